@@ -1,0 +1,35 @@
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.PHONY: install demo test test-slow lint clean
+
+install: $(STAMP)
+
+# torch first and by itself: pip then takes the CPU build where one is offered.
+$(STAMP): pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet "torch>=2.11,<2.14"
+	$(BIN)/python -m pip install --quiet -e ".[cpu,demo,dev]"
+	touch $(STAMP)
+
+demo: install
+	$(BIN)/accelerate launch --num_processes 1 --num_machines 1 --mixed_precision no \
+		--dynamo_backend no train/finetune.py --config configs/finetune/demo.yaml --overwrite
+	$(BIN)/python eval/checkpoint.py --checkpoint checkpoints/demo --dataset demo --split test \
+		--out checkpoints/demo/evaluation
+
+test: install
+	$(BIN)/python -m pytest -m "not slow"
+
+test-slow: install
+	$(BIN)/python -m pytest -m slow
+
+lint: install
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info
