@@ -1,0 +1,304 @@
+"""The native layout, a BEIR folder: corpus.jsonl, queries.jsonl and qrels/<split>.tsv."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from claim2source.datasets.lines import JsonLines, Row, text_lines, why_not_id
+from claim2source.errors import ConfigError, InputError, Problems, UserError
+from claim2source.files import atomic_folder
+from claim2source.records import Claim, Dataset, Qrels, Source
+
+DEMO = Path(__file__).resolve().parent / "demo"
+
+CORPUS, QUERIES, QRELS = "corpus.jsonl", "queries.jsonl", "qrels"
+HEADER = ["query-id", "corpus-id", "score"]
+_LANGUAGE = re.compile(r"[a-z]{2,3}(-[a-z0-9]{1,8})*")
+_SPLIT = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
+_USUAL_SPLITS = ("train", "val", "dev", "test")
+
+
+class _Judgement(NamedTuple):
+    line: int
+    claim: str
+    source: str
+    grade: int
+
+
+class _Query(NamedTuple):
+    line: int
+    claim: Claim
+    split: str
+
+
+def load(folder: str | Path, split: str, languages: Sequence[str] | None = None) -> Dataset:
+    """Load one split of a data set; the name `demo` is the packaged one.
+
+    Claims are those that `qrels/<split>.tsv` judges, in the order of queries.jsonl, with
+    `golds` the sources graded above 0; sources are the whole corpus. Claims without any
+    judgement belong to a split by their `metadata.split`, or, where the split has no qrels
+    file, by an id that begins with `<split>-`; their golds are empty.
+
+    Raises `InputError` on bad input (a line a problem) and `ConfigError` on a language that no
+    claim of the split has.
+    """
+    if str(folder) == "demo":
+        return replace(read_beir(DEMO, split, languages), name="demo")
+    return read_beir(folder, split, languages)
+
+
+def read_beir(folder: str | Path, split: str, languages: Sequence[str] | None = None) -> Dataset:
+    """Read one split of a BEIR folder; see `load`."""
+    folder = Path(folder)
+    if not folder.is_dir():
+        raise InputError.at(folder, why="no such folder")
+    problems = Problems()
+    for name in (CORPUS, QUERIES):
+        if not (folder / name).is_file():
+            problems.add(folder / name, None, None, "no such file")
+    problems.raise_if_any()
+
+    queries = JsonLines(folder / QUERIES, problems)
+    asked = [_query(row) for row in queries.rows()]
+    judgements = _read_split(folder, split, asked, problems)
+    corpus = JsonLines(folder / CORPUS, problems)
+    sources = tuple(_source(row) for row in corpus.rows())
+    if not corpus.seen and corpus.whole:
+        problems.add(corpus.path, None, None, "holds no sources")
+
+    qrels = folder / QRELS / f"{split}.tsv"
+    grades: dict[str, dict[str, int]] = {}
+    for line, claim, source, grade in judgements or ():
+        if claim not in queries.seen and queries.whole:
+            problems.add(qrels, line, "query-id", f"{claim!r} is not in {QUERIES}")
+        if grade > 0 and source not in corpus.seen and corpus.whole:
+            problems.add(qrels, line, "corpus-id", f"gold {source!r} is not in {CORPUS}")
+        grades.setdefault(claim, {})[source] = grade
+    judged = Qrels(grades)
+    claims = []
+    for query in asked:
+        if query.claim.id in grades or _belongs(query, split, judgements is None):
+            claims.append(replace(query.claim, golds=judged.golds(query.claim.id)))
+            for source in query.claim.candidates or ():
+                if source not in corpus.seen and corpus.whole:
+                    why = f"{source!r} is not in {CORPUS}"
+                    problems.add(queries.path, query.line, "metadata.candidates", why)
+    problems.raise_if_any()
+    dataset = Dataset(tuple(claims), sources, judged, split, folder.resolve().name)
+    return dataset if languages is None else _in_languages(dataset, languages)
+
+
+def _in_languages(dataset: Dataset, languages: Sequence[str]) -> Dataset:
+    wanted = [languages] if isinstance(languages, str) else list(languages)
+    allowed = ", ".join(dataset.languages)
+    if not wanted:
+        raise ConfigError("languages", wanted, allowed)
+    for language in wanted:
+        if language not in dataset.languages:
+            raise ConfigError("languages", language, allowed)
+    return dataset.in_languages(wanted)
+
+
+def _read_split(
+    folder: Path, split: str, queries: Sequence[_Query], problems: Problems
+) -> list[_Judgement] | None:
+    """The judgements of a split; None where it has claims but no qrels file."""
+    judged = {path.stem for path in (folder / QRELS).glob("*.tsv")}
+    if split in judged:
+        return _read_qrels(folder / QRELS / f"{split}.tsv", problems)
+    if any(_belongs(query, split, True) for query in queries):
+        return None
+    known = judged | {query.split for query in queries if query.split}
+    rank = {name: place for place, name in enumerate(_USUAL_SPLITS)}
+    listed = sorted(known, key=lambda name: (rank.get(name, len(rank)), name))
+    there = f"splits: {', '.join(listed)}" if listed else "it has no splits"
+    problems.add(folder, None, "split", f"no split {split!r}; {there}")
+    problems.raise_if_any()
+    return None
+
+
+def _belongs(query: _Query, split: str, by_id: bool) -> bool:
+    """Whether a claim says itself that it is of the split."""
+    if query.split:
+        return query.split == split
+    return by_id and query.claim.id.startswith(f"{split}-")
+
+
+def _query(row: Row) -> _Query:
+    text = row.text("text")
+    given = row.record.get("text")
+    if given is None:
+        row.complain("text", "is missing")
+    elif isinstance(given, str) and not given.strip():
+        row.complain("text", "is empty")
+    lang = row.text("metadata.lang").strip().lower() or "en"
+    if not _LANGUAGE.fullmatch(lang):
+        row.complain("metadata.lang", f"{lang!r} is not a language code such as en")
+    candidates = row.several("candidates")
+    if candidates is not None:
+        ids = [row.as_id("metadata.candidates", value) for value in candidates]
+        if len(set(ids)) < len(ids):
+            row.complain("metadata.candidates", "names a source twice")
+        candidates = [value for value in ids if value is not None]
+    claim = Claim(
+        id=row.key,
+        text=text,
+        lang=lang,
+        translation=row.text("metadata.translation") or None,
+        candidates=None if candidates is None else tuple(candidates),
+    )
+    return _Query(row.line, claim, row.text("metadata.split"))
+
+
+def _source(row: Row) -> Source:
+    title, abstract = row.text("title"), row.text("text")
+    given = (row.record.get("title"), row.record.get("text"))
+    if all(value is None or isinstance(value, str) and not value.strip() for value in given):
+        row.complain("title", "is empty, and so is text")
+    names = row.meta.get("authors")
+    if isinstance(names, str):
+        names = [name.strip() for name in row.as_text("metadata.authors", names).split(";")]
+    else:
+        names = [row.as_text("metadata.authors", n) for n in row.several("authors") or ()]
+    return Source(
+        id=row.key,
+        title=title,
+        abstract=abstract,
+        authors=tuple(name for name in names if name.strip()),
+        venue=row.text("metadata.venue"),
+        date=row.text("metadata.date"),
+    )
+
+
+def _read_qrels(path: Path, problems: Problems) -> list[_Judgement]:
+    before = len(problems)
+    judgements: list[_Judgement] = []
+    pairs: dict[tuple[str, str], int] = {}
+    header = False
+    for line, text in text_lines(path, problems):
+        if text is None or not text.strip():
+            continue
+        fields = _fields(text)
+        if not header:
+            header = True
+            if fields is None or [field.strip() for field in fields] != HEADER:
+                problems.add(path, line, None, f"the header must be {' <tab> '.join(HEADER)}")
+                # Without its header the meaning of the rows is a guess.
+                return []
+            continue
+        if fields is None or len(fields) != len(HEADER):
+            found = "quotes do not match" if fields is None else f"{len(fields)} fields"
+            problems.add(path, line, None, f"{found}; must be {' <tab> '.join(HEADER)}")
+            continue
+        claim, source, score = fields
+        wrong = [(n, why_not_id(v)) for n, v in zip(HEADER, (claim, source), strict=False)]
+        if not re.fullmatch(r"[+-]?[0-9]{1,9}", score.strip()):
+            wrong.append(("score", f"{score.strip()[:40]!r} is not an integer"))
+        elif (claim, source) in pairs:
+            already = f"{claim!r} is already judged for {source!r} on line {pairs[claim, source]}"
+            wrong.append(("corpus-id", already))
+        for name, why in wrong:
+            if why:
+                problems.add(path, line, name, why)
+        if not any(why for _, why in wrong):
+            pairs[claim, source] = line
+            judgements.append(_Judgement(line, claim, source, int(score)))
+    if not judgements and len(problems) == before:
+        problems.add(path, None, None, "empty split: no judgements")
+    return judgements
+
+
+def _fields(line: str) -> list[str] | None:
+    """The fields of a TSV line; None where its quotes do not match."""
+    try:
+        return next(csv.reader([line.rstrip("\r\n")], delimiter="\t", strict=True))
+    except csv.Error:
+        return None
+
+
+def write_beir(parts: Dataset | Sequence[Dataset], folder: str | Path) -> None:
+    """Write the splits of one data set as a BEIR folder, whole or not at all.
+
+    A claim without judgements gets `metadata.split`. An older BEIR folder is replaced; raises
+    `UserError` where `folder` holds anything else, ValueError where the splits do not fit
+    together (other sources, a split or claim twice, golds that differ from the judgements).
+    """
+    splits = [parts] if isinstance(parts, Dataset) else list(parts)
+    _check_parts(splits)
+    target = Path(folder).resolve()
+    refuse_foreign(target)
+    try:
+        with atomic_folder(target) as temporary:
+            _write_lines(temporary / CORPUS, (_source_json(s) for s in splits[0].sources))
+            queries = (_claim_json(claim, part) for part in splits for claim in part.claims)
+            _write_lines(temporary / QUERIES, queries)
+            (temporary / QRELS).mkdir()
+            for part in splits:
+                if part.qrels.grades:
+                    _write_qrels(temporary / QRELS / f"{part.split}.tsv", part.qrels)
+    except OSError as error:
+        raise UserError(f"{target}: cannot be written: {error.strerror}") from None
+
+
+def refuse_foreign(folder: Path) -> None:
+    """Raise `UserError` unless `folder` is absent, empty or a BEIR folder, so may be replaced."""
+    if not folder.exists():
+        return
+    if not folder.is_dir():
+        raise UserError(f"{folder}: is not a folder")
+    for inside in sorted(folder.iterdir()):
+        if inside.name not in (CORPUS, QUERIES, QRELS):
+            raise UserError(f"{folder}: holds {inside.name!r}; it would be lost")
+
+
+def _check_parts(parts: Sequence[Dataset]) -> None:
+    if not parts:
+        raise ValueError("no split to write")
+    claims: set[str] = set()
+    for part in parts:
+        if not _SPLIT.fullmatch(part.split) or [p.split for p in parts].count(part.split) > 1:
+            raise ValueError(f"split {part.split!r} is no file name, or there twice")
+        if part.sources != parts[0].sources:
+            raise ValueError(f"split {part.split!r} has other sources than {parts[0].split!r}")
+        own = {claim.id for claim in part.claims}
+        if len(own) < len(part.claims) or own & claims or not own:
+            raise ValueError(f"split {part.split!r} has no claims, or one that is there twice")
+        if set(part.qrels.claim_ids) - own:
+            raise ValueError(f"split {part.split!r} judges claims that it does not have")
+        for claim in part.claims:
+            if claim.golds != part.qrels.golds(claim.id):
+                raise ValueError(f"golds of claim {claim.id!r} differ from its judgements")
+        claims |= own
+
+
+def _source_json(source: Source) -> dict[str, Any]:
+    metadata = {"authors": list(source.authors), "venue": source.venue, "date": source.date}
+    return {"_id": source.id, "title": source.title, "text": source.abstract, "metadata": metadata}
+
+
+def _claim_json(claim: Claim, part: Dataset) -> dict[str, Any]:
+    metadata: dict[str, Any] = {"lang": claim.lang, "translation": claim.translation}
+    if claim.candidates is not None:
+        metadata["candidates"] = list(claim.candidates)
+    if not part.qrels.grades.get(claim.id):
+        metadata["split"] = part.split
+    return {"_id": claim.id, "text": claim.text, "metadata": metadata}
+
+
+def _write_qrels(path: Path, qrels: Qrels) -> None:
+    with open(path, "w", encoding="utf-8", newline="") as file:
+        rows = csv.writer(file, delimiter="\t", lineterminator="\n")
+        rows.writerow(HEADER)
+        for claim, grades in qrels.grades.items():
+            rows.writerows((claim, source, grade) for source, grade in grades.items())
+
+
+def _write_lines(path: Path, records: Iterable[Mapping[str, Any]]) -> None:
+    with open(path, "w", encoding="utf-8", newline="\n") as file:
+        file.writelines(json.dumps(record, ensure_ascii=False) + "\n" for record in records)

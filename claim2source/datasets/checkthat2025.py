@@ -1,0 +1,196 @@
+"""Turning the files of CheckThat! 2025 Task 4b into the native layout."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from claim2source.datasets.beir import refuse_foreign, write_beir
+from claim2source.datasets.frame_pickle import Cell, read_frame
+from claim2source.datasets.lines import text_lines, why_not_id, why_not_text
+from claim2source.errors import InputError, Problems, UserError
+from claim2source.records import Claim, Dataset, Qrels, Source
+
+COLLECTION = "subtask4b_collection_data.pkl"
+TWEETS = "subtask4b_query_tweets_{}.tsv"
+COLUMNS = ("cord_uid", "title", "abstract", "authors", "journal", "publish_time")
+
+
+class _Record(NamedTuple):
+    line: int
+    values: dict[str, str]
+
+
+def prepare(source: str | Path, target: str | Path) -> list[Dataset]:
+    """Read the task's folder `source`, write a BEIR folder `target`; gives the splits written.
+
+    Claim ids are `<split>-<post_id>`. train and dev are required; test is taken from the gold
+    file if there, else from the tweets alone (then without qrels), else left out. Raises
+    `InputError` on bad input, a line a problem, and `UserError` where `target` holds anything
+    but an older BEIR folder; nothing is written then.
+    """
+    source, target = Path(source), Path(target)
+    if not source.is_dir():
+        raise InputError.at(source, why="no such folder")
+    inside, outside = source.resolve(), target.resolve()
+    if inside == outside or outside in inside.parents:
+        raise UserError(f"{target}: writing there would replace the input {source}")
+    refuse_foreign(outside)
+    problems = Problems()
+    for name in (COLLECTION, TWEETS.format("train"), TWEETS.format("dev")):
+        if not (source / name).is_file():
+            problems.add(source / name, None, None, "no such file")
+    problems.raise_if_any()
+
+    papers = read_collection(source / COLLECTION, problems)
+    known = {paper.id for paper in papers}
+    splits = []
+    for split in ("train", "dev", "test"):
+        gold, plain = source / TWEETS.format(f"{split}_gold"), source / TWEETS.format(split)
+        if split == "test" and not gold.is_file() and not plain.is_file():
+            continue
+        judged = split != "test" or gold.is_file()
+        path = gold if split == "test" and judged else plain
+        splits.append(_read_split(path, split, papers, known if judged else None, problems))
+        if path == gold and plain.is_file():
+            _same_posts(plain, gold, problems)
+    problems.raise_if_any()
+    write_beir(splits, target)
+    return splits
+
+
+def read_collection(path: Path, problems: Problems) -> tuple[Source, ...]:
+    """The papers of the collection pickle, in its order; bad rows are noted in `problems`."""
+    table = read_frame(path)
+    missing = [column for column in COLUMNS if column not in table]
+    for column in missing:
+        problems.add(path, None, column, "the column is missing")
+    if missing:
+        problems.raise_if_any()
+    rows: dict[str, int] = {}
+    papers = []
+    for row, cells in enumerate(zip(*(table[column] for column in COLUMNS), strict=True)):
+        record = dict(zip(COLUMNS, cells, strict=True))
+        paper = _paper(record, row, path, problems)
+        if paper.id and paper.id in rows:
+            why = f"row {row}: {paper.id!r} is already in row {rows[paper.id]}"
+            problems.add(path, None, "cord_uid", why)
+        rows.setdefault(paper.id, row)
+        papers.append(paper)
+    if not papers:
+        problems.add(path, None, None, "holds no papers")
+    return tuple(papers)
+
+
+def _paper(record: dict[str, Cell], row: int, path: Path, problems: Problems) -> Source:
+    texts = {}
+    for column, value in record.items():
+        number = isinstance(value, int) and not isinstance(value, bool)
+        if number and column in ("cord_uid", "publish_time"):
+            value = str(value)
+        if value is not None and not isinstance(value, str):
+            problems.add(path, None, column, f"row {row}: {value!r} is not text")
+            value = None
+        texts[column] = value or ""
+        why = why_not_id(texts[column]) if column == "cord_uid" else why_not_text(texts[column])
+        if why:
+            problems.add(path, None, column, f"row {row}: {why}")
+    given = (record["title"], record["abstract"])
+    if all(value is None or isinstance(value, str) and not value.strip() for value in given):
+        problems.add(path, None, "title", f"row {row}: is empty, and so is abstract")
+    return Source(
+        id=texts["cord_uid"],
+        title=texts["title"],
+        abstract=texts["abstract"],
+        authors=author_names(texts["authors"]),
+        venue=texts["journal"],
+        date=texts["publish_time"],
+    )
+
+
+def author_names(text: str) -> tuple[str, ...]:
+    """Names in reading order: "Doe, Jane; King, Martin, Jr." -> Jane Doe, Martin King Jr."""
+    names = []
+    for name in text.split(";"):
+        last, *rest = (" ".join(part.split()) for part in name.split(","))
+        turned = " ".join(part for part in (*rest[:1], last, *rest[1:]) if part)
+        if turned:
+            names.append(turned)
+    return tuple(names)
+
+
+def _read_split(
+    path: Path, split: str, papers: tuple[Source, ...], known: set[str] | None, problems: Problems
+) -> Dataset:
+    """One split; `known` holds the ids that a gold may have, None where golds are unknown."""
+    before = len(problems)
+    claims: list[Claim] = []
+    grades: dict[str, dict[str, int]] = {}
+    lines: dict[str, int] = {}
+    columns = ["post_id", "tweet_text", *(["cord_uid"] if known is not None else [])]
+    for line, values in read_tsv(path, columns, problems):
+        post, tweet, gold = values["post_id"], values["tweet_text"], values.get("cord_uid")
+        if post in lines:
+            problems.add(path, line, "post_id", f"{post!r} is already on line {lines[post]}")
+        lines.setdefault(post, line)
+        why = why_not_text(tweet) if tweet.strip() else "is empty"
+        if why:
+            problems.add(path, line, "tweet_text", why)
+        for field in ("post_id", "cord_uid"):
+            wrong = why_not_id(values[field]) if field in values else None
+            if wrong:
+                problems.add(path, line, field, wrong)
+        if known is not None and gold and gold not in known:
+            problems.add(path, line, "cord_uid", f"gold {gold!r} is not in {COLLECTION}")
+        key = f"{split}-{post}"
+        claims.append(Claim(key, tweet, golds=(gold,) if gold else ()))
+        if gold:
+            grades[key] = {gold: 1}
+    if not claims and len(problems) == before:
+        problems.add(path, None, None, "empty split: no posts")
+    return Dataset(tuple(claims), papers, Qrels(grades), split)
+
+
+def _same_posts(plain: Path, gold: Path, problems: Problems) -> None:
+    """Note a post that is in the test file but not in the gold one: it would be lost."""
+    judged = {values["post_id"] for _, values in read_tsv(gold, ["post_id"], Problems())}
+    for line, values in read_tsv(plain, ["post_id"], problems):
+        if values["post_id"] not in judged:
+            why = f"{values['post_id']!r} is not in {gold.name}"
+            problems.add(plain, line, "post_id", why)
+
+
+def read_tsv(path: Path, columns: list[str], problems: Problems) -> Iterator[_Record]:
+    """Records of a TSV file with a header, by the line they begin on; quoted breaks are kept.
+
+    A record that cannot be read is noted in `problems` and left out.
+    """
+    # An undecodable line is noted already; an empty stand-in keeps the count of lines.
+    text = ("\n" if line is None else line for _, line in text_lines(path, problems))
+    reader = csv.reader(text, delimiter="\t", strict=True)
+    header: list[str] | None = None
+    while True:
+        line = reader.line_num + 1
+        try:
+            row = next(reader)
+        except StopIteration:
+            return
+        except csv.Error as error:
+            problems.add(path, line, None, f"broken row: {error}")
+            continue
+        if not "".join(row).strip():
+            continue
+        if header is None:
+            header = [name.strip() for name in row]
+            wrong = [name for name in columns if header.count(name) != 1]
+            for name in wrong:
+                problems.add(path, line, name, "must be a column of the header, once")
+            if wrong:
+                return
+        elif len(row) != len(header):
+            problems.add(path, line, None, f"has {len(row)} fields, the header {len(header)}")
+        else:
+            record = dict(zip(header, row, strict=True))
+            yield _Record(line, {name: record[name] for name in columns})

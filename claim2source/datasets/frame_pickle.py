@@ -1,0 +1,250 @@
+"""Reading a pickled pandas DataFrame of plain columns without running anything in it.
+
+`pickle_machine` turns the pickle into a description; here it is checked and becomes columns.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from datetime import date, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from claim2source.datasets.pickle_machine import Built, Name, Refused, described
+from claim2source.errors import InputError
+
+Cell = str | int | float | bool | None
+
+_DTYPE = re.compile(r"b1|[iu][1248]|f[248]|O8|M8|m8")
+_UNITS = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
+_RESOLUTIONS = {7: "s", 8: "ms", 9: "us", 10: "ns"}
+_NOT_A_TIME = -(2**63)
+_EPOCH = datetime(1970, 1, 1)
+# An honest file holds every cell once; reading shared buffers many times over is an attack.
+_MOST_READ = 4
+
+
+def read_frame(path: str | Path) -> dict[str, list[Cell]]:
+    """Read the columns of a pickled DataFrame: column name -> [rows] cells; no row labels.
+
+    Cells are str, int, float, bool or None; None, NaN, NA and NaT all become None. Dates are
+    ISO 8601 text (`2020-01-31` at midnight, else `2020-01-31T12:00:00`), durations seconds.
+    Raises `InputError` naming the file and the (module, name) that is refused, or what makes
+    the file unreadable. Memory stays proportional to the size of the file.
+    """
+    try:
+        data = Path(path).read_bytes()
+    except FileNotFoundError:
+        raise InputError.at(path, why="no such file") from None
+    except OSError as error:
+        raise InputError.at(path, why=f"cannot be read: {error.strerror}") from None
+    try:
+        return _Reader(_MOST_READ * len(data)).frame(described(data))
+    except Refused as refusal:
+        raise InputError.at(path, why=str(refusal)) from None
+    except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError) as error:
+        why = f"not a pickled DataFrame of plain columns, or damaged ({_short(error)})"
+        raise InputError.at(path, why=why) from None
+    except (RecursionError, MemoryError):
+        raise InputError.at(path, why="nested too deeply or too large to be read") from None
+
+
+def _short(error: Exception) -> str:
+    text = " ".join(str(error).split())
+    return text[:100] or type(error).__name__
+
+
+def _need(holds: bool, why: str) -> None:
+    if not holds:
+        raise Refused(f"not a DataFrame of plain columns: {why}")
+
+
+class _Reader:
+    """Turns the description of a DataFrame into columns; `budget` is in bytes or cells."""
+
+    def __init__(self, budget: int) -> None:
+        self.budget = budget
+
+    def spend(self, amount: int) -> None:
+        self.budget -= amount
+        _need(self.budget >= 0, "it claims more data than the file holds")
+
+    def built(self, value: Any, *kinds: str) -> Built:
+        _need(type(value) is Built and value.kind in kinds, f"no {' or '.join(kinds)}")
+        return value  # type: ignore[no-any-return]
+
+    def frame(self, top: Any) -> dict[str, list[Cell]]:
+        state = self.built(top, "frame").state
+        _need(type(state) is dict and "_mgr" in state, "its blocks are missing")
+        blocks, axes = self.built(state["_mgr"], "manager").args[:2]
+        _need(len(axes) == 2, "it does not have two axes")
+        names = self.labels(axes[0])
+        columns: list[list[Cell] | None] = [None] * len(names)
+        for block in blocks:
+            values, placement = self.built(block, "block").args[:2]
+            found, places = self.columns(values), self.places(placement, len(names))
+            _need(len(found) == len(places), "a block and its columns differ in number")
+            for place, column in zip(places, found, strict=True):
+                _need(0 <= place < len(names) and columns[place] is None, "columns overlap")
+                columns[place] = column
+        table = {n: c for n, c in zip(names, columns, strict=True) if c is not None}
+        _need(len(table) == len(names), "a column is missing or named twice")
+        _need(len({len(column) for column in table.values()}) <= 1, "columns differ in length")
+        return table
+
+    def labels(self, index: Any) -> list[str]:
+        args = self.built(index, "new index").args
+        _need(args[0].kind == "index", "its columns have no names")
+        columns = self.columns(args[1]["data"])
+        _need(len(columns) == 1, "it has several levels of column names")
+        for label in columns[0]:
+            _need(isinstance(label, str), f"column name {label!r} is not text")
+        return [str(label) for label in columns[0]]
+
+    def places(self, placement: Any, most: int) -> list[int]:
+        if type(placement) is Built and placement.kind == "slice":
+            places = range(*placement.args)
+            _need(len(places) <= most, "a block has more columns than the frame")
+            return list(places)
+        columns = self.columns(placement)
+        _need(len(columns) == 1, "a placement is not a list of columns")
+        return [int(place) for place in columns[0] if place is not None]
+
+    def columns(self, values: Any) -> list[list[Cell]]:
+        """The columns of a block's values, [columns][rows]."""
+        node = self.built(values, "array", "array of buffer", "backed", "arrow strings")
+        if node.kind == "arrow strings":
+            array = node.state["_pa_array"] if "_pa_array" in node.state else node.state["_data"]
+            return [self.arrow(array)]
+        if node.kind == "backed":
+            _need(node.args[0].kind == "array class", "an array of an unknown class")
+            arrays = [part for part in node.state if type(part) is Built and part.kind in
+                      ("array", "array of buffer")]  # fmt: skip
+            _need(len(arrays) == 1, "an extension array without its data")
+            node = arrays[0]
+        if node.kind == "array":
+            _, shape, dtype, fortran, data = node.state
+        else:
+            data, dtype, shape, order = node.args
+            fortran = order == "F"
+        _need(type(shape) is tuple and len(shape) in (1, 2), "an array is not of 1 or 2 dimensions")
+        _need(all(type(n) is int and n >= 0 for n in shape), "an array has an impossible shape")
+        count, width = (1, shape[0]) if len(shape) == 1 else shape
+        self.spend(count + count * width)
+        code, kind, unit = self.dtype(dtype)
+        if kind == "O":
+            # numpy lists objects row by row even where the array is stored column by column.
+            _need(type(data) is list and len(data) == count * width, "an array lacks cells")
+            return [[self.cell(c) for c in data[i * width : (i + 1) * width]] for i in range(count)]
+        raw = self.bytes(data)
+        numbers = np.frombuffer(raw, dtype=code)
+        _need(numbers.size == count * width, "an array is not as long as its shape says")
+        table = numbers.reshape((count, width), order="F" if fortran else "C")
+        return [[_number(n, kind, unit) for n in row] for row in table.tolist()]
+
+    def dtype(self, node: Any) -> tuple[str, str, str]:
+        """The numpy code to read with (times as integers), the kind letter, the time unit."""
+        built = self.built(node, "dtype")
+        code, state = built.args[0], built.state
+        _need(type(code) is str and _DTYPE.fullmatch(code) is not None, "an array of a dtype")
+        _need(state[2] is None and state[3] is None and state[4] is None, "a structured array")
+        if code == "O8":
+            return code, "O", ""
+        order = ">" if state[1] == ">" else "<"
+        if code[0] not in "Mm":
+            return order + code, code[0], ""
+        unit = self.bytes(state[8][1][0]).decode("ascii")
+        _need(unit in _UNITS and state[8][1][1] == 1, f"a time unit {unit!r}")
+        return order + "i8", code[0], unit
+
+    def bytes(self, value: Any) -> bytes:
+        """Bytes, however the protocol wrote them."""
+        if type(value) in (bytes, bytearray):
+            self.spend(len(value))
+            return bytes(value)
+        args = self.built(value, "bytes").args
+        if not args:
+            return b""
+        if type(args[0]) is str:
+            _need(args[1] in ("latin1", "latin-1"), "bytes in an unknown encoding")
+            self.spend(len(args[0]))
+            return args[0].encode("latin-1")
+        return self.bytes(args[0])
+
+    def cell(self, value: Any) -> Cell:
+        if type(value) in (str, int, bool) or value is None:
+            return value  # type: ignore[no-any-return]
+        if type(value) is float:
+            return None if math.isnan(value) else value
+        if type(value) is Name and value.kind == "missing":
+            return None
+        _need(type(value) is Built, f"a cell is a {type(value).__name__}")
+        return self.object_cell(value)
+
+    def object_cell(self, node: Built) -> Cell:
+        if node.kind == "not a time":
+            return None
+        if node.kind == "timestamp":
+            ticks, _, zone, *resolution = node.args
+            _need(zone is None, "a time with a time zone")
+            return _time(ticks, _RESOLUTIONS[resolution[0] if resolution else 10])
+        if node.kind == "scalar":
+            code, kind, unit = self.dtype(node.args[0])
+            _need(kind != "O", "a scalar of objects")
+            (value,) = np.frombuffer(self.bytes(node.args[1]), dtype=code).tolist()
+            return _number(value, kind, unit)
+        _need(node.kind in ("date", "datetime") and len(node.args) == 1, f"a cell is a {node.kind}")
+        raw = self.bytes(node.args[0])
+        year = int.from_bytes(raw[:2], "big")
+        if node.kind == "date":
+            return date(year, *raw[2:]).isoformat()
+        _need(len(raw) == 10, "a time that is not one")
+        month, day, hour, minute, second = raw[2:7]
+        micro = int.from_bytes(raw[7:], "big")
+        return _iso(datetime(year, month, day, hour, minute, second, micro))
+
+    def arrow(self, node: Any) -> list[Cell]:
+        (parts,) = self.built(node, "arrow array").args
+        kind, length, _, offset, buffers, *_ = parts
+        alias = self.built(kind, "arrow type").args[0]
+        _need(alias in ("string", "large_string"), f"an arrow array of {alias!r}")
+        return self.arrow_text(length, offset, buffers, "<i8" if alias == "large_string" else "<i4")
+
+    def arrow_text(self, length: int, offset: int, buffers: Any, width: str) -> list[Cell]:
+        self.spend(length)
+        valid, starts, text = buffers
+        stops = np.frombuffer(self.bytes(starts), dtype=width)[offset : offset + length + 1]
+        data = b"" if text is None else self.bytes(text)
+        _need(length >= 0 and offset >= 0 and len(stops) == length + 1, "arrow text lacks rows")
+        # Rising ends mean that no byte is read twice.
+        _need(bool((np.diff(stops) >= 0).all()) and 0 <= stops[0] and stops[-1] <= len(data),
+              "arrow text with impossible ends")  # fmt: skip
+        bits = None if valid is None else self.bytes(valid)
+        ends = stops.tolist()
+        return [
+            None
+            if bits is not None and not bits[(offset + i) // 8] >> (offset + i) % 8 & 1
+            else data[ends[i] : ends[i + 1]].decode("utf-8")
+            for i in range(length)
+        ]
+
+
+def _number(value: Any, kind: str, unit: str) -> Cell:
+    if kind in "Mm":
+        if value == _NOT_A_TIME:
+            return None
+        return _time(value, unit) if kind == "M" else float(value / _UNITS[unit])
+    if isinstance(value, float) and math.isnan(value):
+        return None
+    return value  # type: ignore[no-any-return]
+
+
+def _time(ticks: int, unit: str) -> str:
+    return _iso(_EPOCH + timedelta(microseconds=ticks * 10**6 // _UNITS[unit]))
+
+
+def _iso(moment: datetime) -> str:
+    return moment.date().isoformat() if moment.time() == datetime.min.time() else moment.isoformat()

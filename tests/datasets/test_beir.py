@@ -1,0 +1,540 @@
+"""The native layout: every BEIR set loads, bad input is named, and nothing is half-written."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from claim2source.datasets import DEMO, load, read_beir, write_beir
+from claim2source.errors import ConfigError, InputError, UserError
+from claim2source.records import Claim, Dataset, Qrels, Source
+from tests.shared_data import REPOSITORY, shared
+
+CORPUS = [
+    {"_id": "p1", "title": "Masks", "text": "Droplets.",
+     "metadata": {"authors": ["Jane Doe", "Ng"], "venue": "J", "date": "2020-04-01"}},
+    {"_id": "p2", "title": "", "text": "Only a text."},
+    {"_id": "p3", "title": "Only a title", "text": "", "metadata": {}},
+    {"_id": "p4", "title": "Old", "text": "x", "metadata": {"authors": "Doe, J.; ;Ng, A. ",
+                                                           "date": 1999, "url": "u", "venue": None}},
+]  # fmt: skip
+QUERIES = [
+    {"_id": "q1", "text": "masks work", "metadata": {"lang": "en"}},
+    {"_id": "q3", "text": "Masken", "metadata": {"lang": "de", "translation": "masks"}},
+    {"_id": "q2", "text": "no metadata"},
+    {"_id": "q4", "text": "of train", "metadata": {}},
+]
+QRELS = ["q2\tp2\t1", "q1\tp3\t3", "q1\tp2\t0", "q1\tp1\t1", "q3\tp1\t2"]
+HEADER = "query-id\tcorpus-id\tscore"
+
+
+def make(
+    folder: Path,
+    corpus: list[Any] = CORPUS,
+    queries: list[Any] = QUERIES,
+    qrels: dict[str, list[str]] | None = None,
+) -> Path:
+    """Write a BEIR folder; a record that is text goes in as it is."""
+    (folder / "qrels").mkdir(parents=True, exist_ok=True)
+    for name, records in (("corpus", corpus), ("queries", queries)):
+        lines = [r if isinstance(r, str) else json.dumps(r) for r in records]
+        (folder / f"{name}.jsonl").write_text("".join(f"{r}\n" for r in lines), "utf-8")
+    for split, rows in ({"dev": QRELS, "train": ["q4\tp4\t1"]} if qrels is None else qrels).items():
+        text = "".join(f"{row}\n" for row in [HEADER, *rows])
+        (folder / "qrels" / f"{split}.tsv").write_text(text, "utf-8")
+    return folder
+
+
+def problems(folder: Path, split: str = "dev") -> list[str]:
+    """The lines with which a folder is refused, without the folder's own name."""
+    with pytest.raises(InputError) as caught:
+        load(folder, split)
+    return [line.replace(f"{folder}/", "") for line in str(caught.value).splitlines()]
+
+
+def test_loads_a_split(tmp_path: Path) -> None:
+    dataset = load(make(tmp_path / "set"), "dev")
+    assert dataset.claims == (
+        Claim("q1", "masks work", golds=("p3", "p1")),
+        Claim("q3", "Masken", "de", "masks", golds=("p1",)),
+        Claim("q2", "no metadata", golds=("p2",)),
+    )
+    assert dataset.sources == (
+        Source("p1", "Masks", "Droplets.", ("Jane Doe", "Ng"), "J", "2020-04-01"),
+        Source("p2", "", "Only a text."),
+        Source("p3", "Only a title"),
+        Source("p4", "Old", "x", ("Doe, J.", "Ng, A."), "", "1999"),
+    )
+    assert dataset.qrels.grades == {"q2": {"p2": 1}, "q1": {"p3": 3, "p2": 0, "p1": 1},
+                                    "q3": {"p1": 2}}  # fmt: skip
+    assert (dataset.split, dataset.name) == ("dev", "set")
+    assert [claim.id for claim in load(tmp_path / "set", "train").claims] == ["q4"]
+    assert load(str(tmp_path / "set"), "dev") == dataset == read_beir(tmp_path / "set", "dev")
+
+
+def test_relative_folder_has_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(make(tmp_path / "set"))
+    assert load(".", "dev").name == "set"
+
+
+def test_languages(tmp_path: Path) -> None:
+    folder = make(tmp_path)
+    german = load(folder, "dev", ["de"])
+    assert [claim.id for claim in german.claims] == ["q3"]
+    assert german.qrels.claim_ids == ("q3",)
+    assert len(german.sources) == 4
+    assert load(folder, "dev", ["de", "en"]) == load(folder, "dev")
+    for asked in (["fr"], ["de", "fr"], "fr"):
+        with pytest.raises(ConfigError, match="'fr'.*allowed: en, de$"):
+            load(folder, "dev", asked)
+    with pytest.raises(ConfigError, match="allowed: en$"):
+        load(folder, "train", ["de"])
+    with pytest.raises(ConfigError):
+        load(folder, "dev", [])
+
+
+@pytest.mark.parametrize("lang", [None, "", "absent", "EN", " en "])
+def test_claim_without_lang_is_english(tmp_path: Path, lang: str | None) -> None:
+    meta = {} if lang == "absent" else {"lang": lang}
+    query = {"_id": "q4", "text": "x", "metadata": meta}
+    assert load(make(tmp_path, queries=[*QUERIES[:3], query]), "train").claims[0].lang == "en"
+
+
+def test_candidates(tmp_path: Path) -> None:
+    query = {"_id": "q4", "text": "x", "metadata": {"candidates": ["p4", "p1"]}}
+    folder = make(tmp_path, queries=[*QUERIES[:3], query])
+    assert load(folder, "train").claims[0].candidates == ("p4", "p1")
+    assert load(folder, "dev").claims[0].candidates is None
+    for bad, said in [
+        (["p4", "p4"], "names a source twice"),
+        (["p4", "zz"], "'zz' is not in corpus.jsonl"),
+        ("p4", "is text, not a list"),
+        ([None], "is missing"),
+        ([["p4"]], "is a list, not text"),
+    ]:
+        query["metadata"] = {"candidates": bad}
+        folder = make(tmp_path, queries=[*QUERIES[:3], query])
+        assert problems(folder, "train") == [f"queries.jsonl:4: metadata.candidates: {said}"]
+    # A candidate that is in no corpus only counts for the split being loaded.
+    query["metadata"] = {"candidates": ["zz"]}
+    assert len(load(make(tmp_path, queries=[*QUERIES[:3], query]), "dev").claims) == 3
+
+
+def test_integer_ids_become_text(tmp_path: Path) -> None:
+    corpus = [{"_id": 7, "title": "t", "text": "x"}]
+    queries = [{"_id": 1, "text": "x", "metadata": {"candidates": [7]}}]
+    dataset = load(make(tmp_path, corpus, queries, {"dev": ["1\t7\t1"]}), "dev")
+    assert dataset.claims == (Claim("1", "x", golds=("7",), candidates=("7",)),)
+    assert dataset.sources[0].id == "7"
+
+
+def test_format_variants(tmp_path: Path) -> None:
+    """BOM, CRLF, blank lines, no last line end, quoted ids, line separators inside text."""
+    corpus = [{"_id": '<"Heroes">', "title": "a\u2028b\u0085c", "text": ""}]
+    folder = make(tmp_path, corpus, [QUERIES[0]], {"dev": ['q1\t"<""Heroes"">"\t1']})
+    raw = json.dumps(corpus[0], ensure_ascii=False)
+    (folder / "corpus.jsonl").write_bytes(b"\xef\xbb\xbf" + raw.encode() + b"\r\n\r\n \n")
+    queries = (folder / "queries.jsonl").read_bytes()
+    (folder / "queries.jsonl").write_bytes(b"\xef\xbb\xbf\n" + queries.rstrip(b"\n"))
+    qrels = (folder / "qrels" / "dev.tsv").read_bytes()
+    (folder / "qrels" / "dev.tsv").write_bytes(
+        b"\xef\xbb\xbf" + qrels.replace(b"\n", b"\r\n\r\n").rstrip()
+    )
+    dataset = load(folder, "dev")
+    assert dataset.sources == (Source('<"Heroes">', "a\u2028b\u0085c"),)
+    assert dataset.claims == (Claim("q1", "masks work", golds=('<"Heroes">',)),)
+
+
+BAD_CORPUS: list[tuple[Any, str]] = [
+    ({"title": "t"}, "_id: is missing"),
+    ({"_id": None, "title": "t"}, "_id: is missing"),
+    ({"_id": "", "title": "t"}, "_id: is empty"),
+    ({"_id": " ", "title": "t"}, "_id: is empty"),
+    ({"_id": "a\tb", "title": "t"}, "_id: holds a tab or a line break"),
+    ({"_id": "a\x00", "title": "t"}, "_id: holds a NUL character"),
+    ({"_id": True, "title": "t"}, "_id: is a truth value, not text"),
+    ({"_id": 1.5, "title": "t"}, "_id: is a number, not text"),
+    ({"_id": ["p"], "title": "t"}, "_id: is a list, not text"),
+    ({"_id": "p2", "title": "t"}, "_id: 'p2' is already on line 2"),
+    ({"_id": "p9"}, "title: is empty, and so is text"),
+    ({"_id": "p9", "title": " ", "text": "\n"}, "title: is empty, and so is text"),
+    ({"_id": "p9", "title": 3, "text": ""}, "title: is a number, not text"),
+    ({"_id": "p9", "title": "t", "text": ["x"]}, "text: is a list, not text"),
+    ({"_id": "p9", "title": "t\x00"}, "title: holds a NUL character"),
+    ('{"_id": "p9", "title": "t", "text": "\\ud800"}', "text: holds half of a surrogate pair"),
+    ({"_id": "p9", "title": "t", "metadata": "m"}, "metadata: is text, not an object"),
+    ({"_id": "p9", "title": "t", "metadata": {"authors": 3}},
+     "metadata.authors: is a number, not a list"),
+    ({"_id": "p9", "title": "t", "metadata": {"authors": ["a", 3]}},
+     "metadata.authors: is a number, not text"),
+    ({"_id": "p9", "title": "t", "metadata": {"venue": {}}},
+     "metadata.venue: is an object, not text"),
+    ({"_id": "p9", "title": "t", "metadata": {"date": 1.5}},
+     "metadata.date: is a number, not text"),
+    ('{"_id": "p9", ', "broken JSON: Expecting property name enclosed in double quotes"),
+    ('{"_id": "p9\x00", "title": "t"}', "broken JSON: Invalid control character at"),
+    ('["p9"]', "is not a JSON object"),
+    ("[" * 100_000, "broken JSON: nested too deeply"),
+    ('{"_id": ' + "1" * 5000 + "}", "broken JSON: a number is too long"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("record", "said"), BAD_CORPUS, ids=[said for _, said in BAD_CORPUS])
+def test_bad_source_is_one_line_with_its_place(tmp_path: Path, record: Any, said: str) -> None:
+    folder = make(tmp_path, [*CORPUS[:2], "", record, *CORPUS[2:]])
+    assert problems(folder) == [f"corpus.jsonl:4: {said}"]
+
+
+BAD_QUERIES: list[tuple[Any, str]] = [
+    ({"text": "x"}, "_id: is missing"),
+    ({"_id": "q3", "text": "x"}, "_id: 'q3' is already on line 2"),
+    ({"_id": "q9"}, "text: is missing"),
+    ({"_id": "q9", "text": None}, "text: is missing"),
+    ({"_id": "q9", "text": " \n"}, "text: is empty"),
+    ({"_id": "q9", "text": 4}, "text: is a number, not text"),
+    ({"_id": "q9", "text": "x", "metadata": []}, "metadata: is a list, not an object"),
+    ({"_id": "q9", "text": "x", "metadata": {"lang": 4}}, "metadata.lang: is a number, not text"),
+    ({"_id": "q9", "text": "x", "metadata": {"lang": "english language"}},
+     "metadata.lang: 'english language' is not a language code such as en"),
+    ({"_id": "q9", "text": "x", "metadata": {"translation": 4}},
+     "metadata.translation: is a number, not text"),
+    ("{", "broken JSON: Expecting property name enclosed in double quotes"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("record", "said"), BAD_QUERIES, ids=[said for _, said in BAD_QUERIES])
+def test_bad_claim_is_one_line_with_its_place(tmp_path: Path, record: Any, said: str) -> None:
+    assert problems(make(tmp_path, queries=[*QUERIES, record])) == [f"queries.jsonl:5: {said}"]
+
+
+BAD_QRELS = [
+    ("q1\tp4\t1.0", "score: '1.0' is not an integer"),
+    ("q1\tp4\t", "score: '' is not an integer"),
+    ("q1\tp4\tyes", "score: 'yes' is not an integer"),
+    ("q1\tp4\t١", "score: '١' is not an integer"),
+    ("q1\tp4", "2 fields; must be query-id <tab> corpus-id <tab> score"),
+    ("q1 p4 1", "1 fields; must be query-id <tab> corpus-id <tab> score"),
+    ("q1\t0\tp4\t1", "4 fields; must be query-id <tab> corpus-id <tab> score"),
+    ('q1\t"p4\t1', "quotes do not match; must be query-id <tab> corpus-id <tab> score"),
+    ("\tp4\t1", "query-id: is empty"),
+    ("q1\t\t1", "corpus-id: is empty"),
+    ("q1\tp4\x00\t1", "corpus-id: holds a NUL character"),
+    ("q9\tp4\t1", "query-id: 'q9' is not in queries.jsonl"),
+    ("q9\tp4\t0", "query-id: 'q9' is not in queries.jsonl"),
+    ("q1\tp9\t1", "corpus-id: gold 'p9' is not in corpus.jsonl"),
+    ("q1\tp1\t1", "corpus-id: 'q1' is already judged for 'p1' on line 5"),
+    ("q1\tp1\t0", "corpus-id: 'q1' is already judged for 'p1' on line 5"),
+]
+
+
+@pytest.mark.parametrize(("row", "said"), BAD_QRELS, ids=[said for _, said in BAD_QRELS])
+def test_bad_judgement_is_one_line_with_its_place(tmp_path: Path, row: str, said: str) -> None:
+    folder = make(tmp_path, qrels={"dev": [*QRELS, "", row], "train": ["q4\tp4\t1"]})
+    assert problems(folder) == [f"qrels/dev.tsv:8: {said}"]
+    # Another split is not concerned.
+    assert len(load(folder, "train").claims) == 1
+
+
+@pytest.mark.parametrize(
+    "header",
+    ["q1\tp1\t1", "query-id\tcorpus-id", "corpus-id\tquery-id\tscore", "query-id,corpus-id,score"],
+)
+def test_bad_header(tmp_path: Path, header: str) -> None:
+    folder = make(tmp_path)
+    (folder / "qrels" / "dev.tsv").write_text(f"{header}\nq1\tp1\tx\n")
+    said = "the header must be query-id <tab> corpus-id <tab> score"
+    assert problems(folder) == [f"qrels/dev.tsv:1: {said}"]
+
+
+def test_grades_without_a_gold(tmp_path: Path) -> None:
+    """A negative grade and a grade 0 are no golds, and such a source may be missing."""
+    folder = make(tmp_path, qrels={"dev": ["q1\tp1\t-1", "q1\tgone\t0", "q2\tp1\t1"]})
+    claims = {claim.id: claim.golds for claim in load(folder, "dev").claims}
+    assert claims == {"q1": (), "q2": ("p1",)}
+
+
+@pytest.mark.parametrize("content", [f"{HEADER}\n", HEADER, "", f"{HEADER}\r\n\n \n"])
+def test_empty_split(tmp_path: Path, content: str) -> None:
+    folder = make(tmp_path)
+    (folder / "qrels" / "dev.tsv").write_text(content)
+    assert problems(folder) == ["qrels/dev.tsv: empty split: no judgements"]
+
+
+def test_empty_corpus(tmp_path: Path) -> None:
+    said = problems(make(tmp_path, corpus=[], qrels={"dev": ["q1\tp1\t0"]}))
+    assert said == ["corpus.jsonl: holds no sources"]
+
+
+def test_wrong_encoding_names_the_right_line(tmp_path: Path) -> None:
+    folder = make(tmp_path)
+    good = json.dumps({"_id": "p8", "title": "a\u2028b\u0085c\u000bd"}, ensure_ascii=False)
+    with open(folder / "corpus.jsonl", "ab") as file:
+        file.write(f"{good}\r\n\r\n".encode() + '{"_id": "p9", "title": "für"}\n'.encode("latin-1"))
+    assert problems(folder) == ["corpus.jsonl:7: is not UTF-8: byte 0xfc at byte 26"]
+    make(folder)
+    with open(folder / "qrels" / "dev.tsv", "ab") as file:
+        file.write(b"q1\tp\xff\t1\n")
+    assert problems(folder) == ["qrels/dev.tsv:7: is not UTF-8: byte 0xff at byte 5"]
+
+
+@pytest.mark.parametrize("name", ["corpus.jsonl", "queries.jsonl", "qrels/dev.tsv"])
+def test_utf_16_is_one_problem(tmp_path: Path, name: str) -> None:
+    folder = make(tmp_path)
+    (folder / name).write_bytes((folder / name).read_text().encode("utf-16"))
+    assert f"{name}:1: is UTF-16, not UTF-8" in problems(folder)
+
+
+def test_all_problems_are_told_at_once_and_many_are_counted(tmp_path: Path) -> None:
+    folder = make(
+        tmp_path,
+        [*CORPUS, {"_id": "p1", "title": "t"}],
+        [*QUERIES, {"_id": "q9", "text": ""}],
+        {"dev": [*QRELS, *(f"q1\tx{i}\t1" for i in range(23))]},
+    )
+    said = problems(folder)
+    assert len(said) == 21
+    assert said[:2] == [
+        "queries.jsonl:5: text: is empty", "corpus.jsonl:5: _id: 'p1' is already on line 1"
+    ]  # fmt: skip
+    assert said[2] == "qrels/dev.tsv:7: corpus-id: gold 'x0' is not in corpus.jsonl"
+    assert said[-1] == "... and 5 more problems"
+
+
+def test_an_unreadable_id_is_not_blamed_on_the_judgements(tmp_path: Path) -> None:
+    folder = make(tmp_path, [*CORPUS[1:], '{"_id": "p1"'], [*QUERIES[1:], '{"_id": "q1"'])
+    assert [line.split(":")[0] for line in problems(folder)] == ["queries.jsonl", "corpus.jsonl"]
+
+
+def test_missing_things(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="none: no such folder"):
+        load(tmp_path / "none", "dev")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match="file: no such folder"):
+        load(tmp_path / "file", "dev")
+    (tmp_path / "bare").mkdir()
+    assert problems(tmp_path / "bare") == ["corpus.jsonl: no such file",
+                                           "queries.jsonl: no such file"]  # fmt: skip
+    folder = make(tmp_path / "set", qrels={"dev": QRELS, "train": [], "zz": [], "aa": []})
+    for split in ("test", "", "../qrels/dev", "tra", "DEV"):
+        with pytest.raises(InputError) as caught:
+            load(folder, split)
+        said = f"{folder}: split: no split {split!r}; splits: train, dev, aa, zz"
+        assert str(caught.value) == said
+    bare = make(tmp_path / "no qrels", qrels={})
+    (bare / "qrels").rmdir()
+    with pytest.raises(InputError, match="no split 'dev'; it has no splits"):
+        load(bare, "dev")
+
+
+def test_split_without_judgements(tmp_path: Path) -> None:
+    queries = [
+        *QUERIES,
+        {"_id": "test-1", "text": "by id"},
+        {"_id": "x", "text": "by metadata", "metadata": {"split": "test"}},
+        {"_id": "test-2", "text": "of another", "metadata": {"split": "other"}},
+        {"_id": "testing", "text": "no"},
+    ]
+    folder = make(tmp_path, queries=queries)
+    dataset = load(folder, "test")
+    assert [claim.id for claim in dataset.claims] == ["test-1", "x"]
+    assert all(claim.golds == () for claim in dataset.claims)
+    assert len(dataset.qrels) == 0
+    assert [claim.id for claim in load(folder, "other").claims] == ["test-2"]
+    with pytest.raises(InputError, match="splits: train, dev, test, other$"):
+        load(folder, "none")
+    # With a qrels file the id alone says nothing, metadata.split still does.
+    make(folder, queries=queries, qrels={"test": ["q1\tp1\t1"]})
+    assert [claim.id for claim in load(folder, "test").claims] == ["q1", "x"]
+
+
+def test_demo_is_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not (DEMO / "corpus.jsonl").exists():
+        pytest.skip(f"no {DEMO}")
+    dataset = load("demo", "dev")
+    assert dataset.name == "demo"
+    assert dataset == read_beir(DEMO, "dev")
+    assert load(Path("demo"), "dev") == dataset
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError, match="no such folder"):
+        load("./demo", "dev")
+
+
+# Round trip
+
+texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"))
+filled = texts.filter(lambda text: text.strip())
+ids = st.text(
+    st.characters(exclude_categories=["Cs"], exclude_characters="\0\t\r\n"), min_size=1, max_size=8
+).filter(lambda text: text.strip())
+languages = st.sampled_from(["en", "de", "fr", "pt-br", "yue"])
+
+
+@st.composite
+def datasets(draw: st.DrawFn) -> list[Dataset]:
+    """Splits of one data set: any text, golds of any grade, some claims without any."""
+    sources = draw(
+        st.lists(
+            st.builds(
+                Source, ids, filled, texts, st.lists(filled, max_size=3).map(tuple), texts, texts
+            ),
+            min_size=1, max_size=5, unique_by=lambda source: source.id,
+        )
+    )  # fmt: skip
+    pool = [source.id for source in sources]
+    subsets = st.lists(st.sampled_from(pool), unique=True, max_size=3)
+    claims = draw(
+        st.lists(
+            st.builds(
+                Claim, ids, filled, languages, st.none() | filled,
+                candidates=st.none() | subsets.map(tuple),
+            ),
+            min_size=1, max_size=6, unique_by=lambda claim: claim.id,
+        )
+    )  # fmt: skip
+    cut = draw(st.integers(1, len(claims)))
+    parts = []
+    for split, own in (("train", claims[:cut]), ("dev", claims[cut:])):
+        grades = {}
+        for claim in own:
+            chosen = draw(subsets)
+            if chosen:
+                grades[claim.id] = {s: draw(st.integers(-1, 3)) for s in chosen}
+        qrels = Qrels(grades)
+        with_golds = tuple(
+            Claim(c.id, c.text, c.lang, c.translation, qrels.golds(c.id), c.candidates) for c in own
+        )
+        if own:
+            parts.append(Dataset(with_golds, tuple(sources), qrels, split, "again"))
+    return parts
+
+
+@settings(max_examples=150, deadline=None)
+@given(parts=datasets())
+def test_what_is_written_is_read(tmp_path_factory: pytest.TempPathFactory, parts: Any) -> None:
+    folder = tmp_path_factory.mktemp("round") / "again"
+    write_beir(parts, folder)
+    for part in parts:
+        read = load(folder, part.split)
+        assert read == part
+        assert read.fingerprint == part.fingerprint
+        assert list(read.qrels.grades) == list(part.qrels.grades)
+
+
+def small(split: str = "dev", claim: str = "q1") -> Dataset:
+    qrels = Qrels({claim: {"p1": 1}})
+    return Dataset((Claim(claim, "x", golds=("p1",)),), (Source("p1", "t"),), qrels, split)
+
+
+def test_written_layout(tmp_path: Path) -> None:
+    parts = [small(), Dataset((Claim("t", "y", "de", "z"),), small().sources, Qrels(), "test")]
+    write_beir(parts, tmp_path / "a" / "b")
+    folder = tmp_path / "a" / "b"
+    assert sorted(str(p.relative_to(folder)) for p in folder.rglob("*")) == [
+        "corpus.jsonl", "qrels", "qrels/dev.tsv", "queries.jsonl"
+    ]  # fmt: skip
+    assert (folder / "qrels" / "dev.tsv").read_bytes() == f"{HEADER}\nq1\tp1\t1\n".encode()
+    lines = (folder / "queries.jsonl").read_text("utf-8").splitlines()
+    assert json.loads(lines[0])["metadata"] == {"lang": "en", "translation": None}
+    assert json.loads(lines[1]) == {
+        "_id": "t", "text": "y", "metadata": {"lang": "de", "translation": "z", "split": "test"}
+    }  # fmt: skip
+    meta = {"authors": [], "venue": "", "date": ""}
+    assert json.loads((folder / "corpus.jsonl").read_text("utf-8")) == {
+        "_id": "p1", "title": "t", "text": "", "metadata": meta
+    }  # fmt: skip
+
+
+def test_an_older_data_folder_is_replaced_and_nothing_else(tmp_path: Path) -> None:
+    folder = tmp_path / "set"
+    write_beir([small("dev"), small("train", "q2")], folder)
+    write_beir(small("dev"), folder)
+    assert sorted(p.name for p in (folder / "qrels").iterdir()) == ["dev.tsv"]
+    assert [p.name for p in tmp_path.iterdir()] == ["set"]
+    (folder / "notes.txt").write_text("mine")
+    with pytest.raises(UserError, match="holds 'notes.txt'; it would be lost"):
+        write_beir(small("dev"), folder)
+    assert (folder / "notes.txt").read_text() == "mine"
+    with pytest.raises(UserError, match="is not a folder"):
+        write_beir(small("dev"), folder / "notes.txt")
+    with pytest.raises(UserError, match="cannot be written"):
+        write_beir(small("dev"), folder / "notes.txt" / "below")
+
+
+def test_a_failed_write_leaves_the_old_folder(tmp_path: Path) -> None:
+    write_beir(small(), tmp_path / "set")
+    before = load(tmp_path / "set", "dev")
+    broken = Dataset((Claim("q1", "\ud800", golds=("p1",)),), small().sources, small().qrels, "dev")
+    with pytest.raises(UnicodeEncodeError):
+        write_beir(broken, tmp_path / "set")
+    assert load(tmp_path / "set", "dev") == before
+    assert os.listdir(tmp_path) == ["set"]
+
+
+def _other_sources() -> list[Dataset]:
+    other = small("train", "q2")
+    return [small(), Dataset(other.claims, (Source("p1", "T"),), other.qrels, "train")]
+
+
+@pytest.mark.parametrize(
+    ("parts", "said"),
+    [
+        (list, "no split to write"),
+        (lambda: [small(), small("dev", "q2")], "there twice"),
+        (lambda: [small(), small("train")], "one that is there twice"),
+        (lambda: small("../up"), "is no file name"),
+        (_other_sources, "has other sources"),
+        (lambda: Dataset((), small().sources, Qrels(), "dev"), "has no claims"),
+        (lambda: Dataset(small().claims, small().sources, Qrels(), "dev"), "differ from its"),
+        (lambda: Dataset(small().claims, small().sources,
+                         Qrels({"q1": {"p1": 1}, "q2": {"p1": 1}}), "dev"), "does not have"),
+    ],
+)  # fmt: skip
+def test_parts_that_do_not_fit_together(
+    tmp_path: Path, parts: Callable[[], Any], said: str
+) -> None:
+    with pytest.raises(ValueError, match=said):
+        write_beir(parts(), tmp_path / "set")
+    assert not list(tmp_path.iterdir())
+
+
+# Real data
+
+
+def test_ct25() -> None:
+    train, dev = (load(shared("ct25"), split) for split in ("train", "dev"))
+    assert len(train.sources) == len(dev.sources) == 4008
+    assert (len(train.claims), len(dev.claims)) == (1543, 431)
+    assert not train.golds & dev.golds
+    assert {len(claim.golds) for claim in (*train.claims, *dev.claims)} == {1}
+    assert dev.languages == ("en",)
+    with pytest.raises(InputError, match="no split 'test'; splits: train, dev"):
+        load(shared("ct25"), "test")
+
+
+def test_tweets_factchecks() -> None:
+    train, dev = (load(shared("tweets-factchecks"), split) for split in ("train", "dev"))
+    assert len(dev.sources) == 10375
+    assert sum(len(claim.golds) for claim in train.claims) == 801
+    assert sum(len(claim.golds) for claim in dev.claims) == 198
+
+
+def test_shared_data_is_found_from_the_repository(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("CLAIM2SOURCE_DATA", raising=False)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(pytest.skip.Exception, match="no .*shared/data/nothing") as caught:
+        shared("nothing")
+    assert str(REPOSITORY.parent / "shared" / "data" / "nothing") in str(caught.value)
+    (tmp_path / "here").mkdir()
+    monkeypatch.setenv("CLAIM2SOURCE_DATA", str(tmp_path))
+    assert shared("here") == tmp_path / "here"
+    monkeypatch.setenv("CLAIM2SOURCE_DATA", os.path.relpath(tmp_path, REPOSITORY))
+    assert shared("here") == (tmp_path / "here").resolve()

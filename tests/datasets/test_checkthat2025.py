@@ -1,0 +1,306 @@
+"""The files of CheckThat! 2025 Task 4b become the native layout."""
+
+from __future__ import annotations
+
+import csv
+import io
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pandas
+import pytest
+
+from claim2source.datasets import load
+from claim2source.datasets.checkthat2025 import COLLECTION, author_names, prepare, read_tsv
+from claim2source.errors import InputError, Problems, UserError
+from claim2source.records import Claim, Source
+from tests.shared_data import shared
+
+FIXTURES = Path(__file__).parent / "fixtures"
+ROWS: dict[str, list[list[Any]]] = {
+    "train": [
+        [1, "Masks\nwork, they\tsay", "aaa00001"],
+        [2, 'He said "no" & left &amp;', "bbb00002"],
+        [7, "Third\r\nline", "bbb00002"],
+    ],
+    "dev": [[1, "Same number, other split", "ccc00003"], [30, "水", "ddd00004"]],
+    "test": [[1, "Unknown paper"], [2, "Another"]],
+    "test_gold": [[1, "Unknown paper", "aaa00001"], [2, "Another", "ccc00003"]],
+}
+
+
+def tsv(
+    rows: list[list[Any]], header: tuple[str, ...] = ("post_id", "tweet_text", "cord_uid")
+) -> str:
+    text = io.StringIO(newline="")
+    writer = csv.writer(text, delimiter="\t", lineterminator="\n")
+    writer.writerow(header[: len(rows[0])] if rows else header)
+    writer.writerows(rows)
+    return text.getvalue()
+
+
+def task(folder: Path, pickled: str = "pandas1_whole_p4", **changed: str | bytes | None) -> Path:
+    """A folder as the task ships it; `changed` replaces or (None) drops a tweets file."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / COLLECTION).write_bytes((FIXTURES / f"{pickled}.pkl").read_bytes())
+    contents: dict[str, Any] = {name: tsv(rows) for name, rows in ROWS.items()} | changed
+    for name, text in contents.items():
+        path = folder / f"subtask4b_query_tweets_{name}.tsv"
+        if text is None:
+            path.unlink(missing_ok=True)
+        else:
+            path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return folder
+
+
+def collection(folder: Path, **columns: list[Any]) -> Path:
+    """The task's folder with another collection: four rows, the columns given replaced."""
+    frame = pandas.read_pickle(FIXTURES / "pandas1_whole_p4.pkl")
+    for name, values in columns.items():
+        frame[name] = pandas.Series(values, dtype=object)
+    task(folder)
+    (folder / COLLECTION).write_bytes(pickle.dumps(frame, 4))
+    return folder
+
+
+def refused(source: Path, target: Path) -> list[str]:
+    """The lines with which the input is refused; nothing may have been written."""
+    before = {path: path.read_bytes() for path in source.rglob("*") if path.is_file()}
+    with pytest.raises(UserError) as caught:
+        prepare(source, target)
+    assert not target.exists()
+    assert not [path for path in target.parent.iterdir() if path.name.startswith(".")]
+    assert before == {path: path.read_bytes() for path in source.rglob("*") if path.is_file()}
+    text = str(caught.value).replace(f"{source}/", "").replace("subtask4b_query_tweets_", "")
+    return text.splitlines()
+
+
+SOURCES = (
+    Source("aaa00001", "Masks and droplets", "We measured\ndroplets.", ("Jane Doe", "Jörg Müller"),
+           "J Invented Med", "2020-04-01"),
+    Source("bbb00002", "Schnelltests für Ärzte \u2028 im Vergleich", "", ("Single",), "", "2021"),
+    Source("ccc00003", "", 'Only an abstract, "quoted".', (), "BMJ", ""),
+    Source("ddd00004", "水 🦠", "", ("Martin King Jr.", "A. B. Ng"), "", "2020-12-24"),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "pickled",
+    ["pandas1_whole_p2", "pandas2_whole_p5", "pandas3_whole_p4", "pandas3_arrow_whole_p5"],
+)
+def test_prepared_task_is_loaded(tmp_path: Path, pickled: str) -> None:
+    written = prepare(task(tmp_path / "in", pickled), tmp_path / "out")
+    train, dev, test = (load(tmp_path / "out", split) for split in ("train", "dev", "test"))
+    assert [part.claims for part in written] == [train.claims, dev.claims, test.claims]
+    assert train.sources == dev.sources == test.sources == SOURCES
+    assert train.claims == (
+        Claim("train-1", "Masks\nwork, they\tsay", golds=("aaa00001",)),
+        Claim("train-2", 'He said "no" & left &amp;', golds=("bbb00002",)),
+        Claim("train-7", "Third\r\nline", golds=("bbb00002",)),
+    )
+    assert dev.claims == (
+        Claim("dev-1", "Same number, other split", golds=("ccc00003",)),
+        Claim("dev-30", "水", golds=("ddd00004",)),
+    )
+    assert [(c.id, c.golds) for c in test.claims] == [("test-1", ("aaa00001",)),
+                                                      ("test-2", ("ccc00003",))]  # fmt: skip
+
+
+def test_test_without_golds(tmp_path: Path) -> None:
+    prepare(task(tmp_path / "in", test_gold=None), tmp_path / "out")
+    assert sorted(p.name for p in (tmp_path / "out" / "qrels").iterdir()) == [
+        "dev.tsv",
+        "train.tsv",
+    ]
+    test = load(tmp_path / "out", "test")
+    assert test.claims == (Claim("test-1", "Unknown paper"), Claim("test-2", "Another"))
+    assert len(test.qrels) == 0
+
+
+def test_without_test_and_with_gold_only(tmp_path: Path) -> None:
+    source = task(tmp_path / "in", test=None, test_gold=None)
+    assert [part.split for part in prepare(source, tmp_path / "out")] == ["train", "dev"]
+    with pytest.raises(InputError, match="no split 'test'; splits: train, dev"):
+        load(tmp_path / "out", "test")
+    task(source, test=None)
+    assert [part.split for part in prepare(source, tmp_path / "out")] == ["train", "dev", "test"]
+    assert load(tmp_path / "out", "test").claims[1].golds == ("ccc00003",)
+
+
+def test_columns_in_another_order_bom_crlf_and_blank_lines(tmp_path: Path) -> None:
+    dev = '\ufefftweet_text\textra\tcord_uid\tpost_id\r\n\r\n"a\r\nb"\tx\taaa00001\t1\r\n\r\n'
+    prepare(task(tmp_path / "in", dev=dev), tmp_path / "out")
+    assert load(tmp_path / "out", "dev").claims == (Claim("dev-1", "a\r\nb", golds=("aaa00001",)),)
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("Doe, Jane", ("Jane Doe",)),
+        ("Doe, Jane; Ng, A. B.", ("Jane Doe", "A. B. Ng")),
+        ("van der Berg, Jan;de la Cruz,Ana", ("Jan van der Berg", "Ana de la Cruz")),
+        ("King, Martin Luther, Jr.", ("Martin Luther King Jr.",)),
+        ("Consortium of  Everything", ("Consortium of Everything",)),
+        ("Doe,", ("Doe",)),
+        (", Jane", ("Jane",)),
+        ("; ,;  ;", ()),
+        ("", ()),
+    ],
+)
+def test_author_names(text: str, names: tuple[str, ...]) -> None:
+    assert author_names(text) == names
+
+
+HEAD = "post_id\ttweet_text\tcord_uid\n"
+LONE_RETURN = (
+    "new-line character seen in unquoted field - "
+    "do you need to open the file in universal-newline mode?"
+)
+BAD_TWEETS: list[tuple[str | bytes, list[str]]] = [
+    (HEAD + '1\t"two\nlines"\taaa00001\n1\tagain\taaa00001\n',
+     ["dev.tsv:4: post_id: '1' is already on line 2"]),
+    (HEAD + '1\t"two\nlines"\taaa00001\n2\t \taaa00001\n', ["dev.tsv:4: tweet_text: is empty"]),
+    (HEAD + "1\t\taaa00001\n", ["dev.tsv:2: tweet_text: is empty"]),
+    (HEAD + "1\tx\ty\n", [f"dev.tsv:2: cord_uid: gold 'y' is not in {COLLECTION}"]),
+    (HEAD + "1\tx\t\n", ["dev.tsv:2: cord_uid: is empty"]),
+    (HEAD + "\tx\taaa00001\n", ["dev.tsv:2: post_id: is empty"]),
+    (HEAD + "1\tx\x00\taaa00001\n", ["dev.tsv:2: tweet_text: holds a NUL character"]),
+    (HEAD + "1\tx\n", ["dev.tsv:2: has 2 fields, the header 3"]),
+    (HEAD + "1\tx\taaa00001\t\n", ["dev.tsv:2: has 4 fields, the header 3"]),
+    (HEAD + '1\tx\taaa00001\n2\t"x\taaa00001\n3\tx\taaa00001\n',
+     ["dev.tsv:3: broken row: unexpected end of data"]),
+    (HEAD + '1\t"x"y\taaa00001\n2\t\taaa00001\n',
+     ["dev.tsv:2: broken row: '\t' expected after '\"'", "dev.tsv:3: tweet_text: is empty"]),
+    (HEAD + "1\ta\rb\taaa00001\n", [f"dev.tsv:2: broken row: {LONE_RETURN}"]),
+    (HEAD, ["dev.tsv: empty split: no posts"]),
+    ("", ["dev.tsv: empty split: no posts"]),
+    ("post_id\ttweet_text\n1\tx\n", ["dev.tsv:1: cord_uid: must be a column of the header, once"]),
+    ("1\tx\taaa00001\n", [f"dev.tsv:1: {column}: must be a column of the header, once"
+                          for column in ("post_id", "tweet_text", "cord_uid")]),
+    ("post_id\tcord_uid\ttweet_text\tcord_uid\n1\ta\tb\tc\n",
+     ["dev.tsv:1: cord_uid: must be a column of the header, once"]),
+    (HEAD.encode() + '1\t"a\nb"\taaa00001\n2\tfür\taaa00001\n'.encode("latin-1"),
+     ["dev.tsv:4: is not UTF-8: byte 0xfc at byte 4"]),
+    ((HEAD + "1\tx\taaa00001\n").encode("utf-16"), ["dev.tsv:1: is UTF-16, not UTF-8"]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("dev", "said"), BAD_TWEETS, ids=[said[0] for _, said in BAD_TWEETS])
+def test_bad_tweets_are_named_with_their_line(
+    tmp_path: Path, dev: str | bytes, said: list[str]
+) -> None:
+    assert refused(task(tmp_path / "in", dev=dev), tmp_path / "out") == said
+
+
+def test_a_post_number_may_come_again_in_another_split_only(tmp_path: Path) -> None:
+    prepare(task(tmp_path / "in"), tmp_path / "out")
+    prepare(task(tmp_path / "in", dev=tsv(ROWS["train"])), tmp_path / "out")
+    assert {c.id for c in load(tmp_path / "out", "dev").claims} == {"dev-1", "dev-2", "dev-7"}
+
+
+def test_a_test_post_without_gold_is_named(tmp_path: Path) -> None:
+    gold = tsv(ROWS["test_gold"][:1])
+    assert refused(task(tmp_path / "in", test_gold=gold), tmp_path / "out") == [
+        "test.tsv:3: post_id: '2' is not in test_gold.tsv"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("columns", "said"),
+    [
+        ({"cord_uid": ["aaa00001", "bbb00002", "ccc00003", "aaa00001"]},
+         ["cord_uid: row 3: 'aaa00001' is already in row 0",
+          "gold 'ddd00004'"]),
+        ({"cord_uid": ["aaa00001", None, "ccc00003", "ddd00004"]},
+         ["cord_uid: row 1: is empty", "gold 'bbb00002'", "gold 'bbb00002'"]),
+        ({"cord_uid": ["", "", "ccc00003", "ddd00004"]},
+         ["cord_uid: row 0: is empty", "cord_uid: row 1: is empty",
+          "gold 'aaa00001'", "gold 'bbb00002'", "gold 'bbb00002'", "gold 'aaa00001'"]),
+        ({"title": ["t", "t", float("nan"), "t"], "abstract": ["", None, float("nan"), ""]},
+         ["title: row 2: is empty, and so is abstract"]),
+        ({"title": ["t", 3, "t", "t"]}, ["title: row 1: 3 is not text"]),
+        ({"authors": [1.5, None, None, None]}, ["authors: row 0: 1.5 is not text"]),
+        ({"journal": [True, None, None, None]}, ["journal: row 0: True is not text"]),
+        ({"abstract": ["a\x00", "a", "a", "a"]}, ["abstract: row 0: holds a NUL character"]),
+    ],
+)  # fmt: skip
+def test_bad_papers_are_named_with_their_row(
+    tmp_path: Path, columns: dict[str, list[Any]], said: list[str]
+) -> None:
+    lines = refused(collection(tmp_path / "in", **columns), tmp_path / "out")
+    assert len(lines) == len(said)
+    assert lines[0] == f"{COLLECTION}: {said[0]}"
+    assert all(part in line for part, line in zip(said, lines, strict=True))
+
+
+def test_years_and_dates_become_text(tmp_path: Path) -> None:
+    dates = [2020, pandas.Timestamp("2020-02-03"), None, "2021 Mar"]
+    prepare(collection(tmp_path / "in", publish_time=dates), tmp_path / "out")
+    found = [source.date for source in load(tmp_path / "out", "dev").sources]
+    assert found == ["2020", "2020-02-03", "", "2021 Mar"]
+
+
+def test_missing_column_and_empty_collection(tmp_path: Path) -> None:
+    source = task(tmp_path / "in")
+    frame = pandas.read_pickle(source / COLLECTION)
+    frame.drop(columns=["authors", "title"]).to_pickle(source / COLLECTION)
+    assert refused(source, tmp_path / "out") == [
+        f"{COLLECTION}: title: the column is missing",
+        f"{COLLECTION}: authors: the column is missing",
+    ]
+    frame.iloc[:0].to_pickle(source / COLLECTION)
+    assert refused(source, tmp_path / "out")[0] == f"{COLLECTION}: holds no papers"
+
+
+def test_hostile_collection_runs_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = task(tmp_path / "in")
+    ran: list[object] = []
+    monkeypatch.setattr(pandas, "eval", lambda *a, **k: ran.append(a))
+    (source / COLLECTION).write_bytes(b"cpandas\neval\n(X\x03\x00\x00\x001+1tR.")
+    (line,) = refused(source, tmp_path / "out")
+    assert line.startswith(f"{COLLECTION}: refused 'pandas.eval'")
+    assert not ran
+
+
+def test_problems_of_several_files_are_told_at_once(tmp_path: Path) -> None:
+    bad = tsv([[i, "", "aaa00001"] for i in range(15)])
+    lines = refused(task(tmp_path / "in", train=bad, dev=bad), tmp_path / "out")
+    assert len(lines) == 21
+    assert lines[14:16] == ["train.tsv:16: tweet_text: is empty", "dev.tsv:2: tweet_text: is empty"]
+    assert lines[-1] == "... and 10 more problems"
+
+
+def test_missing_files(tmp_path: Path) -> None:
+    source = task(tmp_path / "in", train=None, dev=None)
+    (source / COLLECTION).unlink()
+    assert refused(source, tmp_path / "out") == [
+        f"{COLLECTION}: no such file", "train.tsv: no such file", "dev.tsv: no such file"
+    ]  # fmt: skip
+    with pytest.raises(InputError, match="nowhere: no such folder"):
+        prepare(tmp_path / "nowhere", tmp_path / "out")
+
+
+def test_the_input_is_never_replaced(tmp_path: Path) -> None:
+    source = task(tmp_path / "data" / "in")
+    before = sorted(path.name for path in source.iterdir())
+    for target in (source, source / ".", tmp_path / "data", tmp_path):
+        with pytest.raises(UserError, match="would replace the input"):
+            prepare(source, target)
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "thesis.tex").write_text("mine")
+    # Told before the long reading begins.
+    (source / COLLECTION).write_bytes(b"")
+    with pytest.raises(UserError, match="'thesis.tex'; it would be lost"):
+        prepare(source, tmp_path / "other")
+    assert (tmp_path / "other" / "thesis.tex").read_text() == "mine"
+    assert sorted(path.name for path in source.iterdir()) == before
+
+
+def test_real_tweets_file() -> None:
+    path = shared("runs") / "subtask4b_query_tweets_dev.tsv"
+    problems = Problems()
+    rows = list(read_tsv(path, ["post_id", "tweet_text", "cord_uid"], problems))
+    assert (len(rows), len(problems)) == (1400, 0)
+    assert len({row.values["post_id"] for row in rows}) == 1400
+    assert rows[1].values["tweet_text"].startswith('"Among 139 clients')

@@ -1,0 +1,168 @@
+"""`val` is carved out of train by gold paper, language and seed."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Mapping
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from claim2source.datasets import carve_val, load
+from claim2source.errors import ConfigError
+from claim2source.records import Claim, Dataset, Qrels, Source
+from tests.shared_data import shared
+
+
+def dataset(golds: Mapping[str, tuple[str, ...]], langs: dict[str, str] | None = None) -> Dataset:
+    claims = tuple(
+        Claim(key, f"text {key}", (langs or {}).get(key, "en"), golds=ids)
+        for key, ids in golds.items()
+    )
+    pool = sorted({gold for ids in golds.values() for gold in ids} | {"spare"})
+    qrels = Qrels({key: dict.fromkeys(ids, 1) for key, ids in golds.items() if ids})
+    return Dataset(claims, tuple(Source(g, g) for g in pool), qrels, "train", "set")
+
+
+def singles(count: int, lang: str = "en", prefix: str = "q") -> Dataset:
+    golds = {f"{prefix}{i}": (f"{prefix}p{i}",) for i in range(count)}
+    return dataset(golds, dict.fromkeys(golds, lang))
+
+
+def joined(*parts: Dataset) -> Dataset:
+    golds = {c.id: c.golds for part in parts for c in part.claims}
+    return dataset(golds, {c.id: c.lang for part in parts for c in part.claims})
+
+
+def ids(part: Dataset) -> list[str]:
+    return [claim.id for claim in part.claims]
+
+
+def test_parts_are_whole_and_named() -> None:
+    train = singles(100)
+    rest, val = carve_val(train)
+    assert (rest.split, val.split, val.name) == ("train", "val", "set")
+    assert (len(rest.claims), len(val.claims)) == (90, 10)
+    assert sorted(ids(rest) + ids(val)) == sorted(ids(train))
+    # Both keep train's order and the whole pool, and judge their own claims only.
+    assert ids(rest) == [c for c in ids(train) if c in set(ids(rest))]
+    assert rest.sources == val.sources == train.sources
+    assert set(val.qrels.claim_ids) == set(ids(val))
+    assert set(rest.qrels.claim_ids) == set(ids(rest))
+
+
+def test_share_counts_for_each_language() -> None:
+    train = joined(singles(200, "en", "e"), singles(50, "de", "d"), singles(20, "fr", "f"))
+    _, val = carve_val(train, share=0.2)
+    assert Counter(claim.lang for claim in val.claims) == {"en": 40, "de": 10, "fr": 4}
+
+
+def test_a_small_language_gets_one_claim_and_a_single_paper_none() -> None:
+    train = joined(singles(100), singles(3, "de", "d"), dataset({"f0": ("f",), "f1": ("f",)},
+                                                                {"f0": "fr", "f1": "fr"}))  # fmt: skip
+    rest, val = carve_val(train)
+    assert Counter(claim.lang for claim in val.claims) == {"en": 10, "de": 1}
+    assert Counter(claim.lang for claim in rest.claims) == {"en": 90, "de": 2, "fr": 2}
+
+
+def test_seed_and_order() -> None:
+    train = singles(100)
+    _, val = carve_val(train, seed=5)
+    shuffled = list(train.claims)
+    random.Random(0).shuffle(shuffled)
+    _, again = carve_val(train.with_claims(shuffled), seed=5)
+    assert sorted(ids(again)) == sorted(ids(val))
+    chosen = {tuple(sorted(ids(carve_val(train, seed=seed)[1]))) for seed in range(10)}
+    assert len(chosen) == 10
+    # Fixed for ever: a run of today compares with one of next year.
+    assert ids(carve_val(singles(20))[1]) == ["q13", "q19"]
+
+
+def test_claims_that_share_a_gold_through_others_stay_together() -> None:
+    chain = {f"c{i}": (f"g{i}", f"g{i + 1}") for i in range(4)}
+    train = joined(dataset(chain), singles(40))
+    sides = set()
+    for seed in range(60):
+        rest, val = carve_val(train, share=0.2, seed=seed)
+        assert not rest.golds & val.golds
+        found = {c for c in chain if c in ids(val)}
+        assert found in (set(), set(chain))
+        sides.add(bool(found))
+    assert sides == {True, False}
+
+
+def test_a_paper_with_very_many_claims_stays_in_train() -> None:
+    big = dataset({f"b{i}": ("big",) for i in range(11)})
+    edge = dataset({f"m{i}": ("middle",) for i in range(10)})
+    train = joined(big, edge, singles(100))
+    middle = set()
+    for seed in range(40):
+        _, val = carve_val(train, share=0.3, seed=seed)
+        assert "big" not in val.golds
+        middle.add("middle" in val.golds)
+    assert middle == {True, False}
+    seen = [carve_val(train, share=0.3, seed=s, most_claims=11)[1].golds for s in range(40)]
+    assert any("big" in golds for golds in seen)
+
+
+def test_claims_without_golds_are_alone() -> None:
+    train = dataset({f"q{i}": () for i in range(20)})
+    rest, val = carve_val(train)
+    assert (len(rest.claims), len(val.claims)) == (18, 2)
+
+
+def test_a_claim_named_like_a_gold_is_not_joined_to_it() -> None:
+    train = joined(dataset({"x": (), "y": ("x",)}), singles(18))
+    sides = {tuple(c in ids(carve_val(train, seed=s)[1]) for c in "xy") for s in range(60)}
+    assert {(True, False), (False, True)} <= sides
+
+
+@pytest.mark.parametrize("share", [0.0, 1.0, -0.1, 1.5, float("nan"), float("inf")])
+def test_share_must_be_between_0_and_1(share: float) -> None:
+    with pytest.raises(ConfigError, match="share.*more than 0 and less than 1"):
+        carve_val(singles(10), share=share)
+
+
+def test_a_share_that_leaves_a_side_empty() -> None:
+    for train in (singles(1), dataset({f"q{i}": ("one",) for i in range(5)}), dataset({})):
+        with pytest.raises(ConfigError, match="leaves val claims"):
+            carve_val(train, share=0.5)
+    with pytest.raises(ConfigError, match="leaves train claims"):
+        carve_val(singles(3), share=0.9)
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    golds=st.dictionaries(
+        st.text("abcdefg", min_size=1, max_size=3),
+        st.lists(st.sampled_from([f"g{i}" for i in range(40)]), unique=True, max_size=2).map(tuple),
+        min_size=2, max_size=40,
+    ),
+    share=st.floats(0.05, 0.6),
+    seed=st.integers(0, 1000),
+    data=st.data(),
+)  # fmt: skip
+def test_no_gold_is_on_both_sides(
+    golds: dict[str, tuple[str, ...]], share: float, seed: int, data: st.DataObject
+) -> None:
+    langs = {key: data.draw(st.sampled_from(["en", "de"])) for key in golds}
+    train = dataset(golds, langs)
+    try:
+        rest, val = carve_val(train, share, seed)
+    except ConfigError:
+        assume(False)
+    assert not rest.golds & val.golds
+    assert sorted(ids(rest) + ids(val)) == sorted(golds)
+    total, inside = Counter(langs.values()), Counter(claim.lang for claim in val.claims)
+    assert all(inside[lang] <= max(1, round(share * total[lang])) for lang in total)
+
+
+def test_ct25() -> None:
+    train, dev = (load(shared("ct25"), split) for split in ("train", "dev"))
+    rest, val = carve_val(train)
+    assert (len(rest.claims), len(val.claims)) == (1389, 154)
+    assert not rest.golds & val.golds
+    assert not dev.golds & val.golds
+    assert max(Counter(claim.golds[0] for claim in val.claims).values()) <= 10

@@ -1,0 +1,72 @@
+"""The program prepare.py: sub-commands, exit codes, one line a problem."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from claim2source.datasets import load
+from tests.datasets.test_checkthat2025 import task
+from tests.shared_data import REPOSITORY
+
+
+def prepare(*arguments: object) -> subprocess.CompletedProcess[str]:
+    """Run the program as a user does."""
+    environment = os.environ | {"PYTHONPATH": str(REPOSITORY), "PYTHONIOENCODING": "utf-8"}
+    command = [sys.executable, str(REPOSITORY / "scripts" / "prepare.py"), *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+
+
+def test_writes_the_data_and_says_what(tmp_path: Path) -> None:
+    source, target = task(tmp_path / "in", test_gold=None), tmp_path / "out"
+    ran = prepare("checkthat2025", "--input", source, "--output", target)
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert ran.stdout.splitlines() == [
+        f"{target}: 4 sources",
+        f"{target}: train: 3 claims",
+        f"{target}: dev: 2 claims",
+        f"{target}: test: 2 claims, no judgements",
+    ]
+    assert len(load(target, "train").claims) == 3
+
+
+def test_bad_input_is_exit_2_without_a_traceback(tmp_path: Path) -> None:
+    head = "post_id\ttweet_text\tcord_uid\n"
+    source = task(tmp_path / "in", dev=head + "1\t\taaa00001\n2\tx\tzz\n")
+    ran = prepare("checkthat2025", "--input", source, "--output", tmp_path / "out")
+    assert (ran.returncode, ran.stdout) == (2, "")
+    dev = source / "subtask4b_query_tweets_dev.tsv"
+    assert ran.stderr.splitlines() == [
+        f"error: {dev}:2: tweet_text: is empty",
+        f"error: {dev}:3: cord_uid: gold 'zz' is not in subtask4b_collection_data.pkl",
+    ]
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ([], "TASK"),
+        (["checkthat2031", "--input", ".", "--output", "x"], "checkthat2031"),
+        (["checkthat2025", "--input", "."], "--output"),
+        (["checkthat2025", "--output", "x"], "--input"),
+        (["checkthat2025", "--input", ".", "--output", "x", "--langs", "de"], "--langs"),
+        (["checkthat2025", "--in", ".", "--output", "x"], "--in"),
+        (["checkthat2025", "--input", "nowhere", "--output", "x"], "nowhere: no such folder"),
+    ],
+)
+def test_wrong_command_line_is_exit_2(arguments: list[str], said: str) -> None:
+    ran = prepare(*arguments)
+    assert ran.returncode == 2
+    assert said in ran.stderr
+    assert "Traceback" not in ran.stderr
+
+
+def test_help_lists_the_tasks() -> None:
+    ran = prepare("--help")
+    assert ran.returncode == 0
+    assert "checkthat2025" in ran.stdout
