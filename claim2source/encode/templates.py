@@ -1,0 +1,55 @@
+"""How text becomes a vector, apart from the weights: template, pooling, length."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from claim2source.config import require
+
+Pooling = Literal["mean", "cls", "last"]
+Side = Literal["claim", "source"]
+Dtype = Literal["float32", "bfloat16", "float16"]
+
+
+@dataclass(frozen=True)
+class Template:
+    """What stands before a text, by side.
+
+    Args:
+        claim: prefix of claims, such as "query: " for E5.
+        source: prefix of sources, such as "passage: " for E5.
+        pool_prefix: whether the prefix's tokens are pooled with the text's. GritLM masks
+            its instruction: false there.
+    """
+
+    claim: str = ""
+    source: str = ""
+    pool_prefix: bool = True
+
+    def prefix(self, side: Side) -> str:
+        """The prefix of this side."""
+        return self.claim if side == "claim" else self.source
+
+
+@dataclass(frozen=True)
+class EncoderSettings:
+    """All that turns text into a vector besides the weights; stored in every manifest.
+
+    Args:
+        pooling: mean over the text's tokens, the first token (cls), or the last token.
+        normalize: scale vectors to length 1, so that a dot product is a cosine.
+        max_length: tokens per text, special tokens included; one length for claims and
+            sources, in mining, training and evaluation.
+        template: prefixes of the two sides.
+        dtype: type of the weights when encoding.
+    """
+
+    pooling: Pooling = "mean"
+    normalize: bool = True
+    max_length: int = 256
+    template: Template = field(default_factory=Template)
+    dtype: Dtype = "float32"
+
+    def __post_init__(self) -> None:
+        require(self.max_length >= 8, "max_length", self.max_length, "8 tokens or more")

@@ -1,0 +1,64 @@
+"""Source text: title and abstract, or with labelled metadata (2026 paper, section 3.1)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Literal, get_args
+
+from claim2source.errors import ConfigError
+from claim2source.records import Source
+
+SourceForm = Literal["title_abstract", "metadata", "metadata_paper_order"]
+
+_AFFILIATION = re.compile(
+    r"\b(universit|hospital|institut|department|faculty|school|college|cent(?:er|re)\b|"
+    r"laborator|academy|clinic|ministry|council|foundation|inc\b|ltd\b|gmbh\b)",
+    re.IGNORECASE,
+)
+_MARKS = re.compile(r"[\d*†‡§¶]+$|^[\d*†‡§¶]+")
+_ENDS_SENTENCE = (".", "!", "?")
+
+
+def clean_authors(authors: Sequence[str], keep: int = 3) -> tuple[str, ...]:
+    """First and last `keep` authors, once each, without affiliation debris.
+
+    What follows the first comma of an entry is dropped; an entry that is an affiliation
+    itself ("& Tongji Hospital") is dropped whole, as are footnote marks and e-mail addresses.
+    """
+    names: list[str] = []
+    for entry in authors:
+        name = " ".join(_MARKS.sub("", entry.split(",")[0].strip()).split())
+        if name and not name.startswith("&") and "@" not in name and not _AFFILIATION.search(name):
+            names.append(name)
+    chosen = names if len(names) <= 2 * keep else names[:keep] + names[-keep:]
+    return tuple(dict.fromkeys(chosen))
+
+
+def render_source(source: Source, form: SourceForm = "metadata") -> str:
+    """Text of a source; empty fields leave no label behind.
+
+    `title_abstract`: "title. abstract". `metadata` (ours): Title, Venue, Authors, Abstract,
+    since truncation eats the tail and an abstract can best spare it. `metadata_paper_order`:
+    Title, Abstract, Authors, Venue as the paper lists the fields.
+    """
+    if form not in get_args(SourceForm):
+        raise ConfigError("sources", form, ", ".join(get_args(SourceForm)))
+    title, abstract = source.title.strip(), source.abstract.strip()
+    if form == "title_abstract":
+        if title and abstract:
+            return f"{title} {abstract}" if title.endswith(_ENDS_SENTENCE) else f"{title}. {abstract}"
+        return title or abstract
+    authors = ", ".join(clean_authors(source.authors))
+    fields = {
+        "Title": title,
+        "Abstract": abstract,
+        "Authors": authors,
+        "Venue": source.venue.strip(),
+    }
+    order = (
+        ("Title", "Venue", "Authors", "Abstract")
+        if form == "metadata"
+        else ("Title", "Abstract", "Authors", "Venue")
+    )
+    return "\n".join(f"{label}: {fields[label]}" for label in order if fields[label])
