@@ -1,0 +1,58 @@
+"""What `train/mine.py` does: a data set's training claims -> a file of mined negatives."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from claim2source.config import several
+from claim2source.datasets import carve_val, load
+from claim2source.encode import ModelConfig, resolve
+from claim2source.mining.mine import Miner, MiningConfig
+from claim2source.mining.mined_files import write_mined
+from claim2source.store import Store
+from claim2source.text import Rendering
+
+
+@dataclass(frozen=True)
+class MineConfig:
+    """Settings of `train/mine.py`.
+
+    Args:
+        out: JSONL file to write.
+        dataset: folder in BEIR layout, or `demo`.
+        split: split whose claims are mined.
+        val_share: share carved out as val and not mined, as in training; 0 mines all.
+        val_seed: which papers those are.
+        model: encoder of the dense scores; a checkpoint brings its own rendering.
+        rendering: representation of claims and sources.
+        mining: how negatives are chosen.
+        store: folder of the embedding store; none: the user's cache.
+        device: none takes a GPU if there is one.
+    """
+
+    out: Path
+    dataset: str = "demo"
+    split: str = "train"
+    val_share: float = 0.1
+    val_seed: int = 13
+    model: ModelConfig = field(default_factory=ModelConfig)
+    rendering: Rendering = field(default_factory=Rendering)
+    mining: MiningConfig = field(default_factory=MiningConfig)
+    store: Path | None = None
+    device: str | None = None
+    languages: list[str] | None = several(str, help="mine claims in these languages only")
+
+
+def mine_file(config: MineConfig) -> list[str]:
+    """Mine and write; returns sentences that say what was found and what is missing."""
+    train = load(config.dataset, config.split, config.languages)
+    if config.val_share:
+        train, _ = carve_val(train, config.val_share, config.val_seed)
+    resolved = resolve(config.model, config.device)
+    rendering = resolved.rendering or config.rendering
+    miner = Miner(
+        train, resolved.encoder, rendering, config.mining, Store(config.store), progress=True
+    )
+    written = write_mined(miner.mine(), config.out)
+    return [*miner.counts.sentences(), f"{written} rows in {config.out}"]
