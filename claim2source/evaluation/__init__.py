@@ -1,0 +1,1 @@
+"""Scoring runs: metrics, significance, tables."""

@@ -1,0 +1,172 @@
+"""Metrics of a run, by claim and by language, computed by ir_measures on a re-scored run."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import ir_measures
+import numpy as np
+
+from claim2source.errors import ConfigError, UserError
+from claim2source.records import Claim, Qrels, sorted_languages
+from claim2source.run import Run
+
+ALLOWED = "mrr@K, recall@K, hit@K, p@K, ndcg@K, map, map@K, with K from 1 to 1000000"
+
+_MEASURES: Mapping[str, Any] = {
+    "mrr": ir_measures.RR,
+    "recall": ir_measures.R,
+    "hit": ir_measures.Success,
+    "p": ir_measures.P,
+    "ndcg": ir_measures.nDCG,
+    "map": ir_measures.AP,
+}
+_DEEPEST = 1_000_000
+
+
+@dataclass(frozen=True, eq=False)
+class Scores:
+    """Metrics by claim: name -> float64 array, in the order of `claim_ids`."""
+
+    claim_ids: tuple[str, ...]
+    values: Mapping[str, np.ndarray]
+
+    def __getitem__(self, metric: str) -> np.ndarray:
+        """The values of a metric, [claims] float64."""
+        return self.values[metric]
+
+    def mean(self, metric: str) -> float:
+        """Mean of a metric over all claims."""
+        return float(self.values[metric].mean())
+
+    def means(self) -> dict[str, float]:
+        """Metric -> mean over all claims."""
+        return {metric: self.mean(metric) for metric in self.values}
+
+    def where(self, keep: Callable[[str], bool]) -> Scores:
+        """The scores of the claims whose id `keep` accepts."""
+        mask = np.array([keep(claim) for claim in self.claim_ids], dtype=bool)
+        claims = tuple(np.array(self.claim_ids, dtype=object)[mask])
+        return Scores(claims, {metric: array[mask] for metric, array in self.values.items()})
+
+
+@dataclass(frozen=True, slots=True)
+class Coverage:
+    """How a run and judgements meet, in claims.
+
+    `missing` have a gold but no prediction (they score 0), `ignored` are in the run without
+    having a gold.
+    """
+
+    claims: int
+    missing: int
+    ignored: int
+
+
+def judged_claims(qrels: Qrels) -> tuple[str, ...]:
+    """Ids of the claims with at least one gold, in file order: those a mean is over."""
+    return tuple(claim for claim in qrels.claim_ids if qrels.golds(claim))
+
+
+def coverage(run: Run, qrels: Qrels, name: str = "run") -> Coverage:
+    """Count the claims of a run and of judgements that the other side lacks.
+
+    Raises `UserError`, with an id of each, when they have no claim in common.
+    """
+    judged = judged_claims(qrels)
+    shared = set(judged).intersection(run.claim_ids)
+    if not judged:
+        raise UserError("qrels: no claim has a gold")
+    if not shared:
+        example = repr(run.claim_ids[0]) if run.claim_ids else "nothing"
+        raise UserError(
+            f"{name}: ids do not match: none of its {len(run.claim_ids)} claims is judged; "
+            f"the run has {example}, the qrels have {judged[0]!r}"
+        )
+    found = sum(run.rows(claim).stop > run.rows(claim).start for claim in shared)
+    return Coverage(len(judged), len(judged) - found, len(run.claim_ids) - len(shared))
+
+
+def cutoff(metric: str) -> int | None:
+    """The k of a metric's name, None for `map`. Raises `ConfigError` on an unknown name."""
+    match = re.fullmatch(r"(mrr|recall|hit|p|ndcg|map)@([1-9][0-9]{0,6})", metric)
+    if match and int(match[2]) <= _DEEPEST:
+        return int(match[2])
+    if metric != "map":
+        raise ConfigError("metrics", metric, ALLOWED)
+    return None
+
+
+def evaluate(
+    run: Run, qrels: Qrels, metrics: Sequence[str], claim_ids: Sequence[str] | None = None
+) -> Scores:
+    """Score every judged claim; one without predictions gets 0.
+
+    Metrics are `mrr@k`, `recall@k`, `hit@k` (is a gold among the first k), `p@k`, `ndcg@k`,
+    `map`, `map@k`. `claim_ids` restricts and orders the claims. Raises `ConfigError` on an
+    unknown metric, ValueError on a claim without a gold, `UserError` when there are no claims.
+    """
+    if not metrics:
+        raise ConfigError("metrics", list(metrics), f"at least one of {ALLOWED}")
+    cutoffs = [cutoff(metric) for metric in metrics]
+    claims = judged_claims(qrels) if claim_ids is None else tuple(dict.fromkeys(claim_ids))
+    if not claims:
+        raise UserError("qrels: no claim has a gold")
+    for claim in claims:
+        if not qrels.golds(claim):
+            raise ValueError(f"claim {claim!r} has no gold")
+    measures = {
+        metric: _MEASURES[metric.split("@")[0]] @ k if k else _MEASURES[metric]
+        for metric, k in zip(metrics, cutoffs, strict=True)
+    }
+    judged = run.restricted(claims).rescored()
+    if None not in cutoffs:
+        judged = judged.top(max(k for k in cutoffs if k))
+    position = {claim: i for i, claim in enumerate(claims)}
+    values = {measure: np.zeros(len(claims)) for measure in measures.values()}
+    grades = {claim: dict(qrels.grades[claim]) for claim in claims}
+    evaluator = ir_measures.evaluator(list(values), grades)
+    for value in evaluator.iter_calc(_as_mapping(judged)):
+        values[value.measure][position[value.query_id]] = value.value
+    return Scores(claims, {metric: values[measure] for metric, measure in measures.items()})
+
+
+def _as_mapping(run: Run) -> dict[str, dict[str, float]]:
+    """Claim id -> source id -> score, for the claims that have rows."""
+    sources = run.vocabulary[run.codes].tolist()
+    scores = run.scores.tolist()
+    ends = run.offsets.tolist()
+    return {
+        claim: dict(zip(sources[start:end], scores[start:end], strict=True))
+        for claim, start, end in zip(run.claim_ids, ends[:-1], ends[1:], strict=True)
+        if end > start
+    }
+
+
+def score_languages(
+    run: Run, claims: Sequence[Claim], qrels: Qrels, metrics: Sequence[str]
+) -> dict[str, dict[str, float]]:
+    """Language -> metric -> mean over its judged claims, and their number as "queries".
+
+    Judgements of claims that are not among `claims` are left out, as are claims without a
+    gold. Raises as `evaluate` does.
+    """
+    language = {claim.id: claim.lang for claim in claims if qrels.golds(claim.id)}
+    scores = evaluate(run, qrels, metrics, list(language))
+    table: dict[str, dict[str, float]] = {}
+    for lang in sorted_languages(language.values()):
+        part = scores.where(lambda claim, lang=lang: language[claim] == lang)  # type: ignore[misc]
+        table[lang] = {**part.means(), "queries": len(part.claim_ids)}
+    return table
+
+
+def macro(by_language: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
+    """Arithmetic mean over languages of every metric; "queries" is their sum."""
+    if not by_language:
+        raise ValueError("no languages to average over")
+    rows = list(by_language.values())
+    average = {name: sum(row[name] for row in rows) / len(rows) for name in rows[0]}
+    return {**average, "queries": sum(row["queries"] for row in rows)}

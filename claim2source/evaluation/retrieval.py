@@ -1,0 +1,90 @@
+"""Scoring one encoder on one split: the same code after every epoch and for `eval/`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from claim2source.encode import Encoder
+from claim2source.evaluation.metrics import macro, score_languages
+from claim2source.records import Dataset
+from claim2source.retrieve import DenseRetriever
+from claim2source.run import Result
+from claim2source.store import Store
+from claim2source.text import Rendering
+
+METRICS = ("mrr@1", "mrr@5", "mrr@10", "recall@5", "recall@100")
+DEPTH = 100
+
+Table = dict[str, dict[str, float]]
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Scores by language, their macro average, and the result they come from."""
+
+    languages: Table
+    macro: dict[str, float]
+    result: Result
+
+    def flat(self) -> Table:
+        """Languages and `macro` in one table."""
+        return {**self.languages, "macro": self.macro}
+
+
+def evaluate_dense(
+    encoder: Encoder,
+    dataset: Dataset,
+    rendering: Rendering,
+    *,
+    store: Store | None = None,
+    metrics: Sequence[str] = METRICS,
+    depth: int = DEPTH,
+    progress: bool = False,
+) -> Evaluation:
+    """Retrieve for every claim of a split and score by language."""
+    retriever = DenseRetriever(encoder, rendering, store, progress)
+    return evaluate_result(
+        retriever.retrieve(dataset.claims, dataset.sources, depth), dataset, metrics
+    )
+
+
+def evaluate_result(
+    result: Result, dataset: Dataset, metrics: Sequence[str] = METRICS
+) -> Evaluation:
+    """Score a stage's result by language."""
+    by_language = score_languages(result.run, dataset.claims, dataset.qrels, metrics)
+    return Evaluation(by_language, macro(by_language), result)
+
+
+def seen_and_unseen(
+    evaluation: Evaluation,
+    dataset: Dataset,
+    seen_golds: frozenset[str],
+    metrics: Sequence[str] = METRICS,
+) -> dict[str, Table]:
+    """Scores apart for claims whose gold was a training gold and for the others.
+
+    Returns {"seen": table, "unseen": table}, each with languages and `macro`; a part that
+    holds no claims is an empty table.
+    """
+    parts: dict[str, Table] = {}
+    for name, wanted in (("seen", True), ("unseen", False)):
+        claims = [
+            claim
+            for claim in dataset.claims
+            if claim.golds and (not seen_golds.isdisjoint(claim.golds)) is wanted
+        ]
+        part = dataset.with_claims(claims)
+        if not claims:
+            parts[name] = {}
+            continue
+        table = score_languages(evaluation.result.run, part.claims, part.qrels, metrics)
+        parts[name] = {**table, "macro": macro(table)}
+    return parts
+
+
+def mean_of(table: Mapping[str, Mapping[str, Any]], metric: str = "mrr@5") -> float:
+    """The macro value of a metric."""
+    return float(table["macro"][metric])

@@ -1,0 +1,203 @@
+"""eval/score.py from the outside: what it prints, and how it says no."""
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from claim2source.errors import UserError
+from claim2source.evaluation.tables import markdown_table, plain_table
+from tests.shared_data import shared
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+PROGRAM = REPOSITORY / "eval" / "score.py"
+
+
+def load() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("score_program", PROGRAM)
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+score = load()
+
+
+def program(*arguments: object, cwd: Path) -> subprocess.CompletedProcess[str]:
+    """The program as a user starts it, from another folder."""
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    command = [sys.executable, str(PROGRAM), *map(str, arguments)]
+    return subprocess.run(
+        command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=120, check=False
+    )
+
+
+def as_json(capsys, *arguments: object) -> dict:
+    score.main([*map(str, arguments), "--json"])
+    return json.loads(capsys.readouterr().out)
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """Four claims about three papers, and runs with every oddity that is let through."""
+    monkeypatch.chdir(tmp_path)
+    Path("q.tsv").write_text(
+        "query-id\tcorpus-id\tscore\nc1\ta\t1\nc2\ta\t1\nc3\tb\t1\nc4\tc\t1\nnogold\ta\t0\n"
+    )
+    # c1 right, c2 second (its gold twice), c3 listed empty, c4 absent, two claims too many.
+    Path("lab.tsv").write_text(
+        "post_id\tpreds\nc1\t['a']\nc2\t['z', 'a', 'a']\nc3\t[]\nnogold\t['a']\nother\t['a']\n"
+    )
+    # A tie at c3: by id descending the gold b is after x.
+    Path("run.trec").write_text(
+        "c1 Q0 a 1 1 t\nc2 Q0 a 1 1 t\nc3 Q0 b 1 1 t\nc3 Q0 x 2 1 t\nc4 Q0 c 1 1 t\n"
+    )
+    return tmp_path
+
+
+def test_the_published_figures(tmp_path):
+    data = shared("runs")
+    done = program(
+        "--qrels", data / "subtask4b_query_tweets_dev.tsv",
+        "--run", data / "predictions_BM25_dev_TOP10.tsv",
+        "--run", data / "predictions_BM25_Pre_Processed_dev_TOP10.tsv",
+        "--metrics", "mrr@1", "mrr@5", "mrr@10", "--json",
+        cwd=tmp_path,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
+    report = json.loads(done.stdout)
+    assert {
+        name: {metric: round(value, 6) for metric, value in means.items()}
+        for name, means in report["runs"].items()
+    } == {
+        "predictions_BM25_dev_TOP10": {"mrr@1": 0.505714, "mrr@5": 0.552274, "mrr@10": 0.557658},
+        "predictions_BM25_Pre_Processed_dev_TOP10": {
+            "mrr@1": 0.565, "mrr@5": 0.615726, "mrr@10": 0.622075,
+        },
+    }  # fmt: skip
+    assert report["claims"] == 1400
+    nothing = dict.fromkeys(report["runs"], 0)
+    assert report["missing"] == report["repeated"] == report["ignored"] == nothing
+    test = report["paired_test"]["metrics"]["mrr@5"]
+    assert test["difference"] == pytest.approx(0.552274 - 0.615726, abs=1e-6)
+    assert test["p_value"] == 1 / 10_001 and test["repeats"] == 10_000
+    # Fewer papers than claims: 1,400 tweets are about 772 papers.
+    assert test["groups"] == 772
+
+
+def test_json_counts_what_was_let_through(folder, capsys):
+    report = as_json(capsys, "--qrels", "q.tsv", "--run", "lab.tsv", "--metrics", "mrr@5", "hit@1")
+    assert report == {
+        "runs": {"lab": {"mrr@5": (1 + 1 / 2) / 4, "hit@1": 0.25}},
+        "claims": 4,
+        "missing": {"lab": 2},
+        "repeated": {"lab": 1},
+        "ignored": {"lab": 2},
+    }
+
+
+def test_two_runs_are_tested_by_paper_three_are_not(folder, capsys):
+    report = as_json(capsys, "--qrels", "q.tsv", "--run", "run.trec", "lab.tsv", "--metrics",
+                     "mrr@5", "mrr@1", "--seed", 3, "--repeats", 4_000)  # fmt: skip
+    assert report["runs"]["run"] == {"mrr@5": 3.5 / 4, "mrr@1": 0.75}
+    test = report["paired_test"]
+    assert test["runs"] == ["run", "lab"] and list(test["metrics"]) == ["mrr@5", "mrr@1"]
+    # Papers a, b, c differ by 0.5, 0.5 and 1 at mrr@5: 2 of 8 flips are as far as that.
+    figures = test["metrics"]["mrr@5"]
+    assert figures["difference"] == 0.5 and (figures["groups"], figures["repeats"]) == (3, 4_000)
+    assert figures["p_value"] == pytest.approx(0.25, abs=0.03)
+    # At mrr@1 only a and c differ, by 1 each.
+    assert test["metrics"]["mrr@1"]["p_value"] == pytest.approx(0.5, abs=0.03)
+    three = as_json(capsys, "--qrels", "q.tsv", "--run", "run.trec", "--run", "lab.tsv", "run.trec")
+    assert "paired_test" not in three and list(three["runs"]) == ["run", "lab", "run #2"]
+
+
+def test_names_tell_runs_of_one_stem_apart(folder, capsys):
+    for name in ("one", "two"):
+        (folder / name).mkdir()
+        (folder / name / "dev.trec").write_text("c1 Q0 a 1 1 t\n")
+    report = as_json(capsys, "--qrels", "q.tsv", "--run", "one/dev.trec", "two/dev.trec")
+    assert list(report["runs"]) == ["one/dev", "two/dev"]
+    assert report["paired_test"]["metrics"]["mrr@5"]["p_value"] == 1.0
+
+
+def test_the_table_says_it_all(folder, capsys):
+    score.main(["--qrels", "q.tsv", "--run", "lab.tsv", "run.trec", "--metrics", "mrr@5"])
+    out = capsys.readouterr().out
+    rows = [line.split() for line in out.splitlines()]
+    assert rows[0] == ["run", "mrr@5", "missing", "repeated", "ignored"]
+    assert rows[1] == ["lab", "0.375000", "2", "1", "2"]
+    assert rows[2] == ["run", "0.875000", "0", "0", "0"]
+    assert "4 claims with a gold" in out and "10000 repeats" in out and "(3 of them)" in out
+    assert rows[-1][:2] == ["mrr@5", "-0.500000"]
+    score.main(["--qrels", "q.tsv", "--run", "lab.tsv"])
+    assert "randomisation" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ("--qrels q.tsv --run run.trec --metrics mrr@5 foo@1", "metrics: 'foo@1' is not allowed"),
+        ("--qrels q.tsv --run absent", "absent: no such file"),
+        ("--qrels absent --run run.trec", "absent: no such file"),
+        ("--qrels q.tsv --run empty", "empty: the file is empty"),
+        ("--qrels q.tsv --run nan.trec", "nan.trec:2: score: 'nan' is not a finite float32"),
+        ("--qrels q.tsv --run latin.trec", "latin.trec:2: not UTF-8"),
+        ("--qrels q.tsv --run broken.trec", "broken.trec:1: 5 columns; a TREC run has 6"),
+        ("--qrels q.tsv --run strangers.tsv", "strangers.tsv: ids do not match: none of its 1"),
+        ("--qrels run.trec --run run.trec", "run.trec:1: 6 columns; TREC qrels have 4"),
+        ("--qrels nogold --run run.trec", "no claim has a gold"),
+        ("--qrels q.tsv", "run: None is not allowed"),
+        ("--run run.trec", "required: qrels"),
+        ("--qrels q.tsv --run run.trec --repeats 0", "repeats: 0 is not allowed"),
+        ("--qrels q.tsv --run run.trec --seed -1", "seed: -1 is not allowed"),
+        ("--qrels q.tsv --run run.trec --unknown 1", "unknown"),
+        ("--qrels q.tsv --run run.trec --config null.yaml", "metrics: None is not allowed"),
+    ],
+)
+def test_bad_input_is_a_line(folder, arguments, said):
+    Path("empty").write_text("\n")
+    Path("nan.trec").write_text("c1 Q0 a 1 1 t\nc1 Q0 b 1 nan t\n")
+    Path("latin.trec").write_bytes(b"c1 Q0 a 1 1 t\nc1 Q0 \xe9 1 1 t\n")
+    Path("broken.trec").write_text("c1 Q0 a 1 1\n")
+    Path("strangers.tsv").write_text("post_id\tpreds\n1\t['a']\n")
+    Path("nogold").write_text("c1 0 a 0\n")
+    Path("null.yaml").write_text("metrics: null\n")
+    with pytest.raises(UserError) as caught:
+        score.main(arguments.split())
+    assert said in str(caught.value)
+
+
+def test_a_user_error_ends_with_two_and_no_traceback(folder):
+    Path("bad.trec").write_text("c1 Q0 a 1 x t\n" * 25)
+    done = program("--qrels", "q.tsv", "--run", "run.trec", "bad.trec", "--json", cwd=folder)
+    assert (done.returncode, done.stdout) == (2, "")
+    lines = done.stderr.splitlines()
+    assert len(lines) == 21 and lines[-1] == "error: ... and 5 more problems"
+    assert lines[0] == "error: bad.trec:1: score: 'x' is not a number"
+    done = program("--qrels", "q.tsv", "--run", "bad.trec", "--metrics", "mrr", cwd=folder)
+    assert done.returncode == 2 and "Traceback" not in done.stderr
+    assert "mrr@K" in done.stderr
+
+
+def test_tables():
+    rows = [["first", 0.5, 12, None], ["a|b", 1.25, 3, 0.1]]
+    assert plain_table(["run", "mrr", "n", "p"], rows, digits=2) == (
+        "run     mrr   n     p\nfirst  0.50  12     -\na|b    1.25   3  0.10"
+    )
+    assert markdown_table(["run", "mrr", "n", "p"], rows, digits=2) == (
+        "| run | mrr | n | p |\n| --- | ---: | ---: | ---: |\n"
+        "| first | 0.50 | 12 | - |\n| a\\|b | 1.25 | 3 | 0.10 |"
+    )
+    assert (
+        plain_table(["run"], []) == "run" and plain_table(["a", "b"], [["x", "y"]]) == "a  b\nx  y"
+    )
+    with pytest.raises(ValueError, match="2 cells"):
+        plain_table(["a", "b"], [["x"]])
