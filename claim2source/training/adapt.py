@@ -1,0 +1,69 @@
+"""Making a loaded model trainable: adapters or every weight, dropout, checkpointing."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from claim2source.encode import Encoder
+from claim2source.errors import ConfigError
+from claim2source.training.config import FinetuneConfig
+
+if TYPE_CHECKING:
+    from peft import PeftModel
+
+
+def adapt(encoder: Encoder, config: FinetuneConfig) -> None:
+    """Prepare `encoder.model` for training as the config says; the base stays pristine.
+
+    Raises `ConfigError` when a LoRA target names no layer of the model.
+    """
+    if config.optimisation.dropout is not None:
+        set_dropout(encoder.model, config.optimisation.dropout)
+    if config.tuning == "lora":
+        encoder.model = _with_adapter(encoder, config)  # type: ignore[assignment]
+    else:
+        encoder.model.requires_grad_(True)
+    if config.optimisation.gradient_checkpointing:
+        encoder.model.gradient_checkpointing_enable({"use_reentrant": False})
+        if config.tuning == "lora":
+            # Without a gradient at the input a checkpointed frozen block would get none at all.
+            encoder.model.enable_input_require_grads()
+
+
+def set_dropout(model: torch.nn.Module, rate: float) -> None:
+    """Set every dropout of a model, those kept as plain numbers by attention layers included."""
+    for module in model.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = rate
+        if isinstance(getattr(module, "attention_dropout", None), float):
+            module.attention_dropout = rate  # type: ignore[assignment]
+
+
+def _with_adapter(encoder: Encoder, config: FinetuneConfig) -> PeftModel:
+    from peft import LoraConfig, get_peft_model
+
+    targets = list(config.lora.targets)
+    for name in targets:
+        found = any(
+            path == name or path.endswith(f".{name}") for path, _ in encoder.model.named_modules()
+        )
+        if not found:
+            linear = sorted(
+                {
+                    path.rsplit(".", 1)[-1]
+                    for path, module in encoder.model.named_modules()
+                    if isinstance(module, torch.nn.Linear)
+                }
+            )
+            raise ConfigError("lora.targets", name, "layers of this model: " + ", ".join(linear))
+    return get_peft_model(
+        encoder.model,
+        LoraConfig(
+            r=config.lora.r,
+            lora_alpha=config.lora.alpha,
+            lora_dropout=config.lora.dropout,
+            target_modules=targets or "all-linear",
+        ),
+    )

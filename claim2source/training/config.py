@@ -1,0 +1,173 @@
+"""The trainer's settings; their defaults are the base of every config file."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from claim2source.config import flag, require, several
+from claim2source.encode import ModelConfig
+from claim2source.mining import MiningConfig
+from claim2source.text import Rendering
+
+
+@dataclass(frozen=True)
+class DataConfig:
+    """What is trained on, selected on and reported on.
+
+    Args:
+        dataset: folder in BEIR layout, or `demo`, the set that ships with the package.
+        train_split: split whose claims are trained on; `val` is carved from it.
+        report_split: split that is scored at the end, and for nothing else.
+        val_share: share of each language's claims that goes to val, by gold paper.
+        val_seed: which papers those are.
+    """
+
+    dataset: str = "demo"
+    train_split: str = "train"
+    report_split: str = "dev"
+    val_share: float = 0.1
+    val_seed: int = 13
+
+    def __post_init__(self) -> None:
+        require(0 < self.val_share < 1, "data.val_share", self.val_share, "above 0, below 1")
+
+
+@dataclass(frozen=True)
+class LoraConfig:
+    """Low-rank adapters, by peft (2026 paper, table 6).
+
+    Args:
+        r: rank.
+        alpha: the update is scaled by alpha / r.
+        dropout: on the adapter's input.
+        targets: names of the layers that get one; empty takes every linear layer.
+    """
+
+    r: int = 16
+    alpha: int = 64
+    dropout: float = 0.1
+    targets: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        require(self.r >= 1, "lora.r", self.r, "1 or more")
+        require(0 <= self.dropout < 1, "lora.dropout", self.dropout, "0 or more, below 1")
+
+
+@dataclass(frozen=True)
+class OptimisationConfig:
+    """How the weights are moved.
+
+    Args:
+        epochs: passes over the training pairs.
+        batch_size: claims per process and forward pass; their sources are each other's
+            in-batch negatives.
+        accumulation: batches per optimizer step. It does not enlarge the pool of negatives.
+        negatives: mined negatives used per claim, hardest first.
+        temperature: cosine similarities are divided by it.
+        learning_rate: peak of AdamW's.
+        warmup_ratio: share of the steps in which it rises; then it falls as a cosine.
+        weight_decay: of AdamW; biases and norms are left out.
+        max_grad_norm: gradients are clipped to this norm; 0 does not clip.
+        dropout: of the base model while training; none leaves the model's own. 0 trains
+            nearly twice as fast on a CPU.
+        gradient_checkpointing: trade time for memory.
+        precision: of the training arithmetic; bf16 only helps on a GPU.
+        seed: of batches, adapters and dropout.
+        save_every: optimizer steps between saves of the resumable state; 0: at epochs' ends.
+        log_every: optimizer steps between log lines.
+    """
+
+    epochs: int = 3
+    batch_size: int = 32
+    accumulation: int = 1
+    negatives: int = 1
+    temperature: float = 0.05
+    learning_rate: float = 5e-5
+    warmup_ratio: float = 0.05
+    weight_decay: float = 0.01
+    max_grad_norm: float = 1.0
+    dropout: float | None = None
+    gradient_checkpointing: bool = False
+    precision: Literal["fp32", "bf16"] = "fp32"
+    seed: int = 42
+    save_every: int = 50
+    log_every: int = 1
+
+    def __post_init__(self) -> None:
+        for key in ("epochs", "batch_size", "accumulation", "log_every"):
+            require(getattr(self, key) >= 1, f"optimisation.{key}", getattr(self, key), "1 or more")
+        for key in ("negatives", "weight_decay", "max_grad_norm", "save_every"):
+            require(getattr(self, key) >= 0, f"optimisation.{key}", getattr(self, key), "0 or more")
+        for key in ("temperature", "learning_rate"):
+            require(getattr(self, key) > 0, f"optimisation.{key}", getattr(self, key), "above 0")
+        require(
+            0 <= self.warmup_ratio < 1, "optimisation.warmup_ratio", self.warmup_ratio,
+            "0 or more, below 1",
+        )  # fmt: skip
+        require(
+            self.dropout is None or 0 <= self.dropout < 1, "optimisation.dropout", self.dropout,
+            "none, or 0 or more and below 1",
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class WandbConfig:
+    """Weights & Biases.
+
+    Args:
+        mode: `auto`: online with a key, offline without; or online, offline, off.
+        project: where runs go.
+        name: of this run; none: the output folder's.
+    """
+
+    mode: Literal["auto", "online", "offline", "off"] = "auto"
+    project: str = "claim2source"
+    name: str | None = None
+
+
+@dataclass(frozen=True)
+class FinetuneConfig:
+    """Everything `train/finetune.py` can be told.
+
+    Args:
+        data: what is trained, selected and reported on.
+        rendering: representation of claims and sources.
+        model: the base model.
+        tuning: `lora` adds adapters, `full` moves every weight.
+        lora: the adapters.
+        mining: hard negatives, when they are mined here.
+        mined: a file of `train/mine.py`, used instead of mining.
+        optimisation: how the weights are moved.
+        keep: checkpoints of all epochs, or only of the best and the last.
+        wandb: Weights & Biases.
+        out: the run's folder.
+        store: folder of the embedding store; none: the user's cache.
+        device: none takes a GPU if there is one.
+    """
+
+    data: DataConfig = field(default_factory=DataConfig)
+    rendering: Rendering = field(default_factory=Rendering)
+    model: ModelConfig = field(default_factory=ModelConfig)
+    tuning: Literal["lora", "full"] = "lora"
+    lora: LoraConfig = field(default_factory=LoraConfig)
+    mining: MiningConfig = field(default_factory=MiningConfig)
+    mined: Path | None = None
+    optimisation: OptimisationConfig = field(default_factory=OptimisationConfig)
+    keep: Literal["all", "best"] = "all"
+    wandb: WandbConfig = field(default_factory=WandbConfig)
+    out: Path = Path("checkpoints/run")
+    store: Path | None = None
+    device: Literal["cpu", "cuda"] | None = None
+    languages: list[str] | None = several(str, help="train and report on these languages only")
+    resume: bool = flag("go on from the run's last saved state")
+    overwrite: bool = flag("replace a run that is in the output folder")
+
+    def __post_init__(self) -> None:
+        wanted, mined = self.optimisation.negatives, self.mining.hard + self.mining.random
+        require(
+            self.mined is not None or wanted <= mined, "optimisation.negatives", wanted,
+            f"at most mining.hard + mining.random ({mined})",
+        )  # fmt: skip
+        require(not (self.resume and self.overwrite), "overwrite", True, "not with resume")

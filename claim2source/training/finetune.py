@@ -1,0 +1,333 @@
+"""Fine-tuning from a config to a report: what `train/finetune.py` runs."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import warnings
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytorch_lightning as pl
+import torch
+
+from claim2source.config import as_plain
+from claim2source.datasets import carve_val, load
+from claim2source.encode import Encoder, Manifest, Resolved, Weights, resolve
+from claim2source.encode.manifest import git_state, versions
+from claim2source.encode.resolve import tokenizer_hash
+from claim2source.errors import UserError
+from claim2source.evaluation.retrieval import evaluate_dense
+from claim2source.files import file_hash
+from claim2source.mining import MinedRow, Miner, read_mined, write_mined
+from claim2source.records import Dataset
+from claim2source.store import Store
+from claim2source.training.adapt import adapt
+from claim2source.training.batches import BatchSampler
+from claim2source.training.checkpoint import (
+    load_state,
+    random_state,
+    restore_weights,
+    save_checkpoint,
+    save_state,
+    weights_identity,
+)
+from claim2source.training.config import FinetuneConfig
+from claim2source.training.data import PairsModule, TrainingPairs
+from claim2source.training.launch import World, check_same_world, launched_world
+from claim2source.training.loggers import make_loggers
+from claim2source.training.module import Progress, RetrieverModule
+from claim2source.training.report import build_report, report_text
+from claim2source.training.runfolder import RunFolder
+from claim2source.training.world import barrier, gathered, joined_world
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class TrainingData:
+    """The splits of a run: what is trained on, selected on, reported on."""
+
+    train: Dataset
+    val: Dataset
+    report: Dataset
+
+
+def load_data(config: FinetuneConfig) -> TrainingData:
+    """Load the splits and carve val out of train."""
+    data, languages = config.data, config.languages
+    whole = load(data.dataset, data.train_split, languages)
+    train, val = carve_val(whole, data.val_share, data.val_seed)
+    report = load(data.dataset, data.report_split, languages)
+    if not report.golds:
+        raise UserError(f"{data.dataset}: split {data.report_split!r} has no golds to report on")
+    return TrainingData(train, val, report)
+
+
+def finetune(config: FinetuneConfig) -> dict[str, Any]:
+    """Fine-tune as the config says; returns what `report.json` holds (empty on later ranks).
+
+    Raises `UserError` for anything the user can mend.
+    """
+    world = launched_world()
+    data = load_data(config)
+    with joined_world(world, config.device):
+        run = _open_run(config, world)
+        return Finetuning(config, world, data, run).go()
+
+
+def _open_run(config: FinetuneConfig, world: World) -> RunFolder:
+    run = RunFolder.open(config) if world.is_first else RunFolder(config.out)
+    barrier(world)
+    return run
+
+
+class Finetuning:
+    """One run: mining, training with evaluation at every epoch's end, the report."""
+
+    def __init__(
+        self, config: FinetuneConfig, world: World, data: TrainingData, run: RunFolder
+    ) -> None:
+        self.config, self.world, self.data, self.run = config, world, data, run
+        self.store = Store(config.store)
+        self.resolved: Resolved = resolve(config.model, config.device)
+        self.encoder: Encoder = self.resolved.encoder
+        if self.resolved.manifest is not None:
+            raise UserError(
+                f"model.name: {config.model.name} is a checkpoint of a run; train from its base "
+                f"({self.resolved.base.name}) instead"
+            )
+        self.module: RetrieverModule
+        self.loggers: list[Any] = []
+        self.mining: list[str] = []
+
+    def go(self) -> dict[str, Any]:
+        """Everything, in order."""
+        first = self.world.is_first
+        if first and not self.run.history:
+            self._save_step_zero()
+        rows = self._mined_rows()
+        # Adapters start alike everywhere; dropout then differs by process.
+        pl.seed_everything(self.config.optimisation.seed, verbose=False)
+        adapt(self.encoder, self.config)
+        self.encoder.weights = None
+        pairs = TrainingPairs(
+            self.data.train, rows, self.encoder, self.config.rendering,
+            self.config.optimisation.negatives,
+        )  # fmt: skip
+        state = load_state(self.run.state) if self.config.resume and self._has_state() else None
+        sampler = self._sampler(pairs, state)
+        self.module = RetrieverModule(
+            self.encoder, self.config.optimisation, sampler.optimizer_steps,
+            self._epoch_done, self._save,
+        )  # fmt: skip
+        torch.manual_seed(self.config.optimisation.seed + self.world.rank)
+        self.module.random = random_state()
+        if state is not None:
+            self._restore(state)
+        if first:
+            self._say(pairs, sampler)
+        if len(sampler):
+            self._fit(pairs, sampler)
+        return self._report() if first else {}
+
+    def _has_state(self) -> bool:
+        """A run killed before its first save begins again."""
+        there = self.run.state.is_file()
+        if not there and self.world.is_first:
+            log.warning("%s: nothing was saved yet; the run begins again", self.run.path)
+        return there
+
+    def _save_step_zero(self) -> None:
+        """The model before training is a checkpoint too: scored first, and perhaps chosen."""
+        manifest = self._manifest(0, {})
+        save_checkpoint(
+            self.run.checkpoint(0), self.encoder, self.resolved.folder, manifest, "base"
+        )
+        evaluation = evaluate_dense(
+            self.encoder, self.data.val, self.config.rendering, store=self.store, progress=True
+        )
+        self.run.record(0, evaluation.flat(), None)
+
+    def _manifest(self, epoch: int, scores: dict[str, Any]) -> Manifest:
+        data = self.config.data
+        return Manifest(
+            base=self.resolved.base,
+            weights=Weights(),
+            encoder=self.encoder.settings,
+            rendering=self.config.rendering,
+            epoch=epoch,
+            data={
+                "dataset": data.dataset,
+                "train_split": data.train_split,
+                "val_share": data.val_share,
+                "val_seed": data.val_seed,
+                "languages": self.config.languages,
+                "train_sha256": self.data.train.fingerprint,
+                "val_sha256": self.data.val.fingerprint,
+                "mined_sha256": file_hash(self.run.mined) if self.run.mined.is_file() else None,
+            },
+            scores=scores,
+            config=as_plain(self.config),
+            git=git_state(),
+            versions=versions(),
+        )
+
+    def _mined_rows(self) -> list[MinedRow]:
+        """Read the run's negatives; the first process mines (or copies) them once."""
+        if self.world.is_first and not self.run.mined.is_file():
+            if self.config.mined is not None:
+                write_mined(read_mined(self.config.mined, self.data.train), self.run.mined)
+            else:
+                miner = Miner(
+                    self.data.train, self.encoder, self.config.rendering, self.config.mining,
+                    self.store, progress=True,
+                )  # fmt: skip
+                write_mined(miner.mine(), self.run.mined)
+                self.mining = miner.counts.sentences()
+        barrier(self.world)
+        return read_mined(self.run.mined, self.data.train)
+
+    def _sampler(self, pairs: TrainingPairs, state: dict[str, Any] | None) -> BatchSampler:
+        optimisation = self.config.optimisation
+        return BatchSampler(
+            pairs.groups(),
+            optimisation.batch_size,
+            epochs=optimisation.epochs,
+            accumulation=optimisation.accumulation,
+            seed=optimisation.seed,
+            rank=self.world.rank,
+            world_size=self.world.size,
+            start=0 if state is None else state["batches_done"],
+        )
+
+    def _say(self, pairs: TrainingPairs, sampler: BatchSampler) -> None:
+        trained = sum(p.numel() for p in self.module.trainable().values())
+        lines = [
+            *self.mining,
+            f"{len(pairs)} pairs in {sampler.batches} batches an epoch, "
+            f"{sampler.optimizer_steps} optimizer steps; "
+            f"{trained:,} of {self.encoder.parameters:,} weights are trained",
+        ]
+        if sampler.repeats():
+            lines.append(f"{sampler.repeats()} pairs share a batch with their own paper (masked)")
+        if sampler.left_out():
+            lines.append(f"{sampler.left_out()} pairs sit an epoch out: shares must be equal")
+        if pairs.short_rows:
+            lines.append(f"{pairs.short_rows} pairs have fewer negatives than asked")
+        if sampler.start:
+            lines.append(f"resuming after batch {sampler.start}")
+        for line in lines:
+            print(line, flush=True)
+
+    def _fit(self, pairs: TrainingPairs, sampler: BatchSampler) -> None:
+        on_gpu = self.encoder.device.type == "cuda"
+        logging.getLogger("pytorch_lightning").setLevel(logging.WARNING)
+        # Our stream has a length and is read in this process: nothing to warn of.
+        warnings.filterwarnings("ignore", message=".*IterableDataset. has .__len__.*")
+        if self.world.is_first:
+            self.loggers = make_loggers(self.config, self.run.path, self.module.steps_done)
+        trainer = pl.Trainer(
+            max_epochs=1,  # one pass over the batches of all epochs: see RetrieverModule
+            accelerator="gpu" if on_gpu else "cpu",
+            devices=self.world.local_size,
+            num_nodes=self.world.nodes,
+            strategy="ddp" if self.world.size > 1 else "auto",
+            precision="bf16-mixed" if self.config.optimisation.precision == "bf16" else "32-true",
+            logger=self.loggers,
+            callbacks=[Progress()],
+            use_distributed_sampler=False,
+            enable_checkpointing=False,
+            enable_model_summary=False,
+            num_sanity_val_steps=0,
+            log_every_n_steps=1,
+        )
+        check_same_world(self.world, trainer.world_size)
+        self.encoder.model.train()
+        trainer.fit(self.module, datamodule=PairsModule(pairs, sampler))
+        if self.module.batches_done != sampler.start + len(sampler):
+            raise UserError(f"stopped early; go on with --resume --out {self.run.path}")
+
+    def _epoch_done(self, epoch: int) -> None:
+        """Keep the epoch's weights, score them on val, then save the state."""
+        if self.world.is_first:
+            kind = self.config.tuning
+            steps_an_epoch = self.module.optimizer_steps // self.config.optimisation.epochs
+            losses = self.module.losses[(epoch - 1) * steps_an_epoch :]
+            folder = self.run.checkpoint(epoch)
+            manifest = save_checkpoint(
+                folder, self.encoder, self.resolved.folder, self._manifest(epoch, {}), kind
+            )
+            tokenizer = tokenizer_hash(self.resolved.folder)
+            self.encoder.weights = weights_identity(self.resolved.base, tokenizer, manifest.weights)
+            evaluation = evaluate_dense(
+                self.encoder, self.data.val, self.config.rendering, store=self.store, progress=True
+            )
+            self.encoder.weights = None
+            replace(manifest, scores={"val": evaluation.flat()}).write(folder)
+            loss = sum(losses) / len(losses) if losses else None
+            self.run.record(epoch, evaluation.flat(), loss)
+            self.run.prune(self.config.keep)
+            self._log_epoch(epoch, evaluation.flat())
+        barrier(self.world)
+        self._save()
+
+    def _log_epoch(self, epoch: int, table: dict[str, dict[str, float]]) -> None:
+        values = {f"val/{lang}/mrr@5": row["mrr@5"] for lang, row in table.items()}
+        for logger in self.loggers:
+            logger.log_metrics({"epoch": epoch, **values}, step=self.module.steps_done)
+        shown = "  ".join(f"{lang} {row['mrr@5']:.4f}" for lang, row in table.items())
+        print(f"epoch {epoch}: val MRR@5  {shown}", flush=True)
+
+    def _save(self) -> None:
+        """Save all that a resumed run needs; every process gives its random state."""
+        states = gathered(random_state(), self.world)
+        if not self.world.is_first:
+            return
+        module = self.module
+        save_state(
+            self.run.state,
+            {
+                "batches_done": module.batches_done,
+                "steps_done": module.steps_done,
+                "losses": module.losses,
+                "world_size": self.world.size,
+                "data_sha256": self.data.train.fingerprint,
+                "mined_sha256": file_hash(self.run.mined),
+                "weights": {n: p.detach().cpu() for n, p in module.trainable().items()},
+                "optimizer": module.optimizers().optimizer.state_dict(),  # type: ignore[union-attr]
+                "scheduler": module.lr_schedulers().state_dict(),  # type: ignore[union-attr]
+                "random": states,
+            },
+        )
+
+    def _restore(self, state: dict[str, Any]) -> None:
+        if state["world_size"] != self.world.size:
+            raise UserError(
+                f"the run was begun with {state['world_size']} processes, not {self.world.size}: "
+                "batches would differ"
+            )
+        if state["data_sha256"] != self.data.train.fingerprint:
+            raise UserError("the training data is not what the run was begun with")
+        if state["mined_sha256"] != file_hash(self.run.mined):
+            raise UserError(f"{self.run.mined} is not what the run was begun with")
+        restore_weights(self.encoder.model, state["weights"])
+        self.module.batches_done = state["batches_done"]
+        self.module.steps_done = state["steps_done"]
+        self.module.losses = list(state["losses"])
+        self.module.restored = state
+        self.module.random = state["random"][self.world.rank]
+
+    def _report(self) -> dict[str, Any]:
+        """Score step 0 and the chosen epoch as anybody would load them, and write the report."""
+        chosen = self.run.best_epoch()
+        self.run.write(chosen)
+        del self.module
+        self.encoder.model.to(torch.device("cpu"))  # type: ignore[arg-type]
+        gc.collect()
+        torch.cuda.empty_cache()
+        report = build_report(self.run, chosen, self.data, self.config, self.store)
+        for logger in self.loggers:
+            logger.finalize("success")
+        print(report_text(report), flush=True)
+        return report

@@ -1,0 +1,84 @@
+"""The end of a run: step 0 beside the chosen epoch, as `report.json` and as a table."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from claim2source.encode import resolve
+from claim2source.errors import UserError
+from claim2source.evaluation.retrieval import Evaluation, evaluate_dense, seen_and_unseen
+from claim2source.evaluation.tables import plain_table
+from claim2source.files import write_json
+from claim2source.store import Store
+from claim2source.training.config import FinetuneConfig
+from claim2source.training.runfolder import RunFolder
+
+if TYPE_CHECKING:
+    from claim2source.training.finetune import TrainingData
+
+METRIC = "mrr@5"
+
+
+def build_report(
+    run: RunFolder, chosen: int, data: TrainingData, config: FinetuneConfig, store: Store
+) -> dict[str, Any]:
+    """Score step 0 and the chosen epoch on the report split, through their manifests."""
+    before = _evaluated(run, 0, data, config, store)
+    after = before if chosen == 0 else _evaluated(run, chosen, data, config, store)
+    seen = data.train.golds
+    parts_before = seen_and_unseen(before, data.report, seen)
+    parts_after = seen_and_unseen(after, data.report, seen)
+    report = {
+        "split": config.data.report_split,
+        "metric": METRIC,
+        "before": before.flat(),
+        "after": after.flat(),
+        "seen_unseen": {
+            part: {"before": parts_before[part], "after": parts_after[part]}
+            for part in ("seen", "unseen")
+        },
+        "history": run.history,
+        "chosen_epoch": chosen,
+        "chosen_checkpoint": str(run.checkpoint(chosen).relative_to(run.path)),
+        "dataset": config.data.dataset,
+    }
+    write_json(run.report, report)
+    return report
+
+
+def _evaluated(
+    run: RunFolder, epoch: int, data: TrainingData, config: FinetuneConfig, store: Store
+) -> Evaluation:
+    folder = run.checkpoint(epoch)
+    resolved = resolve(folder, config.device)
+    if resolved.rendering is None:
+        raise UserError(f"{folder}: its manifest has no rendering")
+    return evaluate_dense(
+        resolved.encoder, data.report, resolved.rendering, store=store, progress=True
+    )
+
+
+def report_text(report: dict[str, Any]) -> str:
+    """The report as a table: MRR@5 by language, and by whether the gold was seen in training."""
+    before, after = report["before"], report["after"]
+    languages = list(before)
+    columns = [f"MRR@5 on {report['split']}", *languages]
+    chosen = f"epoch {report['chosen_epoch']} (chosen on val)"
+    rows: list[list[Any]] = [
+        ["step 0", *(before[lang][METRIC] for lang in languages)],
+        [chosen, *(after[lang][METRIC] for lang in languages)],
+        ["gain", *(after[lang][METRIC] - before[lang][METRIC] for lang in languages)],
+    ]
+    for part, tables in report["seen_unseen"].items():
+        if tables["before"]:
+            for name, table in (("step 0", tables["before"]), ("chosen", tables["after"])):
+                cells = [table.get(lang, {}).get(METRIC) for lang in languages]
+                rows.append([f"{part} golds, {name}", *cells])
+    lines = ["", plain_table(columns, rows)]
+    if report["chosen_epoch"] == 0:
+        lines += [
+            "",
+            "!!! No epoch was better on val than the model before training: step 0 is chosen.",
+            "!!! The training did not help; see the history in report.json.",
+        ]
+    return "\n".join(lines)

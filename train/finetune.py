@@ -1,0 +1,29 @@
+"""Fine-tune a retriever: `accelerate launch train/finetune.py [--config FILE] [--key value]`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+from claim2source.config import REPOSITORY, read_config
+from claim2source.errors import run_program
+from claim2source.training.config import FinetuneConfig
+from claim2source.training.finetune import finetune
+
+DEMO = REPOSITORY / "configs" / "finetune" / "demo.yaml"
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Without arguments, the demo's config."""
+    given = list(sys.argv[1:] if argv is None else argv)
+    config = read_config(
+        FinetuneConfig,
+        given or ["--config", str(DEMO)],
+        program="train/finetune.py",
+        description=__doc__,
+    )
+    finetune(config)
+
+
+if __name__ == "__main__":
+    run_program(main)
