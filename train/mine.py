@@ -1,4 +1,4 @@
-"""Mine hard negatives: `python train/mine.py --out mined.jsonl [--data.dataset DIR]`."""
+"""Mine hard negatives: `python train/mine.py --out mined.jsonl [--dataset DIR]`."""
 
 from __future__ import annotations
 

@@ -1,0 +1,186 @@
+"""`train/finetune.py` as a user launches it: real processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from claim2source.config import REPOSITORY
+from claim2source.datasets import carve_val, load
+from claim2source.encode import resolve
+from claim2source.files import file_hash
+from claim2source.mining import read_mined
+from claim2source.text import Rendering
+from claim2source.training.batches import BatchSampler
+from claim2source.training.checkpoint import load_state
+from claim2source.training.data import TrainingPairs
+from claim2source.training.losses import info_nce
+from tests.training.small import arguments, small_setup
+
+SCRIPT = str(REPOSITORY / "train" / "finetune.py")
+LAUNCH = [sys.executable, "-m", "accelerate.commands.launch"]
+ONE = [*LAUNCH, "--cpu", "--num_processes", "1", "--num_machines", "1",
+       "--mixed_precision", "no", "--dynamo_backend", "no", SCRIPT]  # fmt: skip
+TWO = [*LAUNCH, "--multi_gpu", "--num_processes", "2", "--num_machines", "1", "--mixed_precision",
+       "no", "--dynamo_backend", "no", "--main_process_port", "29517", SCRIPT]  # fmt: skip
+
+
+def environment(**more: str) -> dict[str, str]:
+    kept = {k: v for k, v in os.environ.items() if not k.startswith("ACCELERATE")}
+    return {**kept, "PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1", **more}
+
+
+def run(command: list[str], cwd: Path, **more: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command, cwd=cwd, env=environment(**more), capture_output=True, text=True, timeout=600
+    )
+
+
+@pytest.fixture(scope="module")
+def setup(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    return small_setup(tmp_path_factory.mktemp("small"))
+
+
+def test_launched_from_anywhere(setup: tuple[Path, Path], tmp_path: Path) -> None:
+    """With W&B offline: no key, no account, no network."""
+    more: dict[str, object] = {
+        "optimisation__epochs": 1, "wandb__mode": "auto",
+    }  # fmt: skip
+    home = {"HOME": str(tmp_path), "WANDB_API_KEY": "", "NETRC": str(tmp_path / "none")}
+    done = run([*ONE, *arguments(*setup, tmp_path / "run", **more)], tmp_path, **home)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "MRR@5 on dev" in done.stdout and "unseen golds, chosen" in done.stdout
+    assert "training" in done.stderr  # the progress bar
+    assert (tmp_path / "run" / "report.json").is_file()
+    assert list((tmp_path / "run" / "wandb").glob("offline-run-*"))
+
+
+@pytest.mark.parametrize(
+    ("extra", "variables", "said"),
+    [
+        (["--optimisation.epoch", "3"], {}, "optimisation.epoch"),
+        (["--optimisation.epochs=many"], {}, "optimisation.epochs"),
+        ([], {"ACCELERATE_MIXED_PRECISION": "bf16"}, "--mixed_precision"),
+        ([], {"ACCELERATE_USE_FSDP": "true"}, "--use_fsdp"),
+    ],
+)
+def test_a_mistake_is_one_line_and_exit_code_2(
+    extra: list[str],
+    variables: dict[str, str],
+    said: str,
+    setup: tuple[Path, Path],
+    tmp_path: Path,
+) -> None:
+    command = [sys.executable, SCRIPT, *arguments(*setup, tmp_path / "run"), *extra]
+    done = run(command, tmp_path, **variables)
+    assert done.returncode == 2
+    assert said in done.stderr and "Traceback" not in done.stderr
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.slow
+def test_two_processes_take_the_step_of_the_mean_gradient(
+    setup: tuple[Path, Path], tmp_path: Path
+) -> None:
+    """One step over all pairs in two processes, against AdamW by hand on the averaged losses."""
+    out = tmp_path / "run"
+    more: dict[str, object] = {
+        "optimisation__epochs": 1, "optimisation__batch_size": 64, "optimisation__dropout": 0.0,
+        "optimisation__warmup_ratio": 0, "optimisation__max_grad_norm": 0,
+    }  # fmt: skip
+    done = run([*TWO, *arguments(*setup, out, **more)], tmp_path)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.stdout.count("MRR@5 on dev") == 1  # one process reports
+    state = load_state(out / "state.pt")
+    assert state["world_size"] == 2 and state["steps_done"] == 1 and len(state["random"]) == 2
+
+    train, _ = carve_val(load(setup[1], "train"), 0.2, 13)
+    encoder = resolve(out / "checkpoints" / "epoch-0").encoder
+    rendering = Rendering("bilingual", "metadata")
+    pairs = TrainingPairs(train, read_mined(out / "mined.jsonl", train), encoder, rendering, 2)
+    losses = []
+    for rank in range(2):
+        (plan,) = BatchSampler(pairs.groups(), 64, epochs=1, seed=42, rank=rank, world_size=2)
+        batch = pairs.batch(plan)
+        vectors = [
+            encoder.vectors(encoder.collate(tokens)) for tokens in (batch.claims, batch.sources)
+        ]
+        losses.append(info_nce(vectors[0], vectors[1], batch.positives, batch.masked, 0.05))
+    mean = torch.stack(losses).mean()
+    assert state["losses"] == pytest.approx([float(mean)], rel=1e-5)
+    decayed = [p for p in encoder.model.parameters() if p.ndim > 1]
+    others = [p for p in encoder.model.parameters() if p.ndim <= 1]
+    optimizer = torch.optim.AdamW(
+        [{"params": decayed, "weight_decay": 0.01}, {"params": others, "weight_decay": 0.0}],
+        lr=1e-3,
+    )
+    mean.backward()
+    gradients = {
+        name: parameter.grad.clone()
+        for name, parameter in encoder.model.named_parameters()
+        if parameter.grad is not None
+    }
+    optimizer.step()
+    for name, parameter in encoder.model.named_parameters():
+        # Adam's first step is the gradient's sign: only clear gradients can be compared.
+        clear = gradients[name].abs() > 1e-4 if name in gradients else None
+        if clear is not None and clear.any():
+            assert torch.allclose(parameter[clear], state["weights"][name][clear], atol=1e-5), name
+
+
+@pytest.mark.slow
+def test_two_processes_resume(setup: tuple[Path, Path], tmp_path: Path) -> None:
+    more: dict[str, object] = {"optimisation__epochs": 2, "tuning": "lora"}
+    whole = run([*TWO, *arguments(*setup, tmp_path / "whole", **more)], tmp_path)
+    assert whole.returncode == 0, whole.stderr[-3000:]
+    _kill_after_saves([*TWO, *arguments(*setup, tmp_path / "cut", **more)], tmp_path / "cut", 2)
+    done = run([*TWO, *arguments(*setup, tmp_path / "cut", **more), "--resume"], tmp_path)
+    assert done.returncode == 0, done.stderr[-3000:]
+    states = [load_state(tmp_path / name / "state.pt") for name in ("whole", "cut")]
+    assert states[0]["losses"] == states[1]["losses"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(3))
+def test_kill_nine_and_resume(seed: int, setup: tuple[Path, Path], tmp_path: Path) -> None:
+    more: dict[str, object] = {"optimisation__epochs": 4}
+    whole = run([*ONE, *arguments(*setup, tmp_path / "whole", **more)], tmp_path)
+    assert whole.returncode == 0, whole.stderr[-3000:]
+    cut, saves = tmp_path / "cut", random.Random(seed).randint(1, 12)
+    _kill_after_saves([*ONE, *arguments(*setup, cut, **more)], cut, saves)
+    assert not (cut / "report.json").exists()
+    load_state(cut / "state.pt")  # whole, whatever the moment of the kill
+    done = run([*ONE, *arguments(*setup, cut, **more), "--resume"], tmp_path)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "resuming after batch" in done.stdout
+    states = [load_state(tmp_path / name / "state.pt") for name in ("whole", "cut")]
+    assert states[0]["losses"] == states[1]["losses"]
+    reports = [json.loads((tmp_path / n / "report.json").read_text()) for n in ("whole", "cut")]
+    assert reports[0] == reports[1]
+
+
+def _kill_after_saves(command: list[str], out: Path, saves: int) -> None:
+    """Start a run and kill its whole process group once its state has changed `saves` times."""
+    process = subprocess.Popen(
+        command, cwd=out.parent, env=environment(), start_new_session=True,
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    state, seen, deadline = out / "state.pt", set[str](), time.monotonic() + 300
+    try:
+        while len(seen) < saves:
+            assert process.poll() is None, "the run ended before it could be killed"
+            assert time.monotonic() < deadline
+            if state.is_file():
+                seen.add(file_hash(state))
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()

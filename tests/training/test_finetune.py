@@ -1,0 +1,256 @@
+"""Whole runs on a small real model: what is written, what is chosen, exact resumption."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from claim2source.encode import Manifest, resolve
+from claim2source.errors import ConfigError, UserError
+from claim2source.files import file_hash
+from claim2source.training import finetune as program
+from claim2source.training.checkpoint import load_state
+from claim2source.training.finetune import finetune
+from tests.training.small import small_config, small_setup
+
+
+@pytest.fixture(scope="module")
+def setup(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    return small_setup(tmp_path_factory.mktemp("small"))
+
+
+@pytest.fixture(scope="module")
+def finished(setup: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One uninterrupted run with dropout and accumulation, shared by the tests that only read."""
+    out = tmp_path_factory.mktemp("runs") / "whole"
+    finetune(small_config(*setup, out, optimisation__accumulation=2))
+    return out
+
+
+def losses_of(run: Path) -> list[float]:
+    return list(load_state(run / "state.pt")["losses"])
+
+
+def test_what_a_run_leaves(finished: Path) -> None:
+    report = json.loads((finished / "report.json").read_text())
+    assert report["split"] == "dev"
+    assert set(report["before"]) == set(report["after"]) == {"en", "de", "macro"}
+    assert report["before"]["macro"]["mrr@5"] == pytest.approx(
+        (report["before"]["en"]["mrr@5"] + report["before"]["de"]["mrr@5"]) / 2
+    )
+    assert [entry["epoch"] for entry in report["history"]] == [0, 1, 2, 3]
+    scores = [entry["val"]["macro"]["mrr@5"] for entry in report["history"]]
+    assert report["chosen_epoch"] == scores.index(max(scores))
+    assert json.loads((finished / "run.json").read_text())["chosen"] == (
+        f"epoch-{report['chosen_epoch']}"
+    )
+    names = sorted(path.name for path in (finished / "checkpoints").iterdir())
+    assert names == ["epoch-0", "epoch-1", "epoch-2", "epoch-3"]
+    assert (finished / "config.yaml").is_file() and (finished / "mined.jsonl").is_file()
+    assert not list(finished.rglob("*.tmp"))
+
+
+def test_seen_and_unseen_parts_cover_the_report(finished: Path) -> None:
+    report = json.loads((finished / "report.json").read_text())
+    parts = report["seen_unseen"]
+    queries = [parts[p]["before"].get("macro", {}).get("queries", 0) for p in ("seen", "unseen")]
+    assert sum(queries) == report["before"]["macro"]["queries"] == 12
+    assert all(queries)
+
+
+def test_csv_has_a_line_a_step(finished: Path) -> None:
+    with open(finished / "logs" / "step-000000" / "metrics.csv", newline="") as file:
+        rows = [row for row in csv.DictReader(file) if row["loss"]]
+    assert [float(row["loss"]) for row in rows] == pytest.approx(losses_of(finished))
+    for column in ("learning_rate", "claims_per_second", "real_tokens_per_second",
+                   "padded_tokens_per_second", "peak_memory_mib"):  # fmt: skip
+        assert all(float(row[column]) >= 0 for row in rows)
+    assert all(
+        float(row["real_tokens_per_second"]) <= float(row["padded_tokens_per_second"]) + 1e-6
+        for row in rows
+    )
+    rates = [float(row["learning_rate"]) for row in rows]
+    assert max(rates) == pytest.approx(1e-3, rel=0.05) and rates[-1] < rates[len(rates) // 2]
+
+
+def test_training_moves_the_loss_down(finished: Path) -> None:
+    losses = losses_of(finished)
+    third = len(losses) // 3
+    assert sum(losses[-third:]) < 0.9 * sum(losses[:third])
+
+
+def test_manifest_says_how_it_was_trained(finished: Path, setup: tuple[Path, Path]) -> None:
+    manifest = Manifest.read(finished / "checkpoints" / "epoch-2")
+    assert manifest.weights.kind == "full" and manifest.epoch == 2
+    assert manifest.rendering.claims == "bilingual" and manifest.encoder.max_length == 24
+    assert manifest.base.sha256 == file_hash(setup[0] / "model.safetensors")
+    assert manifest.data["val_seed"] == 13 and manifest.data["mined_sha256"]
+    assert manifest.scores["val"]["macro"]["mrr@5"] >= 0
+    assert {"torch", "transformers", "python"} <= set(manifest.versions)
+    assert manifest.config["optimisation"]["epochs"] == 3
+
+
+@pytest.mark.parametrize("tuning", ["full", "lora"])
+@pytest.mark.parametrize("batches", [3, 5])
+def test_resuming_gives_the_same_losses_and_weights(
+    tuning: str,
+    batches: int,
+    setup: tuple[Path, Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    more: dict[str, Any] = {"tuning": tuning, "optimisation__epochs": 2, "lora__r": 4}
+    finetune(small_config(*setup, tmp_path / "whole", **more))
+    real, saves = program.save_state, []
+
+    def save_then_die(path: Path, state: dict[str, Any]) -> None:
+        real(path, state)
+        saves.append(state["batches_done"])
+        if len(saves) == batches:
+            raise RuntimeError("power cut")
+
+    monkeypatch.setattr(program, "save_state", save_then_die)
+    with pytest.raises(RuntimeError, match="power cut"):
+        finetune(small_config(*setup, tmp_path / "cut", **more))
+    assert not (tmp_path / "cut" / "report.json").exists()
+    monkeypatch.setattr(program, "save_state", real)
+    # The dice must come from the state, not from this process.
+    torch.manual_seed(999)
+    finetune(small_config(*setup, tmp_path / "cut", resume=True, **more))
+    whole, resumed = losses_of(tmp_path / "whole"), losses_of(tmp_path / "cut")
+    assert len(whole) > batches
+    assert whole == resumed
+    state, again = (load_state(tmp_path / name / "state.pt") for name in ("whole", "cut"))
+    for name, weight in state["weights"].items():
+        assert torch.equal(weight, again["weights"][name]), name
+    history = [json.loads((tmp_path / n / "run.json").read_text()) for n in ("whole", "cut")]
+    assert history[0] == history[1]
+
+
+def test_a_run_is_not_overwritten_by_accident(finished: Path, setup: tuple[Path, Path]) -> None:
+    with pytest.raises(UserError, match="--resume, --overwrite"):
+        finetune(small_config(*setup, finished, optimisation__accumulation=2))
+    with pytest.raises(ConfigError, match="optimisation.learning_rate"):
+        finetune(
+            small_config(
+                *setup, finished, resume=True, optimisation__accumulation=2,
+                optimisation__learning_rate=5e-4,
+            )
+        )  # fmt: skip
+
+
+def test_a_folder_that_is_no_run_is_left_alone(setup: tuple[Path, Path], tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").write_text("mine")
+    with pytest.raises(UserError, match="not a run"):
+        finetune(small_config(*setup, tmp_path, overwrite=True))
+    assert (tmp_path / "thesis.tex").read_text() == "mine"
+
+
+def test_resuming_a_finished_run_only_reports_again(
+    finished: Path, setup: tuple[Path, Path]
+) -> None:
+    before = (finished / "report.json").read_text()
+    finetune(small_config(*setup, finished, resume=True, optimisation__accumulation=2))
+    assert (finished / "report.json").read_text() == before
+
+
+def test_lora_leaves_the_base_alone_and_loads_as_it_was(
+    setup: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: dict[str, Any] = {}
+    real = program.Finetuning._report
+
+    def remember(self: program.Finetuning) -> dict[str, Any]:
+        self.encoder.model.eval()
+        seen["vectors"], _ = self.encoder.encode(["some post"], "claim")
+        seen["base"] = {
+            name: weight.clone() for name, weight in self.encoder.model.state_dict().items()
+            if "lora" not in name
+        }  # fmt: skip
+        return real(self)
+
+    monkeypatch.setattr(program.Finetuning, "_report", remember)
+    before = file_hash(setup[0] / "model.safetensors")
+    out = tmp_path / "run"
+    finetune(small_config(*setup, out, tuning="lora", optimisation__epochs=2))
+    assert file_hash(setup[0] / "model.safetensors") == before
+    base = resolve(out / "checkpoints" / "epoch-0").encoder.model.state_dict()
+    for name, weight in seen["base"].items():
+        plain = name.removeprefix("base_model.model.").replace(".base_layer", "")
+        assert torch.equal(weight, base[plain]), name
+    folder = out / "checkpoints" / "epoch-2"
+    loaded, _ = resolve(folder).encoder.encode(["some post"], "claim")
+    assert loaded == pytest.approx(seen["vectors"], abs=1e-6)
+    untrained, _ = resolve(out / "checkpoints" / "epoch-0").encoder.encode(["some post"], "claim")
+    assert abs(loaded - untrained).max() > 1e-3
+    assert not list(folder.glob("*.bin"))
+
+
+def test_keep_best_drops_the_others(setup: tuple[Path, Path], tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    report = finetune(small_config(*setup, out, keep="best", optimisation__epochs=4))
+    kept = {path.name for path in (out / "checkpoints").iterdir()}
+    assert kept == {"epoch-0", f"epoch-{report['chosen_epoch']}", "epoch-4"}
+
+
+def test_step_zero_wins_loudly_when_training_hurts(
+    setup: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = small_config(
+        *setup, tmp_path / "run", optimisation__learning_rate=1e-12, optimisation__epochs=1
+    )
+    report = finetune(config)
+    assert report["chosen_epoch"] == 0
+    assert report["before"] == report["after"]
+    assert "step 0 is chosen" in capsys.readouterr().out
+
+
+def test_mined_file_of_another_set_is_refused(setup: tuple[Path, Path], tmp_path: Path) -> None:
+    mined = tmp_path / "mined.jsonl"
+    mined.write_text(json.dumps({"claim": "x", "positive": "s00", "negatives": []}) + "\n")
+    with pytest.raises(UserError, match=r"mined.jsonl:1: claim"):
+        finetune(small_config(*setup, tmp_path / "run", mined=mined))
+
+
+def test_unknown_lora_target_names_the_layers(setup: tuple[Path, Path], tmp_path: Path) -> None:
+    config = small_config(*setup, tmp_path / "run", tuning="lora", lora__targets='["q_proj"]')
+    with pytest.raises(ConfigError, match=r"lora\.targets.*q_proj.*query"):
+        finetune(config)
+
+
+def test_more_negatives_than_mined_is_refused(setup: tuple[Path, Path], tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"optimisation\.negatives.*mining\.hard"):
+        small_config(*setup, tmp_path / "run", optimisation__negatives=9)
+
+
+def test_dropout_is_on_while_training(setup: tuple[Path, Path], tmp_path: Path) -> None:
+    common: dict[str, Any] = {"optimisation__epochs": 1, "optimisation__save_every": 0}
+    finetune(small_config(*setup, tmp_path / "with", **common))
+    finetune(small_config(*setup, tmp_path / "without", optimisation__dropout=0.0, **common))
+    assert losses_of(tmp_path / "with") != losses_of(tmp_path / "without")
+
+
+def test_accumulation_moves_the_weights_once_a_window(
+    setup: tuple[Path, Path], tmp_path: Path
+) -> None:
+    finetune(
+        small_config(*setup, tmp_path / "run", optimisation__epochs=1,
+                     optimisation__accumulation=100)
+    )  # fmt: skip
+    state = load_state(tmp_path / "run" / "state.pt")
+    assert state["steps_done"] == 1 and state["batches_done"] > 1
+
+
+def test_damaged_state_is_said(
+    setup: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "run"
+    finetune(small_config(*setup, out, optimisation__epochs=1))
+    (out / "state.pt").write_bytes(b"not a state")
+    with pytest.raises(UserError, match=r"state.pt: not a saved state"):
+        finetune(small_config(*setup, out, optimisation__epochs=1, resume=True))

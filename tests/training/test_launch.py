@@ -1,0 +1,71 @@
+"""The launcher's world and its options."""
+
+from __future__ import annotations
+
+import pytest
+
+from claim2source.errors import UserError
+from claim2source.training.launch import World, check_same_world, launched_world
+
+
+def test_nothing_set_means_one_process() -> None:
+    world = launched_world({})
+    assert world == World(1, 1, 0) and world.is_first and world.nodes == 1
+
+
+def test_the_launchers_variables() -> None:
+    env = {"WORLD_SIZE": "8", "LOCAL_WORLD_SIZE": "4", "RANK": "5"}
+    world = launched_world(env)
+    assert (world.size, world.local_size, world.rank, world.nodes) == (8, 4, 5, 2)
+    assert not world.is_first
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "option"),
+    [
+        ("ACCELERATE_USE_FSDP", "true", "--use_fsdp"),
+        ("ACCELERATE_USE_DEEPSPEED", "true", "--use_deepspeed"),
+        ("ACCELERATE_USE_MEGATRON_LM", "true", "--use_megatron_lm"),
+        ("ACCELERATE_MIXED_PRECISION", "bf16", "--mixed_precision"),
+        ("ACCELERATE_MIXED_PRECISION", "fp8", "--mixed_precision"),
+        ("ACCELERATE_DYNAMO_BACKEND", "INDUCTOR", "--dynamo_backend"),
+        ("ACCELERATE_GRADIENT_ACCUMULATION_STEPS", "4", "--gradient_accumulation_steps"),
+    ],
+)
+def test_options_that_lightning_would_ignore_are_refused(
+    variable: str, value: str, option: str
+) -> None:
+    with pytest.raises(UserError, match=option):
+        launched_world({variable: value})
+
+
+def test_harmless_values_pass() -> None:
+    launched_world(
+        {
+            "ACCELERATE_USE_FSDP": "false",
+            "ACCELERATE_MIXED_PRECISION": "no",
+            "ACCELERATE_DYNAMO_BACKEND": "NO",
+            "ACCELERATE_GRADIENT_ACCUMULATION_STEPS": "1",
+            "ACCELERATE_USE_CPU": "True",
+        }
+    )
+
+
+@pytest.mark.parametrize(
+    "env",
+    [
+        {"WORLD_SIZE": "two"},
+        {"WORLD_SIZE": "0"},
+        {"WORLD_SIZE": "3", "LOCAL_WORLD_SIZE": "2"},
+        {"WORLD_SIZE": "2", "RANK": "2"},
+    ],
+)
+def test_a_world_that_does_not_add_up(env: dict[str, str]) -> None:
+    with pytest.raises(UserError):
+        launched_world(env)
+
+
+def test_two_worlds_are_an_error() -> None:
+    check_same_world(World(2, 2, 0), 2)
+    with pytest.raises(UserError, match="started 2 processes, Lightning sees 1"):
+        check_same_world(World(2, 2, 0), 1)
