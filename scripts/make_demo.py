@@ -1,0 +1,400 @@
+"""Build the shipped demo set from the hand-written wordings in scripts/demo_material."""
+
+import argparse
+import itertools
+import json
+import random
+import re
+import shutil
+import tempfile
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import yaml
+
+ROOT = Path(__file__).resolve().parents[1]
+MATERIAL = Path(__file__).resolve().parent / "demo_material"
+DEFAULT_OUT = ROOT / "claim2source" / "datasets" / "demo"
+LANGS = ("en", "de", "fr")
+SPLITS = ("train", "dev", "test")
+CLAIMS_PER_LANG = {"train": 220, "dev": 50, "test": 80}
+FAMILY_SIZES = (7, 8, 6, 7, 8, 5, 7, 4)  # cycled over the topics
+FAMILY_GROUPS = FAMILY_PLACES = 3  # few, so that dose and effect must tell twins apart too
+UNSEEN_FAMILY_EVERY = 5  # every fifth family has no train claim at all
+UNSEEN_TWINS = 2  # papers without a train claim in every other family
+VAGUE = 0.2  # share of groups, places and effects that a claim does not name exactly
+MAX_SENTENCES = 6
+UMLAUTS: Any = {"ä": "ae", "ö": "oe", "ü": "ue", "ß": "ss", "Ä": "Ae", "Ö": "Oe", "Ü": "Ue"}
+SENTENCE = re.compile(r"\S.*?[.!?](?=\s|$)")
+# The preposition before people or animals, and before places.
+NEAR = {"en": ("among", "in"), "de": ("bei", "in"), "fr": ("chez", "dans")}
+YEAR_MONTH_DAY = ((2012, 2025), (1, 13), (1, 29))
+
+Material = dict[str, Any]
+T = TypeVar("T")
+Slots = dict[str, str]
+Details = tuple[str, str, int, str]
+
+
+@dataclass(frozen=True)
+class Paper:
+    """One invented study: the details that tell it from its twins, and its text."""
+
+    pid: str
+    family: str
+    topic: str
+    details: Details
+    title: str
+    text: str
+    authors: list[str]
+    venue: str
+    date: str
+
+
+@dataclass(frozen=True)
+class Claim:
+    """One invented post about one paper."""
+
+    cid: str
+    lang: str
+    split: str
+    template: str
+    gold: str
+    text: str
+    translation: str | None
+
+
+def load_material(folder: Path = MATERIAL) -> Material:
+    """Read the YAML files; the topic files are merged into one table."""
+    paths = sorted(folder.glob("*.yaml"))
+    read = {path.stem: yaml.safe_load(path.read_text(encoding="utf-8")) for path in paths}
+    return {**read, "topics": {**read["topics_a"], **read["topics_b"]}}
+
+
+def capital(text: str) -> str:
+    """Upper-case the first character only."""
+    return text[:1].upper() + text[1:]
+
+
+def options(wordings: str) -> list[str]:
+    """Split the variants of a wording."""
+    return [part.strip() for part in wordings.split(" | ")]
+
+
+def pick(rng: random.Random, wordings: str) -> tuple[list[str], str]:
+    """Draw one variant: its grammatical forms and its English translation (or itself)."""
+    form, _, translation = rng.choice(options(wordings)).partition(" = ")
+    forms = [part.strip() for part in form.split(" / ")]
+    return forms, translation.strip() or forms[0]
+
+
+def fill(template: str, slots: dict[str, str]) -> str:
+    """Fill the slots; a capitalised slot name asks for a sentence start."""
+    table = {**slots, **{capital(key): capital(value) for key, value in slots.items()}}
+    return re.sub(r"\s+", " ", template.format_map(table)).strip()
+
+
+def build_papers(material: Material, rng: random.Random) -> list[Paper]:
+    """One family of near-twins per topic."""
+    papers: list[Paper] = []
+    for number, name in enumerate(material["topics"]):
+        size = FAMILY_SIZES[number % len(FAMILY_SIZES)]
+        papers += build_family(material, rng, name, number + 1, size, len(papers))
+    return papers
+
+
+def draw_details(material: Material, rng: random.Random, name: str, size: int) -> list[Details]:
+    """Draw (group, place, dose, effect) for the twins, two differences or more between any two."""
+    topic = material["topics"][name]
+    groups = rng.sample(topic["pops"], min(FAMILY_GROUPS, len(topic["pops"])))
+    places = rng.sample(list(material["places"]), FAMILY_PLACES)
+    effects = list(material["effects"])
+    middle = effects.index("zero")
+    # Both directions and the null, so that the direction of the effect tells twins apart.
+    chosen = [*rng.sample(effects[:middle], 2), "zero", *rng.sample(effects[middle + 1 :], 2)]
+    grid = list(itertools.product(groups, places, range(len(topic["doses"])), chosen))
+    rng.shuffle(grid)
+    twins: list[Details] = []
+    for cell in grid:
+        if all(sum(a != b for a, b in zip(cell, other, strict=True)) >= 2 for other in twins):
+            twins.append(cell)
+    return twins[:size]
+
+
+def build_family(
+    material: Material, rng: random.Random, name: str, number: int, size: int, offset: int
+) -> list[Paper]:
+    """Write the twins of one topic; wordings are drawn once, so only the details differ."""
+    topic, texts, words = material["topics"][name], material["abstracts"], material["words"]
+    title, methods, results = (rng.choice(texts[part]) for part in ("titles", "methods", "results"))
+    closing, design = rng.choice(texts["closing"]), rng.choice(texts["designs"][topic["kind"]])
+    variant = rng.randrange(2)
+    papers = []
+    for index, details in enumerate(draw_details(material, rng, name, size), start=1):
+        group, place, dose, effect = details
+        slots = {
+            "x": topic["x"],
+            "y": topic["y"],
+            "design": design,
+            "grp": options(material["groups"][group]["sci"])[variant],
+            "pl": material["places"][place]["sci"],
+            "dose": options(topic["doses"][dose])[0],
+            "size": options(material["effects"][effect]["sci"])[variant],
+            "n": f"{rng.randrange(120, 9800):,}",
+            "months": str(rng.randrange(3, 37)),
+            **interval(rng, float(material["effects"][effect]["ratio"])),
+        }
+        text = fill(" ".join([*topic["bg"].split("|"), methods, results, *closing]), slots)
+        names = zip(rng.sample(words["first"], 4), rng.sample(words["last"], 4), strict=True)
+        papers.append(
+            Paper(
+                pid=f"p{offset + index:04d}",
+                family=f"f{number:03d}",
+                topic=name,
+                details=details,
+                title=capital(fill(title, slots)),
+                text=" ".join(SENTENCE.findall(text)[:MAX_SENTENCES]),
+                authors=[f"{first} {last}" for first, last in names][: rng.randrange(2, 5)],
+                venue=rng.choice(words["venues"]),
+                date="-".join(f"{rng.randrange(*span):02d}" for span in YEAR_MONTH_DAY),
+            )
+        )
+    return papers
+
+
+def interval(rng: random.Random, ratio: float) -> dict[str, str]:
+    """A point estimate near the ratio and a confidence interval that fits its significance."""
+    estimate = ratio * rng.uniform(0.97, 1.03)
+    # Small effects get narrow intervals, or they would cover 1.
+    width = rng.uniform(1.03, 1.05) if 0 < abs(ratio - 1) < 0.2 else rng.uniform(1.09, 1.18)
+    numbers = {"est": estimate, "lo": estimate / width, "hi": estimate * width}
+    return {name: f"{number:.2f}" for name, number in numbers.items()}
+
+
+def lay_slots(
+    material: Material, rng: random.Random, paper: Paper, lang: str
+) -> tuple[Slots, Slots]:
+    """The paper's details in lay words of the language, and in English for the translation."""
+    group, place, dose, size = paper.details
+    topic, effect = material["topics"][paper.topic], material["effects"][size]
+    groups, places, words = (material[name] for name in ("groups", "places", "words"))
+    x_forms, y = ([part.strip() for part in side.split(" / ")] for side in topic[lang].split(" ~ "))
+    sign, kind = direction(effect), groups[group].get("kind", "people")
+    news = "none" if sign == "none" else "good" if sign == topic["good"] else "bad"
+    eff, eff_en = pick(rng, hazy(rng, words["vague"][sign], effect)[lang])
+    grp, grp_en = pick(rng, hazy(rng, words["vague"][kind], groups[group])[lang])
+    pl, pl_en = pick(rng, hazy(rng, words["vague"]["place"], places[place])[lang])
+    verd, verd_en = pick(rng, words["verdicts"][news][lang])
+    doses = options(topic["doses"][dose])
+    x_en, y_en = topic["t"].split(" ~ ")
+    tags = rng.sample(words["tags"][lang], 2)
+    # Half of the hashtags are mere chatter; the others, English as is common, name the topic.
+    tag = rng.choice([tags[0], rng.choice(topic["tags"])])
+    shared = {"at": rng.choice(words["handles"]), "tag": tag, "tag2": tags[1]}
+    own = {"x": x_forms[0], "xd": x_forms[-1], "xa": accusative(x_forms), "y": y[0]}
+    own |= {"eff": eff[0], "effs": eff[-1], "eff2": inverted(y[0], eff[0]), "verd": verd[0]}
+    own |= {"grp": grp[0], "in": f"{NEAR[lang][kind == 'where']} {grp[-1]}", "pl": pl[0]}
+    own["dose"] = doses[1 + LANGS.index(lang)]
+    english = {"x": x_en, "y": y_en, "eff": eff_en, "grp": grp_en, "pl": pl_en, "verd": verd_en}
+    english |= {"in": f"{NEAR['en'][kind == 'where']} {grp_en}", "dose": doses[1]}
+    return own | shared, english | shared
+
+
+def hazy(rng: random.Random, vague: Slots, exact: Slots) -> Slots:
+    """Some posts leave a detail open."""
+    return vague if rng.random() < VAGUE else exact
+
+
+def direction(effect: Slots) -> str:
+    """Which way the outcome moves."""
+    ratio = float(effect["ratio"])
+    return "none" if ratio == 1 else "down" if ratio < 1 else "up"
+
+
+def accusative(forms: Sequence[str]) -> str:
+    """German accusative: it differs from the nominative in the masculine singular only."""
+    # The material's only indefinite nouns are masculine.
+    for nominative, dative, result in (("der ", "dem ", "den "), ("ein ", "einem ", "einen ")):
+        if forms[0].startswith(nominative):
+            return forms[-1].replace(dative, result, 1)
+    return forms[0]
+
+
+def inverted(subject: str, predicate: str) -> str:
+    """German verb-second order: the subject goes behind the verb and its reflexive."""
+    return re.sub(r"^\S+(?: sich)?", lambda verb: f"{verb[0]} {subject}", predicate)
+
+
+def roughen(rng: random.Random, text: str, lang: str) -> str:
+    """Make the text look typed on a phone: lower case, a typo, missing accents or full stop."""
+    if rng.random() < 0.25:
+        text = " ".join(word if word[0] in "#@" else word.lower() for word in text.split())
+    if lang == "de" and rng.random() < 0.1:
+        text = text.translate(str.maketrans(UMLAUTS))
+    if lang == "fr" and rng.random() < 0.15:
+        text = text.translate(str.maketrans("éèêàâîïôûùçÉ", "eeeaaiiouucE"))
+    if rng.random() < 0.15:
+        text = typo(rng, text)
+    if rng.random() < 0.3:
+        text = text.rstrip(".")
+    return text
+
+
+def typo(rng: random.Random, text: str) -> str:
+    """Swap two inner letters of one long word."""
+    words = text.split(" ")
+    long = [index for index, word in enumerate(words) if len(word) >= 6 and word.isalpha()]
+    if long:
+        word = words[index := rng.choice(long)]
+        cut = rng.randrange(2, len(word) - 2)
+        words[index] = word[:cut] + word[cut + 1] + word[cut] + word[cut + 2 :]
+    return " ".join(words)
+
+
+def split_golds(papers: Sequence[Paper], rng: random.Random) -> dict[str, list[Paper]]:
+    """Divide the papers into those with train claims, those for dev, and those only test has."""
+    pools: dict[str, list[Paper]] = {"train": [], "dev": [], "test": []}
+    families = itertools.groupby(papers, key=lambda paper: paper.family)
+    for number, (_, members) in enumerate(families):
+        twins = list(members)
+        rng.shuffle(twins)
+        unseen = len(twins) if number % UNSEEN_FAMILY_EVERY == 2 else UNSEEN_TWINS
+        for index, paper in enumerate(twins[:unseen]):
+            pools["dev" if index % 2 else "test"].append(paper)
+        pools["train"] += twins[unseen:]
+    return pools
+
+
+def draw(rng: random.Random, pool: Sequence[T], count: int) -> list[T]:
+    """Draw without repeats, until the pool is used up; then again."""
+    rounds = range(-(-count // len(pool)))
+    return [item for _ in rounds for item in rng.sample(pool, len(pool))][:count]
+
+
+def build_claims(material: Material, papers: Sequence[Paper], rng: random.Random) -> list[Claim]:
+    """Write every split; half of test asks for papers that train asks for too."""
+    pools = split_golds(papers, rng)
+    claims: list[Claim] = []
+    used: set[str] = set()
+    for split, lang in itertools.product(SPLITS, LANGS):
+        count = CLAIMS_PER_LANG[split]
+        if split == "test":
+            seen_ids = {claim.gold for claim in claims if claim.split == "train"}
+            seen = [paper for paper in papers if paper.pid in seen_ids]
+            golds = draw(rng, seen, count // 2) + draw(rng, pools["test"], count // 2)
+        else:
+            golds = draw(rng, pools[split], count)
+        rng.shuffle(golds)
+        templates = material[f"claims_{lang}"][split]
+        order = draw(rng, range(len(templates)), count)
+        for number, (gold, index) in enumerate(zip(golds, order, strict=True), start=1):
+            text, translation = write_claim(material, rng, gold, lang, templates[index])
+            while text.casefold() in used:  # never one text twice
+                text, translation = write_claim(material, rng, gold, lang, templates[index])
+            used.add(text.casefold())
+            name = f"{lang}-{split}-{index + 1:02d}"
+            cid = f"{split}-{lang}-{number:04d}"
+            claims.append(Claim(cid, lang, split, name, gold.pid, text, translation))
+    return claims
+
+
+def write_claim(
+    material: Material, rng: random.Random, gold: Paper, lang: str, template: Slots
+) -> tuple[str, str | None]:
+    """Write one post and, for German and French, its translation."""
+    own, english = lay_slots(material, rng, gold, lang)
+    text = roughen(rng, fill(template["t"], own), lang)
+    return text, fill(template["e"], english) if "e" in template else None
+
+
+def validate(papers: Sequence[Paper], claims: Sequence[Claim]) -> None:
+    """Refuse to write a set that breaks its promises."""
+    golds = {split: {c.gold for c in claims if c.split == split} for split in SPLITS}
+    counts = Counter((c.split, c.lang) for c in claims)
+    thirds = {(split, lang): CLAIMS_PER_LANG[split] for split in SPLITS for lang in LANGS}
+    seen = Counter((c.lang, c.gold in golds["train"]) for c in claims if c.split == "test")
+    lengths = {len(SENTENCE.findall(p.text)) for p in papers}
+    sizes = Counter(p.family for p in papers).values()
+    templates = {(c.template, c.split) for c in claims}
+    problems = {
+        "fewer than 400 papers": len(papers) < 400,
+        "fewer than 900 claims": len(claims) < 900,
+        "a family outside 4 to 8": min(sizes) < 4 or max(sizes) > 8,
+        "an abstract outside 3 to 6 sentences": min(lengths) < 3 or max(lengths) > MAX_SENTENCES,
+        "two papers with one text": len({(p.title, p.text) for p in papers}) < len(papers),
+        "languages not in thirds": counts != thirds,
+        "a template in two splits": len(templates) > len({name for name, _ in templates}),
+        "a dev gold seen in train": bool(golds["dev"] & golds["train"]),
+        "test not half seen": any(seen[lang, True] != seen[lang, False] for lang in LANGS),
+        "a claim text twice": len({c.text for c in claims}) < len(claims),
+        "a translation missing": any((c.translation is None) != (c.lang == "en") for c in claims),
+    }
+    broken = [name for name, bad in problems.items() if bad]
+    if broken:
+        raise ValueError("demo set: " + "; ".join(broken))
+
+
+def build(seed: int) -> tuple[list[Paper], list[Claim]]:
+    """Papers and claims for a seed."""
+    material, rng = load_material(), random.Random(seed)
+    papers = build_papers(material, rng)
+    return papers, build_claims(material, papers, rng)
+
+
+def write(papers: Sequence[Paper], claims: Sequence[Claim], out: Path) -> None:
+    """Write beside the target and rename, so that no reader sees half a set."""
+    out.parent.mkdir(parents=True, exist_ok=True)
+    temporary = Path(tempfile.mkdtemp(prefix=f".{out.name}-", dir=out.parent))
+    temporary.chmod(0o755)  # mkdtemp makes it private
+    try:
+        (temporary / "qrels").mkdir()
+        write_lines(temporary / "corpus.jsonl", map(paper_row, papers))
+        write_lines(temporary / "queries.jsonl", map(claim_row, claims))
+        for split in SPLITS:
+            rows = [f"{c.cid}\t{c.gold}\t1" for c in claims if c.split == split]
+            write_lines(temporary / "qrels" / f"{split}.tsv", ["query-id\tcorpus-id\tscore", *rows])
+        for source in sorted(path for path in temporary.rglob("*") if path.is_file()):
+            target = out / source.relative_to(temporary)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            source.replace(target)
+    finally:
+        shutil.rmtree(temporary)
+
+
+def write_lines(path: Path, lines: Iterable[str]) -> None:
+    """UTF-8 with Unix line ends on every system."""
+    path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8", newline="\n")
+
+
+def paper_row(paper: Paper) -> str:
+    """A BEIR corpus line."""
+    metadata = {name: getattr(paper, name) for name in ("authors", "venue", "date", "family")}
+    row = {"_id": paper.pid, "title": paper.title, "text": paper.text, "metadata": metadata}
+    return json.dumps(row, ensure_ascii=False)
+
+
+def claim_row(claim: Claim) -> str:
+    """A BEIR query line."""
+    translation = {} if claim.translation is None else {"translation": claim.translation}
+    metadata = {"lang": claim.lang, **translation, "template": claim.template}
+    row = {"_id": claim.cid, "text": claim.text, "metadata": metadata}
+    return json.dumps(row, ensure_ascii=False)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Command line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seed", type=int, default=7, help="seed of every draw")
+    parser.add_argument("--out", type=Path, default=DEFAULT_OUT, help="folder to write")
+    arguments = parser.parse_args(argv)
+    papers, claims = build(arguments.seed)
+    validate(papers, claims)
+    write(papers, claims, arguments.out)
+    print(f"{len(papers)} papers, {len(claims)} claims -> {arguments.out}")
+
+
+if __name__ == "__main__":
+    main()

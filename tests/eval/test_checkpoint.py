@@ -1,0 +1,141 @@
+"""`eval/checkpoint.py`: one checkpoint, a whole run, a plain model."""
+
+from __future__ import annotations
+
+import ast
+import csv
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from claim2source.config import REPOSITORY, read_config
+from claim2source.datasets import load
+from claim2source.errors import UserError
+from claim2source.evaluation.checkpoint import CheckpointConfig, evaluate_checkpoints
+from claim2source.evaluation.metrics import evaluate
+from claim2source.run_files import read_run
+from claim2source.training.finetune import finetune
+from tests.training.small import small_config, small_setup
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A finished run and its data."""
+    folder = tmp_path_factory.mktemp("trained")
+    model, data = small_setup(folder)
+    finetune(small_config(model, data, folder / "run", optimisation__epochs=2))
+    return folder / "run", data
+
+
+def configured(*arguments: str) -> CheckpointConfig:
+    return read_config(CheckpointConfig, list(arguments), program="t", description="t")
+
+
+def evaluated(checkpoint: Path | str, data: Path, out: Path, *more: str) -> str:
+    return evaluate_checkpoints(
+        configured(f"--checkpoint={checkpoint}", f"--dataset={data}", f"--out={out}", *more)
+    )
+
+
+def test_a_checkpoint_scores_what_training_reported(
+    trained: tuple[Path, Path], tmp_path: Path
+) -> None:
+    run, data = trained
+    said = json.loads((run / "report.json").read_text())
+    text = evaluated(run / "checkpoints" / f"epoch-{said['chosen_epoch']}", data, tmp_path)
+    report = json.loads((tmp_path / "report.json").read_text())
+    assert report["macro"] == pytest.approx(said["after"]["macro"])
+    for lang in ("en", "de"):
+        assert report["languages"][lang] == pytest.approx(said["after"][lang])
+        assert set(report["languages"][lang]) == {
+            "mrr@1", "mrr@5", "mrr@10", "recall@5", "recall@100", "queries",
+        }  # fmt: skip
+    assert report["rendering"] == {"claims": "bilingual", "sources": "metadata"}
+    assert report["cost"]["seconds"] > 0 and report["cost"]["parameters"] > 0
+    assert "macro" in text and "macro" in (tmp_path / "report.md").read_text()
+
+
+def test_its_runs_and_submissions_hold_the_same_ranking(
+    trained: tuple[Path, Path], tmp_path: Path
+) -> None:
+    run, data = trained
+    evaluated(run / "checkpoints" / "epoch-1", data, tmp_path)
+    dev = load(data, "dev")
+    report = json.loads((tmp_path / "report.json").read_text())
+    for lang in ("en", "de"):
+        part = dev.in_languages([lang])
+        ranked = read_run(tmp_path / "runs" / f"{lang}.trec").run
+        assert set(ranked.claim_ids) == {claim.id for claim in part.claims}
+        scores = evaluate(ranked, part.qrels, ["mrr@5"])
+        assert scores.mean("mrr@5") == pytest.approx(report["languages"][lang]["mrr@5"])
+        with open(tmp_path / "submission_2026" / f"predictions_{lang}.tsv", newline="") as file:
+            rows = list(csv.DictReader(file, delimiter="\t"))
+        assert {row["index"] for row in rows} == {c.id.removeprefix("dev-") for c in part.claims}
+        for row in rows:
+            assert ast.literal_eval(row["preds"]) == ranked.sources(f"dev-{row['index']}", 5)
+    with open(tmp_path / "submission_2025" / "predictions.tsv", newline="") as file:
+        rows = list(csv.DictReader(file, delimiter="\t"))
+    assert list(rows[0]) == ["post_id", "preds"] and len(rows) == 12
+    assert all(len(ast.literal_eval(row["preds"])) == 5 for row in rows)
+
+
+def test_a_run_gives_a_table_of_every_kept_epoch_and_step_zero(
+    trained: tuple[Path, Path], tmp_path: Path
+) -> None:
+    run, data = trained
+    evaluated(run, data, tmp_path)
+    said = json.loads((run / "report.json").read_text())
+    report = json.loads((tmp_path / "report.json").read_text())
+    assert list(report["checkpoints"]) == ["epoch-0", "epoch-1", "epoch-2"]
+    assert report["chosen"] == f"epoch-{said['chosen_epoch']}"
+    zero, chosen = report["checkpoints"]["epoch-0"], report["checkpoints"][report["chosen"]]
+    assert zero["macro"] == pytest.approx(said["before"]["macro"])
+    assert chosen["macro"] == pytest.approx(said["after"]["macro"])
+    table = (tmp_path / "report.md").read_text()
+    assert table.count("| epoch-") == 3 * 3 and "(chosen)" in table
+
+
+def test_languages_restrict(trained: tuple[Path, Path], tmp_path: Path) -> None:
+    run, data = trained
+    evaluated(run / "checkpoints" / "epoch-1", data, tmp_path, "--languages", "de")
+    report = json.loads((tmp_path / "report.json").read_text())
+    assert list(report["languages"]) == ["de"]
+    assert [path.name for path in (tmp_path / "runs").iterdir()] == ["de.trec"]
+
+
+def test_flags_cannot_contradict_a_manifest(trained: tuple[Path, Path], tmp_path: Path) -> None:
+    run, data = trained
+    for flag in ("--rendering.claims=original", "--model.pooling=cls", "--model.max_length=16"):
+        with pytest.raises(UserError, match="manifest|as it was trained"):
+            evaluated(run / "checkpoints" / "epoch-1", data, tmp_path, flag)
+
+
+def test_a_plain_model_and_a_missing_one(trained: tuple[Path, Path], tmp_path: Path) -> None:
+    run, data = trained
+    model = run.parent / "model"
+    evaluated(
+        model, data, tmp_path / "plain", "--model.pooling=mean", "--model.max_length=24",
+        "--rendering.claims=bilingual",
+    )  # fmt: skip
+    plain = json.loads((tmp_path / "plain" / "report.json").read_text())
+    said = json.loads((run / "report.json").read_text())
+    assert plain["macro"] == pytest.approx(said["before"]["macro"])
+    with pytest.raises(UserError, match="no/such"):
+        evaluated("no/such", data, tmp_path / "none")
+    assert not (tmp_path / "none").exists()
+
+
+def test_as_a_program_with_a_mistake(tmp_path: Path) -> None:
+    command = [
+        sys.executable, str(REPOSITORY / "eval" / "checkpoint.py"), "--checkpoint", "x",
+        "--dataset", str(tmp_path / "nowhere"), "--out", str(tmp_path / "out"),
+    ]  # fmt: skip
+    done = subprocess.run(
+        command, capture_output=True, text=True, cwd=tmp_path, timeout=300,
+        env={"PATH": "/usr/bin:/bin", "PYTHONPATH": str(REPOSITORY), "HOME": str(tmp_path)},
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert "nowhere" in done.stderr and "Traceback" not in done.stderr

@@ -1,0 +1,240 @@
+"""The shipped demo set: it is what the generator writes, and it keeps its promises."""
+
+import importlib
+import itertools
+import json
+import re
+import subprocess
+import sys
+from collections import Counter, defaultdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+SCRIPT = ROOT / "scripts" / "make_demo.py"
+DEMO = ROOT / "claim2source" / "datasets" / "demo"
+FILES = ("corpus.jsonl", "queries.jsonl", "qrels/train.tsv", "qrels/dev.tsv", "qrels/test.tsv")
+LANGS = ("en", "de", "fr")
+SPLITS = ("train", "dev", "test")
+
+Row = dict[str, Any]
+
+
+def generate(out: Path, *arguments: str) -> dict[str, bytes]:
+    """Run the generator as a user would; the files by name."""
+    # A fresh process has its own hash seed: an order that hangs on hashes would show.
+    subprocess.run(
+        [sys.executable, str(SCRIPT), "--out", str(out), *arguments],
+        check=True,
+        capture_output=True,
+    )
+    return {name: (out / name).read_bytes() for name in FILES}
+
+
+def rows(path: Path) -> list[Row]:
+    """The JSON lines of a file."""
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+@pytest.fixture(scope="module")
+def corpus() -> dict[str, Row]:
+    """Papers by id."""
+    return {row["_id"]: row for row in rows(DEMO / "corpus.jsonl")}
+
+
+@pytest.fixture(scope="module")
+def queries() -> dict[str, Row]:
+    """Claims by id."""
+    return {row["_id"]: row for row in rows(DEMO / "queries.jsonl")}
+
+
+@pytest.fixture(scope="module")
+def golds() -> dict[str, dict[str, str]]:
+    """Per split, the gold of each claim."""
+    found: dict[str, dict[str, str]] = {}
+    for split in SPLITS:
+        header, *lines = (DEMO / "qrels" / f"{split}.tsv").read_text(encoding="utf-8").splitlines()
+        assert header == "query-id\tcorpus-id\tscore"
+        cells = [line.split("\t") for line in lines]
+        assert all(len(cell) == 3 and cell[2] == "1" for cell in cells)
+        found[split] = {cell[0]: cell[1] for cell in cells}
+        assert len(found[split]) == len(cells), "one gold per claim"
+    return found
+
+
+def test_the_committed_files_are_what_the_default_seed_writes(tmp_path: Path) -> None:
+    """Byte for byte, and nothing else is left in the folder."""
+    made = generate(tmp_path / "demo")
+    for name in FILES:
+        assert made[name] == (DEMO / name).read_bytes(), name
+    left = sorted(
+        path.relative_to(tmp_path / "demo").as_posix() for path in (tmp_path / "demo").rglob("*.*")
+    )
+    assert left == sorted(FILES)
+    assert [path.name for path in tmp_path.iterdir()] == ["demo"], (
+        "a temporary folder was left behind"
+    )
+
+
+def test_another_seed_writes_other_files(tmp_path: Path) -> None:
+    """The seed reaches every file."""
+    other = generate(tmp_path / "demo", "--seed", "8")
+    for name in FILES:
+        assert other[name] != (DEMO / name).read_bytes(), name
+
+
+def test_counts(
+    corpus: dict[str, Row], queries: dict[str, Row], golds: dict[str, dict[str, str]]
+) -> None:
+    """Sizes, and claims and papers that exist."""
+    assert len(corpus) == len(rows(DEMO / "corpus.jsonl")) >= 400
+    assert len(queries) == len(rows(DEMO / "queries.jsonl")) >= 900
+    asked = [claim for split in SPLITS for claim in golds[split]]
+    assert sorted(asked) == sorted(queries)
+    assert {paper for split in SPLITS for paper in golds[split].values()} <= set(corpus)
+    for split in SPLITS:
+        languages = Counter(queries[claim]["metadata"]["lang"] for claim in golds[split])
+        assert set(languages) == set(LANGS)
+        assert len(set(languages.values())) == 1, f"not in thirds: {split} {languages}"
+
+
+def test_papers_are_complete_and_short(corpus: dict[str, Row]) -> None:
+    """Title, 3 to 6 sentences, authors, venue, date."""
+    for row in corpus.values():
+        assert set(row) == {"_id", "title", "text", "metadata"}
+        assert set(row["metadata"]) == {"authors", "venue", "date", "family"}
+        assert row["title"] and row["metadata"]["authors"] and row["metadata"]["venue"]
+        assert re.fullmatch(r"\d{4}-\d{2}-\d{2}", row["metadata"]["date"])
+        sentences = re.split(r"(?<=[.!?])\s+(?=[A-ZÀ-Ž0-9])", row["text"])
+        assert 3 <= len(sentences) <= 6, row
+        assert "{" not in row["title"] + row["text"]
+    assert len({(row["title"], row["text"]) for row in corpus.values()}) == len(corpus)
+
+
+def test_families_hold_four_to_eight_near_twins(corpus: dict[str, Row]) -> None:
+    """Twins share most of their words; strangers do not."""
+    families: dict[str, list[set[str]]] = defaultdict(list)
+    for row in corpus.values():
+        families[row["metadata"]["family"]].append(
+            set(re.findall(r"[a-z]{3,}", (row["title"] + row["text"]).lower()))
+        )
+    assert all(4 <= len(members) <= 8 for members in families.values())
+
+    def likeness(a: set[str], b: set[str]) -> float:
+        return len(a & b) / len(a | b)
+
+    for members in families.values():
+        assert min(likeness(a, b) for a, b in itertools.combinations(members, 2)) > 0.3
+    heads = [members[0] for members in families.values()]
+    twins = [
+        likeness(a, b)
+        for members in families.values()
+        for a, b in itertools.combinations(members, 2)
+    ]
+    strangers = [likeness(a, b) for a, b in itertools.combinations(heads, 2)]
+    assert sum(twins) / len(twins) > 2.5 * sum(strangers) / len(strangers)
+
+
+def test_confidence_intervals_agree_with_the_wording(corpus: dict[str, Row]) -> None:
+    """Only a null result may have an interval that covers 1."""
+    for row in corpus.values():
+        low, high = (float(number) for number in re.search(INTERVAL, row["text"]).groups())  # type: ignore[union-attr]
+        null = (
+            "no significant difference" in row["text"]
+            or "no statistically discernible change" in row["text"]
+        )
+        assert (low <= 1 <= high) == null, row["text"]
+
+
+INTERVAL = r"(?:95% CI|95% interval|confidence limits) (\d\.\d\d)(?: to |, | and )(\d\.\d\d)"
+
+
+def test_templates_are_disjoint(queries: dict[str, Row], golds: dict[str, dict[str, str]]) -> None:
+    """Train, dev and test speak differently."""
+    used = {
+        split: {queries[claim]["metadata"]["template"] for claim in golds[split]}
+        for split in SPLITS
+    }
+    for a, b in itertools.combinations(SPLITS, 2):
+        assert not used[a] & used[b]
+    assert all(len(used[split]) >= 3 * 8 for split in SPLITS)
+
+
+def test_template_wordings_are_disjoint() -> None:
+    """Two template ids with one wording would get round the check on ids."""
+    sys.path.insert(0, str(SCRIPT.parent))
+    try:
+        make_demo = importlib.import_module("make_demo")
+    finally:
+        sys.path.remove(str(SCRIPT.parent))
+    material = make_demo.load_material()
+    for lang in LANGS:
+        texts = [
+            re.sub(r"\W+", " ", re.sub(r"\{\w+\}", "", part["t"])).lower().strip()
+            for split in SPLITS
+            for part in material[f"claims_{lang}"][split]
+        ]
+        assert len(set(texts)) == len(texts), lang
+
+
+def test_seen_and_unseen_golds(queries: dict[str, Row], golds: dict[str, dict[str, str]]) -> None:
+    """Dev golds are new; half of test is, in every language."""
+    seen = set(golds["train"].values())
+    assert not seen & set(golds["dev"].values())
+    for lang in LANGS:
+        test = [
+            gold
+            for claim, gold in golds["test"].items()
+            if queries[claim]["metadata"]["lang"] == lang
+        ]
+        assert 2 * sum(gold in seen for gold in test) == len(test)
+
+
+def test_some_families_are_wholly_new(
+    corpus: dict[str, Row], golds: dict[str, dict[str, str]]
+) -> None:
+    """Unseen golds come from unseen families as well as from unseen twins."""
+    family = {paper: row["metadata"]["family"] for paper, row in corpus.items()}
+    trained = {family[paper] for paper in golds["train"].values()}
+    unseen = {family[paper] for paper in golds["test"].values()} - trained
+    assert len(unseen) >= 5
+    assert {
+        family[paper] for paper in set(golds["test"].values()) - set(golds["train"].values())
+    } & trained
+
+
+def test_translations_for_german_and_french_only(queries: dict[str, Row]) -> None:
+    """Every other claim has an English translation, English has none."""
+    for row in queries.values():
+        lang, translation = row["metadata"]["lang"], row["metadata"].get("translation")
+        assert row["_id"].split("-")[1] == lang
+        assert (translation is None) == (lang == "en"), row
+        if translation is not None:
+            assert translation.strip() and translation != row["text"]
+            assert "{" not in translation
+
+
+def test_no_claim_text_repeats_and_none_copies_its_paper(
+    corpus: dict[str, Row], queries: dict[str, Row], golds: dict[str, dict[str, str]]
+) -> None:
+    """Neither ids nor titles leak; a claim is written once."""
+    texts = [row["text"].casefold() for row in queries.values()]
+    assert len(set(texts)) == len(texts)
+    titles = [row["title"].casefold() for row in corpus.values()]
+    for split in SPLITS:
+        for claim, gold in golds[split].items():
+            whole = queries[claim]["text"] + " " + queries[claim]["metadata"].get("translation", "")
+            assert not re.search(r"\b[pf]\d{3,4}\b", whole) and "{" not in whole
+            assert not any(title in whole.casefold() for title in titles)
+            assert not any(name in whole for name in corpus[gold]["metadata"]["authors"])
+
+
+def test_claims_speak_like_social_media(queries: dict[str, Row]) -> None:
+    """Each language has its hashtags, mentions, numbers and lower case."""
+    for lang in LANGS:
+        texts = [row["text"] for row in queries.values() if row["metadata"]["lang"] == lang]
+        for pattern in (r"#\w", r"@\w", r"\d", r"^[^A-Z]*$"):
+            share = sum(bool(re.search(pattern, text)) for text in texts) / len(texts)
+            assert share > 0.1, (lang, pattern)
