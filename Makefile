@@ -21,7 +21,7 @@ demo: install
 		--out checkpoints/demo/evaluation
 
 test: install
-	$(BIN)/python -m pytest -m "not slow"
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not slow" -n 2 --dist loadfile
 
 test-slow: install
 	$(BIN)/python -m pytest -m slow

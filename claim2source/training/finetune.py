@@ -5,14 +5,13 @@ from __future__ import annotations
 import gc
 import logging
 import warnings
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import pytorch_lightning as pl
 import torch
 
 from claim2source.config import as_plain
-from claim2source.datasets import carve_val, load
 from claim2source.encode import Encoder, Manifest, Resolved, Weights, resolve
 from claim2source.encode.manifest import git_state, versions
 from claim2source.encode.resolve import tokenizer_hash
@@ -20,7 +19,6 @@ from claim2source.errors import UserError
 from claim2source.evaluation.retrieval import evaluate_dense
 from claim2source.files import file_hash
 from claim2source.mining import MinedRow, Miner, read_mined, write_mined
-from claim2source.records import Dataset
 from claim2source.store import Store
 from claim2source.training.adapt import adapt
 from claim2source.training.batches import BatchSampler
@@ -39,29 +37,10 @@ from claim2source.training.loggers import make_loggers
 from claim2source.training.module import Progress, RetrieverModule
 from claim2source.training.report import build_report, report_text
 from claim2source.training.runfolder import RunFolder
+from claim2source.training.splits import TrainingData, load_data
 from claim2source.training.world import barrier, gathered, joined_world
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class TrainingData:
-    """The splits of a run: what is trained on, selected on, reported on."""
-
-    train: Dataset
-    val: Dataset
-    report: Dataset
-
-
-def load_data(config: FinetuneConfig) -> TrainingData:
-    """Load the splits and carve val out of train."""
-    data, languages = config.data, config.languages
-    whole = load(data.dataset, data.train_split, languages)
-    train, val = carve_val(whole, data.val_share, data.val_seed)
-    report = load(data.dataset, data.report_split, languages)
-    if not report.golds:
-        raise UserError(f"{data.dataset}: split {data.report_split!r} has no golds to report on")
-    return TrainingData(train, val, report)
 
 
 def finetune(config: FinetuneConfig) -> dict[str, Any]:

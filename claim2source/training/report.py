@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from claim2source.encode import resolve
 from claim2source.errors import UserError
@@ -12,9 +12,7 @@ from claim2source.files import write_json
 from claim2source.store import Store
 from claim2source.training.config import FinetuneConfig
 from claim2source.training.runfolder import RunFolder
-
-if TYPE_CHECKING:
-    from claim2source.training.finetune import TrainingData
+from claim2source.training.splits import TrainingData
 
 METRIC = "mrr@5"
 

@@ -139,3 +139,15 @@ def test_as_a_program_with_a_mistake(tmp_path: Path) -> None:
     )  # fmt: skip
     assert done.returncode == 2
     assert "nowhere" in done.stderr and "Traceback" not in done.stderr
+
+
+def test_what_training_encoded_is_not_encoded_again(
+    trained: tuple[Path, Path], tmp_path: Path
+) -> None:
+    """The weights trained in memory and those loaded from the checkpoint share one store key."""
+    run, data = trained
+    chosen = json.loads((run / "report.json").read_text())["chosen_epoch"]
+    evaluated(run, data, tmp_path)
+    report = json.loads((tmp_path / "report.json").read_text())
+    assert report["checkpoints"][f"epoch-{chosen}"]["cost"]["tokens"] == 0
+    assert report["checkpoints"]["epoch-0"]["cost"]["tokens"] == 0

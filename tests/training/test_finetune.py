@@ -95,8 +95,15 @@ def test_manifest_says_how_it_was_trained(finished: Path, setup: tuple[Path, Pat
     assert manifest.config["optimisation"]["epochs"] == 3
 
 
-@pytest.mark.parametrize("tuning", ["full", "lora"])
-@pytest.mark.parametrize("batches", [3, 5])
+@pytest.mark.parametrize(
+    ("tuning", "batches"),
+    [
+        ("full", 3),
+        ("lora", 5),
+        pytest.param("full", 5, marks=pytest.mark.slow),
+        pytest.param("lora", 3, marks=pytest.mark.slow),
+    ],
+)
 def test_resuming_gives_the_same_losses_and_weights(
     tuning: str,
     batches: int,
