@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import time
+from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import bm25s
@@ -15,7 +17,8 @@ from bm25s import stopwords
 from claim2source.config import require
 from claim2source.cost import peak_memory
 from claim2source.records import Claim, Source
-from claim2source.retrieve.stage import candidate_pool, candidate_positions, top_of
+from claim2source.retrieve.postings import ArrayBM25
+from claim2source.retrieve.stage import candidate_pool, candidate_positions, tie_order, top_of
 from claim2source.run import Cost, Failure, Result, Run
 from claim2source.text import ClaimForm, clean_authors, render_claim
 from claim2source.text.claims import text_languages
@@ -27,8 +30,6 @@ _STOP_WORDS = {
     "de": stopwords.STOPWORDS_GERMAN,
     "fr": stopwords.STOPWORDS_FRENCH,
 }
-# rank_bm25's floor for terms in more than half of the documents, as a share of the mean idf.
-_EPSILON = 0.25
 NO_TERM = "no term in common with any source"
 
 
@@ -64,21 +65,29 @@ class BM25Config:
 
 
 class BM25Index:
-    """An index over sources, searched by claims."""
+    """An index over sources, searched by claims. Raises ValueError on a source id that repeats."""
 
     def __init__(self, sources: Sequence[Source], config: BM25Config | None = None) -> None:
         self.config = config or BM25Config()
         self.source_ids = [source.id for source in sources]
+        if len(set(self.source_ids)) != len(self.source_ids):
+            raise ValueError("a source id repeats")
         self._position_of = {source: i for i, source in enumerate(self.source_ids)}
+        self._order = tie_order(self.source_ids)
         texts = [self._source_text(source) for source in sources]
-        tokens = self._tokens(texts, (self.config.language,))
-        self._empty = not any(tokens)
-        if self._empty:
-            return
-        self._bm25 = bm25s.BM25(k1=self.config.k1, b=self.config.b, method="lucene")
-        self._bm25.index(tokens, show_progress=False)
-        if self.config.analysis == "whitespace":
-            self._score_as_okapi(tokens)
+        ids, self._vocabulary = self._tokens(texts, (self.config.language,))
+        self._bm25: ArrayBM25 | None = None
+        if any(ids):
+            okapi = self.config.analysis == "whitespace"
+            self._bm25 = ArrayBM25(self.config.k1, self.config.b, okapi)
+            self._bm25.index((ids, self._vocabulary), create_empty_token=False, show_progress=False)
+
+    def reweighted(self, k1: float, b: float) -> BM25Index:
+        """The same index under another k1 and b, without analysing the sources again."""
+        other = copy.copy(self)
+        other.config = replace(self.config, k1=k1, b=b)
+        other._bm25 = self._bm25.reweighted(k1, b) if self._bm25 else None
+        return other
 
     def _source_text(self, source: Source) -> str:
         parts = [source.title] * self.config.title_weight + [source.abstract]
@@ -86,81 +95,65 @@ class BM25Index:
             parts += [source.venue, " ".join(clean_authors(source.authors))]
         return " ".join(part for part in parts if part)
 
-    def _tokens(self, texts: Sequence[str], languages: tuple[str, ...]) -> list[list[str]]:
+    def _tokens(
+        self, texts: Sequence[str], languages: tuple[str, ...]
+    ) -> tuple[list[list[int]], dict[str, int]]:
+        """Term ids of every text, and the id of every term, from 0."""
         if self.config.analysis == "whitespace":
-            return [text.split() for text in texts]
+            number: defaultdict[str, int] = defaultdict()
+            number.default_factory = number.__len__
+            return [[number[term] for term in text.split()] for text in texts], dict(number)
         known = [language for language in languages if language in _STEMMERS]
         stop = {word for language in known for word in _STOP_WORDS[language]}
-        return bm25s.tokenize(
+        tokenized = bm25s.tokenize(
             list(texts),
             stopwords=sorted(stop),
             stemmer=Stemmer.Stemmer(_STEMMERS[self.config.language]),
-            return_ids=False,
             show_progress=False,
         )
+        return tokenized.ids, tokenized.vocab
 
-    def _score_as_okapi(self, tokens: list[list[str]]) -> None:
-        """Rescale lucene's scores to BM25Okapi's: the two differ by a factor a term."""
-        documents = len(tokens)
-        frequency = np.zeros(len(self._bm25.vocab_dict))
-        for document in tokens:
-            for term in set(document):
-                frequency[self._bm25.vocab_dict[term]] += 1
-        found = np.maximum(frequency, 0.5)  # bm25s adds an empty term that is in no document
-        okapi = np.log(documents - found + 0.5) - np.log(found + 0.5)
-        okapi[okapi < 0] = _EPSILON * okapi[frequency > 0].mean()
-        lucene = np.log1p((documents - found + 0.5) / (found + 0.5))
-        factor = (okapi / lucene * (self.config.k1 + 1)).astype(np.float32)
-        terms = np.repeat(np.arange(len(factor)), np.diff(self._bm25.scores["indptr"])[: len(factor)])
-        self._bm25.scores["data"] *= factor[terms]
-
-    def search(self, claims: Sequence[Claim], k: int) -> Run:
-        """Top `k` of every claim; sources without a term in common are not returned."""
-        ids = [claim.id for claim in claims]
-        positions = np.full((len(claims), k), -1, dtype=np.int64)
-        scores = np.zeros((len(claims), k), dtype=np.float32)
+    def terms(self, claims: Sequence[Claim]) -> list[list[int]]:
+        """Ids of the index's terms in every claim, in text order, repeated ones repeated."""
         groups: dict[tuple[str, ...], list[int]] = {}
         for row, claim in enumerate(claims):
             groups.setdefault(text_languages(claim, self.config.claims), []).append(row)
+        found: list[list[int]] = [[] for _ in claims]
         for languages, rows in groups.items():
             texts = [render_claim(claims[row], self.config.claims) for row in rows]
-            tokens = self._tokens(texts, (*languages, self.config.language))
-            self._search_group(claims, rows, tokens, positions, scores)
-        found = np.where(scores > 0, positions, -1)
-        return Run.from_topk(ids, self.source_ids, found, scores, pool=candidate_pool(claims))
+            ids, vocabulary = self._tokens(texts, (*languages, self.config.language))
+            indexed = {
+                n: self._vocabulary[t] for t, n in vocabulary.items() if t in self._vocabulary
+            }
+            for row, numbers in zip(rows, ids, strict=True):
+                found[row] = [indexed[n] for n in numbers if n in indexed]
+        return found
 
-    def _search_group(
-        self,
-        claims: Sequence[Claim],
-        rows: list[int],
-        tokens: list[list[str]],
-        positions: np.ndarray,
-        scores: np.ndarray,
-    ) -> None:
-        known = [
-            [] if self._empty else [t for t in text if t in self._bm25.vocab_dict]
-            for text in tokens
-        ]
-        k = positions.shape[1]
-        free: list[int] = []
-        for row, terms in enumerate(known):
-            if not terms:
-                continue
-            claim = claims[rows[row]]
-            if claim.candidates is None:
-                free.append(row)
-                continue
+    def search(self, claims: Sequence[Claim], k: int, terms: list[list[int]] | None = None) -> Run:
+        """Top `k` of every claim; sources without a term in common are not returned.
+
+        Of sources with equal scores the first by id, descending, are kept. `terms` are the
+        claims' `terms` where they are known already.
+        """
+        depth = min(k, len(self.source_ids))
+        positions = np.full((len(claims), depth), -1, dtype=np.int64)
+        scores = np.zeros((len(claims), depth), dtype=np.float32)
+        for row, numbers in enumerate(self.terms(claims) if terms is None else terms):
+            if numbers and self._bm25 is not None:
+                positions[row], scores[row] = self._top(self._bm25, claims[row], numbers, depth)
+        ids = [claim.id for claim in claims]
+        return Run.from_topk(ids, self.source_ids, positions, scores, pool=candidate_pool(claims))
+
+    def _top(
+        self, bm25: ArrayBM25, claim: Claim, terms: list[int], depth: int
+    ) -> tuple[np.ndarray, np.ndarray]:
+        scores = bm25.get_scores_from_ids(terms)
+        if claim.candidates is None:
+            found = bm25.matches(terms, scores, depth)
+        else:
             allowed = candidate_positions(claim, self._position_of)
-            of_all = self._bm25.get_scores(terms)
-            positions[rows[row]], scores[rows[row]] = top_of(of_all[allowed], allowed, k)
-        if free:
-            depth = min(k, len(self.source_ids))
-            found, values = self._bm25.retrieve(
-                [known[row] for row in free], k=depth, show_progress=False
-            )
-            target = np.array([rows[row] for row in free])
-            positions[target, :depth] = found
-            scores[target, :depth] = values
+            found = np.intersect1d(bm25.matches(terms, scores, len(scores)), allowed)
+        return top_of(scores[found], found, depth, self._order)
 
 
 @dataclass(frozen=True)

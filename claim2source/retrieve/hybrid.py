@@ -1,4 +1,4 @@
-"""Fusing runs: min-max linear (2025 paper, section 4) and reciprocal rank fusion."""
+"""Fusing runs: weighted sums of normalised scores (2025 paper, section 4), reciprocal ranks."""
 
 from __future__ import annotations
 
@@ -19,17 +19,21 @@ class FusionConfig:
     """How two runs become one.
 
     Args:
-        method: `linear`: alpha * first + (1 - alpha) * second, each min-max normalised per
-            claim over its own list; `rrf`: sum of weight / (rrf_k + rank).
+        method: `linear`: alpha * first + (1 - alpha) * second, each normalised per claim over
+            its own list; `rrf`: sum of weight / (rrf_k + rank).
         alpha: weight of the first run (the sparse one in a hybrid), 0 to 1.
         rrf_k: constant of reciprocal rank fusion.
         depth: how deep each list is before fusion.
+        scale: what a list is divided by in linear fusion: `min-max`, its range; `z-score`, its
+            standard deviation, which one score far above the others moves less; `none`, nothing:
+            a claim's high scores stay high, and alpha is also the rate between the two kinds.
     """
 
     method: Literal["linear", "rrf"] = "linear"
     alpha: float = 0.5
     rrf_k: int = 60
     depth: int = 100
+    scale: Literal["min-max", "z-score", "none"] = "min-max"
 
     def __post_init__(self) -> None:
         require(0 <= self.alpha <= 1, "fusion.alpha", self.alpha, "0 to 1")
@@ -45,40 +49,71 @@ def fuse(first: Run, second: Run, config: FusionConfig | None = None) -> Run:
     if ranked infinitely deep. A list whose scores are all equal normalises to 1.
     """
     config = config or FusionConfig()
-    weights = (config.alpha, 1.0 - config.alpha)
-    claim_ids = list(dict.fromkeys([*first.claim_ids, *second.claim_ids]))
-    vocabulary = sorted({*first.vocabulary.tolist(), *second.vocabulary.tolist()})
-    code_of = {source: code for code, source in enumerate(vocabulary)}
-    keys, values = [], []
-    for run, weight in zip((first, second), weights, strict=True):
-        run = run.restricted(claim_ids).top(config.depth)
-        owner = np.repeat(np.arange(len(claim_ids)), np.diff(run.offsets))
-        codes = np.array([code_of[s] for s in run.vocabulary], dtype=np.int64)[run.codes]
-        score = _minmax(run, owner) if config.method == "linear" else 1 / (config.rrf_k + run.ranks())
-        keys.append(owner * len(vocabulary) + codes)
-        values.append(weight * score)
-    pairs, inverse = np.unique(np.concatenate(keys), return_inverse=True)
-    fused = np.bincount(inverse, weights=np.concatenate(values), minlength=len(pairs))
-    owner, codes = np.divmod(pairs, max(len(vocabulary), 1))
-    # Ranks within a claim turn the pairs into the [claims, longest] shape of from_topk.
-    counts = np.bincount(owner, minlength=len(claim_ids))
-    column = np.arange(len(pairs)) - np.repeat(np.cumsum(counts) - counts, counts)
-    positions = np.full((len(claim_ids), int(counts.max(initial=0))), -1, dtype=np.int64)
-    scores = np.zeros(positions.shape, dtype=np.float64)
-    positions[owner, column], scores[owner, column] = codes, fused
-    pool = {**(first.pool or {}), **(second.pool or {})} or None
-    return Run.from_topk(claim_ids, vocabulary, positions, scores, pool=pool)
+    return Fusion(first, second, config).run(config.alpha)
 
 
-def _minmax(run: Run, owner: np.ndarray) -> np.ndarray:
-    """Scores scaled to 0..1 within each claim; all equal -> 1."""
+class Fusion:
+    """Two runs side by side, normalised once, to be fused by one alpha after the other."""
+
+    def __init__(self, first: Run, second: Run, config: FusionConfig) -> None:
+        claim_ids = list(dict.fromkeys([*first.claim_ids, *second.claim_ids]))
+        vocabulary = sorted({*first.vocabulary.tolist(), *second.vocabulary.tolist()})
+        code_of = {source: code for code, source in enumerate(vocabulary)}
+        keys, values = [], []
+        for run in (first, second):
+            run = run.restricted(claim_ids).top(config.depth)
+            owner = np.repeat(np.arange(len(claim_ids)), np.diff(run.offsets))
+            codes = np.array([code_of[s] for s in run.vocabulary], dtype=np.int64)[run.codes]
+            keys.append(owner * len(vocabulary) + codes)
+            values.append(_normalised(run, owner, config))
+        pairs, place = np.unique(np.concatenate(keys), return_inverse=True)
+        owner, codes = np.divmod(pairs, max(len(vocabulary), 1))
+        # Places within a claim turn the pairs into the [claims, longest] shape of from_topk.
+        counts = np.bincount(owner, minlength=len(claim_ids))
+        column = np.arange(len(pairs)) - np.repeat(np.cumsum(counts) - counts, counts)
+        shape = (len(claim_ids), int(counts.max(initial=0)))
+        self._claim_ids, self._vocabulary = claim_ids, vocabulary
+        self._positions = np.full(shape, -1, dtype=np.int64)
+        self._positions[owner, column] = codes
+        self._values = np.zeros((2, *shape))
+        for number, part in enumerate(np.split(place.ravel(), [len(keys[0])])):
+            self._values[number, owner[part], column[part]] = values[number]
+        self._pool = {**(first.pool or {}), **(second.pool or {})} or None
+
+    def run(self, alpha: float, k: int | None = None) -> Run:
+        """The fused run, the first weighing `alpha`; only its first `k` if given, sooner done."""
+        scores = alpha * self._values[0] + (1.0 - alpha) * self._values[1]
+        scores, positions = scores.astype(np.float32), self._positions
+        if k is not None and 0 < k < scores.shape[1]:
+            ranked = np.where(positions >= 0, scores, -np.inf)
+            least = np.partition(ranked, -k, axis=1)[:, -k, None]
+            positions = np.where(ranked >= least, positions, -1)
+        run = Run.from_topk(self._claim_ids, self._vocabulary, positions, scores, pool=self._pool)
+        return run if k is None else run.top(k)
+
+
+def _normalised(run: Run, owner: np.ndarray, config: FusionConfig) -> np.ndarray:
+    """What every row of a run brings to the fusion before it is weighed, [rows] float64."""
+    if config.method == "rrf":
+        return 1 / (config.rrf_k + run.ranks())
     scores = run.scores.astype(np.float64)
-    low = np.full(len(run.claim_ids), np.inf)
-    high = np.full(len(run.claim_ids), -np.inf)
+    claims = len(run.claim_ids)
+    low, high = np.full(claims, np.inf), np.full(claims, -np.inf)
     np.minimum.at(low, owner, scores)
     np.maximum.at(high, owner, scores)
-    spread = (high - low)[owner]
-    return np.where(spread > 0, (scores - low[owner]) / np.where(spread > 0, spread, 1), 1.0)
+    # Scores count from the list's minimum, not from the mean or 0: that moves all of a claim's
+    # sources by as much, and leaves 0 for what is missing.
+    if config.scale == "min-max":
+        spread = high - low
+    elif config.scale == "none":
+        spread = np.ones(claims)
+    else:
+        counts = np.maximum(np.bincount(owner, minlength=claims), 1)
+        mean = np.bincount(owner, weights=scores, minlength=claims) / counts
+        squares = np.bincount(owner, weights=(scores - mean[owner]) ** 2, minlength=claims)
+        spread = np.sqrt(squares / counts)
+    differs = (high > low)[owner]
+    return np.where(differs, (scores - low[owner]) / np.where(differs, spread[owner], 1), 1.0)
 
 
 @dataclass(frozen=True)

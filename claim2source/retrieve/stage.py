@@ -31,12 +31,28 @@ def candidate_positions(claim: Claim, position_of: dict[str, int]) -> np.ndarray
     return np.array(sorted(set(found)), dtype=np.int64)
 
 
-def top_of(scores: np.ndarray, positions: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
-    """Best `k` of `positions` by `scores`, padded with -1 to length `k`."""
-    best = positions[np.argsort(-scores, kind="stable")[:k]]
-    ordered = np.sort(scores)[::-1][:k]
+def tie_order(source_ids: Sequence[str]) -> np.ndarray:
+    """Place of every source when equal scores are ordered as a `Run` does: id, descending."""
+    order = np.argsort(np.array(source_ids, dtype=object), kind="stable")[::-1]
+    place = np.empty(len(source_ids), dtype=np.int64)
+    place[order] = np.arange(len(source_ids))
+    return place
+
+
+def top_of(
+    scores: np.ndarray, positions: np.ndarray, k: int, order: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Best `k` of `positions` by `scores`, equal ones by `order`, padded with -1 to length `k`.
+
+    The order decides which of equal sources are cut off, so that a deeper search only adds.
+    """
+    if 0 < k < len(scores):
+        least = np.partition(scores, len(scores) - k)[len(scores) - k]
+        kept = np.flatnonzero(scores >= least)
+        scores, positions = scores[kept], positions[kept]
+    best = np.lexsort((order[positions], -scores))[:k]
     pad = k - len(best)
     return (
-        np.concatenate([best, np.full(pad, -1, dtype=np.int64)]),
-        np.concatenate([ordered, np.zeros(pad)]).astype(np.float32),
+        np.concatenate([positions[best], np.full(pad, -1, dtype=np.int64)]),
+        np.concatenate([scores[best], np.zeros(pad, dtype=np.float32)]).astype(np.float32),
     )

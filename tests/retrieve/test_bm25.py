@@ -1,0 +1,430 @@
+"""BM25 against rank_bm25, against a slow formula, and against plain bm25s."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Sequence
+
+import bm25s
+import numpy as np
+import pytest
+import Stemmer
+from bm25s import stopwords
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rank_bm25 import BM25Okapi
+
+from claim2source.datasets import load
+from claim2source.errors import ConfigError
+from claim2source.evaluation.retrieval import evaluate_result
+from claim2source.records import Claim, Source
+from claim2source.retrieve import BM25Config, BM25Index, BM25Retriever
+from claim2source.retrieve.bm25 import NO_TERM
+from claim2source.retrieve.postings import Counts
+from tests.shared_data import shared
+
+OKAPI = BM25Config(analysis="whitespace", k1=1.5, b=0.75)
+
+
+def sources_of(*texts: str) -> list[Source]:
+    return [Source(f"s{i:03d}", abstract=text) for i, text in enumerate(texts)]
+
+
+def ranked(
+    texts: Sequence[Source], claim: str | Claim, k: int = 100, **settings: object
+) -> dict[str, float]:
+    record = Claim("c", claim) if isinstance(claim, str) else claim
+    return BM25Index(texts, BM25Config(**settings)).search([record], k).scored(record.id)  # type: ignore[arg-type]
+
+
+def okapi_of(texts: Sequence[str], claim: str, **settings: float) -> np.ndarray:
+    return BM25Okapi([text.split() for text in texts], **settings).get_scores(claim.split())
+
+
+def assert_okapi(texts: Sequence[str], claim: str, k1: float = 1.5, b: float = 0.75) -> None:
+    """Every source with a term in common, and no other, with rank_bm25's score."""
+    expected = okapi_of(texts, claim, k1=k1, b=b)
+    found = ranked(sources_of(*texts), claim, analysis="whitespace", k1=k1, b=b)
+    words = set(claim.split())
+    common = {f"s{i:03d}" for i, text in enumerate(texts) if words & set(text.split())}
+    assert set(found) == common
+    for source, score in found.items():
+        assert score == pytest.approx(expected[int(source[1:])], rel=2e-5, abs=2e-6)
+
+
+# --- the papers' whitespace variant -------------------------------------------------------
+
+TEXTS = (
+    "the virus spreads in the air the air",
+    "the Virus spreads slowly",
+    "the vaccine works and works and works",
+    "the trial of masks",
+    "air quality, the city",
+    "",
+    "sleep and the brain",
+)
+
+
+@pytest.mark.parametrize(
+    "claim",
+    [
+        "virus air",
+        "Virus",
+        "the",  # in 6 of 7: its idf is below 0 and is lifted to a quarter of the mean
+        "the virus the air air air",  # repeated terms count each time
+        "virus unheard of",
+        "city quality,",
+        "works masks sleep",
+    ],
+)
+def test_the_whitespace_variant_is_okapi(claim: str) -> None:
+    assert_okapi(TEXTS, claim)
+    assert_okapi(TEXTS, claim, k1=0.9, b=0.3)
+
+
+def test_the_floor_is_felt() -> None:
+    """The case above would prove nothing if the floor did not matter."""
+    assert okapi_of(TEXTS, "the")[0] > 0
+    bare = okapi_of(TEXTS, "the", epsilon=0.0)
+    assert bare[0] == 0
+
+
+def test_a_mean_idf_below_zero_gives_okapis_negative_scores() -> None:
+    texts = ("a b", "a b c", "a b", "a b d")
+    assert okapi_of(texts, "a c")[0] < 0
+    assert_okapi(texts, "a c")
+    assert_okapi(("a b",), "a")
+
+
+def test_a_term_in_exactly_half_weighs_nothing_but_is_found() -> None:
+    texts = ("a x", "a y", "b z", "b w")
+    assert okapi_of(texts, "a").tolist() == [0, 0, 0, 0]
+    assert set(ranked(sources_of(*texts), "a", analysis="whitespace")) == {"s000", "s001"}
+
+
+def test_case_and_punctuation_stay() -> None:
+    found = ranked(sources_of("Virus", "virus", "virus,", "other"), "virus", analysis="whitespace")
+    assert list(found) == ["s001"]
+
+
+words = st.sampled_from("a b c d e f G".split())
+documents = st.lists(st.lists(words, max_size=9).map(" ".join), min_size=1, max_size=9)
+
+
+@settings(max_examples=60, deadline=None)
+@given(documents, st.lists(words, min_size=1, max_size=6).map(" ".join))
+def test_okapi_on_any_texts(texts: list[str], claim: str) -> None:
+    if any(text.split() for text in texts):
+        assert_okapi(texts, claim)
+
+
+def test_okapi_on_real_texts() -> None:
+    data = load(shared("ct25"), "dev")
+    sources, claims = data.sources[:400], data.claims[:25]
+    texts = [f"{s.title} {s.abstract}" for s in sources]
+    oracle = BM25Okapi([text.split() for text in texts])
+    run = BM25Index(sources, OKAPI).search(claims, len(sources))
+    place = {source.id: i for i, source in enumerate(sources)}
+    for claim in claims:
+        expected = oracle.get_scores(claim.text.split())
+        found = run.scored(claim.id)
+        assert {s.id for s in sources if expected[place[s.id]] > 0} == set(found)
+        got = np.array(list(found.values()))
+        np.testing.assert_allclose(got, [expected[place[s]] for s in found], rtol=3e-5)
+
+
+# --- terms: stop words, stemmer -----------------------------------------------------------
+
+
+def analysed(text: str, stop: set[str], language: str = "english") -> list[str]:
+    stem = Stemmer.Stemmer(language).stemWord
+    return [stem(w) for w in re.findall(r"\b\w\w+\b", text.lower()) if w not in stop]
+
+
+def slow_bm25(texts: list[list[str]], claim: list[str], k1: float, b: float) -> list[float]:
+    """Lucene's BM25, a document and a term at a time."""
+    mean = sum(map(len, texts)) / len(texts)
+    scores = []
+    for text in texts:
+        counts, total = Counter(text), 0.0
+        for term in claim:
+            held = sum(term in other for other in texts)
+            idf = math.log(1 + (len(texts) - held + 0.5) / (held + 0.5))
+            norm = k1 * (1 - b + b * len(text) / mean)
+            total += idf * counts[term] / (counts[term] + norm) if counts[term] else 0.0
+        scores.append(total)
+    return scores
+
+
+ENGLISH = set(stopwords.STOPWORDS_EN)
+PAPERS = [
+    Source("p1", "Masks reduce infections", "Wearing masks and distancing were studied in adults."),
+    Source("p2", "Vaccination", "The vaccine and the vaccinated: infections, vaccines, 95% effect"),
+    Source("p3", "A study of sleep", "Sleeping adults slept; studies of sleep in adults studied"),
+    Source("p4", "", "Adults wearing glasses, infected less"),
+    Source("p5", "Mask mandates"),
+    Source("p6"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("k1", "b"), [(1.2, 0.75), (0.0, 0.75), (2.0, 0.0), (0.7, 1.0)])
+@pytest.mark.parametrize("weight", [1, 3])
+def test_the_terms_variant_is_the_formula(k1: float, b: float, weight: int) -> None:
+    texts = [analysed(" ".join([p.title] * weight + [p.abstract]), ENGLISH) for p in PAPERS]
+    for text in ["wow masks! a study: masked adults were infected", "the vaccine, vaccines sleep"]:
+        expected = slow_bm25(texts, analysed(text, ENGLISH), k1, b)
+        found = ranked(PAPERS, text, k1=k1, b=b, title_weight=weight)
+        assert set(found) == {p.id for p, s in zip(PAPERS, expected, strict=True) if s > 0}
+        for paper, score in zip(PAPERS, expected, strict=True):
+            assert found.get(paper.id, 0.0) == pytest.approx(score, rel=1e-5)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.lists(
+        st.lists(st.sampled_from("ab cd ef gh ij kl".split()), max_size=8), min_size=1, max_size=25
+    ),
+    st.lists(st.sampled_from("ab cd ef gh ij kl mn".split()), min_size=1, max_size=5),
+)
+def test_scores_are_plain_bm25s(texts: list[list[str]], claim: list[str]) -> None:
+    """Our index is built and summed by whole arrays; bm25s's own must come out."""
+    if not any(texts) or not any(term in text for term in claim for text in texts):
+        return
+    plain = bm25s.BM25(k1=1.2, b=0.75, method="lucene")
+    plain.index(texts, show_progress=False)
+    expected = plain.get_scores([term for term in claim if term in plain.vocab_dict])
+    found = ranked(sources_of(*map(" ".join, texts)), " ".join(claim))
+    for i, score in enumerate(expected):
+        assert found.get(f"s{i:03d}", 0.0) == pytest.approx(float(score), rel=1e-5)
+
+
+def test_common_and_rare_terms_are_summed_alike() -> None:
+    """Terms in more than an eighth of the documents take another path."""
+    texts = [f"common rare{i} half{i % 2} few{i % 9}" for i in range(40)]
+    claim = "common half1 few3 rare3 few3"
+    expected = slow_bm25([t.split() for t in texts], claim.split(), 1.2, 0.75)
+    found = ranked(sources_of(*texts), claim, k=40)
+    assert len(found) == 40
+    for i, score in enumerate(expected):
+        assert found[f"s{i:03d}"] == pytest.approx(score, rel=1e-5)
+
+
+def test_english_stop_words_are_dropped_on_both_sides() -> None:
+    sources = sources_of("the and of with", "the masks", "vaccine")
+    assert ranked(sources, "the and with") == {}
+    assert list(ranked(sources, "the masks")) == ["s001"]
+
+
+def test_german_stop_words_are_dropped_for_german_claims_only() -> None:
+    assert "nicht" in stopwords.STOPWORDS_GERMAN
+    sources = sources_of("nicht nicht nicht", "Masken", "other words")
+    german = Claim("c", "Masken helfen nicht", "de")
+    assert list(ranked(sources, german)) == ["s001"]
+    english = Claim("c", "Masken helfen nicht", "en")
+    assert set(ranked(sources, english)) == {"s000", "s001"}
+
+
+def test_english_stop_words_are_dropped_for_german_claims_too() -> None:
+    """The sources are English: a German claim's `the` is in none of them, `was` is German too."""
+    sources = [*sources_of("masks matter"), Source("t", abstract="the the the")]
+    assert list(ranked(sources, Claim("c", "the masks", "de"))) == ["s000"]
+
+
+def test_a_language_without_a_list_falls_back_to_the_sources() -> None:
+    sources = sources_of("the masks", "vacunas")
+    assert list(ranked(sources, Claim("c", "the vacunas", "es"))) == ["s001"]
+
+
+def test_a_bilingual_claim_drops_the_stop_words_of_both() -> None:
+    sources = sources_of("nicht masks", "nicht", "masks")
+    claim = Claim("c", "nicht", "de", translation="the masks")
+    assert list(ranked(sources, claim, claims="bilingual")) == ["s002", "s000"]
+    assert list(ranked(sources, claim, claims="translated")) == ["s002", "s000"]
+    assert ranked(sources, claim, claims="original") == {}
+
+
+def test_claims_of_several_languages_keep_their_rows() -> None:
+    sources = sources_of("masks", "Masken", "vaccine")
+    claims = [
+        Claim("a", "masks"),
+        Claim("b", "die Masken", "de"),
+        Claim("c", "vaccine"),
+        Claim("d", "Masken", "de"),
+    ]
+    run = BM25Index(sources).search(claims, 1)
+    assert [run.sources(c.id) for c in claims] == [["s000"], ["s001"], ["s002"], ["s001"]]
+
+
+def test_the_stemmer_is_of_the_sources_language() -> None:
+    sources = sources_of("Häuser bauen", "other")
+    assert list(ranked(sources, Claim("c", "Haus gebaut Häuser", "de"), language="de")) == ["s000"]
+    assert list(ranked(sources_of("vaccines", "x y z"), "vaccine")) == ["s000"]
+
+
+def test_metadata_is_indexed_only_on_demand() -> None:
+    sources = [
+        Source("a", "Masks", "text", ("Jane Doe", "& Tongji Hospital"), "Lancet"),
+        Source("b", "Other"),
+    ]
+    assert ranked(sources, "lancet") == {}
+    assert ranked(sources, "doe") == {}
+    assert list(ranked(sources, "lancet", metadata=True)) == ["a"]
+    assert list(ranked(sources, "doe", metadata=True)) == ["a"]
+    assert ranked(sources, "tongji", metadata=True) == {}
+
+
+def test_the_title_counts_title_weight_times() -> None:
+    sources = [
+        Source("title", "masks", "aa bb cc dd"),
+        Source("body", "aa", "masks masks bb cc"),
+        Source("z", "zz", "yy"),
+    ]
+    assert next(iter(ranked(sources, "masks", title_weight=1))) == "body"
+    assert next(iter(ranked(sources, "masks", title_weight=4))) == "title"
+
+
+# --- pools, depth, ties -------------------------------------------------------------------
+
+
+def test_candidates_bound_the_choice() -> None:
+    sources = sources_of(
+        "masks masks", "masks and more words", "nothing", "masks in other long words here"
+    )
+    free, bound = (
+        Claim("f", "masks"),
+        Claim("b", "masks", candidates=("s003", "s002", "s001", "gone")),
+    )
+    nobody = Claim("n", "masks", candidates=())
+    run = BM25Index(sources).search([free, bound, nobody], 2)
+    whole = BM25Index(sources).search([free], 9).scored("f")
+    assert run.sources("f") == list(whole)[:2]
+    assert run.scored("b") == {s: whole[s] for s in ("s001", "s003")}
+    assert run.sources("n") == []
+    assert run.pool == {"b": frozenset({"s003", "s002", "s001", "gone"}), "n": frozenset()}
+
+
+def test_no_pool_where_no_claim_has_candidates() -> None:
+    assert BM25Index(sources_of("masks")).search([Claim("c", "masks")], 1).pool is None
+
+
+def test_k_beyond_the_pool_gives_all_that_match() -> None:
+    assert len(ranked(sources_of("masks", "masks and more", "x y"), "masks", k=10**9)) == 2
+
+
+def test_k_is_exact() -> None:
+    sources = sources_of(*(f"masks {'word ' * i}" for i in range(9)))
+    assert list(ranked(sources, "masks", k=3)) == ["s000", "s001", "s002"]
+    assert ranked(sources, "masks", k=0) == {}
+
+
+@pytest.mark.parametrize("k", range(1, 13))
+def test_of_equal_scores_the_ids_decide_even_at_the_cut(k: int) -> None:
+    """As in a Run: score, then id, both descending; so a deeper search only adds."""
+    sources = [
+        Source(f"{i:02d}", abstract="masks same") for i in (3, 11, 0, 7, 5, 9, 1, 10, 2, 8, 6, 4)
+    ]
+    sources.append(Source("zz", abstract="none"))
+    expected = [f"{i:02d}" for i in range(11, -1, -1)][:k]
+    bound = Claim("b", "masks", candidates=tuple(s.id for s in sources))
+    run = BM25Index(sources).search([Claim("c", "masks"), bound], k)
+    assert run.sources("c") == expected
+    assert run.sources("b") == expected
+
+
+def test_the_order_of_the_sources_changes_nothing() -> None:
+    rng = np.random.default_rng(0)
+    sources = sources_of(*(" ".join(rng.choice(list("abcdef"), 3)) for _ in range(30)))
+    shuffled = [sources[i] for i in rng.permutation(30)]
+    claims = [Claim("c", "a b"), Claim("d", "c c e")]
+    for k in (1, 4, 11):
+        one, other = (BM25Index(s, OKAPI).search(claims, k) for s in (sources, shuffled))
+        assert list(one) == list(other)
+
+
+def test_duplicated_ids_are_refused() -> None:
+    with pytest.raises(ValueError, match="source id repeats"):
+        BM25Index([Source("a", "x"), Source("a", "y")])
+    with pytest.raises(ValueError, match="claim id repeats"):
+        BM25Index([Source("a", "masks")]).search([Claim("c", "masks")] * 2, 1)
+
+
+def test_duplicated_texts_are_one_score() -> None:
+    found = ranked(sources_of("masks work", "masks work", "x y"), "masks")
+    assert list(found) == ["s001", "s000"]
+    assert len(set(found.values())) == 1
+
+
+@pytest.mark.parametrize("analysis", ["terms", "whitespace"])
+def test_nothing_to_index(analysis: str) -> None:
+    claims = [Claim("c", "masks")]
+    for sources in ([], sources_of("", " ")):
+        run = BM25Index(sources, BM25Config(analysis=analysis)).search(claims, 5)  # type: ignore[arg-type]
+        assert run.claim_ids == ("c",)
+        assert len(run) == 0
+    assert BM25Index(sources_of("masks")).search([], 5).claim_ids == ()
+
+
+def test_claims_without_a_known_term_are_counted_failures() -> None:
+    claims = [
+        Claim("ok", "masks"),
+        Claim("unknown", "zzz"),
+        Claim("stop", "the"),
+        Claim("empty", ""),
+    ]
+    result = BM25Retriever().retrieve(claims, sources_of("masks", "other"), 5)
+    assert result.run.claim_ids == ("ok", "unknown", "stop", "empty")
+    assert result.failure_counts() == {NO_TERM: 3}
+    assert [f.claim_id for f in result.failures] == ["unknown", "stop", "empty"]
+    assert result.run.rows("unknown") == slice(1, 1)
+    assert result.cost.items == 4
+    assert result.cost.seconds > 0
+    assert result.cost.peak_memory > 0
+
+
+# --- reuse --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("analysis", ["terms", "whitespace"])
+def test_reweighted_is_the_index_built_anew(analysis: str) -> None:
+    claims = [Claim("a", "masks adults the vaccine"), Claim("b", "sleep sleep")]
+    config = BM25Config(analysis=analysis, k1=1.2, b=0.75, title_weight=2)  # type: ignore[arg-type]
+    index = BM25Index(PAPERS, config)
+    terms = index.terms(claims)
+    before = list(index.search(claims, 9))
+    other = index.reweighted(0.4, 0.2)
+    fresh = BM25Index(PAPERS, BM25Config(analysis=analysis, k1=0.4, b=0.2, title_weight=2))  # type: ignore[arg-type]
+    assert list(other.search(claims, 9, terms)) == list(fresh.search(claims, 9))
+    assert other.config == fresh.config
+    assert list(index.search(claims, 9)) == before
+    assert before != list(fresh.search(claims, 9))
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.lists(st.integers(0, 5), max_size=7), max_size=6))
+def test_counts_are_those_of_a_counter(texts: list[list[int]]) -> None:
+    counts = Counts.of(texts, 6)
+    for term in range(6):
+        rows = slice(counts.indptr[term], counts.indptr[term + 1])
+        found = list(
+            zip(counts.documents[rows].tolist(), counts.frequencies[rows].tolist(), strict=True)
+        )
+        assert found == [(i, text.count(term)) for i, text in enumerate(texts) if term in text]
+    assert counts.lengths.tolist() == [len(text) for text in texts]
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"), [("k1", -0.1), ("b", 1.1), ("b", -0.1), ("title_weight", 0)]
+)
+def test_settings_that_cannot_be(setting: str, value: float) -> None:
+    with pytest.raises(ConfigError, match=rf"bm25\.{setting}"):
+        BM25Config(**{setting: value})  # type: ignore[arg-type]
+
+
+def test_the_known_score_on_real_data() -> None:
+    data = load(shared("ct25"), "dev")
+    result = BM25Retriever(BM25Config()).retrieve(data.claims, data.sources, 5)
+    assert evaluate_result(result, data, ["mrr@5"]).macro["mrr@5"] == pytest.approx(
+        0.6207, abs=5e-5
+    )

@@ -1,0 +1,199 @@
+"""Dense retrieval against a brute-force ranking, and the stage with a real model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from claim2source.datasets import load
+from claim2source.encode import ModelConfig, Resolved, resolve
+from claim2source.evaluation.retrieval import evaluate_dense
+from claim2source.records import Claim, Source
+from claim2source.retrieve import DenseIndex, DenseRetriever, dense
+from claim2source.run import Cost
+from claim2source.store import Store
+from claim2source.text import Rendering
+from tests.shared_data import shared
+
+
+@dataclass
+class Table:
+    """An encoder that looks vectors up, and notes what it was asked."""
+
+    vectors: dict[str, list[float]]
+    asked: list[tuple[str, list[str]]] = field(default_factory=list)
+
+    def encode(self, texts: list[str], side: str, **_: Any) -> tuple[np.ndarray, Cost]:
+        self.asked.append((side, list(texts)))
+        found = np.array([self.vectors[t] for t in texts], dtype=np.float32)
+        return found, Cost(1.0, len(texts), 0, 10 * len(texts))
+
+
+def brute(ids: list[str], vectors: np.ndarray, claim: np.ndarray, k: int) -> list[str]:
+    """Score descending, then id descending."""
+    scores = vectors.astype(np.float32) @ claim.astype(np.float32)
+    order = sorted(range(len(ids)), key=lambda i: ids[i], reverse=True)
+    return [ids[i] for i in sorted(order, key=lambda i: -scores[i])][:k]
+
+
+def claims_of(n: int) -> list[Claim]:
+    return [Claim(f"c{i}", "text") for i in range(n)]
+
+
+@pytest.mark.parametrize("k", [1, 7, 50, 120, 5000])
+@pytest.mark.parametrize("n", [1, 60])  # FAISS takes another path from 20 queries on
+def test_the_search_is_exact(k: int, n: int) -> None:
+    rng = np.random.default_rng(0)
+    ids = [f"s{i}" for i in rng.permutation(200)]
+    sources, claims = rng.integers(-9, 9, (200, 40)), rng.integers(-9, 9, (n, 40))
+    run = DenseIndex(ids, sources).search(claims_of(n), claims, k)
+    for i in range(n):
+        assert run.sources(f"c{i}") == brute(ids, sources, claims[i], k)
+        found = run.scored(f"c{i}")
+        expected = {ids[j]: float(sources[j] @ claims[i]) for j in range(200)}
+        assert found == {source: expected[source] for source in found}
+
+
+@pytest.mark.parametrize("k", [1, 2, 5, 11, 149, 150])
+@pytest.mark.parametrize("n", [1, 40])
+def test_of_equal_scores_the_ids_decide_even_at_the_cut(k: int, n: int) -> None:
+    rng = np.random.default_rng(1)
+    ids = [f"{i:03d}" for i in rng.permutation(150)]
+    vectors = np.repeat(np.eye(3, 8), 50, axis=0)  # three texts, each 50 times
+    claims = np.tile([3.0, 2.0, 1.0, 0, 0, 0, 0, 0], (n, 1))
+    bound = [Claim(f"c{i}", "t", candidates=tuple(ids)) for i in range(n)]
+    index = DenseIndex(ids, vectors)
+    expected = brute(ids, vectors, claims[0], k)
+    for asked in (claims_of(n), bound):
+        run = index.search(asked, claims, k)
+        assert all(run.sources(claim.id) == expected for claim in asked)
+
+
+def test_a_deeper_search_only_adds() -> None:
+    rng = np.random.default_rng(2)
+    ids = [f"s{i:02d}" for i in range(60)]
+    sources, claims = rng.integers(0, 3, (60, 3)), rng.integers(0, 3, (30, 3))
+    index = DenseIndex(ids, sources)
+    deep = index.search(claims_of(30), claims, 60)
+    for k in (1, 5, 20, 59):
+        shallow = index.search(claims_of(30), claims, k)
+        assert list(shallow) == list(deep.top(k))
+
+
+def test_candidates_bound_the_choice() -> None:
+    vectors = np.array([[3.0], [2.0], [1.0], [0.0], [-1.0]])
+    index = DenseIndex(list("abcde"), vectors)
+    claims = [
+        Claim("free", "t"),
+        Claim("bound", "t", candidates=("e", "d", "b", "gone", "b")),
+        Claim("nobody", "t", candidates=()),
+        Claim("other", "t"),
+    ]
+    run = index.search(claims, np.array([[1.0], [1.0], [1.0], [-1.0]]), 3)
+    assert run.sources("free") == ["a", "b", "c"]
+    assert run.scored("bound") == {"b": 2.0, "d": 0.0, "e": -1.0}
+    assert run.sources("nobody") == []
+    assert run.sources("other") == ["e", "d", "c"]
+    assert run.pool == {"bound": frozenset(claims[1].candidates or ()), "nobody": frozenset()}
+
+
+def test_k_beyond_the_pool_and_k_of_nothing() -> None:
+    index = DenseIndex(["a", "b"], np.array([[1.0], [2.0]]))
+    assert index.search(claims_of(1), np.ones((1, 1)), 10**9).sources("c0") == ["b", "a"]
+    assert len(index.search(claims_of(1), np.ones((1, 1)), 0)) == 0
+    assert index.search([], np.ones((0, 1)), 5).claim_ids == ()
+    empty = DenseIndex([], np.ones((0, 3))).search(claims_of(2), np.ones((2, 3)), 5)
+    assert empty.claim_ids == ("c0", "c1")
+    assert len(empty) == 0
+
+
+def test_scores_of_zero_and_below_are_kept() -> None:
+    run = DenseIndex(["a", "b"], np.array([[0.0], [-1.0]])).search(claims_of(1), np.ones((1, 1)), 2)
+    assert run.scored("c0") == {"a": 0.0, "b": -1.0}
+
+
+@pytest.mark.parametrize("claims", [1, 2, 4])
+def test_lengths_that_differ_are_refused(claims: int) -> None:
+    """One vector for several claims would be spread over all of them."""
+    with pytest.raises(ValueError, match="2 sources for 1 vectors"):
+        DenseIndex(["a", "b"], np.ones((1, 3)))
+    index = DenseIndex(["a"], np.ones((1, 3)))
+    with pytest.raises(ValueError, match=f"3 claims for {claims} vectors"):
+        index.search(claims_of(3), np.ones((claims, 3)), 1)
+
+
+def test_chunks_change_nothing_and_bound_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(3)
+    ids = [f"s{i}" for i in range(30)]
+    sources, claims = rng.integers(-5, 5, (30, 8)), rng.integers(-5, 5, (23, 8))
+    asked = [
+        Claim(c.id, c.text, candidates=("s1", "s2") if i in (4, 11) else None)
+        for i, c in enumerate(claims_of(23))
+    ]
+    index = DenseIndex(ids, sources)
+    whole = list(index.search(asked, claims, 6))
+    sizes: list[int] = []
+    search = index._index.search
+
+    def noted(vectors: np.ndarray, k: int) -> Any:
+        sizes.append(len(vectors))
+        return search(vectors, k)
+
+    monkeypatch.setattr(dense, "CHUNK", 5)
+    monkeypatch.setattr(index._index, "search", noted)
+    assert list(index.search(asked, claims, 6)) == whole
+    assert max(sizes) == 5
+
+
+# --- the stage ----------------------------------------------------------------------------
+
+
+def test_the_stage_renders_both_sides_and_sums_the_cost() -> None:
+    encoder = Table(
+        {"T. A": [1.0, 0.0], "U": [0.0, 1.0], "hallo\nhello": [0.2, 0.9], "hi": [1.0, 0.1]}
+    )
+    rendering = Rendering(claims="bilingual", sources="title_abstract")
+    claims = [Claim("x", "hallo", "de", "hello"), Claim("y", "hi", candidates=("u",))]
+    sources = [Source("t", "T", "A"), Source("u", "U")]
+    result = DenseRetriever(encoder, rendering).retrieve(claims, sources, 5)  # type: ignore[arg-type]
+    assert result.run.sources("x") == ["u", "t"]
+    assert result.run.sources("y") == ["u"]
+    assert sorted(encoder.asked) == [("claim", ["hallo\nhello", "hi"]), ("source", ["T. A", "U"])]
+    assert result.cost.tokens == 40
+    assert result.cost.items == 2
+    assert result.failures == ()
+
+
+@pytest.fixture(scope="module")
+def model() -> Iterator[Resolved]:
+    yield resolve(ModelConfig(max_length=256), "cpu")
+
+
+def test_a_real_model_finds_the_paper(model: Resolved) -> None:
+    sources = [
+        Source("masks", "Face masks against respiratory viruses", "A randomised trial of masks."),
+        Source("sleep", "Sleep and memory", "We studied how sleep improves recall."),
+        Source("coffee", "Coffee and the heart", "Caffeine intake and heart rhythm."),
+    ]
+    claims = [
+        Claim("a", "so wearing something over your mouth does stop colds?!"),
+        Claim("b", "my espresso habit is fine for my heart, scientists say"),
+        Claim("c", "nap more, remember more"),
+    ]
+    result = DenseRetriever(model.encoder).retrieve(claims, sources, 2)
+    assert [result.run.sources(c.id, 1)[0] for c in claims] == ["masks", "coffee", "sleep"]
+    assert result.cost.tokens > 30
+
+
+@pytest.mark.slow
+def test_the_known_score_on_real_data(model: Resolved, tmp_path: Path) -> None:
+    data = load(shared("ct25"), "dev")
+    rendering = Rendering(sources="title_abstract")
+    found = evaluate_dense(model.encoder, data, rendering, store=Store(tmp_path))
+    assert found.macro["mrr@5"] == pytest.approx(0.5376, abs=2e-3)
+    assert found.macro["recall@100"] == pytest.approx(0.9026, abs=5e-3)
