@@ -21,6 +21,8 @@ from claim2source.text import Rendering
 Origin = Literal["bm25", "dense", "both", "random"]
 # Claims mined at a time: what is held in memory does not grow with their number.
 CHUNK = 1024
+# Random sources drawn for a claim before the rest of the pool is put in order.
+FIRST_DRAWN = 64
 
 
 @dataclass(frozen=True)
@@ -158,9 +160,7 @@ class Miner:
         allowed = frozenset(ids) if config.pool == "all" else dataset.golds
         drawable = np.array(sorted(position[s] for s in allowed), dtype=np.int64)
         golds = golds_by_text(dataset.claims)
-        bar = tqdm(
-            total=len(dataset.claims), desc="mining", disable=not self.progress, leave=False
-        )
+        bar = tqdm(total=len(dataset.claims), desc="mining", disable=not self.progress, leave=False)
         with bar:
             for start in range(0, len(dataset.claims), CHUNK):
                 chunk = dataset.claims[start : start + CHUNK]
@@ -184,6 +184,8 @@ class Miner:
     def _fused(self, dense: Run, sparse: Run | None) -> Run:
         if sparse is None:
             return dense
+        if self.config.alpha == 1:
+            return sparse
         depth = self.config.last_rank
         return fuse(sparse, dense, FusionConfig("linear", self.config.alpha, depth=depth))
 
@@ -191,9 +193,7 @@ class Miner:
 class _Similarity:
     """Dense scores of one claim against any source."""
 
-    def __init__(
-        self, vectors: np.ndarray, claim: np.ndarray, position: Mapping[str, int]
-    ) -> None:
+    def __init__(self, vectors: np.ndarray, claim: np.ndarray, position: Mapping[str, int]) -> None:
         self._vectors, self._claim, self._position = vectors, claim, position
 
     def __call__(self, source: str) -> float:
@@ -222,8 +222,9 @@ class _Picker:
         """Most that a negative may score."""
         limit = np.inf
         if self.config.max_share is not None:
-            # With abs() the limit stays below a gold whose score is negative.
-            limit = gold_score - (1 - self.config.max_share) * abs(gold_score)
+            # A share of a negative score would lie above it: there the limit goes as far below.
+            share = self.config.max_share
+            limit = gold_score * (share if gold_score >= 0 else 2 - share)
         if self.config.margin is not None:
             limit = min(limit, gold_score - self.config.margin)
         return float(limit)
@@ -256,20 +257,24 @@ class _Picker:
     def random(self, drawable: np.ndarray, ids: Sequence[str]) -> None:
         """Draw from the pool, seeded by the claim so that no other claim changes the draw."""
         wanted = self.config.random
-        if wanted and len(drawable):
-            number = int.from_bytes(hashlib.sha256(self.claim.id.encode()).digest()[:8], "big")
-            draw = np.random.default_rng([self.config.seed, number])
-            taken = {negative.source for negative in self.negatives} | self.golds
-            # A whole permutation of a huge pool is waste: a sample this size nearly always does.
-            size = min(len(drawable), 16 * (wanted + len(taken)))
-            for position in draw.choice(drawable, size=size, replace=False):
-                source = ids[position]
+        taken = {negative.source for negative in self.negatives} | self.golds
+        for position in self._drawn(drawable) if wanted else ():
+            source = ids[position]
+            if source not in taken and (score := self.similarity(source)) <= self._limit:
+                self.negatives.append(Negative(source, score, "random"))
+                wanted -= 1
                 if wanted == 0:
                     break
-                score = self.similarity(source)
-                if source not in taken and score <= self._limit:
-                    self.negatives.append(Negative(source, score, "random"))
-                    wanted -= 1
         self.counts.random += self.config.random - wanted
         self.counts.missing_random += wanted
         self.short |= wanted > 0
+
+    def _drawn(self, drawable: np.ndarray) -> Iterator[int]:
+        """The whole pool in random order; a claim's order is its own."""
+        number = int.from_bytes(hashlib.sha256(self.claim.id.encode()).digest()[:8], "big")
+        draw = np.random.default_rng([self.config.seed, number])
+        # A permutation of a huge pool is dear, and a few sources nearly always do.
+        first = draw.choice(drawable, size=min(len(drawable), FIRST_DRAWN), replace=False)
+        yield from first.tolist()
+        rest = np.setdiff1d(drawable, first, assume_unique=True)
+        yield from draw.permutation(rest).tolist()

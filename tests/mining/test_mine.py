@@ -1,0 +1,476 @@
+"""What is mined, what never is, and what is said of the rest."""
+
+from __future__ import annotations
+
+import tracemalloc
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from claim2source.datasets import carve_val
+from claim2source.encode import Encoder
+from claim2source.errors import ConfigError
+from claim2source.mining import MinedRow, Miner, MiningConfig, mine
+from claim2source.mining.mine import golds_by_text
+from claim2source.records import Claim, Dataset, Qrels, Source
+from claim2source.retrieve import BM25Config, BM25Index, DenseIndex, FusionConfig, fuse
+from claim2source.run import Cost
+from claim2source.text import Rendering
+
+PLAIN = Rendering(sources="title_abstract")
+# Dense only, no limits: what a test does not speak of does not disturb it.
+FREE = MiningConfig(alpha=0.0, max_share=None)
+
+
+@dataclass
+class Table:
+    """An encoder that looks vectors up by text."""
+
+    vectors: Mapping[str, list[float]]
+
+    def encode(self, texts: list[str], side: str, **_: Any) -> tuple[np.ndarray, Cost]:
+        found = [self.vectors[text] for text in texts]
+        return np.array(found, dtype=np.float32).reshape(len(texts), -1), Cost()
+
+
+def data_of(claims: list[Claim], sources: list[Source]) -> Dataset:
+    return Dataset(tuple(claims), tuple(sources), Qrels(), "train")
+
+
+def scored(scores: Mapping[str, float], *claims: Claim) -> tuple[Dataset, Encoder]:
+    """Sources that score as given for every claim."""
+    sources = [Source(name, title=name) for name in scores]
+    table = {name: [score] for name, score in scores.items()} | {c.text: [1.0] for c in claims}
+    return data_of(list(claims), sources), Table(table)  # type: ignore[return-value]
+
+
+def mined(dataset: Dataset, encoder: Encoder, config: MiningConfig) -> tuple[list[MinedRow], Miner]:
+    miner = Miner(dataset, encoder, PLAIN, config)
+    return list(miner.mine()), miner
+
+
+def names(row: MinedRow, origin: str | None = None) -> list[str]:
+    if origin == "hard":
+        return [n.source for n in row.negatives if n.origin != "random"]
+    return [n.source for n in row.negatives if origin in (None, n.origin)]
+
+
+def ladder(n: int) -> dict[str, float]:
+    """s00 scores highest."""
+    return {f"s{i:02d}": (n - i) / n for i in range(n)}
+
+
+GOLD_LAST = Claim("c", "text", golds=("s19",))
+
+
+# --- the window ---------------------------------------------------------------------------
+
+
+def test_six_hard_and_two_random_by_default() -> None:
+    assert (MiningConfig().hard, MiningConfig().random) == (6, 2)
+    dataset, encoder = scored(ladder(20), GOLD_LAST)
+    (row,), _ = mined(dataset, encoder, FREE)
+    assert (row.claim, row.positive) == ("c", "s19")
+    assert names(row, "dense") == [f"s{i:02d}" for i in range(6)]
+    assert len(names(row, "random")) == 2
+    assert [n.origin for n in row.negatives] == ["dense"] * 6 + ["random"] * 2
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "found"),
+    [(1, 3, [0, 1, 2]), (3, 5, [2, 3, 4]), (5, 5, [4]), (4, 100, [3, 4, 5, 6, 7, 8]), (21, 30, [])],
+)
+def test_the_window_of_ranks_is_exact(first: int, last: int, found: list[int]) -> None:
+    dataset, encoder = scored(ladder(20), GOLD_LAST)
+    config = replace(FREE, random=0, first_rank=first, last_rank=last)
+    (row,), miner = mined(dataset, encoder, config)
+    assert names(row) == [f"s{i:02d}" for i in found]
+    assert miner.counts.missing_hard == 6 - len(found)
+
+
+def test_a_gold_in_the_window_takes_its_rank() -> None:
+    """Ranks are of the whole list: leaving the gold out moves nobody up."""
+    dataset, encoder = scored(ladder(20), Claim("c", "text", golds=("s01",)))
+    (row,), miner = mined(dataset, encoder, replace(FREE, random=0, last_rank=4))
+    assert names(row) == ["s00", "s02", "s03"]
+    assert miner.counts.left_out_gold == 1
+
+
+def test_hard_ones_come_hardest_first_with_their_fused_score() -> None:
+    dataset, encoder = scored(ladder(20), GOLD_LAST)
+    (row,), _ = mined(dataset, encoder, replace(FREE, hard=3))
+    scores = [n.score for n in row.negatives[:3]]
+    assert scores == pytest.approx([1.0, 0.95, 0.9])
+
+
+def test_the_window_is_of_the_weighted_fusion() -> None:
+    words = ["masks", "masks help", "vaccines masks in long words", "sleep", "tea", "gold masks"]
+    sources = [Source(f"s{i}", title=text) for i, text in enumerate(words)]
+    rng = np.random.default_rng(0)
+    vectors = {text: list(rng.normal(size=4)) for text in [*words, "do masks help"]}
+    claim = Claim("c", "do masks help", golds=("s5",))
+    dataset, encoder = data_of([claim], sources), Table(vectors)
+    for alpha in (0.2, 0.5, 0.8):
+        config = MiningConfig(hard=4, random=0, alpha=alpha, max_share=None, last_rank=5)
+        (row,), _ = mined(dataset, encoder, config)  # type: ignore[arg-type]
+        dense = DenseIndex([s.id for s in sources], np.array([vectors[t] for t in words])).search(
+            [claim], np.array([vectors[claim.text]]), 5
+        )
+        sparse = BM25Index(sources).search([claim], 5)
+        expected = fuse(sparse, dense, FusionConfig(alpha=alpha, depth=5)).scored("c")
+        top = {s: x for s, x in list(expected.items())[:5] if s != "s5"}
+        assert {n.source: n.score for n in row.negatives} == dict(list(top.items())[:4])
+        in_dense, in_sparse = set(dense.sources("c")), set(sparse.sources("c"))
+        for n in row.negatives:
+            both = n.source in in_dense and n.source in in_sparse
+            assert n.origin == ("both" if both else "dense" if n.source in in_dense else "bm25")
+
+
+def test_alpha_at_its_ends_asks_one_side_only() -> None:
+    sources = [
+        Source("s0", "masks"),
+        Source("s1", "sleep"),
+        Source("s2", "masks and tea"),
+        Source("g", "x"),
+    ]
+    vectors = {"masks": [0.1], "sleep": [0.9], "masks and tea": [0.2], "x": [0.0], "masks?": [1.0]}
+    dataset, encoder = data_of([Claim("c", "masks?", golds=("g",))], sources), Table(vectors)
+    (row,), _ = mined(dataset, encoder, replace(FREE, hard=3, random=0))  # type: ignore[arg-type]
+    assert [(n.source, n.origin) for n in row.negatives] == [
+        ("s1", "dense"),
+        ("s2", "dense"),
+        ("s0", "dense"),
+    ]
+    sparse = replace(FREE, hard=3, random=0, alpha=1.0)
+    (row,), miner = mined(dataset, encoder, sparse)  # type: ignore[arg-type]
+    assert names(row) == ["s0", "s2"]  # sleep has no term in common: nothing stands in for it
+    assert miner.counts.missing_hard == 1
+
+
+# --- never a gold -------------------------------------------------------------------------
+
+
+def test_no_gold_of_the_claim_is_ever_a_negative() -> None:
+    claim = Claim("c", "text", golds=("s00", "s03", "s09"))
+    dataset, encoder = scored(ladder(12), claim)
+    rows, miner = mined(dataset, encoder, replace(FREE, random=12))
+    assert [row.positive for row in rows] == ["s00", "s03", "s09"]
+    for row in rows:
+        assert not set(names(row)) & set(claim.golds)
+        assert len(names(row)) == len(set(names(row))) == 9  # all there are, none twice
+    assert miner.counts.rows == 3
+
+
+def test_a_twins_gold_is_never_a_negative() -> None:
+    """The same post again, in other capitals and spaces, means another paper."""
+    one = Claim("a", "Wow,  MASKS work\n", golds=("s00",))
+    twin = Claim("b", "wow, masks work", golds=("s01",))
+    other = Claim("x", "wow, masks work!", golds=("s02",))
+    dataset, encoder = scored(ladder(8), one, twin, other)
+    rows, _ = mined(dataset, encoder, replace(FREE, random=8))
+    by_claim = {row.claim: set(names(row)) for row in rows}
+    everything = set(ladder(8))
+    assert by_claim["a"] == by_claim["b"] == everything - {"s00", "s01"}
+    assert by_claim["x"] == everything - {"s02"}
+
+
+def test_golds_by_text() -> None:
+    claims = [
+        Claim("a", "Straße  x", golds=("1",)), Claim("b", " strasse X", golds=("2", "3")),
+        Claim("c", "y", golds=("1",)), Claim("d", "y z"),
+    ]  # fmt: skip
+    assert golds_by_text(claims) == {
+        "a": frozenset("123"), "b": frozenset("123"), "c": frozenset("1"), "d": frozenset(),
+    }  # fmt: skip
+
+
+# --- positive-aware limits ----------------------------------------------------------------
+
+
+def taken(gold: float, others: Mapping[str, float], **limits: float | None) -> set[str]:
+    """The hard and the random negatives that a limit lets through (both must agree)."""
+    dataset, encoder = scored({"gold": gold, **others}, Claim("c", "text", golds=("gold",)))
+    config = MiningConfig(alpha=0.0, hard=9, random=0, **limits)  # type: ignore[arg-type]
+    (hard,), miner = mined(dataset, encoder, config)
+    (random,), _ = mined(dataset, encoder, replace(config, hard=0, random=9))
+    assert set(names(hard)) == set(names(random))
+    assert miner.counts.left_out_close == len(others) - len(names(hard))
+    return set(names(hard))
+
+
+AROUND = {"above": 0.3751, "at": 0.375, "below": 0.3749}
+
+
+def test_max_share_is_exact_at_the_border() -> None:
+    assert taken(0.5, AROUND, max_share=0.75) == {"at", "below"}
+    assert taken(0.5, {"equal": 0.5, "more": 0.5001}, max_share=1.0) == {"equal"}
+
+
+def test_max_share_of_a_gold_below_zero_lies_below_it() -> None:
+    """Three quarters of -0.5 would lie above the gold."""
+    below = {"above": -0.6249, "at": -0.625, "below": -0.6251, "gold's": -0.5}
+    assert taken(-0.5, below, max_share=0.75) == {"at", "below"}
+    assert taken(0.0, {"zero": 0.0, "more": 0.01}, max_share=0.75) == {"zero"}
+
+
+def test_margin_is_exact_at_the_border() -> None:
+    assert taken(0.5, AROUND, max_share=None, margin=0.125) == {"at", "below"}
+    below = {"above": -0.62, "at": -0.625, "below": -0.63}
+    assert taken(-0.5, below, max_share=None, margin=0.125) == {"at", "below"}
+    assert taken(0.5, {"equal": 0.5, "more": 0.51}, max_share=None, margin=0.0) == {"equal"}
+
+
+def test_the_stricter_of_two_limits_holds() -> None:
+    scores = {"a": 0.45, "b": 0.4, "c": 0.3}
+    assert taken(0.5, scores, max_share=0.9, margin=0.15) == {"c"}
+    assert taken(0.5, scores, max_share=0.7, margin=0.01) == {"c"}
+
+
+def test_no_limit_takes_what_scores_above_the_gold() -> None:
+    assert taken(0.1, {"a": 0.9, "b": 0.0}, max_share=None) == {"a", "b"}
+
+
+def test_limits_are_of_the_gold_of_the_row() -> None:
+    claim = Claim("c", "text", golds=("high", "low"))
+    scores = {"high": 1.0, "low": 0.2, "a": 0.8, "b": 0.1}
+    rows, _ = mined(*scored(scores, claim), replace(FREE, random=0, max_share=0.9))
+    assert {row.positive: names(row) for row in rows} == {"high": ["a", "b"], "low": ["b"]}
+
+
+# --- the pool -----------------------------------------------------------------------------
+
+
+def test_the_pool_of_train_golds_holds_no_other_source() -> None:
+    claims = [Claim(f"c{i}", f"text {i}", golds=(f"s{i:02d}",)) for i in range(5)]
+    dataset, encoder = scored(ladder(20), *claims)
+    rows, miner = mined(dataset, encoder, replace(FREE, random=9, pool="train-golds"))
+    golds = {f"s{i:02d}" for i in range(5)}
+    for row in rows:
+        assert set(names(row)) == golds - {row.positive}
+    assert miner.counts.left_out_pool == 5 * 15
+    free, _ = mined(dataset, encoder, replace(FREE, random=20))
+    assert all(len(names(row)) == 19 for row in free)
+
+
+def test_val_and_dev_golds_count_as_unseen() -> None:
+    claims = [Claim(f"c{i}", f"text {i}", golds=(f"s{i:02d}",)) for i in range(12)]
+    whole, encoder = scored(ladder(30), *claims)  # s12 and on: golds of dev, or of nothing
+    train, val = carve_val(whole, 0.25, 13)
+    rows, _ = mined(train, encoder, replace(FREE, random=30, pool="train-golds"))
+    used = {source for row in rows for source in names(row)}
+    assert used == train.golds
+    assert val.golds and not used & val.golds
+    assert not used & {f"s{i:02d}" for i in range(12, 30)}
+
+
+# --- random ones --------------------------------------------------------------------------
+
+
+def draws(dataset: Dataset, encoder: Encoder, **settings: Any) -> dict[str, list[str]]:
+    rows, _ = mined(dataset, encoder, replace(FREE, **settings))
+    return {row.claim: names(row, "random") for row in rows}
+
+
+def test_a_draw_depends_on_its_claim_and_the_seed_alone() -> None:
+    claims = [Claim(f"c{i}", f"text {i}", golds=(f"s{i:02d}",)) for i in range(8)]
+    dataset, encoder = scored(ladder(90), *claims)
+    whole = draws(dataset, encoder)
+    backwards = dataset.with_claims(reversed(dataset.claims))
+    assert draws(backwards, encoder) == whole
+    for claim in claims:
+        assert draws(dataset.with_claims([claim]), encoder)[claim.id] == whole[claim.id]
+    assert draws(dataset, encoder, seed=14) != whole
+    assert len({tuple(drawn) for drawn in whole.values()}) > 4
+
+
+def test_more_random_ones_begin_with_the_same() -> None:
+    claim = Claim("c", "text", golds=("s00",))
+    dataset, encoder = scored(ladder(90), claim)
+    few = draws(dataset, encoder, hard=0, random=3)["c"]
+    many = draws(dataset, encoder, hard=0, random=40)["c"]
+    assert many[:3] == few
+    # The scores of hard negatives do not move the dice either.
+    after_hard = draws(dataset, encoder, hard=6, random=40)["c"]
+    hard = {f"s{i:02d}" for i in range(1, 7)}
+    assert [s for s in many if s not in hard] == after_hard[
+        : len([s for s in many if s not in hard])
+    ]
+
+
+def test_random_ones_come_from_the_whole_pool() -> None:
+    claims = [Claim(f"c{i}", f"text {i}", golds=("s00",)) for i in range(300)]
+    drawn = draws(*scored(ladder(40), *claims), hard=0, random=2)
+    counts = {f"s{i:02d}": 0 for i in range(1, 40)}
+    for sources in drawn.values():
+        assert len(set(sources)) == 2
+        for source in sources:
+            counts[source] += 1
+    assert min(counts.values()) >= 3 and max(counts.values()) <= 40  # 15.4 expected
+
+
+def test_random_ones_are_no_hard_ones_again_and_say_their_dense_score() -> None:
+    dataset, encoder = scored(ladder(10), Claim("c", "text", golds=("s09",)))
+    (row,), _ = mined(dataset, encoder, replace(FREE, hard=4, random=5))
+    assert names(row)[:4] == ["s00", "s01", "s02", "s03"]
+    assert set(names(row, "random")) == {f"s{i:02d}" for i in range(4, 9)}
+    for negative in row.negatives[4:]:
+        assert negative.score == pytest.approx(ladder(10)[negative.source])
+
+
+def test_a_pool_with_few_that_may_be_taken_is_searched_to_its_end() -> None:
+    """Two of 3,000 lie below the limit: a sample would not find them."""
+    scores = {f"s{i:04d}": 0.9 for i in range(3000)} | {"low1": 0.1, "low2": 0.2, "gold": 0.5}
+    dataset, encoder = scored(scores, Claim("c", "text", golds=("gold",)))
+    (row,), miner = mined(dataset, encoder, replace(FREE, hard=0, random=2, max_share=0.9))
+    assert set(names(row)) == {"low1", "low2"}
+    assert miner.counts.short_rows == 0
+
+
+# --- counts -------------------------------------------------------------------------------
+
+
+def test_counts_add_up_and_what_is_missing_is_said() -> None:
+    claims = [
+        Claim("full", "a", golds=("s19",)),
+        Claim("low", "b", golds=("s17",)),
+        Claim("two", "c", golds=("s00", "s18")),
+        Claim("none", "d"),
+    ]
+    dataset, encoder = scored(ladder(20), *claims)
+    config = replace(FREE, hard=6, random=2, last_rank=8, max_share=0.95)
+    rows, miner = mined(dataset, encoder, config)
+    counts = miner.counts
+    assert counts.rows == len(rows) == 4
+    hard, random = (sum(len(names(r, o)) for r in rows) for o in ("hard", "random"))
+    assert (counts.hard, counts.random) == (hard, random)
+    assert counts.hard + counts.missing_hard == 6 * 4
+    assert counts.random + counts.missing_random == 2 * 4
+    # Below s19 (0.05) there is nothing; below s17 (0.15) two sources, too deep for the window;
+    # s00 has all below it; of s18 the gold s00 is left out and only s19 is lower.
+    by_pair = {
+        (r.claim, r.positive): (len(names(r, "hard")), len(names(r, "random"))) for r in rows
+    }
+    assert by_pair == {
+        ("full", "s19"): (0, 0), ("low", "s17"): (0, 2),
+        ("two", "s00"): (6, 2), ("two", "s18"): (0, 1),
+    }  # fmt: skip
+    assert counts.short_rows == 3
+    assert counts.left_out_gold == 2  # s00 in both rows of `two`
+    assert counts.left_out_close == 8 + 8 + 0 + 7
+    assert counts.left_out_pool == 0
+    said = counts.sentences()
+    assert "6 hard and 5 random negatives for 4 pairs" in said[0]
+    assert "2 golds, 0 outside the pool, 23 too close" in said[1]
+    assert "3 pairs could not be filled: 18 hard and 3 random" in said[2]
+
+
+def test_nothing_is_said_to_be_missing_where_nothing_is() -> None:
+    _, miner = mined(*scored(ladder(20), GOLD_LAST), FREE)
+    assert len(miner.counts.sentences()) == 2
+    assert miner.counts.short_rows == 0
+
+
+# --- memory -------------------------------------------------------------------------------
+
+
+def many_claims(n: int) -> tuple[Dataset, Encoder]:
+    claims = [Claim(f"c{i}", f"text {i}", golds=("s00",)) for i in range(n)]
+    return scored(ladder(60), *claims)
+
+
+def test_no_search_is_larger_than_a_chunk_and_chunks_change_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    dataset, encoder = many_claims(50)
+    whole, _ = mined(dataset, encoder, FREE)
+    sizes: list[int] = []
+    search = DenseIndex.search
+
+    def noted(self: DenseIndex, claims: Any, vectors: np.ndarray, k: int) -> Any:
+        sizes.append(len(vectors))
+        return search(self, claims, vectors, k)
+
+    monkeypatch.setattr(DenseIndex, "search", noted)
+    monkeypatch.setattr(mine, "CHUNK", 8)
+    chunked, _ = mined(dataset, encoder, FREE)
+    assert chunked == whole
+    assert max(sizes) == 8 and sum(sizes) == 50
+
+
+def test_memory_does_not_grow_with_the_number_of_claims(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mine, "CHUNK", 50)
+
+    def peak(n: int) -> int:
+        dataset, encoder = many_claims(n)
+        config = replace(FREE, alpha=0.5, hard=1, random=0)
+        tracemalloc.start()
+        for _ in Miner(dataset, encoder, PLAIN, config).mine():
+            pass
+        _, most = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        return most
+
+    peak(50)  # what is imported and cached at first use
+    # Only the golds by text remain: some 500 bytes a claim, not its list of scores.
+    assert peak(1000) - peak(100) < 900 * 1500
+
+
+def test_rows_come_while_mining_goes_on() -> None:
+    dataset, encoder = many_claims(30)
+    miner = Miner(dataset, encoder, PLAIN, FREE)
+    rows = miner.mine()
+    assert next(rows).claim == "c0"
+    assert miner.counts.rows == 1
+
+
+# --- settings, a real model ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("hard", -1), ("random", -1), ("first_rank", 0), ("last_rank", 0), ("alpha", 1.1),
+     ("max_share", 0.0), ("max_share", 1.1), ("margin", -0.1)],
+)  # fmt: skip
+def test_settings_that_cannot_be(key: str, value: float) -> None:
+    with pytest.raises(ConfigError, match=rf"mining\.{key}"):
+        MiningConfig(**{key: value})  # type: ignore[arg-type]
+
+
+def test_a_window_that_ends_before_it_begins() -> None:
+    with pytest.raises(ConfigError, match="last_rank"):
+        MiningConfig(first_rank=5, last_rank=4)
+
+
+TOPICS = [
+    "masks",
+    "vaccines",
+    "coffee",
+    "sleep",
+    "statins",
+    "pollen",
+    "yoga",
+    "zinc",
+    "noise",
+    "tea",
+]
+
+
+def test_a_real_model_mines_its_topic(minilm: Any) -> None:
+    sources = [
+        Source(f"{topic}-{i}", f"{what} of {topic}", f"We studied {topic} in {i + 2}00 adults.")
+        for topic in TOPICS
+        for i, what in enumerate(["Benefits", "Harms", "A review"])
+    ]
+    claims = [Claim(t, f"so {t} may be good for you!", golds=(f"{t}-0",)) for t in TOPICS]
+    dataset = data_of(claims, sources)
+    config = MiningConfig(hard=2, random=3, max_share=None, bm25=BM25Config(title_weight=2))
+    rows, miner = mined(dataset, minilm.encoder, config)
+    for row in rows:
+        assert set(names(row)[:2]) == {f"{row.claim}-1", f"{row.claim}-2"}
+        assert len(set(names(row))) == 5
+    assert miner.counts.short_rows == 0
+    again, _ = mined(dataset, minilm.encoder, config)
+    assert again == rows

@@ -1,0 +1,146 @@
+"""`train/mine.py` as a user runs it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from claim2source.config import REPOSITORY, read_config
+from claim2source.datasets import carve_val, load, write_beir
+from claim2source.errors import UserError, run_program
+from claim2source.mining import read_mined
+from claim2source.mining.program import MineConfig, mine_file
+from tests.training.small import small_setup, small_splits
+from train.mine import main
+
+
+@pytest.fixture(scope="module")
+def setup(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A model of two layers, and its data."""
+    return small_setup(tmp_path_factory.mktemp("mine"))
+
+
+def options(setup: tuple[Path, Path], out: Path, **more: Any) -> list[str]:
+    model, data = setup
+    settings = {
+        "out": out, "dataset": data, "model.name": model, "model.pooling": "mean",
+        "model.max_length": 24, "mining.max_share": "null", "val_share": 0.2,
+        **{key.replace("__", "."): value for key, value in more.items()},
+    }  # fmt: skip
+    return [f"--{key}={value}" for key, value in settings.items()]
+
+
+def mined(setup: tuple[Path, Path], out: Path, **more: Any) -> list[str]:
+    arguments = options(setup, out, **more)
+    return mine_file(read_config(MineConfig, arguments, program="t", description="t"))
+
+
+def run(arguments: list[str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, str(REPOSITORY / "train" / "mine.py"), *arguments],
+        capture_output=True, text=True, timeout=300,
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+
+
+def test_the_program_mines_train_without_val(setup: tuple[Path, Path], tmp_path: Path) -> None:
+    out = tmp_path / "mined.jsonl"
+    done = run(options(setup, out, mining__hard=3, mining__random=1))
+    assert done.returncode == 0, done.stderr
+    train, val = carve_val(load(setup[1], "train"), 0.2, 13)
+    rows = read_mined(out, train)
+    assert [row.claim for row in rows] == [claim.id for claim in train.claims]
+    assert not {row.claim for row in rows} & {claim.id for claim in val.claims}
+    assert all(len(row.negatives) == 4 for row in rows)
+    assert f"mined {3 * len(rows)} hard and {len(rows)} random" in done.stdout
+    assert f"{len(rows)} rows in {out}" in done.stdout
+    assert "Traceback" not in done.stderr
+
+
+def test_the_program_says_what_is_missing(setup: tuple[Path, Path], tmp_path: Path) -> None:
+    said = mined(
+        setup, tmp_path / "m.jsonl", mining__hard=50, mining__last_rank=10, mining__random=0
+    )
+    (line,) = [line for line in said if "could not be filled" in line]
+    rows = read_mined(tmp_path / "m.jsonl", load(setup[1], "train"))
+    missing = sum(50 - len(row.negatives) for row in rows)
+    assert f"{len(rows)} pairs could not be filled: {missing} hard and 0 random" in line
+
+
+def test_val_share_zero_mines_all(setup: tuple[Path, Path], tmp_path: Path) -> None:
+    mined(setup, tmp_path / "m.jsonl", val_share=0)
+    rows = read_mined(tmp_path / "m.jsonl", load(setup[1], "train"))
+    assert len(rows) == 48
+
+
+def test_the_same_twice(setup: tuple[Path, Path], tmp_path: Path) -> None:
+    mined(setup, tmp_path / "a.jsonl")
+    mined(setup, tmp_path / "b.jsonl", store=tmp_path / "store")
+    assert (tmp_path / "a.jsonl").read_bytes() == (tmp_path / "b.jsonl").read_bytes()
+    mined(setup, tmp_path / "c.jsonl", mining__seed=7)
+    assert (tmp_path / "a.jsonl").read_bytes() != (tmp_path / "c.jsonl").read_bytes()
+
+
+def test_train_golds_leave_the_golds_of_val_and_dev_alone(
+    setup: tuple[Path, Path], tmp_path: Path
+) -> None:
+    out = tmp_path / "m.jsonl"
+    mined(setup, out, mining__pool="train-golds", mining__random=30, mining__hard=20)
+    train, val = carve_val(load(setup[1], "train"), 0.2, 13)
+    used = {n.source for row in read_mined(out, train) for n in row.negatives}
+    assert used == train.golds
+    assert not used & val.golds
+
+
+def test_languages(setup: tuple[Path, Path], tmp_path: Path) -> None:
+    arguments = [*options(setup, tmp_path / "m.jsonl", val_share=0), "--languages", "de"]
+    mine_file(read_config(MineConfig, arguments, program="t", description="t"))
+    lines = (tmp_path / "m.jsonl").read_text().splitlines()
+    german = {c.id for c in load(setup[1], "train").claims if c.lang == "de"}
+    assert {json.loads(line)["claim"] for line in lines} == german
+
+
+def test_what_a_user_does_wrong_ends_with_2_and_one_line(
+    setup: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        run_program(
+            main, options(setup, tmp_path / "m.jsonl", mining__first_rank=9, mining__last_rank=3)
+        )
+    assert ended.value.code == 2
+    said = capsys.readouterr().err
+    assert "mining.last_rank" in said and said.count("\n") == 1
+    for wrong in ({"dataset": tmp_path / "none"}, {"split": "none"}, {"val_share": 2.0}):
+        with pytest.raises(UserError):
+            mined(setup, tmp_path / "m.jsonl", **wrong)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_old_file_stays_where_mining_stops(
+    setup: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from claim2source.mining import mine
+
+    out = tmp_path / "m.jsonl"
+    out.write_text("old")
+
+    def broken(*_: Any) -> None:
+        raise RuntimeError("stopped")
+
+    monkeypatch.setattr(mine._Picker, "random", broken)
+    with pytest.raises(RuntimeError):
+        mined(setup, out)
+    assert out.read_text() == "old"
+    assert [path.name for path in tmp_path.iterdir()] == ["m.jsonl"]
+
+
+def test_a_folder_of_one_split_is_enough(setup: tuple[Path, Path], tmp_path: Path) -> None:
+    write_beir(small_splits()[:1], tmp_path / "data")
+    mined((setup[0], tmp_path / "data"), tmp_path / "m.jsonl")
+    assert (tmp_path / "m.jsonl").stat().st_size > 1000
