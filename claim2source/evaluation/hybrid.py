@@ -1,0 +1,338 @@
+"""What `eval/hybrid.py` does: BM25, a dense model and their fusion, tuned off the split."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from claim2source.datasets import carve_val, load
+from claim2source.encode import ModelConfig, Resolved, resolve
+from claim2source.errors import UserError
+from claim2source.evaluation.metrics import evaluate, judged_claims, macro, score_languages
+from claim2source.evaluation.retrieval import DEPTH, METRICS, evaluate_result
+from claim2source.evaluation.significance import gold_groups, paired_randomisation
+from claim2source.evaluation.tables import markdown_table, plain_table
+from claim2source.files import write_json, write_text
+from claim2source.records import Dataset
+from claim2source.retrieve import BM25Config, BM25Index, BM25Retriever, DenseRetriever, FusionConfig
+from claim2source.retrieve.hybrid import Fusion
+from claim2source.run import Result, Run
+from claim2source.run_files import write_trec_run
+from claim2source.store import Store
+from claim2source.text import Rendering
+
+CHOSEN_BY = "mrr@5"
+_CUT = 5
+_TRAIN_SPLIT, _VAL_SHARE, _VAL_SEED = "train", 0.1, 13
+
+# The usual settings first: of equal ones the first is taken.
+BM25_GRID = tuple(
+    (k1, b, weight)
+    for weight in (1, 2, 3)
+    for k1 in (1.2, 0.9, 1.5, 2.0, 0.6)
+    for b in (0.75, 0.5, 0.9, 0.3)
+)
+FUSION_GRID = tuple(
+    replace(fusion, depth=depth)
+    for depth in (100, 1000)
+    for fusion in (
+        FusionConfig("linear"),
+        FusionConfig("linear", scale="z-score"),
+        FusionConfig("linear", scale="none"),
+        FusionConfig("rrf", rrf_k=60),
+        FusionConfig("rrf", rrf_k=10),
+    )
+)
+ALPHAS = tuple(round(step / 20, 2) for step in range(1, 20))
+# Unscaled, a BM25 score is some twenty times a cosine: what matters happens at small weights.
+UNSCALED_ALPHAS = (0.01, 0.02, 0.03, 0.04, 0.05, 0.06, 0.08, 0.1, 0.12, 0.15, 0.2, 0.3)
+
+
+@dataclass(frozen=True)
+class HybridConfig:
+    """Settings of `eval/hybrid.py`.
+
+    Args:
+        checkpoint: a checkpoint, the folder of a training run (its chosen epoch), or a model.
+        out: folder for the report and the runs.
+        dataset: folder in BEIR layout, or `demo`.
+        split: split to report on; nothing is chosen on it.
+        val: claims that the fusion is chosen on: `carved` from the training split as in
+            training, all of `train` (only for a model that was not trained on it), or `auto`:
+            carved for a trained checkpoint, else train. BM25's settings are always chosen on
+            all of train: it has no weights that could know those claims.
+        train_split: none: as the checkpoint's manifest says, else `train`.
+        val_share: share carved out; none: as the manifest says, else 0.1.
+        val_seed: seed of the carving; none: as the manifest says, else 13.
+        bm25: its k1, b and title_weight are chosen, the rest is taken as it is.
+        model: how a model that is no checkpoint of ours is read; its name is `checkpoint`.
+        rendering: representation for such a model; a checkpoint has its own.
+        repeats: sign flips of the paired test.
+        seed: seed of the paired test.
+        store: folder of the embedding store; none: the user's cache.
+        device: none takes a GPU if there is one.
+    """
+
+    checkpoint: str
+    out: Path
+    dataset: str = "demo"
+    split: str = "dev"
+    val: Literal["auto", "carved", "train"] = "auto"
+    train_split: str | None = None
+    val_share: float | None = None
+    val_seed: int | None = None
+    bm25: BM25Config = field(default_factory=BM25Config)
+    model: ModelConfig = field(default_factory=ModelConfig)
+    rendering: Rendering | None = None
+    repeats: int = 10_000
+    seed: int = 0
+    store: Path | None = None
+    device: Literal["cpu", "cuda"] | None = None
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The claims settings are chosen on; `note` says where they are not what training held out."""
+
+    train: Dataset
+    val: Dataset
+    note: str | None
+
+
+def evaluate_hybrid(config: HybridConfig) -> str:
+    """Choose, retrieve, score and test; writes `config.out` and returns the table as text.
+
+    `report.json` holds {"systems": {bm25 | dense | hybrid: {"languages", "macro"}}, "chosen",
+    "selection", "paired_test", ...}. Raises `UserError` where nothing can be chosen cleanly.
+    """
+    resolved = resolve(replace(config.model, name=config.checkpoint), config.device)
+    rendering = _rendering(config, resolved)
+    dataset = load(config.dataset, config.split)
+    if not dataset.golds:
+        raise UserError(f"{config.dataset}: split {config.split!r} has no golds to report on")
+    selection = selection_data(config, resolved)
+    bm25, bm25_val = choose_bm25(selection.train, config.bm25)
+    dense = DenseRetriever(resolved.encoder, rendering, Store(config.store), progress=True)
+    depth = max(DEPTH, *(fusion.depth for fusion in FUSION_GRID))
+    fusion, fusion_val = choose_fusion(
+        BM25Retriever(bm25).retrieve(selection.val.claims, selection.val.sources, depth).run,
+        dense.retrieve(selection.val.claims, selection.val.sources, depth).run,
+        selection.val,
+    )
+    depth = max(DEPTH, fusion.depth)
+    sparse_result = BM25Retriever(bm25).retrieve(dataset.claims, dataset.sources, depth)
+    dense_result = dense.retrieve(dataset.claims, dataset.sources, depth)
+    fused = Fusion(sparse_result.run, dense_result.run, fusion).run(fusion.alpha, DEPTH)
+    results = {
+        "bm25": replace(sparse_result, run=sparse_result.run.top(DEPTH)),
+        "dense": replace(dense_result, run=dense_result.run.top(DEPTH)),
+        "hybrid": Result(fused, cost=sparse_result.cost + dense_result.cost),
+    }
+    systems = {name: _system(result, dataset) for name, result in results.items()}
+    report = {
+        "checkpoint": config.checkpoint,
+        "dataset": config.dataset,
+        "split": config.split,
+        "rendering": asdict(rendering),
+        "systems": systems,
+        "chosen": {
+            "by": f"macro {CHOSEN_BY}",
+            "bm25": {**asdict(bm25), CHOSEN_BY: bm25_val},
+            "fusion": {**asdict(fusion), CHOSEN_BY: fusion_val},
+        },
+        "selection": {
+            "bm25": {"split": selection.train.split, "claims": len(selection.train.claims)},
+            "fusion": {"split": selection.val.split, "claims": len(selection.val.claims)},
+            "note": selection.note,
+        },
+        "paired_test": paired_tests(
+            {n: r.run for n, r in results.items()}, systems, dataset, config
+        ),
+    }
+    _write(config, results, dataset, report)
+    return _text(report, plain_table)
+
+
+def selection_data(config: HybridConfig, resolved: Resolved) -> Selection:
+    """Train, and the claims the fusion is chosen on.
+
+    A checkpoint's manifest says how its val was carved; settings that contradict it are refused.
+    """
+    manifest = resolved.manifest
+    known: dict[str, Any] = manifest.data if manifest is not None else {}
+    trained = manifest is not None and manifest.weights.kind != "base"
+    split = _said("train_split", config.train_split, known, _TRAIN_SPLIT)
+    share = _said("val_share", config.val_share, known, _VAL_SHARE)
+    seed = _said("val_seed", config.val_seed, known, _VAL_SEED)
+    if split == config.split:
+        raise UserError(f"split: {config.split!r} is what settings are chosen on, not reported on")
+    train = load(config.dataset, split)
+    if config.val == "train" and trained:
+        raise UserError(f"val: {config.checkpoint} was trained on train; only `carved` is unseen")
+    if config.val == "train" or config.val == "auto" and not trained:
+        return Selection(train, train, None)
+    # A run on some languages carved its val out of those alone.
+    carved_from = load(config.dataset, split, known.get("languages"))
+    rest, val = carve_val(carved_from, share, seed)
+    note = None
+    if trained and known.get("val_sha256") != val.fingerprint:
+        note = "the val carved here is not the one training held out: the data differ"
+    if not val.golds:
+        raise UserError(f"{config.dataset}: no claim of val has a gold to choose by")
+    return Selection(train, val, note)
+
+
+def _said(key: str, given: Any, known: Mapping[str, Any], default: Any) -> Any:
+    """A setting: the manifest's, else the given one, else the default."""
+    if key not in known:
+        return default if given is None else given
+    if given is not None and given != known[key]:
+        raise UserError(
+            f"{key}: {given!r} contradicts the checkpoint's manifest, which says {known[key]!r}"
+        )
+    return known[key]
+
+
+def choose_bm25(
+    data: Dataset, base: BM25Config, grid: Iterable[tuple[float, float, int]] = BM25_GRID
+) -> tuple[BM25Config, float]:
+    """The (k1, b, title weight) of `grid` with the best macro MRR@5, and that score.
+
+    The texts are analysed once per title weight. Of equal settings the first wins.
+    """
+    cells = list(grid)
+    judged = data.with_claims(claim for claim in data.claims if claim.golds)
+    scores: dict[tuple[float, float, int], float] = {}
+    for weight in dict.fromkeys(cell[2] for cell in cells):
+        index = BM25Index(data.sources, replace(base, title_weight=weight))
+        terms = index.terms(judged.claims)
+        for cell in cells:
+            if cell[2] == weight:
+                found = index.reweighted(*cell[:2]).search(judged.claims, _CUT, terms)
+                scores[cell] = _score(found, judged)
+    k1, b, weight = max(cells, key=lambda cell: scores[cell])
+    return replace(base, k1=k1, b=b, title_weight=weight), scores[k1, b, weight]
+
+
+def choose_fusion(
+    sparse: Run,
+    dense: Run,
+    data: Dataset,
+    grid: Sequence[FusionConfig] = FUSION_GRID,
+) -> tuple[FusionConfig, float]:
+    """The fusion of `grid`, with the alpha, that has the best macro MRR@5, and that score.
+
+    Of equal settings the first of the grid wins, with the middle one of its best alphas.
+    """
+    judged = data.with_claims(claim for claim in data.claims if claim.golds)
+    claims = [claim.id for claim in judged.claims]
+    sparse, dense = sparse.restricted(claims), dense.restricted(claims)
+    best: tuple[FusionConfig, float] | None = None
+    for config in grid:
+        fusion = Fusion(sparse, dense, config)
+        alphas = UNSCALED_ALPHAS if _unscaled(config) else ALPHAS
+        scores = {alpha: _score(fusion.run(alpha, _CUT), judged) for alpha in alphas}
+        top = max(scores.values())
+        if best is None or top > best[1]:
+            tied = [alpha for alpha, score in scores.items() if score == top]
+            best = replace(config, alpha=tied[len(tied) // 2]), top
+    if best is None:
+        raise ValueError("no fusions to choose from")
+    return best
+
+
+def _unscaled(config: FusionConfig) -> bool:
+    return config.method == "linear" and config.scale == "none"
+
+
+def _score(run: Run, data: Dataset) -> float:
+    table = score_languages(run, data.claims, data.qrels, [CHOSEN_BY])
+    return macro(table)[CHOSEN_BY]
+
+
+def paired_tests(
+    runs: Mapping[str, Run],
+    systems: Mapping[str, Mapping[str, Any]],
+    dataset: Dataset,
+    config: HybridConfig,
+) -> dict[str, Any]:
+    """Hybrid against the part that is better on the reported split, for every metric."""
+    part = max(("bm25", "dense"), key=lambda name: systems[name]["macro"][CHOSEN_BY])
+    claims = judged_claims(dataset.qrels)
+    groups = gold_groups(dataset.qrels, claims)
+    ours, other = (
+        evaluate(runs[name], dataset.qrels, METRICS, claims) for name in ("hybrid", part)
+    )
+    tests = {
+        metric: asdict(
+            paired_randomisation(ours[metric], other[metric], groups, config.repeats, config.seed)
+        )
+        for metric in METRICS
+    }
+    return {"systems": ["hybrid", part], "metrics": tests}
+
+
+def _rendering(config: HybridConfig, resolved: Resolved) -> Rendering:
+    if resolved.rendering is None:
+        return config.rendering or Rendering()
+    if config.rendering is not None and config.rendering != resolved.rendering:
+        raise UserError(
+            f"rendering: {config.checkpoint} was trained with {resolved.rendering}; "
+            "a checkpoint is evaluated as it was trained"
+        )
+    return resolved.rendering
+
+
+def _system(result: Result, dataset: Dataset) -> dict[str, Any]:
+    evaluation = evaluate_result(result, dataset, METRICS)
+    return {
+        "languages": evaluation.languages,
+        "macro": evaluation.macro,
+        "failures": result.failure_counts(),
+        "cost": asdict(result.cost),
+    }
+
+
+def _write(
+    config: HybridConfig, results: Mapping[str, Result], dataset: Dataset, report: dict[str, Any]
+) -> None:
+    for name, result in results.items():
+        for language in dataset.languages:
+            part = dataset.in_languages([language])
+            run = result.run.restricted(claim.id for claim in part.claims)
+            write_trec_run(run, config.out / "runs" / name / f"{language}.trec")
+    write_json(config.out / "report.json", report)
+    write_text(config.out / "report.md", f"# Hybrid\n\n{_text(report, markdown_table)}\n")
+
+
+def _text(report: Mapping[str, Any], table: Any) -> str:
+    """The report for a person, its tables drawn by `table`."""
+    rows: list[list[Any]] = []
+    for name, system in report["systems"].items():
+        for language, row in {**system["languages"], "macro": system["macro"]}.items():
+            cells = [row[metric] for metric in METRICS]
+            rows.append([name, language, *cells, int(row["queries"])])
+    chosen, test, held = report["chosen"], report["paired_test"], report["selection"]
+    bm25, fusion = chosen["bm25"], chosen["fusion"]
+    how = f"depth {fusion['depth']}, alpha {fusion['alpha']:g} (weight of BM25)"
+    kind = f"rrf_k {fusion['rrf_k']}" if fusion["method"] == "rrf" else f"scale {fusion['scale']}"
+    first = next(iter(test["metrics"].values()))
+    rows_of_test = [[m, t["difference"], t["p_value"]] for m, t in test["metrics"].items()]
+    notes = [f"Note: {held['note']}"] if held["note"] else []
+    return "\n\n".join(
+        [
+            f"{report['dataset']}, {report['split']}: {report['checkpoint']}",
+            table(["system", "language", *METRICS, "queries"], rows),
+            f"BM25, chosen on {held['bm25']['claims']} claims of {held['bm25']['split']} "
+            f"({CHOSEN_BY} {bm25[CHOSEN_BY]:.4f}): k1 {bm25['k1']:g}, b {bm25['b']:g}, "
+            f"title weight {bm25['title_weight']}.",
+            f"Fusion, chosen on {held['fusion']['claims']} claims of {held['fusion']['split']} "
+            f"({CHOSEN_BY} {fusion[CHOSEN_BY]:.4f}): {fusion['method']}, {kind}, {how}.",
+            *notes,
+            f"hybrid - {test['systems'][1]}: paired randomisation test, {first['repeats']} "
+            f"repeats, by gold paper ({first['groups']} of them).",
+            table(["metric", "difference", "p"], rows_of_test),
+        ]
+    )

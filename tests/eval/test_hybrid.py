@@ -1,0 +1,170 @@
+"""`eval/hybrid.py` from its arguments to its files."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from claim2source.datasets import load
+from claim2source.encode import resolve
+from claim2source.errors import UserError, run_program
+from claim2source.evaluation import hybrid
+from claim2source.evaluation.metrics import evaluate
+from claim2source.evaluation.retrieval import METRICS, evaluate_dense, evaluate_result
+from claim2source.retrieve import BM25Config, BM25Retriever, FusionConfig
+from claim2source.run_files import read_run
+from claim2source.text import Rendering
+from eval.hybrid import main
+from tests.shared_data import shared
+from tests.training.small import small_setup
+
+OPTIONS = ["--model.pooling=mean", "--model.max_length=24", "--rendering.sources=title_abstract",
+           "--bm25.claims=bilingual", "--rendering.claims=bilingual", "--repeats=200"]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, Path]:
+    """Model, data and the folder written."""
+    folder = tmp_path_factory.mktemp("hybrid")
+    model, data = small_setup(folder)
+    out = folder / "out"
+    main([f"--checkpoint={model}", f"--dataset={data}", f"--out={out}", *OPTIONS])
+    return model, data, out
+
+
+def report_of(done: tuple[Path, Path, Path]) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((done[2] / "report.json").read_text(encoding="utf-8"))
+    return found
+
+
+def test_the_report_holds_three_systems_by_language(done: tuple[Path, Path, Path]) -> None:
+    report = report_of(done)
+    assert list(report["systems"]) == ["bm25", "dense", "hybrid"]
+    for system in report["systems"].values():
+        assert list(system["languages"]) == ["en", "de"]
+        for metric in METRICS:
+            mean = sum(system["languages"][lang][metric] for lang in ("en", "de")) / 2
+            assert system["macro"][metric] == pytest.approx(mean)
+        assert system["macro"]["queries"] == 12
+    assert report["selection"]["fusion"] == {"split": "train", "claims": 48}
+    assert report["rendering"] == {"claims": "bilingual", "sources": "title_abstract"}
+    assert report["paired_test"]["systems"][0] == "hybrid"
+
+
+def test_the_parts_are_what_they_are_alone(done: tuple[Path, Path, Path]) -> None:
+    model, data, _ = done
+    report, split = report_of(done), load(data, "dev")
+    settings = {k: v for k, v in report["chosen"]["bm25"].items() if k != "mrr@5"}
+    bm25 = BM25Retriever(BM25Config(**settings)).retrieve(split.claims, split.sources, 100)
+    assert settings["claims"] == "bilingual"
+    assert report["systems"]["bm25"]["macro"] == pytest.approx(evaluate_result(bm25, split).macro)
+    encoder = resolve(hybrid.ModelConfig(str(model), pooling="mean", max_length=24), "cpu").encoder
+    alone = evaluate_dense(encoder, split, Rendering("bilingual", "title_abstract"))
+    assert report["systems"]["dense"]["macro"] == pytest.approx(alone.macro)
+
+
+def test_the_runs_are_the_reported_ones(done: tuple[Path, Path, Path]) -> None:
+    report, split = report_of(done), load(done[1], "dev")
+    for name, system in report["systems"].items():
+        for lang in ("en", "de"):
+            run = read_run(done[2] / "runs" / name / f"{lang}.trec").run
+            claims = [c.id for c in split.claims if c.lang == lang]
+            found = evaluate(run, split.qrels, METRICS, claims).means()
+            assert {m: system["languages"][lang][m] for m in METRICS} == pytest.approx(found)
+            assert set(run.claim_ids) <= set(claims)
+    assert not list(done[2].rglob("*.tmp"))
+
+
+def test_the_markdown_says_what_was_chosen(done: tuple[Path, Path, Path]) -> None:
+    text, chosen = (done[2] / "report.md").read_text(), report_of(done)["chosen"]
+    assert f"k1 {chosen['bm25']['k1']:g}, b {chosen['bm25']['b']:g}" in text
+    assert f"alpha {chosen['fusion']['alpha']:g}" in text
+    assert "paired randomisation test, 200 repeats, by gold paper" in text
+    assert "| hybrid | macro |" in text
+
+
+def test_nothing_of_the_reported_split_reaches_the_choice(
+    done: tuple[Path, Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[set[str]] = []
+    bm25, fusion = hybrid.choose_bm25, hybrid.choose_fusion
+
+    def first(data: Any, *more: Any) -> Any:
+        seen.append({claim.id for claim in data.claims})
+        return bm25(data, *more, [(1.2, 0.75, 1)])
+
+    def second(sparse: Any, dense: Any, data: Any) -> Any:
+        seen.append({claim.id for claim in data.claims} | {*sparse.claim_ids, *dense.claim_ids})
+        return fusion(sparse, dense, data, [FusionConfig()])
+
+    monkeypatch.setattr(hybrid, "choose_bm25", first)
+    monkeypatch.setattr(hybrid, "choose_fusion", second)
+    main([f"--checkpoint={done[0]}", f"--dataset={done[1]}", f"--out={tmp_path / 'o'}",
+          "--val=carved", "--val_share=0.25", *OPTIONS])  # fmt: skip
+    train, dev = (load(done[1], split) for split in ("train", "dev"))
+    assert seen[0] == {claim.id for claim in train.claims}
+    assert seen[1] < seen[0] and len(seen[1]) == 12
+    assert not set.union(*seen) & {claim.id for claim in dev.claims}
+
+
+@pytest.mark.parametrize(
+    ("option", "said"),
+    [
+        ("--split=train", "split"),
+        ("--val=dev", "val"),
+        ("--dataset=none", "none"),
+        ("--k1=2", "k1"),
+    ],
+)
+def test_what_a_user_does_wrong_ends_with_2(
+    done: tuple[Path, Path, Path], option: str, said: str, tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    arguments = [
+        f"--checkpoint={done[0]}",
+        f"--dataset={done[1]}",
+        f"--out={tmp_path / 'o'}",
+        *OPTIONS,
+        option,
+    ]
+    with pytest.raises(SystemExit) as ended:
+        run_program(main, arguments)
+    assert ended.value.code == 2
+    assert said in capsys.readouterr().err
+    assert not (tmp_path / "o").exists()
+
+
+@pytest.mark.slow
+def test_tuned_bm25_on_real_data() -> None:
+    """Only train is looked at; dev must gain over the untuned 0.6207."""
+    data = shared("ct25")
+    grid = [(1.2, 0.75, 1), (2.0, 0.9, 2), (2.0, 0.9, 3)]
+    chosen, _ = hybrid.choose_bm25(load(data, "train"), BM25Config(), grid)
+    dev = load(data, "dev")
+    result = BM25Retriever(chosen).retrieve(dev.claims, dev.sources, 5)
+    assert evaluate_result(result, dev, ["mrr@5"]).macro["mrr@5"] >= 0.635
+
+
+@pytest.mark.slow
+def test_the_hybrid_on_real_data(tmp_path: Path) -> None:
+    """Zero-shot MiniLM and tuned BM25 together; some five minutes of encoding."""
+    main(["--checkpoint=sentence-transformers/all-MiniLM-L6-v2", "--model.max_length=256",
+          "--rendering.sources=title_abstract", f"--dataset={shared('ct25')}",
+          f"--out={tmp_path / 'out'}", f"--store={tmp_path / 'store'}"])  # fmt: skip
+    report = json.loads((tmp_path / "out" / "report.json").read_text())
+    assert report["systems"]["hybrid"]["macro"]["mrr@5"] >= 0.68 - 0.005
+    assert report["paired_test"]["metrics"]["mrr@5"]["p_value"] < 0.05
+
+
+def test_a_split_without_golds_cannot_be_reported_on(
+    done: tuple[Path, Path, Path], tmp_path: Path
+) -> None:
+    data = tmp_path / "data"
+    (data / "qrels").mkdir(parents=True)
+    for name in ("corpus.jsonl", "queries.jsonl", "qrels/train.tsv"):
+        (data / name).write_bytes((done[1] / name).read_bytes())
+    with pytest.raises(UserError, match="no golds"):
+        main([f"--checkpoint={done[0]}", f"--dataset={data}", f"--out={tmp_path / 'o'}", *OPTIONS])

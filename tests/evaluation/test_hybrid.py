@@ -1,0 +1,252 @@
+"""Choosing settings, and what the choice may look at."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from claim2source.datasets import carve_val, write_beir
+from claim2source.encode import Base, EncoderSettings, Manifest, Resolved, Weights
+from claim2source.errors import UserError
+from claim2source.evaluation import hybrid
+from claim2source.evaluation.hybrid import (
+    BM25_GRID,
+    FUSION_GRID,
+    HybridConfig,
+    choose_bm25,
+    choose_fusion,
+    paired_tests,
+    selection_data,
+)
+from claim2source.evaluation.metrics import evaluate
+from claim2source.records import Claim, Dataset, Qrels, Source
+from claim2source.retrieve import BM25Config, BM25Index, FusionConfig, fuse
+from claim2source.run import Run
+from claim2source.text import Rendering
+from tests.training.small import small_splits
+
+
+def data_of(claims: list[Claim], sources: list[Source]) -> Dataset:
+    qrels = Qrels({c.id: dict.fromkeys(c.golds, 1) for c in claims if c.golds})
+    return Dataset(tuple(claims), tuple(sources), qrels, "train")
+
+
+# --- BM25 ---------------------------------------------------------------------------------
+
+TITLES = data_of(
+    [Claim("c", "masks", golds=("title",)), Claim("no gold", "masks")],
+    [Source("title", "masks", "aa bb cc dd"), Source("z body", "aa", "masks masks bb cc"), Source("x", "zz")],
+)  # fmt: skip
+
+
+def test_the_title_weight_that_helps_is_chosen() -> None:
+    grid = [(1.2, 0.75, 1), (1.2, 0.75, 4)]
+    chosen, score = choose_bm25(TITLES, BM25Config(language="en", metadata=True), grid)
+    assert (chosen, score) == (BM25Config(title_weight=4, metadata=True), 1.0)
+
+
+def test_the_first_of_equal_settings_is_chosen() -> None:
+    grid = [(1.2, 0.5, 4), (0.9, 0.75, 4), (1.2, 0.75, 1)]
+    assert choose_bm25(TITLES, BM25Config(), grid)[0] == BM25Config(k1=1.2, b=0.5, title_weight=4)
+    assert choose_bm25(TITLES, BM25Config(), grid[::-1])[0].k1 == 0.9
+
+
+def test_a_choice_is_the_best_of_all_cells_searched_one_by_one() -> None:
+    """The mean is over languages: the ten German claims weigh as much as the thirty English."""
+    rng = np.random.default_rng(1)
+    words = np.array([f"w{i}" for i in range(40)])
+    sources = [
+        Source(
+            f"s{i}",
+            " ".join(rng.choice(words, 2)),
+            " ".join(rng.choice(words, rng.integers(3, 30))),
+        )
+        for i in range(60)
+    ]
+    claims = [
+        Claim(
+            f"c{i}", " ".join(rng.choice(f"{s.title} {s.abstract}".split(), 3)), lang, golds=(s.id,)
+        )
+        for i, (s, lang) in enumerate(zip(sources[:40], ["en"] * 30 + ["de"] * 10, strict=True))
+    ]
+    data = data_of(claims, sources)
+    grid = [(k1, b, w) for k1 in (0.1, 2.0) for b in (0.0, 1.0) for w in (1, 3)]
+    chosen, score = choose_bm25(data, BM25Config(), grid)
+    table = {}
+    for k1, b, weight in grid:
+        run = BM25Index(sources, BM25Config(k1=k1, b=b, title_weight=weight)).search(claims, 5)
+        values = evaluate(run, data.qrels, ["mrr@5"], [c.id for c in claims])["mrr@5"]
+        table[k1, b, weight] = (values[:30].mean() + values[30:].mean()) / 2
+    assert len(set(table.values())) > 4
+    assert score == pytest.approx(max(table.values()))
+    assert table[chosen.k1, chosen.b, chosen.title_weight] == max(table.values())
+
+
+def test_texts_are_analysed_once_per_title_weight(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[int] = []
+    tokens = BM25Index._tokens
+
+    def noted(self: BM25Index, texts: Any, languages: Any) -> Any:
+        calls.append(len(texts))
+        return tokens(self, texts, languages)
+
+    monkeypatch.setattr(BM25Index, "_tokens", noted)
+    choose_bm25(TITLES, BM25Config())
+    assert len(BM25_GRID) == len(set(BM25_GRID)) == 60
+    assert calls == [3, 1] * 3  # the sources, and the one claim that has a gold
+
+
+# --- the fusion ---------------------------------------------------------------------------
+
+
+def test_the_best_fusion_of_the_grid_is_chosen() -> None:
+    """One claim needs BM25 to weigh much, and ranks to count instead of scores."""
+    golds = ("g",)
+    data = data_of([Claim("c", "t", golds=golds), Claim("other", "t")], [Source(s) for s in "gxy"])
+    sparse = Run.from_lists({"c": [("g", 5.0), ("x", 4.9), ("y", 0.0)], "other": [("x", 1.0)]})
+    dense = Run.from_lists({"c": [("x", 1.0), ("y", 0.9), ("g", 0.1)]})
+    grid = [FusionConfig(), FusionConfig("rrf", rrf_k=1), FusionConfig(scale="z-score", depth=2)]
+    chosen, score = choose_fusion(sparse, dense, data, grid)
+    tried = {
+        (i, step): evaluate(
+            fuse(sparse, dense, replace(c, alpha=step / 20)), data.qrels, ["mrr@5"]
+        ).mean("mrr@5")
+        for i, c in enumerate(grid)
+        for step in range(1, 20)
+    }
+    assert score == max(tried.values()) == 1.0
+    first = min(i for (i, _), value in tried.items() if value == 1.0)
+    alphas = [step / 20 for (i, step), value in tried.items() if i == first and value == 1.0]
+    assert chosen == replace(grid[first], alpha=alphas[len(alphas) // 2])
+    assert min(tried.values()) < 1.0
+
+
+def test_the_grid_holds_both_methods_and_more_than_one_depth() -> None:
+    assert {config.method for config in FUSION_GRID} == {"linear", "rrf"}
+    assert len({config.depth for config in FUSION_GRID}) > 1
+    assert len(set(FUSION_GRID)) == len(FUSION_GRID)
+    with pytest.raises(ValueError, match="no fusions"):
+        choose_fusion(Run.from_lists({}), Run.from_lists({}), TITLES, [])
+
+
+def test_unscaled_scores_get_small_weights() -> None:
+    data = data_of([Claim("c", "t", golds=("g",))], [Source(s) for s in "gx"])
+    sparse = Run.from_lists({"c": [("x", 20.0), ("g", 10.0), ("y", 0.0)]})
+    dense = Run.from_lists({"c": [("g", 0.8), ("x", 0.2), ("y", 0.1)]})
+    chosen, score = choose_fusion(sparse, dense, data, [FusionConfig(scale="none")])
+    assert score == 1.0 and chosen.alpha < 0.06
+
+
+# --- what is chosen on --------------------------------------------------------------------
+
+
+def resolved(kind: str | None = None, **data: Any) -> Resolved:
+    base = Base("b", None, "0")
+    if kind is None:
+        return Resolved(None, base, Path())  # type: ignore[arg-type]
+    manifest = Manifest(base, Weights(kind), EncoderSettings(), Rendering(), data=data)  # type: ignore[arg-type]
+    return Resolved(None, base, Path(), manifest)  # type: ignore[arg-type]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    target = tmp_path_factory.mktemp("hybrid") / "data"
+    write_beir(small_splits(), target)
+    return target
+
+
+def configured(folder: Path, **settings: Any) -> HybridConfig:
+    return HybridConfig("m", Path("out"), str(folder), **settings)
+
+
+def trained(folder: Path, share: float = 0.25, seed: int = 5, **more: Any) -> Resolved:
+    whole = hybrid.load(folder, "train", more.get("languages"))
+    _, val = carve_val(whole, share, seed)
+    data = {
+        "train_split": "train",
+        "val_share": share,
+        "val_seed": seed,
+        "val_sha256": val.fingerprint,
+    }
+    return resolved("full", **{**data, **more})
+
+
+def test_an_untrained_model_may_use_all_of_train(folder: Path) -> None:
+    for model in (resolved(), resolved("base", val_share=0.2)):
+        found = selection_data(configured(folder), model)
+        assert found.val == found.train
+        assert (found.train.split, len(found.train.claims), found.note) == ("train", 48, None)
+
+
+def test_a_plain_model_carves_as_training_does_by_default(folder: Path) -> None:
+    found = selection_data(configured(folder, val="carved"), resolved())
+    _, val = carve_val(hybrid.load(folder, "train"), 0.1, 13)
+    assert found.val == val and found.note is None
+    other = selection_data(configured(folder, val="carved", val_share=0.3, val_seed=2), resolved())
+    assert other.val == carve_val(hybrid.load(folder, "train"), 0.3, 2)[1]
+
+
+@pytest.mark.parametrize("val", ["auto", "carved"])
+def test_a_checkpoint_selects_on_what_its_training_held_out(folder: Path, val: str) -> None:
+    found = selection_data(configured(folder, val=val), trained(folder))
+    assert found.val == carve_val(hybrid.load(folder, "train"), 0.25, 5)[1]
+    assert found.note is None
+    assert len(found.train.claims) == 48  # BM25 has no weights: all of train
+
+
+def test_a_run_on_one_language_held_out_of_that(folder: Path) -> None:
+    found = selection_data(configured(folder), trained(folder, languages=["de"]))
+    german = hybrid.load(folder, "train", ["de"])
+    assert found.val == carve_val(german, 0.25, 5)[1]
+    assert found.note is None
+
+
+def test_a_val_that_is_not_the_trainings_is_said(folder: Path) -> None:
+    found = selection_data(configured(folder), trained(folder, val_sha256="other"))
+    assert "not the one training held out" in (found.note or "")
+
+
+def test_a_trained_checkpoint_may_not_use_train(folder: Path) -> None:
+    with pytest.raises(UserError, match="trained on train"):
+        selection_data(configured(folder, val="train"), trained(folder))
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("val_share", 0.3), ("val_seed", 9), ("train_split", "dev")]
+)
+def test_settings_that_contradict_the_manifest(folder: Path, key: str, value: Any) -> None:
+    with pytest.raises(UserError, match=f"{key}.*contradicts"):
+        selection_data(configured(folder, split="other", **{key: value}), trained(folder))
+    same = {"val_share": 0.25, "val_seed": 5, "train_split": "train"}
+    assert selection_data(configured(folder, **same), trained(folder)).note is None
+
+
+def test_the_reported_split_is_never_chosen_on(folder: Path) -> None:
+    with pytest.raises(UserError, match="not reported on"):
+        selection_data(configured(folder, split="train"), resolved())
+
+
+# --- the test -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("better", ["bm25", "dense"])
+def test_hybrid_is_tested_against_the_better_part(better: str) -> None:
+    claims = [Claim(f"c{i}", "t", golds=(f"g{i // 2}",)) for i in range(8)]
+    data = data_of(claims, [Source(f"g{i}") for i in range(4)] + [Source("x")])
+    right = Run.from_lists({c.id: [(c.golds[0], 1.0)] for c in claims})
+    half = Run.from_lists({c.id: [("x", 2.0), (c.golds[0], 1.0)] for c in claims})
+    worse = "dense" if better == "bm25" else "bm25"
+    nothing = Run.from_lists({c.id: [("x", 1.0)] for c in claims})
+    systems = {better: {"macro": {"mrr@5": 0.5}}, worse: {"macro": {"mrr@5": 0.0}}}
+    runs = {"hybrid": right, better: half, worse: nothing}
+    found = paired_tests(runs, systems, data, HybridConfig("m", Path("o"), repeats=2000))
+    assert found["systems"] == ["hybrid", better]
+    test = found["metrics"]["mrr@5"]
+    assert test["difference"] == pytest.approx(0.5)
+    assert test["groups"] == 4  # gold papers, not claims
+    assert test["p_value"] == pytest.approx(2 / 16, abs=0.03)
+    assert found["metrics"]["recall@5"]["difference"] == 0
