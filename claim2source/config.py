@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import sys
-from collections.abc import Sequence
+import types
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import yaml
 from jsonargparse import ActionYesNo, ArgumentError, ArgumentParser, Namespace
 
-from claim2source.errors import ConfigError, UserError
+from claim2source.errors import ConfigError, InputError, UserError
 
 Config = TypeVar("Config")
 
@@ -20,7 +22,10 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 
 def parser_for(kind: type[Config], program: str, description: str) -> ArgumentParser:
     """A parser whose keys are the fields of the dataclass `kind`, with `--config FILE`."""
-    parser = ArgumentParser(prog=program, description=description, exit_on_error=False)
+    # No abbreviations: a key added later must not change what a command means.
+    parser = ArgumentParser(
+        prog=program, description=description, exit_on_error=False, allow_abbrev=False
+    )
     parser.add_argument("--config", action="config", help="YAML with what differs")
     many = {f.name: f for f in dataclasses.fields(kind) if "several" in f.metadata}  # type: ignore[arg-type]
     flags = {f.name: f for f in dataclasses.fields(kind) if "flag" in f.metadata}  # type: ignore[arg-type]
@@ -65,23 +70,160 @@ def read_config(
     Unknown keys and wrong types raise `UserError` naming the key; `--print_config` and
     `--help` print and exit.
     """
+    places: dict[str, str] = {}
+    given = _check_files(kind, list(sys.argv[1:] if argv is None else argv), places)
+    # Where --print_config stands, jsonargparse prints what it has read so far: it comes last.
+    given.sort(key=lambda word: word.startswith("--print_config"))
     parser = parser_for(kind, program, description)
     try:
-        parsed = parser.parse_args(list(sys.argv[1:] if argv is None else argv))
-        return build(kind, parser, parsed)
+        return build(kind, parser, parser.parse_args(given))
     except ArgumentError as error:
-        raise UserError(f"config: {_one_line(error)}") from None
+        raise UserError(_clear(kind, error, places)) from None
 
 
 def build(kind: type[Config], parser: ArgumentParser, parsed: Namespace) -> Config:
     """Turn parsed values into the dataclass, with its own checks."""
-    values = parser.instantiate_classes(parsed)
+    _check_nulls(kind, parsed, "")
+    values = parser.instantiate(parsed)
     fields = {f.name: values[f.name] for f in dataclasses.fields(kind)}  # type: ignore[arg-type]
     return kind(**fields)
 
 
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())
+def _check_files(kind: type, words: list[str], places: dict[str, str]) -> list[str]:
+    """Check the YAML files that `words` name; returns the words without empty files."""
+    kept: list[str] = []
+    position = 0
+    while position < len(words):
+        taken = 2 if words[position] == "--config" else 1
+        option = words[position : position + taken]
+        named = "=".join(option)
+        if not named.startswith("--config=") or _check_file(kind, Path(named[9:]), places):
+            kept += option
+        position += taken
+    return kept
+
+
+def _check_file(kind: type, path: Path, places: dict[str, str]) -> bool:
+    """Raise `InputError` naming line and key of what cannot be; False for an empty file."""
+    try:
+        root = yaml.compose(path.read_text(encoding="utf-8"), Loader=yaml.SafeLoader)
+    except OSError as error:
+        raise InputError.at(path, why=(error.strerror or str(error)).lower()) from None
+    except UnicodeDecodeError:
+        raise InputError.at(path, why="not UTF-8") from None
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        why = getattr(error, "problem", None) or str(error)
+        raise InputError.at(path, mark.line + 1 if mark else None, why=f"not YAML: {why}") from None
+    if root is not None:
+        _check_keys(kind, root, path, "", places)
+    return root is not None
+
+
+def _check_keys(
+    kind: type, node: yaml.Node, path: Path, prefix: str, places: dict[str, str]
+) -> None:
+    """Check a YAML mapping against the fields of `kind`, noting the line of every key."""
+    line = node.start_mark.line + 1
+    fields = {f.name: f for f in dataclasses.fields(kind)}
+    if not isinstance(node, yaml.MappingNode):
+        why = f"must be `key: value` lines; allowed keys: {', '.join(fields)}"
+        raise InputError.at(path, line, prefix.rstrip(".") or None, why)
+    groups, hints = _groups(kind), get_type_hints(kind)
+    for key, value in node.value:
+        if not isinstance(key, yaml.ScalarNode):
+            raise InputError.at(path, key.start_mark.line + 1, why="a key must be plain text")
+        name, line = f"{prefix}{key.value}", key.start_mark.line + 1
+        if key.value not in fields:
+            why = f"no such key; allowed: {', '.join(fields)}"
+            raise InputError.at(path, line, name, why)
+        if places.get(name, "").startswith(f"{path}:"):
+            raise InputError.at(path, line, name, "is set twice in this file")
+        places[name] = f"{path}:{line}"
+        if key.value in groups:
+            if value.tag.endswith(":null") and _may_be_none(hints[key.value]):
+                continue
+            _check_keys(groups[key.value], value, path, f"{name}.", places)
+        elif (allowed := _not_allowed(fields[key.value].metadata, value)) is not None:
+            shown = repr(value.value) if isinstance(value, yaml.ScalarNode) else "this"
+            raise InputError.at(path, line, name, f"{shown} is not allowed; allowed: {allowed}")
+
+
+def _not_allowed(metadata: Mapping[str, Any], node: yaml.Node) -> str | None:
+    """What is allowed where `node` is not; jsonargparse checks fields of other kinds."""
+    tag = node.tag.rsplit(":", 1)[-1]
+    if "flag" in metadata and tag != "bool":
+        return "true or false"
+    if "several" not in metadata or tag == "null":
+        return None
+    if tag != "seq":
+        return "a list, such as [a, b]"
+    # YAML reads the language code `no` as false.
+    if metadata["several"] is str and any(item.tag.endswith(":bool") for item in node.value):
+        return 'a list of texts; write no, yes, on and off in quotes: ["no"]'
+    return None
+
+
+def _groups(kind: type) -> dict[str, type]:
+    """Fields of a dataclass that are dataclasses themselves, with their types."""
+    found = {}
+    for name, hint in get_type_hints(kind).items():
+        for part in (hint, *get_args(hint)):
+            if dataclasses.is_dataclass(part) and isinstance(part, type):
+                found[name] = part
+    return found
+
+
+def _may_be_none(hint: Any) -> bool:
+    return type(None) in get_args(hint)
+
+
+def _check_nulls(kind: type, parsed: Namespace, prefix: str) -> None:
+    """Raise `ConfigError` where null was given and is not allowed: jsonargparse lets it pass."""
+    groups, hints = _groups(kind), get_type_hints(kind)
+    for spec in dataclasses.fields(kind):
+        name, value = f"{prefix}{spec.name}", parsed.get(spec.name)
+        if spec.name in groups and isinstance(value, Namespace):
+            _check_nulls(groups[spec.name], value, f"{name}.")
+        elif value is None and spec.default is not None and not _may_be_none(hints[spec.name]):
+            raise ConfigError(name, value, _allowed(hints[spec.name]))
+
+
+def _clear(kind: type, error: Exception, places: dict[str, str]) -> str:
+    """jsonargparse's message as one line with key, value and what is allowed."""
+    text = " ".join(str(error).split())
+    found = re.match(r'Parser key "([\w.]+)": ?(.*)', text)
+    if found is None:
+        return f"config: {text}"
+    key, why = found.groups()
+    hint: Any = kind
+    for part in key.split("."):
+        group = hint if dataclasses.is_dataclass(hint) else None
+        hint = get_type_hints(group).get(part) if group else None
+        hint = _groups(group).get(part, hint) if group else hint  # type: ignore[arg-type]
+    value = re.search(r"(?:Got|Given) value: (.*)$", why)
+    if hint is None or value is None:
+        return f"{places.get(key, 'config')}: {key}: {why}"
+    return (
+        f"{places.get(key, 'config')}: {key}: {value[1]!r} is not allowed; "
+        f"allowed: {_allowed(hint)}"
+    )
+
+
+def _allowed(hint: Any) -> str:
+    """A type as a user reads it."""
+    origin, inner = get_origin(hint), get_args(hint)
+    if origin is Literal:
+        return ", ".join(map(str, inner))
+    if origin in (Union, types.UnionType):
+        return " or ".join(_allowed(part) for part in inner)
+    if origin in (list, tuple):
+        return "a list, such as [a, b]"
+    if dataclasses.is_dataclass(hint):
+        return f"its keys: {', '.join(f.name for f in dataclasses.fields(hint))}"
+    names = {int: "a whole number", float: "a number", bool: "true or false", type(None): "null",
+             str: "text", Path: "a path"}  # fmt: skip
+    return names.get(hint, getattr(hint, "__name__", str(hint)))
 
 
 def as_plain(value: Any) -> Any:
@@ -106,3 +248,8 @@ def require(condition: bool, key: str, value: Any, allowed: str) -> None:
     """Raise `ConfigError` unless `condition` holds."""
     if not condition:
         raise ConfigError(key, value, allowed)
+
+
+def require_one_of(key: str, value: object, allowed: Sequence[str]) -> None:
+    """Raise `ConfigError` unless `value` is among the allowed."""
+    require(value in allowed, key, value, ", ".join(allowed))

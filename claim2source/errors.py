@@ -28,7 +28,8 @@ class Problem:
 
     def __str__(self) -> str:
         place = self.file if self.line is None else f"{self.file}:{self.line}"
-        return f"{place}: {self.field}: {self.why}" if self.field else f"{place}: {self.why}"
+        text = f"{place}: {self.field}: {self.why}" if self.field else f"{place}: {self.why}"
+        return " ".join(text.splitlines())
 
 
 class InputError(UserError):
@@ -96,6 +97,12 @@ def run_program(
     except UserError as error:
         for line in str(error).splitlines():
             print(f"error: {line}", file=sys.stderr)
+        sys.exit(EXIT_CODE)
+    except OSError as error:
+        # A file that cannot be read or written is the user's to mend; other causes are not.
+        if error.filename is None or error.strerror is None:
+            raise
+        print(f"error: {error.filename}: {error.strerror.lower()}", file=sys.stderr)
         sys.exit(EXIT_CODE)
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)

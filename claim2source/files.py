@@ -42,10 +42,17 @@ def atomic_folder(target: str | Path) -> Iterator[Path]:
         _allow_umask(temporary, 0o777)
         if target.exists():
             # Two renames, so that a crash between them leaves the old folder beside, never half.
-            old = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}.", suffix=".old"))
+            old = Path(
+                tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}.", suffix=".old")
+            )
             os.replace(target, old / target.name)
-            os.replace(temporary, target)
-            shutil.rmtree(old)
+            try:
+                os.replace(temporary, target)
+            except BaseException:
+                os.replace(old / target.name, target)
+                raise
+            finally:
+                shutil.rmtree(old)
         else:
             os.replace(temporary, target)
     finally:

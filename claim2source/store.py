@@ -75,7 +75,11 @@ class EmbeddingSpace:
                 raise ValueError("its content does not match its hash")
         except FileNotFoundError:
             return  # another process found it damaged first
-        except (SafetensorError, ValueError, KeyError, OSError) as error:
+        except OSError as error:
+            # Not to be read is not damaged: the vectors may be there for the next process.
+            log.warning("store: %s cannot be read (%s); its vectors are made again", path, error)
+            return
+        except (SafetensorError, ValueError, KeyError) as error:
             log.warning("store: %s is damaged (%s); its vectors are made again", path, error)
             path.unlink(missing_ok=True)
             return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -15,9 +16,13 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from claim2source.cost import peak_memory
 from claim2source.encode.templates import EncoderSettings, Side
+from claim2source.errors import ConfigError, UserError
+from claim2source.files import content_hash
 from claim2source.run import Cost
 from claim2source.store import Store, text_key
 
+# Parts of a model's config that say where it came from, not what it computes.
+_ORIGIN = ("_name_or_path", "architectures", "dtype", "torch_dtype", "transformers_version")
 # Rows of the store are written in shards of this many texts, so that a stopped run resumes.
 SHARD_TEXTS = 2048
 
@@ -95,6 +100,10 @@ class Encoder:
         if not texts:
             return []
         prefix = self.settings.template.prefix(side)
+        masked = bool(prefix) and not self.settings.template.pool_prefix
+        if masked and not self.tokenizer.is_fast:
+            allowed = "true: this model's tokenizer does not say where its tokens lie"
+            raise ConfigError("model.template.pool_prefix", False, allowed)
         encoded = self.tokenizer(
             [prefix + text for text in texts],
             truncation=True,
@@ -102,22 +111,15 @@ class Encoder:
             padding=False,
             return_attention_mask=False,
             return_token_type_ids=False,
-        )["input_ids"]
-        skip = 0
-        if prefix and not self.settings.template.pool_prefix:
-            skip = self._prefix_tokens(prefix)
-        return [Tokens(tuple(ids), min(skip, len(ids) - 1)) for ids in encoded]
-
-    def _prefix_tokens(self, prefix: str) -> int:
-        """Leading tokens (special ones included) that stand for the prefix."""
-        alone = self.tokenizer(prefix, add_special_tokens=False)["input_ids"]
-        with_specials = self.tokenizer(prefix)["input_ids"]
-        leading = next(
-            start
-            for start in range(len(with_specials))
-            if with_specials[start : start + len(alone)] == alone
+            return_offsets_mapping=masked,
         )
-        return leading + len(alone)
+        # A tokenizer without special tokens has no token for an empty text.
+        empty = self.tokenizer.eos_token_id or self.tokenizer.pad_token_id or 0
+        ids = [tuple(row) or (empty,) for row in encoded["input_ids"]]
+        if not masked:
+            return [Tokens(row) for row in ids]
+        skips = [_covered(ends, len(prefix)) for ends in encoded["offset_mapping"]]
+        return [Tokens(row, min(skip, len(row) - 1)) for row, skip in zip(ids, skips, strict=True)]
 
     def collate(self, tokens: Sequence[Tokens]) -> TokenBatch:
         """Pad to the longest of these texts."""
@@ -158,7 +160,12 @@ class Encoder:
         settings = asdict(self.settings)
         # The prefix is hashed with the text: two sides with one prefix share their vectors.
         pool_prefix = settings.pop("template")["pool_prefix"]
-        return {"weights": self.weights, **settings, "pool_prefix": pool_prefix}
+        # The same weights under another config (activation, rotary base) are another model.
+        model = json.loads(self.model.config.to_json_string())
+        config = content_hash({k: v for k, v in model.items() if k not in _ORIGIN})
+        return {
+            "weights": self.weights, "config": config, **settings, "pool_prefix": pool_prefix
+        }  # fmt: skip
 
     def encode(
         self,
@@ -219,6 +226,10 @@ class Encoder:
                 bar.update(len(rows))
         finally:
             self.model.train(was_training)
+        if not np.isfinite(out).all():
+            raise UserError(
+                f"the model gave a vector that is not finite (dtype {self.settings.dtype})"
+            )
         return out, sum(len(text.ids) for text in tokens)
 
     def length_batches(self, tokens: Sequence[Tokens]) -> Iterator[list[int]]:
@@ -230,8 +241,16 @@ class Encoder:
         return 4096 if self.device.type == "cpu" else 131_072
 
 
+def _covered(offsets: Sequence[tuple[int, int]], length: int) -> int:
+    """Leading tokens that lie within the first `length` characters, special ones included.
+
+    A token that reaches beyond them (byte-level "Ġword" takes the prefix's last space) is text.
+    """
+    return next((i for i, (_, end) in enumerate(offsets) if end > length), len(offsets))
+
+
 def _batches(tokens: Sequence[Tokens], budget: int) -> Iterator[list[int]]:
-    """Positions grouped by like length, longest first so that memory runs out at once if it does."""
+    """Positions grouped by like length, the longest first: memory runs out at once or never."""
     order = sorted(range(len(tokens)), key=lambda row: -len(tokens[row].ids))
     batch: list[int] = []
     for row in order:

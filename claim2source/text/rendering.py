@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import get_args
 
+from claim2source.config import require_one_of
 from claim2source.records import Claim, Source
 from claim2source.text.claims import ClaimForm, render_claim
 from claim2source.text.sources import SourceForm, render_source
@@ -22,6 +24,10 @@ class Rendering:
 
     claims: ClaimForm = "original"
     sources: SourceForm = "metadata"
+
+    def __post_init__(self) -> None:
+        require_one_of("rendering.claims", self.claims, get_args(ClaimForm))
+        require_one_of("rendering.sources", self.sources, get_args(SourceForm))
 
     def claim_texts(self, claims: Iterable[Claim]) -> list[str]:
         """Texts of claims, in order."""

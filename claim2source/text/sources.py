@@ -16,7 +16,7 @@ _AFFILIATION = re.compile(
     r"laborator|academy|clinic|ministry|council|foundation|inc\b|ltd\b|gmbh\b)",
     re.IGNORECASE,
 )
-_MARKS = re.compile(r"[\d*†‡§¶]+$|^[\d*†‡§¶]+")
+_MARKS = re.compile(r"^[\d⁰¹²³⁴-⁹*†‡§¶#\s]+|[\d⁰¹²³⁴-⁹*†‡§¶#\s]+$")
 _ENDS_SENTENCE = (".", "!", "?")
 
 
@@ -28,11 +28,12 @@ def clean_authors(authors: Sequence[str], keep: int = 3) -> tuple[str, ...]:
     """
     names: list[str] = []
     for entry in authors:
-        name = " ".join(_MARKS.sub("", entry.split(",")[0].strip()).split())
+        name = " ".join(_MARKS.sub("", entry.split(",")[0]).split())
         if name and not name.startswith("&") and "@" not in name and not _AFFILIATION.search(name):
             names.append(name)
-    chosen = names if len(names) <= 2 * keep else names[:keep] + names[-keep:]
-    return tuple(dict.fromkeys(chosen))
+    # Before choosing: a repeated name must not take another author's place.
+    names = list(dict.fromkeys(names))
+    return tuple(names if len(names) <= 2 * keep else names[:keep] + names[-keep:])
 
 
 def render_source(source: Source, form: SourceForm = "metadata") -> str:
@@ -47,7 +48,7 @@ def render_source(source: Source, form: SourceForm = "metadata") -> str:
     title, abstract = source.title.strip(), source.abstract.strip()
     if form == "title_abstract":
         if title and abstract:
-            return f"{title} {abstract}" if title.endswith(_ENDS_SENTENCE) else f"{title}. {abstract}"
+            return title + (" " if title.endswith(_ENDS_SENTENCE) else ". ") + abstract
         return title or abstract
     authors = ", ".join(clean_authors(source.authors))
     fields = {

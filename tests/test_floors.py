@@ -1,0 +1,192 @@
+"""The package is built in floors: a file imports from below, and nothing goes round."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+TOP = ("train", "eval", "scripts")
+FLOORS = (
+    ("errors", "files", "config", "cost"),
+    ("records", "run", "run_files", "store", "datasets"),
+    ("text",),
+    ("encode", "retrieve", "llm"),
+    ("mining", "rerank", "verify"),
+    ("evaluation",),
+    ("training",),
+    TOP,
+)
+FLOOR = {name: number for number, floor in enumerate(FLOORS) for name in floor}
+FILES = sorted(
+    path for folder in ("claim2source", *TOP) for path in (REPOSITORY / folder).rglob("*.py")
+)
+HEAVY = ("faiss", "wandb", "datasets", "sentence_transformers", "pandas", "bitsandbytes", "vllm")
+
+
+def module_of(path: Path) -> str:
+    """The dotted name; a package is named by its folder."""
+    parts = path.relative_to(REPOSITORY).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+MODULES = {module_of(path): path for path in FILES}
+
+
+def part_of(module: str) -> str:
+    """The part of the package (or the folder of programs) that a module belongs to."""
+    first, *rest = module.split(".")
+    return (rest[0] if rest else "") if first == "claim2source" else first
+
+
+def imports(tree: ast.AST, package: str) -> list[tuple[int, str]]:
+    """(line, module or module.name) of every import under `tree`."""
+    found = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found += [(node.lineno, alias.name) for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            if node.level:
+                up = package.split(".")[: len(package.split(".")) - node.level + 1]
+                base = ".".join([*up, base] if base else up)
+            found += [(node.lineno, f"{base}.{alias.name}") for alias in node.names]
+    return found
+
+
+def resolved(name: str) -> str | None:
+    """The module of ours that an imported name comes from: the longest that there is."""
+    while name and name not in MODULES:
+        name = name.rpartition(".")[0]
+    return name or None
+
+
+def is_type_checking(node: ast.stmt) -> bool:
+    return isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test)
+
+
+def module_level(tree: ast.Module) -> ast.Module:
+    """The statements that run on import."""
+
+    class Prune(ast.NodeTransformer):
+        def visit_FunctionDef(self, node):
+            return ast.Pass()
+
+        visit_AsyncFunctionDef = visit_FunctionDef
+
+        def visit_If(self, node):
+            return ast.Pass() if is_type_checking(node) else self.generic_visit(node)
+
+    return Prune().visit(tree)
+
+
+def graph(everything: bool) -> dict[str, set[str]]:
+    """Module -> the modules of ours it imports, on import or anywhere."""
+    edges = {}
+    for name, path in MODULES.items():
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        package = name if path.name == "__init__.py" else name.rpartition(".")[0]
+        named = imports(tree if everything else module_level(tree), package)
+        edges[name] = {found for _, n in named if (found := resolved(n))} - {name}
+    return edges
+
+
+def cycle_in(edges: dict[str, set[str]]) -> list[str]:
+    """Some cycle, or nothing."""
+    done, path = set(), []
+
+    def visit(node: str) -> list[str]:
+        if node in path:
+            return [*path[path.index(node) :], node]
+        if node in done:
+            return []
+        path.append(node)
+        for following in sorted(edges.get(node, ())):
+            if found := visit(following):
+                return found
+        path.pop()
+        done.add(node)
+        return []
+
+    return next((found for node in sorted(edges) if (found := visit(node))), [])
+
+
+def test_the_tools_of_this_test_see_what_they_should():
+    tree = ast.parse(
+        "import a\nfrom typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import b\n"
+        "try:\n    import c\nexcept ImportError:\n    from .d import e\ndef f():\n    import g\n"
+        "class H:\n    import i\n    def j(self):\n        import k\n"
+    )
+    both = {name for _, name in imports(tree, "p.q")}
+    assert both == {"a", "typing.TYPE_CHECKING", "b", "c", "p.q.d.e", "g", "i", "k"}
+    assert {n for _, n in imports(module_level(tree), "p.q")} == both - {"b", "g", "k"}
+    assert cycle_in({"a": {"b"}, "b": {"c"}, "c": {"b"}}) == ["b", "c", "b"]
+    assert cycle_in({"a": {"b", "c"}, "b": {"c"}, "c": set()}) == []
+    assert resolved("claim2source.encode.Encoder") == "claim2source.encode"
+    assert resolved("claim2source.encode.encoder.Encoder") == "claim2source.encode.encoder"
+    assert resolved("numpy.random") is None
+
+
+def test_every_module_has_a_floor():
+    assert {part_of(name) for name in MODULES} - {""} <= FLOOR.keys()
+
+
+def test_a_file_imports_from_its_floor_or_below():
+    wrong = []
+    for name, imported in graph(everything=True).items():
+        for other in imported:
+            mine, theirs = FLOOR.get(part_of(name), -1), FLOOR.get(part_of(other), -1)
+            # A program is nobody's library; not even another program's.
+            if theirs > mine or (part_of(other) in TOP and part_of(name) != part_of(other)):
+                wrong.append(f"{name} imports {other}")
+    assert wrong == []
+
+
+def test_no_cycle_of_imports_on_import():
+    assert cycle_in(graph(everything=False)) == []
+
+
+def test_no_cycle_of_imports_anywhere_within_functions_and_type_checking_included():
+    assert cycle_in(graph(everything=True)) == []
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(REPOSITORY)))
+def test_a_file_is_short_and_keeps_its_hands_off(path):
+    text = path.read_text(encoding="utf-8")
+    assert len(text.splitlines()) <= 400
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.keyword) and node.arg == "trust_remote_code":
+            assert isinstance(node.value, ast.Constant), node.lineno
+            assert node.value.value is False, node.lineno
+        if isinstance(node, ast.Call):
+            called = ast.unparse(node.func)
+            assert called not in ("pickle.load", "pickle.loads", "pickle.Unpickler"), node.lineno
+            assert called not in ("eval", "exec", "np.load", "numpy.load"), node.lineno
+            if called == "torch.load":
+                safe = [k.value for k in node.keywords if k.arg == "weights_only"]
+                assert safe, node.lineno
+                assert ast.unparse(safe[0]) == "True", node.lineno
+            if called.endswith("AutoModel.from_pretrained"):
+                assert "trust_remote_code" in {k.arg for k in node.keywords}, node.lineno
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in MODULES if name.startswith("claim2source")]
+)  # fmt: skip
+def test_heavy_and_optional_modules_are_imported_where_they_are_used(name):
+    tree = module_level(ast.parse(MODULES[name].read_text(encoding="utf-8")))
+    named = {imported.split(".")[0] for _, imported in imports(tree, name)}
+    assert named.isdisjoint(HEAVY)
+
+
+def test_a_fresh_process_loads_no_heavy_module():
+    code = (
+        "import sys, claim2source.encode, claim2source.retrieve\n"
+        f"print([name for name in {(*HEAVY, 'peft', 'pytorch_lightning')} if name in sys.modules])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=REPOSITORY
+    )
+    assert done.stdout.strip() == "[]"

@@ -1,0 +1,56 @@
+"""Claim representations."""
+
+import pytest
+
+from claim2source.errors import ConfigError
+from claim2source.records import Claim
+from claim2source.text import Rendering, render_claim
+from claim2source.text.claims import missing_translations, text_languages
+
+GERMAN = Claim("1", "Impfung wirkt", "de", "Vaccine works")
+ENGLISH = Claim("2", "Vaccine works", "en", "Vaccine works!")
+FRENCH = Claim("3", "Le vaccin marche", "fr")
+BLANK = Claim("4", "Le vaccin", "fr", "")
+
+
+@pytest.mark.parametrize(
+    ("claim", "form", "text", "languages"),
+    [
+        (GERMAN, "original", "Impfung wirkt", ("de",)),
+        (GERMAN, "translated", "Vaccine works", ("en",)),
+        (GERMAN, "bilingual", "Impfung wirkt\nVaccine works", ("de", "en")),
+        (ENGLISH, "original", "Vaccine works", ("en",)),
+        (ENGLISH, "translated", "Vaccine works", ("en",)),
+        (ENGLISH, "bilingual", "Vaccine works", ("en",)),
+        (FRENCH, "translated", "Le vaccin marche", ("fr",)),
+        (FRENCH, "bilingual", "Le vaccin marche", ("fr",)),
+        (BLANK, "bilingual", "Le vaccin", ("fr",)),
+    ],
+)
+def test_forms(claim, form, text, languages):
+    assert render_claim(claim, form) == text
+    assert text_languages(claim, form) == languages
+
+
+def test_the_default_is_the_post_as_it_is():
+    assert render_claim(GERMAN) == "Impfung wirkt"
+    assert Rendering().claims == "original"
+
+
+def test_missing_translations_name_the_claims_that_a_form_needs_them_for():
+    claims = [GERMAN, ENGLISH, FRENCH, BLANK, Claim("5", "x", "en")]
+    assert missing_translations(claims, "original") == []
+    assert missing_translations(claims, "translated") == ["3", "4"]
+    assert missing_translations(tuple(claims), "bilingual") == ["3", "4"]
+
+
+def test_an_unknown_form_is_refused_with_what_is_allowed():
+    with pytest.raises(ConfigError, match=r"claims: 'both' .*original, translated, bilingual"):
+        render_claim(GERMAN, "both")
+    with pytest.raises(ConfigError, match=r"rendering.claims: 'both' .*bilingual"):
+        Rendering(claims="both")
+
+
+def test_rendering_keeps_the_order_of_claims():
+    texts = Rendering(claims="bilingual").claim_texts(iter([ENGLISH, GERMAN, FRENCH]))
+    assert texts == ["Vaccine works", "Impfung wirkt\nVaccine works", "Le vaccin marche"]
