@@ -74,7 +74,7 @@ def write_text(target: str | Path, text: str) -> None:
 
 def write_json(target: str | Path, value: Any) -> None:
     """Write indented UTF-8 JSON atomically."""
-    write_text(target, json.dumps(value, ensure_ascii=False, indent=2) + "\n")
+    write_text(target, json.dumps(value, ensure_ascii=False, indent=2, allow_nan=False) + "\n")
 
 
 def file_hash(path: str | Path) -> str:

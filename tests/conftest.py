@@ -18,12 +18,10 @@ import pytest
 WORDS = ["a", "b", "c", "claim", "paper", "vaccine", "works", "query", "passage", ":", ".", "##s"]
 
 
-@pytest.fixture(autouse=True)
-def _own_store(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is read from or left in the user's store."""
-    monkeypatch.setenv("CLAIM2SOURCE_STORE", str(tmp_path_factory.mktemp("store")))
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    monkeypatch.setenv("TOKENIZERS_PARALLELISM", "false")
+@pytest.fixture(autouse=True, scope="session")
+def _own_store(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Nothing is read from or left in the user's store, by fixtures of any scope."""
+    os.environ["CLAIM2SOURCE_STORE"] = str(tmp_path_factory.mktemp("store"))
 
 
 @pytest.fixture(scope="session")

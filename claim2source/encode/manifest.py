@@ -38,12 +38,14 @@ class Weights:
     """What a checkpoint adds to its base.
 
     `base`: nothing (step 0). `lora`: an adapter in this folder, added at `scale`.
-    `full`: a whole model in this folder. `sha256` is that of the safetensors file.
+    `full`: a whole model in this folder. `sha256` is that of the safetensors file,
+    `config_sha256` that of the JSON beside it that says how its weights are used.
     """
 
     kind: Literal["base", "lora", "full"] = "base"
     sha256: str | None = None
     scale: float = 1.0
+    config_sha256: str | None = None
 
     def __post_init__(self) -> None:
         require_one_of("weights.kind", self.kind, ("base", "lora", "full"))

@@ -14,7 +14,7 @@ from transformers import AutoModel, AutoTokenizer
 
 from claim2source.config import require, require_one_of
 from claim2source.encode.encoder import Encoder
-from claim2source.encode.manifest import FILE, Base, Manifest
+from claim2source.encode.manifest import FILE, Base, Manifest, Weights
 from claim2source.encode.templates import Dtype, EncoderSettings, Pooling, Template
 from claim2source.errors import ConfigError, InputError, UserError
 from claim2source.files import content_hash, file_hash
@@ -128,6 +128,7 @@ def _checkpoint(folder: Path, device: str | None) -> Resolved:
     settings, weights = manifest.encoder, manifest.weights
     if weights.kind == "full":
         _check_hash(folder / "model.safetensors", weights.sha256)
+        _check_hash(folder / "config.json", weights.config_sha256)
         encoder = _load(folder, settings, device)
         identity: dict[str, Any] = {"base": weights.sha256, "tokenizer": tokenizer_hash(folder)}
         files = folder
@@ -144,9 +145,10 @@ def _checkpoint(folder: Path, device: str | None) -> Resolved:
         identity = {"base": base.sha256, "tokenizer": tokenizer_hash(files)}
         if weights.kind == "lora":
             _check_hash(folder / ADAPTER_FILE, weights.sha256)
+            _check_hash(folder / ADAPTER_CONFIG_FILE, weights.config_sha256)
             encoder.model = _with_adapter(encoder.model, folder)
             set_adapter_scale(encoder.model, weights.scale)
-            identity |= {"adapter": weights.sha256, "scale": weights.scale}
+            identity |= adapter_identity(weights)
     encoder.weights = identity
     return Resolved(encoder, manifest.base, files, manifest)
 
@@ -162,6 +164,15 @@ def _with_adapter(model: Any, folder: Path) -> Any:
     except (OSError, ValueError, TypeError, KeyError, RuntimeError) as error:
         why = f"this adapter does not fit its base: {_short(error)}"
         raise InputError.at(folder / ADAPTER_CONFIG_FILE, why=why) from None
+
+
+def adapter_identity(weights: Weights) -> dict[str, Any]:
+    """What names an adapter in the store: its weights, how they are used, and how strongly."""
+    return {
+        "adapter": weights.sha256,
+        "adapter_config": weights.config_sha256,
+        "scale": weights.scale,
+    }
 
 
 def set_adapter_scale(model: torch.nn.Module, scale: float) -> None:

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from claim2source.config import several
 from claim2source.datasets import load
-from claim2source.encode import ModelConfig, Resolved, resolve
+from claim2source.encode import ModelConfig, resolve
 from claim2source.encode.resolve import RUN_FILE, chosen_checkpoint
 from claim2source.errors import UserError
 from claim2source.evaluation.retrieval import (
@@ -16,6 +16,7 @@ from claim2source.evaluation.retrieval import (
     METRICS,
     Evaluation,
     evaluate_result,
+    rendering_of,
 )  # fmt: skip
 from claim2source.evaluation.tables import markdown_table, plain_table
 from claim2source.files import write_json, write_text
@@ -95,7 +96,7 @@ def _evaluate_one(
     config: CheckpointConfig, name: str, dataset: Dataset, out: Path
 ) -> dict[str, Any]:
     resolved = resolve(replace(config.model, name=name), config.device)
-    rendering = _rendering(config, resolved)
+    rendering = rendering_of(resolved, config.rendering)
     retriever = DenseRetriever(resolved.encoder, rendering, Store(config.store), progress=True)
     result = retriever.retrieve(dataset.claims, dataset.sources, config.depth)
     for language in dataset.languages:
@@ -128,17 +129,6 @@ def _evaluate_one(
         report |= {"languages": evaluation.languages, "macro": evaluation.macro}
     write_json(out / "report.json", report)
     return report
-
-
-def _rendering(config: CheckpointConfig, resolved: Resolved) -> Rendering:
-    if resolved.rendering is None:
-        return config.rendering or Rendering()
-    if config.rendering is not None and config.rendering != resolved.rendering:
-        raise UserError(
-            f"rendering: {config.checkpoint} was trained with {resolved.rendering}; "
-            "a checkpoint is evaluated as it was trained"
-        )
-    return resolved.rendering
 
 
 def _summary(

@@ -11,7 +11,7 @@ from claim2source.datasets import carve_val, load
 from claim2source.encode import ModelConfig, Resolved, resolve
 from claim2source.errors import UserError
 from claim2source.evaluation.metrics import evaluate, judged_claims, macro, score_languages
-from claim2source.evaluation.retrieval import DEPTH, METRICS, evaluate_result
+from claim2source.evaluation.retrieval import DEPTH, METRICS, evaluate_result, rendering_of
 from claim2source.evaluation.significance import gold_groups, paired_randomisation
 from claim2source.evaluation.tables import markdown_table, plain_table
 from claim2source.files import write_json, write_text
@@ -108,7 +108,7 @@ def evaluate_hybrid(config: HybridConfig) -> str:
     "selection", "paired_test", ...}. Raises `UserError` where nothing can be chosen cleanly.
     """
     resolved = resolve(replace(config.model, name=config.checkpoint), config.device)
-    rendering = _rendering(config, resolved)
+    rendering = rendering_of(resolved, config.rendering)
     dataset = load(config.dataset, config.split)
     if not dataset.golds:
         raise UserError(f"{config.dataset}: split {config.split!r} has no golds to report on")
@@ -272,17 +272,6 @@ def paired_tests(
         for metric in METRICS
     }
     return {"systems": ["hybrid", part], "metrics": tests}
-
-
-def _rendering(config: HybridConfig, resolved: Resolved) -> Rendering:
-    if resolved.rendering is None:
-        return config.rendering or Rendering()
-    if config.rendering is not None and config.rendering != resolved.rendering:
-        raise UserError(
-            f"rendering: {config.checkpoint} was trained with {resolved.rendering}; "
-            "a checkpoint is evaluated as it was trained"
-        )
-    return resolved.rendering
 
 
 def _system(result: Result, dataset: Dataset) -> dict[str, Any]:

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from claim2source.encode import Encoder
+from claim2source.encode import Encoder, Resolved
+from claim2source.errors import UserError
 from claim2source.evaluation.metrics import macro, score_languages
 from claim2source.records import Dataset
 from claim2source.retrieve import DenseRetriever
@@ -48,6 +49,21 @@ def evaluate_dense(
     return evaluate_result(
         retriever.retrieve(dataset.claims, dataset.sources, depth), dataset, metrics
     )
+
+
+def rendering_of(resolved: Resolved, asked: Rendering | None) -> Rendering:
+    """A checkpoint's own rendering; for any other model the one asked for, or the default.
+
+    Raises `UserError` when another is asked for than the checkpoint was trained with.
+    """
+    if resolved.manifest is None:
+        return asked or Rendering()
+    own = resolved.manifest.rendering
+    if asked is not None and asked != own:
+        raise UserError(
+            f"rendering: the checkpoint was trained with {own}; it is evaluated as it was trained"
+        )
+    return own
 
 
 def evaluate_result(

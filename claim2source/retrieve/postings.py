@@ -12,7 +12,7 @@ import numpy as np
 
 # A term in more than this share of the documents is kept as a full row: adding a row is
 # several times faster than adding as many postings one by one.
-_COMMON = 1 / 32
+_COMMON = 1 / 16
 # rank_bm25's floor for terms in more than half of the documents, as a share of the mean idf.
 _EPSILON = 0.25
 

@@ -10,7 +10,12 @@ from typing import Any
 import torch
 
 from claim2source.encode import Base, Encoder, Manifest, Weights
-from claim2source.encode.resolve import ADAPTER_FILE, tokenizer_files
+from claim2source.encode.resolve import (
+    ADAPTER_CONFIG_FILE,
+    ADAPTER_FILE,
+    adapter_identity,
+    tokenizer_files,
+)
 from claim2source.errors import InputError, UserError
 from claim2source.files import atomic_folder, atomic_path, file_hash
 
@@ -38,12 +43,20 @@ def save_checkpoint(
         if kind == "lora":
             encoder.model.save_pretrained(str(temporary), safe_serialization=True)
             (temporary / "README.md").unlink(missing_ok=True)
-            weights = Weights("lora", file_hash(temporary / ADAPTER_FILE))
+            weights = Weights(
+                "lora",
+                file_hash(temporary / ADAPTER_FILE),
+                config_sha256=file_hash(temporary / ADAPTER_CONFIG_FILE),
+            )
         elif kind == "full":
             encoder.model.save_pretrained(str(temporary), max_shard_size=_ONE_SHARD)
             for file in tokenizer_files(base_folder):
                 shutil.copyfile(file, temporary / file.name)
-            weights = Weights("full", file_hash(temporary / "model.safetensors"))
+            weights = Weights(
+                "full",
+                file_hash(temporary / "model.safetensors"),
+                config_sha256=file_hash(temporary / "config.json"),
+            )
         written = Manifest(**{**manifest.__dict__, "weights": weights})
         written.write(temporary)
     return written
@@ -55,7 +68,7 @@ def weights_identity(base: Base, tokenizer: str, weights: Weights) -> dict[str, 
         return {"base": weights.sha256, "tokenizer": tokenizer}
     identity: dict[str, Any] = {"base": base.sha256, "tokenizer": tokenizer}
     if weights.kind == "lora":
-        identity |= {"adapter": weights.sha256, "scale": weights.scale}
+        identity |= adapter_identity(weights)
     return identity
 
 

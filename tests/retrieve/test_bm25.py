@@ -201,7 +201,7 @@ def test_scores_are_plain_bm25s(texts: list[list[str]], claim: list[str]) -> Non
 
 
 def test_common_and_rare_terms_are_summed_alike() -> None:
-    """Terms in more than an eighth of the documents take another path."""
+    """Terms in more than a sixteenth of the documents take another path."""
     texts = [f"common rare{i} half{i % 2} few{i % 9}" for i in range(40)]
     claim = "common half1 few3 rare3 few3"
     expected = slow_bm25([t.split() for t in texts], claim.split(), 1.2, 0.75)

@@ -58,7 +58,7 @@ configs = st.builds(
 )
 
 
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(runs, runs, configs)
 def test_fusion_is_the_formula(first: Lists, second: Lists, config: FusionConfig) -> None:
     run = fuse(Run.from_lists(first), Run.from_lists(second), config)
@@ -71,7 +71,7 @@ def test_fusion_is_the_formula(first: Lists, second: Lists, config: FusionConfig
             assert score == pytest.approx(scores[source], rel=1e-4, abs=1e-6)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(runs, runs, configs, st.integers(1, 10))
 def test_the_first_k_are_those_of_the_whole(
     first: Lists, second: Lists, config: FusionConfig, k: int
@@ -80,7 +80,7 @@ def test_the_first_k_are_those_of_the_whole(
     assert list(fusion.run(config.alpha, k)) == list(fusion.run(config.alpha).top(k))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(runs, runs, configs)
 def test_swapped_runs_with_the_other_weight_are_the_same(
     first: Lists, second: Lists, config: FusionConfig
@@ -92,7 +92,7 @@ def test_swapped_runs_with_the_other_weight_are_the_same(
         assert one.scored(claim) == pytest.approx(other.scored(claim), abs=1e-6)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(runs, runs, st.integers(0, 5), st.integers(-2, 2))
 def test_a_list_may_be_scaled_and_shifted(
     first: Lists, second: Lists, shift: int, power: int

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from dataclasses import replace
 
 import numpy as np
@@ -12,20 +10,14 @@ import pytest
 
 from claim2source.errors import ConfigError, UserError
 from scripts import bench_bm25
-from scripts.bench_bm25 import BenchConfig, Timing, check_same, made_up, report
-from tests.shared_data import REPOSITORY
+from scripts.bench_bm25 import BenchConfig, Timing, check_same, made_up, main, report
 
 SMALL = BenchConfig(documents=40, claims=30, repeats=3, sample=4, words=500)
 
 
-def test_the_program_ends_with_one_line_of_json() -> None:
-    options = ["--documents=60", "--claims=40", "--repeats=3", "--sample=5", "--words=500"]
-    done = subprocess.run(
-        [sys.executable, "scripts/bench_bm25.py", *options],
-        cwd=REPOSITORY, capture_output=True, text=True, env={"PYTHONPATH": str(REPOSITORY)},
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    *table, last = done.stdout.strip().splitlines()
+def test_the_program_ends_with_one_line_of_json(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["--documents=60", "--claims=40", "--repeats=3", "--sample=5", "--words=500"])
+    *table, last = capsys.readouterr().out.strip().splitlines()
     found = json.loads(last)
     assert next(iter(found)) == "ratio"
     assert found["spread"][0] <= found["ratio"] <= found["spread"][1]

@@ -70,6 +70,7 @@ def test_an_unknown_form_is_refused_with_what_is_allowed():
         ("Mary Clinton", "Mary Clinton"),  # "clin" is no clinic
         ("Vincent Incze", "Vincent Incze"),  # "Inc" is a word of its own
         ("& Tongji Hospital", None),
+        ("& Wuhan", None),  # what is left of an affiliation, by its ampersand
         ("Tongji Hospital", None),
         ("UNIVERSITÄT Leipzig", None),
         ("1 Department of Medicine", None),
