@@ -14,7 +14,8 @@ from claim2source.errors import UserError, run_program
 from claim2source.evaluation import hybrid
 from claim2source.evaluation.metrics import evaluate
 from claim2source.evaluation.retrieval import METRICS, evaluate_dense, evaluate_result
-from claim2source.retrieve import BM25Config, BM25Retriever, FusionConfig
+from claim2source.retrieve import BM25Config, BM25Retriever, FusionConfig, fuse
+from claim2source.run import Run
 from claim2source.run_files import read_run
 from claim2source.text import Rendering
 from eval.hybrid import main
@@ -108,6 +109,37 @@ def test_nothing_of_the_reported_split_reaches_the_choice(
     assert seen[0] == {claim.id for claim in train.claims}
     assert seen[1] < seen[0] and len(seen[1]) == 12
     assert not set.union(*seen) & {claim.id for claim in dev.claims}
+
+
+def test_the_chosen_settings_are_the_ones_used(
+    done: tuple[Path, Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, data, _ = done
+    bm25 = BM25Config(k1=0.3, b=0.1, title_weight=3, claims="bilingual")
+    fusion = FusionConfig("rrf", alpha=0.9, rrf_k=3, depth=7)
+    on_val: list[Run] = []
+
+    def choose(sparse: Run, dense: Run, data: Any) -> tuple[FusionConfig, float]:
+        on_val.append(sparse)
+        return fusion, 0.5
+
+    monkeypatch.setattr(hybrid, "choose_bm25", lambda *_: (bm25, 0.5))
+    monkeypatch.setattr(hybrid, "choose_fusion", choose)
+    main([f"--checkpoint={model}", f"--dataset={data}", f"--out={tmp_path}", *OPTIONS])
+    train, dev = (load(data, split) for split in ("train", "dev"))
+    expected = BM25Retriever(bm25).retrieve(train.claims, train.sources, 100).run
+    assert list(on_val[0]) == list(expected)
+    part = BM25Retriever(bm25).retrieve(dev.claims, dev.sources, 100).run
+    written = {
+        name: read_run(tmp_path / "runs" / name / "en.trec").run
+        for name in ("bm25", "dense", "hybrid")
+    }
+    english = [claim.id for claim in dev.claims if claim.lang == "en"]
+    fused = fuse(written["bm25"], written["dense"], fusion)
+    for claim in english:
+        assert written["bm25"].scored(claim) == pytest.approx(part.scored(claim))
+        assert written["hybrid"].sources(claim) == fused.sources(claim)
+    assert any(written["hybrid"].sources(c) != written["bm25"].sources(c) for c in english)
 
 
 @pytest.mark.parametrize(

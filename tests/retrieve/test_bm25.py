@@ -313,6 +313,13 @@ def test_k_beyond_the_pool_gives_all_that_match() -> None:
     assert len(ranked(sources_of("masks", "masks and more", "x y"), "masks", k=10**9)) == 2
 
 
+def test_fewer_matches_than_k_are_not_filled_up() -> None:
+    sources = sources_of(*["other words"] * 8, "masks", "masks and more")
+    assert list(ranked(sources, "masks", k=5)) == ["s008", "s009"]
+    bound = Claim("c", "masks", candidates=tuple(s.id for s in sources))
+    assert list(ranked(sources, bound, k=5)) == ["s008", "s009"]
+
+
 def test_k_is_exact() -> None:
     sources = sources_of(*(f"masks {'word ' * i}" for i in range(9)))
     assert list(ranked(sources, "masks", k=3)) == ["s000", "s001", "s002"]
