@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -82,5 +83,7 @@ def _shuffled(train: Dataset) -> Dataset:
     """The same claims and the same golds, dealt anew."""
     golds = [claim.golds[0] for claim in train.claims]
     random.Random(0).shuffle(golds)
-    qrels = {claim.id: {gold: 1} for claim, gold in zip(train.claims, golds, strict=True)}
-    return Dataset(train.claims, train.sources, Qrels(qrels), "train")
+    pairs = zip(train.claims, golds, strict=True)
+    claims = tuple(replace(claim, golds=(gold,)) for claim, gold in pairs)
+    qrels = Qrels({claim.id: {claim.golds[0]: 1} for claim in claims})
+    return Dataset(claims, train.sources, qrels, "train")
