@@ -65,7 +65,8 @@ class Encoder:
 
     `weights` names what the vectors depend on besides the settings: hashes of the base and
     of the adapter and its scale. It is None while weights are being trained, and then
-    nothing is stored.
+    nothing is stored. Where only the claims' side was trained, `source_encoder` is the base
+    model, and encodes the sources.
     """
 
     def __init__(
@@ -79,6 +80,7 @@ class Encoder:
         self.tokenizer = tokenizer
         self.settings = settings
         self.weights = weights
+        self.source_encoder: Encoder | None = None
 
     @property
     def device(self) -> torch.device:
@@ -182,6 +184,10 @@ class Encoder:
         `token_budget` padded tokens a batch). With a `store`, vectors made before are read
         and new ones are kept. `progress` names a bar on stderr.
         """
+        if side == "source" and self.source_encoder is not None:
+            return self.source_encoder.encode(
+                texts, side, store=store, progress=progress, token_budget=token_budget
+            )
         started = time.perf_counter()
         if not len(texts):
             return np.zeros((0, self.dimensions), dtype=np.float32), Cost()

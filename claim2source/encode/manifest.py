@@ -39,16 +39,19 @@ class Weights:
 
     `base`: nothing (step 0). `lora`: an adapter in this folder, added at `scale`.
     `full`: a whole model in this folder. `sha256` is that of the safetensors file,
-    `config_sha256` that of the JSON beside it that says how its weights are used.
+    `config_sha256` that of the JSON beside it that says how its weights are used. With
+    `trained: query_only` they serve claims; sources are encoded by the base.
     """
 
     kind: Literal["base", "lora", "full"] = "base"
     sha256: str | None = None
     scale: float = 1.0
     config_sha256: str | None = None
+    trained: Literal["both", "query_only"] = "both"
 
     def __post_init__(self) -> None:
         require_one_of("weights.kind", self.kind, ("base", "lora", "full"))
+        require_one_of("weights.trained", self.trained, ("both", "query_only"))
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from transformers import AutoModel, AutoTokenizer
 from claim2source.config import require, require_one_of
 from claim2source.encode.encoder import Encoder
 from claim2source.encode.manifest import FILE, Base, Manifest, Weights
+from claim2source.encode.sides import base_side
 from claim2source.encode.templates import Dtype, EncoderSettings, Pooling, Template
 from claim2source.errors import ConfigError, InputError, UserError
 from claim2source.files import content_hash, file_hash
@@ -130,27 +131,36 @@ def _checkpoint(folder: Path, device: str | None) -> Resolved:
         _check_hash(folder / "model.safetensors", weights.sha256)
         _check_hash(folder / "config.json", weights.config_sha256)
         encoder = _load(folder, settings, device)
-        identity: dict[str, Any] = {"base": weights.sha256, "tokenizer": tokenizer_hash(folder)}
-        files = folder
-    else:
-        # A packaged copy serves any revision: its hash is compared with the manifest's.
-        name, revision = manifest.base.name, manifest.base.revision
-        files, base = _packaged(name) or _base_files(ModelConfig(name=name, revision=revision))
-        if base.sha256 != manifest.base.sha256:
-            raise InputError.at(
-                folder / FILE, field="base.sha256",
-                why=f"{files} has other weights ({base.sha256[:12]}...) than this was trained from",
-            )  # fmt: skip
-        encoder = _load(files, settings, device)
-        identity = {"base": base.sha256, "tokenizer": tokenizer_hash(files)}
-        if weights.kind == "lora":
-            _check_hash(folder / ADAPTER_FILE, weights.sha256)
-            _check_hash(folder / ADAPTER_CONFIG_FILE, weights.config_sha256)
-            encoder.model = _with_adapter(encoder.model, folder)
-            set_adapter_scale(encoder.model, weights.scale)
-            identity |= adapter_identity(weights)
-    encoder.weights = identity
+        encoder.weights = {"base": weights.sha256, "tokenizer": tokenizer_hash(folder)}
+        if weights.trained == "query_only":
+            encoder.source_encoder = _checkpoint_base(folder, manifest, device)[0]
+        return Resolved(encoder, manifest.base, folder, manifest)
+    encoder, files = _checkpoint_base(folder, manifest, device)
+    if weights.kind == "lora":
+        identity = dict(encoder.weights or {})
+        _check_hash(folder / ADAPTER_FILE, weights.sha256)
+        _check_hash(folder / ADAPTER_CONFIG_FILE, weights.config_sha256)
+        encoder.model = _with_adapter(encoder.model, folder)
+        set_adapter_scale(encoder.model, weights.scale)
+        encoder.weights = identity | adapter_identity(weights)
+        if weights.trained == "query_only":
+            encoder.source_encoder = base_side(encoder, identity)
     return Resolved(encoder, manifest.base, files, manifest)
+
+
+def _checkpoint_base(folder: Path, manifest: Manifest, device: str | None) -> tuple[Encoder, Path]:
+    """The base model of a checkpoint, and its files, checked against the manifest."""
+    # A packaged copy serves any revision: its hash is compared with the manifest's.
+    name, revision = manifest.base.name, manifest.base.revision
+    files, base = _packaged(name) or _base_files(ModelConfig(name=name, revision=revision))
+    if base.sha256 != manifest.base.sha256:
+        raise InputError.at(
+            folder / FILE, field="base.sha256",
+            why=f"{files} has other weights ({base.sha256[:12]}...) than this was trained from",
+        )  # fmt: skip
+    encoder = _load(files, manifest.encoder, device)
+    encoder.weights = {"base": base.sha256, "tokenizer": tokenizer_hash(files)}
+    return encoder, files
 
 
 def _with_adapter(model: Any, folder: Path) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import TYPE_CHECKING
 
 import torch
@@ -30,6 +31,12 @@ def adapt(encoder: Encoder, config: FinetuneConfig) -> None:
         if config.tuning == "lora":
             # Without a gradient at the input a checkpointed frozen block would get none at all.
             encoder.model.enable_input_require_grads()
+
+
+def frozen_copy(encoder: Encoder) -> Encoder:
+    """The encoder as it is now, with weights of its own that nothing will move."""
+    model = copy.deepcopy(encoder.model).eval().requires_grad_(False)
+    return Encoder(model, encoder.tokenizer, encoder.settings, encoder.weights)
 
 
 def set_dropout(model: torch.nn.Module, rate: float) -> None:

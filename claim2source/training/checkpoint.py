@@ -40,6 +40,7 @@ def save_checkpoint(
     """
     with atomic_folder(folder) as temporary:
         weights = Weights()
+        trained = manifest.weights.trained
         if kind == "lora":
             encoder.model.save_pretrained(str(temporary), safe_serialization=True)
             (temporary / "README.md").unlink(missing_ok=True)
@@ -47,6 +48,7 @@ def save_checkpoint(
                 "lora",
                 file_hash(temporary / ADAPTER_FILE),
                 config_sha256=file_hash(temporary / ADAPTER_CONFIG_FILE),
+                trained=trained,
             )
         elif kind == "full":
             encoder.model.save_pretrained(str(temporary), max_shard_size=_ONE_SHARD)
@@ -56,6 +58,7 @@ def save_checkpoint(
                 "full",
                 file_hash(temporary / "model.safetensors"),
                 config_sha256=file_hash(temporary / "config.json"),
+                trained=trained,
             )
         written = Manifest(**{**manifest.__dict__, "weights": weights})
         written.write(temporary)

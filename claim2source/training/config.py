@@ -10,6 +10,7 @@ from claim2source.config import flag, require, several
 from claim2source.encode import ModelConfig
 from claim2source.mining import MiningConfig
 from claim2source.text import Rendering
+from claim2source.training.losses import LossesConfig
 
 
 @dataclass(frozen=True)
@@ -61,10 +62,17 @@ class OptimisationConfig:
 
     Args:
         epochs: passes over the training pairs.
-        batch_size: claims per process and forward pass; their sources are each other's
-            in-batch negatives.
+        batch_size: claims per process; their sources are each other's in-batch negatives.
+        chunk_size: texts per forward pass (GradCache): memory stays that of one chunk, however
+            large the batch; none: the whole batch at once. The gradients are the same.
+        gather: with several processes, the sources of all of them are negatives; false: only
+            a process's own.
         accumulation: batches per optimizer step. It does not enlarge the pool of negatives.
         negatives: mined negatives used per claim, hardest first.
+        train: `both` sides, or `query_only`: sources keep the base model's vectors, so that an
+            index of them stays valid.
+        remine_every: mine again with the current model after every so many epochs (ANCE);
+            0: once, before training.
         temperature: cosine similarities are divided by it.
         learning_rate: peak of AdamW's.
         warmup_ratio: share of the steps in which it rises; then it falls as a cosine.
@@ -81,8 +89,12 @@ class OptimisationConfig:
 
     epochs: int = 3
     batch_size: int = 32
+    chunk_size: int | None = None
+    gather: bool = True
     accumulation: int = 1
     negatives: int = 1
+    train: Literal["both", "query_only"] = "both"
+    remine_every: int = 0
     temperature: float = 0.05
     learning_rate: float = 5e-5
     warmup_ratio: float = 0.05
@@ -98,8 +110,12 @@ class OptimisationConfig:
     def __post_init__(self) -> None:
         for key in ("epochs", "batch_size", "accumulation", "log_every"):
             require(getattr(self, key) >= 1, f"optimisation.{key}", getattr(self, key), "1 or more")
-        for key in ("negatives", "weight_decay", "max_grad_norm", "save_every"):
+        for key in ("negatives", "remine_every", "weight_decay", "max_grad_norm", "save_every"):
             require(getattr(self, key) >= 0, f"optimisation.{key}", getattr(self, key), "0 or more")
+        require(
+            self.chunk_size is None or self.chunk_size >= 1, "optimisation.chunk_size",
+            self.chunk_size, "1 or more, or none",
+        )  # fmt: skip
         for key in ("temperature", "learning_rate"):
             require(getattr(self, key) > 0, f"optimisation.{key}", getattr(self, key), "above 0")
         require(
@@ -110,6 +126,26 @@ class OptimisationConfig:
             self.dropout is None or 0 <= self.dropout < 1, "optimisation.dropout", self.dropout,
             "none, or 0 or more and below 1",
         )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class BatchesConfig:
+    """Which pairs share a batch; one paper's claims are always kept apart where possible.
+
+    Args:
+        order: `mixed`; `language`: one language per batch; `length`: texts of like length.
+        alpha: a language with n claims gets a share of an epoch that goes as n to this power:
+            1 leaves the shares as they are, 0 makes them equal. Every claim keeps its turn: a
+            language that gets less than its claims goes on with the others in the next epoch.
+        rotate_negatives: each epoch uses the next of the mined negatives, not the hardest again.
+    """
+
+    order: Literal["mixed", "language", "length"] = "mixed"
+    alpha: float = 1.0
+    rotate_negatives: bool = False
+
+    def __post_init__(self) -> None:
+        require(0 <= self.alpha <= 1, "batches.alpha", self.alpha, "0 to 1")
 
 
 @dataclass(frozen=True)
@@ -140,6 +176,8 @@ class FinetuneConfig:
         mining: hard negatives, when they are mined here.
         mined: a file of `train/mine.py`, used instead of mining.
         optimisation: how the weights are moved.
+        batches: which pairs share a batch.
+        losses: what is minimised.
         keep: checkpoints of all epochs, or only of the best and the last.
         wandb: Weights & Biases.
         out: the run's folder.
@@ -155,6 +193,8 @@ class FinetuneConfig:
     mining: MiningConfig = field(default_factory=MiningConfig)
     mined: Path | None = None
     optimisation: OptimisationConfig = field(default_factory=OptimisationConfig)
+    batches: BatchesConfig = field(default_factory=BatchesConfig)
+    losses: LossesConfig = field(default_factory=LossesConfig)
     keep: Literal["all", "best"] = "all"
     wandb: WandbConfig = field(default_factory=WandbConfig)
     out: Path = Path("checkpoints/run")

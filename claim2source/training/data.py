@@ -2,39 +2,64 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import get_args
 
 import pytorch_lightning as pl
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, IterableDataset
 
 from claim2source.encode import Encoder, Tokens
-from claim2source.mining import MinedRow
+from claim2source.mining import MinedRow, Negative
 from claim2source.mining.mine import golds_by_text
 from claim2source.records import Dataset
 from claim2source.text import Rendering
+from claim2source.text.claims import ClaimForm
+from claim2source.training.base_vectors import BaseVectors
 from claim2source.training.batches import BatchPlan, BatchSampler
+from claim2source.training.losses import LossesConfig
+from claim2source.training.losses.keep_base import language_weights
 
 
 @dataclass(frozen=True)
 class TrainBatch:
-    """One step's texts: each distinct source once.
+    """One step's texts for one process: its n claims, and its share of the m distinct sources.
 
-    `positives` [n] is the column of each claim's gold, `masked` [n, m] true where a source is
-    gold for the row without being its positive.
+    The m columns are the sources of all processes that share negatives, by rank; `counts` says
+    how many each encodes. `positives` [n] is the column of each claim's gold, `masked` [n, m]
+    true where a source is gold for the row without being its positive. Among the claims of
+    all those processes, `rows` [n] are this one's places and `claims_masked` [n, c] is true
+    where another claim has the row's source as gold (None unless trained both ways).
+    `fixed_sources` [m, d] replaces encoding when sources are not trained; the last ones serve
+    single losses.
     """
 
     plan: BatchPlan
     claims: list[Tokens]
     sources: list[Tokens]
+    counts: tuple[int, ...]
     positives: Tensor
     masked: Tensor
+    rows: Tensor
+    claims_masked: Tensor | None
+    fixed_sources: Tensor | None = None
+    views: list[Tokens] = field(default_factory=list)
+    owners: Tensor | None = None
+    teacher: Tensor | None = None
+    base_claims: Tensor | None = None
+    base_sources: Tensor | None = None
+    keep_weights: Tensor | None = None
 
 
 class TrainingPairs:
-    """Claims with their gold and mined negatives, tokenised once by the one Encoder."""
+    """Claims with their gold and mined negatives, tokenised once by the one Encoder.
+
+    `base` is needed by `losses.keep_base` and for `query_only`, `teacher` (claim id -> source
+    id -> score) by `losses.distillation`. With `rotate`, every epoch uses the next `negatives`
+    of a row's list.
+    """
 
     def __init__(
         self,
@@ -43,20 +68,54 @@ class TrainingPairs:
         encoder: Encoder,
         rendering: Rendering,
         negatives: int,
+        *,
+        rotate: bool = False,
+        losses: LossesConfig | None = None,
+        base: BaseVectors | None = None,
+        query_only: bool = False,
+        teacher: Mapping[str, Mapping[str, float]] | None = None,
     ) -> None:
-        self.rows = list(rows)
-        self.negatives = negatives
+        self.dataset, self.encoder, self.rendering = dataset, encoder, rendering
+        self.negatives, self.rotate = negatives, rotate
+        self.losses = losses or LossesConfig()
+        self.base, self.query_only, self.teacher = base, query_only, teacher
         self.golds: Mapping[str, frozenset[str]] = golds_by_text(dataset.claims)
-        wanted = {row.claim for row in self.rows}
+        wanted = {row.claim for row in rows}
         claims = [claim for claim in dataset.claims if claim.id in wanted]
+        self.languages = {claim.id: claim.lang for claim in claims}
         tokens = encoder.tokenize(rendering.claim_texts(claims), "claim")
         self.claim_tokens = {c.id: t for c, t in zip(claims, tokens, strict=True)}
-        used = {row.positive for row in self.rows} | {
-            negative.source for row in self.rows for negative in row.negatives[:negatives]
-        }
-        sources = [source for source in dataset.sources if source.id in used]
-        tokens = encoder.tokenize(rendering.source_texts(sources), "source")
-        self.source_tokens = {s.id: t for s, t in zip(sources, tokens, strict=True)}
+        self.views = self._views() if self.losses.consistency.weight else {}
+        self.source_tokens: dict[str, Tokens] = {}
+        self.use(rows)
+
+    def use(self, rows: Sequence[MinedRow]) -> None:
+        """Train on these rows from now on: the same pairs, perhaps with other negatives."""
+        self.rows = list(rows)
+        if self.query_only:
+            return
+        used = {row.positive for row in self.rows}
+        for row in self.rows:
+            kept = row.negatives if self.rotate else row.negatives[: self.negatives]
+            used.update(negative.source for negative in kept)
+        new = [s for s in self.dataset.sources if s.id in used and s.id not in self.source_tokens]
+        tokens = self.encoder.tokenize(self.rendering.source_texts(new), "source")
+        self.source_tokens |= {s.id: t for s, t in zip(new, tokens, strict=True)}
+
+    def _views(self) -> dict[str, list[Tokens]]:
+        """Claim id -> its other representations, of claims that have a translation."""
+        claims = [
+            claim for claim in self.dataset.claims
+            if claim.id in self.claim_tokens and claim.lang != "en" and claim.translation
+        ]  # fmt: skip
+        found: dict[str, list[Tokens]] = {claim.id: [] for claim in claims}
+        for form in get_args(ClaimForm):
+            if form == self.rendering.claims:
+                continue
+            texts = Rendering(form, self.rendering.sources).claim_texts(claims)
+            for claim, tokens in zip(claims, self.encoder.tokenize(texts, "claim"), strict=True):
+                found[claim.id].append(tokens)
+        return found
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -65,6 +124,21 @@ class TrainingPairs:
     def short_rows(self) -> int:
         """Pairs with fewer mined negatives than are trained on."""
         return sum(len(row.negatives) < self.negatives for row in self.rows)
+
+    @property
+    def untaught(self) -> int:
+        """Pairs of whose gold the teacher says nothing; 0 without a teacher."""
+        if self.teacher is None:
+            return 0
+        return sum(row.positive not in self.teacher.get(row.claim, {}) for row in self.rows)
+
+    def lengths(self) -> list[int]:
+        """Tokens of each pair's claim and source; sources that are not encoded count 0."""
+        return [
+            len(self.claim_tokens[row.claim].ids)
+            + (0 if self.query_only else len(self.source_tokens[row.positive].ids))
+            for row in self.rows
+        ]
 
     def groups(self) -> list[int]:
         """A number per row; rows whose claims share a gold have the same."""
@@ -82,57 +156,116 @@ class TrainingPairs:
         number: dict[str, int] = {}
         return [number.setdefault(root(row.positive), len(number)) for row in self.rows]
 
+    def negatives_of(self, row: MinedRow, epoch: int) -> list[Negative]:
+        """The negatives of a row that an epoch uses."""
+        size = len(row.negatives)
+        if not self.rotate or size <= self.negatives:
+            return list(row.negatives[: self.negatives])
+        first = epoch * self.negatives
+        return [row.negatives[(first + i) % size] for i in range(self.negatives)]
+
     def batch(self, plan: BatchPlan) -> TrainBatch:
         """The texts of a planned batch."""
-        rows = [self.rows[i] for i in plan.rows]
-        column: dict[str, int] = {}
-        for row in rows:
-            column.setdefault(row.positive, len(column))
-        for row in rows:
-            for negative in row.negatives[: self.negatives]:
-                column.setdefault(negative.source, len(column))
-        positives = torch.tensor([column[row.positive] for row in rows])
-        masked = torch.zeros(len(rows), len(column), dtype=torch.bool)
-        for i, row in enumerate(rows):
+        shares = plan.shares or (plan.rows,)
+        own = [self.rows[i] for i in plan.rows]
+        everyone = [self.rows[i] for share in shares for i in share]
+        # Every distinct source is encoded once, by one process.
+        names = dict.fromkeys(row.positive for row in everyone)
+        for row in everyone:
+            names |= dict.fromkeys(n.source for n in self.negatives_of(row, plan.epoch))
+        by_rank = [list(names)[rank :: len(shares)] for rank in range(len(shares))]
+        columns = [source for part in by_rank for source in part]
+        place = {source: column for column, source in enumerate(columns)}
+        masked = torch.zeros(len(own), len(columns), dtype=torch.bool)
+        first = sum(len(share) for share in shares[: plan.rank]) if plan.shares else 0
+        for i, row in enumerate(own):
             for gold in self.golds[row.claim]:
-                if gold in column and gold != row.positive:
-                    masked[i, column[gold]] = True
+                if gold in place and gold != row.positive:
+                    masked[i, place[gold]] = True
         return TrainBatch(
             plan,
-            [self.claim_tokens[row.claim] for row in rows],
-            [self.source_tokens[source] for source in column],
-            positives,
+            [self.claim_tokens[row.claim] for row in own],
+            [] if self.query_only else [self.source_tokens[s] for s in by_rank[plan.rank]],
+            tuple(len(part) for part in by_rank),
+            torch.tensor([place[row.positive] for row in own]),
             masked,
+            first + torch.arange(len(own)),
+            self._claims_masked(own, everyone, first) if self.losses.info_nce.both_ways else None,
+            **self._extras(plan, own, columns, place),  # type: ignore[arg-type]
         )
+
+    def _claims_masked(self, own: list[MinedRow], everyone: list[MinedRow], first: int) -> Tensor:
+        """Where [own, everyone] another claim has the row's source as gold."""
+        has: dict[str, list[int]] = {}
+        for j, other in enumerate(everyone):
+            for gold in self.golds[other.claim]:
+                has.setdefault(gold, []).append(j)
+        masked = torch.zeros(len(own), len(everyone), dtype=torch.bool)
+        for i, row in enumerate(own):
+            masked[i, has[row.positive]] = True
+            masked[i, first + i] = False
+        return masked
+
+    def _extras(
+        self, plan: BatchPlan, own: list[MinedRow], columns: list[str], place: Mapping[str, int]
+    ) -> dict[str, object]:
+        """What single losses need."""
+        extras: dict[str, object] = {}
+        if self.query_only:
+            assert self.base is not None
+            extras["fixed_sources"] = self.base.sources(columns)
+        if self.views:
+            shown = [
+                (i, forms[plan.epoch % len(forms)])
+                for i, row in enumerate(own)
+                if (forms := self.views.get(row.claim))
+            ]
+            extras["views"] = [tokens for _, tokens in shown]
+            extras["owners"] = torch.tensor([i for i, _ in shown], dtype=torch.long)
+        if self.teacher is not None:
+            teacher = torch.full((len(own), len(columns)), torch.nan)
+            for i, row in enumerate(own):
+                for source, score in self.teacher.get(row.claim, {}).items():
+                    # Another gold is no candidate: the student is not taught to rank it down.
+                    other_gold = source in self.golds[row.claim] and source != row.positive
+                    if source in place and not other_gold:
+                        teacher[i, place[source]] = score
+            extras["teacher"] = teacher
+        keep = self.losses.keep_base
+        if keep.weight:
+            assert self.base is not None
+            languages = [self.languages[row.claim] for row in own]
+            extras["base_claims"] = self.base.claims([row.claim for row in own])
+            extras["base_sources"] = self.base.sources(columns)
+            extras["keep_weights"] = torch.tensor(language_weights(languages, keep.languages))
+        return extras
 
 
 class PairsModule(pl.LightningDataModule):
-    """Feeds the batches of all epochs in one stream, so that a run can start at any of them."""
+    """Feeds the plans of all epochs in one stream, so that a run can start at any of them."""
 
-    def __init__(self, pairs: TrainingPairs, sampler: BatchSampler) -> None:
+    def __init__(self, sampler: BatchSampler) -> None:
         super().__init__()
-        self.pairs, self.sampler = pairs, sampler
+        self.sampler = sampler
 
-    def train_dataloader(self) -> DataLoader[TrainBatch]:
-        """Batches are built in this process: tokens are ready, there is nothing to wait for."""
+    def train_dataloader(self) -> DataLoader[BatchPlan]:
+        """Plans, not batches: one fetched ahead must not hold negatives that are mined anew."""
         # A generator of its own: drawing its seed must not move the training's dice.
-        planned = _Planned(self.pairs, self.sampler)
-        return DataLoader(planned, batch_size=None, generator=torch.Generator())
+        return DataLoader(_Plans(self.sampler), batch_size=None, generator=torch.Generator())
 
     def transfer_batch_to_device(
-        self, batch: TrainBatch, device: torch.device, dataloader_idx: int
-    ) -> TrainBatch:
-        """Batches hold token ids; their tensors are made where the model is."""
+        self, batch: BatchPlan, device: torch.device, dataloader_idx: int
+    ) -> BatchPlan:
+        """Plans hold row numbers; tensors are made where the model is."""
         return batch
 
 
-class _Planned(torch.utils.data.IterableDataset[TrainBatch]):
-    def __init__(self, pairs: TrainingPairs, sampler: BatchSampler) -> None:
-        self.pairs, self.sampler = pairs, sampler
+class _Plans(IterableDataset[BatchPlan]):
+    def __init__(self, sampler: BatchSampler) -> None:
+        self.sampler = sampler
 
     def __len__(self) -> int:
         return len(self.sampler)
 
-    def __iter__(self):  # type: ignore[no-untyped-def]
-        for plan in self.sampler:
-            yield self.pairs.batch(plan)
+    def __iter__(self) -> Iterator[BatchPlan]:
+        return iter(self.sampler)

@@ -15,12 +15,13 @@ from claim2source.config import as_plain
 from claim2source.encode import Encoder, Manifest, Resolved, Weights, resolve
 from claim2source.encode.manifest import git_state, versions
 from claim2source.encode.resolve import tokenizer_hash
+from claim2source.encode.sides import base_side
 from claim2source.errors import UserError
 from claim2source.evaluation.retrieval import evaluate_dense
-from claim2source.files import file_hash
-from claim2source.mining import MinedRow, Miner, read_mined, write_mined
+from claim2source.mining import MinedRow
 from claim2source.store import Store
-from claim2source.training.adapt import adapt
+from claim2source.training.adapt import adapt, frozen_copy
+from claim2source.training.base_vectors import BaseVectors
 from claim2source.training.batches import BatchSampler
 from claim2source.training.checkpoint import (
     load_state,
@@ -33,11 +34,13 @@ from claim2source.training.checkpoint import (
 from claim2source.training.config import FinetuneConfig
 from claim2source.training.data import PairsModule, TrainingPairs
 from claim2source.training.launch import World, check_same_world, launched_world
-from claim2source.training.loggers import make_loggers
+from claim2source.training.loggers import log_table, make_loggers
 from claim2source.training.module import Progress, RetrieverModule
+from claim2source.training.negatives import RunNegatives, shown_negatives
 from claim2source.training.report import build_report, report_text
 from claim2source.training.runfolder import RunFolder
 from claim2source.training.splits import TrainingData, load_data
+from claim2source.training.teacher import read_teacher
 from claim2source.training.world import barrier, gathered, joined_world
 
 log = logging.getLogger(__name__)
@@ -78,27 +81,25 @@ class Finetuning:
             )
         self.module: RetrieverModule
         self.loggers: list[Any] = []
-        self.mining: list[str] = []
+        self.negatives = RunNegatives(config, data.train, run, self.store, world)
+        self.query_only = config.optimisation.train == "query_only"
 
     def go(self) -> dict[str, Any]:
         """Everything, in order."""
         first = self.world.is_first
         if first and not self.run.history:
             self._save_step_zero()
-        rows = self._mined_rows()
-        # Adapters start alike everywhere; dropout then differs by process.
-        pl.seed_everything(self.config.optimisation.seed, verbose=False)
-        adapt(self.encoder, self.config)
-        self.encoder.weights = None
-        pairs = TrainingPairs(
-            self.data.train, rows, self.encoder, self.config.rendering,
-            self.config.optimisation.negatives,
-        )  # fmt: skip
         state = load_state(self.run.state) if self.config.resume and self._has_state() else None
+        if state is None:
+            rows = self.negatives.first(self.encoder)
+        else:
+            self._refuse_other_run(state)
+            rows = self.negatives.restore(state["mined"])
+        pairs = self._pairs(rows)
         sampler = self._sampler(pairs, state)
         self.module = RetrieverModule(
-            self.encoder, self.config.optimisation, sampler.optimizer_steps,
-            self._epoch_done, self._save,
+            self.encoder, pairs, self.config.optimisation, self.config.losses,
+            sampler.optimizer_steps, self._epoch_done, self._save,
         )  # fmt: skip
         torch.manual_seed(self.config.optimisation.seed + self.world.rank)
         self.module.random = random_state()
@@ -107,7 +108,7 @@ class Finetuning:
         if first:
             self._say(pairs, sampler)
         if len(sampler):
-            self._fit(pairs, sampler)
+            self._fit(sampler)
         return self._report() if first else {}
 
     def _has_state(self) -> bool:
@@ -132,7 +133,7 @@ class Finetuning:
         data = self.config.data
         return Manifest(
             base=self.resolved.base,
-            weights=Weights(),
+            weights=Weights(trained=self.config.optimisation.train),
             encoder=self.encoder.settings,
             rendering=self.config.rendering,
             epoch=epoch,
@@ -144,7 +145,7 @@ class Finetuning:
                 "languages": self.config.languages,
                 "train_sha256": self.data.train.fingerprint,
                 "val_sha256": self.data.val.fingerprint,
-                "mined_sha256": file_hash(self.run.mined) if self.run.mined.is_file() else None,
+                "mined_sha256": self.negatives.sha256,
             },
             scores=scores,
             config=as_plain(self.config),
@@ -152,20 +153,35 @@ class Finetuning:
             versions=versions(),
         )
 
-    def _mined_rows(self) -> list[MinedRow]:
-        """Read the run's negatives; the first process mines (or copies) them once."""
-        if self.world.is_first and not self.run.mined.is_file():
-            if self.config.mined is not None:
-                write_mined(read_mined(self.config.mined, self.data.train), self.run.mined)
-            else:
-                miner = Miner(
-                    self.data.train, self.encoder, self.config.rendering, self.config.mining,
-                    self.store, progress=True,
-                )  # fmt: skip
-                write_mined(miner.mine(), self.run.mined)
-                self.mining = miner.counts.sentences()
-        barrier(self.world)
-        return read_mined(self.run.mined, self.data.train)
+    def _pairs(self, rows: list[MinedRow]) -> TrainingPairs:
+        """Make the model trainable, after taking from the base what losses need of it."""
+        config, losses, train = self.config, self.config.losses, self.data.train
+        teacher = None
+        if losses.distillation.weight and losses.distillation.scores is not None:
+            teacher = read_teacher(losses.distillation.scores, train)
+        base = None
+        if losses.keep_base.weight or self.query_only:
+            # The first process encodes; the others then find everything in the store.
+            for turn in (True, False):
+                if self.world.is_first is turn:
+                    base = BaseVectors(
+                        self.encoder, config.rendering, train.claims, train.sources, self.store,
+                        progress=turn,
+                    )  # fmt: skip
+                barrier(self.world)
+        untrained = self.encoder.weights
+        frozen = frozen_copy(self.encoder) if self.query_only and config.tuning == "full" else None
+        # Adapters start alike everywhere; dropout then differs by process.
+        pl.seed_everything(config.optimisation.seed, verbose=False)
+        adapt(self.encoder, config)
+        self.encoder.weights = None
+        if self.query_only:
+            self.encoder.source_encoder = frozen or base_side(self.encoder, untrained)
+        return TrainingPairs(
+            train, rows, self.encoder, config.rendering, config.optimisation.negatives,
+            rotate=config.batches.rotate_negatives, losses=losses, base=base,
+            query_only=self.query_only, teacher=teacher,
+        )  # fmt: skip
 
     def _sampler(self, pairs: TrainingPairs, state: dict[str, Any] | None) -> BatchSampler:
         optimisation = self.config.optimisation
@@ -178,12 +194,16 @@ class Finetuning:
             rank=self.world.rank,
             world_size=self.world.size,
             start=0 if state is None else state["batches_done"],
+            gather=optimisation.gather,
+            config=self.config.batches,
+            languages=[pairs.languages[row.claim] for row in pairs.rows],
+            lengths=pairs.lengths() if self.config.batches.order == "length" else None,
         )
 
     def _say(self, pairs: TrainingPairs, sampler: BatchSampler) -> None:
         trained = sum(p.numel() for p in self.module.trainable().values())
         lines = [
-            *self.mining,
+            *self.negatives.sentences,
             f"{len(pairs)} pairs in {sampler.batches} batches an epoch, "
             f"{sampler.optimizer_steps} optimizer steps; "
             f"{trained:,} of {self.encoder.parameters:,} weights are trained",
@@ -194,18 +214,24 @@ class Finetuning:
             lines.append(f"{sampler.left_out()} pairs sit an epoch out: shares must be equal")
         if pairs.short_rows:
             lines.append(f"{pairs.short_rows} pairs have fewer negatives than asked")
+        if pairs.untaught:
+            lines.append(f"the teacher scores no gold of {pairs.untaught} pairs")
+        if self.config.batches.alpha != 1:
+            shares = ", ".join(f"{name} {count}" for name, count in sampler.quotas.items())
+            lines.append(f"pairs an epoch by language: {shares}")
         if sampler.start:
             lines.append(f"resuming after batch {sampler.start}")
         for line in lines:
             print(line, flush=True)
 
-    def _fit(self, pairs: TrainingPairs, sampler: BatchSampler) -> None:
+    def _fit(self, sampler: BatchSampler) -> None:
         on_gpu = self.encoder.device.type == "cuda"
         logging.getLogger("pytorch_lightning").setLevel(logging.WARNING)
         # Our stream has a length and is read in this process: nothing to warn of.
         warnings.filterwarnings("ignore", message=".*IterableDataset. has .__len__.*")
         if self.world.is_first:
             self.loggers = make_loggers(self.config, self.run.path, self.module.steps_done)
+            self._show_negatives()
         trainer = pl.Trainer(
             max_epochs=1,  # one pass over the batches of all epochs: see RetrieverModule
             accelerator="gpu" if on_gpu else "cpu",
@@ -223,7 +249,7 @@ class Finetuning:
         )
         check_same_world(self.world, trainer.world_size)
         self.encoder.model.train()
-        trainer.fit(self.module, datamodule=PairsModule(pairs, sampler))
+        trainer.fit(self.module, datamodule=PairsModule(sampler))
         if self.module.batches_done != sampler.start + len(sampler):
             raise UserError(f"stopped early; go on with --resume --out {self.run.path}")
 
@@ -242,14 +268,25 @@ class Finetuning:
             evaluation = evaluate_dense(
                 self.encoder, self.data.val, self.config.rendering, store=self.store, progress=True
             )
-            self.encoder.weights = None
             replace(manifest, scores={"val": evaluation.flat()}).write(folder)
             loss = sum(losses) / len(losses) if losses else None
             self.run.record(epoch, evaluation.flat(), loss)
             self.run.prune(self.config.keep)
             self._log_epoch(epoch, evaluation.flat())
+        if self.negatives.due(epoch):
+            self.module.pairs.use(self.negatives.again(self.encoder, epoch))
+            if self.world.is_first:
+                print("\n".join(self.negatives.sentences), flush=True)
+                self._show_negatives()
+        self.encoder.weights = None
         barrier(self.world)
         self._save()
+
+    def _show_negatives(self) -> None:
+        if self.config.optimisation.negatives:
+            rows, seed = self.module.pairs.rows, self.config.optimisation.seed
+            columns, table = shown_negatives(rows, self.data.train, seed)
+            log_table(self.loggers, "mined negatives", columns, table)
 
     def _log_epoch(self, epoch: int, table: dict[str, dict[str, float]]) -> None:
         values = {f"val/{lang}/mrr@5": row["mrr@5"] for lang, row in table.items()}
@@ -272,7 +309,7 @@ class Finetuning:
                 "losses": module.losses,
                 "world_size": self.world.size,
                 "data_sha256": self.data.train.fingerprint,
-                "mined_sha256": file_hash(self.run.mined),
+                "mined": self.negatives.state(),
                 "weights": {n: p.detach().cpu() for n, p in module.trainable().items()},
                 "optimizer": module.optimizers().optimizer.state_dict(),  # type: ignore[union-attr]
                 "scheduler": module.lr_schedulers().state_dict(),  # type: ignore[union-attr]
@@ -280,7 +317,7 @@ class Finetuning:
             },
         )
 
-    def _restore(self, state: dict[str, Any]) -> None:
+    def _refuse_other_run(self, state: dict[str, Any]) -> None:
         if state["world_size"] != self.world.size:
             raise UserError(
                 f"the run was begun with {state['world_size']} processes, not {self.world.size}: "
@@ -288,8 +325,8 @@ class Finetuning:
             )
         if state["data_sha256"] != self.data.train.fingerprint:
             raise UserError("the training data is not what the run was begun with")
-        if state["mined_sha256"] != file_hash(self.run.mined):
-            raise UserError(f"{self.run.mined} is not what the run was begun with")
+
+    def _restore(self, state: dict[str, Any]) -> None:
         restore_weights(self.encoder.model, state["weights"])
         self.module.batches_done = state["batches_done"]
         self.module.steps_done = state["steps_done"]

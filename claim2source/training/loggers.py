@@ -6,6 +6,7 @@ import json
 import netrc
 import os
 import uuid
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlparse
@@ -43,6 +44,13 @@ def make_loggers(config: FinetuneConfig, run: Path, first_step: int) -> list[Any
             "wandb is not installed: pip install wandb, or turn it off with --wandb.mode off"
         ) from None
     return [csv, logger]
+
+
+def log_table(loggers: Sequence[Any], key: str, columns: list[str], rows: list[list[Any]]) -> None:
+    """Show a table in W&B; the CSV logger takes numbers only."""
+    for logger in loggers:
+        if hasattr(logger, "log_table"):
+            logger.log_table(key=key, columns=columns, data=rows)
 
 
 def wandb_mode(asked: str) -> str:

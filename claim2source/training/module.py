@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -14,11 +14,14 @@ from torch import Tensor
 from transformers import get_cosine_schedule_with_warmup
 
 from claim2source.cost import peak_memory
-from claim2source.encode import Encoder
+from claim2source.encode import Encoder, Tokens
+from claim2source.training.batches import BatchPlan
 from claim2source.training.checkpoint import restore_random_state
+from claim2source.training.chunked import chunked_backward, whole_backward
 from claim2source.training.config import OptimisationConfig
-from claim2source.training.data import TrainBatch
-from claim2source.training.losses import info_nce
+from claim2source.training.data import TrainBatch, TrainingPairs
+from claim2source.training.gather import gather_vectors
+from claim2source.training.losses import LossesConfig, LossInputs, combined
 
 # Called with the number of the epoch that has just ended (1 is the first).
 EpochEnd = Callable[[int], None]
@@ -36,7 +39,9 @@ class RetrieverModule(pl.LightningModule):
     def __init__(
         self,
         encoder: Encoder,
+        pairs: TrainingPairs,
         config: OptimisationConfig,
+        losses: LossesConfig,
         optimizer_steps: int,
         on_epoch_done: EpochEnd,
         on_save: Callable[[], None],
@@ -45,7 +50,8 @@ class RetrieverModule(pl.LightningModule):
         self.automatic_optimization = False
         self.encoder = encoder
         self.model = encoder.model
-        self.config = config
+        self.pairs = pairs
+        self.config, self.loss_config = config, losses
         self.optimizer_steps = optimizer_steps
         self.on_epoch_done, self.on_save = on_epoch_done, on_save
         self.batches_done = 0
@@ -84,48 +90,84 @@ class RetrieverModule(pl.LightningModule):
         if self.random is not None:
             restore_random_state(self.random)
 
-    def training_step(self, batch: TrainBatch, batch_idx: int) -> None:
+    def training_step(self, plan: BatchPlan, batch_idx: int) -> None:
         """One batch forward and backward; an optimizer step when its window closes."""
         window = self._window
+        batch = self.pairs.batch(plan)
         with self._without_sync():
-            loss = self._loss(batch)
-            self.manual_backward(loss / batch.plan.window)
-        window.add(loss.detach(), len(batch.claims))
+            window.add(self._backward(batch), len(batch.claims))
         self.batches_done += 1
-        if batch.plan.closes_window:
+        if plan.closes_window:
             self._step()
-        if batch.plan.closes_epoch:
-            self.on_epoch_done(batch.plan.epoch + 1)
+        if plan.closes_epoch:
+            self.on_epoch_done(plan.epoch + 1)
             self.model.train()
             self._window = _Window()
-        elif batch.plan.closes_window:
+        elif plan.closes_window:
             every = self.config.save_every
             if every and self.steps_done % every == 0:
                 self.on_save()
 
-    def _loss(self, batch: TrainBatch) -> Tensor:
-        claims = self._vectors(batch.claims)
-        sources = self._vectors(batch.sources)
-        return info_nce(
-            claims,
-            sources,
-            batch.positives.to(claims.device),
-            batch.masked.to(claims.device),
-            self.config.temperature,
-        )
+    def _backward(self, batch: TrainBatch) -> dict[str, Tensor]:
+        """Gradients of one batch; returns the loss and its terms, detached."""
+        texts = [*batch.claims, *batch.sources, *batch.views]
+        # Texts that repeat are encoded once; their gradients add up.
+        distinct: dict[Tokens, int] = {}
+        place = torch.tensor([distinct.setdefault(text, len(distinct)) for text in texts])
+        tokens = list(distinct)
+        terms: dict[str, Tensor] = {}
 
-    def _vectors(self, tokens: list[Any]) -> Tensor:
-        """Vectors [n, dimensions] with gradient; texts of like length share a forward pass."""
-        parts, order = [], []
-        for rows in self.encoder.length_batches(tokens):
-            batch = self.encoder.collate([tokens[row] for row in rows])
-            self._window.real += batch.real_tokens
-            self._window.padded += batch.padded_tokens
-            parts.append(self.encoder.vectors(batch.to(self.device)))
-            order += rows
-        back = torch.empty(len(order), dtype=torch.long)
-        back[torch.tensor(order)] = torch.arange(len(order))
-        return torch.cat(parts)[back.to(parts[0].device)]
+        def loss_of(vectors: Tensor) -> Tensor:
+            # Logits in bf16 would be coarse: at temperature 0.02 they reach 50.
+            with torch.autocast(vectors.device.type, enabled=False):
+                inputs = self._inputs(batch, vectors[place.to(vectors.device)])
+                loss, found = combined(inputs, self.loss_config, self.config.temperature)
+            terms.update(found, loss=loss.detach())
+            return loss
+
+        def encode(rows: Sequence[int]) -> Tensor:
+            part = self.encoder.collate([tokens[row] for row in rows])
+            if torch.is_grad_enabled():
+                self._window.real += part.real_tokens
+                self._window.padded += part.padded_tokens
+            return self.encoder.vectors(part.to(self.device))
+
+        size = self.config.chunk_size
+        if size is None:
+            chunks, run = list(self.encoder.length_batches(tokens)), whole_backward
+        else:
+            chunks, run = length_chunks(tokens, size), chunked_backward
+        run(chunks, encode, loss_of, lambda loss: self.manual_backward(loss / batch.plan.window))
+        return terms
+
+    def _inputs(self, batch: TrainBatch, vectors: Tensor) -> LossInputs:
+        """What the losses look at; sources (and claims) of all processes where gathered."""
+        sizes = [len(batch.claims), len(batch.sources), len(batch.views)]
+        claims, sources, views = vectors.split(sizes)
+
+        def here(tensor: Tensor | None) -> Tensor | None:
+            return None if tensor is None else tensor.to(vectors.device)
+
+        plan, fixed = batch.plan, here(batch.fixed_sources)
+        all_claims = None
+        if batch.claims_masked is not None:
+            shares = plan.shares or (plan.rows,)
+            all_claims = gather_vectors(claims, [len(share) for share in shares], plan.rank)
+        return LossInputs(
+            claims=claims,
+            sources=gather_vectors(sources, batch.counts, plan.rank) if fixed is None else fixed,
+            positives=batch.positives.to(vectors.device),
+            masked=batch.masked.to(vectors.device),
+            all_claims=all_claims,
+            rows=here(batch.rows),
+            claims_masked=here(batch.claims_masked),
+            teacher=here(batch.teacher),
+            base_claims=here(batch.base_claims),
+            base_sources=here(batch.base_sources),
+            keep_weights=here(batch.keep_weights),
+            views=None if batch.owners is None else views,
+            owners=here(batch.owners),
+        )
 
     def _without_sync(self) -> AbstractContextManager[Any]:
         """Gradients are reduced once, in `_step`: not by DDP after every backward."""
@@ -145,10 +187,10 @@ class RetrieverModule(pl.LightningModule):
         scheduler.step()  # type: ignore[union-attr, call-arg]
         optimizer.zero_grad(set_to_none=True)  # type: ignore[union-attr]
         self.steps_done += 1
-        loss = self._mean_over_ranks(self._window.mean_loss())
-        self.losses.append(loss)
+        terms = self._mean_over_ranks(self._window.mean_terms())
+        self.losses.append(terms["loss"])
         if self.steps_done % self.config.log_every == 0:
-            self._log(loss, rate, float(norm))
+            self._log(terms, rate, float(norm))
         self._window = _Window()
 
     def _reduce_gradients(self, parameters: list[torch.nn.Parameter]) -> None:
@@ -168,17 +210,19 @@ class RetrieverModule(pl.LightningModule):
             parameter.grad.copy_(flat[start : start + size].view_as(parameter.grad))
             start += size
 
-    def _mean_over_ranks(self, value: Tensor) -> float:
+    def _mean_over_ranks(self, terms: dict[str, Tensor]) -> dict[str, float]:
+        values = torch.stack([terms[name].float() for name in sorted(terms)])
         if self.trainer.world_size > 1:
-            torch.distributed.all_reduce(value)
-            value = value / self.trainer.world_size
-        return float(value)
+            torch.distributed.all_reduce(values)
+            values = values / self.trainer.world_size
+        return dict(zip(sorted(terms), values.tolist(), strict=True))
 
-    def _log(self, loss: float, rate: float, norm: float) -> None:
+    def _log(self, terms: dict[str, float], rate: float, norm: float) -> None:
         window, world = self._window, self.trainer.world_size
         seconds = max(time.perf_counter() - window.started, 1e-9)
         values = {
-            "loss": loss,
+            "loss": terms["loss"],
+            **({f"loss/{name}": value for name, value in terms.items() if name != "loss"}),
             "learning_rate": rate,
             "gradient_norm": norm,
             "claims_per_second": world * window.claims / seconds,
@@ -188,7 +232,7 @@ class RetrieverModule(pl.LightningModule):
         }
         for logger in self.trainer.loggers:
             logger.log_metrics(values, step=self.steps_done)
-        self.log("loss", loss, prog_bar=True, logger=False, rank_zero_only=True)
+        self.log("loss", terms["loss"], prog_bar=True, logger=False, rank_zero_only=True)
 
 
 class Progress(TQDMProgressBar):
@@ -210,12 +254,21 @@ class _Window:
 
     def __init__(self) -> None:
         self.started = time.perf_counter()
-        self.losses: list[Tensor] = []
+        self.terms: list[dict[str, Tensor]] = []
         self.claims = self.real = self.padded = 0
 
-    def add(self, loss: Tensor, claims: int) -> None:
-        self.losses.append(loss)
+    def add(self, terms: dict[str, Tensor], claims: int) -> None:
+        self.terms.append(terms)
         self.claims += claims
 
-    def mean_loss(self) -> Tensor:
-        return torch.stack(self.losses).mean()
+    def mean_terms(self) -> dict[str, Tensor]:
+        return {
+            name: torch.stack([terms[name] for terms in self.terms]).mean()
+            for name in self.terms[0]
+        }
+
+
+def length_chunks(tokens: Sequence[Tokens], size: int) -> list[list[int]]:
+    """Positions of texts in chunks of `size`, those of like length together, longest first."""
+    order = sorted(range(len(tokens)), key=lambda row: -len(tokens[row].ids))
+    return [order[start : start + size] for start in range(0, len(order), size)]

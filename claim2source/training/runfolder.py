@@ -66,6 +66,10 @@ class RunFolder:
         """Its mined negatives."""
         return self.path / MINED_FILE
 
+    def mined_after(self, epoch: int) -> Path:
+        """Negatives that the model of an epoch mined."""
+        return self.path / f"mined-epoch-{epoch}.jsonl"
+
     @property
     def report(self) -> Path:
         """Its final report."""

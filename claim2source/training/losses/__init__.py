@@ -1,5 +1,24 @@
-"""Losses, one file each."""
+"""Training losses, one file each; `combined` adds them by weight."""
 
-from claim2source.training.losses.info_nce import info_nce
+from claim2source.training.losses.combined import LossesConfig, LossInputs, combined
+from claim2source.training.losses.consistency import ConsistencyConfig, consistency
+from claim2source.training.losses.distillation import DistillationConfig, distillation
+from claim2source.training.losses.info_nce import InfoNCEConfig, info_nce
+from claim2source.training.losses.keep_base import KeepBaseConfig, keep_base
+from claim2source.training.losses.matryoshka import MatryoshkaConfig, shortened
 
-__all__ = ["info_nce"]
+__all__ = [
+    "ConsistencyConfig",
+    "DistillationConfig",
+    "InfoNCEConfig",
+    "KeepBaseConfig",
+    "LossInputs",
+    "LossesConfig",
+    "MatryoshkaConfig",
+    "combined",
+    "consistency",
+    "distillation",
+    "info_nce",
+    "keep_base",
+    "shortened",
+]

@@ -2,8 +2,28 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
+
+from claim2source.config import require
+
+
+@dataclass(frozen=True)
+class InfoNCEConfig:
+    """The contrastive loss (2026 paper, table 6).
+
+    Args:
+        weight: of this term in the sum.
+        both_ways: also each source against the claims of the batch.
+    """
+
+    weight: float = 1.0
+    both_ways: bool = False
+
+    def __post_init__(self) -> None:
+        require(self.weight >= 0, "losses.info_nce.weight", self.weight, "0 or more")
 
 
 def info_nce(
@@ -18,3 +38,15 @@ def info_nce(
     logits = claims @ sources.T / temperature
     logits = logits.masked_fill(masked, -torch.inf)
     return torch.nn.functional.cross_entropy(logits, positives)
+
+
+def source_to_claim(
+    own_sources: Tensor, claims: Tensor, rows: Tensor, masked: Tensor, temperature: float
+) -> Tensor:
+    """The other way round: every claim's source against all claims of the batch.
+
+    `own_sources` [n, d] are the sources of n claims, `claims` [c, d] all claims, `rows` [n] the
+    place of each of the n among them, `masked` [n, c] true where another claim has that source
+    as gold too. Returns a scalar.
+    """
+    return info_nce(own_sources, claims, rows, masked, temperature)

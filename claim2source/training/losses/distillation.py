@@ -1,0 +1,80 @@
+"""Distillation from a teacher's scores for a claim's candidates."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from claim2source.config import require
+
+Kind = Literal["kl", "margin_mse"]
+
+
+@dataclass(frozen=True)
+class DistillationConfig:
+    """Learning from scores of a re-ranker, or of any other run.
+
+    Args:
+        weight: of this term in the sum; 0 leaves it out.
+        scores: run file (TREC) with the teacher's scores of training claims' candidates.
+        kind: `kl`: the teacher's distribution over the candidates; `margin_mse`: its margins
+            between the gold and each other candidate.
+        temperature: the teacher's scores are divided by it.
+    """
+
+    weight: float = 0.0
+    scores: Path | None = None
+    kind: Kind = "kl"
+    temperature: float = 1.0
+
+    def __post_init__(self) -> None:
+        key = "losses.distillation"
+        require(self.weight >= 0, f"{key}.weight", self.weight, "0 or more")
+        require(self.temperature > 0, f"{key}.temperature", self.temperature, "above 0")
+        require(
+            self.weight == 0 or self.scores is not None, f"{key}.scores", self.scores,
+            "a run file with the teacher's scores, since the weight is above 0",
+        )  # fmt: skip
+
+
+def distillation(
+    claims: Tensor,
+    sources: Tensor,
+    positives: Tensor,
+    teacher: Tensor,
+    *,
+    kind: Kind,
+    temperature: float,
+    teacher_temperature: float,
+) -> Tensor:
+    """How far the student's scores of the scored candidates lie from the teacher's.
+
+    `claims` [n, d] and `sources` [m, d] are vectors, `positives` [n] the column of each claim's
+    source, `teacher` [n, m] its scores, NaN where it gave none. The student's cosines are
+    divided by `temperature`, the teacher's scores by theirs. `kl`: KL(teacher, student) of
+    every claim with two scored candidates or more. `margin_mse`: mean squared difference of
+    the margins between gold and candidates, of every claim whose gold is scored. A claim of
+    which the teacher says nothing counts 0; the sum is divided by n, so that equal shares of a
+    batch add up. Returns a scalar.
+    """
+    student = claims @ sources.T / temperature
+    scored = ~teacher.isnan()
+    target = teacher.nan_to_num() / teacher_temperature
+    own = positives.unsqueeze(1)
+    if kind == "kl":
+        scored = scored & (scored.sum(dim=1, keepdim=True) >= 2)
+        # A row without candidates keeps all: its terms are dropped below, and none is NaN.
+        open_ = scored | ~scored.any(dim=1, keepdim=True)
+        wished = target.masked_fill(~open_, -torch.inf).log_softmax(dim=1)
+        given = student.masked_fill(~open_, -torch.inf).log_softmax(dim=1)
+        # -inf minus -inf would be NaN, and its gradient too.
+        terms = wished.exp() * (wished - given).masked_fill(~scored, 0.0)
+        return terms.sum() / len(claims)
+    pairs = (scored & scored.gather(1, own)).scatter(1, own, False)
+    margins = (student.gather(1, own) - student) - (target.gather(1, own) - target)
+    squares = margins.square().masked_fill(~pairs, 0.0).sum(dim=1)
+    return (squares / pairs.sum(dim=1).clamp(min=1)).sum() / len(claims)

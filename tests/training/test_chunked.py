@@ -1,0 +1,177 @@
+"""GradCache: the gradients of the plain loss, whatever the chunks, dropout included."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from claim2source.encode import Encoder, ModelConfig, Tokens, resolve
+from claim2source.training.checkpoint import random_state
+from claim2source.training.chunked import chunked_backward, whole_backward
+from claim2source.training.losses import info_nce
+from claim2source.training.module import length_chunks
+from tests.training.small import save_small_model
+
+TEXTS = [
+    "masks cut outbreaks", "a study", "Effect of masks on health. We studied masks in 100 adults.",
+    "coffee", "Effect of coffee on sleep. A trial.", "vitamin D does nothing, says new trial",
+    "Vitamin D and death", "statins save lives, they found in a huge trial of adults",
+    "tea", "Aspirin in old age: a randomised trial in Australia", "aspirin useless?",
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_small_model(tmp_path_factory.mktemp("model"), dropout=0.2)
+
+
+def loaded(folder: Path, *, checkpointing: bool = False, lora: bool = False) -> Encoder:
+    encoder = resolve(ModelConfig(name=str(folder), pooling="mean", max_length=24)).encoder
+    if lora:
+        from peft import LoraConfig, get_peft_model
+
+        torch.manual_seed(1)
+        config = LoraConfig(r=4, lora_dropout=0.2, target_modules="all-linear",
+                            init_lora_weights=False)  # fmt: skip
+        encoder.model = get_peft_model(encoder.model, config)  # type: ignore[assignment]
+    if checkpointing:
+        encoder.model.gradient_checkpointing_enable({"use_reentrant": False})
+        if lora:
+            encoder.model.enable_input_require_grads()
+    encoder.model.train()
+    return encoder
+
+
+def loss_of(temperature: float) -> Callable[[torch.Tensor], torch.Tensor]:
+    def loss(vectors: torch.Tensor) -> torch.Tensor:
+        with torch.autocast("cpu", enabled=False):
+            claims, sources = vectors[:4], vectors[4:]
+            masked = torch.zeros(4, len(sources), dtype=torch.bool)
+            return info_nce(claims, sources, torch.arange(4), masked, temperature)
+
+    return loss
+
+
+def gradients(
+    way: Callable[..., torch.Tensor],
+    encoder: Encoder,
+    tokens: list[Tokens],
+    chunks: Sequence[Sequence[int]],
+    temperature: float,
+    *,
+    seed: int = 5,
+    autocast: bool = False,
+) -> tuple[float, dict[str, torch.Tensor]]:
+    encoder.model.zero_grad(set_to_none=True)
+    torch.manual_seed(seed)
+
+    def encode(rows: Sequence[int]) -> torch.Tensor:
+        return encoder.vectors(encoder.collate([tokens[row] for row in rows]))
+
+    # A weight's cast that all chunks of the plain pass share would sum its gradient in bf16.
+    cached = way is chunked_backward
+    inside: Any = (
+        torch.autocast("cpu", torch.bfloat16, cache_enabled=cached) if autocast else nullcontext()
+    )
+    with inside:
+        loss = way(chunks, encode, loss_of(temperature), lambda value: value.backward())
+    found = {
+        name: weight.grad.clone()
+        for name, weight in encoder.model.named_parameters()
+        if weight.grad is not None
+    }
+    return float(loss), found
+
+
+def distance(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> float:
+    assert one.keys() == other.keys() and one
+    difference = sum(float((one[name] - other[name]).square().sum()) for name in one)
+    size = sum(float(one[name].square().sum()) for name in one)
+    assert size > 1e-8, "no gradient: nothing is compared"
+    return (difference / size) ** 0.5
+
+
+@pytest.mark.parametrize("size", [1, 2, 4, 11, 50])
+@pytest.mark.parametrize("temperature", [0.02, 1.0])
+def test_gradients_are_the_plain_ones_with_dropout(
+    folder: Path, size: int, temperature: float
+) -> None:
+    encoder = loaded(folder)
+    tokens = encoder.tokenize(TEXTS, "claim")
+    chunks = length_chunks(tokens, size)
+    assert sorted(row for rows in chunks for row in rows) == list(range(len(TEXTS)))
+    plain = gradients(whole_backward, encoder, tokens, chunks, temperature)
+    after = random_state()["cpu"]
+    chunked = gradients(chunked_backward, encoder, tokens, chunks, temperature)
+    assert chunked[0] == pytest.approx(plain[0], rel=1e-6)
+    assert distance(plain[1], chunked[1]) < 1e-5
+    # The dice lie as after the plain pass, or the next step would differ.
+    assert torch.equal(after, random_state()["cpu"])
+    # Dropout is on, and it matters: other dice, other gradients.
+    other = gradients(chunked_backward, encoder, tokens, chunks, temperature, seed=6)
+    assert distance(plain[1], other[1]) > 1e-2
+
+
+@pytest.mark.parametrize("lora", [False, True])
+@pytest.mark.parametrize("checkpointing", [False, True])
+@pytest.mark.parametrize("autocast", [False, True])
+def test_with_checkpointing_adapters_and_autocast(
+    folder: Path, lora: bool, checkpointing: bool, autocast: bool
+) -> None:
+    encoder = loaded(folder, lora=lora, checkpointing=checkpointing)
+    tokens = encoder.tokenize(TEXTS, "claim")
+    chunks = length_chunks(tokens, 3)
+    plain = gradients(whole_backward, encoder, tokens, chunks, 0.05, autocast=autocast)
+    chunked = gradients(chunked_backward, encoder, tokens, chunks, 0.05, autocast=autocast)
+    trained = {n for n, p in encoder.model.named_parameters() if p.requires_grad}
+    # BERT's pooler takes no part.
+    assert {n for n in trained if "pooler" not in n} == plain[1].keys()
+    assert distance(plain[1], chunked[1]) < 1e-5
+
+
+def test_chunks_do_not_depend_on_the_order_of_the_texts(folder: Path) -> None:
+    """Without dropout the chunks change nothing at all, one text a chunk or all in one."""
+    encoder = loaded(folder)
+    encoder.model.eval()
+    tokens = encoder.tokenize(TEXTS, "claim")
+    one = gradients(chunked_backward, encoder, tokens, length_chunks(tokens, 1), 0.05)
+    shuffled = [[3, 0, 10], [7, 1], [2, 4, 5, 6], [9, 8]]
+    other = gradients(chunked_backward, encoder, tokens, shuffled, 0.05)
+    assert distance(one[1], other[1]) < 1e-5
+
+
+def test_activations_of_one_chunk_at_a_time(folder: Path) -> None:
+    """No more than one chunk's graph is alive: the first pass keeps none."""
+    encoder = loaded(folder)
+    tokens = encoder.tokenize(TEXTS, "claim")
+    kept = 0
+    most = 0
+
+    def pack(tensor: torch.Tensor) -> torch.Tensor:
+        nonlocal kept, most
+        kept += tensor.numel()
+        most = max(most, kept)
+        return tensor
+
+    def largest(way: Callable[..., torch.Tensor], chunks: list[list[int]]) -> int:
+        nonlocal kept, most
+        kept = most = 0
+
+        def encode(rows: Sequence[int]) -> torch.Tensor:
+            nonlocal kept
+            if way is chunked_backward:
+                kept = 0  # the chunk before has gone backward
+            return encoder.vectors(encoder.collate([tokens[row] for row in rows]))
+
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+            way(chunks, encode, loss_of(0.05), lambda value: value.backward())
+        encoder.model.zero_grad()
+        return most
+
+    chunks = length_chunks(tokens, 1)
+    assert largest(chunked_backward, chunks) < largest(whole_backward, chunks) / 4

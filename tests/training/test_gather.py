@@ -1,0 +1,94 @@
+"""Negatives of all processes: real processes, gradients equal for any world and any chunks."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from claim2source.config import REPOSITORY
+from claim2source.training.gather import gather_vectors
+from tests.training.small import small_setup
+from tests.training.world_gradients import PER_BATCH
+
+PORTS = iter(range(29611, 29700))
+
+
+@pytest.fixture(scope="module")
+def setup(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    return small_setup(tmp_path_factory.mktemp("small"))
+
+
+@pytest.fixture(scope="module")
+def alone(setup: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """One process, the whole batch at once: what every other way must equal."""
+    return gradients(setup, 1, "none", tmp_path_factory.mktemp("alone") / "out.pt")
+
+
+def gradients(setup: tuple[Path, Path], world: int, chunk: str, out: Path) -> dict[str, Any]:
+    port = str(next(PORTS) + os.getpid() % 1000)
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-m", "tests.training.world_gradients", *map(str, setup), chunk, str(out)],
+            cwd=REPOSITORY, stderr=subprocess.PIPE, text=True,
+            env={**os.environ, "PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1",
+                 "RANK": str(rank), "WORLD_SIZE": str(world),
+                 "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port},
+        )
+        for rank in range(world)
+    ]  # fmt: skip
+    for process in processes:
+        _, said = process.communicate(timeout=300)
+        assert process.returncode == 0, said[-3000:]
+    return torch.load(out, weights_only=True)
+
+
+def same(one: dict[str, Any], other: dict[str, Any]) -> None:
+    assert float(other["loss"]) == pytest.approx(float(one["loss"]), rel=1e-5)
+    assert one["gradients"].keys() == other["gradients"].keys()
+    size = sum(float(g.square().sum()) for g in one["gradients"].values())
+    gap = sum(
+        float((g - other["gradients"][n]).square().sum()) for n, g in one["gradients"].items()
+    )
+    assert size > 1e-6
+    assert (gap / size) ** 0.5 < 1e-5
+
+
+def test_every_loss_takes_part(alone: dict[str, Any]) -> None:
+    """Or comparing their gradients would compare nothing."""
+    assert alone["terms"].keys() == {
+        "info_nce", "matryoshka", "distillation", "keep_base", "consistency", "loss",
+    }  # fmt: skip
+    assert all(value > 1e-4 for value in alone["terms"].values())
+    assert PER_BATCH % 4 == 0
+
+
+@pytest.mark.parametrize("chunk", ["none", "5"])
+def test_two_processes(
+    chunk: str, alone: dict[str, Any], setup: tuple[Path, Path], tmp_path: Path
+) -> None:
+    same(alone, gradients(setup, 2, chunk, tmp_path / "out.pt"))
+
+
+def test_one_process_in_chunks(
+    alone: dict[str, Any], setup: tuple[Path, Path], tmp_path: Path
+) -> None:
+    same(alone, gradients(setup, 1, "7", tmp_path / "out.pt"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("chunk", ["none", "3"])
+def test_four_processes(
+    chunk: str, alone: dict[str, Any], setup: tuple[Path, Path], tmp_path: Path
+) -> None:
+    same(alone, gradients(setup, 4, chunk, tmp_path / "out.pt"))
+
+
+def test_one_process_gathers_nothing() -> None:
+    own = torch.randn(3, 4, requires_grad=True)
+    assert gather_vectors(own, (3,), 0) is own
