@@ -1,13 +1,46 @@
-"""InfoNCE against a computation by hand."""
+"""Every loss against a computation by hand."""
 
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import pytest
 import torch
 
-from claim2source.training.losses import info_nce
+from claim2source.errors import ConfigError
+from claim2source.training.losses import (
+    ConsistencyConfig,
+    DistillationConfig,
+    InfoNCEConfig,
+    KeepBaseConfig,
+    LossesConfig,
+    LossInputs,
+    MatryoshkaConfig,
+    combined,
+    consistency,
+    distillation,
+    info_nce,
+    keep_base,
+    shortened,
+)
+from claim2source.training.losses.keep_base import language_weights
+
+NAN = math.nan
+
+
+def unit(*shape: int, seed: int = 0) -> torch.Tensor:
+    draw = torch.Generator().manual_seed(seed)
+    return torch.nn.functional.normalize(torch.randn(*shape, generator=draw), dim=-1)
+
+
+def dot(one: list[float], other: list[float]) -> float:
+    return sum(a * b for a, b in zip(one, other, strict=True))
+
+
+def softmax(scores: list[float]) -> list[float]:
+    total = sum(math.exp(s) for s in scores)
+    return [math.exp(s) / total for s in scores]
 
 
 def by_hand(
@@ -19,10 +52,7 @@ def by_hand(
 ) -> float:
     total = 0.0
     for i, claim in enumerate(claims.tolist()):
-        scores = [
-            sum(a * b for a, b in zip(claim, source, strict=True)) / temperature
-            for source in sources.tolist()
-        ]
+        scores = [dot(claim, source) / temperature for source in sources.tolist()]
         kept = [s for j, s in enumerate(scores) if not masked[i][j]]
         total += math.log(sum(math.exp(s) for s in kept)) - scores[positives[i]]
     return total / len(claims)
@@ -30,9 +60,7 @@ def by_hand(
 
 @pytest.mark.parametrize("temperature", [0.02, 0.07, 1.0])
 def test_against_a_slow_reference(temperature: float) -> None:
-    torch.manual_seed(0)
-    claims = torch.nn.functional.normalize(torch.randn(3, 5), dim=-1)
-    sources = torch.nn.functional.normalize(torch.randn(6, 5), dim=-1)
+    claims, sources = unit(3, 5), unit(6, 5, seed=1)
     positives = [4, 0, 2]
     masked = [[False] * 6 for _ in range(3)]
     masked[0][1] = masked[2][5] = True
@@ -49,3 +77,165 @@ def test_a_masked_source_gets_no_gradient_and_an_unmasked_one_does() -> None:
     assert sources.grad is not None
     assert torch.all(sources.grad[1] == 0)
     assert torch.all(sources.grad[2] != 0)
+
+
+TEACHER = [
+    [5.0, 1.0, NAN, 2.0],
+    [NAN, NAN, NAN, NAN],  # nothing said
+    [NAN, 4.0, NAN, NAN],  # one candidate: no distribution
+    [3.0, NAN, NAN, 1.0],  # its gold (column 2) is not scored
+]
+POSITIVES = [0, 1, 1, 2]
+
+
+@pytest.mark.parametrize("teacher_temperature", [1.0, 3.0])
+def test_kl_to_the_teacher(teacher_temperature: float) -> None:
+    claims, sources = unit(4, 5), unit(4, 5, seed=1)
+    expected = 0.0
+    for i, row in enumerate(TEACHER):
+        scored = [j for j, score in enumerate(row) if not math.isnan(score)]
+        if len(scored) < 2:
+            continue
+        wished = softmax([row[j] / teacher_temperature for j in scored])
+        given = softmax([dot(claims[i].tolist(), sources[j].tolist()) / 0.1 for j in scored])
+        expected += sum(w * math.log(w / g) for w, g in zip(wished, given, strict=True))
+    loss = distillation(
+        claims, sources, torch.tensor(POSITIVES), torch.tensor(TEACHER), kind="kl",
+        temperature=0.1, teacher_temperature=teacher_temperature,
+    )  # fmt: skip
+    assert float(loss) == pytest.approx(expected / 4, rel=1e-5)
+
+
+def test_margins_to_the_teacher() -> None:
+    claims, sources = unit(4, 5), unit(4, 5, seed=1)
+
+    def cosine(i: int, j: int) -> float:
+        return dot(claims[i].tolist(), sources[j].tolist()) / 0.1
+
+    # Only the first claim has its gold and another candidate scored.
+    first = [(cosine(0, 0) - cosine(0, j)) - (5.0 - TEACHER[0][j]) / 2 for j in (1, 3)]
+    expected = sum(value**2 for value in first) / 2 / 4
+    loss = distillation(
+        claims, sources, torch.tensor(POSITIVES), torch.tensor(TEACHER), kind="margin_mse",
+        temperature=0.1, teacher_temperature=2.0,
+    )  # fmt: skip
+    assert float(loss) == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["kl", "margin_mse"])
+@pytest.mark.parametrize("rows", [[0, 1, 2, 3], [1, 2]])
+def test_silent_rows_give_no_gradient_and_no_nan(kind: str, rows: list[int]) -> None:
+    claims = unit(4, 5)[rows].requires_grad_()
+    loss = distillation(
+        claims, unit(4, 5, seed=1), torch.tensor(POSITIVES)[rows], torch.tensor(TEACHER)[rows],
+        kind=kind, temperature=0.1, teacher_temperature=1.0,
+    )  # fmt: skip
+    loss.backward()
+    assert torch.isfinite(loss) and claims.grad is not None
+    assert torch.isfinite(claims.grad).all()
+    silent = [position for position, row in enumerate(rows) if row in (1, 2)]
+    assert torch.all(claims.grad[silent] == 0)
+    assert (float(loss) > 0) == (0 in rows)
+
+
+def test_a_perfect_student_has_nothing_to_learn() -> None:
+    claims, sources = unit(4, 5), unit(6, 5, seed=1)
+    teacher = claims @ sources.T / 0.1
+    for kind in ("kl", "margin_mse"):
+        loss = distillation(
+            claims, sources, torch.tensor([0, 1, 2, 3]), teacher, kind=kind,
+            temperature=0.1, teacher_temperature=1.0,
+        )  # fmt: skip
+        assert float(loss) == pytest.approx(0, abs=1e-6)
+
+
+def test_keep_base_is_weighted_by_language_and_divided_by_all() -> None:
+    claims, sources = unit(3, 5), unit(6, 5, seed=1)
+    base_claims, base_sources = unit(3, 5, seed=2), unit(6, 5, seed=3)
+    weights = language_weights(["en", "fr", "de"], {"en": 1.0, "de": 0.5})
+    assert weights == [1.0, 0.0, 0.5]
+    assert language_weights(["en", "fr"], {}) == [1.0, 1.0]
+    expected = 0.0
+    for i, weight in enumerate(weights):
+        tuned = softmax([dot(claims[i].tolist(), s) / 0.2 for s in sources.tolist()])
+        base = softmax([dot(base_claims[i].tolist(), s) / 0.2 for s in base_sources.tolist()])
+        # From the base to the tuned model: what the base held likely must stay so.
+        expected += weight * sum(b * math.log(b / t) for b, t in zip(base, tuned, strict=True))
+    loss = keep_base(claims, sources, base_claims, base_sources, torch.tensor(weights), 0.2)
+    assert float(loss) == pytest.approx(expected / 3, rel=1e-5)
+    same = keep_base(claims, sources, claims, sources, torch.ones(3), 0.2)
+    assert float(same) == pytest.approx(0, abs=1e-6)
+
+
+def test_consistency_is_one_minus_cosine_over_all_claims() -> None:
+    claims, views = unit(4, 5), unit(3, 5, seed=1) * 7  # not of length 1: cosines all the same
+    owners = [3, 0, 0]
+    expected = sum(
+        1 - dot(claims[o].tolist(), v) / 7 for o, v in zip(owners, views.tolist(), strict=True)
+    )
+    loss = consistency(claims, views, torch.tensor(owners), 4)
+    assert float(loss) == pytest.approx(expected / 4, rel=1e-5)
+    none = consistency(claims, views[:0], torch.tensor([], dtype=torch.long), 4)
+    assert float(none) == 0
+
+
+def test_shortened_vectors_have_length_one() -> None:
+    vectors = unit(3, 8)
+    short = shortened(vectors, 3)
+    assert short.shape == (3, 3)
+    assert torch.allclose(short.norm(dim=1), torch.ones(3))
+    assert torch.allclose(short, vectors[:, :3] / vectors[:, :3].norm(dim=1, keepdim=True))
+
+
+def inputs() -> LossInputs:
+    claims, sources = unit(3, 8), unit(5, 8, seed=1)
+    masked = torch.zeros(3, 5, dtype=torch.bool)
+    masked[0, 4] = True
+    others = torch.zeros(3, 4, dtype=torch.bool)
+    others[2, 0] = True
+    return LossInputs(
+        claims, sources, torch.tensor([0, 1, 2]), masked,
+        all_claims=torch.cat([claims, unit(1, 8, seed=4)]), rows=torch.arange(3),
+        claims_masked=others, teacher=torch.randn(3, 5), base_claims=unit(3, 8, seed=5),
+        base_sources=unit(5, 8, seed=6), keep_weights=torch.ones(3),
+        views=unit(2, 8, seed=7), owners=torch.tensor([0, 2]),
+    )  # fmt: skip
+
+
+def test_both_ways_is_the_mean_of_both() -> None:
+    given = inputs()
+    assert given.all_claims is not None and given.claims_masked is not None
+    forth = by_hand(given.claims, given.sources, [0, 1, 2], given.masked.tolist(), 0.05)
+    back = by_hand(
+        given.sources[:3], given.all_claims, [0, 1, 2], given.claims_masked.tolist(), 0.05
+    )
+    config = LossesConfig(info_nce=InfoNCEConfig(both_ways=True))
+    _, terms = combined(given, config, 0.05)
+    assert float(terms["info_nce"]) == pytest.approx((forth + back) / 2, rel=1e-5)
+    assert abs(forth - back) > 1e-3
+
+
+def test_the_sum_is_weighted_and_every_term_is_named() -> None:
+    config = LossesConfig(
+        InfoNCEConfig(0.5), DistillationConfig(2.0, Path("x")), KeepBaseConfig(3.0),
+        ConsistencyConfig(5.0), MatryoshkaConfig(7.0, (4, 2)),
+    )  # fmt: skip
+    given = inputs()
+    total, terms = combined(given, config, 0.05)
+    weights = {"info_nce": 0.5, "distillation": 2, "keep_base": 3, "consistency": 5,
+               "matryoshka": 7}  # fmt: skip
+    assert terms.keys() == weights.keys()
+    assert len({round(float(term), 5) for term in terms.values()}) == 5
+    expected = sum(weights[name] * float(term) for name, term in terms.items())
+    assert float(total) == pytest.approx(expected, rel=1e-5)
+    short = [
+        by_hand(shortened(given.claims, d), shortened(given.sources, d), [0, 1, 2],
+                given.masked.tolist(), 0.05)
+        for d in (4, 2)
+    ]  # fmt: skip
+    assert float(terms["matryoshka"]) == pytest.approx(sum(short) / 2, rel=1e-5)
+
+
+def test_distillation_needs_scores() -> None:
+    with pytest.raises(ConfigError, match=r"losses\.distillation\.scores"):
+        DistillationConfig(weight=1.0)

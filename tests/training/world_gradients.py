@@ -71,7 +71,9 @@ def main(model: str, data: str, chunk: str, out: str) -> None:
         train, rows, encoder, rendering, 2, losses=losses, base=base, teacher=teacher
     )
     plan = next(
-        iter(BatchSampler(pairs.groups(), PER_BATCH // world, epochs=1, rank=rank, world_size=world))
+        iter(
+            BatchSampler(pairs.groups(), PER_BATCH // world, epochs=1, rank=rank, world_size=world)
+        )
     )
     chunk_size = None if chunk == "none" else int(chunk)
     optimisation = replace(OptimisationConfig(), temperature=0.05, chunk_size=chunk_size)

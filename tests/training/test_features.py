@@ -1,0 +1,289 @@
+"""Whole runs with each of the trainer's further settings, on a small real model."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from claim2source.datasets import carve_val, load
+from claim2source.encode import Encoder, ModelConfig, resolve
+from claim2source.errors import UserError
+from claim2source.mining import MinedRow, Negative, read_mined
+from claim2source.run import Run
+from claim2source.run_files import write_trec_run
+from claim2source.store import Store
+from claim2source.text import Rendering
+from claim2source.training import finetune as program
+from claim2source.training.checkpoint import load_state
+from claim2source.training.data import TrainingPairs
+from claim2source.training.finetune import finetune
+from claim2source.training.negatives import shown_negatives
+from tests.training.small import small_config, small_setup
+
+
+@pytest.fixture(scope="module")
+def setup(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    return small_setup(tmp_path_factory.mktemp("small"))
+
+
+def losses_of(run: Path) -> list[float]:
+    return list(load_state(run / "state.pt")["losses"])
+
+
+@pytest.mark.parametrize("tuning", ["full", "lora"])
+def test_query_only_leaves_source_vectors_as_they_were(
+    tuning: str, setup: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "run"
+    config = small_config(
+        *setup, out, tuning=tuning, optimisation__train="query_only", optimisation__epochs=2,
+        store=tmp_path / "store",
+    )  # fmt: skip
+    encoded: list[tuple[str, int]] = []
+    real = Encoder._encode_chunk
+
+    def counted(self: Encoder, texts: Any, side: Any, *rest: Any) -> Any:
+        encoded.append((side, len(texts)))
+        return real(self, texts, side, *rest)
+
+    monkeypatch.setattr(Encoder, "_encode_chunk", counted)
+    finetune(config)
+    # An index of the sources stays valid: they are encoded once, at step 0, and never again.
+    assert sum(count for side, count in encoded if side == "source") == 36
+    base = resolve(out / "checkpoints" / "epoch-0").encoder
+    tuned = resolve(out / "checkpoints" / "epoch-2").encoder
+    texts = ["Effect of masks on health", "some post"]
+    assert tuned.encode(texts, "source")[0] == pytest.approx(base.encode(texts, "source")[0], abs=0)
+    moved = abs(tuned.encode(texts, "claim")[0] - base.encode(texts, "claim")[0]).max()
+    assert moved > 1e-3
+    # In the store too: the same key for sources, another for claims.
+    store = Store(tmp_path / "other")
+    base.encode(texts, "source", store=store)
+    encoded.clear()
+    tuned.encode(texts, "source", store=store)
+    assert encoded == []
+    tuned.encode(texts, "claim", store=store)
+    assert encoded == [("claim", 2)]
+
+
+def test_both_sides_move_by_default(setup: tuple[Path, Path], tmp_path: Path) -> None:
+    finetune(small_config(*setup, tmp_path / "run", optimisation__epochs=1))
+    folder = tmp_path / "run" / "checkpoints"
+    base, tuned = (resolve(folder / f"epoch-{epoch}").encoder for epoch in (0, 1))
+    texts = ["Effect of masks on health"]
+    assert abs(tuned.encode(texts, "source")[0] - base.encode(texts, "source")[0]).max() > 1e-3
+
+
+def test_query_only_learns(setup: tuple[Path, Path], tmp_path: Path) -> None:
+    """The losses fall: the claims' side is trained against the right columns."""
+    config = small_config(
+        *setup, tmp_path / "run", optimisation__train="query_only", optimisation__epochs=8,
+        optimisation__dropout=0.0,
+    )  # fmt: skip
+    finetune(config)
+    losses = losses_of(tmp_path / "run")
+    assert sum(losses[-5:]) < sum(losses[:5]) * 0.7
+
+
+def test_remining_uses_the_current_model_and_resumes_exactly(
+    setup: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    more: dict[str, Any] = {
+        "optimisation__epochs": 3, "optimisation__remine_every": 1, "mining__alpha": 0.0,
+        "optimisation__learning_rate": 1e-2,
+    }  # fmt: skip
+    whole = tmp_path / "whole"
+    finetune(small_config(*setup, whole, **more))
+    files = sorted(path.name for path in whole.glob("mined*.jsonl"))
+    # After the last epoch nothing is left to train on.
+    assert files == ["mined-epoch-1.jsonl", "mined-epoch-2.jsonl", "mined.jsonl"]
+    train, _ = carve_val(load(setup[1], "train"), 0.2, 13)
+    rows = [read_mined(whole / name, train) for name in ("mined.jsonl", "mined-epoch-1.jsonl")]
+    assert [row.claim for row in rows[0]] == [row.claim for row in rows[1]]
+    assert [row.negatives for row in rows[0]] != [row.negatives for row in rows[1]]
+    # What epoch 1's model finds nearest is what the second file holds.
+    tuned = resolve(whole / "checkpoints" / "epoch-1").encoder
+    rendering = Rendering("bilingual", "metadata")
+    claim = train.claims[0]
+    row = next(row for row in rows[1] if row.claim == claim.id)
+    claim_vector, _ = tuned.encode(rendering.claim_texts([claim]), "claim")
+    source_vectors, _ = tuned.encode(rendering.source_texts(train.sources), "source")
+    scores = dict(zip([s.id for s in train.sources], (source_vectors @ claim_vector[0]).tolist(),
+                      strict=True))  # fmt: skip
+    hard = [n for n in row.negatives if n.origin != "random"]
+    best = sorted((s for s in scores if s not in claim.golds), key=lambda s: -scores[s])
+    assert {n.source for n in hard} <= set(best[: len(hard) + 3])
+
+    real, saves = program.save_state, 0
+    stop = len(losses_of(whole)) - 2  # in the last epoch, after the second mining
+
+    def save_then_die(path: Path, state: Any) -> None:
+        nonlocal saves
+        real(path, state)
+        saves += 1
+        if state["steps_done"] >= stop:
+            raise RuntimeError("power cut")
+
+    monkeypatch.setattr(program, "save_state", save_then_die)
+    cut = tmp_path / "cut"
+    with pytest.raises(RuntimeError, match="power cut"):
+        finetune(small_config(*setup, cut, **more))
+    monkeypatch.setattr(program, "save_state", real)
+    (cut / "mined-epoch-2.jsonl").unlink()  # the state holds it
+    finetune(small_config(*setup, cut, resume=True, **more))
+    assert losses_of(whole) == losses_of(cut)
+    assert (cut / "mined-epoch-2.jsonl").read_text() == (whole / "mined-epoch-2.jsonl").read_text()
+
+
+def test_changed_negatives_are_refused_on_resume(setup: tuple[Path, Path], tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    finetune(small_config(*setup, out, optimisation__epochs=1))
+    lines = (out / "mined.jsonl").read_text().splitlines()
+    (out / "mined.jsonl").write_text("\n".join(lines[1:]) + "\n")
+    with pytest.raises(UserError, match=r"mined\.jsonl is not what"):
+        finetune(small_config(*setup, out, optimisation__epochs=1, resume=True))
+
+
+def test_no_negatives_no_mining(
+    setup: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def never(*arguments: Any, **more: Any) -> None:
+        raise AssertionError("mined in vain")
+
+    monkeypatch.setattr("claim2source.training.negatives.Miner", never)
+    out = tmp_path / "run"
+    finetune(small_config(*setup, out, optimisation__negatives=0, optimisation__epochs=1))
+    rows = [json.loads(line) for line in (out / "mined.jsonl").read_text().splitlines()]
+    assert rows and all(row["negatives"] == [] for row in rows)
+
+
+@pytest.fixture(scope="module")
+def encoder(setup: tuple[Path, Path]) -> Encoder:
+    return resolve(ModelConfig(name=str(setup[0]), pooling="mean", max_length=24)).encoder
+
+
+def test_negatives_rotate_through_the_list(setup: tuple[Path, Path], encoder: Encoder) -> None:
+    train = load(setup[1], "train")
+    claim = train.claims[0]
+    names = [s.id for s in train.sources if s.id not in claim.golds][:5]
+    row = MinedRow(claim.id, claim.golds[0], tuple(Negative(n, 0.5, "both") for n in names))
+    pairs = TrainingPairs(train, [row], encoder, Rendering(), 2, rotate=True)
+    used = [[n.source for n in pairs.negatives_of(row, epoch)] for epoch in range(4)]
+    assert used == [names[0:2], names[2:4], [names[4], names[0]], names[1:3]]
+    assert set(names) <= pairs.source_tokens.keys()
+    still = TrainingPairs(train, [row], encoder, Rendering(), 2)
+    assert [n.source for n in still.negatives_of(row, 3)] == names[:2]
+    short = MinedRow(claim.id, claim.golds[0], row.negatives[:1])
+    assert len(pairs.negatives_of(short, 2)) == 1
+
+
+def test_texts_that_repeat_are_encoded_once(
+    setup: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[list[Any]] = []
+    real = Encoder.collate
+
+    def remember(self: Encoder, tokens: Any) -> Any:
+        if torch.is_grad_enabled():
+            seen.append(list(tokens))
+        return real(self, tokens)
+
+    monkeypatch.setattr(Encoder, "collate", remember)
+    finetune(small_config(*setup, tmp_path / "run", optimisation__epochs=1))
+    assert seen and all(len(set(batch)) == len(batch) for batch in seen)
+
+
+def test_distillation_from_a_run_file(setup: tuple[Path, Path], tmp_path: Path) -> None:
+    train = load(setup[1], "train")
+    claims = [c for c in train.claims][:40]
+    rows = [(c.id, s.id, float(i)) for c in claims for i, s in enumerate(train.sources)]
+    run = Run.from_rows(rows) if hasattr(Run, "from_rows") else None
+    path = tmp_path / "teacher.trec"
+    if run is None:
+        path.write_text(
+            "".join(f"{c} Q0 {s} {i + 1} {-i} teacher\n" for c, s, i in
+                    ((c.id, s.id, i) for c in claims for i, s in enumerate(train.sources)))
+        )  # fmt: skip
+    else:
+        write_trec_run(run, path)
+    common: dict[str, Any] = {"optimisation__epochs": 1, "optimisation__dropout": 0.0}
+    finetune(small_config(*setup, tmp_path / "plain", **common))
+    taught = {"losses__distillation__weight": 1.0, "losses__distillation__scores": path}
+    finetune(small_config(*setup, tmp_path / "taught", **common, **taught))
+    plain, with_teacher = losses_of(tmp_path / "plain"), losses_of(tmp_path / "taught")
+    assert with_teacher[0] > plain[0]  # the same first batch, one more term
+    empty = tmp_path / "empty.trec"
+    empty.write_text("nobody Q0 s00 1 1.0 teacher\n")
+    with pytest.raises(UserError, match="no claim of the training split"):
+        finetune(
+            small_config(*setup, tmp_path / "x", losses__distillation__weight=1.0,
+                         losses__distillation__scores=empty)
+        )  # fmt: skip
+
+
+def test_keeping_the_base_keeps_it_closer(setup: tuple[Path, Path], tmp_path: Path) -> None:
+    def moved(name: str, **more: Any) -> float:
+        finetune(small_config(*setup, tmp_path / name, optimisation__epochs=2, **more))
+        folder = tmp_path / name / "checkpoints"
+        texts = ["wow study no 3 says chess matters", "wow study no 5 says aspirin matters"]
+        sources = ["Effect of chess on health", "Effect of aspirin on health", "Effect of tea"]
+        scores = []
+        for epoch in (0, 2):
+            encoder = resolve(folder / f"epoch-{epoch}").encoder
+            vectors = encoder.encode(texts, "claim")[0], encoder.encode(sources, "source")[0]
+            scores.append(vectors[0] @ vectors[1].T)
+        return float(abs(scores[1] - scores[0]).mean())
+
+    assert moved("kept", losses__keep_base__weight=50.0) < 0.6 * moved("free")
+
+
+def test_views_of_one_claim_come_together(setup: tuple[Path, Path], tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    finetune(small_config(*setup, out, losses__consistency__weight=1.0, optimisation__epochs=1))
+    header = (out / "logs" / "step-000000" / "metrics.csv").read_text().splitlines()[0]
+    assert "loss/consistency" in header and "loss/info_nce" in header
+
+
+def test_each_epoch_shows_another_view(setup: tuple[Path, Path], encoder: Encoder) -> None:
+    from claim2source.training.batches import BatchPlan
+    from claim2source.training.losses import ConsistencyConfig, LossesConfig
+
+    train = load(setup[1], "train")
+    rows = [MinedRow(c.id, c.golds[0], ()) for c in train.claims[:4]]
+    losses = LossesConfig(consistency=ConsistencyConfig(1.0))
+    pairs = TrainingPairs(train, rows, encoder, Rendering("bilingual"), 0, losses=losses)
+    german = [i for i, c in enumerate(train.claims[:4]) if c.lang == "de"]
+    assert german
+    for epoch, text in (
+        (0, train.claims[german[0]].text),
+        (1, train.claims[german[0]].translation),
+    ):
+        batch = pairs.batch(BatchPlan((0, 1, 2, 3), epoch, 0, 1, True, True))
+        assert batch.owners is not None and batch.owners.tolist() == german
+        assert batch.views[0] == encoder.tokenize([str(text)], "claim")[0]
+
+
+def test_chunks_and_plain_runs_agree(setup: tuple[Path, Path], tmp_path: Path) -> None:
+    common: dict[str, Any] = {"optimisation__epochs": 1, "optimisation__dropout": 0.0}
+    finetune(small_config(*setup, tmp_path / "plain", **common))
+    finetune(small_config(*setup, tmp_path / "chunked", optimisation__chunk_size=3, **common))
+    plain, chunked = losses_of(tmp_path / "plain"), losses_of(tmp_path / "chunked")
+    assert chunked == pytest.approx(plain, rel=1e-3)
+    assert len(set(plain)) > 1
+
+
+def test_the_table_of_negatives(setup: tuple[Path, Path]) -> None:
+    train = load(setup[1], "train")
+    rows = [MinedRow(c.id, c.golds[0], (Negative("s30", 0.25, "bm25"),)) for c in train.claims]
+    columns, table = shown_negatives(rows, train, seed=1)
+    assert columns == ["language", "claim", "gold", "negative", "score", "origin"]
+    claim = {c.text: c for c in train.claims}[table[0][1]]
+    titles = {s.id: s.title for s in train.sources}
+    expected = [claim.lang, claim.text, titles[claim.golds[0]], titles["s30"], 0.25, "bm25"]
+    assert table[0] == expected
+    assert shown_negatives(rows, train, seed=1)[1] == table
+    assert shown_negatives(rows, train, seed=2)[1] != table

@@ -1,0 +1,196 @@
+"""Orders of batches against a slow reference, shares of languages, rotation of negatives."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from claim2source.training.batches import BUCKET_BATCHES, BatchSampler, language_quotas
+from claim2source.training.config import BatchesConfig
+
+PAIRS = st.lists(
+    st.tuples(st.integers(0, 9), st.sampled_from(["de", "en", "fr"]), st.integers(1, 40)),
+    min_size=4, max_size=60,
+)  # fmt: skip
+
+
+def sampler(
+    pairs: list[tuple[int, str, int]], order: str, batch_size: int = 4, **more: object
+) -> BatchSampler:
+    settings_ = BatchesConfig(order, float(more.pop("alpha", 1.0)))  # type: ignore[arg-type]
+    return BatchSampler(
+        [group for group, _, _ in pairs], batch_size, epochs=6, config=settings_,
+        languages=[language for _, language, _ in pairs],
+        lengths=[length for _, _, length in pairs], **more,
+    )  # fmt: skip
+
+
+def reference_deal(shuffled: list[int], group_of: dict[int, int], count: int) -> list[list[int]]:
+    """Slow and plain: groups in order of appearance, their pairs one by one round the table."""
+    groups: dict[int, list[int]] = {}
+    for row in shuffled:
+        groups.setdefault(group_of[row], []).append(row)
+    batches: list[list[int]] = [[] for _ in range(count)]
+    seat = 0
+    for rows in groups.values():
+        for row in rows:
+            batches[seat % count].append(row)
+            seat += 1
+    return batches
+
+
+def reference_epoch(
+    pairs: list[tuple[int, str, int]], order: str, size: int, seed: int, epoch: int
+) -> list[list[int]]:
+    """The documented draws with plain lists."""
+    draw = np.random.default_rng([seed, epoch])
+    group_of = {row: group for row, (group, _, _) in enumerate(pairs)}
+    languages = sorted({language for _, language, _ in pairs})
+    rows_of = {
+        name: [
+            int(r) for r in np.random.default_rng([seed, epoch, number]).permutation(
+                [row for row, pair in enumerate(pairs) if pair[1] == name]
+            )
+        ]
+        for number, name in enumerate(languages)
+    }  # fmt: skip
+    step = min(size, len(pairs))
+    batches: list[list[int]] = []
+
+    def deal(rows: list[int]) -> None:
+        shuffled = [int(row) for row in draw.permutation(rows)]
+        dealt = reference_deal(shuffled, group_of, -(-len(rows) // step))
+        batches.extend([int(row) for row in draw.permutation(batch)] for batch in dealt)
+
+    together = [row for name in languages for row in rows_of[name]]
+    if order == "language":
+        for name in languages:
+            deal(rows_of[name])
+    elif order == "length":
+        shuffled = [int(row) for row in draw.permutation(together)]
+        shuffled.sort(key=lambda row: pairs[row][2])
+        width = BUCKET_BATCHES * step
+        for start in range(0, len(shuffled), width):
+            deal(shuffled[start : start + width])
+    else:
+        deal(together)
+    return [batches[i] for i in draw.permutation(len(batches))]
+
+
+@pytest.mark.parametrize("order", ["mixed", "language", "length"])
+@given(pairs=PAIRS, size=st.integers(1, 7), epoch=st.integers(0, 3))
+@settings(max_examples=60, deadline=None)
+def test_against_a_slow_reference(
+    order: str, pairs: list[tuple[int, str, int]], size: int, epoch: int
+) -> None:
+    found = [batch.tolist() for batch in sampler(pairs, order, size, seed=7).epoch_batches(epoch)]
+    assert found == reference_epoch(pairs, order, size, 7, epoch)
+    assert sorted(row for batch in found for row in batch) == list(range(len(pairs)))
+
+
+@given(pairs=PAIRS, size=st.integers(1, 7))
+@settings(max_examples=60, deadline=None)
+def test_one_language_a_batch(pairs: list[tuple[int, str, int]], size: int) -> None:
+    for batch in sampler(pairs, "language", size).epoch_batches(0):
+        assert len({pairs[row][1] for row in batch}) == 1
+
+
+def test_like_lengths_meet_and_papers_stay_apart() -> None:
+    draw = np.random.default_rng(0)
+    pairs = [(i // 3, "en", int(draw.integers(1, 500))) for i in range(960)]
+    mixed, bucketed = sampler(pairs, "mixed", 8), sampler(pairs, "length", 8)
+
+    def padding(batches: list[np.ndarray]) -> float:
+        lengths = [[pairs[row][2] for row in batch] for batch in batches]
+        return 1 - sum(map(sum, lengths)) / sum(len(x) * max(x) for x in lengths)
+
+    assert padding(bucketed.epoch_batches(0)) < padding(mixed.epoch_batches(0)) / 2
+    assert bucketed.repeats(0) == 0
+    together = [frozenset(batch.tolist()) for batch in bucketed.epoch_batches(0)]
+    assert set(together) != {frozenset(batch.tolist()) for batch in bucketed.epoch_batches(1)}
+
+
+@given(
+    st.dictionaries(st.sampled_from(["de", "en", "fr", "it"]), st.integers(1, 500), min_size=1),
+    st.sampled_from([0.0, 0.3, 0.5, 0.9, 1.0]),
+)
+@settings(max_examples=200, deadline=None)
+def test_quotas(sizes: dict[str, int], alpha: float) -> None:
+    quotas = language_quotas(sizes, alpha)
+    assert quotas.keys() == sizes.keys() and min(quotas.values()) >= 1
+    total = sum(sizes.values())
+    powers = {name: size**alpha for name, size in sizes.items()}
+    for name, quota in quotas.items():
+        exact = Fraction(total * powers[name] / sum(powers.values()))
+        assert quota == 1 or abs(quota - exact) < 1
+    if alpha == 1:
+        assert quotas == sizes
+    if min(total * p / sum(powers.values()) for p in powers.values()) >= 1:
+        assert sum(quotas.values()) == total
+
+
+def test_alpha_sets_the_shares_and_every_claim_keeps_its_turn() -> None:
+    pairs = [(i, "en" if i < 80 else "de", 5) for i in range(100)]
+    even = sampler(pairs, "mixed", 10, alpha=0.0)
+    assert even.quotas == {"de": 50, "en": 50}
+    used: dict[int, Counter[int]] = defaultdict(Counter)
+    for epoch in range(6):
+        rows = np.concatenate(even.epoch_batches(epoch)).tolist()
+        assert Counter(pairs[row][1] for row in rows) == {"de": 50, "en": 50}
+        used[epoch] = Counter(rows)
+    # English: 80 claims, 50 an epoch: after 8 epochs of 50 each had 5 turns; German 2 or 3 each.
+    turns = sum((used[epoch] for epoch in range(6)), Counter[int]())
+    english = [turns[row] for row in range(80)]
+    german = [turns[row] for row in range(80, 100)]
+    assert set(english) == {3, 4} and sum(english) == 300
+    assert set(german) == {15}
+    assert all(count in (2, 3) for row, count in used[0].items() if row >= 80)
+
+
+def test_a_repeated_claim_does_not_meet_itself() -> None:
+    """With alpha a small language's claims come more than once an epoch."""
+    pairs = [(i, "en" if i < 60 else "de", 5) for i in range(64)]
+    even = sampler(pairs, "mixed", 4, alpha=0.5)
+    assert even.quotas["de"] > 4
+    for epoch in range(3):
+        for batch in even.epoch_batches(epoch):
+            assert len(set(batch.tolist())) == len(batch)
+
+
+@given(pairs=PAIRS, world=st.integers(1, 3), order=st.sampled_from(["mixed", "language", "length"]),
+       alpha=st.sampled_from([0.0, 0.5, 1.0]))  # fmt: skip
+@settings(max_examples=100, deadline=None)
+def test_ranks_know_each_others_rows(
+    pairs: list[tuple[int, str, int]], world: int, order: str, alpha: float
+) -> None:
+    ranks = [
+        list(sampler(pairs, order, 3, rank=rank, world_size=world, alpha=alpha))
+        for rank in range(world)
+    ]
+    for plans in zip(*ranks, strict=True):
+        assert len({len(plan.rows) for plan in plans}) == 1 and plans[0].rows
+        if world > 1:
+            assert all(plan.shares == tuple(p.rows for p in plans) for plan in plans)
+            assert [plan.rank for plan in plans] == list(range(world))
+    apart = sampler(pairs, order, 3, rank=0, world_size=world, gather=False, alpha=alpha)
+    assert all(plan.shares == () and plan.rank == 0 for plan in apart)
+    first = next(iter(apart))
+    assert first.rows == ranks[0][0].rows
+    used = sum(len(plan.rows) for plans in ranks for plan in plans)
+    left = sum(apart.left_out(epoch) for epoch in range(apart.epochs))
+    assert used + left == sum(apart.quotas.values()) * apart.epochs
+
+
+@given(pairs=PAIRS, order=st.sampled_from(["mixed", "language", "length"]), data=st.data())
+@settings(max_examples=60, deadline=None)
+def test_going_on_from_any_position(
+    pairs: list[tuple[int, str, int]], order: str, data: st.DataObject
+) -> None:
+    whole = list(sampler(pairs, order, 3, alpha=0.5))
+    start = data.draw(st.integers(0, len(whole)))
+    assert list(sampler(pairs, order, 3, alpha=0.5, start=start)) == whole[start:]
