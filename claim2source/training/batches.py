@@ -79,6 +79,8 @@ class BatchSampler:
         self.rank, self.world_size, self.start, self.gather = rank, world_size, start, gather
         # How many there are does not depend on the epoch: quotas do not.
         self.batches = len(self.epoch_batches(0))
+        if not self.batches:
+            raise ValueError(f"no language has a pair for each of {world_size} processes")
 
     def __len__(self) -> int:
         """Batches left, from `start` to the last epoch's end."""

@@ -168,6 +168,11 @@ def test_a_repeated_claim_does_not_meet_itself() -> None:
 def test_ranks_know_each_others_rows(
     pairs: list[tuple[int, str, int]], world: int, order: str, alpha: float
 ) -> None:
+    sizes = Counter(language for _, language, _ in pairs)
+    if order == "language" and max(language_quotas(dict(sizes), alpha).values()) < world:
+        with pytest.raises(ValueError, match="each of 3 processes"):
+            sampler(pairs, order, 3, world_size=world, alpha=alpha)
+        return
     ranks = [
         list(sampler(pairs, order, 3, rank=rank, world_size=world, alpha=alpha))
         for rank in range(world)
