@@ -17,7 +17,6 @@ import torch
 from claim2source.config import REPOSITORY
 from claim2source.datasets import carve_val, load
 from claim2source.encode import resolve
-from claim2source.files import file_hash
 from claim2source.mining import read_mined
 from claim2source.text import Rendering
 from claim2source.training.batches import BatchSampler
@@ -32,6 +31,12 @@ ONE = [*LAUNCH, "--cpu", "--num_processes", "1", "--num_machines", "1",
        "--mixed_precision", "no", "--dynamo_backend", "no", SCRIPT]  # fmt: skip
 TWO = [*LAUNCH, "--multi_gpu", "--num_processes", "2", "--num_machines", "1", "--mixed_precision",
        "no", "--dynamo_backend", "no", "--main_process_port", "29517", SCRIPT]  # fmt: skip
+
+
+KILLED: dict[str, object] = {
+    "optimisation__epochs": 4, "optimisation__chunk_size": 5, "optimisation__remine_every": 2,
+    "batches__rotate_negatives": True,
+}  # fmt: skip
 
 
 def environment(**more: str) -> dict[str, str]:
@@ -107,14 +112,17 @@ def test_two_processes_take_the_step_of_the_mean_gradient(
     encoder = resolve(out / "checkpoints" / "epoch-0").encoder
     rendering = Rendering("bilingual", "metadata")
     pairs = TrainingPairs(train, read_mined(out / "mined.jsonl", train), encoder, rendering, 2)
-    losses = []
+    batches = []
     for rank in range(2):
         (plan,) = BatchSampler(pairs.groups(), 64, epochs=1, seed=42, rank=rank, world_size=2)
-        batch = pairs.batch(plan)
-        vectors = [
-            encoder.vectors(encoder.collate(tokens)) for tokens in (batch.claims, batch.sources)
-        ]
-        losses.append(info_nce(vectors[0], vectors[1], batch.positives, batch.masked, 0.05))
+        batches.append(pairs.batch(plan))
+    # Each process encodes half of the sources; both use all of them as negatives.
+    sources = torch.cat([encoder.vectors(encoder.collate(batch.sources)) for batch in batches])
+    losses = [
+        info_nce(encoder.vectors(encoder.collate(batch.claims)), sources, batch.positives,
+                 batch.masked, 0.05)
+        for batch in batches
+    ]  # fmt: skip
     mean = torch.stack(losses).mean()
     assert state["losses"] == pytest.approx([float(mean)], rel=1e-5)
     decayed = [p for p in encoder.model.parameters() if p.ndim > 1]
@@ -149,38 +157,61 @@ def test_two_processes_resume(setup: tuple[Path, Path], tmp_path: Path) -> None:
     assert states[0]["losses"] == states[1]["losses"]
 
 
+@pytest.fixture(scope="module")
+def uninterrupted(setup: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("whole")
+    done = run([*ONE, *arguments(*setup, folder / "run", **KILLED)], folder)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return folder / "run"
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(3))
-def test_kill_nine_and_resume(seed: int, setup: tuple[Path, Path], tmp_path: Path) -> None:
-    more: dict[str, object] = {"optimisation__epochs": 4}
-    whole = run([*ONE, *arguments(*setup, tmp_path / "whole", **more)], tmp_path)
-    assert whole.returncode == 0, whole.stderr[-3000:]
-    cut, saves = tmp_path / "cut", random.Random(seed).randint(1, 12)
-    _kill_after_saves([*ONE, *arguments(*setup, cut, **more)], cut, saves)
+@pytest.mark.parametrize("moment", ["step"] * 6 + ["save"] * 4)
+def test_kill_nine_and_resume(
+    moment: str,
+    uninterrupted: Path,
+    setup: tuple[Path, Path],
+    tmp_path: Path,
+    request: pytest.FixtureRequest,
+) -> None:
+    """At random steps, and while a state is being written."""
+    dice = random.Random(request.node.name)
+    cut, saves = tmp_path / "cut", dice.randint(1, 12)
+    command = [*ONE, *arguments(*setup, cut, **KILLED)]
+    _kill_after_saves(command, cut, saves, while_saving=moment == "save")
     assert not (cut / "report.json").exists()
     load_state(cut / "state.pt")  # whole, whatever the moment of the kill
-    done = run([*ONE, *arguments(*setup, cut, **more), "--resume"], tmp_path)
+    for folder in (cut / "checkpoints").glob("epoch-*"):
+        resolve(folder)  # so are the checkpoints: their hashes are checked
+    done = run([*command, "--resume"], tmp_path)
     assert done.returncode == 0, done.stderr[-3000:]
     assert "resuming after batch" in done.stdout
-    states = [load_state(tmp_path / name / "state.pt") for name in ("whole", "cut")]
+    states = [load_state(folder / "state.pt") for folder in (uninterrupted, cut)]
     assert states[0]["losses"] == states[1]["losses"]
-    reports = [json.loads((tmp_path / n / "report.json").read_text()) for n in ("whole", "cut")]
+    reports = [json.loads((folder / "report.json").read_text()) for folder in (uninterrupted, cut)]
     assert reports[0] == reports[1]
 
 
-def _kill_after_saves(command: list[str], out: Path, saves: int) -> None:
-    """Start a run and kill its whole process group once its state has changed `saves` times."""
+def _kill_after_saves(
+    command: list[str], out: Path, saves: int, *, while_saving: bool = False
+) -> None:
+    """Start a run and kill its whole process group once its state has changed `saves` times.
+
+    With `while_saving`, as soon as the next state's temporary file is there.
+    """
     process = subprocess.Popen(
         command, cwd=out.parent, env=environment(), start_new_session=True,
         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     )  # fmt: skip
-    state, seen, deadline = out / "state.pt", set[str](), time.monotonic() + 300
+    state, seen, deadline = out / "state.pt", set[int](), time.monotonic() + 300
     try:
         while len(seen) < saves:
             assert process.poll() is None, "the run ended before it could be killed"
             assert time.monotonic() < deadline
             if state.is_file():
-                seen.add(file_hash(state))
+                seen.add(state.stat().st_mtime_ns)
+        while while_saving and not any(name.startswith(".state.pt") for name in os.listdir(out)):
+            assert process.poll() is None and time.monotonic() < deadline
     finally:
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
