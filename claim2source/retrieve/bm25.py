@@ -30,8 +30,8 @@ _STOP_WORDS = {
     "de": stopwords.STOPWORDS_GERMAN,
     "fr": stopwords.STOPWORDS_FRENCH,
 }
-# bm25s's token pattern: words of two letters or more.
-_WORDS = re.compile(r"(?u)\b\w\w+\b").findall
+# As bm25s splits: words of two characters or more.
+_WORDS = re.compile(r"\w\w+").findall
 NO_TERM = "no term in common with any source"
 
 
