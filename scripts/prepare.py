@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
-from claim2source.datasets import checkthat2025
+from claim2source.datasets import checkthat2025, checkthat2026
+from claim2source.datasets.checkthat2026 import Prepared
 from claim2source.errors import run_program
-from claim2source.records import Dataset
+from claim2source.records import sorted_languages
 
-Prepare = Callable[[Path, Path], list[Dataset]]
 
-TASKS: dict[str, tuple[Prepare, str]] = {
-    "checkthat2025": (
-        checkthat2025.prepare,
-        "CheckThat! 2025 Task 4b (subtask4b_collection_data.pkl, subtask4b_query_tweets_*.tsv)",
-    ),
-}
+def prepare_2025(options: argparse.Namespace) -> Prepared:
+    """CheckThat! 2025 Task 4b."""
+    return Prepared(checkthat2025.prepare(options.input, options.output), [])
+
+
+def prepare_2026(options: argparse.Namespace) -> Prepared:
+    """CheckThat! 2026 Task 1, from files or from the hub."""
+    if options.hub is None:
+        return checkthat2026.prepare(options.input, options.output, options.translations)
+    return checkthat2026.prepare_hub(
+        options.hub, options.output, options.translations, options.revision
+    )
 
 
 def parser() -> argparse.ArgumentParser:
@@ -27,25 +34,56 @@ def parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )  # fmt: skip
     tasks = program.add_subparsers(dest="task", metavar="TASK", required=True)
-    for name, (_, what) in TASKS.items():
-        task = tasks.add_parser(name, help=what, description=what, allow_abbrev=False)
-        task.add_argument("--input", type=Path, required=True, metavar="DIR", help="task's files")
-        task.add_argument(
+
+    def task(name: str, what: str) -> argparse.ArgumentParser:
+        added = tasks.add_parser(name, help=what, description=what, allow_abbrev=False)
+        added.add_argument(
             "--output", type=Path, required=True, metavar="DIR",
             help="folder to write; an older data folder there is replaced",
         )  # fmt: skip
+        return added
+
+    old = task(
+        "checkthat2025",
+        "CheckThat! 2025 Task 4b (subtask4b_collection_data.pkl, subtask4b_query_tweets_*.tsv)",
+    )
+    old.add_argument("--input", type=Path, required=True, metavar="DIR", help="task's files")
+    old.set_defaults(prepare=prepare_2025)
+    new = task(
+        "checkthat2026",
+        "CheckThat! 2026 Task 1 (collection_data.json, {en,de,fr}_{train,dev,test}.json)",
+    )
+    origin = new.add_mutually_exclusive_group(required=True)
+    origin.add_argument("--input", type=Path, metavar="DIR", help="task's files")
+    origin.add_argument(
+        "--hub", metavar="NAME", help="data set on the Hugging Face hub, with your own login"
+    )
+    new.add_argument("--revision", help="of the data set on the hub: a commit, branch or tag")
+    new.add_argument(
+        "--translations", type=Path, metavar="FILE",
+        help='JSONL of English translations: {"index", "lang", "split", "translation"}, or "id" '
+        "(such as dev-de-7) in place of the first three",
+    )  # fmt: skip
+    new.set_defaults(prepare=prepare_2026)
     return program
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Prepare one task and say what was written."""
-    options = parser().parse_args(argv)
-    prepare, _ = TASKS[options.task]
-    splits = prepare(options.input, options.output)
+    """Prepare one task and say what was written and what was not there."""
+    program = parser()
+    options = program.parse_args(argv)
+    if getattr(options, "revision", None) is not None and options.hub is None:
+        program.error("--revision goes with --hub")
+    splits, notes = options.prepare(options)
     print(f"{options.output}: {len(splits[0].sources)} sources")
     for split in splits:
+        counts = Counter(claim.lang for claim in split.claims)
+        parts = ", ".join(f"{lang} {counts[lang]}" for lang in sorted_languages(counts))
+        languages = f" ({parts})" if len(counts) > 1 else ""
         golds = "" if split.qrels.grades else ", no judgements"
-        print(f"{options.output}: {split.split}: {len(split.claims)} claims{golds}")
+        print(f"{options.output}: {split.split}: {len(split.claims)} claims{languages}{golds}")
+    for note in notes:
+        print(f"note: {note}")
 
 
 if __name__ == "__main__":

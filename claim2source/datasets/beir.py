@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from claim2source.datasets.authors import author_names
 from claim2source.datasets.lines import JsonLines, Row, text_lines, why_not_id
 from claim2source.errors import ConfigError, InputError, Problems, UserError
 from claim2source.files import atomic_folder
@@ -163,7 +164,7 @@ def _source(row: Row) -> Source:
         row.complain("title", "is empty, and so is text")
     names = row.meta.get("authors")
     if isinstance(names, str):
-        names = [name.strip() for name in row.as_text("metadata.authors", names).split(";")]
+        names = author_names(row.as_text("metadata.authors", names))
     else:
         names = [row.as_text("metadata.authors", n) for n in row.several("authors") or ()]
     return Source(
@@ -244,6 +245,16 @@ def write_beir(parts: Dataset | Sequence[Dataset], folder: str | Path) -> None:
                     _write_qrels(temporary / QRELS / f"{part.split}.tsv", part.qrels)
     except OSError as error:
         raise UserError(f"{target}: cannot be written: {error.strerror}") from None
+
+
+def check_folders(source: Path, target: Path) -> None:
+    """Raise where the folder `source` is not there or writing `target` would lose something."""
+    if not source.is_dir():
+        raise InputError.at(source, why="no such folder")
+    inside, outside = source.resolve(), target.resolve()
+    if inside == outside or outside in inside.parents:
+        raise UserError(f"{target}: writing there would replace the input {source}")
+    refuse_foreign(outside)
 
 
 def refuse_foreign(folder: Path) -> None:

@@ -7,10 +7,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from claim2source.datasets.beir import refuse_foreign, write_beir
+from claim2source.datasets.authors import turned_names
+from claim2source.datasets.beir import check_folders, write_beir
 from claim2source.datasets.frame_pickle import Cell, read_frame
 from claim2source.datasets.lines import text_lines, why_not_id, why_not_text
-from claim2source.errors import InputError, Problems, UserError
+from claim2source.errors import Problems
 from claim2source.records import Claim, Dataset, Qrels, Source
 
 COLLECTION = "subtask4b_collection_data.pkl"
@@ -32,12 +33,7 @@ def prepare(source: str | Path, target: str | Path) -> list[Dataset]:
     but an older BEIR folder; nothing is written then.
     """
     source, target = Path(source), Path(target)
-    if not source.is_dir():
-        raise InputError.at(source, why="no such folder")
-    inside, outside = source.resolve(), target.resolve()
-    if inside == outside or outside in inside.parents:
-        raise UserError(f"{target}: writing there would replace the input {source}")
-    refuse_foreign(outside)
+    check_folders(source, target)
     problems = Problems()
     for name in (COLLECTION, TWEETS.format("train"), TWEETS.format("dev")):
         if not (source / name).is_file():
@@ -104,21 +100,10 @@ def _paper(record: dict[str, Cell], row: int, path: Path, problems: Problems) ->
         id=texts["cord_uid"],
         title=texts["title"],
         abstract=texts["abstract"],
-        authors=author_names(texts["authors"]),
+        authors=turned_names(texts["authors"]),
         venue=texts["journal"],
         date=texts["publish_time"],
     )
-
-
-def author_names(text: str) -> tuple[str, ...]:
-    """Names in reading order: "Doe, Jane; King, Martin, Jr." -> Jane Doe, Martin King Jr."""
-    names = []
-    for name in text.split(";"):
-        last, *rest = (" ".join(part.split()) for part in name.split(","))
-        turned = " ".join(part for part in (*rest[:1], last, *rest[1:]) if part)
-        if turned:
-            names.append(turned)
-    return tuple(names)
 
 
 def _read_split(

@@ -63,19 +63,27 @@ class JsonLines:
         self.seen: dict[str, int] = {}
         self.whole = True
 
-    def rows(self) -> Iterator[Row]:
-        """Every record that has an id of its own."""
+    def records(self) -> Iterator[Row]:
+        """Every line that is a JSON object."""
         for line, text in text_lines(self.path, self.problems):
             if text is not None and not text.strip():
                 continue
             row = None if text is None else self._parsed(line, text)
-            key = row.as_id("_id", row.record.get("_id")) if row else None
-            if row is None or key is None:
+            if row is None:
+                self.whole = False
+            else:
+                yield row
+
+    def rows(self) -> Iterator[Row]:
+        """Every record that has an id of its own."""
+        for row in self.records():
+            key = row.as_id("_id", row.record.get("_id"))
+            if key is None:
                 self.whole = False
             elif key in self.seen:
                 row.complain("_id", f"{key!r} is already on line {self.seen[key]}")
             else:
-                self.seen[key] = line
+                self.seen[key] = row.line
                 row.key = key
                 yield row
 

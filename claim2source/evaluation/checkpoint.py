@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from claim2source.config import several
 from claim2source.datasets import load
+from claim2source.datasets.checkthat2026 import written_index
 from claim2source.encode import ModelConfig, resolve
 from claim2source.encode.resolve import RUN_FILE, chosen_checkpoint
 from claim2source.errors import UserError
@@ -105,7 +106,7 @@ def _evaluate_one(
         write_trec_run(run, out / "runs" / f"{language}.trec")
         write_submission_2026(
             run, out / "submission_2026" / f"predictions_{language}.tsv", k=_SUBMITTED,
-            split=dataset.split,
+            written_id=written_index(dataset.split, language),
         )  # fmt: skip
     write_submission_2025(
         result.run, out / "submission_2025" / "predictions.tsv", k=_SUBMITTED, split=dataset.split

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from claim2source.datasets import carve_val, load
+from claim2source.datasets.checkthat2026 import written_index
 from claim2source.encode import ModelConfig, Resolved, resolve
 from claim2source.errors import UserError
 from claim2source.evaluation.metrics import evaluate, judged_claims, macro, score_languages
@@ -19,7 +20,7 @@ from claim2source.records import Dataset
 from claim2source.retrieve import BM25Config, BM25Index, BM25Retriever, DenseRetriever, FusionConfig
 from claim2source.retrieve.hybrid import Fusion
 from claim2source.run import Result, Run
-from claim2source.run_files import write_trec_run
+from claim2source.run_files import write_submission_2026, write_trec_run
 from claim2source.store import Store
 from claim2source.text import Rendering
 
@@ -110,8 +111,6 @@ def evaluate_hybrid(config: HybridConfig) -> str:
     resolved = resolve(replace(config.model, name=config.checkpoint), config.device)
     rendering = rendering_of(resolved, config.rendering)
     dataset = load(config.dataset, config.split)
-    if not dataset.golds:
-        raise UserError(f"{config.dataset}: split {config.split!r} has no golds to report on")
     selection = selection_data(config, resolved)
     bm25, bm25_val = choose_bm25(selection.train, config.bm25)
     dense = DenseRetriever(resolved.encoder, rendering, Store(config.store), progress=True)
@@ -130,13 +129,11 @@ def evaluate_hybrid(config: HybridConfig) -> str:
         "dense": replace(dense_result, run=dense_result.run.top(DEPTH)),
         "hybrid": Result(fused, cost=sparse_result.cost + dense_result.cost),
     }
-    systems = {name: _system(result, dataset) for name, result in results.items()}
-    report = {
+    report: dict[str, Any] = {
         "checkpoint": config.checkpoint,
         "dataset": config.dataset,
         "split": config.split,
         "rendering": asdict(rendering),
-        "systems": systems,
         "chosen": {
             "by": f"macro {CHOSEN_BY}",
             "bm25": {**asdict(bm25), CHOSEN_BY: bm25_val},
@@ -147,10 +144,13 @@ def evaluate_hybrid(config: HybridConfig) -> str:
             "fusion": {"split": selection.val.split, "claims": len(selection.val.claims)},
             "note": selection.note,
         },
-        "paired_test": paired_tests(
-            {n: r.run for n, r in results.items()}, systems, dataset, config
-        ),
     }
+    if dataset.golds:
+        systems = {name: _system(result, dataset) for name, result in results.items()}
+        runs = {name: result.run for name, result in results.items()}
+        report |= {
+            "systems": systems, "paired_test": paired_tests(runs, systems, dataset, config)
+        }  # fmt: skip
     _write(config, results, dataset, report)
     return _text(report, plain_table)
 
@@ -292,6 +292,11 @@ def _write(
             part = dataset.in_languages([language])
             run = result.run.restricted(claim.id for claim in part.claims)
             write_trec_run(run, config.out / "runs" / name / f"{language}.trec")
+            if name == "hybrid":
+                write_submission_2026(
+                    run, config.out / "submission_2026" / f"predictions_{language}.tsv", k=_CUT,
+                    written_id=written_index(dataset.split, language),
+                )  # fmt: skip
     write_json(config.out / "report.json", report)
     write_text(config.out / "report.md", f"# Hybrid\n\n{_text(report, markdown_table)}\n")
 
@@ -299,29 +304,34 @@ def _write(
 def _text(report: Mapping[str, Any], table: Any) -> str:
     """The report for a person, its tables drawn by `table`."""
     rows: list[list[Any]] = []
-    for name, system in report["systems"].items():
+    for name, system in report.get("systems", {}).items():
         for language, row in {**system["languages"], "macro": system["macro"]}.items():
             cells = [row[metric] for metric in METRICS]
             rows.append([name, language, *cells, int(row["queries"])])
-    chosen, test, held = report["chosen"], report["paired_test"], report["selection"]
+    chosen, held = report["chosen"], report["selection"]
     bm25, fusion = chosen["bm25"], chosen["fusion"]
     how = f"depth {fusion['depth']}, alpha {fusion['alpha']:g} (weight of BM25)"
     kind = f"rrf_k {fusion['rrf_k']}" if fusion["method"] == "rrf" else f"scale {fusion['scale']}"
-    first = next(iter(test["metrics"].values()))
-    rows_of_test = [[m, t["difference"], t["p_value"]] for m, t in test["metrics"].items()]
     notes = [f"Note: {held['note']}"] if held["note"] else []
-    return "\n\n".join(
-        [
-            f"{report['dataset']}, {report['split']}: {report['checkpoint']}",
-            table(["system", "language", *METRICS, "queries"], rows),
-            f"BM25, chosen on {held['bm25']['claims']} claims of {held['bm25']['split']} "
-            f"({CHOSEN_BY} {bm25[CHOSEN_BY]:.4f}): k1 {bm25['k1']:g}, b {bm25['b']:g}, "
-            f"title weight {bm25['title_weight']}.",
-            f"Fusion, chosen on {held['fusion']['claims']} claims of {held['fusion']['split']} "
-            f"({CHOSEN_BY} {fusion[CHOSEN_BY]:.4f}): {fusion['method']}, {kind}, {how}.",
-            *notes,
+    columns = ["system", "language", *METRICS, "queries"]
+    lines = [
+        f"{report['dataset']}, {report['split']}: {report['checkpoint']}",
+        table(columns, rows)
+        if rows
+        else "No golds: nothing to score; runs and submissions are written.",
+        f"BM25, chosen on {held['bm25']['claims']} claims of {held['bm25']['split']} "
+        f"({CHOSEN_BY} {bm25[CHOSEN_BY]:.4f}): k1 {bm25['k1']:g}, b {bm25['b']:g}, "
+        f"title weight {bm25['title_weight']}.",
+        f"Fusion, chosen on {held['fusion']['claims']} claims of {held['fusion']['split']} "
+        f"({CHOSEN_BY} {fusion[CHOSEN_BY]:.4f}): {fusion['method']}, {kind}, {how}.",
+        *notes,
+    ]
+    if test := report.get("paired_test"):
+        first = next(iter(test["metrics"].values()))
+        of_test = [[m, t["difference"], t["p_value"]] for m, t in test["metrics"].items()]
+        lines += [
             f"hybrid - {test['systems'][1]}: paired randomisation test, {first['repeats']} "
             f"repeats, by gold paper ({first['groups']} of them).",
-            table(["metric", "difference", "p"], rows_of_test),
+            table(["metric", "difference", "p"], of_test),
         ]
-    )
+    return "\n\n".join(lines)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -12,9 +12,10 @@ from tqdm import tqdm
 
 from claim2source.config import require
 from claim2source.encode.encoder import Encoder
+from claim2source.mining.candidates import Candidates, Window
+from claim2source.mining.twins import GoldTwins, Twins
 from claim2source.records import Claim, Dataset
-from claim2source.retrieve import BM25Config, BM25Index, DenseIndex, FusionConfig, fuse
-from claim2source.run import Run
+from claim2source.retrieve import BM25Config
 from claim2source.store import Store
 from claim2source.text import Rendering
 
@@ -38,6 +39,10 @@ class MiningConfig:
         max_share: a negative scores at most this share of the gold's dense score; none: no
             limit.
         margin: a negative scores at least this much below the gold; none: no limit.
+        max_title_similarity: a source that shares more than this share of its title's words with
+            a gold's (Jaccard) is taken for the same paper and left out; none: no limit.
+        max_gold_similarity: the same by the cosine of the source's vector to a gold's. None (the
+            default): no limit, since what a cosine means differs from encoder to encoder.
         pool: `all` sources, or only `train-golds`, the golds of training claims.
         seed: of the random negatives.
         bm25: BM25's settings.
@@ -50,6 +55,8 @@ class MiningConfig:
     alpha: float = 0.5
     max_share: float | None = 0.95
     margin: float | None = None
+    max_title_similarity: float | None = 0.9
+    max_gold_similarity: float | None = None
     pool: Literal["all", "train-golds"] = "all"
     seed: int = 13
     bm25: BM25Config = field(default_factory=BM25Config)
@@ -67,6 +74,10 @@ class MiningConfig:
             self.max_share is None or 0 < self.max_share <= 1, "mining.max_share",
             self.max_share, "above 0, at most 1, or none",
         )  # fmt: skip
+        for key in ("max_title_similarity", "max_gold_similarity"):
+            value = getattr(self, key)
+            require(value is None or 0 < value <= 1, f"mining.{key}", value,
+                    "above 0, at most 1, or none")  # fmt: skip
         require(self.margin is None or self.margin >= 0, "mining.margin", self.margin, "0 or more")
 
 
@@ -97,6 +108,7 @@ class MiningCounts:
     random: int = 0
     left_out_gold: int = 0
     left_out_pool: int = 0
+    left_out_twin: int = 0
     left_out_close: int = 0
     missing_hard: int = 0
     missing_random: int = 0
@@ -107,7 +119,8 @@ class MiningCounts:
         lines = [
             f"mined {self.hard} hard and {self.random} random negatives for {self.rows} pairs",
             f"left out {self.left_out_gold} golds, {self.left_out_pool} outside the pool, "
-            f"{self.left_out_close} too close to the gold",
+            f"{self.left_out_close} too close to the gold, {self.left_out_twin} near-duplicates of "
+            "a gold",
         ]
         if self.short_rows:
             lines.append(
@@ -153,12 +166,10 @@ class Miner:
             self.rendering.source_texts(dataset.sources), "source", store=self.store,
             progress="sources" if self.progress else None,
         )  # fmt: skip
-        ids = [source.id for source in dataset.sources]
-        dense = DenseIndex(ids, vectors)
-        sparse = BM25Index(dataset.sources, config.bm25) if config.alpha > 0 else None
-        position = {source: i for i, source in enumerate(ids)}
-        allowed = frozenset(ids) if config.pool == "all" else dataset.golds
-        drawable = np.array(sorted(position[s] for s in allowed), dtype=np.int64)
+        candidates = Candidates(
+            dataset.sources, vectors, config.alpha, config.last_rank, config.bm25
+        )
+        pool = _Pool(dataset, candidates, config)
         golds = golds_by_text(dataset.claims)
         bar = tqdm(total=len(dataset.claims), desc="mining", disable=not self.progress, leave=False)
         with bar:
@@ -167,56 +178,60 @@ class Miner:
                 claim_vectors, _ = self.encoder.encode(
                     self.rendering.claim_texts(chunk), "claim", store=self.store
                 )
-                by_dense = dense.search(chunk, claim_vectors, config.last_rank)
-                by_sparse = sparse.search(chunk, config.last_rank) if sparse else None
-                fused = self._fused(by_dense, by_sparse)
-                for row, claim in enumerate(chunk):
-                    similarity = _Similarity(vectors, claim_vectors[row], position)
-                    for gold in claim.golds:
-                        picked = _Picker(self, claim, gold, golds[claim.id], allowed, similarity)
-                        picked.hard(fused, by_dense, by_sparse)
-                        picked.random(drawable, ids)
-                        self.counts.rows += 1
-                        self.counts.short_rows += picked.short
-                        yield MinedRow(claim.id, gold, tuple(picked.negatives))
-                bar.update(len(chunk))
-
-    def _fused(self, dense: Run, sparse: Run | None) -> Run:
-        if sparse is None:
-            return dense
-        if self.config.alpha == 1:
-            return sparse
-        depth = self.config.last_rank
-        return fuse(sparse, dense, FusionConfig("linear", self.config.alpha, depth=depth))
+                for block, window in candidates.windows(chunk, claim_vectors):
+                    for row, claim in enumerate(block):
+                        picker = _Picker(config, self.counts, claim, golds[claim.id], pool)
+                        for gold in claim.golds:
+                            negatives = picker.negatives(gold, window, row)
+                            yield MinedRow(claim.id, gold, negatives)
+                    bar.update(len(block))
 
 
-class _Similarity:
-    """Dense scores of one claim against any source."""
+class _Pool:
+    """The sources that negatives come from, by position."""
 
-    def __init__(self, vectors: np.ndarray, claim: np.ndarray, position: Mapping[str, int]) -> None:
-        self._vectors, self._claim, self._position = vectors, claim, position
-
-    def __call__(self, source: str) -> float:
-        return float(self._vectors[self._position[source]] @ self._claim)
+    def __init__(self, dataset: Dataset, candidates: Candidates, config: MiningConfig) -> None:
+        self.ids, self.position = candidates.ids, candidates.position
+        golds = dataset.golds
+        self.allowed = [config.pool == "all" or source in golds for source in self.ids]
+        self.drawable = np.flatnonzero(self.allowed)
+        self.twins = Twins(
+            dataset.sources, candidates.vectors, config.max_title_similarity,
+            config.max_gold_similarity,
+        )  # fmt: skip
 
 
 class _Picker:
-    """Chooses the negatives of one (claim, gold) pair."""
+    """Chooses the negatives of one claim, a gold at a time."""
 
     def __init__(
         self,
-        miner: Miner,
+        config: MiningConfig,
+        counts: MiningCounts,
         claim: Claim,
-        gold: str,
         golds: frozenset[str],
-        allowed: frozenset[str],
-        similarity: _Similarity,
+        pool: _Pool,
     ) -> None:
-        self.config, self.counts = miner.config, miner.counts
-        self.claim, self.golds, self.allowed, self.similarity = claim, golds, allowed, similarity
-        self.negatives: list[Negative] = []
-        self.short = False
-        self._limit = self._highest(similarity(gold))
+        self.config, self.counts, self.claim, self.pool = config, counts, claim, pool
+        self.golds = {pool.position[gold] for gold in golds if gold in pool.position}
+        self.twins: GoldTwins = pool.twins.of(self.golds)
+
+    def negatives(self, gold: str, window: Window, row: int) -> tuple[Negative, ...]:
+        """The negatives of the pair (claim, gold), hardest first, random ones last."""
+        similarities = window.similarities[row]
+        limit = self._highest(float(similarities[self.pool.position[gold]]))
+        hard = self._hard(window, row, limit)
+        taken = {self.pool.position[negative.source] for negative in hard} | self.golds
+        random = self._random(similarities, limit, taken)
+        missing_hard = self.config.hard - len(hard)
+        missing_random = self.config.random - len(random)
+        self.counts.rows += 1
+        self.counts.hard += len(hard)
+        self.counts.random += len(random)
+        self.counts.missing_hard += missing_hard
+        self.counts.missing_random += missing_random
+        self.counts.short_rows += missing_hard > 0 or missing_random > 0
+        return (*hard, *random)
 
     def _highest(self, gold_score: float) -> float:
         """Most that a negative may score."""
@@ -229,48 +244,49 @@ class _Picker:
             limit = min(limit, gold_score - self.config.margin)
         return float(limit)
 
-    def hard(self, fused: Run, dense: Run, sparse: Run | None) -> None:
-        """Take the best of the window that may be taken."""
-        in_dense = set(dense.sources(self.claim.id))
-        in_sparse = set(sparse.sources(self.claim.id)) if sparse else set()
-        wanted = self.config.hard
-        for rank, (source, score) in enumerate(fused.scored(self.claim.id).items(), start=1):
-            if wanted == 0 or rank > self.config.last_rank:
+    def _hard(self, window: Window, row: int, limit: float) -> list[Negative]:
+        """The best of the window that may be taken."""
+        taken: list[Negative] = []
+        similarities = window.similarities[row]
+        columns = slice(self.config.first_rank - 1, self.config.last_rank)
+        # As lists: a claim's few sources are looked at one by one.
+        listed = zip(
+            window.positions[row, columns].tolist(), window.scores[row, columns].tolist(),
+            window.in_dense[row, columns].tolist(), window.in_sparse[row, columns].tolist(),
+            strict=True,
+        )  # fmt: skip
+        for position, score, in_dense, in_sparse in listed:
+            if position < 0 or len(taken) == self.config.hard:
                 break
-            if rank < self.config.first_rank:
-                continue
-            if source in self.golds:
+            if position in self.golds:
                 self.counts.left_out_gold += 1
-            elif source not in self.allowed:
+            elif not self.pool.allowed[position]:
                 self.counts.left_out_pool += 1
-            elif self.similarity(source) > self._limit:
+            elif position in self.twins:
+                self.counts.left_out_twin += 1
+            elif similarities[position] > limit:
                 self.counts.left_out_close += 1
             else:
-                both = source in in_dense and source in in_sparse
-                origin: Origin = "both" if both else "dense" if source in in_dense else "bm25"
-                self.negatives.append(Negative(source, score, origin))
-                wanted -= 1
-        self.counts.hard += self.config.hard - wanted
-        self.counts.missing_hard += wanted
-        self.short |= wanted > 0
+                origin: Origin = "dense" if not in_sparse else "both" if in_dense else "bm25"
+                taken.append(Negative(self.pool.ids[position], score, origin))
+        return taken
 
-    def random(self, drawable: np.ndarray, ids: Sequence[str]) -> None:
-        """Draw from the pool, seeded by the claim so that no other claim changes the draw."""
-        wanted = self.config.random
-        taken = {negative.source for negative in self.negatives} | self.golds
-        for position in self._drawn(drawable) if wanted else ():
-            source = ids[position]
-            if source not in taken and (score := self.similarity(source)) <= self._limit:
-                self.negatives.append(Negative(source, score, "random"))
-                wanted -= 1
-                if wanted == 0:
+    def _random(self, similarities: np.ndarray, limit: float, taken: set[int]) -> list[Negative]:
+        """Drawn from the pool, seeded by the claim so that no other claim changes the draw."""
+        drawn: list[Negative] = []
+        for position in self._drawn() if self.config.random else ():
+            if position in taken or position in self.twins:
+                continue
+            score = float(similarities[position])
+            if score <= limit:
+                drawn.append(Negative(self.pool.ids[position], score, "random"))
+                if len(drawn) == self.config.random:
                     break
-        self.counts.random += self.config.random - wanted
-        self.counts.missing_random += wanted
-        self.short |= wanted > 0
+        return drawn
 
-    def _drawn(self, drawable: np.ndarray) -> Iterator[int]:
+    def _drawn(self) -> Iterator[int]:
         """The whole pool in random order; a claim's order is its own."""
+        drawable = self.pool.drawable
         number = int.from_bytes(hashlib.sha256(self.claim.id.encode()).digest()[:8], "big")
         draw = np.random.default_rng([self.config.seed, number])
         # A permutation of a huge pool is dear, and a few sources nearly always do.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Container, Iterable, Mapping
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any, cast, get_args
 
@@ -23,9 +22,14 @@ def write_mined(rows: Iterable[MinedRow], path: str | Path) -> int:
     count = 0
     with atomic_path(path) as temporary, open(temporary, "w", encoding="utf-8") as file:
         for row in rows:
-            file.write(json.dumps(asdict(row), ensure_ascii=False) + "\n")
+            file.write(json.dumps(_as_json(row), ensure_ascii=False) + "\n")
             count += 1
     return count
+
+
+def _as_json(row: MinedRow) -> dict[str, Any]:
+    negatives = [{"source": n.source, "score": n.score, "origin": n.origin} for n in row.negatives]
+    return {"claim": row.claim, "positive": row.positive, "negatives": negatives}
 
 
 def read_mined(path: str | Path, dataset: Dataset) -> list[MinedRow]:

@@ -5,10 +5,13 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import bm25s
 import numpy as np
+
+from claim2source.retrieve.stage import floor_of_best
 
 # A term in more than this share of the documents is kept as a full row: adding a row is
 # several times faster than adding as many postings one by one.
@@ -35,7 +38,7 @@ class Counts:
         """Count the term ids (below `terms`) of every document."""
         lengths = np.fromiter(map(len, token_ids), dtype=np.int64, count=len(token_ids))
         owner = np.repeat(np.arange(len(token_ids)), lengths)
-        flat = (number for ids in token_ids for number in ids)
+        flat = chain.from_iterable(token_ids)
         keys = np.fromiter(flat, dtype=np.int64, count=int(lengths.sum()))
         keys *= max(len(token_ids), 1)
         keys += owner
@@ -131,7 +134,7 @@ class ArrayBM25(bm25s.BM25):
         """
         if self._lifts[list(term_ids)].all():
             if 0 < k < len(scores):
-                least = np.partition(scores, len(scores) - k)[len(scores) - k]
+                least = floor_of_best(scores, k)
                 if least > 0:
                     return np.flatnonzero(scores >= least)
             return np.flatnonzero(scores > 0)

@@ -39,6 +39,19 @@ def tie_order(source_ids: Sequence[str]) -> np.ndarray:
     return place
 
 
+def floor_of_best(scores: np.ndarray, k: int) -> float:
+    """A score that at least `k` (1 to all) of `scores` reach, and not many more.
+
+    Found in one pass: of many blocks' highest scores, the k-th is reached in k blocks.
+    """
+    blocks = 5 * k
+    width = len(scores) // blocks
+    if width < 2:
+        return float(np.partition(scores, len(scores) - k)[len(scores) - k])
+    highest = scores[: width * blocks].reshape(width, blocks).max(axis=0)
+    return float(np.partition(highest, blocks - k)[blocks - k])
+
+
 def top_of(
     scores: np.ndarray, positions: np.ndarray, k: int, order: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:

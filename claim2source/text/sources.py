@@ -6,16 +6,12 @@ import re
 from collections.abc import Sequence
 from typing import Literal, get_args
 
+from claim2source.datasets.authors import AFFILIATION
 from claim2source.errors import ConfigError
 from claim2source.records import Source
 
 SourceForm = Literal["title_abstract", "metadata", "metadata_paper_order"]
 
-_AFFILIATION = re.compile(
-    r"\b(universit|hospital|institut|department|faculty|school|college|cent(?:er|re)\b|"
-    r"laborator|academy|clinic|ministry|council|foundation|inc\b|ltd\b|gmbh\b)",
-    re.IGNORECASE,
-)
 _MARKS = re.compile(r"^[\d⁰¹²³⁴-⁹*†‡§¶#\s]+|[\d⁰¹²³⁴-⁹*†‡§¶#\s]+$")
 _ENDS_SENTENCE = (".", "!", "?")
 
@@ -29,7 +25,7 @@ def clean_authors(authors: Sequence[str], keep: int = 3) -> tuple[str, ...]:
     names: list[str] = []
     for entry in authors:
         name = " ".join(_MARKS.sub("", entry.split(",")[0]).split())
-        if name and not name.startswith("&") and "@" not in name and not _AFFILIATION.search(name):
+        if name and not name.startswith("&") and "@" not in name and not AFFILIATION.search(name):
             names.append(name)
     # Before choosing: a repeated name must not take another author's place.
     names = list(dict.fromkeys(names))

@@ -70,13 +70,22 @@ def test_loads_a_split(tmp_path: Path) -> None:
         Source("p1", "Masks", "Droplets.", ("Jane Doe", "Ng"), "J", "2020-04-01"),
         Source("p2", "", "Only a text."),
         Source("p3", "Only a title"),
-        Source("p4", "Old", "x", ("Doe, J.", "Ng, A."), "", "1999"),
+        Source("p4", "Old", "x", ("J. Doe", "A. Ng"), "", "1999"),
     )
     assert dataset.qrels.grades == {"q2": {"p2": 1}, "q1": {"p3": 3, "p2": 0, "p1": 1},
                                     "q3": {"p1": 2}}  # fmt: skip
     assert (dataset.split, dataset.name) == ("dev", "set")
     assert [claim.id for claim in load(tmp_path / "set", "train").claims] == ["q4"]
     assert load(str(tmp_path / "set"), "dev") == dataset == read_beir(tmp_path / "set", "dev")
+
+
+def test_authors_in_one_string_are_turned_round_and_lists_are_not(tmp_path: Path) -> None:
+    given = ["Doe, Jane; Roe, Richard", ["Doe, Jane", "Ng"], "Jane Doe, Richard Roe"]
+    corpus = [{**paper, "metadata": {"authors": names}}
+              for paper, names in zip(CORPUS, given, strict=False)]  # fmt: skip
+    sources = load(make(tmp_path / "set", corpus=corpus), "dev").sources
+    both = ("Jane Doe", "Richard Roe")
+    assert [source.authors for source in sources] == [both, ("Doe, Jane", "Ng"), both]
 
 
 def test_relative_folder_has_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ import pandas
 import pytest
 
 from claim2source.datasets import load
-from claim2source.datasets.checkthat2025 import COLLECTION, author_names, prepare, read_tsv
+from claim2source.datasets.checkthat2025 import COLLECTION, prepare, read_tsv
 from claim2source.errors import InputError, Problems, UserError
 from claim2source.records import Claim, Source
 from tests.shared_data import shared
@@ -132,24 +132,6 @@ def test_columns_in_another_order_bom_crlf_and_blank_lines(tmp_path: Path) -> No
     dev = '\ufefftweet_text\textra\tcord_uid\tpost_id\r\n\r\n"a\r\nb"\tx\taaa00001\t1\r\n\r\n'
     prepare(task(tmp_path / "in", dev=dev), tmp_path / "out")
     assert load(tmp_path / "out", "dev").claims == (Claim("dev-1", "a\r\nb", golds=("aaa00001",)),)
-
-
-@pytest.mark.parametrize(
-    ("text", "names"),
-    [
-        ("Doe, Jane", ("Jane Doe",)),
-        ("Doe, Jane; Ng, A. B.", ("Jane Doe", "A. B. Ng")),
-        ("van der Berg, Jan;de la Cruz,Ana", ("Jan van der Berg", "Ana de la Cruz")),
-        ("King, Martin Luther, Jr.", ("Martin Luther King Jr.",)),
-        ("Consortium of  Everything", ("Consortium of Everything",)),
-        ("Doe,", ("Doe",)),
-        (", Jane", ("Jane",)),
-        ("; ,;  ;", ()),
-        ("", ()),
-    ],
-)
-def test_author_names(text: str, names: tuple[str, ...]) -> None:
-    assert author_names(text) == names
 
 
 HEAD = "post_id\ttweet_text\tcord_uid\n"

@@ -10,7 +10,7 @@ import pytest
 
 from claim2source.datasets import load
 from claim2source.encode import resolve
-from claim2source.errors import UserError, run_program
+from claim2source.errors import run_program
 from claim2source.evaluation import hybrid
 from claim2source.evaluation.metrics import evaluate
 from claim2source.evaluation.retrieval import METRICS, evaluate_dense, evaluate_result
@@ -191,12 +191,22 @@ def test_the_hybrid_on_real_data(tmp_path: Path) -> None:
     assert report["paired_test"]["metrics"]["mrr@5"]["p_value"] < 0.05
 
 
-def test_a_split_without_golds_cannot_be_reported_on(
+def test_a_split_without_golds_is_ranked_and_submitted(
     done: tuple[Path, Path, Path], tmp_path: Path
 ) -> None:
-    data = tmp_path / "data"
+    data, out = tmp_path / "data", tmp_path / "o"
     (data / "qrels").mkdir(parents=True)
     for name in ("corpus.jsonl", "queries.jsonl", "qrels/train.tsv"):
         (data / name).write_bytes((done[1] / name).read_bytes())
-    with pytest.raises(UserError, match="no golds"):
-        main([f"--checkpoint={done[0]}", f"--dataset={data}", f"--out={tmp_path / 'o'}", *OPTIONS])
+    main([f"--checkpoint={done[0]}", f"--dataset={data}", f"--out={out}", *OPTIONS])
+    report = json.loads((out / "report.json").read_text())
+    assert "systems" not in report and "paired_test" not in report
+    assert report["chosen"] == report_of(done)["chosen"]
+    assert "No golds" in (out / "report.md").read_text()
+    for name in ("runs/hybrid/de.trec", "submission_2026/predictions_de.tsv"):
+        assert (out / name).read_bytes() == (done[2] / name).read_bytes()
+    submitted = read_run(out / "submission_2026" / "predictions_de.tsv").run
+    ranked = read_run(out / "runs" / "hybrid" / "de.trec").run
+    assert {f"dev-{claim}" for claim in submitted.claim_ids} == set(ranked.claim_ids)
+    for claim in submitted.claim_ids:
+        assert submitted.sources(claim) == ranked.sources(f"dev-{claim}", 5)

@@ -13,12 +13,13 @@ import pytest
 from claim2source.datasets import carve_val
 from claim2source.encode import Encoder
 from claim2source.errors import ConfigError
-from claim2source.mining import MinedRow, Miner, MiningConfig, mine
+from claim2source.mining import MinedRow, Miner, MiningConfig, candidates, mine
+from claim2source.mining.candidates import Candidates
 from claim2source.mining.mine import golds_by_text
 from claim2source.records import Claim, Dataset, Qrels, Source
 from claim2source.retrieve import BM25Config, BM25Index, DenseIndex, FusionConfig, fuse
 from claim2source.run import Cost
-from claim2source.text import Rendering
+from claim2source.text import Rendering, render_source
 
 PLAIN = Rendering(sources="title_abstract")
 # Dense only, no limits: what a test does not speak of does not disturb it.
@@ -122,7 +123,8 @@ def test_the_window_is_of_the_weighted_fusion() -> None:
         sparse = BM25Index(sources).search([claim], 5)
         expected = fuse(sparse, dense, FusionConfig(alpha=alpha, depth=5)).scored("c")
         top = {s: x for s, x in list(expected.items())[:5] if s != "s5"}
-        assert {n.source: n.score for n in row.negatives} == dict(list(top.items())[:4])
+        assert [n.source for n in row.negatives] == list(top)[:4]
+        assert {n.source: n.score for n in row.negatives} == pytest.approx(top, abs=1e-6)
         in_dense, in_sparse = set(dense.sources("c")), set(sparse.sources("c"))
         for n in row.negatives:
             both = n.source in in_dense and n.source in in_sparse
@@ -238,6 +240,123 @@ def test_limits_are_of_the_gold_of_the_row() -> None:
     scores = {"high": 1.0, "low": 0.2, "a": 0.8, "b": 0.1}
     rows, _ = mined(*scored(scores, claim), replace(FREE, random=0, max_share=0.9))
     assert {row.positive: names(row) for row in rows} == {"high": ["a", "b"], "low": ["b"]}
+
+
+# --- near-duplicates of a gold ------------------------------------------------------------
+
+
+def titled(titles: Mapping[str, str], *claims: Claim) -> tuple[Dataset, Encoder]:
+    """Sources with these titles; the first scores highest, for every claim."""
+    sources = [Source(name, title, f"abstract of {name}") for name, title in titles.items()]
+    table: dict[str, list[float]] = {c.text: [1.0] for c in claims}
+    for rank, source in enumerate(sources):
+        table[render_source(source, "title_abstract")] = [1 - rank / 100]
+    return data_of(list(claims), sources), Table(table)  # type: ignore[return-value]
+
+
+TITLE = "Masks and the spread of droplets in ten closed rooms"
+TITLES = {
+    "same": TITLE,
+    "typed": "MASKS, and the spread of droplets in ten closed rooms.",
+    "turned": "In ten closed rooms: masks and the spread of droplets",
+    "longer": f"{TITLE}: trial",
+    "other": "Masks and the spread of pollen in ten open rooms",
+    "none": "",
+    "gold": TITLE,
+}
+
+
+def without_twins(titles: Mapping[str, str], claim: Claim, **more: Any) -> tuple[set[str], Miner]:
+    """Hard negatives, which random ones must agree with."""
+    dataset, encoder = titled(titles, claim)
+    config = replace(FREE, hard=20, random=0, **more)
+    rows, miner = mined(dataset, encoder, config)
+    drawn, _ = mined(dataset, encoder, replace(config, hard=0, random=20))
+    for row, other in zip(rows, drawn, strict=True):
+        assert set(names(row)) == set(names(other)) == set(names(rows[0]))
+    return set(names(rows[0])), miner
+
+
+def test_a_golds_twin_by_title_is_left_out_by_default_and_counted() -> None:
+    claim = Claim("c", "text", golds=("gold",))
+    found, miner = without_twins(TITLES, claim)
+    assert found == {"other", "none"}
+    assert miner.counts.left_out_twin == 4 and miner.counts.left_out_close == 0
+    assert "4 near-duplicates of a gold" in miner.counts.sentences()[1]
+    off, miner = without_twins(TITLES, claim, max_title_similarity=None)
+    assert off == set(TITLES) - {"gold"} and miner.counts.left_out_twin == 0
+
+
+def test_the_limit_of_titles_is_what_may_be_shared() -> None:
+    claim = Claim("c", "text", golds=("gold",))
+    # Ten words of eleven: 0.909; eight of twelve: 0.667; the limit itself is let pass.
+    assert "longer" in without_twins(TITLES, claim, max_title_similarity=10 / 11)[0]
+    assert "other" in without_twins(TITLES, claim, max_title_similarity=2 / 3)[0]
+    assert "other" not in without_twins(TITLES, claim, max_title_similarity=0.66)[0]
+
+
+def test_titles_are_compared_with_the_golds_not_with_the_claim() -> None:
+    titles = {"like_claim": "masks help a lot", "twin": TITLE, "gold": TITLE}
+    found, _ = without_twins(titles, Claim("c", "masks help a lot", golds=("gold",)))
+    assert found == {"like_claim"}
+
+
+def test_a_twin_of_any_gold_is_left_out_for_each_of_them() -> None:
+    titles = {"a1": "Tea and sleep", "b1": "Otters at sea", "x": "Seals", "a": "Tea and sleep",
+              "b": "Otters at sea"}  # fmt: skip
+    dataset, encoder = titled(titles, Claim("c", "text", golds=("a", "b")))
+    rows, miner = mined(dataset, encoder, replace(FREE, random=0))
+    assert [names(row) for row in rows] == [["x"], ["x"]]
+    assert miner.counts.left_out_twin == 4
+    # The golds of the same post under another id count too.
+    one, two = Claim("1", "Text", golds=("a",)), Claim("2", "text ", golds=("b",))
+    dataset, encoder = titled(titles, one, two)
+    rows, _ = mined(dataset, encoder, replace(FREE, random=0))
+    assert [names(row) for row in rows] == [["x"], ["x"]]
+
+
+def test_two_sources_without_a_title_are_no_twins() -> None:
+    titles = {"none": "", "marks": "?!", "gold": ""}
+    assert without_twins(titles, Claim("c", "t", golds=("gold",)))[0] == {"none", "marks"}
+
+
+def spread() -> tuple[Dataset, Encoder]:
+    """Two golds at right angles, their near copies, and one source between them."""
+    near, length = 0.96, 3.0  # vectors that are not normalised
+    vectors = {
+        "a": [1.0, 0.0, 0.0], "b": [0.0, 2.0, 0.0],
+        "near_a": [length * near, 0.0, length * (1 - near**2) ** 0.5],
+        "near_b": [0.0, near, (1 - near**2) ** 0.5],
+        "far": [0.0, 0.1, 0.5], "between": [5.0, 5.0, 0.0],
+    }  # fmt: skip
+    claim = Claim("c", "claim", golds=("a", "b"))
+    sources = [Source(name, title=name) for name in vectors]
+    table = {**vectors, "claim": [0.0, 0.1, 0.5]}
+    return data_of([claim], sources), Table(table)  # type: ignore[return-value]
+
+
+def test_near_copies_of_any_gold_by_vector_are_left_out() -> None:
+    def kept(limit: float | None) -> set[str]:
+        config = replace(FREE, hard=9, random=0, max_gold_similarity=limit)
+        rows, miner = mined(*spread(), config)
+        drawn, _ = mined(*spread(), replace(config, hard=0, random=9))
+        (found,) = {frozenset(names(row)) for row in (*rows, *drawn)}
+        assert miner.counts.left_out_twin == 2 * (4 - len(found))
+        return set(found)
+
+    assert kept(None) == {"near_a", "near_b", "far", "between"}
+    assert kept(0.97) == kept(None)
+    # `far` is the claim's own vector: what is near to the claim is not what is meant.
+    assert kept(0.95) == {"far", "between"}
+    assert kept(0.7) == {"far"}
+    assert MiningConfig().max_gold_similarity is None
+
+
+@pytest.mark.parametrize("key", ["max_title_similarity", "max_gold_similarity"])
+@pytest.mark.parametrize("value", [0.0, -0.5, 1.01])
+def test_limits_that_cannot_be_are_refused(key: str, value: float) -> None:
+    with pytest.raises(ConfigError, match=f"mining.{key}"):
+        MiningConfig(**{key: value})  # type: ignore[arg-type]
 
 
 # --- the pool -----------------------------------------------------------------------------
@@ -387,17 +506,23 @@ def test_no_search_is_larger_than_a_chunk_and_chunks_change_nothing(
     dataset, encoder = many_claims(50)
     whole, _ = mined(dataset, encoder, FREE)
     sizes: list[int] = []
-    search = DenseIndex.search
+    window = Candidates._window
 
-    def noted(self: DenseIndex, claims: Any, vectors: np.ndarray, k: int) -> Any:
-        sizes.append(len(vectors))
-        return search(self, claims, vectors, k)
+    def noted(self: Candidates, claims: Any, similarities: np.ndarray) -> Any:
+        sizes.append(len(similarities))
+        return window(self, claims, similarities)
 
-    monkeypatch.setattr(DenseIndex, "search", noted)
+    monkeypatch.setattr(Candidates, "_window", noted)
     monkeypatch.setattr(mine, "CHUNK", 8)
-    chunked, _ = mined(dataset, encoder, FREE)
-    assert chunked == whole
+    assert mined(dataset, encoder, FREE)[0] == whole
     assert max(sizes) == 8 and sum(sizes) == 50
+    # Nor does a block hold more similarities than it may, whatever the size of the pool.
+    sizes.clear()
+    monkeypatch.setattr(candidates, "CELLS", 60 * 3 + 1)
+    assert mined(dataset, encoder, FREE)[0] == whole
+    assert max(sizes) == 3 and sum(sizes) == 50
+    monkeypatch.setattr(candidates, "CELLS", 1)
+    assert mined(dataset, encoder, FREE)[0] == whole
 
 
 def test_memory_does_not_grow_with_the_number_of_claims(monkeypatch: pytest.MonkeyPatch) -> None:

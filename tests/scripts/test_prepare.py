@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from claim2source.datasets import load
+from tests.datasets import test_checkthat2026 as task2026
 from tests.datasets.test_checkthat2025 import task
 from tests.shared_data import REPOSITORY
 
@@ -57,6 +58,11 @@ def test_bad_input_is_exit_2_without_a_traceback(tmp_path: Path) -> None:
         (["checkthat2025", "--input", ".", "--output", "x", "--langs", "de"], "--langs"),
         (["checkthat2025", "--in", ".", "--output", "x"], "--in"),
         (["checkthat2025", "--input", "nowhere", "--output", "x"], "nowhere: no such folder"),
+        (["checkthat2025", "--input", ".", "--output", "x", "--hub", "a/b"], "--hub"),
+        (["checkthat2026", "--output", "x"], "--input --hub"),
+        (["checkthat2026", "--input", ".", "--hub", "a/b", "--output", "x"], "not allowed with"),
+        (["checkthat2026", "--input", ".", "--output", "x", "--revision", "1"], "with --hub"),
+        (["checkthat2026", "--input", "nowhere", "--output", "x"], "nowhere: no such folder"),
     ],
 )
 def test_wrong_command_line_is_exit_2(arguments: list[str], said: str) -> None:
@@ -69,4 +75,36 @@ def test_wrong_command_line_is_exit_2(arguments: list[str], said: str) -> None:
 def test_help_lists_the_tasks() -> None:
     ran = prepare("--help")
     assert ran.returncode == 0
-    assert "checkthat2025" in ran.stdout
+    assert "checkthat2025" in ran.stdout and "checkthat2026" in ran.stdout
+
+
+def test_2026_says_what_was_written_and_what_was_absent(tmp_path: Path) -> None:
+    source = task2026.task(tmp_path / "in", fr_test=None)
+    file = task2026.translations(
+        tmp_path / "t.jsonl", {"id": "dev-de-0", "translation": "seals doze"}
+    )
+    target = tmp_path / "out"
+    ran = prepare(
+        "checkthat2026", "--input", source, "--output", target, "--translations", file
+    )  # fmt: skip
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert ran.stdout.splitlines() == [
+        f"{target}: 4 sources",
+        f"{target}: train: 4 claims (en 2, de 1, fr 1)",
+        f"{target}: dev: 3 claims (en 1, de 1, fr 1)",
+        f"{target}: test: 3 claims (en 2, de 1), no judgements",
+        f"note: {source}/fr_test.json: no such file; left out",
+        "note: train: 2 of 2 de and fr claims not translated",
+        "note: dev: 1 of 2 de and fr claims not translated",
+        "note: test: 1 of 1 de and fr claims not translated",
+    ]
+
+
+def test_2026_bad_input_is_exit_2_without_a_traceback(tmp_path: Path) -> None:
+    source = task2026.task(tmp_path / "in", de_dev=[{"index": 1, "text": "x", "pubkey": "zz"}])
+    ran = prepare("checkthat2026", "--input", source, "--output", tmp_path / "out")
+    assert (ran.returncode, ran.stdout) == (2, "")
+    assert ran.stderr.splitlines() == [
+        f"error: {source}/de_dev.json: pubkey: entry 1: gold 'zz' is not in the collection"
+    ]
+    assert not (tmp_path / "out").exists()

@@ -142,7 +142,7 @@ def test_the_old_file_stays_where_mining_stops(
     def broken(*_: Any) -> None:
         raise RuntimeError("stopped")
 
-    monkeypatch.setattr(mine._Picker, "random", broken)
+    monkeypatch.setattr(mine._Picker, "negatives", broken)
     with pytest.raises(RuntimeError):
         mined(setup, out)
     assert out.read_text() == "old"

@@ -1,0 +1,74 @@
+"""Near-duplicates of a gold: the same paper under another id is no negative."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from claim2source.records import Source
+
+_WORDS = re.compile(r"\w+").findall
+
+
+def title_words(title: str) -> frozenset[str]:
+    """Words of a title; case, punctuation, order and the writing of characters do not count."""
+    return frozenset(_WORDS(unicodedata.normalize("NFKC", title).casefold()))
+
+
+def title_similarity(one: frozenset[str], other: frozenset[str]) -> float:
+    """Share of the words of two titles that both have (Jaccard); 0 where one has none."""
+    shared = len(one & other)
+    return shared / (len(one) + len(other) - shared) if shared else 0.0
+
+
+class Twins:
+    """Tells which sources are nearly a gold again, by title or by vector.
+
+    `max_title` and `max_vector` are the highest similarities that are let pass; None: any.
+    """
+
+    def __init__(
+        self,
+        sources: Sequence[Source],
+        vectors: np.ndarray,
+        max_title: float | None,
+        max_vector: float | None,
+    ) -> None:
+        self._max_title, self._max_vector = max_title, max_vector
+        self._titles = [] if max_title is None else [title_words(s.title) for s in sources]
+        self._vectors = vectors
+        if max_vector is not None:
+            lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+            self._vectors = vectors / np.maximum(lengths, np.finfo(np.float32).tiny)
+
+    def of(self, golds: Iterable[int]) -> GoldTwins:
+        """The near-duplicates of any of these golds, by their positions."""
+        listed = list(golds)
+        titles = {self._titles[gold] for gold in listed} if self._titles else set()
+        return GoldTwins(self, [title for title in titles if title], listed)
+
+
+class GoldTwins:
+    """Near-duplicates of one claim's golds; asked for one source after the other."""
+
+    def __init__(self, twins: Twins, titles: list[frozenset[str]], golds: list[int]) -> None:
+        self._twins, self._titles, self._golds = twins, titles, golds
+
+    def __contains__(self, position: int) -> bool:
+        return self._by_title(position) or self._by_vector(position)
+
+    def _by_title(self, position: int) -> bool:
+        most = self._twins._max_title
+        if most is None:
+            return False
+        title = self._twins._titles[position]
+        return any(title_similarity(title, gold) > most for gold in self._titles)
+
+    def _by_vector(self, position: int) -> bool:
+        most, vectors = self._twins._max_vector, self._twins._vectors
+        if most is None or not self._golds:
+            return False
+        return float((vectors[self._golds] @ vectors[position]).max()) > most

@@ -1,0 +1,415 @@
+"""The files of CheckThat! 2026 Task 1, or its hub set, become the native layout. All invented."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from claim2source.datasets import load
+from claim2source.datasets.checkthat2026 import Prepared, prepare, prepare_hub, written_index
+from claim2source.errors import InputError, UserError
+from claim2source.records import Claim, Source
+from claim2source.run import Run
+from claim2source.run_files import read_run, write_submission_2026
+
+COLLECTION: list[dict[str, Any]] = [
+    {"pubkey": 11, "title": "Otters and tea", "abstract": "We gave otters\ntea.",
+     "venue": "J Invented Zool", "authors": "Doe, Jane; Roe, Richard"},
+    {"pubkey": "p22", "title": "Schlaf bei Robben", "abstract": None, "venue": None,
+     "authors": ["Ng, A.", "Jane Doe", ""]},
+    {"pub_key": 33, "title": "", "abstract": "Only an abstract.", "venue": "",
+     "authors": "Jane Doe, Richard Roe"},
+    {"pubkey": 44, "title": "Le thé", "abstract": "x"},
+]  # fmt: skip
+CLAIMS: dict[str, list[dict[str, Any]]] = {
+    "en_train": [{"index": 0, "text": "otters love tea", "pubkey": 11},
+                 {"index": 7, "text": "seals nap", "pub_key": "p22"}],
+    "de_train": [{"index": 0, "text": "Otter mögen Tee", "pubkey": 11}],
+    "fr_train": [{"index": "x-1", "text": "le thé, bon", "pubkey": 44, "pub_key": "44"}],
+    "en_dev": [{"index": 0, "text": "abstract only", "pubkey": "33"}],
+    "de_dev": [{"index": 0, "text": "Robben dösen", "pubkey": "p22"}],
+    "fr_dev": [{"index": 0, "text": "phoques", "pubkey": "p22"}],
+    "en_test": [{"index": 0, "text": "who knows"}, {"index": "en-1", "text": "and this"}],
+    "de_test": [{"index": 0, "text": "wer weiß", "pubkey": None}],
+    "fr_test": [{"index": 0, "text": "qui sait", "pub_key": ""}],
+}  # fmt: skip
+SOURCES = (
+    Source("11", "Otters and tea", "We gave otters\ntea.", ("Jane Doe", "Richard Roe"),
+           "J Invented Zool"),
+    Source("p22", "Schlaf bei Robben", "", ("Ng, A.", "Jane Doe")),
+    Source("33", "", "Only an abstract.", ("Jane Doe", "Richard Roe")),
+    Source("44", "Le thé", "x"),
+)  # fmt: skip
+
+
+def task(folder: Path, collection: Any = COLLECTION, **changed: Any) -> Path:
+    """A folder as the task ships it; `changed` replaces or (None) drops a file of claims."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, entries in {**CLAIMS, **changed, "collection_data": collection}.items():
+        path = folder / f"{name}.json"
+        if isinstance(entries, bytes):
+            path.write_bytes(entries)
+        elif entries is not None:
+            path.write_text(json.dumps(entries, ensure_ascii=False), encoding="utf-8")
+    return folder
+
+
+def hub(folder: Path, collection: Any = COLLECTION, drop: tuple[str, ...] = ()) -> Path:
+    """A folder laid out as a hub set: configurations and their splits in README.md."""
+    layout = {"collection": {"train": collection}} | {
+        lang: {split: CLAIMS[f"{lang}_{split}"] for split in ("train", "dev")}
+        for lang in ("en", "de", "fr")
+    } | {"test": {lang: CLAIMS[f"{lang}_test"] for lang in ("en", "de", "fr")}}  # fmt: skip
+    lines = ["---", "configs:"]
+    for config, splits in layout.items():
+        if config in drop:
+            continue
+        lines += [f"- config_name: {config}", "  data_files:"]
+        for split, entries in splits.items():
+            path = folder / config / f"{split}.jsonl"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            # The columns of one configuration are the same in all of its splits, of one type.
+            columns = {k for part in splits.values() for e in part for k in e if e[k]}
+            rows = [{k: None if e.get(k) is None else str(e[k]) for k in columns | {"index"}}
+                    for e in entries]  # fmt: skip
+            path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+            lines += [f"  - split: {split}", f"    path: {config}/{split}.jsonl"]
+    (folder / "README.md").write_text("\n".join([*lines, "---", ""]), encoding="utf-8")
+    return folder
+
+
+def refused(source: Path, target: Path, **options: Any) -> list[str]:
+    """The lines with which the input is refused; nothing may have been written."""
+    with pytest.raises(UserError) as caught:
+        prepare(source, target, **options)
+    assert not target.exists()
+    assert not [path for path in target.parent.iterdir() if path.name.startswith(".")]
+    return str(caught.value).replace(f"{source}/", "").splitlines()
+
+
+def loaded(folder: Path) -> dict[str, tuple[Claim, ...]]:
+    return {split: load(folder, split).claims for split in ("train", "dev", "test")}
+
+
+def check_whole(prepared: Prepared, folder: Path) -> None:
+    """The invented task, all of it."""
+    assert prepared.notes == []
+    assert [part.split for part in prepared.splits] == ["train", "dev", "test"]
+    found = loaded(folder)
+    assert [part.claims for part in prepared.splits] == list(found.values())
+    assert load(folder, "dev").sources == SOURCES
+    assert found["train"] == (
+        Claim("train-en-0", "otters love tea", "en", golds=("11",)),
+        Claim("train-en-7", "seals nap", "en", golds=("p22",)),
+        Claim("train-de-0", "Otter mögen Tee", "de", golds=("11",)),
+        Claim("train-fr-x-1", "le thé, bon", "fr", golds=("44",)),
+    )
+    assert [(c.id, c.lang, c.golds) for c in found["dev"]] == [
+        ("dev-en-0", "en", ("33",)), ("dev-de-0", "de", ("p22",)), ("dev-fr-0", "fr", ("p22",)),
+    ]  # fmt: skip
+    assert [(c.id, c.lang, c.golds) for c in found["test"]] == [
+        ("test-en-0", "en", ()), ("test-en-en-1", "en", ()), ("test-de-0", "de", ()),
+        ("test-fr-0", "fr", ()),
+    ]  # fmt: skip
+    assert len(load(folder, "test").qrels) == 0
+
+
+def test_the_files_become_a_data_set(tmp_path: Path) -> None:
+    check_whole(prepare(task(tmp_path / "in"), tmp_path / "out"), tmp_path / "out")
+
+
+def test_a_bom_and_numbers_as_text_are_taken(tmp_path: Path) -> None:
+    text = json.dumps([{"index": "3", "text": "ü", "pubkey": "11"}]).encode()
+    prepare(task(tmp_path / "in", de_dev=b"\xef\xbb\xbf" + text), tmp_path / "out")
+    assert load(tmp_path / "out", "dev", ["de"]).claims == (
+        Claim("dev-de-3", "ü", "de", golds=("11",)),
+    )
+
+
+def test_what_is_absent_is_said(tmp_path: Path) -> None:
+    source = task(tmp_path / "in", fr_test=None, de_train=None)
+    prepared = prepare(source, tmp_path / "out")
+    assert prepared.notes == [
+        f"{source}/de_train.json: no such file; left out",
+        f"{source}/fr_test.json: no such file; left out",
+    ]
+    found = loaded(tmp_path / "out")
+    assert {claim.lang for claim in found["test"]} == {"en", "de"}
+    assert {claim.lang for claim in found["train"]} == {"en", "fr"}
+
+
+def test_one_file_of_claims_is_enough_and_none_is_not(tmp_path: Path) -> None:
+    none = dict.fromkeys(CLAIMS)
+    prepared = prepare(
+        task(tmp_path / "one", **{**none, "de_test": CLAIMS["de_test"]}), tmp_path / "out"
+    )
+    assert [part.split for part in prepared.splits] == ["test"] and len(prepared.notes) == 8
+    source = task(tmp_path / "in", **none)
+    (said,) = refused(source, tmp_path / "x")
+    assert "no claims" in said
+    assert refused(task(tmp_path / "c", collection=None), tmp_path / "x") == [
+        "collection_data.json: no such file"
+    ]
+    (said,) = refused(tmp_path / "nowhere", tmp_path / "x")
+    assert said.endswith("no such folder")
+
+
+def test_golds_of_a_test_that_has_them_are_kept(tmp_path: Path) -> None:
+    test = [{"index": 0, "text": "a", "pubkey": 11}, {"index": 1, "text": "b"}]
+    prepare(task(tmp_path / "in", en_test=test), tmp_path / "out")
+    found = load(tmp_path / "out", "test")
+    assert {c.id: c.golds for c in found.claims if c.golds} == {"test-en-0": ("11",)}
+    assert "test-en-1" in {claim.id for claim in found.claims}
+
+
+@pytest.mark.parametrize("split", ["dev", "test"])
+@pytest.mark.parametrize("lang", ["en", "de", "fr"])
+def test_a_submission_has_the_tasks_own_index(tmp_path: Path, split: str, lang: str) -> None:
+    """From the lab's file through claim ids and a run to the lab's TSV."""
+    prepare(task(tmp_path / "in"), tmp_path / "out")
+    part = load(tmp_path / "out", split).in_languages([lang])
+    run = Run.from_lists({claim.id: [("11", 1.0), ("44", 0.5)] for claim in part.claims})
+    path = tmp_path / f"predictions_{lang}.tsv"
+    write_submission_2026(run, path, written_id=written_index(split, lang))
+    asked = [str(entry["index"]) for entry in CLAIMS[f"{lang}_{split}"]]
+    assert list(read_run(path).run.claim_ids) == asked
+    assert read_run(path).run.sources(asked[0]) == ["11", "44"]
+
+
+def test_an_index_that_looks_like_a_prefix_is_left_alone() -> None:
+    index = written_index("dev", "de")
+    given = ["dev-de-7", "dev-de-dev-de-7", "dev-7", "dev-en-7", "7"]
+    assert [index(claim) for claim in given] == ["7", "dev-de-7", "7", "en-7", "7"]
+
+
+BAD_CLAIMS = [
+    ({"index": 0, "text": "t"}, "pubkey: entry 2: is missing"),
+    ({"index": 0, "text": "t", "pubkey": None}, "pubkey: entry 2: is missing"),
+    ({"index": 0, "text": "t", "pubkey": 99},
+     "pubkey: entry 2: gold '99' is not in the collection"),
+    ({"index": 0, "text": "t", "pubkey": 11.0}, "pubkey: entry 2: is a number, not text"),
+    ({"index": 0, "text": "t", "pub_key": [11]}, "pub_key: entry 2: is a list, not text"),
+    ({"index": 0, "text": "t", "pubkey": 11, "pub_key": 44},
+     "pub_key: entry 2: '44' is not the pubkey, '11'"),
+    ({"index": 0, "pubkey": 11}, "text: entry 2: is missing"),
+    ({"index": 0, "text": " \n", "pubkey": 11}, "text: entry 2: is empty"),
+    ({"index": 0, "text": 3, "pubkey": 11}, "text: entry 2: is a number, not text"),
+    ({"text": "t", "pubkey": 11}, "index: entry 2: is missing"),
+    ({"index": True, "text": "t", "pubkey": 11}, "index: entry 2: is a truth value, not text"),
+    ({"index": "a\tb", "text": "t", "pubkey": 11},
+     "index: entry 2: holds a tab or a line break"),
+    ({"index": 5, "text": "t", "pubkey": 11}, "index: entry 2: '5' is already entry 1"),
+    ({"index": "5", "text": "t", "pubkey": 11}, "index: entry 2: '5' is already entry 1"),
+    ("text", "entry 2: is not an object"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("entry", "said"), BAD_CLAIMS)
+def test_a_bad_claim_is_named_with_file_entry_and_field(
+    tmp_path: Path, entry: Any, said: str
+) -> None:
+    good = {"index": 5, "text": "fine", "pubkey": 11}
+    assert refused(task(tmp_path / "in", de_dev=[good, entry]), tmp_path / "out") == [
+        f"de_dev.json: {said}"
+    ]
+
+
+BAD_PAPERS = [
+    ({"title": "t"}, "pubkey: entry 5: is missing"),
+    ({"pubkey": "11", "title": "t"}, "pubkey: entry 5: '11' is already entry 1"),
+    ({"pub_key": 33, "title": "t"}, "pub_key: entry 5: '33' is already entry 3"),
+    ({"pubkey": 5, "abstract": " "}, "title: entry 5: is empty, and so is abstract"),
+    ({"pubkey": 5, "title": ["t"]}, "title: entry 5: is a list, not text"),
+    ({"pubkey": 5, "title": "t", "authors": {"a": 1}}, "authors: entry 5: is an object, not text"),
+    ({"pubkey": 5, "title": "t", "authors": ["a", 1]}, "authors: entry 5: is a number, not text"),
+    ({"pubkey": 5, "title": "t", "venue": 2}, "venue: entry 5: is a number, not text"),
+    (None, "entry 5: is not an object"),
+]
+
+
+@pytest.mark.parametrize(("entry", "said"), BAD_PAPERS)
+def test_a_bad_paper_is_named_with_file_entry_and_field(
+    tmp_path: Path, entry: Any, said: str
+) -> None:
+    source = task(tmp_path / "in", collection=[*COLLECTION, entry])
+    assert refused(source, tmp_path / "out") == [f"collection_data.json: {said}"]
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b'[\n{"index": 1,\n]', "de_dev.json:3: broken JSON"),
+        (b"[" * 100_000, "de_dev.json: broken JSON"),
+        (b'{"index": 1}', "de_dev.json: is not a list of entries"),
+        (b'["\xff"]', "de_dev.json: is not UTF-8: byte 0xff at byte 3"),
+        (b"[]", "de_dev.json: holds no claims"),
+        (b'[{"index": 1, "text": "\\ud800", "pubkey": 11}]', "de_dev.json: text: entry 1: holds"),
+    ],
+)
+def test_a_file_that_is_no_list_of_claims(tmp_path: Path, content: bytes, said: str) -> None:
+    (line,) = refused(task(tmp_path / "in", de_dev=content), tmp_path / "out")
+    assert line.startswith(said)
+
+
+def test_problems_of_all_files_come_together(tmp_path: Path) -> None:
+    source = task(tmp_path / "in", en_dev=[{"index": 1}], fr_train=[3])
+    assert refused(source, tmp_path / "out") == [
+        "fr_train.json: entry 1: is not an object",
+        "en_dev.json: text: entry 1: is missing",
+        "en_dev.json: pubkey: entry 1: is missing",
+    ]
+
+
+def test_foreign_folders_are_not_overwritten(tmp_path: Path) -> None:
+    source = task(tmp_path / "in")
+    for target in (source, tmp_path):
+        with pytest.raises(UserError):
+            prepare(source, target)
+    assert (source / "en_dev.json").is_file()
+
+
+# --- translations -------------------------------------------------------------------------
+
+
+def translations(path: Path, *rows: dict[str, Any] | str) -> Path:
+    lines = [row if isinstance(row, str) else json.dumps(row) for row in rows]
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return path
+
+
+def test_translations_by_id_or_by_index_language_and_split(tmp_path: Path) -> None:
+    file = translations(
+        tmp_path / "t.jsonl",
+        {"id": "train-de-0", "translation": "otters like tea"},
+        {"index": 0, "lang": "DE", "split": "dev", "translation": "seals doze"},
+        {"id": "0", "lang": "fr", "split": "dev", "translation": "seals"},
+        {"id": "test-de-0", "lang": "de", "split": "test", "translation": "who knows"},
+    )
+    prepared = prepare(task(tmp_path / "in"), tmp_path / "out", file)
+    assert prepared.notes == [
+        "train: 1 of 2 de and fr claims not translated",
+        "test: 1 of 2 de and fr claims not translated",
+    ]
+    found = {c.id: c.translation for part in loaded(tmp_path / "out").values() for c in part}
+    assert {claim: text for claim, text in found.items() if text} == {
+        "train-de-0": "otters like tea", "dev-de-0": "seals doze", "dev-fr-0": "seals",
+        "test-de-0": "who knows",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        ({"id": "train-de-9", "translation": "x"}, ":2: id: 'train-de-9' is no claim"),
+        ({"index": 0, "translation": "x"}, ":2: id: '0' is no claim"),
+        ({"index": 7, "lang": "de", "split": "train", "translation": "x"},
+         ":2: id: 'train-de-7' is no claim"),
+        ({"id": "dev-de-0", "lang": "fr", "split": "dev", "translation": "x"},
+         ":2: id: 'dev-fr-dev-de-0' is no claim"),
+        ({"index": 0, "lang": "de", "translation": "x"}, ":2: split: is missing"),
+        ({"index": 0, "split": "dev", "translation": "x"}, ":2: lang: is missing"),
+        ({"id": "dev-de-0", "translation": " "}, ":2: translation: is empty"),
+        ({"id": "dev-de-0"}, ":2: translation: is empty"),
+        ({"translation": "x"}, ":2: index: is missing"),
+        ({"id": "train-de-0", "translation": "x"}, ":2: id: 'train-de-0' is already on line 1"),
+        ("{", ":2: broken JSON"),
+        ("[]", ":2: is not a JSON object"),
+    ],
+)  # fmt: skip
+def test_a_translation_that_fits_no_claim_is_refused(tmp_path: Path, row: Any, said: str) -> None:
+    file = translations(tmp_path / "t.jsonl", {"id": "train-de-0", "translation": "a"}, row)
+    (line,) = refused(task(tmp_path / "in"), tmp_path / "out", translations=file)
+    assert line.startswith(f"{file}{said}")
+
+
+def test_a_file_of_translations_that_is_not_there(tmp_path: Path) -> None:
+    (line,) = refused(task(tmp_path / "in"), tmp_path / "out", translations=tmp_path / "no")
+    assert line == f"{tmp_path / 'no'}: no such file"
+
+
+# --- the hub ------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The real `datasets`, with a cache of its own and without the network."""
+    datasets = pytest.importorskip("datasets")
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
+    yield
+
+
+@pytest.mark.usefixtures("cache")
+def test_a_hub_set_becomes_the_same_data_set(tmp_path: Path) -> None:
+    collection = [dict(paper) for paper in COLLECTION]
+    # A column has one type: the paper with a list of authors has its names in a string here.
+    collection[1]["authors"] = "Ng, A."
+    name = str(hub(tmp_path / "set", collection))
+    prepared = prepare_hub(name, tmp_path / "hub")
+    prepare(task(tmp_path / "in", collection=collection), tmp_path / "files")
+    assert prepared.notes == []
+    for path in ("corpus.jsonl", "queries.jsonl", "qrels/train.tsv", "qrels/dev.tsv"):
+        assert (tmp_path / "hub" / path).read_bytes() == (tmp_path / "files" / path).read_bytes()
+
+
+@pytest.mark.usefixtures("cache")
+def test_a_hub_set_without_some_parts(tmp_path: Path) -> None:
+    collection = [{**paper, "authors": ""} for paper in COLLECTION]
+    name = str(hub(tmp_path / "set", collection, drop=("test", "fr")))
+    prepared = prepare_hub(name, tmp_path / "out")
+    assert [part.split for part in prepared.splits] == ["train", "dev"]
+    assert len(prepared.notes) == 5
+    assert f"{name}/test/de: not there; left out" in prepared.notes
+    assert f"{name}/fr/dev: not there; left out" in prepared.notes
+    name = str(hub(tmp_path / "none", collection, drop=("collection",)))
+    with pytest.raises(UserError, match="no configuration 'collection'; there are: en, de, fr"):
+        prepare_hub(name, tmp_path / "x")
+    name = str(hub(tmp_path / "alone", collection, drop=("en", "de", "fr", "test")))
+    with pytest.raises(InputError, match="holds no claims"):
+        prepare_hub(name, tmp_path / "x")
+    assert not (tmp_path / "x").exists()
+
+
+@pytest.mark.usefixtures("cache")
+def test_problems_of_a_hub_set_name_configuration_and_split(tmp_path: Path) -> None:
+    collection = [{**paper, "authors": ""} for paper in COLLECTION[:3]]
+    name = str(hub(tmp_path / "set", collection))
+    with pytest.raises(InputError) as caught:
+        prepare_hub(name, tmp_path / "x")
+    assert str(caught.value) == (
+        f"{name}/fr/train: pubkey: entry 1: gold '44' is not in the collection"
+    )
+
+
+@pytest.mark.usefixtures("cache")
+def test_a_set_that_cannot_be_had_is_one_line_without_the_token(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_TOKEN", "hf_secret")
+    with pytest.raises(UserError, match="cannot be loaded.*HF_TOKEN") as caught:
+        prepare_hub("nobody/hf_secret", tmp_path / "x")
+    # The name is the user's own; what the library said of it is not repeated with the secret.
+    assert "hf_secret" not in str(caught.value).removeprefix("nobody/hf_secret")
+    assert "\n" not in str(caught.value)
+
+
+def test_without_the_library_the_extra_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    with pytest.raises(UserError, match=r"claim2source\[hub\]"):
+        prepare_hub("a/b", tmp_path / "x")
+
+
+def test_a_foreign_target_is_refused_before_anything_is_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(UserError, match=r"notes\.txt"):
+        prepare_hub("a/b", tmp_path)

@@ -1,0 +1,71 @@
+"""A window is what the retrievers and `fuse` give, ties and short lists included."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from claim2source.mining.candidates import Candidates
+from claim2source.mining.twins import title_similarity, title_words
+from claim2source.records import Claim, Source
+from claim2source.retrieve import BM25Config, BM25Index, DenseIndex, FusionConfig, fuse
+
+WORDS = ["masks", "otters", "tea", "sleep", "sea", "rooms", "seals"]
+
+
+@settings(max_examples=40, deadline=None)
+@given(seed=st.integers(0, 10**6), n=st.integers(1, 40), depth=st.integers(1, 12),
+       alpha=st.sampled_from([0.0, 0.3, 0.5, 1.0]))  # fmt: skip
+def test_a_window_is_the_fused_run(seed: int, n: int, depth: int, alpha: float) -> None:
+    draw = np.random.default_rng(seed)
+    # Few words and small whole numbers: scores are exact and many of them tie.
+    texts = [" ".join(draw.choice(WORDS, 3)) for _ in range(n)]
+    sources = [Source(f"s{draw.integers(10**6)}-{i}", title=text) for i, text in enumerate(texts)]
+    ids = [source.id for source in sources]
+    vectors = draw.integers(-2, 3, (n, 3)).astype(np.float32)
+    claims = []
+    for i in range(6):
+        some = tuple(draw.choice(ids, size=min(n, 4), replace=False)) if i % 3 == 2 else None
+        text = " ".join(draw.choice([*WORDS, "unknown"], 2))
+        claims.append(Claim(f"c{i}", text, candidates=some))
+    claim_vectors = draw.integers(-2, 3, (6, 3)).astype(np.float32)
+
+    dense = DenseIndex(ids, vectors).search(claims, claim_vectors, depth)
+    sparse = BM25Index(sources).search(claims, depth)
+    fusion = FusionConfig("linear", alpha, depth=depth)
+    run = {0.0: dense, 1.0: sparse}.get(alpha) or fuse(sparse, dense, fusion)
+    found = Candidates(sources, vectors, alpha, depth, BM25Config())
+    ((part, window),) = found.windows(claims, claim_vectors)
+    assert list(part) == claims
+    assert (window.similarities == claim_vectors @ vectors.T).all()
+    for row, claim in enumerate(claims):
+        listed = [p for p in window.positions[row].tolist() if p >= 0]
+        expected = dict(list(run.scored(claim.id).items())[:depth])
+        assert [ids[p] for p in listed] == list(expected)
+        assert window.scores[row, : len(listed)].tolist() == list(expected.values())
+        assert (window.positions[row, len(listed) :] == -1).all()
+        for flags, side in ((window.in_dense, dense), (window.in_sparse, sparse)):
+            if alpha > 0:
+                within = set(side.sources(claim.id))
+                assert flags[row, : len(listed)].tolist() == [ids[p] in within for p in listed]
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "expected"),
+    [
+        ("Masks work", "WORK: masks!", 1.0),
+        ("Masks work", "Masks", 0.5),
+        ("the the masks", "the masks", 1.0),
+        ("Stra\u00dfe", "STRASSE", 1.0),
+        ("e\u0301tude", "\u00e9tude", 1.0),
+        ("SARS-CoV-2", "sars cov 2", 1.0),
+        ("masks", "otters", 0.0),
+        ("", "", 0.0),
+        ("?", "masks", 0.0),
+    ],
+)
+def test_title_similarity(one: str, other: str, expected: float) -> None:
+    words = title_words(one), title_words(other)
+    assert title_similarity(*words) == title_similarity(*reversed(words)) == expected
