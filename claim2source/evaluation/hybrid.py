@@ -13,7 +13,7 @@ from claim2source.errors import UserError
 from claim2source.evaluation.metrics import evaluate, judged_claims, macro, score_languages
 from claim2source.evaluation.retrieval import DEPTH, METRICS, evaluate_result, rendering_of
 from claim2source.evaluation.significance import gold_groups, paired_randomisation
-from claim2source.evaluation.tables import markdown_table, plain_table
+from claim2source.evaluation.tables import COST_COLUMNS, cost_cells, markdown_table, plain_table
 from claim2source.files import write_json, write_text
 from claim2source.records import Dataset
 from claim2source.retrieve import BM25Config, BM25Index, BM25Retriever, DenseRetriever, FusionConfig
@@ -131,6 +131,8 @@ def evaluate_hybrid(config: HybridConfig) -> str:
         "hybrid": Result(fused, cost=sparse_result.cost + dense_result.cost),
     }
     systems = {name: _system(result, dataset) for name, result in results.items()}
+    for name in ("dense", "hybrid"):
+        systems[name]["cost"]["parameters"] = resolved.encoder.parameters
     report = {
         "checkpoint": config.checkpoint,
         "dataset": config.dataset,
@@ -302,7 +304,8 @@ def _text(report: Mapping[str, Any], table: Any) -> str:
     for name, system in report["systems"].items():
         for language, row in {**system["languages"], "macro": system["macro"]}.items():
             cells = [row[metric] for metric in METRICS]
-            rows.append([name, language, *cells, int(row["queries"])])
+            cost = cost_cells(system["cost"] if language == "macro" else None)
+            rows.append([name, language, *cells, int(row["queries"]), *cost])
     chosen, test, held = report["chosen"], report["paired_test"], report["selection"]
     bm25, fusion = chosen["bm25"], chosen["fusion"]
     how = f"depth {fusion['depth']}, alpha {fusion['alpha']:g} (weight of BM25)"
@@ -313,7 +316,7 @@ def _text(report: Mapping[str, Any], table: Any) -> str:
     return "\n\n".join(
         [
             f"{report['dataset']}, {report['split']}: {report['checkpoint']}",
-            table(["system", "language", *METRICS, "queries"], rows),
+            table(["system", "language", *METRICS, "queries", *COST_COLUMNS], rows),
             f"BM25, chosen on {held['bm25']['claims']} claims of {held['bm25']['split']} "
             f"({CHOSEN_BY} {bm25[CHOSEN_BY]:.4f}): k1 {bm25['k1']:g}, b {bm25['b']:g}, "
             f"title weight {bm25['title_weight']}.",

@@ -134,3 +134,13 @@ def _system(
 def runs_of(system: SavedSystem) -> dict[str, Run]:
     """Language -> `Run`, for the run files that are there."""
     return {lang: read_run(path).run for lang, path in system.runs.items()}
+
+
+def whole_run(system: SavedSystem) -> Run:
+    """The runs of all languages as one. Raises `InputError` where a language's file is missing."""
+    absent = [lang for lang in system.languages if lang not in system.runs]
+    if absent:
+        raise InputError.at(system.folder, why=f"{system.name}: no runs/.../{absent[0]}.trec")
+    rows = [row for run in runs_of(system).values() for row in run]
+    claims, sources, scores = zip(*rows, strict=True) if rows else ((), (), ())
+    return Run.from_rows(claims, sources, scores)

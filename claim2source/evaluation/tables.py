@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 Cell = str | int | float | None
 
@@ -62,3 +63,22 @@ def _texts(
     ]
     texts = [list(columns), *([text_of(cell, digits) for cell in row] for row in rows)]
     return texts, numeric if known is None else known
+
+
+COST_COLUMNS = ("seconds", "items/s", "peak MB", "tokens", "parameters")
+
+
+def cost_cells(cost: Mapping[str, Any] | None) -> list[Cell]:
+    """Cells for `COST_COLUMNS` from a report's cost; "-" for what it does not say."""
+    if not cost:
+        return [None] * len(COST_COLUMNS)
+    seconds = cost.get("seconds")
+    items = cost.get("items", cost.get("claims"))
+    peak = cost.get("peak_memory", cost.get("peak_memory_bytes"))
+    return [
+        None if seconds is None else f"{seconds:.1f}",
+        f"{items / seconds:.1f}" if items and seconds else None,
+        f"{peak / 2**20:.0f}" if peak else None,
+        str(cost["tokens"]) if cost.get("tokens") else None,
+        str(cost["parameters"]) if cost.get("parameters") else None,
+    ]

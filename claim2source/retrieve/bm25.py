@@ -48,6 +48,8 @@ class BM25Config:
         language: language of the sources; its stemmer is used on both sides, since stems
             match only if one stemmer made them. Stop words are of the text's own languages.
         claims: claim representation.
+        stop_words: leave stop words out; `terms` only.
+        stemmer: compare stems instead of words; `terms` only.
     """
 
     analysis: Literal["terms", "whitespace"] = "terms"
@@ -57,6 +59,8 @@ class BM25Config:
     metadata: bool = False
     language: Language = "en"
     claims: ClaimForm = "original"
+    stop_words: bool = True
+    stemmer: bool = True
 
     def __post_init__(self) -> None:
         require(self.k1 >= 0, "bm25.k1", self.k1, "0 or more")
@@ -105,10 +109,13 @@ class BM25Index:
             return [[number[term] for term in text.split()] for text in texts], dict(number)
         known = [language for language in languages if language in _STEMMERS]
         stop = {word for language in known for word in _STOP_WORDS[language]}
+        if not self.config.stop_words:
+            stop = set()
+        stemmer = Stemmer.Stemmer(_STEMMERS[self.config.language]) if self.config.stemmer else None
         tokenized = bm25s.tokenize(
             list(texts),
             stopwords=sorted(stop),
-            stemmer=Stemmer.Stemmer(_STEMMERS[self.config.language]),
+            stemmer=stemmer,
             show_progress=False,
         )
         return tokenized.ids, tokenized.vocab
