@@ -19,7 +19,7 @@ from claim2source.evaluation.retrieval import (
     evaluate_result,
     rendering_of,
 )  # fmt: skip
-from claim2source.evaluation.tables import markdown_table, plain_table
+from claim2source.evaluation.tables import COST_COLUMNS, cost_cells, markdown_table, plain_table
 from claim2source.files import write_json, write_text
 from claim2source.records import Dataset
 from claim2source.retrieve import DenseRetriever
@@ -137,14 +137,15 @@ def _summary(
 ) -> str:
     """Write `report.md`; returns the same table for a terminal."""
     rows: list[list[Any]] = []
-    columns = ["checkpoint", "language", *METRICS, "queries"]
+    columns = ["checkpoint", "language", *METRICS, "queries", *COST_COLUMNS]
     for name, report in reports.items():
         if "macro" not in report:
             continue
         shown = f"{name} (chosen)" if name == chosen else name
         for language, row in {**report["languages"], "macro": report["macro"]}.items():
             cells = [row[metric] for metric in METRICS]
-            rows.append([shown, language, *cells, int(row["queries"])])
+            cost = cost_cells(report["cost"] if language == "macro" else None)
+            rows.append([shown, language, *cells, int(row["queries"]), *cost])
     title = f"{config.dataset}, {config.split}"
     if not rows:
         write_text(config.out / "report.md", f"# {title}\n\nNo golds: nothing to score.\n")

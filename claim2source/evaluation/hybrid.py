@@ -14,7 +14,7 @@ from claim2source.errors import UserError
 from claim2source.evaluation.metrics import evaluate, judged_claims, macro, score_languages
 from claim2source.evaluation.retrieval import DEPTH, METRICS, evaluate_result, rendering_of
 from claim2source.evaluation.significance import gold_groups, paired_randomisation
-from claim2source.evaluation.tables import markdown_table, plain_table
+from claim2source.evaluation.tables import COST_COLUMNS, cost_cells, markdown_table, plain_table
 from claim2source.files import write_json, write_text
 from claim2source.records import Dataset
 from claim2source.retrieve import BM25Config, BM25Index, BM25Retriever, DenseRetriever, FusionConfig
@@ -147,6 +147,8 @@ def evaluate_hybrid(config: HybridConfig) -> str:
     }
     if dataset.golds:
         systems = {name: _system(result, dataset) for name, result in results.items()}
+        for name in ("dense", "hybrid"):
+            systems[name]["cost"]["parameters"] = resolved.encoder.parameters
         runs = {name: result.run for name, result in results.items()}
         report |= {
             "systems": systems, "paired_test": paired_tests(runs, systems, dataset, config)
@@ -307,13 +309,14 @@ def _text(report: Mapping[str, Any], table: Any) -> str:
     for name, system in report.get("systems", {}).items():
         for language, row in {**system["languages"], "macro": system["macro"]}.items():
             cells = [row[metric] for metric in METRICS]
-            rows.append([name, language, *cells, int(row["queries"])])
+            cost = cost_cells(system["cost"] if language == "macro" else None)
+            rows.append([name, language, *cells, int(row["queries"]), *cost])
     chosen, held = report["chosen"], report["selection"]
     bm25, fusion = chosen["bm25"], chosen["fusion"]
     how = f"depth {fusion['depth']}, alpha {fusion['alpha']:g} (weight of BM25)"
     kind = f"rrf_k {fusion['rrf_k']}" if fusion["method"] == "rrf" else f"scale {fusion['scale']}"
     notes = [f"Note: {held['note']}"] if held["note"] else []
-    columns = ["system", "language", *METRICS, "queries"]
+    columns = ["system", "language", *METRICS, "queries", *COST_COLUMNS]
     lines = [
         f"{report['dataset']}, {report['split']}: {report['checkpoint']}",
         table(columns, rows)

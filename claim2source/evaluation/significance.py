@@ -1,11 +1,16 @@
 """Is a difference more than chance? Tests that resample gold papers, not claims.
 
 Claims about the same paper are not independent: a system that knows the paper gets all of
-them right. So signs are flipped, and samples drawn, by group of claims.
+them right. So signs are flipped, and samples drawn, by group of claims. Many systems are tested at
+once: the flips and draws are made once and meet all systems in one matrix product.
+
+`strata` (a number per claim, its language) turns every mean into the macro average: the mean of
+the strata's means. Without, a mean is over claims.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -25,6 +30,21 @@ class PairedTest:
 
     difference: float
     p_value: float
+    repeats: int
+    groups: int
+
+
+@dataclass(frozen=True, slots=True)
+class PairedTests:
+    """Paired randomisation tests of many differences by the same flips.
+
+    `differences`, `p_values` and `least_p` are [systems] float64. No test can give less than
+    `least_p`, the larger of 1 / (repeats + 1) and 2 / 2^n for n groups that differ at all.
+    """
+
+    differences: np.ndarray
+    p_values: np.ndarray
+    least_p: np.ndarray
     repeats: int
     groups: int
 
@@ -53,6 +73,12 @@ def gold_groups(qrels: Qrels, claim_ids: Sequence[str]) -> np.ndarray:
     return np.array(groups, dtype=np.int64)
 
 
+def claim_weights(strata: np.ndarray | None, claims: int) -> np.ndarray:
+    """Weights [claims] whose weighted sum is the mean, or the macro average over strata."""
+    index, number = _stratified(strata, claims)
+    return 1 / (number * np.bincount(index, minlength=number)[index].astype(np.float64))
+
+
 def paired_randomisation(
     a: np.ndarray, b: np.ndarray, groups: np.ndarray, repeats: int = 10_000, seed: int = 0
 ) -> PairedTest:
@@ -63,20 +89,86 @@ def paired_randomisation(
     + 1) / (repeats + 1). Raises ValueError on arrays of other shapes or values not finite.
     """
     first, second = np.asarray(a, np.float64), np.asarray(b, np.float64)
-    index, size = _grouped(first, groups, repeats)
-    _grouped(second, groups, repeats)
-    sums = np.bincount(index, weights=first - second, minlength=size)
-    observed = float(sums.sum())
+    for values in (first, second):
+        if values.ndim != 1:
+            raise ValueError("scores and groups must be arrays [claims] of one length, not empty")
+        _grouped(values, groups, repeats)
+    test = paired_randomisations((first - second)[None], groups, repeats=repeats, seed=seed)
+    return PairedTest(
+        float(test.differences[0]), float(test.p_values[0]), test.repeats, test.groups
+    )
+
+
+def paired_randomisations(
+    differences: np.ndarray,
+    groups: np.ndarray,
+    strata: np.ndarray | None = None,
+    repeats: int = 10_000,
+    seed: int = 0,
+) -> PairedTests:
+    """`paired_randomisation` of many systems at once: `differences` [systems, claims].
+
+    Every system meets the same flips; each p is what a test of its own would give. Raises
+    ValueError as `paired_randomisation` does.
+    """
+    values = np.asarray(differences, np.float64)
+    index, size = _grouped(values, groups, repeats)
+    sums = _group_sums(values * claim_weights(strata, values.shape[1]), index, size)
+    observed = sums.sum(axis=1)
+    least = np.abs(observed) - _TIE * np.abs(sums).sum(axis=1)
     # A group without a difference weighs nothing whatever its sign.
-    flipped = sums[sums != 0]
-    least = abs(observed) - _TIE * float(np.abs(sums).sum())
+    flipped = np.ascontiguousarray(sums[:, (sums != 0).any(axis=0)].T)
     rng = np.random.default_rng(seed)
-    count = 0
-    for rows in _chunks(repeats, len(flipped)):
+    count = np.zeros(len(values), dtype=np.int64)
+    for rows in _chunks(repeats, max(flipped.shape)):
         signs = rng.integers(0, 2, size=(rows, len(flipped)), dtype=np.int8)
         statistic = (2.0 * signs - 1.0) @ flipped
-        count += int(np.count_nonzero(np.abs(statistic) >= least))
-    return PairedTest(observed / len(first), (count + 1) / (repeats + 1), repeats, size)
+        count += np.count_nonzero(np.abs(statistic) >= least, axis=0)
+    exact = np.ldexp(2.0, -np.minimum((sums != 0).sum(axis=1), 1000))
+    return PairedTests(
+        observed,
+        (count + 1) / (repeats + 1),
+        np.minimum(np.maximum(exact, 1 / (repeats + 1)), 1.0),
+        repeats,
+        size,
+    )
+
+
+def enough_repeats(tests: int, alpha: float = 0.05) -> int:
+    """Repeats with which the least of `tests` p-values can survive Holm, ten times over.
+
+    Holm multiplies the least p by the number of tests: 1 / (repeats + 1) must stay below
+    alpha / tests. Ten times as many, since a p at that border is then a count of ten.
+    """
+    return math.ceil(round(10 * max(tests, 1) / alpha, 6)) - 1
+
+
+def clustered_t_test(
+    differences: np.ndarray, groups: np.ndarray, strata: np.ndarray | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """t and two-sided p, [systems] each, of mean differences with groups as clusters.
+
+    With one claim per group this is the paired t-test; else its cluster-robust form, with
+    groups - 1 degrees of freedom. One group: t is 0 and p is 1. Without any difference too.
+    """
+    from scipy import stats
+
+    values = np.asarray(differences, np.float64)
+    index, size = _grouped(values, groups)
+    part, number = _stratified(strata, values.shape[1])
+    counts = np.bincount(part, minlength=number)
+    means = _group_sums(values, part, number) / counts
+    weights = claim_weights(strata, values.shape[1])
+    errors = _group_sums((values - means[:, part]) * weights, index, size)
+    effect = means.mean(axis=1)
+    if size < 2:
+        return np.zeros(len(values)), np.ones(len(values))
+    spread = np.sqrt(size / (size - 1) * (errors**2).sum(axis=1))
+    # Rounding leaves a constant difference a spread of its last digits.
+    spread[spread < _TIE * np.abs(effect)] = 0
+    with np.errstate(divide="ignore", invalid="ignore"):
+        t = np.where(effect == 0, 0.0, effect / spread)
+    return t, 2 * stats.t.sf(np.abs(t), size - 1)
 
 
 def bootstrap_interval(
@@ -92,25 +184,54 @@ def bootstrap_interval(
     the claims drawn by their number. Raises ValueError as `paired_randomisation` does, and on
     a level outside (0, 1).
     """
+    scores = np.asarray(values, np.float64)
+    if scores.ndim != 1:
+        raise ValueError("scores and groups must be arrays [claims] of one length, not empty")
+    low, high = bootstrap_intervals(
+        scores[None], groups, repeats=repeats, seed=seed, level=level
+    )[0]  # fmt: skip
+    return float(low), float(high)
+
+
+def bootstrap_intervals(
+    values: np.ndarray,
+    groups: np.ndarray,
+    strata: np.ndarray | None = None,
+    repeats: int = 10_000,
+    seed: int = 0,
+    level: float = 0.95,
+) -> np.ndarray:
+    """Intervals [systems, 2] of the means of `values` [systems, claims], by the same draws.
+
+    A stratum that no drawn group touches is left out of that draw's average.
+    """
     if not 0 < level < 1:
         raise ValueError(f"level must be between 0 and 1, got {level}")
     scores = np.asarray(values, np.float64)
     index, size = _grouped(scores, groups, repeats)
-    sums = np.bincount(index, weights=scores, minlength=size)
-    counts = np.bincount(index, minlength=size)
+    part, number = _stratified(strata, scores.shape[1])
+    sums = [_group_sums(scores * (part == s), index, size).T for s in range(number)]
+    counts = [np.bincount(index[part == s], minlength=size) for s in range(number)]
     rng = np.random.default_rng(seed)
     means = []
-    for rows in _chunks(repeats, size):
+    for rows in _chunks(repeats, max(size, len(scores))):
         drawn = rng.integers(0, size, size=(rows, size))
-        means.append(sums[drawn].sum(axis=1) / counts[drawn].sum(axis=1))
+        drawn += np.arange(rows)[:, None] * size
+        times = np.bincount(drawn.ravel(), minlength=rows * size).reshape(rows, size)
+        times = times.astype(np.float64)
+        total, present = np.zeros((rows, len(scores))), np.zeros(rows)
+        for stratum_sums, stratum_counts in zip(sums, counts, strict=True):
+            claims = times @ stratum_counts
+            total += (times @ stratum_sums) / np.maximum(claims, 1)[:, None]
+            present += claims > 0
+        means.append(total / present[:, None])
     outside = (1 - level) / 2
-    low, high = np.quantile(np.concatenate(means), [outside, 1 - outside])
-    return float(low), float(high)
+    return np.quantile(np.concatenate(means), [outside, 1 - outside], axis=0).T
 
 
-def _grouped(values: np.ndarray, groups: np.ndarray, repeats: int) -> tuple[np.ndarray, int]:
+def _grouped(values: np.ndarray, groups: np.ndarray, repeats: int = 1) -> tuple[np.ndarray, int]:
     """Groups renumbered from 0 without gaps, and their number; checks the arguments."""
-    if values.ndim != 1 or not len(values) or np.shape(groups) != values.shape:
+    if values.ndim not in (1, 2) or not values.size or np.shape(groups) != values.shape[-1:]:
         raise ValueError("scores and groups must be arrays [claims] of one length, not empty")
     if not np.isfinite(values).all():
         raise ValueError("scores must be finite")
@@ -118,6 +239,21 @@ def _grouped(values: np.ndarray, groups: np.ndarray, repeats: int) -> tuple[np.n
         raise ValueError(f"repeats must be at least 1, got {repeats}")
     distinct, index = np.unique(groups, return_inverse=True)
     return index, len(distinct)
+
+
+def _stratified(strata: np.ndarray | None, claims: int) -> tuple[np.ndarray, int]:
+    """Strata renumbered from 0, and their number; one when there are none."""
+    if strata is None:
+        return np.zeros(claims, dtype=np.int64), 1
+    if np.shape(strata) != (claims,):
+        raise ValueError("strata must be an array [claims]")
+    distinct, index = np.unique(strata, return_inverse=True)
+    return index, len(distinct)
+
+
+def _group_sums(values: np.ndarray, index: np.ndarray, size: int) -> np.ndarray:
+    """Sums [systems, groups] of values [systems, claims]."""
+    return np.stack([np.bincount(index, weights=row, minlength=size) for row in values])
 
 
 def _chunks(repeats: int, width: int) -> Iterator[int]:

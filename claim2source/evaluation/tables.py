@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 Cell = str | int | float | None
 
@@ -14,9 +15,17 @@ def text_of(cell: Cell, digits: int = 4) -> str:
     return f"{cell:.{digits}f}" if isinstance(cell, float) else str(cell)
 
 
-def plain_table(columns: Sequence[str], rows: Sequence[Sequence[Cell]], digits: int = 4) -> str:
-    """Aligned columns, numbers to the right, no trailing blanks; rows as long as `columns`."""
-    texts, numeric = _texts(columns, rows, digits)
+def plain_table(
+    columns: Sequence[str],
+    rows: Sequence[Sequence[Cell]],
+    digits: int = 4,
+    numeric: Sequence[bool] | None = None,
+) -> str:
+    """Aligned columns, numbers to the right, no trailing blanks; rows as long as `columns`.
+
+    `numeric` says which columns hold numbers where their cells are texts already.
+    """
+    texts, numeric = _texts(columns, rows, digits, numeric)
     widths = [max(len(line[i]) for line in texts) for i in range(len(columns))]
     return "\n".join(
         "  ".join(
@@ -27,21 +36,49 @@ def plain_table(columns: Sequence[str], rows: Sequence[Sequence[Cell]], digits: 
     )
 
 
-def markdown_table(columns: Sequence[str], rows: Sequence[Sequence[Cell]], digits: int = 4) -> str:
+def markdown_table(
+    columns: Sequence[str],
+    rows: Sequence[Sequence[Cell]],
+    digits: int = 4,
+    numeric: Sequence[bool] | None = None,
+) -> str:
     """A Markdown table, numbers to the right; a bar or line break in a cell is escaped."""
-    texts, numeric = _texts(columns, rows, digits)
+    texts, numeric = _texts(columns, rows, digits, numeric)
     lines = [[" ".join(cell.replace("|", "\\|").split("\n")) for cell in line] for line in texts]
     lines.insert(1, ["---:" if right else "---" for right in numeric])
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def _texts(
-    columns: Sequence[str], rows: Sequence[Sequence[Cell]], digits: int
-) -> tuple[list[list[str]], list[bool]]:
+    columns: Sequence[str],
+    rows: Sequence[Sequence[Cell]],
+    digits: int,
+    known: Sequence[bool] | None,
+) -> tuple[list[list[str]], Sequence[bool]]:
     """Header and rows as text, and which columns hold numbers only."""
     if any(len(row) != len(columns) for row in rows):
         raise ValueError(f"a row does not have {len(columns)} cells")
     numeric = [
         bool(rows) and all(not isinstance(row[i], str) for row in rows) for i in range(len(columns))
     ]
-    return [list(columns), *([text_of(cell, digits) for cell in row] for row in rows)], numeric
+    texts = [list(columns), *([text_of(cell, digits) for cell in row] for row in rows)]
+    return texts, numeric if known is None else known
+
+
+COST_COLUMNS = ("seconds", "items/s", "peak MB", "tokens", "parameters")
+
+
+def cost_cells(cost: Mapping[str, Any] | None) -> list[Cell]:
+    """Cells for `COST_COLUMNS` from a report's cost; "-" for what it does not say."""
+    if not cost:
+        return [None] * len(COST_COLUMNS)
+    seconds = cost.get("seconds")
+    items = cost.get("items", cost.get("claims"))
+    peak = cost.get("peak_memory", cost.get("peak_memory_bytes"))
+    return [
+        None if seconds is None else f"{seconds:.1f}",
+        f"{items / seconds:.1f}" if items and seconds else None,
+        f"{peak / 2**20:.0f}" if peak else None,
+        str(cost["tokens"]) if cost.get("tokens") else None,
+        str(cost["parameters"]) if cost.get("parameters") else None,
+    ]

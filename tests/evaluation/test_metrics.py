@@ -207,3 +207,43 @@ def test_one_language_is_the_whole(ranked, qrels):
     table = score_languages(run, claims, qrels, ["mrr@5", "map"])
     whole = evaluate(run, qrels, ["mrr@5", "map"]).means()
     assert table == {"en": pytest.approx({**whole, "queries": len(judged_claims(qrels))})}
+
+
+@given(st.integers(2, 8), st.data())
+def test_a_constant_scorer_ranks_by_id_wherever_the_gold_is_listed(size, data):
+    ids = data.draw(st.permutations(SOURCES[:size]))
+    gold = data.draw(st.sampled_from(ids))
+    constant = data.draw(st.sampled_from([0.0, -0.0, 0.5, -3.0, 1e30]))
+    run = Run.from_lists({"c": [(source, constant) for source in ids]})
+    rank = sorted(ids, reverse=True).index(gold) + 1
+    assert evaluate(run, Qrels({"c": {gold: 1}}), ["mrr@10"]).mean("mrr@10") == 1 / rank
+
+
+@given(RANKED, JUDGED, st.randoms(use_true_random=False))
+def test_the_order_of_rows_and_claims_changes_nothing(ranked, qrels, random):
+    metrics = ["mrr@5", "recall@3", "hit@1", "p@1", "map", "ndcg@4"]
+    claims = list(ranked)
+    random.shuffle(claims)
+    shuffled = {c: random.sample(ranked[c], len(ranked[c])) for c in claims}
+    one, two = (evaluate(Run.from_lists(r), qrels, metrics) for r in (ranked, shuffled))
+    assert one.claim_ids == two.claim_ids
+    for metric in metrics:
+        assert one[metric].tolist() == two[metric].tolist()
+
+
+NEAR = np.float32(0.7)
+BITS = st.integers(-2, 2).map(lambda n: float(NEAR) + n * float(np.spacing(NEAR)) * 0.4)
+
+
+@given(
+    st.dictionaries(
+        st.just("c1"), st.dictionaries(st.sampled_from(SOURCES), BITS, min_size=2), min_size=1
+    )
+)
+def test_agrees_with_trec_eval_where_float32_just_can_and_just_cannot_tell(raw):
+    """Steps of 0.4 units in the last place: some neighbours round to one float32, some not."""
+    grades = {"c1": {"c": 1, "f": 2}}
+    theirs = pytrec_eval.RelevanceEvaluator(grades, {"recip_rank", "map"}).evaluate(raw)["c1"]
+    run = Run.from_lists({claim: list(pairs.items()) for claim, pairs in raw.items()})
+    ours = evaluate(run, Qrels(grades), ["mrr@100", "map"]).means()
+    assert ours == pytest.approx({"mrr@100": theirs["recip_rank"], "map": theirs["map"]}, abs=1e-12)

@@ -435,3 +435,13 @@ def test_the_known_score_on_real_data() -> None:
     assert evaluate_result(result, data, ["mrr@5"]).macro["mrr@5"] == pytest.approx(
         0.6207, abs=5e-5
     )
+
+
+def test_stop_words_and_stemmer_can_be_left_out() -> None:
+    texts = sources_of("the vaccine works", "vaccines", "other")
+    assert list(ranked(texts, "the vaccines")) == ["s001", "s000"]
+    assert list(ranked(texts, "the vaccines", stemmer=False)) == ["s001"]
+    assert list(ranked(texts, "the", stop_words=False)) == ["s000"]
+    assert ranked(texts, "the") == {}
+    plain = ranked(texts, "the vaccines", stemmer=False, stop_words=False)
+    assert set(plain) == {"s000", "s001"}

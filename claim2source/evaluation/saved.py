@@ -1,0 +1,146 @@
+"""Reports that evaluation programs wrote, read back as systems with scores, cost and runs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from claim2source.errors import InputError
+from claim2source.run import Run
+from claim2source.run_files import read_run
+
+REPORT = "report.json"
+
+
+@dataclass(frozen=True)
+class SavedSystem:
+    """One system of a report.
+
+    `model` is the name it can be found by: a model's or checkpoint's, `bm25`, or
+    `hybrid:NAME` for BM25 fused with NAME. `languages` and `macro` are the report's scores,
+    `runs` its run files by language (those that are there).
+    """
+
+    name: str
+    model: str
+    folder: Path
+    dataset: str
+    split: str
+    claims: str
+    sources: str
+    style: str
+    languages: Mapping[str, Mapping[str, float]]
+    macro: Mapping[str, float]
+    cost: Mapping[str, Any] = field(default_factory=dict)
+    runs: Mapping[str, Path] = field(default_factory=dict)
+
+    @property
+    def queries(self) -> dict[str, int]:
+        """Language -> claims scored."""
+        return {lang: int(row.get("queries", 0)) for lang, row in self.languages.items()}
+
+
+def read_reports(folders: Sequence[Path]) -> list[SavedSystem]:
+    """The systems of every report, in order; systems without scores are left out.
+
+    A folder holds a `report.json` as `eval/checkpoint.py` (of one checkpoint or of a training
+    run) or `eval/hybrid.py` writes it. Raises `InputError` where there is none or it is
+    neither; a name that repeats gets its folder's name in front.
+    """
+    found = [system for folder in folders for system in _systems(Path(folder))]
+    counts: dict[str, int] = {}
+    for system in found:
+        counts[system.name] = counts.get(system.name, 0) + 1
+    return [
+        _renamed(system, f"{system.folder.name}/{system.name}")
+        if counts[system.name] > 1
+        else system
+        for system in found
+    ]
+
+
+def _renamed(system: SavedSystem, name: str) -> SavedSystem:
+    return SavedSystem(**{**vars(system), "name": name})
+
+
+def _systems(folder: Path) -> Iterator[SavedSystem]:
+    path = folder / REPORT
+    try:
+        report = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError.at(path, why=(error.strerror or str(error)).lower()) from None
+    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise InputError.at(path, getattr(error, "lineno", None), why="not JSON") from None
+    try:
+        if "checkpoints" in report:
+            for name, part in report["checkpoints"].items():
+                if "macro" in part:
+                    inside = folder / name
+                    yield _system(name, part["checkpoint"], inside, part, part, inside / "runs")
+        elif "systems" in report:
+            for name, part in report["systems"].items():
+                if "macro" in part:
+                    runs = folder / "runs" / name
+                    yield _system(name, _model(name, report, part), folder, report, part, runs)
+        elif "macro" in report:
+            name = Path(report["checkpoint"]).name
+            yield _system(name, report["checkpoint"], folder, report, report, folder / "runs")
+        elif "checkpoint" not in report:
+            raise KeyError("macro")
+    except (KeyError, TypeError, AttributeError) as error:
+        why = f"not a report of eval/checkpoint.py or eval/hybrid.py: {error}"
+        raise InputError.at(path, why=why) from None
+
+
+def _model(name: str, report: Mapping[str, Any], part: Mapping[str, Any]) -> str:
+    """What a system of several is found by; its own `checkpoint` where it says one."""
+    if "checkpoint" in part:
+        return str(part["checkpoint"])
+    known = {"dense": report.get("checkpoint"), "hybrid": f"hybrid:{report.get('checkpoint')}"}
+    return str(known.get(name) or name)
+
+
+def _system(
+    name: str,
+    model: str,
+    folder: Path,
+    report: Mapping[str, Any],
+    part: Mapping[str, Any],
+    runs: Path,
+) -> SavedSystem:
+    rendering = {**report.get("rendering", {}), **part.get("rendering", {})}
+    if model == "bm25" and "chosen" in report:
+        rendering["claims"] = report["chosen"]["bm25"]["claims"]
+    files = {lang: runs / f"{lang}.trec" for lang in part["languages"]}
+    return SavedSystem(
+        name=name,
+        model=model,
+        folder=folder,
+        dataset=str(report["dataset"]),
+        split=str(report["split"]),
+        claims=rendering.get("claims", "original"),
+        sources=rendering.get("sources", ""),
+        style=str(part.get("style", report.get("style", "S0C0"))),
+        languages=part["languages"],
+        macro=part["macro"],
+        cost=part.get("cost", {}),
+        runs={lang: path for lang, path in files.items() if path.is_file()},
+    )
+
+
+def runs_of(system: SavedSystem) -> dict[str, Run]:
+    """Language -> `Run`, for the run files that are there."""
+    return {lang: read_run(path).run for lang, path in system.runs.items()}
+
+
+def whole_run(system: SavedSystem) -> Run:
+    """The runs of all languages as one. Raises `InputError` where a language's file is missing."""
+    absent = [lang for lang in system.languages if lang not in system.runs]
+    if absent:
+        raise InputError.at(system.folder, why=f"{system.name}: no runs/.../{absent[0]}.trec")
+    rows = [row for run in runs_of(system).values() for row in run]
+    claims, sources, scores = zip(*rows, strict=True) if rows else ((), (), ())
+    return Run.from_rows(claims, sources, scores)

@@ -1,0 +1,215 @@
+"""What `eval/tune_bm25.py` does: BM25's settings chosen off the split that is reported."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, field, fields, replace
+from itertools import product
+from pathlib import Path
+from typing import Any, Literal
+
+from claim2source.config import require, several, to_yaml
+from claim2source.datasets import carve_val, load
+from claim2source.errors import UserError
+from claim2source.evaluation.comparison import Family, FamilyResult, compare, family_text
+from claim2source.evaluation.hybrid import CHOSEN_BY, choose_bm25
+from claim2source.evaluation.metrics import evaluate, judged_claims
+from claim2source.evaluation.retrieval import DEPTH, METRICS, evaluate_result
+from claim2source.evaluation.significance import gold_groups
+from claim2source.evaluation.slices import language_strata
+from claim2source.evaluation.tables import COST_COLUMNS, cost_cells, markdown_table, plain_table
+from claim2source.files import write_json, write_text
+from claim2source.records import Dataset
+from claim2source.retrieve import BM25Config, BM25Retriever
+from claim2source.run import Result
+from claim2source.run_files import write_trec_run
+
+TUNED, DEFAULT = "bm25", "bm25-default"
+
+
+@dataclass(frozen=True)
+class TuneConfig:
+    """Settings of `eval/tune_bm25.py`.
+
+    Args:
+        out: folder for `bm25.yaml` (the chosen settings), the report and the runs.
+        dataset: folder in BEIR layout, or `demo`.
+        split: split to report on, never chosen on; none: choose only.
+        train_split: split to choose on.
+        val: choose on all of `train` (BM25 has no weights that could know it), or on the part
+            `carved` from it as in training.
+        val_share: share carved out.
+        val_seed: seed of the carving.
+        bm25: what is not chosen, and where choosing starts from: the setting compared with.
+        seed: seed of the paired test.
+    """
+
+    out: Path
+    dataset: str = "demo"
+    split: str | None = "dev"
+    train_split: str = "train"
+    val: Literal["train", "carved"] = "train"
+    val_share: float = 0.1
+    val_seed: int = 13
+    bm25: BM25Config = field(default_factory=BM25Config)
+    k1: list[float] = several(float, [1.2, 0.9, 1.5, 2.0, 2.5, 3.0], help="values of k1 to try")
+    b: list[float] = several(float, [0.75, 0.5, 0.9, 1.0], help="values of b to try")
+    title_weight: list[int] = several(int, [1, 2, 3, 4], help="title weights to try")
+    analyses: list[str] = several(
+        str, ["stop_words", "stemmer", "metadata"], help="parts of the analysis tried on and off"
+    )
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for key in ("k1", "b", "title_weight"):
+            require(bool(getattr(self, key)), key, getattr(self, key), "one or more values")
+        for k1, b, weight in product(self.k1, self.b, self.title_weight):
+            replace(self.bm25, k1=k1, b=b, title_weight=weight)
+        allowed = {"stop_words", "stemmer", "metadata"}
+        for name in self.analyses:
+            require(name in allowed, "analyses", name, ", ".join(sorted(allowed)))
+        require(
+            self.split != self.train_split, "split", self.split, "another than train_split's"
+        )  # fmt: skip
+
+
+def tune_bm25(config: TuneConfig) -> str:
+    """Choose, then report; writes `config.out` and returns the report as text.
+
+    Every analysis is tried with every k1, b and title weight; the best macro MRR@5 wins, of
+    equal ones the first tried, which is the one nearest to the defaults. Raises `UserError`
+    where there is nothing to choose by, or no gold to report on.
+    """
+    dataset = load(config.dataset, config.split) if config.split else None
+    if dataset is not None and not dataset.golds:
+        raise UserError(f"{config.dataset}: split {config.split!r} has no golds to report on")
+    val = load(config.dataset, config.train_split)
+    if config.val == "carved":
+        _, val = carve_val(val, config.val_share, config.val_seed)
+    if not val.golds:
+        raise UserError(f"{config.dataset}: no claim of {val.split} has a gold to choose by")
+    tried = _choices(config, val)
+    chosen, score = max(tried, key=lambda pair: pair[1])
+    report: dict[str, Any] = {
+        "dataset": config.dataset,
+        "split": config.split,
+        "rendering": {"claims": chosen.claims},
+        "chosen": {"by": f"macro {CHOSEN_BY}", "bm25": {**asdict(chosen), CHOSEN_BY: score}},
+        "selection": {"split": val.split, "claims": sum(bool(c.golds) for c in val.claims)},
+        "tried": [{**asdict(setting), CHOSEN_BY: value} for setting, value in tried],
+        "systems": {},
+    }
+    test = None
+    if dataset is not None:
+        results = {
+            name: BM25Retriever(setting).retrieve(dataset.claims, dataset.sources, DEPTH)
+            for name, setting in ((TUNED, chosen), (DEFAULT, config.bm25))
+        }
+        report["systems"] = {name: _system(result, dataset) for name, result in results.items()}
+        test = _test(results, dataset, config.seed)
+        report["paired_test"] = asdict(test)
+        _write_runs(config.out, results, dataset)
+    write_text(config.out / "bm25.yaml", _as_yaml(chosen, config, report, score))
+    write_json(config.out / "report.json", report)
+    write_text(config.out / "report.md", f"# BM25\n\n{_text(report, test, markdown_table)}\n")
+    return _text(report, test, plain_table)
+
+
+def _choices(config: TuneConfig, val: Dataset) -> list[tuple[BM25Config, float]]:
+    """The best k1, b and title weight of every analysis, with its score."""
+    from tqdm import tqdm
+
+    grid = [(k1, b, w) for w, k1, b in product(config.title_weight, config.k1, config.b)]
+    variants = list(_analyses(config, val))
+    return [
+        choose_bm25(val, variant, grid)
+        for variant in tqdm(variants, desc="BM25", unit="analysis", disable=None)
+    ]
+
+
+def _analyses(config: TuneConfig, val: Dataset) -> Iterator[BM25Config]:
+    """The analyses to try, the given one first; what can change nothing is not tried."""
+    base = config.bm25
+    names = list(dict.fromkeys(config.analyses)) if base.analysis == "terms" else []
+    if base.analysis == "whitespace" and "metadata" in config.analyses:
+        names = ["metadata"]
+    if not any(source.venue or source.authors for source in val.sources):
+        names = [name for name in names if name != "metadata"]
+    for flips in product((False, True), repeat=len(names)):
+        changed = {n: getattr(base, n) is not flip for n, flip in zip(names, flips, strict=True)}
+        yield replace(base, **changed)  # type: ignore[arg-type]
+
+
+def _system(result: Result, dataset: Dataset) -> dict[str, Any]:
+    evaluation = evaluate_result(result, dataset, METRICS)
+    return {
+        "languages": evaluation.languages,
+        "macro": evaluation.macro,
+        "failures": result.failure_counts(),
+        "cost": asdict(result.cost),
+    }
+
+
+def _test(results: dict[str, Result], dataset: Dataset, seed: int) -> FamilyResult:
+    """Tuned against the setting that choosing started from, on the macro average."""
+    claims = judged_claims(dataset.qrels)
+    scores = {
+        name: evaluate(result.run, dataset.qrels, [CHOSEN_BY], claims)[CHOSEN_BY]
+        for name, result in results.items()
+    }
+    family = Family("BM25", DEFAULT, (TUNED,))
+    groups, strata = gold_groups(dataset.qrels, claims), language_strata(dataset.claims, claims)
+    return compare(scores, family, groups, strata, seed=seed)
+
+
+def _write_runs(out: Path, results: dict[str, Result], dataset: Dataset) -> None:
+    for name, result in results.items():
+        for language in dataset.languages:
+            claims = [claim.id for claim in dataset.claims if claim.lang == language]
+            write_trec_run(result.run.restricted(claims), out / "runs" / name / f"{language}.trec")
+
+
+def _as_yaml(chosen: BM25Config, config: TuneConfig, report: dict[str, Any], score: float) -> str:
+    """The chosen settings that differ from the defaults, as other programs' `--config` takes."""
+    plain = BM25Config()
+    differing = {
+        f.name: getattr(chosen, f.name)
+        for f in fields(BM25Config)
+        if getattr(chosen, f.name) != getattr(plain, f.name)
+    }
+    held = report["selection"]
+    return (
+        f"# BM25 for {Path(config.dataset).name}, chosen on {held['claims']} claims of "
+        f"{held['split']}: macro {CHOSEN_BY} {score:.4f} there.\n" + to_yaml({"bm25": differing})
+    )
+
+
+def _text(report: dict[str, Any], test: FamilyResult | None, table: Callable[..., str]) -> str:
+    settings = ("stop_words", "stemmer", "metadata", "title_weight", "k1", "b", CHOSEN_BY)
+    tried = [
+        [*("yes" if one[n] else "no" for n in settings[:3]), *(one[n] for n in settings[3:4]),
+         *(f"{one[n]:g}" for n in settings[4:6]), one[CHOSEN_BY]]
+        for one in report["tried"]
+    ]  # fmt: skip
+    held, best = report["selection"], report["chosen"]["bm25"]
+    parts = [
+        f"{report['dataset']}: chosen on {held['claims']} claims of {held['split']}: "
+        f"k1 {best['k1']:g}, b {best['b']:g}, title weight {best['title_weight']}, stop words "
+        f"{'out' if best['stop_words'] else 'kept'}, {'stems' if best['stemmer'] else 'words'}, "
+        f"{'with' if best['metadata'] else 'without'} metadata.",
+        "Best of every analysis there:",
+        table(["stop words out", "stems", *settings[2:]], tried),
+    ]
+    if test is not None:
+        rows: list[list[Any]] = []
+        for name, system in report["systems"].items():
+            for language, row in {**system["languages"], "macro": system["macro"]}.items():
+                cost = cost_cells(system["cost"] if language == "macro" else None)
+                cells = [row[metric] for metric in METRICS]
+                rows.append([name, language, *cells, int(row["queries"]), *cost])
+        parts += [
+            f"On {report['split']}, which nothing was chosen on:",
+            table(["system", "language", *METRICS, "queries", *COST_COLUMNS], rows),
+            family_text(test, CHOSEN_BY, table),
+        ]
+    return "\n\n".join(parts)

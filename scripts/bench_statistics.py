@@ -1,0 +1,99 @@
+"""How long the statistics of many systems take: intervals, paired tests, t-tests, Holm, ANOVA.
+
+Made-up MRR@5 values: every claim has a difficulty, every system a skill, and a paper two claims
+on average. Nothing is retrieved; the scores are the starting point.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from claim2source.config import read_config, require
+from claim2source.cost import peak_memory
+from claim2source.errors import run_program
+from claim2source.evaluation.anova import two_way_anova
+from claim2source.evaluation.comparison import Family, compare
+from claim2source.evaluation.significance import bootstrap_intervals
+from claim2source.evaluation.tables import plain_table
+
+
+@dataclass(frozen=True)
+class BenchConfig:
+    """What to time.
+
+    Args:
+        systems: systems, the first of which is the baseline of the others.
+        claims: claims that every system was scored on.
+        repeats: bootstrap draws, and permutations where the family needs no more.
+        seed: of the scores.
+    """
+
+    systems: int = 300
+    claims: int = 5_000
+    repeats: int = 10_000
+    seed: int = 13
+
+    def __post_init__(self) -> None:
+        require(self.systems >= 2, "systems", self.systems, "2 or more")
+        require(self.claims >= 2, "claims", self.claims, "2 or more")
+        require(self.repeats >= 1, "repeats", self.repeats, "1 or more")
+
+
+def made_up(config: BenchConfig) -> tuple[dict[str, np.ndarray], np.ndarray, np.ndarray]:
+    """Scores [claims] by system, the claims' papers and their languages."""
+    rng = np.random.default_rng(config.seed)
+    papers = rng.integers(0, max(config.claims // 2, 1), config.claims)
+    difficulty = rng.normal(size=config.claims)
+    values = np.array([0, 1 / 5, 1 / 4, 1 / 3, 1 / 2, 1])
+    scores = {}
+    for i in range(config.systems):
+        latent = difficulty + rng.normal(size=config.claims) + i / config.systems
+        scores[f"system {i}"] = values[np.clip(np.round(latent + 2.5), 0, 5).astype(int)]
+    return scores, papers, rng.integers(0, 3, config.claims)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Time every part once, print a table and one line of JSON."""
+    config = read_config(
+        BenchConfig, argv, program="scripts/bench_statistics.py", description=__doc__ or ""
+    )
+    scores, papers, languages = made_up(config)
+    names = tuple(scores)
+    family = Family("all", names[0], names[1:])
+    seconds: dict[str, float] = {}
+
+    def timed(part: str, work: Callable[[], Any]) -> Any:
+        started = time.perf_counter()
+        done = work()
+        seconds[part] = round(time.perf_counter() - started, 2)
+        return done
+
+    matrix = np.stack(list(scores.values()))
+    timed("intervals", lambda: bootstrap_intervals(matrix, papers, repeats=config.repeats))
+    micro = timed("family, micro", lambda: compare(scores, family, papers, repeats=config.repeats))
+    timed("family, macro", lambda: compare(scores, family, papers, languages,
+                                           repeats=config.repeats))  # fmt: skip
+    anova = timed("ANOVA and Tukey", lambda: two_way_anova(scores))
+    total = round(sum(seconds.values()), 2)
+    print(
+        f"{config.systems} systems, {config.claims} claims of {micro.groups} papers, "
+        f"{config.repeats} draws, {micro.repeats} permutations, {len(anova.pairs)} pairs"
+    )
+    print(plain_table(["part", "seconds"], [*map(list, seconds.items()), ["all", total]], 2))
+    result = {
+        "seconds": total, "parts": seconds, "systems": config.systems, "claims": config.claims,
+        "permutations": micro.repeats, "peak_memory_mb": round(peak_memory() / 2**20, 1),
+        "load_average": [round(load, 2) for load in os.getloadavg()],
+    }  # fmt: skip
+    print(json.dumps(result))
+
+
+if __name__ == "__main__":
+    run_program(main)

@@ -1,0 +1,163 @@
+"""`eval/compare.py`: saved systems by slice, tested, ranked, and what German loses."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from claim2source.datasets import load
+from claim2source.errors import run_program
+from claim2source.evaluation.metrics import evaluate
+from claim2source.evaluation.retrieval import evaluate_result
+from claim2source.records import Dataset
+from claim2source.retrieve import BM25Config, BM25Retriever
+from claim2source.run import Run
+from claim2source.run_files import read_run, write_trec_run
+from eval.compare import main
+
+FORMS = ("original", "translated", "bilingual")
+
+
+@pytest.fixture(scope="module")
+def dev() -> Dataset:
+    return load("demo", "dev")
+
+
+@pytest.fixture(scope="module")
+def runs(dev: Dataset) -> dict[str, Run]:
+    return {
+        form: BM25Retriever(BM25Config(claims=form)).retrieve(dev.claims, dev.sources, 100).run  # type: ignore[arg-type]
+        for form in FORMS
+    }
+
+
+@pytest.fixture(scope="module")
+def folders(dev: Dataset, runs: dict[str, Run], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One report a representation, as eval/checkpoint.py writes them."""
+    root = tmp_path_factory.mktemp("compare")
+    for form, run in runs.items():
+        from claim2source.run import Result
+
+        found = evaluate_result(Result(run), dev)
+        report = {"checkpoint": form, "dataset": "demo", "split": "dev",
+                  "rendering": {"claims": form, "sources": "metadata"},
+                  "cost": {"seconds": 2.0, "claims": 90, "peak_memory_bytes": 2**21,
+                           "tokens": 7, "parameters": 11},
+                  "languages": found.languages, "macro": found.macro}  # fmt: skip
+        for lang in dev.languages:
+            claims = [c.id for c in dev.claims if c.lang == lang]
+            write_trec_run(run.restricted(claims), root / form / "runs" / f"{lang}.trec")
+        (root / form / "report.json").write_text(json.dumps(report))
+    return root
+
+
+def arguments(folders: Path, out: Path, *more: str) -> list[str]:
+    reports = [f"--reports={folders / form}" for form in FORMS]
+    return [*reports, f"--out={out}", "--repeats=500", *more]
+
+
+@pytest.fixture(scope="module")
+def done(folders: Path) -> tuple[dict[str, Any], str]:
+    out = folders / "out"
+    main(arguments(folders, out, "--translated=translated"))
+    return json.loads((out / "compare.json").read_text()), (out / "compare.md").read_text()
+
+
+def test_slices_are_the_runs_scores(
+    done: tuple[dict[str, Any], str], dev: Dataset, runs: dict[str, Run]
+) -> None:
+    rows = {(r["by"], r["part"], r["system"]): r for r in done[0]["slices"]}
+    for form, run in runs.items():
+        by_language = []
+        for lang in dev.languages:
+            claims = [c.id for c in dev.claims if c.lang == lang and c.golds]
+            mean = evaluate(run, dev.qrels, ["mrr@5"], claims).mean("mrr@5")
+            assert rows["language", lang, form]["value"] == pytest.approx(mean)
+            assert rows["language", lang, form]["claims"] == len(claims)
+            by_language.append(mean)
+        assert rows["all", "macro", form]["value"] == pytest.approx(np.mean(by_language))
+    train = load("demo", "train").golds
+    unseen = [c.id for c in dev.claims if c.golds and train.isdisjoint(c.golds)]
+    assert rows["gold in training", "unseen", "original"]["claims"] == len(unseen)
+    assert ("rank of original", "1", "bilingual") in rows
+    assert rows["rank of original", "1", "original"]["value"] == 1
+
+
+def test_all_others_are_tested_against_the_first(done: tuple[dict[str, Any], str]) -> None:
+    macro, micro = done[0]["tests"]
+    assert (macro["average"], micro["average"]) == ("macro", "micro")
+    assert [c["system"] for c in macro["comparisons"]] == ["translated", "bilingual"]
+    assert {c["baseline"] for c in macro["comparisons"]} == {"original"}
+    assert len(done[0]["anova"]["pairs"]) == 3
+    for name, ranks in done[0]["ranks"].items():
+        assert sum(ranks["buckets"].values()) == ranks["claims"]
+        if name != "original":
+            changes = done[0]["rank_changes"][name]
+            assert sum(n for row in changes.values() for n in row.values()) == ranks["claims"]
+
+
+def test_german_claims_are_explained(done: tuple[dict[str, Any], str], dev: Dataset) -> None:
+    lost = done[0]["lost"]
+    assert lost["language"] == "de" and lost["missed"] > 0
+    german = {c.id for c in dev.claims if c.lang == "de"}
+    assert lost["lost"] and {c["claim_id"] for c in lost["lost"]} <= german
+    assert {c["how"] for c in lost["lost"]} >= {"translation"}
+
+
+def test_the_text_has_every_part(done: tuple[dict[str, Any], str]) -> None:
+    for said in ("| original |", "items/s", "45.0", "Holm", "Tukey", "Rank of the gold: original",
+                 "claims miss their gold", "gold in training"):  # fmt: skip
+        assert said in done[1]
+
+
+def test_one_system_is_shown_without_tests(folders: Path, tmp_path: Path) -> None:
+    main([f"--reports={folders / 'original'}", f"--out={tmp_path}", "--repeats=50"])
+    report = json.loads((tmp_path / "compare.json").read_text())
+    assert (report["tests"], report["anova"], report["rank_changes"]) == ([], None, {})
+
+
+def test_another_baseline_metric_and_language(folders: Path, tmp_path: Path) -> None:
+    main(arguments(folders, tmp_path, "--baseline=bilingual", "--metric=recall@10",
+                   "--lost_language=it", "--posted=original"))  # fmt: skip
+    report = json.loads((tmp_path / "compare.json").read_text())
+    assert (report["baseline"], report["metric"], report["lost"]) == (
+        "bilingual",
+        "recall@10",
+        None,
+    )
+    assert {c["baseline"] for t in report["tests"] for c in t["comparisons"]} == {"bilingual"}
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--baseline=nobody"], "baseline"),
+        (["--translated=nobody"], "translated"),
+        (["--posted=nobody"], "posted"),
+        (["--metric=mrr"], "metrics"),
+        (["--alpha=1"], "alpha"),
+        (["--split=train"], "ids do not match"),
+    ],
+)
+def test_what_a_user_does_wrong_ends_with_2(
+    options: list[str], said: str, folders: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        run_program(main, arguments(folders, tmp_path / "o", *options))
+    assert ended.value.code == 2
+    assert said in capsys.readouterr().err
+    assert not (tmp_path / "o").exists()
+
+
+def test_a_missing_run_file_is_named(
+    folders: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "report.json").write_text((folders / "original" / "report.json").read_text())
+    with pytest.raises(SystemExit):
+        run_program(main, [f"--reports={tmp_path}", f"--out={tmp_path / 'o'}"])
+    assert "no runs/.../en.trec" in capsys.readouterr().err
+    assert read_run(folders / "original" / "runs" / "en.trec").run.claim_ids

@@ -1,0 +1,278 @@
+"""`eval/paper_tables.py`: ours beside the papers' numbers, from saved reports."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from claim2source.errors import run_program
+from claim2source.evaluation.metrics import evaluate, macro
+from claim2source.evaluation.significance import bootstrap_interval, gold_groups
+from claim2source.records import Qrels
+from claim2source.run import Run
+from claim2source.run_files import write_trec_qrels, write_trec_run
+from eval.paper_tables import main
+
+METRICS = ["mrr@5", "recall@1"]
+E5 = "intfloat/e5-large-v2"
+
+
+def save(
+    folder: Path,
+    counts: dict[str, int],
+    *,
+    checkpoint: str = E5,
+    share: float = 0.6,
+    dataset: str = "data",
+    split: str = "dev",
+    seed: int = 0,
+    **more: Any,
+) -> tuple[dict[str, Run], Qrels]:
+    """A report as eval/checkpoint.py writes it, its runs, and judgements of two claims a paper."""
+    rng = np.random.default_rng(seed)
+    runs, golds, table = {}, {}, {}
+    for lang, count in counts.items():
+        ids = [f"{lang}{i}" for i in range(count)]
+        golds |= {c: {f"p{lang}{i // 2}": 1} for i, c in enumerate(ids)}
+        runs[lang] = Run.from_lists(
+            {c: [(next(iter(golds[c])) if rng.random() < share else "x", 1.0)] for c in ids}
+        )
+        write_trec_run(runs[lang], folder / "runs" / f"{lang}.trec")
+        found = evaluate(runs[lang], Qrels(golds), METRICS, ids)
+        table[lang] = {**found.means(), "queries": count}
+    report = {"checkpoint": checkpoint, "dataset": dataset, "split": split,
+              "rendering": {"claims": "original", "sources": "metadata"},
+              "cost": {"seconds": 12.34}, "languages": table, "macro": macro(table), **more}  # fmt: skip
+    (folder / "report.json").write_text(json.dumps(report))
+    write_trec_qrels(Qrels(golds), folder / "qrels.txt")
+    return runs, Qrels(golds)
+
+
+def shown(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
+    main([str(a) for a in arguments])
+    return capsys.readouterr().out
+
+
+def cells(capsys: pytest.CaptureFixture[str], *arguments: object) -> dict[tuple[str, ...], dict]:
+    text = shown(capsys, "--format=csv", *arguments)
+    rows = csv.DictReader(io.StringIO(text))
+    return {(row["table"], row["row"], row["column"]): row for row in rows}
+
+
+def test_without_runs_every_table_is_shown_with_gaps(capsys: pytest.CaptureFixture[str]) -> None:
+    text = shown(capsys)
+    for said in ("0.5575", "+0.0225", "-0.3450", "63.5", "7829.0", "0.7628", "2e-4", "one H100"):
+        assert said in text
+    assert "GritLM-7B" in text and "unreliable: the same four numbers" in text
+    assert "  ours" in text and "  difference" not in text
+    assert max(map(len, text.splitlines())) < 190
+
+
+def test_only_the_tables_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    text = shown(capsys, "--tables", "2026-test", "2024")
+    assert "0.7628" in text and "KGAT" in text and "S0C1" not in text and "2026-stage1" not in text
+
+
+def test_ours_stand_beside_with_difference_and_interval(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runs, qrels = save(tmp_path, {"en": 1400})
+    values = evaluate(runs["en"], qrels, ["mrr@5"])
+    mean, groups = values.mean("mrr@5"), gold_groups(qrels, values.claim_ids)
+    low, high = bootstrap_interval(values["mrr@5"], groups)
+    found = cells(capsys, "--reports", tmp_path, "--qrels", tmp_path / "qrels.txt")
+    cell = found["2025-styles", "E5-Large", "S0C0"]
+    assert float(cell["ours"]) == pytest.approx(mean, abs=1e-6)
+    assert float(cell["difference"]) == pytest.approx(mean - 0.6568, abs=2e-6)
+    assert (float(cell["low"]), float(cell["high"])) == pytest.approx((low, high), abs=1e-6)
+    assert cell["inside"] == ("yes" if low <= 0.6568 <= high else "no") == "no"
+    assert cell["same_claims"] == "yes" and cell["report"] == str(tmp_path)
+    filled = {key for key, row in found.items() if row["ours"]}
+    assert filled == {("2025-styles", "E5-Large", "S0C0")}
+    text = shown(capsys, "--reports", tmp_path, "--tables", "2025-styles")
+    assert f"{mean:.4f}" in text and f"{mean - 0.6568:+.4f}" in text and "unknown" in text
+    near = tmp_path / "near"
+    save(near, {"en": 1400}, share=0.6568)
+    found = cells(capsys, "--reports", near, "--qrels", near / "qrels.txt")
+    assert found["2025-styles", "E5-Large", "S0C0"]["inside"] == "yes"
+
+
+def test_other_claims_are_shown_but_not_compared(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "part"
+    save(folder, {"en": 431}, dataset="/data/ct25")
+    arguments = ["--reports", folder, "--qrels", folder / "qrels.txt"]
+    cell = cells(capsys, *arguments)["2025-styles", "E5-Large", "S0C0"]
+    assert cell["ours"] and not cell["difference"]
+    assert (cell["inside"], cell["same_claims"]) == ("unknown", "no")
+    text = shown(capsys, *arguments)
+    assert f"{float(cell['ours']):.4f}*" in text and "over other claims" in text
+    # The same counts from a data set of another name belong nowhere.
+    save(folder, {"en": 431}, dataset="demo")
+    assert f"In no table: {Path(E5).name} of {folder}" in shown(capsys, *arguments)
+
+
+VAL = {"en": 3905, "de": 386, "fr": 702}
+
+
+def test_three_languages_their_average_and_the_representation(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    save(tmp_path, VAL, split="val", rendering={"claims": "translated", "sources": "metadata"})
+    found = cells(capsys, "--reports", tmp_path, "--qrels", tmp_path / "qrels.txt")
+    filled = {key[1:] for key, row in found.items() if row["ours"]}
+    # English is the same text in all three; the others are filled for translations alone.
+    assert filled == {("E5", f"{f} EN") for f in ("Orig", "Transl", "Biling")} | {
+        ("E5", f"Transl {x}") for x in ("DE", "FR", "AVG")
+    }
+    parts = [found["2026-stage1", "E5", f"Transl {x}"] for x in ("EN", "DE", "FR", "AVG")]
+    ours = [float(part["ours"]) for part in parts]
+    assert ours[3] == pytest.approx(np.mean(ours[:3]), abs=2e-6)
+    widths = [float(part["high"]) - float(part["low"]) for part in parts]
+    # The macro interval is by language: 386 German claims weigh a third.
+    expected = np.sqrt(sum((w / 3) ** 2 for w in widths[:3]))
+    assert widths[3] == pytest.approx(expected, rel=0.1)
+
+
+def test_a_row_that_names_do_not_tell(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "mine"
+    save(folder, VAL, split="val", checkpoint="runs/mine/epoch-2",
+         rendering={"claims": "bilingual", "sources": "metadata"})  # fmt: skip
+    arguments = ["--reports", folder, "--tables", "2026-stage1", "2026-chosen"]
+    assert not [r for r in cells(capsys, *arguments).values() if r["ours"]]
+    found = cells(capsys, *arguments, "--rows", "GritLM-F=epoch-2")
+    assert {(k[1], k[2]) for k, row in found.items() if row["ours"]} >= {("GritLM-F", "Biling DE")}
+    assert not found["2026-stage1", "GritLM", "Biling DE"]["ours"]
+
+
+def test_the_systems_of_a_hybrid_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    save(tmp_path / "a", {"en": 1400})
+    part = json.loads((tmp_path / "a" / "report.json").read_text())
+    systems = {
+        n: {k: part[k] for k in ("languages", "macro", "cost")} for n in ("bm25", "dense", "hybrid")
+    }
+    report = {k: part[k] for k in ("checkpoint", "dataset", "split", "rendering")}
+    report |= {"systems": systems, "chosen": {"bm25": {"claims": "original"}}}
+    (tmp_path / "report.json").write_text(json.dumps(report))
+    found = cells(capsys, "--reports", tmp_path)
+    filled = {k[1] for k, row in found.items() if row["ours"] and k[0] == "2025-styles"}
+    assert filled == {"BM25", "E5-Large", "H-E5-Large"}
+    assert found["2025-test", "BM25", "dev"]["ours"]
+    assert not found["2025-test", "BM25", "test"]["ours"]
+    assert {row["inside"] for row in found.values() if row["ours"]} == {"unknown"}
+
+
+def test_a_training_run_has_its_checkpoints(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    reports = {}
+    for i in range(2):
+        runs, qrels = save(tmp_path / f"epoch-{i}", {"en": 1446}, split="test", seed=i,
+                           checkpoint=f"run/checkpoints/epoch-{i}")  # fmt: skip
+        reports[f"epoch-{i}"] = json.loads((tmp_path / f"epoch-{i}" / "report.json").read_text())
+    (tmp_path / "report.json").write_text(json.dumps({"checkpoints": reports, "chosen": "epoch-1"}))
+    arguments = ["--reports", tmp_path, "--rows", "GritLM-7B=epoch-1", "--tables", "2025-test",
+                 "--qrels", tmp_path / "epoch-1" / "qrels.txt"]  # fmt: skip
+    cell = cells(capsys, *arguments)["2025-test", "GritLM-7B", "test"]
+    assert float(cell["ours"]) == pytest.approx(
+        reports["epoch-1"]["languages"]["en"]["mrr@5"], abs=1e-6
+    )
+    assert cell["low"]
+    assert "In no table: epoch-0" in shown(capsys, *arguments)
+
+
+def test_percent_and_deltas_of_ours(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    news = tmp_path / "news"
+    save(news, {"en": 3000}, checkpoint="bm25", dataset="adma2023", split="test",
+         rendering={"claims": "original", "sources": "title_abstract"})  # fmt: skip
+    report = json.loads((news / "report.json").read_text())
+    found = cells(capsys, "--reports", news)["2023-candidates", "BM25", "TB@1"]
+    assert float(found["ours"]) == pytest.approx(100 * report["macro"]["recall@1"], abs=1e-4)
+    assert found["unit"] == "%"
+    assert f"{100 * report['macro']['recall@1']:.1f}" in shown(capsys, "--reports", news)
+    # A rewritten style is shown as the paper does: as the difference to the plain one.
+    for i, style in enumerate(["S0C0", "S0C1"]):
+        save(tmp_path / style, {"en": 1400}, share=0.5 + i / 10, style=style)
+    both = ["--reports", tmp_path / "S0C0", tmp_path / "S0C1", "--tables", "2025-styles"]
+    plain, formal = (
+        float(cells(capsys, *both)["2025-styles", "E5-Large", s]["ours"]) for s in ("S0C0", "S0C1")
+    )
+    assert plain < formal
+    assert f"{formal - plain:+.4f}" in shown(capsys, *both)
+    gap = float(cells(capsys, *both)["2025-styles", "E5-Large", "S0C1"]["difference"])
+    assert gap == pytest.approx(formal - 0.6578, abs=2e-6)
+
+
+def test_claims_for_which_nothing_was_found_count_as_zero(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runs, _ = save(tmp_path, {"en": 1400})
+    kept = [c for c in runs["en"].claim_ids if "x" not in runs["en"].sources(c)]
+    write_trec_run(runs["en"].restricted(kept), tmp_path / "runs" / "en.trec")
+    cell = cells(capsys, "--reports", tmp_path, "--qrels", tmp_path / "qrels.txt")[
+        "2025-styles", "E5-Large", "S0C0"
+    ]
+    assert float(cell["low"]) < float(cell["ours"]) < float(cell["high"])
+
+
+def test_judgements_of_other_claims_give_no_interval(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    save(tmp_path / "a", {"en": 1400})
+    write_trec_qrels(Qrels({"other": {"p": 1}}), tmp_path / "q.txt")
+    text = shown(capsys, "--reports", tmp_path / "a", "--qrels", tmp_path / "q.txt")
+    assert "No interval: e5-large-v2: the judgements are not those of its en run" in text
+    # Judgements that do not give the report's score are another split's.
+    write_trec_qrels(Qrels({f"en{i}": {"x": 1} for i in range(1400)}), tmp_path / "q.txt")
+    text = shown(capsys, "--reports", tmp_path / "a", "--qrels", tmp_path / "q.txt")
+    assert "its runs do not give its report's mrr@5" in text
+
+
+def test_markdown_and_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "tables.md"
+    said = shown(capsys, "--format", "markdown", "--out", out)
+    assert str(out) in said and "|" not in said
+    text = out.read_text()
+    assert "| BM25 | 0.5575[d] | +0.0225" in text.replace("   |", " |")
+    assert "## 2026: Official test, MRR@5 [2026-test]" in text
+    header = next(line for line in text.splitlines() if "S0C0" in line)
+    assert header.count("|") == 22  # not broken into blocks
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--tables", "2027"], "2025-styles"),
+        (["--rows", "GritLM-F"], "ROW=SYSTEM"),
+        (["--rows", "Nobody=x"], "a row of the tables"),
+        (["--rows", "GritLM-F=nobody"], "a system of --reports"),
+        (["--reports", "nowhere"], "nowhere/report.json"),
+        (["--format", "html"], "markdown"),
+        (["--repeats", "0"], "repeats"),
+    ],
+)
+def test_what_a_user_does_wrong_ends_with_2(
+    arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        run_program(main, arguments)
+    assert ended.value.code == 2
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"a": 1}', '{"systems": {"x": {"macro": {}}}}'])
+def test_what_is_no_report_is_refused(
+    text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "report.json").write_text(text)
+    with pytest.raises(SystemExit) as ended:
+        run_program(main, ["--reports", str(tmp_path)])
+    assert ended.value.code == 2
+    assert "report.json" in capsys.readouterr().err

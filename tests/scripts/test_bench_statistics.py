@@ -1,0 +1,44 @@
+"""The benchmark runs every part and ends with its line of JSON; full size in a slow test."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from claim2source.errors import ConfigError
+from scripts.bench_statistics import BenchConfig, made_up, main
+
+
+def report(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict:
+    main(list(arguments))
+    return json.loads(capsys.readouterr().out.strip().splitlines()[-1])
+
+
+def test_every_part_is_timed(capsys: pytest.CaptureFixture[str]) -> None:
+    found = report(capsys, "--systems=4", "--claims=60", "--repeats=200")
+    parts = ["intervals", "family, micro", "family, macro", "ANOVA and Tukey"]
+    assert list(found["parts"]) == parts
+    assert found["seconds"] == pytest.approx(sum(found["parts"].values()))
+    assert found["permutations"] == 599
+
+
+def test_the_scores_are_those_of_the_seed() -> None:
+    scores, papers, languages = made_up(BenchConfig(5, 400))
+    again = made_up(BenchConfig(5, 400))[0]
+    assert all((scores[name] == again[name]).all() for name in scores)
+    assert len({tuple(values) for values in scores.values()}) == 5
+    assert set(np.concatenate(list(scores.values()))) <= {0, 0.2, 0.25, 1 / 3, 0.5, 1}
+    assert 100 < len(np.unique(papers)) < 200 and set(languages) == {0, 1, 2}
+
+
+@pytest.mark.parametrize("key", ["systems", "claims", "repeats"])
+def test_nothing_to_time_is_refused(key: str) -> None:
+    with pytest.raises(ConfigError, match=key):
+        BenchConfig(**{key: 0})
+
+
+@pytest.mark.slow
+def test_three_hundred_systems_take_less_than_a_minute(capsys: pytest.CaptureFixture[str]) -> None:
+    assert report(capsys)["seconds"] < 60
