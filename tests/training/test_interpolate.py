@@ -25,6 +25,7 @@ from claim2source.store import Store
 from claim2source.training import interpolate as program
 from claim2source.training.finetune import finetune
 from claim2source.training.interpolate import InterpolateConfig, Picked, draw, interpolate, pick
+from claim2source.training.merge import MergeConfig, merge
 from claim2source.training.scaled import Scaled
 from tests.training.small import small_config, small_setup
 
@@ -343,6 +344,20 @@ def test_a_run_is_never_written_into(runs: Runs, tmp_path: Path) -> None:
         interpolate(asked(runs, "lora", out, "--scales", "0"))
     interpolate(asked(runs, "lora", out, "--scales", "0", "--overwrite"))
     assert [path.name for path in out.iterdir() if path.is_dir()] == ["scale-0"]
+
+
+def test_an_export_scores_what_its_checkpoint_scores(kind: str, runs: Runs, tmp_path: Path) -> None:
+    """By its folder alone: the rendering, which is no default, is beside the weights."""
+    merge(MergeConfig(str(point(runs, kind)), tmp_path / "model", 0.5))
+    arguments = [f"--checkpoint={tmp_path / 'model'}", f"--dataset={runs['data']}",
+                 f"--out={tmp_path / 'out'}"]  # fmt: skip
+    evaluate_checkpoints(read_config(CheckpointConfig, arguments, program="t", description="t"))
+    encoder = alone(runs, kind, 0.5, tmp_path / "alone")
+    rendering = Manifest.read(point(runs, kind)).rendering
+    expected = evaluate_dense(encoder, load(runs["data"], "dev"), rendering)
+    found = report_of(tmp_path / "out")
+    assert found["rendering"]["claims"] == rendering.claims == "bilingual"
+    assert found["languages"] == near(expected.languages)
 
 
 def test_a_runs_folder_stands_for_its_chosen_epoch(

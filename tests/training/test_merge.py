@@ -16,7 +16,9 @@ from safetensors.torch import load_file
 
 from claim2source.encode import Encoder, Manifest, ModelConfig, Template, resolve
 from claim2source.errors import InputError, UserError
+from claim2source.evaluation.retrieval import rendering_of
 from claim2source.files import file_hash
+from claim2source.text import Rendering
 from claim2source.training import merge as program
 from claim2source.training.merge import MergeConfig, merge
 from claim2source.training.scaled import Scaled
@@ -212,6 +214,21 @@ def test_where_it_comes_from_is_written_beside_it(base: Path, tmp_path: Path) ->
     assert said["encoder"]["max_length"] == 12 and said["epoch"] == 1
     assert "scale 0.5" in lines[0] and said["base"]["sha256"] in lines[1]
     assert not (tmp_path / "out" / "manifest.json").exists()
+
+
+def test_what_is_asked_for_goes_before_what_an_export_says(base: Path, tmp_path: Path) -> None:
+    write_point(config(base), tmp_path / "point", "lora")
+    out = exported(tmp_path / "point", tmp_path / "out")
+    other = Template("claim : ", "", True)
+    found = resolve(ModelConfig(str(out), template=other), "cpu")
+    assert found.encoder.settings.template == other
+    assert rendering_of(found, None) == RENDERING
+    assert rendering_of(found, Rendering("translated")) == Rendering("translated")
+    said = json.loads((out / "claim2source.json").read_text())
+    for harm in ({"rendering": {"claims": "sung", "sources": "metadata"}}, {"encoder": {}}):
+        (out / "claim2source.json").write_text(json.dumps(said | harm))
+        with pytest.raises(InputError, match=r"claim2source\.json: a field is missing"):
+            resolve(out, "cpu")
 
 
 def test_a_runs_folder_stands_for_what_it_chose(base: Path, tmp_path: Path) -> None:
