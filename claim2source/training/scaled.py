@@ -165,7 +165,8 @@ class Scaled:
     @cached_property
     def _tuned(self) -> dict[str, Tensor]:
         """A copy of what training left, taken before the encoder is scaled."""
-        return {n: v.detach().clone().cpu() for n, v in self.encoder.model.state_dict().items()}
+        state = self.encoder.model.state_dict()
+        return {name: value.detach().to("cpu", copy=True) for name, value in state.items()}
 
     def _mixed(self, scale: float) -> Iterator[tuple[str, Tensor]]:
         tuned = self._tuned
