@@ -23,7 +23,8 @@ FLOOR = {name: number for number, floor in enumerate(FLOORS) for name in floor}
 FILES = sorted(
     path for folder in ("claim2source", *TOP) for path in (REPOSITORY / folder).rglob("*.py")
 )
-HEAVY = ("faiss", "wandb", "datasets", "sentence_transformers", "pandas", "bitsandbytes", "vllm")
+HEAVY = ("faiss", "wandb", "datasets", "sentence_transformers", "pandas", "bitsandbytes", "vllm",
+         "matplotlib")  # fmt: skip
 
 
 def module_of(path: Path) -> str:

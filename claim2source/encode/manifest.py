@@ -38,7 +38,8 @@ class Weights:
     """What a checkpoint adds to its base.
 
     `base`: nothing (step 0). `lora`: an adapter in this folder, added at `scale`.
-    `full`: a whole model in this folder. `sha256` is that of the safetensors file,
+    `full`: a whole model in this folder, `scale` of the way from the base to what was trained
+    (it is in the weights already). `sha256` is that of the safetensors file,
     `config_sha256` that of the JSON beside it that says how its weights are used. With
     `trained: query_only` they serve claims; sources are encoded by the base.
     """

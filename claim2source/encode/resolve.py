@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any, get_args
@@ -14,6 +14,7 @@ from transformers import AutoModel, AutoTokenizer
 
 from claim2source.config import require, require_one_of
 from claim2source.encode.encoder import Encoder
+from claim2source.encode.exported import exported
 from claim2source.encode.manifest import FILE, Base, Manifest, Weights
 from claim2source.encode.sides import base_side
 from claim2source.encode.templates import Dtype, EncoderSettings, Pooling, Template
@@ -67,24 +68,30 @@ class ModelConfig:
 
 @dataclass(frozen=True)
 class Resolved:
-    """An encoder with what is known of its origin; `manifest` only for checkpoints of ours."""
+    """An encoder with what is known of its origin; `manifest` only for checkpoints of ours.
+
+    `exported` is the rendering of a model that `train/merge.py` exported.
+    """
 
     encoder: Encoder
     base: Base
     folder: Path
     manifest: Manifest | None = None
+    exported: Rendering | None = None
 
     @property
     def rendering(self) -> Rendering | None:
         """How its training rendered records, where known."""
-        return self.manifest.rendering if self.manifest else None
+        return self.manifest.rendering if self.manifest else self.exported
 
 
-def resolve(model: ModelConfig | str | Path, device: str | None = None) -> Resolved:
+def resolve(
+    model: ModelConfig | str | Path, device: str | None = None, dtype: Dtype | None = None
+) -> Resolved:
     """Load a model by name. Raises `UserError` when it is not to be had.
 
     A checkpoint of ours takes every setting from its manifest; `ModelConfig` settings that
-    would contradict it are refused.
+    would contradict it are refused. `dtype` loads its weights in another type, as merging does.
     """
     config = model if isinstance(model, ModelConfig) else ModelConfig(name=str(model))
     folder = Path(config.name)
@@ -93,12 +100,15 @@ def resolve(model: ModelConfig | str | Path, device: str | None = None) -> Resol
         folder = chosen_checkpoint(folder)
     if is_run or (folder / FILE).is_file():
         _refuse_overrides(config)
-        return _checkpoint(folder, device)
+        return _checkpoint(folder, device, dtype)
     files, base = _base_files(config)
-    settings = _settings(config, files)
+    template, rendering = exported(files)
+    if template is not None and config.template == Template():
+        config = replace(config, template=template)
+    settings = _settings(replace(config, dtype=dtype or config.dtype), files)
     encoder = _load(files, settings, device)
     encoder.weights = {"base": base.sha256, "tokenizer": tokenizer_hash(files)}
-    return Resolved(encoder, base, files)
+    return Resolved(encoder, base, files, exported=rendering)
 
 
 def chosen_checkpoint(run_folder: Path) -> Path:
@@ -124,9 +134,10 @@ def _refuse_overrides(config: ModelConfig) -> None:
             )
 
 
-def _checkpoint(folder: Path, device: str | None) -> Resolved:
+def _checkpoint(folder: Path, device: str | None, dtype: Dtype | None) -> Resolved:
     manifest = Manifest.read(folder)
     settings, weights = manifest.encoder, manifest.weights
+    settings = replace(settings, dtype=dtype or settings.dtype)
     if weights.kind == "full":
         _check_hash(folder / "model.safetensors", weights.sha256)
         _check_hash(folder / "config.json", weights.config_sha256)

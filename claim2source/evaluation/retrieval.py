@@ -52,12 +52,12 @@ def evaluate_dense(
 
 
 def rendering_of(resolved: Resolved, asked: Rendering | None) -> Rendering:
-    """A checkpoint's own rendering; for any other model the one asked for, or the default.
+    """A checkpoint's own rendering; for any other model the one asked for, its own, or the default.
 
     Raises `UserError` when another is asked for than the checkpoint was trained with.
     """
     if resolved.manifest is None:
-        return asked or Rendering()
+        return asked or resolved.rendering or Rendering()
     own = resolved.manifest.rendering
     if asked is not None and asked != own:
         raise UserError(
