@@ -161,7 +161,9 @@ def _own_classes(path: Path, kinds: tuple[str, ...]) -> list[str]:
 
 def _is_native(folder: Path) -> bool:
     kind = read_object(folder / "config.json").get("model_type")
-    return kind in CONFIG_MAPPING and CONFIG_MAPPING[kind] in MODEL_MAPPING
+    return (
+        isinstance(kind, str) and kind in CONFIG_MAPPING and CONFIG_MAPPING[kind] in MODEL_MAPPING
+    )
 
 
 def weight_files(folder: Path) -> list[Path]:

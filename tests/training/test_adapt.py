@@ -189,6 +189,20 @@ class TestQlora:
         with pytest.raises(ConfigError, match=r"model\.quantization: 'nf4' .*need a GPU"):
             resolve(config_of(folder, "--tuning=qlora").model, "cpu")
 
+    def test_gradients_pass_through_4_bit_layers(self, folder, monkeypatch):
+        modules = pytest.importorskip("bitsandbytes.nn.modules", reason="needs bitsandbytes")
+        # On some CPUs it packs weights in a way that has no gradient; a GPU has none of this.
+        monkeypatch.setattr(modules, "has_avx512bf16", lambda: False)
+        place = "claim2source.encode.loading._check_machine"
+        monkeypatch.setattr(place, lambda *_: None)
+        said = ["--tuning=qlora", "--model.dtype=bfloat16", "--lora.targets", *SEVEN]
+        encoder = adapted(folder, *said).encoder
+        kinds = {n.rsplit(".", 1)[-1]: type(m).__name__ for n, m in encoder.model.named_modules()}
+        assert kinds["q_proj"] == kinds["down_proj"] == "Linear4bit"
+        moved = trainable(encoder.model)
+        assert all("lora_" in n and p.dtype == torch.float32 for n, p in moved.items())
+        assert all(gradient.abs().max() > 0 for gradient in gradients(encoder).values())
+
     def test_its_checkpoint_is_an_adapter_that_asks_for_the_4_bit_base(
         self, folder, tmp_path, monkeypatch
     ):
