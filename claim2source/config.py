@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import re
 import sys
 import types
@@ -74,6 +75,7 @@ def read_config(
     given = _check_files(kind, list(sys.argv[1:] if argv is None else argv), places)
     # Where --print_config stands, jsonargparse prints what it has read so far: it comes last.
     given.sort(key=lambda word: word.startswith("--print_config"))
+    given = _join_lists(given, _list_options(kind))
     parser = parser_for(kind, program, description)
     try:
         return build(kind, parser, parser.parse_args(given))
@@ -87,6 +89,36 @@ def build(kind: type[Config], parser: ArgumentParser, parsed: Namespace) -> Conf
     values = parser.instantiate(parsed)
     fields = {f.name: values[f.name] for f in dataclasses.fields(kind)}  # type: ignore[arg-type]
     return kind(**fields)
+
+
+def _list_options(kind: type, prefix: str = "") -> dict[str, type]:
+    """Options of nested dataclasses that hold a list, with the type of its items."""
+    found: dict[str, type] = {}
+    for name, group in _groups(kind).items():
+        for key, hint in get_type_hints(group).items():
+            if get_origin(hint) in (list, tuple):
+                found[f"--{prefix}{name}.{key}"] = get_args(hint)[0]
+        found |= _list_options(group, f"{prefix}{name}.")
+    return found
+
+
+def _join_lists(words: Sequence[str], options: Mapping[str, type]) -> list[str]:
+    """`--lora.targets a b` as the one value that jsonargparse takes for a nested list."""
+    joined: list[str] = []
+    rest = list(words)
+    while rest:
+        joined.append(rest.pop(0))
+        if joined[-1] not in options:
+            continue
+        values = []
+        while rest and not rest[0].startswith("--"):
+            values.append(rest.pop(0))
+        if values and not values[0].startswith("["):
+            quoted = options[joined[-1]] is str
+            shown = [json.dumps(value) if quoted else value for value in values]
+            values = [f"[{', '.join(shown)}]"]
+        joined += values
+    return joined
 
 
 def _check_files(kind: type, words: list[str], places: dict[str, str]) -> list[str]:

@@ -50,3 +50,22 @@ def test_a_misspelt_key_is_refused(path: Path, tmp_path: Path) -> None:
     wrong.write_text(yaml.safe_dump(said), encoding="utf-8")
     with pytest.raises(Exception, match="learning_rat"):
         read_config(KINDS[path.parent.name], ["--config", str(wrong)], program="t", description="t")
+
+
+def test_gritlm_f_is_what_the_paper_prints() -> None:
+    path = REPOSITORY / "configs" / "finetune" / "gritlm_f_paper.yaml"
+    said = yaml.safe_load(path.read_text(encoding="utf-8"))
+    optimisation, lora, mining = said["optimisation"], said["lora"], said["mining"]
+    assert (lora["r"], lora["alpha"], lora["dropout"]) == (16, 64, 0.1)
+    printed = {
+        "epochs": 3, "learning_rate": 2e-4, "batch_size": 8, "accumulation": 4,
+        "warmup_ratio": 0.05, "weight_decay": 0.01, "negatives": 8,
+    }  # fmt: skip
+    assert printed.items() <= optimisation.items()
+    assert (mining["hard"], mining["random"]) == (6, 2)
+    assert (said["tuning"], said["model"]["max_length"]) == ("lora", 256)
+    # Every other value is marked as not the paper's.
+    lines = path.read_text(encoding="utf-8").splitlines()
+    for key in ("temperature", "targets", "seed", "dtype", "claims", "max_share", "last_rank"):
+        (line, *_) = [line for line in lines if line.strip().startswith(f"{key}:")]
+        assert "[code]" in line or "[ours]" in line, line

@@ -2,7 +2,8 @@
 
 from claim2source.encode.encoder import Encoder, TokenBatch, Tokens
 from claim2source.encode.manifest import Base, Manifest, Weights
-from claim2source.encode.resolve import ModelConfig, Resolved, resolve
+from claim2source.encode.model_config import ModelConfig
+from claim2source.encode.resolve import Resolved, resolve
 from claim2source.encode.templates import EncoderSettings, Pooling, Side, Template
 
 __all__ = [

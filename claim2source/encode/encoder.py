@@ -21,8 +21,9 @@ from claim2source.files import content_hash
 from claim2source.run import Cost
 from claim2source.store import Store, text_key
 
-# Parts of a model's config that say where it came from, not what it computes.
-_ORIGIN = ("_name_or_path", "architectures", "dtype", "torch_dtype", "transformers_version")
+# Parts of a model's config that do not say what it computes.
+_ORIGIN = ("_name_or_path", "architectures", "dtype", "torch_dtype", "transformers_version",
+           "use_cache")  # fmt: skip
 # Rows of the store are written in shards of this many texts, so that a stopped run resumes.
 SHARD_TEXTS = 2048
 
@@ -37,7 +38,7 @@ class Tokens:
 
 @dataclass(frozen=True, slots=True)
 class TokenBatch:
-    """Right-padded tensors [n, longest]: ids, attention mask, and which tokens are pooled."""
+    """Padded tensors [n, longest]: ids, attention mask, and which tokens are pooled."""
 
     input_ids: Tensor
     attention_mask: Tensor
@@ -98,7 +99,11 @@ class Encoder:
         return sum(p.numel() for p in self.model.parameters())
 
     def tokenize(self, texts: Sequence[str], side: Side) -> list[Tokens]:
-        """Token ids of texts, template included, cut at `max_length`."""
+        """Token ids of texts, template included, cut at `max_length`.
+
+        A special token's name in a text is plain text. Raises `ConfigError` where the
+        tokenizer cannot do what the template asks.
+        """
         if not texts:
             return []
         prefix = self.settings.template.prefix(side)
@@ -106,22 +111,39 @@ class Encoder:
         if masked and not self.tokenizer.is_fast:
             allowed = "true: this model's tokenizer does not say where its tokens lie"
             raise ConfigError("model.template.pool_prefix", False, allowed)
+        end = self._end()
+        # Only a prefix may hold special tokens: a post could end itself with "</s>".
+        plain = not any(token in prefix for token in self.tokenizer.all_special_tokens)
         encoded = self.tokenizer(
             [prefix + text for text in texts],
             truncation=True,
-            max_length=self.settings.max_length,
+            max_length=self.settings.max_length - len(end),
             padding=False,
+            split_special_tokens=plain,
             return_attention_mask=False,
             return_token_type_ids=False,
             return_offsets_mapping=masked,
         )
         # A tokenizer without special tokens has no token for an empty text.
         empty = self.tokenizer.eos_token_id or self.tokenizer.pad_token_id or 0
-        ids = [tuple(row) or (empty,) for row in encoded["input_ids"]]
+        ids = [(*row, *end) or (empty,) for row in encoded["input_ids"]]
         if not masked:
             return [Tokens(row) for row in ids]
         skips = [_covered(ends, len(prefix)) for ends in encoded["offset_mapping"]]
         return [Tokens(row, min(skip, len(row) - 1)) for row, skip in zip(ids, skips, strict=True)]
+
+    def _end(self) -> tuple[int, ...]:
+        """The token to append; none where the template has none or the tokenizer appends it."""
+        name = self.settings.template.append_token
+        if not name:
+            return ()
+        found = self.tokenizer.get_vocab().get(name)
+        if found is None:
+            raise ConfigError(
+                "model.template.append_token", name,
+                f"a token of this tokenizer, such as {self.tokenizer.eos_token!r}",
+            )  # fmt: skip
+        return () if self.tokenizer("")["input_ids"][-1:] == [found] else (found,)
 
     def collate(self, tokens: Sequence[Tokens]) -> TokenBatch:
         """Pad to the longest of these texts."""
@@ -146,11 +168,12 @@ class Encoder:
         return torch.nn.functional.normalize(pooled, dim=-1) if self.settings.normalize else pooled
 
     def _pool(self, hidden: Tensor, batch: TokenBatch) -> Tensor:
+        rows = torch.arange(len(hidden), device=hidden.device)
+        # By the mask, not by position: a batch may be padded on either side.
         if self.settings.pooling == "cls":
-            return hidden[:, 0].float()
+            return hidden[rows, batch.attention_mask.argmax(dim=1)].float()
         if self.settings.pooling == "last":
-            last = batch.attention_mask.sum(dim=1) - 1
-            return hidden[torch.arange(len(hidden), device=hidden.device), last].float()
+            return hidden[rows, batch.attention_mask.cumsum(dim=1).argmax(dim=1)].float()
         # Sum in float32: a bf16 sum over hundreds of tokens loses digits.
         mask = batch.pool_mask.unsqueeze(-1)
         return (hidden.float() * mask).sum(dim=1) / mask.sum(dim=1)
@@ -161,13 +184,13 @@ class Encoder:
             return None
         settings = asdict(self.settings)
         # The prefix is hashed with the text: two sides with one prefix share their vectors.
-        pool_prefix = settings.pop("template")["pool_prefix"]
+        template = settings.pop("template")
+        ends = {key: template[key] for key in ("pool_prefix", "append_token")}
         # The same weights under another config (activation, rotary base) are another model.
         model = json.loads(self.model.config.to_json_string())
         config = content_hash({k: v for k, v in model.items() if k not in _ORIGIN})
-        return {
-            "weights": self.weights, "config": config, **settings, "pool_prefix": pool_prefix
-        }  # fmt: skip
+        # Not the attention kernel: kernels differ by rounding, as batches and devices do.
+        return {"weights": self.weights, "config": config, **settings, **ends}
 
     def encode(
         self,

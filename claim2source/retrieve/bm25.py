@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import copy
-import re
 import time
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+import bm25s
 import numpy as np
 import Stemmer
 from bm25s import stopwords

@@ -18,19 +18,22 @@ if TYPE_CHECKING:
 def adapt(encoder: Encoder, config: FinetuneConfig) -> None:
     """Prepare `encoder.model` for training as the config says; the base stays pristine.
 
-    Raises `ConfigError` when a LoRA target names no layer of the model.
+    Adapters are float32 whatever the base's type (`model.dtype`, or 4 bits with qlora). Raises
+    `ConfigError` when a LoRA target names no layer of the model, or the model cannot be
+    trained so.
     """
+    if config.tuning == "full" and encoder.settings.own_code:
+        allowed = "lora: a full checkpoint does not carry the code that this model ships"
+        raise ConfigError("tuning", config.tuning, allowed)
     if config.optimisation.dropout is not None:
         set_dropout(encoder.model, config.optimisation.dropout)
-    if config.tuning == "lora":
-        encoder.model = _with_adapter(encoder, config)  # type: ignore[assignment]
-    else:
+    if config.tuning == "full":
         encoder.model.requires_grad_(True)
+    else:
+        encoder.model = _with_adapter(encoder, config)  # type: ignore[assignment]
     if config.optimisation.gradient_checkpointing:
+        # Not reentrant: a frozen first block would pass no gradient on.
         encoder.model.gradient_checkpointing_enable({"use_reentrant": False})
-        if config.tuning == "lora":
-            # Without a gradient at the input a checkpointed frozen block would get none at all.
-            encoder.model.enable_input_require_grads()
 
 
 def frozen_copy(encoder: Encoder) -> Encoder:
@@ -73,4 +76,6 @@ def _with_adapter(encoder: Encoder, config: FinetuneConfig) -> PeftModel:
             lora_dropout=config.lora.dropout,
             target_modules=targets or "all-linear",
         ),
+        # 16-bit adapters would lose steps smaller than their last digit.
+        autocast_adapter_dtype=True,
     )

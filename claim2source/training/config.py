@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
@@ -43,7 +43,8 @@ class LoraConfig:
         r: rank.
         alpha: the update is scaled by alpha / r.
         dropout: on the adapter's input.
-        targets: names of the layers that get one; empty takes every linear layer.
+        targets: names of the layers that get one, such as q_proj; empty takes every linear
+            layer.
     """
 
     r: int = 16
@@ -53,6 +54,7 @@ class LoraConfig:
 
     def __post_init__(self) -> None:
         require(self.r >= 1, "lora.r", self.r, "1 or more")
+        require(self.alpha > 0, "lora.alpha", self.alpha, "above 0")
         require(0 <= self.dropout < 1, "lora.dropout", self.dropout, "0 or more, below 1")
 
 
@@ -171,7 +173,8 @@ class FinetuneConfig:
         data: what is trained, selected and reported on.
         rendering: representation of claims and sources.
         model: the base model.
-        tuning: `lora` adds adapters, `full` moves every weight.
+        tuning: `lora` adds adapters, `qlora` adds them to a base in 4 bits (GPU only), `full`
+            moves every weight.
         lora: the adapters.
         mining: hard negatives, when they are mined here.
         mined: a file of `train/mine.py`, used instead of mining.
@@ -188,7 +191,7 @@ class FinetuneConfig:
     data: DataConfig = field(default_factory=DataConfig)
     rendering: Rendering = field(default_factory=Rendering)
     model: ModelConfig = field(default_factory=ModelConfig)
-    tuning: Literal["lora", "full"] = "lora"
+    tuning: Literal["lora", "qlora", "full"] = "lora"
     lora: LoraConfig = field(default_factory=LoraConfig)
     mining: MiningConfig = field(default_factory=MiningConfig)
     mined: Path | None = None
@@ -205,6 +208,17 @@ class FinetuneConfig:
     overwrite: bool = flag("replace a run that is in the output folder")
 
     def __post_init__(self) -> None:
+        if self.tuning == "qlora":
+            # The manifest takes it from here: a checkpoint is used over the base it was made on.
+            object.__setattr__(self, "model", replace(self.model, quantization="nf4"))
+        require(
+            self.tuning == "qlora" or self.model.quantization is None, "model.quantization",
+            self.model.quantization, f"none with tuning: {self.tuning}; write tuning: qlora",
+        )  # fmt: skip
+        require(
+            self.tuning != "full" or self.model.dtype == "float32", "model.dtype",
+            self.model.dtype, "float32 with tuning: full; 16 bits lose small steps",
+        )  # fmt: skip
         wanted, mined = self.optimisation.negatives, self.mining.hard + self.mining.random
         require(
             self.mined is not None or wanted <= mined, "optimisation.negatives", wanted,

@@ -256,7 +256,7 @@ class Finetuning:
     def _epoch_done(self, epoch: int) -> None:
         """Keep the epoch's weights, score them on val, then save the state."""
         if self.world.is_first:
-            kind = self.config.tuning
+            kind = "full" if self.config.tuning == "full" else "lora"
             steps_an_epoch = self.module.optimizer_steps // self.config.optimisation.epochs
             losses = self.module.losses[(epoch - 1) * steps_an_epoch :]
             folder = self.run.checkpoint(epoch)

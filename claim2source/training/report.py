@@ -48,7 +48,7 @@ def _evaluated(
     run: RunFolder, epoch: int, data: TrainingData, config: FinetuneConfig, store: Store
 ) -> Evaluation:
     folder = run.checkpoint(epoch)
-    resolved = resolve(folder, config.device)
+    resolved = resolve(config.model.for_checkpoint(folder), config.device)
     if resolved.rendering is None:
         raise UserError(f"{folder}: its manifest has no rendering")
     return evaluate_dense(

@@ -1,0 +1,237 @@
+"""Adapters, checkpointing and types of weights, on a tiny bidirectional Mistral."""
+
+import json
+import sys
+
+import numpy as np
+import pytest
+import torch
+from peft.tuners.lora import LoraLayer
+
+from claim2source.config import read_config
+from claim2source.encode import Manifest, ModelConfig, Weights, resolve
+from claim2source.encode.resolve import ADAPTER_FILE
+from claim2source.errors import ConfigError, UserError
+from claim2source.text import Rendering
+from claim2source.training.adapt import adapt
+from claim2source.training.checkpoint import save_checkpoint
+from claim2source.training.config import FinetuneConfig
+from tests.encode.mistral import save_mistral
+
+SEVEN = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
+TEXTS = ["the study", "vaccines work, they say", "x"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return save_mistral(tmp_path_factory.mktemp("adapt") / "model")
+
+
+def config_of(folder, *more):
+    return read_config(
+        FinetuneConfig,
+        [f"--model.name={folder}", "--model.pooling=mean", "--model.max_length=64",
+         "--model.bidirectional=true", "--optimisation.dropout=0", "--lora.dropout=0", *more],
+        program="t", description="t",
+    )  # fmt: skip
+
+
+def adapted(folder, *more):
+    config = config_of(folder, *more)
+    torch.manual_seed(0)
+    found = resolve(config.model, "cpu")
+    adapt(found.encoder, config)
+    return found
+
+
+def trainable(model):
+    return {name: p for name, p in model.named_parameters() if p.requires_grad}
+
+
+def gradients(encoder):
+    """Gradients of a sum of cosines; adapters are moved off zero first, so that all get one."""
+    with torch.no_grad():
+        for name, parameter in sorted(trainable(encoder.model).items()):
+            if "lora_B" in name:
+                generator = torch.Generator().manual_seed(len(name))
+                parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.1)
+    encoder.model.train()
+    vectors = encoder.vectors(encoder.collate(encoder.tokenize(TEXTS, "claim")))
+    (vectors @ vectors.T)[0].sum().backward()
+    return {name: p.grad.clone() for name, p in trainable(encoder.model).items()}
+
+
+@pytest.mark.parametrize("written", [["[q_proj,v_proj]"], ["q_proj", "v_proj"]])
+def test_targets_on_the_command_line(folder, written):
+    config = config_of(folder, "--lora.targets", *written)
+    assert config.lora.targets == ("q_proj", "v_proj")
+
+
+def test_targets_in_a_file_and_the_option_that_follows_them(folder, tmp_path):
+    (tmp_path / "c.yaml").write_text("lora:\n  targets:\n    - q_proj\n    - o_proj\n")
+    assert config_of(folder, "--config", str(tmp_path / "c.yaml")).lora.targets == ("q_proj", "o_proj")  # fmt: skip
+    config = config_of(folder, "--lora.targets", "up_proj", "--lora.r", "3", "--resume")
+    assert (config.lora.targets, config.lora.r, config.resume) == (("up_proj",), 3, True)
+
+
+def test_all_seven_projections_of_every_layer_get_an_adapter(folder):
+    model = adapted(folder, "--lora.targets", *SEVEN, "--lora.r=2", "--lora.alpha=8").encoder.model
+    layers = {n.rsplit(".", 1)[-1]: m for n, m in model.named_modules() if isinstance(m, LoraLayer)}
+    assert set(layers) == set(SEVEN)
+    names = [n for n, m in model.named_modules() if isinstance(m, LoraLayer)]
+    assert len(names) == 2 * 7
+    assert {layer.scaling["default"] for layer in layers.values()} == {4.0}
+    assert all("lora_" in name for name in trainable(model))
+
+
+def test_a_target_that_is_no_layer_names_those_there_are(folder):
+    with pytest.raises(ConfigError, match=r"lora\.targets: 'query' .*gate_proj.*v_proj"):
+        adapted(folder, "--lora.targets", "q_proj", "query")
+
+
+@pytest.mark.parametrize("tuning", ["lora", "full"])
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+def test_checkpointing_changes_no_gradient(folder, tuning, attention):
+    said = [f"--tuning={tuning}", "--lora.targets", *SEVEN, f"--model.attention={attention}"]
+    plain = gradients(adapted(folder, *said).encoder)
+    other = adapted(folder, *said, "--optimisation.gradient_checkpointing=true").encoder
+    layers = [m for m in other.model.modules() if getattr(m, "gradient_checkpointing", False)]
+    assert layers, "nothing is checkpointed"
+    found = gradients(other)
+    assert plain.keys() == found.keys()
+    assert all((plain[name] - found[name]).abs().max() <= 1e-6 for name in plain)
+    # Not vacuous: every adapter of the first block is reached through the frozen ones above it.
+    assert all(gradient.abs().max() > 0 for name, gradient in found.items() if "layers.0." in name)
+
+
+def test_checkpointed_blocks_are_run_again(folder, monkeypatch):
+    from transformers.models.mistral import modeling_mistral
+
+    calls = []
+    forward = modeling_mistral.MistralMLP.forward
+    monkeypatch.setattr(
+        modeling_mistral.MistralMLP, "forward", lambda self, x: calls.append(1) or forward(self, x)
+    )
+    for more, expected in ([], 2), (["--optimisation.gradient_checkpointing=true"], 4):
+        encoder = adapted(folder, *more).encoder
+        calls.clear()
+        gradients(encoder)
+        assert len(calls) == expected
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_adapters_are_float32_over_16_bit_weights_and_a_step_moves_them(folder, dtype):
+    encoder = adapted(folder, f"--model.dtype={dtype}", "--lora.targets", *SEVEN).encoder
+    base = {n: p for n, p in encoder.model.named_parameters() if not p.requires_grad}
+    before = {name: p.detach().clone() for name, p in base.items()}
+    assert {p.dtype for p in base.values()} == {getattr(torch, dtype)}
+    moved = trainable(encoder.model)
+    assert {p.dtype for p in moved.values()} == {torch.float32}
+    started = {name: p.detach().clone() for name, p in moved.items()}
+    # Smaller than bfloat16 could add to the adapters' A: only float32 keeps it.
+    optimizer = torch.optim.SGD(moved.values(), lr=1e-7)
+    gradients_ = gradients(encoder)
+    started |= {n: p.detach().clone() for n, p in moved.items() if "lora_B" in n}
+    scale = 1e-5 / (1e-7 * max(g.abs().max() for g in gradients_.values()))
+    for parameter in moved.values():
+        parameter.grad *= scale
+    optimizer.step()
+    changed = [name for name, p in moved.items() if not torch.equal(p, started[name])]
+    assert sorted(changed) == sorted(moved)
+    assert all(torch.equal(p, before[name]) for name, p in base.items())
+
+
+def test_a_16_bit_run_is_evaluated_with_the_vectors_it_had(folder, tmp_path):
+    found = adapted(folder, "--model.dtype=bfloat16", "--lora.targets", *SEVEN)
+    encoder = found.encoder
+    gradients(encoder)
+    encoder.model.eval()
+    manifest = Manifest(found.base, Weights(), encoder.settings, Rendering())
+    save_checkpoint(tmp_path / "point", encoder, found.folder, manifest, "lora")
+    again = resolve(tmp_path / "point", "cpu").encoder
+    assert {p.dtype for n, p in again.model.named_parameters() if "lora_" in n} == {torch.float32}
+    assert again.settings.bidirectional
+    assert again.model.get_base_model().config.is_causal is False
+    ours, theirs = (e.encode(TEXTS, "claim")[0] for e in (encoder, again))
+    assert np.abs(ours - theirs).max() < 1e-6
+
+
+def test_every_weight_in_16_bits_is_not_trained(folder):
+    with pytest.raises(ConfigError, match=r"model\.dtype: 'bfloat16' .*float32 with tuning: full"):
+        config_of(folder, "--tuning=full", "--model.dtype=bfloat16")
+
+
+def test_a_model_with_code_of_its_own_has_no_full_checkpoint(folder):
+    found = resolve(config_of(folder).model, "cpu")
+    object.__setattr__(found.encoder.settings, "own_code", True)
+    with pytest.raises(ConfigError, match="tuning: 'full' .*lora"):
+        adapt(found.encoder, config_of(folder, "--tuning=full"))
+
+
+class TestQlora:
+    """What can be said of 4 bits without a GPU: the config, the errors, the checkpoint."""
+
+    def test_the_base_is_loaded_in_4_bits(self, folder):
+        assert config_of(folder, "--tuning=qlora").model.quantization == "nf4"
+        assert config_of(folder, "--tuning=lora").model.quantization is None
+        with pytest.raises(ConfigError, match=r"model\.quantization: 'nf4' .*tuning: qlora"):
+            config_of(folder, "--tuning=lora", "--model.quantization=nf4")
+
+    def test_without_the_package_it_says_so(self, folder, monkeypatch):
+        monkeypatch.setattr("claim2source.encode.loading.find_spec", lambda name: None)
+        with pytest.raises(
+            UserError, match=r"qlora.* bitsandbytes: pip install 'claim2source\[gpu\]'"
+        ):
+            resolve(config_of(folder, "--tuning=qlora").model, "cpu")
+
+    def test_without_a_gpu_it_says_so(self, folder, monkeypatch):
+        monkeypatch.setattr("claim2source.encode.loading.find_spec", lambda name: object())
+        with pytest.raises(ConfigError, match=r"model\.quantization: 'nf4' .*need a GPU"):
+            resolve(config_of(folder, "--tuning=qlora").model, "cpu")
+
+    def test_gradients_pass_through_4_bit_layers(self, folder, monkeypatch):
+        modules = pytest.importorskip("bitsandbytes.nn.modules", reason="needs bitsandbytes")
+        # On some CPUs it packs weights in a way that has no gradient; a GPU has none of this.
+        monkeypatch.setattr(modules, "has_avx512bf16", lambda: False)
+        place = "claim2source.encode.loading._check_machine"
+        monkeypatch.setattr(place, lambda *_: None)
+        said = ["--tuning=qlora", "--model.dtype=bfloat16", "--lora.targets", *SEVEN]
+        encoder = adapted(folder, *said).encoder
+        kinds = {n.rsplit(".", 1)[-1]: type(m).__name__ for n, m in encoder.model.named_modules()}
+        assert kinds["q_proj"] == kinds["down_proj"] == "Linear4bit"
+        moved = trainable(encoder.model)
+        assert all("lora_" in n and p.dtype == torch.float32 for n, p in moved.items())
+        assert all(gradient.abs().max() > 0 for gradient in gradients(encoder).values())
+
+    def test_its_checkpoint_is_an_adapter_that_asks_for_the_4_bit_base(
+        self, folder, tmp_path, monkeypatch
+    ):
+        found = adapted(folder)
+        said = config_of(folder, "--tuning=qlora").model
+        from claim2source.encode.declared import settings_of
+
+        settings = settings_of(said, folder)
+        assert settings.quantization == "nf4"
+        manifest = Manifest(found.base, Weights(), settings, Rendering())
+        save_checkpoint(tmp_path / "point", found.encoder, found.folder, manifest, "lora")
+        names = {path.name for path in (tmp_path / "point").iterdir()}
+        assert names == {ADAPTER_FILE, "adapter_config.json", "manifest.json"}
+        assert json.loads((tmp_path / "point" / "manifest.json").read_text())["encoder"]["quantization"] == "nf4"  # fmt: skip
+        asked = []
+
+        def stop(folder, settings, *_):
+            asked.append(settings.quantization)
+            raise UserError("seen")
+
+        monkeypatch.setattr(sys.modules["claim2source.encode.resolve"], "load", stop)
+        with pytest.raises(UserError, match="seen"):
+            resolve(tmp_path / "point", "cpu")
+        assert asked == ["nf4"]
+
+    def test_a_checkpoint_is_resolved_with_what_its_manifest_cannot_say(self):
+        said = ModelConfig("org/base", "a" * 40, "last", True, 99, dtype="bfloat16",
+                           bidirectional=True, attention="eager", quantization="nf4",
+                           allow_remote_code=("org/base",), allow_bin=("org/base",))  # fmt: skip
+        assert said.for_checkpoint("point") == ModelConfig(
+            "point", attention="eager", allow_remote_code=("org/base",), allow_bin=("org/base",)
+        )
