@@ -90,7 +90,7 @@ def _kept_epochs(run: Path) -> list[Path]:
     found = [path for path in (run / "checkpoints").glob("epoch-*") if path.is_dir()]
     if not found:
         raise UserError(f"{run}: a training run without checkpoints")
-    return sorted(found, key=lambda path: int(path.name.rsplit("-", 1)[-1]))
+    return sorted(found, key=lambda path: (int(path.name.split("-")[1]), path.name))
 
 
 def _evaluate_one(

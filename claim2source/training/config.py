@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
@@ -203,6 +204,9 @@ class FinetuneConfig:
     out: Path = Path("checkpoints/run")
     store: Path | None = None
     device: Literal["cpu", "cuda"] | None = None
+    scales: list[float] | None = several(
+        float, help="tried on val at the end: 0 is the base, 1 the chosen epoch as trained"
+    )
     languages: list[str] | None = several(str, help="train and report on these languages only")
     resume: bool = flag("go on from the run's last saved state")
     overwrite: bool = flag("replace a run that is in the output folder")
@@ -224,4 +228,6 @@ class FinetuneConfig:
             self.mined is not None or wanted <= mined, "optimisation.negatives", wanted,
             f"at most mining.hard + mining.random ({mined})",
         )  # fmt: skip
+        good = all(math.isfinite(scale) and scale >= 0 for scale in self.scales or ())
+        require(good, "scales", self.scales, "numbers, 0 or more")
         require(not (self.resume and self.overwrite), "overwrite", True, "not with resume")

@@ -31,6 +31,7 @@ from claim2source.training.checkpoint import (
     save_state,
     weights_identity,
 )
+from claim2source.training.choose import choose
 from claim2source.training.config import FinetuneConfig
 from claim2source.training.data import PairsModule, TrainingPairs
 from claim2source.training.launch import World, check_same_world, launched_world
@@ -336,12 +337,12 @@ class Finetuning:
 
     def _report(self) -> dict[str, Any]:
         """Score step 0 and the chosen epoch as anybody would load them, and write the report."""
-        chosen = self.run.best_epoch()
-        self.run.write(chosen)
         del self.module
         self.encoder.model.to(torch.device("cpu"))  # type: ignore[arg-type]
         gc.collect()
         torch.cuda.empty_cache()
+        chosen = choose(self.run, self.data, self.config, self.store)
+        self.run.write(chosen.folder)
         report = build_report(self.run, chosen, self.data, self.config, self.store)
         for logger in self.loggers:
             logger.finalize("success")

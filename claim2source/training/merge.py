@@ -75,7 +75,9 @@ def merge(config: MergeConfig) -> list[str]:
         more = {"checkpoint": scaled.folder.name, "scale": float(recorded), "sha256": sha256}
         write_exported(folder, manifest, more)
     prefixes = " (prefixes: its prompts `query` and `document`)" if _has_prefix(settings) else ""
+    half = [f"claims only: sources are encoded by the base, {manifest.base.name}"]
     return [
+        *(half if said.trained == "query_only" else []),
         f"{config.out}: {scaled.folder} at scale {recorded:g}, {settings.dtype}, sha256 {sha256}",
         f"base {manifest.base.name}: sha256 {manifest.base.sha256}, unchanged",
         "sentence-transformers: encode_query for claims, encode_document for sources" + prefixes,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from claim2source.encode import resolve
@@ -10,6 +11,7 @@ from claim2source.evaluation.retrieval import Evaluation, evaluate_dense, seen_a
 from claim2source.evaluation.tables import plain_table
 from claim2source.files import write_json
 from claim2source.store import Store
+from claim2source.training.choose import Choice
 from claim2source.training.config import FinetuneConfig
 from claim2source.training.runfolder import RunFolder
 from claim2source.training.splits import TrainingData
@@ -18,11 +20,11 @@ METRIC = "mrr@5"
 
 
 def build_report(
-    run: RunFolder, chosen: int, data: TrainingData, config: FinetuneConfig, store: Store
+    run: RunFolder, chosen: Choice, data: TrainingData, config: FinetuneConfig, store: Store
 ) -> dict[str, Any]:
-    """Score step 0 and the chosen epoch on the report split, through their manifests."""
-    before = _evaluated(run, 0, data, config, store)
-    after = before if chosen == 0 else _evaluated(run, chosen, data, config, store)
+    """Score step 0 and the chosen checkpoint on the report split, through their manifests."""
+    before = _evaluated(run.checkpoint(0), data, config, store)
+    after = before if chosen.epoch == 0 else _evaluated(chosen.folder, data, config, store)
     seen = data.train.golds
     parts_before = seen_and_unseen(before, data.report, seen)
     parts_after = seen_and_unseen(after, data.report, seen)
@@ -36,8 +38,10 @@ def build_report(
             for part in ("seen", "unseen")
         },
         "history": run.history,
-        "chosen_epoch": chosen,
-        "chosen_checkpoint": str(run.checkpoint(chosen).relative_to(run.path)),
+        "chosen_epoch": chosen.epoch,
+        "chosen_scale": chosen.scale,
+        "chosen_checkpoint": str(chosen.folder.relative_to(run.path)),
+        "scales": chosen.tried,
         "dataset": config.data.dataset,
     }
     write_json(run.report, report)
@@ -45,9 +49,8 @@ def build_report(
 
 
 def _evaluated(
-    run: RunFolder, epoch: int, data: TrainingData, config: FinetuneConfig, store: Store
+    folder: Path, data: TrainingData, config: FinetuneConfig, store: Store
 ) -> Evaluation:
-    folder = run.checkpoint(epoch)
     resolved = resolve(config.model.for_checkpoint(folder), config.device)
     if resolved.rendering is None:
         raise UserError(f"{folder}: its manifest has no rendering")
@@ -61,7 +64,8 @@ def report_text(report: dict[str, Any]) -> str:
     before, after = report["before"], report["after"]
     languages = list(before)
     columns = [f"MRR@5 on {report['split']}", *languages]
-    chosen = f"epoch {report['chosen_epoch']} (chosen on val)"
+    scale = "" if report["chosen_scale"] == 1 else f" at scale {report['chosen_scale']:g}"
+    chosen = f"epoch {report['chosen_epoch']}{scale} (chosen on val)"
     rows: list[list[Any]] = [
         ["step 0", *(before[lang][METRIC] for lang in languages)],
         [chosen, *(after[lang][METRIC] for lang in languages)],

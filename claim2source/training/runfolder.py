@@ -79,6 +79,11 @@ class RunFolder:
         """The checkpoint of an epoch."""
         return epoch_folder(self.path, epoch)
 
+    def scaled_checkpoint(self, epoch: int, scale: float) -> Path:
+        """An epoch's checkpoint between the base and what was trained."""
+        folder = self.checkpoint(epoch)
+        return folder.with_name(f"{folder.name}-scale-{scale:.6g}")
+
     def best_epoch(self) -> int:
         """The epoch with the highest macro MRR@5 on val; the earliest of equals."""
         best = max(
@@ -92,9 +97,9 @@ class RunFolder:
         self.history.append({"epoch": epoch, "val": dict(val), "loss": loss})
         self.write()
 
-    def write(self, chosen: int | None = None) -> None:
+    def write(self, chosen: Path | None = None) -> None:
         """Write `run.json`: the history, and the chosen checkpoint once there is one."""
-        name = None if chosen is None else self.checkpoint(chosen).name
+        name = None if chosen is None else chosen.name
         write_json(self.path / RUN_FILE, {"chosen": name, "history": self.history})
 
     def prune(self, keep: str) -> None:

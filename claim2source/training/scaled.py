@@ -137,6 +137,7 @@ class Scaled:
                 weights = Weights(
                     "full", self.save_model(folder, scale, self.encoder.settings.dtype),
                     float(scale), file_hash(folder / "config.json"),
+                    self.manifest.weights.trained,
                 )  # fmt: skip
         written = replace(self.manifest, weights=weights, scores=scores)
         folder.mkdir(parents=True, exist_ok=True)

@@ -1,0 +1,102 @@
+"""What a run stands for at its end: an epoch, perhaps on the way back to the base."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from claim2source.encode import Manifest, resolve
+from claim2source.errors import ConfigError
+from claim2source.evaluation.checkpoint import CheckpointConfig, evaluate_checkpoints
+from claim2source.store import Store
+from claim2source.training import choose as module
+from claim2source.training.choose import choose
+from claim2source.training.finetune import finetune
+from claim2source.training.runfolder import RunFolder
+from claim2source.training.splits import load_data
+from tests.training.small import small_config, small_setup
+
+
+@pytest.fixture(scope="module")
+def setup(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    return small_setup(tmp_path_factory.mktemp("small"))
+
+
+def score(value: float) -> dict[str, dict[str, float]]:
+    return {"en": {"mrr@5": value}, "macro": {"mrr@5": value}}
+
+
+@pytest.mark.parametrize("tuning", ["full", "lora"])
+def test_the_best_scale_on_val_is_written_and_reported(
+    tuning: str, setup: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Val is made to prefer 0.5: the report and the checkpoint must be those of 0.5."""
+    values = iter([0.7, 0.9, 0.8])
+
+    class Scored:
+        def flat(self) -> dict[str, dict[str, float]]:
+            return score(next(values))
+
+    monkeypatch.setattr(module, "evaluate_dense", lambda *a, **k: Scored())
+    monkeypatch.setattr(RunFolder, "best_epoch", lambda self: 1)
+    out = tmp_path / "run"
+    report = finetune(
+        replace(small_config(*setup, out, tuning=tuning, optimisation__epochs=2),
+                scales=[0.25, 0.5, 0.75])
+    )  # fmt: skip
+    assert report["chosen_epoch"] == 1 and report["chosen_scale"] == 0.5
+    assert report["chosen_checkpoint"] == "checkpoints/epoch-1-scale-0.5"
+    assert [entry["scale"] for entry in report["scales"]] == [1.0, 0.25, 0.5, 0.75]
+    assert json.loads((out / "run.json").read_text())["chosen"] == "epoch-1-scale-0.5"
+    folder = out / "checkpoints"
+    base, half, whole = (
+        resolve(folder / name).encoder for name in ("epoch-0", "epoch-1-scale-0.5", "epoch-1")
+    )
+    assert Manifest.read(folder / "epoch-1-scale-0.5").weights.scale == 0.5
+    if tuning == "full":
+        for (name, w0), w5, w1 in zip(
+            base.model.named_parameters(), half.model.parameters(), whole.model.parameters(),
+            strict=True,
+        ):  # fmt: skip
+            assert torch.allclose(w5, (w0 + w1) / 2, atol=1e-6), name
+    vectors = [e.encode(["some post"], "claim")[0] for e in (base, half, whole)]
+    assert abs(vectors[1] - vectors[0]).max() > 1e-4 and abs(vectors[1] - vectors[2]).max() > 1e-4
+    # The report is of this checkpoint, and so is every later evaluation of the run.
+    monkeypatch.undo()
+    config = CheckpointConfig(str(out), tmp_path / "out", str(setup[1]), store=tmp_path / "store")
+    evaluate_checkpoints(config)
+    written = json.loads((tmp_path / "out" / "report.json").read_text())
+    assert written["chosen"] == "epoch-1-scale-0.5"
+    assert list(written["checkpoints"]) == ["epoch-0", "epoch-1", "epoch-1-scale-0.5", "epoch-2"]
+    after = written["checkpoints"]["epoch-1-scale-0.5"]["macro"]
+    assert after == pytest.approx(report["after"]["macro"])
+
+
+def test_of_equal_scores_the_trained_epoch_wins(
+    setup: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = small_config(*setup, tmp_path / "run", optimisation__epochs=1)
+    finetune(plain)
+    config = replace(plain, scales=[0.5, 0.9])
+    run = RunFolder(tmp_path / "run")
+    run.record(0, score(0.1), None)
+    run.record(1, score(0.9), 0.5)
+
+    class Scored:
+        def flat(self) -> dict[str, dict[str, float]]:
+            return score(0.9)
+
+    monkeypatch.setattr(module, "evaluate_dense", lambda *a, **k: Scored())
+    chosen = choose(run, load_data(config), config, Store(tmp_path / "store"))
+    assert (chosen.epoch, chosen.scale, chosen.folder) == (1, 1.0, run.checkpoint(1))
+
+
+@pytest.mark.parametrize("scale", [-0.5, float("inf"), float("nan")])
+def test_scales_must_be_numbers_from_0(scale: float, setup: Any, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="scales"):
+        replace(small_config(*setup, tmp_path / "run"), scales=[scale])
