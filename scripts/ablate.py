@@ -1,0 +1,359 @@
+"""Ablations, a row at a time: each is one change, tested against the row it is compared with.
+
+python scripts/ablate.py [--tables ct25 demo retention] [--rows NAME ...] [--out DIR]
+
+A row is one run of train/finetune.py, of at most 12 minutes on two CPU cores. Rows that are done
+are not done again and a stopped row resumes, so that the tables can be made in pieces. Rows that
+were not run stand in the table with their command.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from claim2source.config import REPOSITORY, read_config, several
+from claim2source.datasets import load
+from claim2source.encode import ModelConfig, resolve
+from claim2source.errors import UserError, run_program
+from claim2source.evaluation.metrics import evaluate
+from claim2source.evaluation.retrieval import evaluate_dense
+from claim2source.evaluation.significance import gold_groups, paired_randomisation
+from claim2source.evaluation.tables import markdown_table, plain_table
+from claim2source.files import content_hash, write_json, write_text
+from claim2source.store import Store
+from claim2source.text import Rendering
+
+METRIC = "mrr@5"
+MINILM = "sentence-transformers/all-MiniLM-L6-v2"
+Settings = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of a table: `settings` are added to those of the row `on`, then to the recipe's.
+
+    `against` names the row of the paired test. Without `trained` it is the base model.
+    """
+
+    name: str
+    what: str
+    settings: Settings = field(default_factory=dict)
+    on: str | None = None
+    against: str | None = None
+    trained: bool = True
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows that share data, recipe and targets (name -> data set, split, languages)."""
+
+    data: str
+    recipe: Settings
+    targets: dict[str, tuple[str, str, list[str] | None]]
+    rows: tuple[Row, ...]
+
+    def settings(self, row: Row) -> Settings:
+        """All settings of a row."""
+        below = next((r for r in self.rows if r.name == row.on), None)
+        return {**(self.settings(below) if below else self.recipe), **row.settings}
+
+
+def _settings(**settings: Any) -> Settings:
+    return {key.replace("__", "."): value for key, value in settings.items()}
+
+
+_UNLIMITED = _settings(mining__max_share="null", mining__max_title_similarity="null")
+_LIMITED = _settings(mining__max_share=0.95, mining__max_title_similarity=0.9)
+_COMMON = _settings(
+    tuning="full", optimisation__temperature=0.05, optimisation__dropout=0.0,
+    optimisation__batch_size=32, optimisation__warmup_ratio=0.1,
+)  # fmt: skip
+
+CT25 = Table(
+    "ct25",
+    {
+        **_COMMON,
+        **_settings(
+            model__name=MINILM, model__max_length=128, rendering__claims="original",
+            rendering__sources="title_abstract", optimisation__epochs=1,
+            optimisation__learning_rate=1e-4, optimisation__negatives=1,
+        ),
+    },
+    {"dev": ("ct25", "dev", None)},
+    (
+        Row("zero-shot", "the base model", trained=False),
+        Row("pool-all", "one hard negative from the whole pool, no limits",
+            {**_UNLIMITED, **_settings(mining__pool="all")}, against="zero-shot"),
+        Row("pool-train-golds", "the same from the golds of training claims",
+            _settings(mining__pool="train-golds"), on="pool-all", against="pool-all"),
+        Row("limits", "whole pool; near-duplicates of the gold left out, at most 0.95 of its score",
+            _LIMITED, on="pool-all", against="pool-all"),
+        Row("large-pool", "limits, and batches of 128 claims in chunks of 32 texts",
+            _settings(optimisation__batch_size=128, optimisation__chunk_size=32), on="limits",
+            against="limits"),
+        Row("scale", "limits, and the scale between base and tuned chosen on val",
+            _settings(scales=[0.25, 0.5, 0.75]), on="limits", against="limits"),
+    ),
+)  # fmt: skip
+_DEMO = {
+    **_COMMON,
+    **_settings(
+        model__name=MINILM,
+        model__max_length=128,
+        rendering__claims="bilingual",
+        optimisation__epochs=1,
+        optimisation__learning_rate=5e-5,
+        optimisation__negatives=1,
+    ),
+}
+DEMO = Table(
+    "demo",
+    _DEMO,
+    {"test": ("demo", "test", None)},
+    (
+        Row("zero-shot", "the base model", trained=False),
+        *CT25.rows[1:],
+        Row("alpha", "limits, and languages' shares as the root of their size",
+            _settings(batches__alpha=0.5), on="limits", against="limits"),
+        Row("one-language", "limits, and one language per batch",
+            _settings(batches__order="language"), on="limits", against="limits"),
+        Row("consistency", "limits, and translated-pair consistency at weight 1",
+            _settings(losses__consistency__weight=1.0), on="limits", against="limits"),
+        Row("keep-base", "limits, and KL to the base model at weight 1",
+            _settings(losses__keep_base__weight=1.0), on="limits", against="limits"),
+        Row("query-only", "limits, and the claims' side alone",
+            _settings(optimisation__train="query_only"), on="limits", against="limits"),
+    ),
+)  # fmt: skip
+RETENTION = Table(
+    "demo",
+    {**_DEMO, **_LIMITED, **_settings(languages=["de", "fr"])},
+    {
+        "demo test": ("demo", "test", ["de", "fr"]),
+        "ct25 dev": ("ct25", "dev", None),
+        "fact-checks dev": ("tweets-factchecks", "dev", None),
+    },
+    (
+        Row("base", "the base model", trained=False),
+        Row("tuned", "tuned on German and French alone", against="base"),
+        Row("kl", "tuned, and KL to the base model at weight 1",
+            _settings(losses__keep_base__weight=1.0), on="tuned", against="tuned"),
+        Row("half", "tuned, at half the way from the base",
+            _settings(scales=[0.5]), on="tuned", against="tuned"),
+        Row("claims-only", "tuned, the claims' side alone",
+            _settings(optimisation__train="query_only"), on="tuned", against="tuned"),
+        Row("slow", "tuned, at a quarter of the learning rate",
+            _settings(optimisation__learning_rate=1.25e-5), on="tuned", against="tuned"),
+        Row("replay", "tuned with the English claims replayed",
+            _settings(languages=["en", "de", "fr"]), on="tuned", against="tuned"),
+    ),
+)  # fmt: skip
+TABLES = {"ct25": CT25, "demo": DEMO, "retention": RETENTION}
+
+
+@dataclass(frozen=True)
+class AblateConfig:
+    """Settings of `scripts/ablate.py`.
+
+    Args:
+        out: folder of the runs and the tables.
+        seed: of every run.
+        store: folder of the embedding store; none: one in `out`.
+    """
+
+    out: Path = Path("checkpoints/ablate")
+    seed: int = 42
+    store: Path | None = None
+    tables: list[str] | None = several(str, help="these tables only")
+    rows: list[str] | None = several(str, help="run only these rows, and show those done before")
+
+    @property
+    def vectors(self) -> Path:
+        """The store of every run and score."""
+        return self.store or self.out / "store"
+
+
+def ablate(config: AblateConfig) -> str:
+    """Run what is wanted and missing; writes the tables as Markdown and returns them as text."""
+    names = config.tables or list(TABLES)
+    _known("tables", names, list(TABLES))
+    _known("rows", config.rows or [], [row.name for name in names for row in TABLES[name].rows])
+    texts = []
+    for name in names:
+        outcomes: dict[str, dict[str, Any]] = {}
+        for row in TABLES[name].rows:
+            found = _outcome(config, name, row)
+            if found is not None:
+                outcomes[row.name] = found
+        rows = _rows(config, name, outcomes)
+        title = f"{name}, MRR@5, seed {config.seed}"
+        texts.append(f"{title}\n{plain_table(*rows)}")
+        write_text(config.out / f"{name}-{config.seed}.md", f"{title}\n\n{markdown_table(*rows)}\n")
+    return "\n\n".join(texts)
+
+
+def _known(key: str, given: list[str], allowed: list[str]) -> None:
+    for value in given:
+        if value not in allowed:
+            raise UserError(f"{key}: {value!r} is not allowed; allowed: {', '.join(allowed)}")
+
+
+def arguments(config: AblateConfig, name: str, row: Row) -> list[str]:
+    """The command line of a row's run of train/finetune.py."""
+    table = TABLES[name]
+    settings = {
+        **table.settings(row), "data.dataset": _folder(table.data),
+        "data.report_split": next(iter(table.targets.values()))[1],
+        "optimisation.seed": config.seed, "store": config.vectors, "wandb.mode": "off",
+        "out": config.out / f"{name}-{row.name}-{config.seed}",
+    }  # fmt: skip
+    words: list[str] = []
+    for key, value in settings.items():
+        words += [f"--{key}", *map(str, value)] if isinstance(value, list) else [f"--{key}={value}"]
+    return words
+
+
+def _folder(data: str) -> str:
+    """A data set's folder; `demo` ships with the package."""
+    if data == "demo":
+        return data
+    shared = os.environ.get("CLAIM2SOURCE_DATA", str(REPOSITORY / ".." / "shared" / "data"))
+    return str(Path(shared).resolve() / data)
+
+
+def _outcome(config: AblateConfig, name: str, row: Row) -> dict[str, Any] | None:
+    """What a row reached: read where it is done, made where it is wanted, else None."""
+    words = arguments(config, name, row)
+    folder = config.out / f"{name}-{row.name}-{config.seed}"
+    key = content_hash({"words": words, "targets": TABLES[name].targets})
+    if (folder / "row.json").is_file():
+        done = json.loads((folder / "row.json").read_text(encoding="utf-8"))
+        if done["key"] == key:
+            return dict(done)
+    if config.rows is not None and row.name not in config.rows:
+        return None
+    print(f"== {name}, {row.name}: {row.what}", flush=True)
+    found: dict[str, Any] = {"key": key, "val": None, "note": "", "seconds": None}
+    if row.trained:
+        found |= _trained(folder, words)
+    found["targets"] = {
+        target: _scored(config, name, folder if row.trained else None, *where)
+        for target, where in TABLES[name].targets.items()
+    }
+    write_json(folder / "row.json", found)
+    return found
+
+
+def _trained(folder: Path, words: list[str]) -> dict[str, Any]:
+    """Train, or go on training; the chosen checkpoint's score on val, and how it was chosen."""
+    resume = ["--resume"] if (folder / "config.yaml").is_file() else []
+    program = str(REPOSITORY / "train" / "finetune.py")
+    started = time.perf_counter()
+    done = subprocess.run([sys.executable, program, *words, *resume], check=False)
+    if done.returncode:
+        raise UserError(f"{folder}: the run ended with exit code {done.returncode}")
+    report = json.loads((folder / "report.json").read_text(encoding="utf-8"))
+    epoch, scale = report["chosen_epoch"], report["chosen_scale"]
+    tried = {entry["scale"]: entry["val"] for entry in report["scales"]}
+    trained = next(entry["val"] for entry in report["history"] if entry["epoch"] == epoch)
+    return {
+        "val": tried.get(scale, trained)["macro"][METRIC],
+        "note": f"epoch {epoch}" + ("" if scale == 1 else f", scale {scale:g}"),
+        # A resumed run's time says nothing.
+        "seconds": None if resume else round(time.perf_counter() - started),
+    }
+
+
+def _scored(
+    config: AblateConfig,
+    name: str,
+    run: Path | None,
+    data: str,
+    split: str,
+    langs: list[str] | None,
+) -> dict[str, Any]:
+    """Scores by language, and of every claim with its group of gold papers."""
+    dataset, recipe = load(_folder(data), split, langs), TABLES[name].recipe
+    if run is not None:
+        resolved = resolve(run)
+    else:
+        length = int(recipe["model.max_length"])
+        resolved = resolve(ModelConfig(name=MINILM, max_length=length))
+    rendering = resolved.rendering or Rendering(
+        recipe.get("rendering.claims", "original"), recipe.get("rendering.sources", "metadata")
+    )
+    found = evaluate_dense(
+        resolved.encoder,
+        dataset,
+        rendering,
+        store=Store(config.vectors),
+        metrics=(METRIC,),
+        progress=True,
+    )
+    scores = evaluate(found.result.run, dataset.qrels, (METRIC,))
+    return {
+        "scores": {language: row[METRIC] for language, row in found.flat().items()},
+        "claims": list(scores.claim_ids),
+        "values": scores[METRIC].tolist(),
+        "groups": gold_groups(dataset.qrels, scores.claim_ids).tolist(),
+    }
+
+
+def _rows(
+    config: AblateConfig, name: str, outcomes: dict[str, dict[str, Any]]
+) -> tuple[list[str], list[list[Any]]]:
+    """Columns and lines of a table."""
+    table = TABLES[name]
+    columns = ["row", "what", "val", "chosen", "seconds"]
+    languages: dict[str, list[str]] = {}
+    for target, (data, split, langs) in table.targets.items():
+        languages[target] = [*load(_folder(data), split, langs).languages, "macro"]
+        if len(languages[target]) == 2:
+            languages[target] = ["macro"]
+        columns += [target if n == "macro" else f"{target} {n}" for n in languages[target]]
+        columns += [f"{target}: difference (p)"]
+    lines: list[list[Any]] = []
+    for row in table.rows:
+        found = outcomes.get(row.name)
+        if found is None:
+            command = f"not run: python scripts/ablate.py --tables {name} --rows {row.name}"
+            lines.append([row.name, command, *[None] * (len(columns) - 2)])
+            continue
+        line: list[Any] = [row.name, row.what, found["val"], found["note"], found["seconds"]]
+        for target in table.targets:
+            line += [found["targets"][target]["scores"][n] for n in languages[target]]
+            line.append(_difference(row, target, outcomes))
+        lines.append(line)
+    return columns, lines
+
+
+def _difference(row: Row, target: str, outcomes: dict[str, dict[str, Any]]) -> str | None:
+    """Difference to the row it is compared with, over all claims, and the paired test's p."""
+    if row.against not in outcomes:
+        return None
+    ours, theirs = (outcomes[name or ""]["targets"][target] for name in (row.name, row.against))
+    if ours["claims"] != theirs["claims"]:
+        raise UserError(f"{row.name} and {row.against} were scored on other claims")
+    test = paired_randomisation(
+        np.array(ours["values"]), np.array(theirs["values"]), np.array(ours["groups"])
+    )
+    return f"{test.difference:+.4f} ({test.p_value:.3f}) against {row.against}"
+
+
+def main() -> None:
+    """Run and print."""
+    config = read_config(AblateConfig, None, program="scripts/ablate.py", description=__doc__ or "")
+    print(ablate(config))
+
+
+if __name__ == "__main__":
+    run_program(main)
