@@ -159,8 +159,9 @@ def test_a_file_is_short_and_keeps_its_hands_off(path):
     assert len(text.splitlines()) <= 400
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.keyword) and node.arg == "trust_remote_code":
-            assert isinstance(node.value, ast.Constant), node.lineno
-            assert node.value.value is False, node.lineno
+            # One place may run a model's own code: where `model.allow_remote_code` was checked.
+            allowed = {"False"} | ({"settings.own_code"} if path.name == "loading.py" else set())
+            assert ast.unparse(node.value) in allowed, node.lineno
         if isinstance(node, ast.Call):
             called = ast.unparse(node.func)
             assert called not in ("pickle.load", "pickle.loads", "pickle.Unpickler"), node.lineno

@@ -194,8 +194,8 @@ def test_the_model_is_loaded_once(
 ) -> None:
     """And the base once, where every weight was trained."""
     module: Any = sys.modules["claim2source.encode.resolve"]  # the name itself is the function
-    real, loads = module._load, []
-    monkeypatch.setattr(module, "_load", lambda *a: (loads.append(a[0]), real(*a))[1])
+    real, loads = module.load, []
+    monkeypatch.setattr(module, "load", lambda *a: (loads.append(a[0]), real(*a))[1])
     interpolate(asked(runs, kind, tmp_path / "out"))
     assert len(loads) == (1 if kind == "lora" else 2)
 
