@@ -8,7 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from claim2source.errors import InputError
+from claim2source.errors import InputError, UserError
+from claim2source.evaluation.metrics import coverage
+from claim2source.records import Dataset
 from claim2source.run import Run
 from claim2source.run_files import read_run
 
@@ -144,3 +146,15 @@ def whole_run(system: SavedSystem) -> Run:
     rows = [row for run in runs_of(system).values() for row in run]
     claims, sources, scores = zip(*rows, strict=True) if rows else ((), (), ())
     return Run.from_rows(claims, sources, scores)
+
+
+def judged_run(system: SavedSystem, dataset: Dataset) -> Run:
+    """The system's whole run. Raises `UserError` where it is of another split's claims."""
+    run = whole_run(system)
+    met = coverage(run, dataset.qrels, system.name)
+    if met.ignored and met.missing:
+        raise UserError(
+            f"{system.name}: its run has {met.ignored} claims that {dataset.split} does not judge "
+            f"and lacks {met.missing} that it does: a run of another split"
+        )
+    return run
