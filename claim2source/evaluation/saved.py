@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -50,22 +51,22 @@ def read_reports(folders: Sequence[Path]) -> list[SavedSystem]:
 
     A folder holds a `report.json` as `eval/checkpoint.py` (of one checkpoint or of a training
     run) or `eval/hybrid.py` writes it. Raises `InputError` where there is none or it is
-    neither; a name that repeats gets its folder's name in front.
+    neither; a name that repeats gets its folder's name in front, or the whole path of the folder.
     """
-    found = [system for folder in folders for system in _systems(Path(folder))]
-    counts: dict[str, int] = {}
-    for system in found:
-        counts[system.name] = counts.get(system.name, 0) + 1
+    distinct = {Path(folder).resolve(): Path(folder) for folder in folders}
+    found = [system for folder in distinct.values() for system in _systems(folder)]
+    return _told_apart(_told_apart(found, lambda path: path.resolve().name), str)
+
+
+def _told_apart(systems: Sequence[SavedSystem], front: Callable[[Path], str]) -> list[SavedSystem]:
+    """The same with `front` of the folder before every name that repeats."""
+    counts = Counter(system.name for system in systems)
     return [
-        _renamed(system, f"{system.folder.name}/{system.name}")
-        if counts[system.name] > 1
-        else system
-        for system in found
+        replace(s, name=f"{front(s.folder)}/{s.name.rpartition('/')[2]}")
+        if counts[s.name] > 1
+        else s
+        for s in systems
     ]
-
-
-def _renamed(system: SavedSystem, name: str) -> SavedSystem:
-    return SavedSystem(**{**vars(system), "name": name})
 
 
 def _systems(folder: Path) -> Iterator[SavedSystem]:
