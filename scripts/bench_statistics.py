@@ -86,7 +86,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         f"{config.systems} systems, {config.claims} claims of {micro.groups} papers, "
         f"{config.repeats} draws, {micro.repeats} permutations, {len(anova.pairs)} pairs"
     )
-    print(plain_table(["part", "seconds"], [*map(list, seconds.items()), ["all", total]], 2))
+    print(plain_table(["part", "seconds"], [*seconds.items(), ("all", total)], 2))
     result = {
         "seconds": total, "parts": seconds, "systems": config.systems, "claims": config.claims,
         "permutations": micro.repeats, "peak_memory_mb": round(peak_memory() / 2**20, 1),

@@ -13,9 +13,9 @@ from claim2source.errors import ConfigError, InputError, UserError
 from claim2source.evaluation.anova import Anova, two_way_anova
 from claim2source.evaluation.comparison import Family, FamilyResult, compare, family_text
 from claim2source.evaluation.lost import LostReport, lost_claims, lost_text
-from claim2source.evaluation.metrics import Scores, coverage, cutoff, evaluate, judged_claims
+from claim2source.evaluation.metrics import Scores, cutoff, evaluate, judged_claims
 from claim2source.evaluation.ranks import NOT_FOUND, bucket_changes, first_ranks, summarise
-from claim2source.evaluation.saved import SavedSystem, read_reports, whole_run
+from claim2source.evaluation.saved import SavedSystem, judged_run, read_reports
 from claim2source.evaluation.significance import gold_groups
 from claim2source.evaluation.slices import (
     SliceScore,
@@ -87,7 +87,7 @@ def compare_systems(config: CompareConfig) -> str:
     baseline = _named("baseline", config.baseline or next(iter(systems)), systems)
     posted = _named("posted", config.posted or baseline, systems)
     translated = config.translated and _named("translated", config.translated, systems)
-    runs = {name: _checked(system, dataset) for name, system in systems.items()}
+    runs = {name: judged_run(system, dataset) for name, system in systems.items()}
     claims = judged_claims(dataset.qrels)
     scores = {
         name: evaluate(run, dataset.qrels, [config.metric], claims) for name, run in runs.items()
@@ -137,18 +137,6 @@ def _named(key: str, name: str, systems: dict[str, SavedSystem]) -> str:
     if name not in systems:
         raise ConfigError(key, name, f"a system of the reports: {', '.join(systems)}")
     return name
-
-
-def _checked(system: SavedSystem, dataset: Dataset) -> Run:
-    """The system's run, which must be of this split's claims."""
-    run = whole_run(system)
-    met = coverage(run, dataset.qrels, system.name)
-    if met.ignored and met.missing:
-        raise UserError(
-            f"{system.name}: its run has {met.ignored} claims that {dataset.split} does not judge "
-            f"and lacks {met.missing} that it does: a run of another split"
-        )
-    return run
 
 
 def _seen_golds(config: CompareConfig) -> frozenset[str] | None:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from claim2source.errors import InputError
+from claim2source.errors import InputError, UserError
+from claim2source.evaluation.metrics import coverage
+from claim2source.records import Dataset
 from claim2source.run import Run
 from claim2source.run_files import read_run
 
@@ -48,22 +51,22 @@ def read_reports(folders: Sequence[Path]) -> list[SavedSystem]:
 
     A folder holds a `report.json` as `eval/checkpoint.py` (of one checkpoint or of a training
     run) or `eval/hybrid.py` writes it. Raises `InputError` where there is none or it is
-    neither; a name that repeats gets its folder's name in front.
+    neither; a name that repeats gets its folder's name in front, or the whole path of the folder.
     """
-    found = [system for folder in folders for system in _systems(Path(folder))]
-    counts: dict[str, int] = {}
-    for system in found:
-        counts[system.name] = counts.get(system.name, 0) + 1
+    distinct = {Path(folder).resolve(): Path(folder) for folder in folders}
+    found = [system for folder in distinct.values() for system in _systems(folder)]
+    return _told_apart(_told_apart(found, lambda path: path.resolve().name), str)
+
+
+def _told_apart(systems: Sequence[SavedSystem], front: Callable[[Path], str]) -> list[SavedSystem]:
+    """The same with `front` of the folder before every name that repeats."""
+    counts = Counter(system.name for system in systems)
     return [
-        _renamed(system, f"{system.folder.name}/{system.name}")
-        if counts[system.name] > 1
-        else system
-        for system in found
+        replace(s, name=f"{front(s.folder)}/{s.name.rpartition('/')[2]}")
+        if counts[s.name] > 1
+        else s
+        for s in systems
     ]
-
-
-def _renamed(system: SavedSystem, name: str) -> SavedSystem:
-    return SavedSystem(**{**vars(system), "name": name})
 
 
 def _systems(folder: Path) -> Iterator[SavedSystem]:
@@ -144,3 +147,15 @@ def whole_run(system: SavedSystem) -> Run:
     rows = [row for run in runs_of(system).values() for row in run]
     claims, sources, scores = zip(*rows, strict=True) if rows else ((), (), ())
     return Run.from_rows(claims, sources, scores)
+
+
+def judged_run(system: SavedSystem, dataset: Dataset) -> Run:
+    """The system's whole run. Raises `UserError` where it is of another split's claims."""
+    run = whole_run(system)
+    met = coverage(run, dataset.qrels, system.name)
+    if met.ignored and met.missing:
+        raise UserError(
+            f"{system.name}: its run has {met.ignored} claims that {dataset.split} does not judge "
+            f"and lacks {met.missing} that it does: a run of another split"
+        )
+    return run

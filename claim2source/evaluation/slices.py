@@ -166,10 +166,11 @@ def _scored(
     means = inside.mean(axis=1) if within is None else _macro(inside, within)
     papers = len(np.unique(groups))
     return [
-        SliceScore(part.by, part.part, name, float(mean), *map(float, interval), int(kept.sum()),
-                   papers)
-        for name, mean, interval in zip(systems, means, intervals, strict=True)
-    ]  # fmt: skip
+        SliceScore(
+            part.by, part.part, name, float(mean), float(low), float(high), int(kept.sum()), papers
+        )
+        for name, mean, (low, high) in zip(systems, means, intervals, strict=True)
+    ]
 
 
 def _macro(values: np.ndarray, strata: np.ndarray) -> np.ndarray:

@@ -1,0 +1,325 @@
+"""What `eval/report.py` does: one HTML file that shows a comparison and needs no network."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from claim2source.config import require, several
+from claim2source.datasets import load
+from claim2source.errors import ConfigError, UserError
+from claim2source.evaluation.comparison import COLUMNS, Family, compare
+from claim2source.evaluation.metrics import Scores, cutoff, evaluate, judged_claims
+from claim2source.evaluation.plots import heat_map, interval_plot, line_plot, scatter_plot
+from claim2source.evaluation.ranks import BUCKETS, NOT_FOUND, bucket_changes, first_ranks
+from claim2source.evaluation.saved import SavedSystem, judged_run, read_reports
+from claim2source.evaluation.significance import gold_groups
+from claim2source.evaluation.slices import breakdown, language_strata, slices_of
+from claim2source.evaluation.tables import COST_COLUMNS, cost_cells, text_of
+from claim2source.files import write_text
+from claim2source.records import Dataset, Source
+from claim2source.run import Run
+
+TEMPLATE = "report.html"
+DEPTHS = (1, 2, 5, 10, 20, 50, 100)
+_TOP = 5
+_SEVERAL, _NOBODY = "several", "nobody"
+# Filters the claims; everything it reads was escaped when the page was made.
+_SCRIPT = """
+"use strict";
+const claims = [...document.querySelectorAll(".claim")];
+const [language, winner, text, count] = ["language", "winner", "text", "count"].map(
+  (id) => document.getElementById(id));
+function show() {
+  const wanted = text.value.toLowerCase();
+  let shown = 0;
+  for (const claim of claims) {
+    const keep = (!language.value || claim.dataset.language === language.value)
+      && (!winner.value || claim.dataset.winner === winner.value)
+      && (!wanted || claim.textContent.toLowerCase().includes(wanted));
+    claim.hidden = !keep;
+    shown += keep;
+  }
+  count.textContent = shown + " of " + claims.length + " claims";
+}
+for (const control of [language, winner, text]) control.addEventListener("input", show);
+show();
+"""
+
+
+@dataclass(frozen=True)
+class ReportConfig:
+    """Settings of `eval/report.py`.
+
+    Args:
+        out: HTML file to write.
+        dataset: folder in BEIR layout, or `demo`: the claims that the runs are of.
+        split: split that the runs are of.
+        metric: what is compared.
+        baseline: the system that the others are tested against; none: the first.
+        claims: most claims to list, those that the systems differ on first.
+        repeats: bootstrap draws and permutations.
+        seed: of both.
+    """
+
+    out: Path
+    reports: list[Path] = several(
+        Path, repeats=True, help="folders that eval/checkpoint.py or eval/hybrid.py wrote"
+    )
+    dataset: str = "demo"
+    split: str = "dev"
+    metric: str = "mrr@5"
+    baseline: str | None = None
+    claims: int = 1_000
+    repeats: int = 10_000
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        require(bool(self.reports), "reports", self.reports, "one or more folders")
+        require(self.claims >= 0, "claims", self.claims, "0 or more")
+        require(self.repeats >= 1, "repeats", self.repeats, "1 or more")
+        cutoff(self.metric)
+
+
+@dataclass(frozen=True)
+class Section:
+    """A heading with a plot, a note and a table, each where there is one."""
+
+    title: str
+    svg: str = ""
+    note: str = ""
+    columns: Sequence[str] = ()
+    rows: Sequence[Sequence[str]] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Compared:
+    """What every section is made of."""
+
+    config: ReportConfig
+    dataset: Dataset
+    systems: Mapping[str, SavedSystem]
+    runs: Mapping[str, Run]
+    scores: Mapping[str, Scores]
+    baseline: str
+
+
+def html_report(config: ReportConfig) -> str:
+    """Write the page; returns one line that says where. Raises as `eval/compare.py` does."""
+    import jinja2
+
+    compared = _compared(config)
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(Path(__file__).parent),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+    )
+    digest = base64.b64encode(hashlib.sha256(_SCRIPT.encode()).digest()).decode()
+    claims = _claims(compared)
+    total = len(judged_claims(compared.dataset.qrels))
+    page = environment.get_template(TEMPLATE).render(
+        title=f"{Path(config.dataset).name}, {config.split}: {config.metric}",
+        subtitle=f"{total} claims with a gold, {len(compared.dataset.sources)} sources. "
+        f"Intervals are 95 %, by gold paper.",
+        sections=[section for section in _sections(compared) if section.svg or section.rows],
+        claims=claims,
+        claims_note=f"{len(claims)} of {total} claims, those that systems differ on first. "
+        f"Won by: the one system with the best {config.metric}.",
+        languages=compared.dataset.languages,
+        winners=[*compared.systems, _SEVERAL, _NOBODY],
+        script=_SCRIPT,
+        script_hash=f"sha256-{digest}",
+    )
+    write_text(config.out, page)
+    return f"{len(compared.systems)} systems in {config.out}"
+
+
+def _compared(config: ReportConfig) -> Compared:
+    dataset = load(config.dataset, config.split)
+    systems = {system.name: system for system in read_reports(config.reports)}
+    if not systems:
+        raise UserError("reports: none of them holds a system with scores")
+    baseline = config.baseline or next(iter(systems))
+    if baseline not in systems:
+        raise ConfigError("baseline", baseline, f"a system of the reports: {', '.join(systems)}")
+    runs = {name: judged_run(system, dataset) for name, system in systems.items()}
+    claims = judged_claims(dataset.qrels)
+    recalls = [f"recall@{depth}" for depth in DEPTHS]
+    metrics = list(dict.fromkeys([config.metric, *recalls]))
+    scores = {name: evaluate(run, dataset.qrels, metrics, claims) for name, run in runs.items()}
+    return Compared(config, dataset, systems, runs, scores, baseline)
+
+
+def _sections(compared: Compared) -> list[Section]:
+    return [
+        _by_language(compared),
+        _tests(compared),
+        _learning_curve(compared),
+        _recall(compared),
+        *_changes(compared),
+        _representations(compared),
+        _cost(compared),
+    ]
+
+
+def _by_language(compared: Compared) -> Section:
+    config, dataset = compared.config, compared.dataset
+    parts = [part for part in slices_of(dataset.claims) if part.by == "language"]
+    rows = breakdown(compared.scores, config.metric, dataset, parts,
+                     repeats=config.repeats, seed=config.seed)  # fmt: skip
+    table: dict[str, dict[str, tuple[float, float, float]]] = {}
+    for row in rows:
+        table.setdefault(row.part, {})[row.system] = row.value, row.low, row.high
+    shown = {part: table[part] for part in [*dataset.languages, "macro", "micro"] if part in table}
+    cells = [
+        [name, *(f"{v:.4f} [{low:.4f}, {high:.4f}]" for v, low, high in
+                 (found[name] for found in shown.values()))]
+        for name in compared.systems
+    ]  # fmt: skip
+    return Section("Score by language", interval_plot(shown, config.metric), "",
+                   ["system", *shown], cells)  # fmt: skip
+
+
+def _tests(compared: Compared) -> Section:
+    config, others = compared.config, tuple(n for n in compared.systems if n != compared.baseline)
+    if not others:
+        return Section("Tests")
+    claims = compared.scores[compared.baseline].claim_ids
+    found = compare(
+        {name: scores[config.metric] for name, scores in compared.scores.items()},
+        Family("all", compared.baseline, others),
+        gold_groups(compared.dataset.qrels, claims),
+        language_strata(compared.dataset.claims, claims),
+        repeats=config.repeats,
+        seed=config.seed,
+    )
+    rows = [
+        [c.system, *map(text_of, (c.mean, c.difference, c.low, c.high, c.p, c.p_holm, c.t_p)),
+         f"{c.wins}/{c.ties}/{c.losses}", c.verdict]
+        for c in found.comparisons
+    ]  # fmt: skip
+    note = (
+        f"Macro {config.metric} against {compared.baseline}: paired randomisation tests of "
+        f"{found.repeats} permutations over {found.groups} papers, Holm over {len(rows)} tests."
+    )
+    return Section("Tests", "", note, COLUMNS, rows)
+
+
+def _learning_curve(compared: Compared) -> Section:
+    lines: dict[str, list[tuple[float, float]]] = {}
+    for system in compared.systems.values():
+        kind, _, number = system.folder.name.rpartition("-")
+        if kind == "epoch" and number.isdecimal():
+            value = system.macro.get(compared.config.metric)
+            if value is not None:
+                line = lines.setdefault(system.folder.parent.name, [])
+                line.append((float(number), value))
+    curves = {name: sorted(points) for name, points in lines.items() if len(points) > 1}
+    if not curves:
+        return Section("Learning curve")
+    plot = line_plot(curves, "epoch", f"macro {compared.config.metric}")
+    return Section("Learning curve", plot)
+
+
+def _recall(compared: Compared) -> Section:
+    lines = {
+        name: [(float(depth), scores.mean(f"recall@{depth}")) for depth in DEPTHS]
+        for name, scores in compared.scores.items()
+    }
+    rows = [[name, *(f"{y:.4f}" for _, y in points)] for name, points in lines.items()]
+    plot = line_plot(lines, "depth", "recall (micro)", log=True)
+    return Section("Recall by depth", plot, "", ["system", *map(str, DEPTHS)], rows)
+
+
+def _changes(compared: Compared) -> list[Section]:
+    claims = judged_claims(compared.dataset.qrels)
+    ranks = {n: first_ranks(r, compared.dataset.qrels, claims)[1] for n, r in compared.runs.items()}
+    names = [*BUCKETS, NOT_FOUND]
+    sections = []
+    for name in compared.systems:
+        if name != compared.baseline:
+            table = bucket_changes(ranks[compared.baseline], ranks[name])
+            counts = np.array([[table[a][b] for b in names] for a in names], dtype=float)
+            counts[counts == 0] = np.nan
+            title = f"Rank of the gold: from {compared.baseline} (rows) to {name} (columns)"
+            sections.append(Section(title, heat_map(names, names, counts, 0), "Claims."))
+    return sections
+
+
+def _representations(compared: Compared) -> Section:
+    """Macro score by model and representation of claims, where some model has several."""
+    cells: dict[tuple[str, str], float] = {}
+    for system in compared.systems.values():
+        value = system.macro.get(compared.config.metric)
+        if value is not None:
+            cells.setdefault((system.model, system.claims), value)
+    models, forms = (list(dict.fromkeys(key[i] for key in cells)) for i in (0, 1))
+    if len(forms) < 2:
+        return Section("Models and representations")
+    values = np.array([[cells.get((m, f), np.nan) for f in forms] for m in models])
+    title = f"Models and representations, macro {compared.config.metric}"
+    return Section(title, heat_map(models, forms, values))
+
+
+def _cost(compared: Compared) -> Section:
+    metric = compared.config.metric
+    known = {
+        name: (float(system.cost["seconds"]), system.macro[metric])
+        for name, system in compared.systems.items()
+        if system.cost.get("seconds") and metric in system.macro
+    }
+    rows = [
+        [name, text_of(system.macro.get(metric)), *map(text_of, cost_cells(system.cost))]
+        for name, system in compared.systems.items()
+    ]
+    plot = scatter_plot(known, "seconds", f"macro {metric}") if known else ""
+    return Section("Cost against quality", plot, "", ["system", metric, *COST_COLUMNS], rows)
+
+
+def _claims(compared: Compared) -> list[dict[str, Any]]:
+    """The claims for the browser, those that systems differ on most first."""
+    metric, sources = compared.config.metric, {s.id: s for s in compared.dataset.sources}
+    ids = compared.scores[compared.baseline].claim_ids
+    values = np.stack([scores[metric] for scores in compared.scores.values()])
+    by_id = {claim.id: claim for claim in compared.dataset.claims}
+    order = np.argsort(-np.ptp(values, axis=0), kind="stable")[: compared.config.claims]
+    ranks = {n: first_ranks(r, compared.dataset.qrels, ids)[1] for n, r in compared.runs.items()}
+    shown = []
+    for i in order:
+        claim = by_id[ids[i]]
+        golds = compared.dataset.qrels.golds(claim.id)
+        systems = [
+            {
+                "name": name,
+                "rank": f"{ranks[name][i]:.0f}" if np.isfinite(ranks[name][i]) else "-",
+                "hits": [
+                    {"title": _title(source, sources), "gold": source in golds}
+                    for source in run.sources(claim.id, _TOP)
+                ],
+            }
+            for name, run in compared.runs.items()
+        ]
+        shown.append({
+            "language": claim.lang, "text": claim.text, "translation": claim.translation or "",
+            "golds": [_title(gold, sources) for gold in golds],
+            "winner": _winner(list(compared.systems), values[:, i]), "systems": systems,
+        })  # fmt: skip
+    return shown
+
+
+def _title(source: str, sources: Mapping[str, Source]) -> str:
+    known = sources.get(source)
+    return f"{known.title or known.abstract[:120]} ({source})" if known else source
+
+
+def _winner(names: Sequence[str], values: np.ndarray) -> str:
+    best = np.flatnonzero(values == values.max())
+    if values.max() <= 0:
+        return _NOBODY
+    return names[best[0]] if len(best) == 1 else _SEVERAL

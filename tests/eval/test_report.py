@@ -1,0 +1,195 @@
+"""`eval/report.py`: one file, no network, hostile text shown as text, claims to filter."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+import shutil
+import subprocess
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from claim2source.datasets import write_beir
+from claim2source.errors import run_program
+from claim2source.evaluation.retrieval import evaluate_result
+from claim2source.records import Claim, Dataset, Qrels, Source
+from claim2source.run import Result, Run
+from claim2source.run_files import write_trec_run
+from eval.report import main
+
+EVIL = '<script>document.title="owned"</script><img src=x onerror="document.title=1">'
+NAME = "a$b<i>&amp;"
+
+
+def data() -> Dataset:
+    claims = [
+        Claim("c1", f"post {EVIL}", "en", golds=("p1",)),
+        Claim("c2", "beide finden es", "de", f"translated {EVIL}", ("p2",)),
+        Claim("c3", "keiner findet es", "de", golds=("p3",)),
+        Claim("c4", "only the second", "en", golds=("p3",)),
+    ]
+    sources = (Source("p1", f"Title {EVIL}"), Source("p2", "Second"), Source("p3", "", "Body"))
+    qrels = Qrels({c.id: {c.golds[0]: 1} for c in claims})
+    return Dataset(tuple(claims), sources, qrels, "dev")
+
+
+RUNS = {
+    "epoch-0": {"c1": [("p1", 2.0), ("p2", 1.0)], "c2": [("p2", 1.0)], "c3": [("p1", 1.0)],
+                "c4": [("p1", 2.0), ("p3", 1.0)]},
+    "epoch-1": {"c1": [("p2", 2.0)], "c2": [("p2", 1.0)], "c3": [("p1", 1.0)],
+                "c4": [("p3", 2.0), ("gone", 1.0)]},
+}  # fmt: skip
+
+
+def save(root: Path) -> tuple[Path, Path]:
+    """The data set and a training run's reports."""
+    dataset = data()
+    write_beir([dataset], root / "data")
+    reports = {}
+    for i, (name, ranked) in enumerate(RUNS.items()):
+        run = Run.from_lists(ranked)
+        found = evaluate_result(Result(run), dataset)
+        reports[name] = {
+            "checkpoint": NAME, "dataset": "data", "split": "dev",
+            "rendering": {"claims": ("original", "bilingual")[i], "sources": "metadata"},
+            "cost": {"seconds": 2.0 + i, "claims": 4}, "languages": found.languages,
+            "macro": found.macro,
+        }  # fmt: skip
+        for lang, ids in (("en", ["c1", "c4"]), ("de", ["c2", "c3"])):
+            write_trec_run(run.restricted(ids), root / "run" / name / "runs" / f"{lang}.trec")
+    (root / "run" / "report.json").write_text(json.dumps({"checkpoints": reports, "chosen": None}))
+    return root / "data", root / "run"
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("report")
+    folder, reports = save(root)
+    out = root / "out.html"
+    main([f"--reports={reports}", f"--dataset={folder}", f"--out={out}", "--repeats=200"])
+    return out
+
+
+class Reader(HTMLParser):
+    """Tags with attributes, and the text within claims."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.text: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_data(self, data: str) -> None:
+        self.text.append(data)
+
+
+@pytest.fixture(scope="module")
+def read(page: Path) -> Reader:
+    reader = Reader()
+    reader.feed(page.read_text(encoding="utf-8"))
+    return reader
+
+
+def test_hostile_text_is_text(read: Reader, page: Path) -> None:
+    assert [tag for tag, _ in read.tags].count("script") == 1
+    assert not [tag for tag, _ in read.tags if tag in ("img", "iframe", "object", "link", "i")]
+    assert not [a for _, attributes in read.tags for a in attributes if a.startswith("on")]
+    shown = "".join(read.text)
+    assert shown.count(EVIL) == 4  # post, translation, gold and one hit's title
+    assert "Second" in shown
+
+
+def test_only_our_script_may_run_and_nothing_is_loaded(read: Reader, page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    (script,) = re.findall(r"<script>(.*?)</script>\n</body>", text, re.DOTALL)
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    policy = next(a["content"] for t, a in read.tags if a.get("http-equiv"))
+    assert policy == (
+        f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
+    )
+    for _, attributes in read.tags:
+        for name, value in attributes.items():
+            if name in ("src", "href", "xlink:href"):
+                assert (value or "").startswith("#")
+    assert "url(http" not in text and "@import" not in text
+
+
+def test_every_plot_is_there(read: Reader, page: Path) -> None:
+    assert [tag for tag, _ in read.tags].count("svg") == 6
+    shown = "".join(read.text)
+    for heading in ("Score by language", "Tests", "Learning curve", "Recall by depth",
+                    "Rank of the gold: from epoch-0 (rows) to epoch-1 (columns)",
+                    "Models and representations, macro mrr@5", "Cost against quality"):  # fmt: skip
+        assert heading in shown
+    assert NAME in shown  # a model's name with markup and a dollar sign, in a plot
+    for value in ("0.7500", "1.0000", "items/s", "too few papers differ"):
+        assert value in shown
+
+
+def claims_of(read: Reader) -> list[dict[str, Any]]:
+    return [a for tag, a in read.tags if tag == "details"]
+
+
+def test_claims_have_language_and_winner(read: Reader) -> None:
+    found = [(a["data-language"], a["data-winner"]) for a in claims_of(read)]
+    # Those that systems differ on come first: c1 by 1, c4 by one half, then the others.
+    assert found == [("en", "epoch-0"), ("en", "epoch-1"), ("de", "several"), ("de", "nobody")]
+    options = "".join(read.text)
+    assert all(name in options for name in ("several", "nobody", "4 of 4 claims"))
+
+
+def test_golds_are_marked_among_the_hits(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    assert text.count('<li class="gold">') == 5
+    assert "<li>gone</li>" in text and "Body (p3)" in text and "(rank -)" in text
+
+
+def test_fewer_claims_and_one_system(tmp_path: Path) -> None:
+    folder, reports = save(tmp_path)
+    report = json.loads((reports / "report.json").read_text())["checkpoints"]["epoch-1"]
+    (reports / "epoch-1" / "report.json").write_text(json.dumps(report))
+    main([f"--reports={reports / 'epoch-1'}", f"--dataset={folder}", f"--out={tmp_path / 'o.html'}",
+          "--claims=1", "--repeats=20"])  # fmt: skip
+    reader = Reader()
+    reader.feed((tmp_path / "o.html").read_text())
+    assert len(claims_of(reader)) == 1
+    shown = "".join(reader.text)
+    assert "1 of 4 claims" in shown and "Holm" not in shown and "Learning curve" not in shown
+
+
+@pytest.mark.parametrize(
+    ("option", "said"),
+    [("--baseline=nobody", "baseline"), ("--claims=-1", "claims"), ("--metric=x", "metrics"),
+     ("--split=test", "test")],
+)  # fmt: skip
+def test_what_a_user_does_wrong_ends_with_2(
+    option: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, reports = save(tmp_path)
+    with pytest.raises(SystemExit) as ended:
+        run_program(main, [f"--reports={reports}", f"--dataset={folder}",
+                           f"--out={tmp_path / 'o.html'}", option])  # fmt: skip
+    assert ended.value.code == 2
+    assert said in capsys.readouterr().err
+    assert not (tmp_path / "o.html").exists()
+
+
+@pytest.mark.slow
+def test_in_a_browser_nothing_hostile_runs_and_ours_does(page: Path, tmp_path: Path) -> None:
+    chromium = shutil.which("chromium") or shutil.which("chromium-browser")
+    if chromium is None:
+        pytest.skip("no Chromium")
+    done = subprocess.run(
+        [chromium, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path}",
+         "--virtual-time-budget=3000", "--dump-dom", page.as_uri()],
+        capture_output=True, text=True, timeout=120, check=True,
+    )  # fmt: skip
+    assert "4 of 4 claims</span>" in done.stdout  # our script has run
+    assert "<title>data, dev: mrr@5</title>" in done.stdout

@@ -1,0 +1,74 @@
+"""Reports read back: names told apart, costs, whole runs, and runs of another split."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from claim2source.errors import InputError, UserError
+from claim2source.evaluation.saved import judged_run, read_reports, runs_of, whole_run
+from claim2source.evaluation.tables import COST_COLUMNS, cost_cells
+from claim2source.records import Dataset, Qrels
+from claim2source.run import Run
+from claim2source.run_files import write_trec_run
+
+
+def save(folder: Path, checkpoint: str = "m/model", runs: tuple[str, ...] = ("en", "de")) -> Path:
+    row = {"mrr@5": 0.5, "queries": 2}
+    report = {"checkpoint": checkpoint, "dataset": "d", "split": "dev",
+              "rendering": {"claims": "bilingual", "sources": "metadata"}, "cost": {"seconds": 1},
+              "languages": {"en": row, "de": row}, "macro": row}  # fmt: skip
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "report.json").write_text(json.dumps(report))
+    for lang in runs:
+        run = Run.from_lists({f"{lang}1": [("a", 1.0)], f"{lang}2": [("b", 1.0)]})
+        write_trec_run(run, folder / "runs" / f"{lang}.trec")
+    return folder
+
+
+def test_names_are_told_apart(tmp_path: Path) -> None:
+    one, two, other = save(tmp_path / "x/one"), save(tmp_path / "x/two"), save(tmp_path / "y/one")
+    assert [s.name for s in read_reports([one])] == ["model"]
+    assert [s.name for s in read_reports([one, two])] == ["one/model", "two/model"]
+    names = [s.name for s in read_reports([one, other, two])]
+    assert names == [f"{one}/model", f"{other}/model", "two/model"]
+    assert len(read_reports([one, tmp_path / "x" / ".." / "x" / "one"])) == 1
+
+
+def test_a_report_is_a_system(tmp_path: Path) -> None:
+    (system,) = read_reports([save(tmp_path)])
+    assert (system.model, system.claims, system.style) == ("m/model", "bilingual", "S0C0")
+    assert system.queries == {"en": 2, "de": 2}
+    assert set(runs_of(system)) == {"en", "de"}
+    assert set(whole_run(system).claim_ids) == {"en1", "en2", "de1", "de2"}
+
+
+def test_a_missing_run_and_a_report_without_scores(tmp_path: Path) -> None:
+    (system,) = read_reports([save(tmp_path / "a", runs=("en",))])
+    with pytest.raises(InputError, match="no runs/.../de.trec"):
+        whole_run(system)
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b" / "report.json").write_text('{"checkpoint": "m"}')
+    assert read_reports([tmp_path / "b"]) == []
+
+
+def test_a_run_of_another_split_is_refused(tmp_path: Path) -> None:
+    (system,) = read_reports([save(tmp_path)])
+    golds = {c: {"a": 1} for c in ("en1", "en2", "de1", "de2")}
+    assert len(judged_run(system, Dataset((), (), Qrels(golds), "dev"))) == 4
+    # Claims without a line are claims for which nothing was found.
+    judged_run(system, Dataset((), (), Qrels({**golds, "en3": {"a": 1}}), "dev"))
+    with pytest.raises(UserError, match="another split"):
+        judged_run(system, Dataset((), (), Qrels({"en1": {"a": 1}, "en3": {"a": 1}}), "dev"))
+
+
+def test_cost_of_both_kinds_of_report() -> None:
+    cells = cost_cells({"seconds": 4.0, "items": 10, "peak_memory": 3 * 2**20, "tokens": 5})
+    assert dict(zip(COST_COLUMNS, cells, strict=True)) == {
+        "seconds": "4.0", "items/s": "2.5", "peak MB": "3", "tokens": "5", "parameters": None
+    }  # fmt: skip
+    other = {"seconds": 4.0, "claims": 10, "peak_memory_bytes": 2**20, "parameters": 7}
+    assert cost_cells(other) == ["4.0", "2.5", "1", None, "7"]
+    assert cost_cells(None) == cost_cells({}) == [None] * 5
