@@ -14,6 +14,7 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -349,9 +350,9 @@ def _difference(row: Row, target: str, outcomes: dict[str, dict[str, Any]]) -> s
     return f"{test.difference:+.4f} ({test.p_value:.3f}) against {row.against}"
 
 
-def main() -> None:
+def main(argv: Sequence[str] | None = None) -> None:
     """Run and print."""
-    config = read_config(AblateConfig, None, program="scripts/ablate.py", description=__doc__ or "")
+    config = read_config(AblateConfig, argv, program="scripts/ablate.py", description=__doc__ or "")
     print(ablate(config))
 
 

@@ -92,6 +92,15 @@ def test_rows_run_once_and_gaps_are_said(
     assert (small_table / "small-42.md").read_text().count("| slow |") == 1
 
 
+def test_the_program_says_every_gap(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(script, "_outcome", lambda *a: None)
+    script.main(["--tables", "demo", "--rows", "limits", "--out", str(tmp_path)])
+    said = capsys.readouterr().out
+    assert all(f"--tables demo --rows {row.name} " in said for row in TABLES["demo"].rows)
+
+
 def test_names_are_checked(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="tables: 'x'"):
         ablate(AblateConfig(tmp_path, tables=["x"]))
