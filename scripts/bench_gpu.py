@@ -1,0 +1,390 @@
+"""A GPU's speed on a 7B model: training tokens a second, memory against batch, documents a second.
+
+Weights are random, of Mistral-7B's shape; nothing is downloaded. Training is the trainer's own:
+RetrieverModule under Lightning, bf16 weights, LoRA on every linear layer in fp32, all texts of
+the same length. `share` is of the device's bf16 peak, by the FLOPs that the step needs;
+`hardware_share` counts what is computed twice (checkpointing, chunks) as well. `ratio` is the
+best training row's share. Without a GPU nothing is measured.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import math
+import os
+import re
+import statistics
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import numpy as np
+import torch
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import MistralConfig, MistralModel, PreTrainedTokenizerFast
+
+from claim2source.config import flag, read_config, require, several
+from claim2source.encode import Encoder, EncoderSettings
+from claim2source.errors import run_program
+from claim2source.evaluation.tables import plain_table
+from claim2source.mining import MinedRow, Negative
+from claim2source.records import Claim, Dataset, Qrels, Source
+from claim2source.text import Rendering
+from claim2source.training.adapt import adapt
+from claim2source.training.config import FinetuneConfig, LoraConfig, OptimisationConfig
+from claim2source.training.data import TrainingPairs
+from claim2source.training.losses import LossesConfig
+from claim2source.training.module import RetrieverModule
+from scripts.bench_common import InOrder, ModelShape, fit, library_versions, matmul_rate, own_peak
+
+MISTRAL_7B = {
+    "vocab_size": 32_000, "hidden_size": 4096, "intermediate_size": 14_336,
+    "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8,
+}  # fmt: skip
+TINY = {
+    "vocab_size": 200, "hidden_size": 32, "intermediate_size": 64,
+    "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
+}  # fmt: skip
+# Dense bf16 FLOPs a second by words of the device's name, the first that fits; makers' sheets.
+PEAKS = (
+    ("gb200", 2.5e15), ("b200", 2.25e15), ("b100", 1.8e15), ("h200 nvl", 835e12),
+    ("h200", 989e12), ("h100 nvl", 835e12), ("h100 pcie", 756e12), ("h100", 989e12),
+    ("gh200", 989e12), ("a100", 312e12), ("a800", 312e12), ("l40s", 362e12), ("l4", 121e12),
+    ("a40", 149.7e12), ("a30", 165e12), ("rtx 5090", 209.5e12), ("rtx 4090", 165.2e12),
+    ("rtx 3090", 71e12),
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class BenchConfig:
+    """What to measure.
+
+    Args:
+        tokens: of every training text, claims and sources alike.
+        negatives: per claim; with its source they are its group.
+        plain_batch: claims per step of the rows that keep every text's activations.
+        chunk: texts per forward pass of the chunked rows.
+        steps: timed steps of a row, after one that is not.
+        lora_r: rank of the adapters.
+        lora_dropout: on the adapters' input, as the trainer's default.
+        documents: encoded once to warm up in part, then timed.
+        document_tokens: their mean length; lengths lie between half and one and a half of it.
+        seed: of weights and texts.
+    """
+
+    tokens: int = 256
+    negatives: int = 8
+    plain_batch: int = 4
+    chunk: int = 32
+    steps: int = 2
+    lora_r: int = 16
+    lora_dropout: float = 0.1
+    documents: int = 2_000
+    document_tokens: int = 300
+    seed: int = 13
+    batches: list[int] = several(int, [8, 64], help="claims per step of the chunked rows")
+    compiled: bool = flag("also with torch.compile", True)
+    tiny: bool = flag("the same on a CPU with a model of two layers: shows that it runs")
+
+    def __post_init__(self) -> None:
+        for key in ("plain_batch", "chunk", "steps", "lora_r", "documents"):
+            require(getattr(self, key) >= 1, key, getattr(self, key), "1 or more")
+        require(self.negatives >= 0, "negatives", self.negatives, "0 or more")
+        for key in ("tokens", "document_tokens"):
+            require(getattr(self, key) >= 8, key, getattr(self, key), "8 or more")
+        good = bool(self.batches) and min(self.batches) >= 1
+        require(good, "batches", self.batches, "numbers of claims, 1 or more")
+
+    @property
+    def device(self) -> str:
+        """Where it runs."""
+        return "cpu" if self.tiny else "cuda"
+
+    @property
+    def group(self) -> int:
+        """Sources per claim."""
+        return 1 + self.negatives
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A way to train: claims per step, texts per pass (None: all), and what is switched on."""
+
+    batch: int
+    chunk: int | None
+    checkpointing: bool
+    compiled: bool
+
+
+def peak_flops(name: str) -> float:
+    """The device's dense bf16 peak by its name; infinity, so that a share is 0, where unknown."""
+    found = set(re.split(r"[^a-z0-9]+", name.lower()))
+    # A laptop's chip bears the name of a card that is faster.
+    known = (peak for words, peak in PEAKS if found >= set(words.split()))
+    return math.inf if "laptop" in found else next(known, math.inf)
+
+
+def make_encoder(config: BenchConfig) -> Encoder:
+    """An untrained bidirectional Mistral in bf16, whose tokens are words: "7 8 9" has three."""
+    sizes = TINY if config.tiny else MISTRAL_7B
+    longest = max(config.tokens, 2 * config.document_tokens)
+    shape: Any = MistralConfig(**sizes, max_position_embeddings=longest, sliding_window=None)
+    shape.is_causal = False
+    shape.use_cache = False
+    torch.manual_seed(config.seed)
+    default = torch.get_default_dtype()
+    torch.set_default_dtype(torch.bfloat16)
+    try:
+        with torch.device(config.device):
+            model = MistralModel(shape)
+    finally:
+        torch.set_default_dtype(default)
+    words = {str(i): i for i in range(sizes["vocab_size"])}
+    tokenizer = Tokenizer(models.WordLevel(words, unk_token="0"))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token="0", eos_token="1")
+    settings = EncoderSettings(max_length=longest, dtype="bfloat16")
+    return Encoder(model, fast, settings, None)
+
+
+def made_up(config: BenchConfig, lengths: Sequence[int], seed: int) -> list[str]:
+    """A text of so many words for each length."""
+    vocabulary = (TINY if config.tiny else MISTRAL_7B)["vocab_size"]
+    draw = np.random.default_rng([config.seed, seed])
+    return [" ".join(map(str, draw.integers(2, vocabulary, length))) for length in lengths]
+
+
+def training_pairs(config: BenchConfig, encoder: Encoder, claims: int) -> TrainingPairs:
+    """Claims with a source and negatives of their own, no text twice."""
+    lengths = [config.tokens] * claims
+    names = [[f"s{i}-{j}" for j in range(config.group)] for i in range(claims)]
+    flat = [name for group in names for name in group]
+    texts = made_up(config, [config.tokens] * len(flat), 1)
+    dataset = Dataset(
+        tuple(
+            Claim(f"c{i}", text, golds=(names[i][0],))
+            for i, text in enumerate(made_up(config, lengths, 0))
+        ),
+        tuple(Source(name, title=text) for name, text in zip(flat, texts, strict=True)),
+        Qrels(),
+        "train",
+    )
+    rows = [
+        MinedRow(f"c{i}", group[0], tuple(Negative(name, 0.0, "random") for name in group[1:]))
+        for i, group in enumerate(names)
+    ]
+    # The title alone, without a label in front: its words are the text's tokens.
+    rendering = Rendering(sources="title_abstract")
+    return TrainingPairs(dataset, rows, encoder, rendering, config.negatives)
+
+
+def settings_of(config: BenchConfig) -> list[Setting]:
+    """Every row: whole batches and chunks, with and without checkpointing and compile."""
+    found = []
+    for compiled in (False, True) if config.compiled else (False,):
+        for checkpointing in (False, True):
+            found.append(Setting(config.plain_batch, None, checkpointing, compiled))
+            found += [
+                Setting(batch, config.chunk, checkpointing, compiled) for batch in config.batches
+            ]
+    return found
+
+
+def time_training(config: BenchConfig, setting: Setting) -> dict[str, Any]:
+    """One row: seconds a step, tokens a second, FLOPs and peak memory; None where it ran out."""
+    row: dict[str, Any] = {
+        "claims": setting.batch,
+        "chunk": setting.chunk,
+        "checkpointing": setting.checkpointing,
+        "compiled": setting.compiled,
+    }
+    try:
+        return row | _train(config, setting)
+    except torch.cuda.OutOfMemoryError:
+        return row | {"seconds": None, "tokens_per_second": None, "peak_mb": None}
+    finally:
+        gc.collect()
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+
+
+def _train(config: BenchConfig, setting: Setting) -> dict[str, Any]:
+    encoder = make_encoder(config)
+    optimisation = OptimisationConfig(
+        batch_size=setting.batch, chunk_size=setting.chunk, negatives=config.negatives,
+        temperature=0.02, dropout=0.0, gradient_checkpointing=setting.checkpointing,
+        precision="bf16", save_every=0,
+    )  # fmt: skip
+    lora = LoraConfig(r=config.lora_r, dropout=config.lora_dropout)
+    adapt(encoder, FinetuneConfig(tuning="lora", lora=lora, optimisation=optimisation))
+    shape = ModelShape.of(encoder.model)
+    if setting.compiled:
+        # In place, so that the encoder's model stays the one that peft made.
+        encoder.model.compile(dynamic=True, backend="aot_eager" if config.tiny else "inductor")
+    pairs = training_pairs(config, encoder, setting.batch * (config.steps + 1))
+    sampler = InOrder(len(pairs), setting.batch)
+    module = RetrieverModule(
+        encoder, pairs, optimisation, LossesConfig(), sampler.optimizer_steps,
+        lambda epoch: None, lambda: None,
+    )  # fmt: skip
+    if config.device == "cuda":
+        torch.cuda.reset_peak_memory_stats()
+    seconds = statistics.median(fit(module, sampler, precision="bf16")[1:])
+    peak = torch.cuda.max_memory_allocated() if config.device == "cuda" else own_peak()
+    lengths = [config.tokens] * (setting.batch * (1 + config.group))
+    needed, again = shape.training(lengths, "lora"), shape.forward(lengths)
+    repeated = again * (int(setting.checkpointing) + int(setting.chunk is not None))
+    return {
+        "seconds": round(seconds, 4),
+        "tokens_per_second": round(sum(lengths) / seconds, 1),
+        "flops_per_second": needed / seconds,
+        "hardware_flops_per_second": (needed + repeated) / seconds,
+        "peak_mb": round(peak / 2**20, 1),
+        "loss": module.losses[-1],
+    }
+
+
+def time_encoding(config: BenchConfig) -> dict[str, Any]:
+    """Documents a second through `Encoder.encode`, by the base model (as merged) and by LoRA."""
+    encoder = make_encoder(config)
+    draw = np.random.default_rng([config.seed, 2])
+    mean = config.document_tokens
+    lengths = draw.integers(mean // 2, mean + mean // 2 + 1, config.documents).tolist()
+    texts = made_up(config, lengths, 3)
+    found: dict[str, Any] = {"documents": len(texts), "mean_tokens": round(np.mean(lengths), 1)}
+    for name in ("merged", "adapter"):
+        if name == "adapter":
+            lora = LoraConfig(r=config.lora_r, dropout=config.lora_dropout)
+            adapt(encoder, FinetuneConfig(tuning="lora", lora=lora))
+        encoder.encode(texts[: max(1, len(texts) // 8)], "source")
+        _, cost = encoder.encode(texts, "source")
+        flops = ModelShape.of(encoder.model).forward(lengths)
+        found[name] = {
+            "documents_per_second": round(len(texts) / cost.seconds, 2),
+            "tokens_per_second": round(sum(lengths) / cost.seconds, 1),
+            "flops_per_second": flops / cost.seconds,
+        }
+    return found
+
+
+def with_shares(result: dict[str, Any], peak: float) -> dict[str, Any]:
+    """FLOPs a second as shares of the peak, in place; 0 where it is unknown."""
+    rows = [*result["training"], result["encoding"]["merged"], result["encoding"]["adapter"]]
+    for row in rows:
+        for key in ("", "hardware_"):
+            if f"{key}flops_per_second" in row:
+                row[f"{key}share"] = round(row[f"{key}flops_per_second"] / peak, 4)
+    return result
+
+
+def memory_growth(training: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Peak of the largest chunked batch over that of the smallest, for every setting."""
+    found = []
+    for compiled in (False, True):
+        for checkpointing in (False, True):
+            rows = [
+                row for row in training
+                if row["chunk"] is not None and row["peak_mb"] is not None
+                and (row["compiled"], row["checkpointing"]) == (compiled, checkpointing)
+            ]  # fmt: skip
+            if len(rows) < 2:
+                continue
+            small, large = (pick(rows, key=lambda row: row["claims"]) for pick in (min, max))
+            found.append({
+                "checkpointing": checkpointing, "compiled": compiled,
+                "batch_times": round(large["claims"] / small["claims"], 2),
+                "memory_times": round(large["peak_mb"] / small["peak_mb"], 3),
+            })  # fmt: skip
+    return found
+
+
+def as_table(config: BenchConfig, result: dict[str, Any]) -> str:
+    """The same for a person."""
+
+    def percent(share: float | None) -> float | str | None:
+        return None if share is None else 100 * share if result["peak_flops"] else "unknown"
+
+    def yes(value: bool) -> str:
+        return "yes" if value else "no"
+
+    training = [
+        [row["claims"], row["chunk"] or "whole", yes(row["checkpointing"]), yes(row["compiled"]),
+         row["tokens_per_second"], percent(row.get("share")), percent(row.get("hardware_share")),
+         row["peak_mb"]]
+        for row in result["training"]
+    ]  # fmt: skip
+    encoding = [
+        [name, found["documents_per_second"], found["tokens_per_second"], percent(found["share"])]
+        for name, found in result["encoding"].items() if isinstance(found, dict)
+    ]  # fmt: skip
+    peak = result["peak_flops"]
+    said = f"{peak / 1e12:.0f} TFLOP/s" if peak else "unknown, so that shares are too"
+    lines = [
+        f"{result['device']}: bf16 peak {said}; torch.mm reaches "
+        f"{result['matmul_flops'] / 1e12:.3f} TFLOP/s",
+        f"training, group {config.group}, {config.tokens} tokens a text, median of {config.steps} "
+        "steps; - : out of memory",
+        plain_table(
+            ["claims", "chunk", "checkpointing", "compiled", "tokens/s", "% of peak",
+             "% with repeats", "MB"], training, digits=1,
+        ),
+        *(
+            f"memory: {grown['batch_times']} times the batch takes {grown['memory_times']} times "
+            f"the memory (checkpointing {yes(grown['checkpointing'])}, compiled "
+            f"{yes(grown['compiled'])})"
+            for grown in result["memory"]
+        ),
+        f"encoding {result['encoding']['documents']} documents of "
+        f"{result['encoding']['mean_tokens']} tokens on average",
+        plain_table(["weights", "documents/s", "tokens/s", "% of peak"], encoding, digits=1),
+        f"Load average: {result['load_average']}",
+    ]  # fmt: skip
+    return "\n".join(lines)
+
+
+def measure(config: BenchConfig) -> dict[str, Any]:
+    """Every row of every table."""
+    name = "CPU (tiny model)" if config.tiny else torch.cuda.get_device_name()
+    peak = math.inf if config.tiny else peak_flops(name)
+    limit = matmul_rate(256 if config.tiny else 8192, config.device, torch.bfloat16)
+    training = []
+    for setting in settings_of(config):
+        training.append(time_training(config, setting))
+        print(training[-1], file=sys.stderr, flush=True)
+    result = with_shares({"training": training, "encoding": time_encoding(config)}, peak)
+    best = max((row.get("share") or 0.0 for row in training), default=0.0)
+    return {
+        "ratio": best or None,
+        "device": name,
+        "peak_flops": None if math.isinf(peak) else peak,
+        "matmul_flops": limit,
+        **result,
+        "memory": memory_growth(training),
+        "lora_r": config.lora_r,
+        "lora_dropout": config.lora_dropout,
+        "versions": library_versions("torch", "transformers", "peft", "pytorch-lightning"),
+        "load_average": [round(load, 2) for load in os.getloadavg()],
+    }
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Measure, print tables and one line of JSON; without a GPU say so."""
+    config = read_config(
+        BenchConfig, argv, program="scripts/bench_gpu.py", description=__doc__ or ""
+    )
+    if not config.tiny and not torch.cuda.is_available():
+        print("no GPU here, nothing measured; --tiny runs the same code on a CPU")
+        print(json.dumps({"ratio": None, "device": None}))
+        return
+    result = measure(config)
+    print(as_table(config, result))
+    print(json.dumps(result))
+
+
+if __name__ == "__main__":
+    run_program(main)

@@ -1,0 +1,317 @@
+"""A few training steps by Claim2Source's trainer and by sentence-transformers', on equal terms."""
+
+from __future__ import annotations
+
+import logging
+import random
+import tempfile
+import time
+import warnings
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import pytorch_lightning as pl
+import torch
+
+from claim2source.datasets import load
+from claim2source.encode import Encoder, ModelConfig, resolve
+from claim2source.errors import UserError
+from claim2source.mining import MinedRow, Negative
+from claim2source.records import Dataset
+from claim2source.retrieve import BM25Config, BM25Index
+from claim2source.text import Rendering
+from claim2source.training.adapt import adapt, set_dropout
+from claim2source.training.config import FinetuneConfig, LoraConfig, OptimisationConfig
+from claim2source.training.data import TrainingPairs
+from claim2source.training.losses import LossesConfig
+from claim2source.training.module import RetrieverModule, length_chunks
+from scripts.bench_common import InOrder, ModelShape, Tuning, fit, own_peak, steps_between
+
+Texts = Literal["ct25", "short"]
+RENDERING = Rendering()
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What both trainers are told; dropout is 0, arithmetic fp32, no warm-up.
+
+    `chunk` is the number of texts per forward pass of the chunked losses; None: the plain ones.
+    """
+
+    model: str
+    tuning: Tuning
+    chunk: int | None
+    batch_size: int
+    max_length: int
+    temperature: float
+    learning_rate: float
+    weight_decay: float = 0.01
+    max_grad_norm: float = 1.0
+    lora_r: int = 16
+    lora_alpha: int = 64
+
+    @property
+    def loaded(self) -> ModelConfig:
+        """The base model with mean pooling at the recipe's length."""
+        return ModelConfig(self.model, pooling="mean", normalize=True, max_length=self.max_length)
+
+
+@dataclass(frozen=True)
+class Steps:
+    """Seconds and loss of every step, seconds of tokenising beforehand, weights trained."""
+
+    seconds: list[float]
+    losses: list[float]
+    preparing: float
+    trained: int
+    before: int
+
+
+@dataclass(frozen=True)
+class Material:
+    """Pairs in the order of their batches."""
+
+    dataset: Dataset
+    rows: tuple[MinedRow, ...]
+
+    @property
+    def claims(self) -> list[str]:
+        """One text a pair."""
+        by_id = {claim.id: claim for claim in self.dataset.claims}
+        return RENDERING.claim_texts(by_id[row.claim] for row in self.rows)
+
+    @property
+    def sources(self) -> list[str]:
+        """The gold's text of each pair."""
+        by_id = {source.id: source for source in self.dataset.sources}
+        return RENDERING.source_texts(by_id[row.positive] for row in self.rows)
+
+
+def material(texts: Texts, ct25: Path | None, pairs: int, seed: int) -> Material:
+    """Training pairs whose claims, papers and texts are all distinct.
+
+    `ct25`: claims and papers with their metadata. `short`: claims and titles of the demo set.
+    A paper twice in a batch would be a false negative of the peer's loss: losses would differ.
+    """
+    if texts == "ct25":
+        if ct25 is None or not ct25.is_dir():
+            raise UserError(
+                "ct25: no such folder; set CLAIM2SOURCE_DATA to the folder that holds ct25, "
+                "or choose --cells of the demo's short texts"
+            )
+        dataset = load(ct25, "train")
+    else:
+        dataset = load("demo", "train")
+        titles = tuple(replace(s, abstract="", authors=(), venue="") for s in dataset.sources)
+        dataset = replace(dataset, sources=titles)
+    rendered = dict(
+        zip((s.id for s in dataset.sources), RENDERING.source_texts(dataset.sources), strict=True)
+    )
+    claims = [claim for claim in dataset.claims if claim.golds]
+    random.Random(seed).shuffle(claims)
+    seen: set[str] = set()
+    rows = []
+    for claim in claims:
+        pair = {RENDERING.claim_texts([claim])[0], rendered[claim.golds[0]]}
+        if len(pair) == 2 and "" not in pair and not pair & seen:
+            seen |= pair
+            rows.append(MinedRow(claim.id, claim.golds[0], ()))
+    if len(rows) < pairs:
+        raise UserError(f"{texts}: {len(rows)} pairs of distinct texts, {pairs} are needed")
+    return Material(dataset, tuple(rows[:pairs]))
+
+
+def with_negatives(pairs: Material, count: int) -> Material:
+    """The same pairs, each with the `count` best sources by BM25 that are not its gold."""
+    by_id = {claim.id: claim for claim in pairs.dataset.claims}
+    claims = [by_id[row.claim] for row in pairs.rows]
+    run = BM25Index(pairs.dataset.sources, BM25Config()).search(claims, count + 4)
+    rows = []
+    for row in pairs.rows:
+        golds = by_id[row.claim].golds
+        found = [(s, score) for s, score in run.scored(row.claim).items() if s not in golds]
+        negatives = tuple(Negative(s, score, "bm25") for s, score in found[:count])
+        rows.append(replace(row, negatives=negatives))
+    return Material(pairs.dataset, tuple(rows))
+
+
+def run_ours(
+    pairs: Material,
+    recipe: Recipe,
+    *,
+    callbacks: Iterable[pl.Callback] = (),
+    encoder_kind: type[Encoder] = Encoder,
+    pairs_kind: type[TrainingPairs] = TrainingPairs,
+    module_kind: type[RetrieverModule] = RetrieverModule,
+) -> Steps:
+    """Lightning's Trainer with `RetrieverModule`; the kinds let an ablation put in its own."""
+    loaded = resolve(recipe.loaded, "cpu").encoder
+    encoder = encoder_kind(loaded.model, loaded.tokenizer, loaded.settings, None)
+    optimisation = OptimisationConfig(
+        batch_size=recipe.batch_size, chunk_size=recipe.chunk, negatives=0,
+        temperature=recipe.temperature, learning_rate=recipe.learning_rate, warmup_ratio=0.0,
+        weight_decay=recipe.weight_decay, max_grad_norm=recipe.max_grad_norm, dropout=0.0,
+        save_every=0,
+    )  # fmt: skip
+    lora = LoraConfig(r=recipe.lora_r, alpha=recipe.lora_alpha, dropout=0.0)
+    torch.manual_seed(0)
+    adapt(encoder, FinetuneConfig(tuning=recipe.tuning, lora=lora, optimisation=optimisation))
+    started = time.perf_counter()
+    negatives = max(len(row.negatives) for row in pairs.rows)
+    data = pairs_kind(pairs.dataset, pairs.rows, encoder, RENDERING, negatives)
+    preparing = time.perf_counter() - started
+    sampler = InOrder(len(data), recipe.batch_size)
+    module = module_kind(
+        encoder, data, optimisation, LossesConfig(), sampler.optimizer_steps,
+        lambda epoch: None, lambda: None,
+    )  # fmt: skip
+    trained = sum(p.numel() for p in module.trainable().values())
+    before = own_peak()
+    seconds = fit(module, sampler, callbacks=callbacks)
+    return Steps(seconds, module.losses, preparing, trained, before)
+
+
+def run_peer(pairs: Material, recipe: Recipe) -> Steps:
+    """sentence-transformers' trainer with its loss of in-batch negatives, plain or cached.
+
+    Its own defaults stand wherever ours has no other wish (fused AdamW among them); it
+    tokenises within each step.
+    """
+    from datasets import Dataset as Table
+    from datasets.utils import disable_progress_bars
+    from sentence_transformers import (
+        SentenceTransformer,
+        SentenceTransformerTrainer,
+        SentenceTransformerTrainingArguments,
+    )
+    from sentence_transformers.base.sampler import DefaultBatchSampler
+    from sentence_transformers.sentence_transformer.losses import (
+        CachedMultipleNegativesRankingLoss,
+        MultipleNegativesRankingLoss,
+    )
+    from torch.utils.data import SequentialSampler
+    from transformers import PrinterCallback, TrainerCallback
+
+    class Clock(TrainerCallback):
+        def __init__(self) -> None:
+            self.ends: list[float] = []
+
+        def on_train_begin(self, *_: Any, **__: Any) -> None:
+            self.ends.append(time.perf_counter())
+
+        def on_step_end(self, *_: Any, **__: Any) -> None:
+            self.ends.append(time.perf_counter())
+
+    def in_order(dataset: Any, batch_size: int, drop_last: bool, **_: Any) -> Any:
+        return DefaultBatchSampler(SequentialSampler(dataset), batch_size, drop_last)
+
+    disable_progress_bars()
+    for name in ("sentence_transformers", "transformers"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+    torch.manual_seed(0)
+    model = SentenceTransformer(str(resolve(recipe.loaded, "cpu").folder), device="cpu")
+    model.max_seq_length = recipe.max_length
+    model.model_card_data.generate_widget_examples = False
+    set_dropout(model, 0.0)
+    if recipe.tuning == "lora":
+        model.add_adapter(_same_adapter(recipe))
+    scale = 1 / recipe.temperature
+    loss: torch.nn.Module
+    if recipe.chunk is None:
+        loss = MultipleNegativesRankingLoss(model, scale=scale)
+    else:
+        loss = CachedMultipleNegativesRankingLoss(model, scale=scale, mini_batch_size=recipe.chunk)
+    losses: list[torch.Tensor] = []
+    loss.register_forward_hook(lambda _module, _inputs, value: losses.append(value.detach()))
+    clock = Clock()
+    with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        arguments = SentenceTransformerTrainingArguments(
+            output_dir=folder,
+            num_train_epochs=1,
+            per_device_train_batch_size=recipe.batch_size,
+            learning_rate=recipe.learning_rate,
+            lr_scheduler_type="cosine",
+            weight_decay=recipe.weight_decay,
+            max_grad_norm=recipe.max_grad_norm,
+            batch_sampler=in_order,
+            use_cpu=True,
+            dataloader_pin_memory=False,
+            save_strategy="no",
+            logging_strategy="no",
+            report_to="none",
+            disable_tqdm=True,
+        )
+        trainer = SentenceTransformerTrainer(
+            model=model,
+            args=arguments,
+            train_dataset=Table.from_dict({"anchor": pairs.claims, "positive": pairs.sources}),
+            loss=loss,
+            callbacks=[clock],
+        )
+        trainer.remove_callback(PrinterCallback)
+        trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
+        before = own_peak()
+        trainer.train()
+    values = [float(value) for value in losses]
+    return Steps(steps_between(clock.ends), values, 0.0, trained, before)
+
+
+def _same_adapter(recipe: Recipe) -> Any:
+    """The adapter that `adapt` adds, as peft's config."""
+    import peft
+
+    return peft.LoraConfig(
+        r=recipe.lora_r, lora_alpha=recipe.lora_alpha, lora_dropout=0.0,
+        target_modules="all-linear",
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a mean step computes: FLOPs and tokens that are needed, and tokens with padding."""
+
+    flops: float
+    real_tokens: float
+    ours_padded: float
+    peer_padded: float
+
+
+def step_work(pairs: Material, recipe: Recipe) -> Work:
+    """FLOPs from the texts' real tokens and the model's shape; what each side pads them to.
+
+    Ours pads sub-batches of like length, the peer its claims and its sources to their longest.
+    """
+    encoder = resolve(recipe.loaded, "cpu").encoder
+    if recipe.tuning == "lora":
+        lora = LoraConfig(r=recipe.lora_r, dropout=0.0)
+        adapt(encoder, FinetuneConfig(tuning="lora", lora=lora))
+    claims = encoder.tokenize(pairs.claims, "claim")
+    sources = encoder.tokenize(pairs.sources, "source")
+    lengths = [len(text.ids) for text in [*claims, *sources]]
+    ours = peer = 0
+    for start in range(0, len(claims), recipe.batch_size):
+        sides = [side[start : start + recipe.batch_size] for side in (claims, sources)]
+        tokens = [*sides[0], *sides[1]]
+        if recipe.chunk is None:
+            chunks = list(encoder.length_batches(tokens))
+        else:
+            chunks = length_chunks(tokens, recipe.chunk)
+        ours += sum(len(rows) * max(len(tokens[r].ids) for r in rows) for rows in chunks)
+        peer += sum(len(side) * max(len(text.ids) for text in side) for side in sides)
+    steps = len(claims) / recipe.batch_size
+    flops = ModelShape.of(encoder.model).training(lengths, recipe.tuning)
+    return Work(flops / steps, sum(lengths) / steps, ours / steps, peer / steps)
+
+
+def same_losses(ours: Sequence[float], peer: Sequence[float], limit: float) -> float:
+    """How far the first step's losses differ, relatively; `UserError` above `limit`."""
+    difference = abs(ours[0] - peer[0]) / abs(peer[0])
+    if not difference <= limit:
+        raise UserError(
+            f"the losses of the same first batch differ: ours {ours[0]:.6f}, "
+            f"sentence-transformers' {peer[0]:.6f}; times would compare nothing"
+        )
+    return difference

@@ -1,0 +1,363 @@
+"""Training against sentence-transformers' trainer: pairs a second at equal loss, and memory.
+
+Both sides train the same model on the same batches with dropout 0 in fp32, ours by Lightning
+with RetrieverModule, theirs by SentenceTransformerTrainer with MultipleNegativesRankingLoss (or
+its cached version). A cell is TEXTS_TUNING_LOSS, such as ct25_full_plain: claims and papers of
+ct25, or claims and titles of the demo (short); full or lora; plain or cached. `ratio` is that of
+ct25_full_plain.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, cast, get_args
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import torch
+
+from claim2source.config import REPOSITORY, flag, read_config, require, require_one_of, several
+from claim2source.errors import UserError, run_program
+from claim2source.evaluation.tables import plain_table
+from scripts.bench_common import (
+    StepProfile,
+    Tuning,
+    alternating,
+    library_versions,
+    matmul_rate,
+    median_and_spread,
+    own_peak,
+)
+from scripts.bench_trainers import (
+    Material,
+    Recipe,
+    Steps,
+    Texts,
+    Work,
+    material,
+    run_ours,
+    run_peer,
+    same_losses,
+    step_work,
+)
+
+CELLS = [
+    f"{texts}_{tuning}_{loss}"
+    for texts in get_args(Texts)
+    for tuning in get_args(Tuning)
+    for loss in ("plain", "cached")
+]
+# What fits in a quarter of an hour on a small machine; the others by --all_cells.
+DEFAULT_CELLS = [CELLS[0], *CELLS[4:]]
+
+
+@dataclass(frozen=True)
+class BenchConfig:
+    """What to time.
+
+    Args:
+        model: name or folder; mean pooling.
+        batch_size: pairs per step.
+        max_length: tokens per text.
+        chunk: texts per forward pass of the cached loss, on both sides.
+        temperature: of the loss; the peer's scale is 1 / temperature.
+        learning_rate: of AdamW, falling as a cosine.
+        repeats: trainings by each side, in turn.
+        warmup: steps of each training before the timed ones.
+        steps: timed steps of each training.
+        seed: which pairs are drawn.
+        tolerance: how far the first step's losses may differ, relatively.
+        matmul: size of the square matrices that measure the machine's limit.
+        operators: lines of the profile.
+        ct25: folder of ct25 in BEIR layout; none: in the folder that CLAIM2SOURCE_DATA names.
+        only: print one side's peak memory of the one cell, and nothing else.
+    """
+
+    model: str = "sentence-transformers/all-MiniLM-L6-v2"
+    batch_size: int = 32
+    max_length: int = 256
+    chunk: int = 16
+    temperature: float = 0.05
+    learning_rate: float = 5e-5
+    repeats: int = 5
+    warmup: int = 1
+    steps: int = 2
+    seed: int = 13
+    tolerance: float = 1e-3
+    matmul: int = 1536
+    operators: int = 12
+    ct25: Path | None = None
+    only: Literal["ours", "peer"] | None = None
+    cells: list[str] = several(str, DEFAULT_CELLS, help="cells to time: " + ", ".join(CELLS))
+    all_cells: bool = flag("time all cells (about twice as long)")
+    peaks: bool = flag("measure peak memory, each side in a process of its own", True)
+    ablate: bool = flag("time ours with its pieces switched off one by one, and nothing else")
+
+    def __post_init__(self) -> None:
+        for key in ("repeats", "warmup", "steps", "chunk", "matmul", "operators"):
+            require(getattr(self, key) >= 1, key, getattr(self, key), "1 or more")
+        require(self.batch_size >= 2, "batch_size", self.batch_size, "2 or more")
+        require(self.tolerance > 0, "tolerance", self.tolerance, "above 0")
+        require(bool(self.cells), "cells", self.cells, ", ".join(CELLS))
+        for cell in self.cells:
+            require_one_of("cells", cell, CELLS)
+        require(self.only is None or len(self.cells) == 1, "only", self.only, "with one cell alone")
+
+    @property
+    def pairs(self) -> int:
+        """Pairs of one training."""
+        return self.batch_size * (self.warmup + self.steps)
+
+    @property
+    def chosen(self) -> list[str]:
+        """The cells to time, in their order."""
+        return [cell for cell in CELLS if self.all_cells or cell in self.cells]
+
+    def recipe(self, cell: str) -> Recipe:
+        """What both sides are told in a cell."""
+        _, tuning, loss = cell.split("_")
+        return Recipe(
+            self.model, cast(Tuning, tuning), self.chunk if loss == "cached" else None,
+            self.batch_size, self.max_length, self.temperature, self.learning_rate,
+        )  # fmt: skip
+
+    def material(self, cell: str) -> Material:
+        """A cell's pairs."""
+        folder = self.ct25
+        if folder is None and "CLAIM2SOURCE_DATA" in os.environ:
+            folder = REPOSITORY / os.environ["CLAIM2SOURCE_DATA"] / "ct25"
+        return material(cast(Texts, cell.split("_")[0]), folder, self.pairs, self.seed)
+
+
+@dataclass
+class Timings:
+    """A cell's trainings by repeat, the machine's limit measured in each, and the work."""
+
+    work: Work
+    ours: list[Steps] = field(default_factory=list)
+    peer: list[Steps] = field(default_factory=list)
+    limits: list[float] = field(default_factory=list)
+
+    def ours_seconds(self, warmup: int) -> list[float]:
+        """Seconds a step by repeat; tokenising, done once beforehand, is charged in full."""
+        return [
+            statistics.mean(steps.seconds[warmup:]) + steps.preparing / len(steps.seconds)
+            for steps in self.ours
+        ]
+
+    def peer_seconds(self, warmup: int) -> list[float]:
+        """Seconds a step by repeat."""
+        return [statistics.mean(steps.seconds[warmup:]) for steps in self.peer]
+
+
+def time_cell(config: BenchConfig, cell: str) -> Timings:
+    """Train by both sides in turn. Raises `UserError` where their first losses differ."""
+    pairs, recipe = config.material(cell), config.recipe(cell)
+    timings = Timings(step_work(pairs, recipe))
+
+    def check() -> None:
+        if timings.ours and timings.peer:
+            first, other = timings.ours[-1], timings.peer[-1]
+            same_losses(first.losses, other.losses, config.tolerance)
+            if first.trained != other.trained:
+                raise UserError(f"{cell}: {first.trained} weights trained, not {other.trained}")
+
+    def ours() -> None:
+        timings.ours.append(run_ours(pairs, recipe))
+        check()
+
+    def peer() -> None:
+        timings.peer.append(run_peer(pairs, recipe))
+        check()
+
+    def limit() -> None:
+        timings.limits.append(matmul_rate(config.matmul))
+
+    alternating([ours, peer, limit], config.repeats)
+    return timings
+
+
+def cell_result(
+    config: BenchConfig, timings: Timings, peaks: dict[str, dict[str, float]] | None
+) -> dict[str, Any]:
+    """What the last line holds of a cell."""
+    ours, peer = timings.ours_seconds(config.warmup), timings.peer_seconds(config.warmup)
+    ratio, spread = median_and_spread([p / o for o, p in zip(ours, peer, strict=True)])
+    limit = statistics.median(timings.limits)
+    first, other = timings.ours[0].losses, timings.peer[0].losses
+    work = timings.work
+    result: dict[str, Any] = {"ratio": ratio, "spread": spread}
+    for side, seconds in (("ours", ours), ("peer", peer)):
+        middle = statistics.median(seconds)
+        result[f"{side}_pairs_per_second"] = round(config.batch_size / middle, 3)
+        result[f"{side}_share_of_limit"] = round(work.flops / middle / limit, 4)
+    result |= {
+        "limit_gflops": round(limit / 1e9, 2),
+        "step_gflop": round(work.flops / 1e9, 2),
+        "real_tokens": round(work.real_tokens, 1),
+        "ours_padded_tokens": round(work.ours_padded, 1),
+        "peer_padded_tokens": round(work.peer_padded, 1),
+        "ours_first_loss": first[0],
+        "peer_first_loss": other[0],
+        "loss_difference": same_losses(first, other, config.tolerance),
+        "ours_last_loss": first[-1],
+        "peer_last_loss": other[-1],
+        "trained_weights": timings.ours[0].trained,
+    }
+    if peaks is not None:
+        for side, peak in peaks.items():
+            result[f"{side}_peak_mb"] = peak["peak_mb"]
+            result[f"{side}_before_mb"] = peak["before_mb"]
+        result["peak_ratio"] = round(peaks["ours"]["peak_mb"] / peaks["peer"]["peak_mb"], 3)
+    return result
+
+
+def peaks_of(config: BenchConfig, cell: str) -> dict[str, dict[str, float]]:
+    """Peak memory of each side, in a fresh process that trains two steps."""
+    found = {}
+    for side in ("ours", "peer"):
+        command = [
+            sys.executable, str(Path(__file__).resolve()), f"--only={side}", "--cells", cell,
+            f"--model={config.model}", f"--batch_size={config.batch_size}",
+            f"--max_length={config.max_length}", f"--chunk={config.chunk}",
+            f"--seed={config.seed}", "--warmup=1", "--steps=1",
+            *([f"--ct25={config.ct25}"] if config.ct25 else []),
+        ]  # fmt: skip
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            last = (done.stderr.strip().splitlines() or ["no message"])[-1]
+            raise UserError(f"peak memory of {side}, {cell}: {last}")
+        found[side] = json.loads(done.stdout.strip().splitlines()[-1])
+    return found
+
+
+def one_peak(config: BenchConfig) -> dict[str, float]:
+    """This process's peak after training, and what it held before the first step, in MB."""
+    cell = config.cells[0]
+    run = run_ours if config.only == "ours" else run_peer
+    steps = run(config.material(cell), config.recipe(cell))
+    mega = 2**20
+    return {
+        "peak_mb": round(own_peak() / mega, 1), "before_mb": round(steps.before / mega, 1)
+    }  # fmt: skip
+
+
+def profile_ours(config: BenchConfig, cell: str) -> list[tuple[str, float, int]]:
+    """The operators that take longest in the last step of a training by ours."""
+    profile = StepProfile(config.warmup + config.steps - 1)
+    run_ours(config.material(cell), config.recipe(cell), callbacks=[profile])
+    return profile.shares(config.operators)
+
+
+def report(
+    config: BenchConfig, cells: dict[str, dict[str, Any]], profile: list[tuple[str, float, int]]
+) -> dict[str, Any]:
+    """What the last line of the output holds; `ratio` is null where its cell was not timed."""
+    headline = cells.get(CELLS[0], {})
+    return {
+        "ratio": headline.get("ratio"),
+        "spread": headline.get("spread"),
+        **cells,
+        "not_run": [cell for cell in CELLS if cell not in cells],
+        "profile": [[name, round(share, 4), calls] for name, share, calls in profile],
+        **circumstances(config),
+    }
+
+
+def circumstances(config: BenchConfig) -> dict[str, Any]:
+    """With what, how often and beside what else was measured."""
+    return {
+        "repeats": config.repeats,
+        "steps": config.steps,
+        "batch_size": config.batch_size,
+        "max_length": config.max_length,
+        "chunk": config.chunk,
+        "threads": torch.get_num_threads(),
+        "versions": library_versions(
+            "torch", "transformers", "peft", "pytorch-lightning", "sentence-transformers",
+            "accelerate", "datasets",
+        ),
+        "load_average": [round(load, 2) for load in os.getloadavg()],
+    }  # fmt: skip
+
+
+def as_table(config: BenchConfig, result: dict[str, Any]) -> str:
+    """The same for a person."""
+    columns = ["", "ratio", "spread", "pairs/s", "theirs", "% of mm", "theirs", "MB", "theirs",
+               "tokens", "padded", "theirs", "first loss", "theirs"]  # fmt: skip
+    rows = []
+    for cell in CELLS:
+        found = result.get(cell)
+        if found is None:
+            continue
+        low, high = found["spread"]
+        rows.append([
+            cell, found["ratio"], f"{low:.2f} - {high:.2f}", found["ours_pairs_per_second"],
+            found["peer_pairs_per_second"], 100 * found["ours_share_of_limit"],
+            100 * found["peer_share_of_limit"], _whole(found.get("ours_peak_mb")),
+            _whole(found.get("peer_peak_mb")), _whole(found["real_tokens"]),
+            _whole(found["ours_padded_tokens"]), _whole(found["peer_padded_tokens"]),
+            f"{found['ours_first_loss']:.5f}", f"{found['peer_first_loss']:.5f}",
+        ])  # fmt: skip
+    lines = [
+        f"{config.batch_size} pairs a step, at most {config.max_length} tokens a text, median of "
+        f"{config.repeats} repeats of {config.steps} steps after {config.warmup}; fp32, dropout 0",
+        plain_table(columns, rows, digits=2),
+        "ratio: theirs / ours in seconds a step, our tokenising charged. % of mm: FLOPs of the",
+        "texts' real tokens, of what torch.mm reaches here in fp32 (see ModelShape). MB: peak of",
+        "a process that trains 2 steps. tokens, padded: a step's.",
+        f"one of our steps in {next(c for c in CELLS if c in result)}, own time by operator:",
+        plain_table(
+            ["operator", "%", "calls"],
+            [[name, 100 * share, calls] for name, share, calls in result["profile"]],
+            digits=1,
+        ),
+    ]
+    if result["not_run"]:
+        lines.append(f"not run (--all_cells): {', '.join(result['not_run'])}")
+    return "\n".join([*lines, f"Load average: {result['load_average']}"])
+
+
+def _whole(value: float | None) -> int | None:
+    return None if value is None else round(value)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Train by turns, print a table and one line of JSON."""
+    config = read_config(
+        BenchConfig, argv, program="scripts/bench_training.py", description=__doc__ or ""
+    )
+    if config.only is not None:
+        print(json.dumps(one_peak(config)))
+        return
+    if config.ablate:
+        from scripts.bench_pieces import ablation, ablation_table
+
+        found = ablation(config) | circumstances(config)
+        print(ablation_table(found))
+        print(json.dumps(found))
+        return
+    started = time.perf_counter()
+    cells = {}
+    for cell in config.chosen:
+        config.material(cell)  # what is missing is said at once, not after minutes
+    for cell in config.chosen:
+        peaks = peaks_of(config, cell) if config.peaks else None
+        cells[cell] = cell_result(config, time_cell(config, cell), peaks)
+        print(f"{cell}: ratio {cells[cell]['ratio']}", file=sys.stderr, flush=True)
+    result = report(config, cells, profile_ours(config, config.chosen[0]))
+    result["seconds"] = round(time.perf_counter() - started, 1)
+    print(as_table(config, result))
+    print(json.dumps(result))
+
+
+if __name__ == "__main__":
+    run_program(main)

@@ -1,0 +1,193 @@
+"""The GPU benchmark runs the trainer's own code, on a tiny model here, and counts rightly."""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import sys
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from claim2source.config import REPOSITORY
+from claim2source.errors import ConfigError
+from scripts import bench_gpu
+from scripts.bench_gpu import BenchConfig, Setting, main, make_encoder, memory_growth, peak_flops
+
+SMALL = BenchConfig(
+    tiny=True, tokens=12, negatives=2, plain_batch=2, chunk=4, steps=1, documents=9,
+    document_tokens=10, batches=[2, 4], compiled=False,
+)  # fmt: skip
+
+
+def test_without_a_gpu_it_says_so_and_ends_well(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    main([])
+    said, last = capsys.readouterr().out.strip().splitlines()
+    assert "no GPU here" in said
+    assert json.loads(last) == {"ratio": None, "device": None}
+
+
+def test_the_tiny_run_ends_with_its_json(capsys: pytest.CaptureFixture[str]) -> None:
+    main([
+        "--tiny", "--tokens=12", "--negatives=2", "--plain_batch=2", "--chunk=4", "--steps=1",
+        "--documents=9", "--document_tokens=10", "--no_compiled", "--batches", "2", "4",
+    ])  # fmt: skip
+    *table, last = capsys.readouterr().out.strip().splitlines()
+    found = json.loads(last)
+    assert next(iter(found)) == "ratio"
+    assert found["ratio"] is None  # a CPU's peak is not known
+    assert found["peak_flops"] is None
+    rows = found["training"]
+    shape = [(row["claims"], row["chunk"], row["checkpointing"]) for row in rows]
+    assert shape == [(2, None, False), (2, 4, False), (4, 4, False),
+                     (2, None, True), (2, 4, True), (4, 4, True)]  # fmt: skip
+    for row in rows:
+        tokens = 12 * row["claims"] * (1 + 3)
+        assert row["tokens_per_second"] == pytest.approx(tokens / row["seconds"], rel=0.05)
+        assert row["share"] == row["hardware_share"] == 0
+        assert row["peak_mb"] > 50
+        assert 0 < row["loss"] < 50
+    # Checkpointing and chunks each compute the forward pass once more.
+    more = [row["hardware_flops_per_second"] / row["flops_per_second"] for row in rows]
+    assert more[0] == 1
+    assert more[1] == more[2] == pytest.approx(more[3])
+    assert more[4] - 1 == pytest.approx(2 * (more[1] - 1))
+    assert found["encoding"]["documents"] == 9
+    assert found["encoding"]["merged"]["documents_per_second"] > 0
+    assert found["encoding"]["adapter"]["documents_per_second"] > 0
+    assert [grown["batch_times"] for grown in found["memory"]] == [2, 2]
+    assert any("unknown" in line for line in table)
+
+
+@pytest.mark.slow
+def test_a_compiled_model_trains_to_the_same_loss() -> None:
+    config = replace(SMALL, lora_dropout=0.0)
+    plain = bench_gpu.time_training(config, Setting(2, 4, True, False))
+    compiled = bench_gpu.time_training(config, Setting(2, 4, True, True))
+    assert compiled["loss"] == pytest.approx(plain["loss"], rel=0.05)
+
+
+def test_rows_are_whole_batches_and_chunks_with_and_without() -> None:
+    found = bench_gpu.settings_of(replace(SMALL, compiled=True))
+    assert len(found) == len(set(found)) == 2 * 2 * 3
+    assert {s.chunk for s in found} == {None, 4}
+    assert {s.batch for s in found if s.chunk is None} == {2}
+
+
+def test_weights_are_bf16_and_adapters_fp32(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: dict[str, Any] = {}
+
+    def look(module: Any, sampler: Any, *, precision: str) -> list[float]:
+        seen["module"], seen["precision"] = module, precision
+        return [1.0, 2.0]
+
+    monkeypatch.setattr(bench_gpu, "fit", look)
+    module: Any = None
+    with pytest.raises(IndexError):  # no step was made: there is no last loss
+        bench_gpu.time_training(SMALL, Setting(2, 4, True, False))
+    module = seen["module"]
+    assert seen["precision"] == "bf16"
+    trained = module.trainable()
+    # Seven linear layers a block, two blocks, A and B.
+    assert len(trained) == 7 * 2 * 2
+    assert {p.dtype for p in trained.values()} == {torch.float32}
+    frozen = [p for p in module.model.parameters() if not p.requires_grad]
+    assert {p.dtype for p in frozen} == {torch.bfloat16}
+    assert module.config.chunk_size == 4 and module.config.gradient_checkpointing
+    assert any(getattr(part, "gradient_checkpointing", False) for part in module.model.modules())
+    batch = module.pairs.batch(next(iter(bench_gpu.InOrder(len(module.pairs), 2))))
+    texts = [*batch.claims, *batch.sources]
+    assert len(batch.claims) == 2 and len(batch.sources) == 6
+    assert {len(text.ids) for text in texts} == {12}
+    assert len(set(texts)) == 8
+
+
+def test_the_model_attends_both_ways_and_padding_changes_nothing() -> None:
+    encoder = make_encoder(SMALL)
+    hidden: list[torch.Tensor] = []
+    for last in (9, 11):
+        for padding in ([], [0]):
+            ids = torch.tensor([[5, 6, 7, last, *padding]])
+            mask = torch.tensor([[1] * 4 + [0] * len(padding)])
+            output = encoder.model(input_ids=ids, attention_mask=mask)
+            hidden.append(output.last_hidden_state[0, 0].float())
+    assert torch.allclose(hidden[0], hidden[1], atol=2e-2)
+    assert not torch.allclose(hidden[0], hidden[2], atol=1e-4)
+
+
+def test_peaks_by_name_and_none_where_unknown() -> None:
+    assert peak_flops("NVIDIA H200") == 989e12
+    assert peak_flops("NVIDIA H100 80GB HBM3") == 989e12
+    assert peak_flops("NVIDIA H100 PCIe") == 756e12
+    assert peak_flops("NVIDIA H200 NVL") == 835e12
+    assert peak_flops("NVIDIA A100-SXM4-80GB") == 312e12
+    assert peak_flops("NVIDIA L40S") == 362e12
+    assert peak_flops("NVIDIA L4") == 121e12
+    assert peak_flops("NVIDIA GB200") == 2.5e15
+    # No name that merely begins like a known one.
+    for name in ("NVIDIA L40", "NVIDIA RTX A4000", "NVIDIA RTX 4090 Laptop GPU"):
+        assert math.isinf(peak_flops(name))
+    assert math.isinf(peak_flops("Some Card"))
+
+
+def test_shares_are_of_the_peak() -> None:
+    row = {"flops_per_second": 4e14, "hardware_flops_per_second": 6e14}
+    result = {"training": [dict(row), {"seconds": None}],
+              "encoding": {"merged": {"flops_per_second": 5e14},
+                           "adapter": {"flops_per_second": 2e14}}}  # fmt: skip
+    found = bench_gpu.with_shares(result, 1e15)
+    assert (found["training"][0]["share"], found["training"][0]["hardware_share"]) == (0.4, 0.6)
+    assert "share" not in found["training"][1]
+    assert found["encoding"]["merged"]["share"] == 0.5
+    assert bench_gpu.with_shares({"training": [dict(row)], "encoding": {
+        "merged": {}, "adapter": {}}}, math.inf)["training"][0]["share"] == 0  # fmt: skip
+
+
+def test_memory_growth_compares_the_ends_of_one_setting() -> None:
+    def row(claims: int, peak: float | None, checkpointing: bool, chunk: int | None = 4) -> Any:
+        return {"claims": claims, "peak_mb": peak, "checkpointing": checkpointing,
+                "compiled": False, "chunk": chunk}  # fmt: skip
+
+    rows = [
+        row(4, 900.0, True, None), row(8, 100.0, True), row(16, 102.0, True),
+        row(64, 110.0, True), row(8, 200.0, False), row(64, None, False),
+    ]  # fmt: skip
+    assert memory_growth(rows) == [
+        {"checkpointing": True, "compiled": False, "batch_times": 8, "memory_times": 1.1}
+    ]
+
+
+def test_running_out_of_memory_is_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: Any) -> Any:
+        raise torch.cuda.OutOfMemoryError("too large")
+
+    monkeypatch.setattr(bench_gpu, "_train", full)
+    row = bench_gpu.time_training(SMALL, Setting(64, None, False, False))
+    assert row["peak_mb"] is None and row["claims"] == 64
+    result = {"training": [row], "encoding": {"documents": 1, "mean_tokens": 1.0},
+              "device": "x", "peak_flops": 1e15, "matmul_flops": 1e14, "memory": [],
+              "load_average": []}  # fmt: skip
+    assert "whole" in bench_gpu.as_table(SMALL, result)
+
+
+def test_it_needs_no_library_that_training_does_not() -> None:
+    code = "import sys, scripts.bench_gpu; print(*sorted(sys.modules))"
+    code = f"import sys; sys.path[:0] = [{str(REPOSITORY)!r}]; {code}"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded = set(done.stdout.split())
+    assert "torch" in loaded
+    assert not loaded & {"faiss", "datasets", "wandb", "ir_measures", "sentence_transformers"}
+
+
+@pytest.mark.parametrize("key", ["plain_batch", "chunk", "steps", "documents", "tokens"])
+def test_nothing_to_measure_is_refused(key: str) -> None:
+    with pytest.raises(ConfigError, match=key):
+        replace(SMALL, **{key: 0})
+    with pytest.raises(ConfigError, match="batches"):
+        replace(SMALL, batches=[])
