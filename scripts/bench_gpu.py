@@ -131,9 +131,10 @@ def peak_flops(name: str) -> float:
 
 def make_encoder(config: BenchConfig) -> Encoder:
     """An untrained bidirectional Mistral in bf16, whose tokens are words: "7 8 9" has three."""
-    sizes = TINY if config.tiny else MISTRAL_7B
+    sizes = dict(TINY if config.tiny else MISTRAL_7B)
     longest = max(config.tokens, 2 * config.document_tokens)
-    shape: Any = MistralConfig(**sizes, max_position_embeddings=longest, sliding_window=None)
+    sizes |= {"max_position_embeddings": longest}
+    shape: Any = MistralConfig.from_dict({**sizes, "sliding_window": None})
     shape.is_causal = False
     shape.use_cache = False
     torch.manual_seed(config.seed)
@@ -144,10 +145,11 @@ def make_encoder(config: BenchConfig) -> Encoder:
             model = MistralModel(shape)
     finally:
         torch.set_default_dtype(default)
-    words = {str(i): i for i in range(sizes["vocab_size"])}
-    tokenizer = Tokenizer(models.WordLevel(words, unk_token="0"))
+    # Special tokens are looked for within words: a digit would cut numbers in pieces.
+    words = {"[PAD]": 0, "[EOS]": 1} | {str(i): i for i in range(2, sizes["vocab_size"])}
+    tokenizer = Tokenizer(models.WordLevel(words, unk_token="[EOS]"))
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token="0", eos_token="1")
+    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token="[PAD]", eos_token="[EOS]")
     settings = EncoderSettings(max_length=longest, dtype="bfloat16")
     return Encoder(model, fast, settings, None)
 

@@ -148,7 +148,10 @@ def ablation(config: BenchConfig) -> dict[str, Any]:
         pairs, recipe = config.material(cell), config.recipe(cell)
         name = cell
         if cell.startswith("short"):
-            pairs, name = with_negatives(pairs, NEGATIVES), f"{cell}_{NEGATIVES}_negatives"
+            pairs, name = (
+                with_negatives(pairs, NEGATIVES, config.seed),
+                f"{cell}_{NEGATIVES}_negatives",
+            )
         ways = variants(pairs, recipe, config.warmup)
 
         def turn(way: Variant) -> None:

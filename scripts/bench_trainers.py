@@ -123,17 +123,26 @@ def material(texts: Texts, ct25: Path | None, pairs: int, seed: int) -> Material
     return Material(dataset, tuple(rows[:pairs]))
 
 
-def with_negatives(pairs: Material, count: int) -> Material:
-    """The same pairs, each with the `count` best sources by BM25 that are not its gold."""
+def with_negatives(pairs: Material, count: int, seed: int) -> Material:
+    """The same pairs, each with the `count` best sources by BM25 that are not its gold.
+
+    Where a claim shares words with fewer, random ones fill up.
+    """
     by_id = {claim.id: claim for claim in pairs.dataset.claims}
     claims = [by_id[row.claim] for row in pairs.rows]
     run = BM25Index(pairs.dataset.sources, BM25Config()).search(claims, count + 4)
+    draw = random.Random(seed)
     rows = []
     for row in pairs.rows:
+        scores = run.scored(row.claim)
+        others = [source.id for source in pairs.dataset.sources if source.id not in scores]
+        names = [*scores, *draw.sample(others, min(count + 4, len(others)))]
         golds = by_id[row.claim].golds
-        found = [(s, score) for s, score in run.scored(row.claim).items() if s not in golds]
-        negatives = tuple(Negative(s, score, "bm25") for s, score in found[:count])
-        rows.append(replace(row, negatives=negatives))
+        negatives = [
+            Negative(name, scores.get(name, 0.0), "bm25" if name in scores else "random")
+            for name in names if name not in golds
+        ]  # fmt: skip
+        rows.append(replace(row, negatives=tuple(negatives[:count])))
     return Material(pairs.dataset, tuple(rows))
 
 

@@ -56,7 +56,8 @@ def test_the_tiny_run_ends_with_its_json(capsys: pytest.CaptureFixture[str]) -> 
     # Checkpointing and chunks each compute the forward pass once more.
     more = [row["hardware_flops_per_second"] / row["flops_per_second"] for row in rows]
     assert more[0] == 1
-    assert more[1] == more[2] == pytest.approx(more[3])
+    assert more[1:4] == pytest.approx([more[1]] * 3)
+    assert 1.3 < more[1] < 1.5
     assert more[4] - 1 == pytest.approx(2 * (more[1] - 1))
     assert found["encoding"]["documents"] == 9
     assert found["encoding"]["merged"]["documents_per_second"] > 0
