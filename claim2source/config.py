@@ -83,10 +83,44 @@ def read_config(
         raise UserError(_clear(kind, error, places)) from None
 
 
+def read_entries(kind: type[Config], path: Path) -> dict[str, Config]:
+    """A YAML of named entries, each with the keys of the dataclass `kind`, in the file's order.
+
+    Raises `UserError` with file, line and key as `read_config` does.
+    """
+    root = _composed(path)
+    if not isinstance(root, yaml.MappingNode):
+        raise InputError.at(path, why="must be names, each with its keys below it")
+    values = yaml.safe_load(path.read_text(encoding="utf-8"))
+    parser = parser_for(kind, path.name, path.name)
+    found: dict[str, Config] = {}
+    for key, node in root.value:
+        line = key.start_mark.line + 1
+        if not isinstance(key, yaml.ScalarNode) or not key.tag.endswith(":str"):
+            raise InputError.at(path, line, why="a name must be text")
+        if key.value in found:
+            raise InputError.at(path, line, key.value, "is set twice in this file")
+        places: dict[str, str] = {}
+        _check_keys(kind, node, path, "", places)
+        try:
+            found[key.value] = build(kind, parser, parser.parse_object(values[key.value]))
+        except ArgumentError as error:
+            raise UserError(_clear(kind, error, places)) from None
+        except ConfigError as error:
+            raise InputError.at(path, line, key.value, str(error)) from None
+    return found
+
+
 def build(kind: type[Config], parser: ArgumentParser, parsed: Namespace) -> Config:
     """Turn parsed values into the dataclass, with its own checks."""
     _check_nulls(kind, parsed, "")
-    values = parser.instantiate(parsed)
+    try:
+        values = parser.instantiate(parsed)
+    except ValueError as error:
+        # What a dataclass that may be null says of its values comes wrapped in a library's page.
+        if isinstance(error.__cause__, ConfigError):
+            raise error.__cause__ from None
+        raise
     fields = {f.name: values[f.name] for f in dataclasses.fields(kind)}  # type: ignore[arg-type]
     return kind(**fields)
 
@@ -137,8 +171,18 @@ def _check_files(kind: type, words: list[str], places: dict[str, str]) -> list[s
 
 def _check_file(kind: type, path: Path, places: dict[str, str]) -> bool:
     """Raise `InputError` naming line and key of what cannot be; False for an empty file."""
+    root = _composed(path)
+    if root is not None:
+        _check_keys(kind, root, path, "", places)
+    return root is not None
+
+
+def _composed(path: Path) -> yaml.Node | None:
+    """A YAML file as nodes that know their lines. Raises `InputError`."""
     try:
-        root = yaml.compose(path.read_text(encoding="utf-8"), Loader=yaml.SafeLoader)
+        root: yaml.Node | None = yaml.compose(
+            path.read_text(encoding="utf-8"), Loader=yaml.SafeLoader
+        )
     except OSError as error:
         raise InputError.at(path, why=(error.strerror or str(error)).lower()) from None
     except UnicodeDecodeError:
@@ -147,9 +191,7 @@ def _check_file(kind: type, path: Path, places: dict[str, str]) -> bool:
         mark = getattr(error, "problem_mark", None)
         why = getattr(error, "problem", None) or str(error)
         raise InputError.at(path, mark.line + 1 if mark else None, why=f"not YAML: {why}") from None
-    if root is not None:
-        _check_keys(kind, root, path, "", places)
-    return root is not None
+    return root
 
 
 def _check_keys(

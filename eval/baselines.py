@@ -1,0 +1,19 @@
+"""Evaluate every zero-shot baseline: `python eval/baselines.py --dataset DIR --out DIR`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from claim2source.config import read_config
+from claim2source.errors import run_program
+from claim2source.evaluation.baselines import BaselinesConfig, evaluate_baselines
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run what can run, say what cannot, print the table."""
+    config = read_config(BaselinesConfig, argv, program="eval/baselines.py", description=__doc__)
+    print(evaluate_baselines(config))
+
+
+if __name__ == "__main__":
+    run_program(main)

@@ -1,0 +1,295 @@
+"""`eval/baselines.py` from its arguments to its files."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from claim2source.datasets import carve_val, load
+from claim2source.encode import resolve
+from claim2source.encode.model_config import ModelConfig
+from claim2source.errors import UserError
+from claim2source.evaluation import baseline_retrieval
+from claim2source.evaluation.baseline_report import intervals_of
+from claim2source.evaluation.hybrid import BM25_GRID, choose_bm25, choose_fusion
+from claim2source.evaluation.metrics import evaluate, judged_claims
+from claim2source.evaluation.retrieval import METRICS
+from claim2source.evaluation.saved import read_reports, whole_run
+from claim2source.records import Claim, Dataset, Qrels
+from claim2source.retrieve import BM25Config, BM25Retriever, DenseRetriever, FusionConfig, fuse
+from claim2source.run import Run
+from claim2source.run_files import read_run
+from claim2source.text import Rendering
+from eval.baselines import main
+from tests.shared_data import shared
+from tests.training.small import small_setup
+
+FORMS = ("original", "translated", "bilingual")
+SYSTEMS = """
+BM25: {{bm25: {{analysis: whitespace, k1: 1.2, b: 1.0}}}}
+BM25-tuned: {{bm25: {{k1: 1.2}}, tune: true, label: bm25-tuned}}
+Small: {{model: {{name: "{model}", pooling: mean, max_length: 24}}, label: org/small}}
+H-Small: {{hybrid: {{sparse: BM25, dense: Small}}}}
+HT-Small: {{hybrid: {{sparse: BM25-tuned, dense: Small}}, tune: true, label: tuned}}
+Absent:
+  model: {{name: nobody/has-this, pooling: cls, max_length: 24}}
+  advice: ask for it
+H-Absent: {{hybrid: {{sparse: BM25, dense: Absent}}}}
+Odd: {{model: {{name: "{model}"}}, unsupported: it cannot be expressed}}
+"""
+
+
+@pytest.fixture(scope="module")
+def setup(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, Path]:
+    """Model, data and the YAML of systems."""
+    folder = tmp_path_factory.mktemp("baselines")
+    model, data = small_setup(folder)
+    systems = folder / "systems.yaml"
+    systems.write_text(SYSTEMS.format(model=model), encoding="utf-8")
+    return model, data, systems
+
+
+def arguments(setup: tuple[Path, Path, Path], out: Path, *more: str) -> list[str]:
+    return [f"--dataset={setup[1]}", f"--out={out}", "--repeats=200", "--val_share=0.25",
+            *more, "--files", str(setup[2])]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def out(setup: tuple[Path, Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Everything, run once."""
+    folder = tmp_path_factory.mktemp("out")
+    main(arguments(setup, folder))
+    return folder
+
+
+def report_of(out: Path, cell: str = "") -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((out / cell / "report.json").read_text(encoding="utf-8"))
+    return found
+
+
+def small(model: Path) -> Any:
+    return resolve(ModelConfig(str(model), pooling="mean", max_length=24), "cpu").encoder
+
+
+def test_every_cell_is_there_or_said_not_to_be(out: Path) -> None:
+    report = report_of(out)
+    ran = ["BM25", "BM25-tuned", "Small", "H-Small", "HT-Small"]
+    assert list(report["checkpoints"]) == [f"{name}.{form}" for name in ran for form in FORMS]
+    left = {(row["system"], row["claims"]): row for row in report["not_run"]}
+    assert list(left) == [(name, form) for name in ("Absent", "H-Absent", "Odd") for form in FORMS]
+    assert "nobody/has-this" in left["Absent", "original"]["reason"]
+    # A hybrid's row says what to do about its part.
+    assert {left[name, "original"]["advice"] for name in ("Absent", "H-Absent")} == {"ask for it"}
+    assert left["Odd", "bilingual"]["reason"] == "it cannot be expressed"
+    text = (out / "report.md").read_text(encoding="utf-8")
+    assert "Not run (9):" in text and "| Absent | original |" in text and "ask for it" in text
+    assert "k1" in text and "12 claims of val" in text
+
+
+def test_a_cell_is_what_its_system_gives_alone(setup: tuple[Path, Path, Path], out: Path) -> None:
+    split, encoder = load(setup[1], "dev"), small(setup[0])
+    for form in FORMS:
+        bm25 = BM25Config("whitespace", k1=1.2, b=1.0, claims=form)  # type: ignore[arg-type]
+        sparse = BM25Retriever(bm25).retrieve(split.claims, split.sources, 100)
+        rendering = Rendering(form, "title_abstract")  # type: ignore[arg-type]
+        dense = DenseRetriever(encoder, rendering).retrieve(split.claims, split.sources, 100)
+        fused = fuse(sparse.run, dense.run, FusionConfig("linear", alpha=0.5)).top(100)
+        expected = {"BM25": sparse.run, "Small": dense.run, "H-Small": fused}
+        for name, run in expected.items():
+            report = report_of(out, f"{name}.{form}")
+            found = evaluate(run, split.qrels, METRICS, judged_claims(split.qrels)).means()
+            for lang in ("en", "de"):
+                claims = [c.id for c in split.claims if c.lang == lang]
+                mean = evaluate(run, split.qrels, METRICS, claims).means()
+                saved = {m: report["languages"][lang][m] for m in METRICS}
+                assert saved == pytest.approx(mean), (name, form, lang)
+                trec = read_run(out / f"{name}.{form}" / "runs" / f"{lang}.trec").run
+                assert evaluate(trec, split.qrels, METRICS, claims).means() == pytest.approx(mean)
+            assert report["macro"]["mrr@5"] == pytest.approx(found["mrr@5"])  # as many of each
+            assert report["rendering"]["claims"] == form
+    # The forms are not all one: else all of the above could be the same number.
+    scores = {report_of(out, f"Small.{form}")["languages"]["de"]["mrr@5"] for form in FORMS}
+    assert len(scores) > 1
+
+
+def test_tuned_systems_are_chosen_on_val_alone(setup: tuple[Path, Path, Path], out: Path) -> None:
+    split, encoder = load(setup[1], "dev"), small(setup[0])
+    val = carve_val(load(setup[1], "train"), 0.25, 13)[1]
+    bm25, score = choose_bm25(val, BM25Config(k1=1.2, claims="bilingual"), BM25_GRID)
+    sparse, rendering = BM25Retriever(bm25), Rendering("bilingual", "title_abstract")
+    dense = DenseRetriever(encoder, rendering)
+    parts = [part.retrieve(val.claims, val.sources, 1000).run for part in (sparse, dense)]
+    fusion, _ = choose_fusion(parts[0], parts[1], val)
+    report = report_of(out, "HT-Small.bilingual")
+    assert report["tuned"]["on"] == {"split": val.split, "claims": len(val.claims)}
+    assert report["tuned"]["bm25"] == {**vars(bm25), "mrr@5": pytest.approx(score)}
+    said = {key: value for key, value in report["tuned"]["fusion"].items() if key != "mrr@5"}
+    assert said == vars(fusion)
+    parts = [part.retrieve(split.claims, split.sources, 1000).run for part in (sparse, dense)]
+    expected = fuse(parts[0], parts[1], replace(fusion, depth=max(fusion.depth, 100))).top(100)
+    claims = judged_claims(split.qrels)
+    found = evaluate(expected, split.qrels, ["mrr@5"], claims).means()["mrr@5"]
+    assert report["macro"]["mrr@5"] == pytest.approx(found)
+    assert report_of(out, "H-Small.bilingual")["tuned"] == {}
+
+
+def test_other_programs_read_them(setup: tuple[Path, Path, Path], out: Path) -> None:
+    systems = {system.name: system for system in read_reports([out])}
+    assert len(systems) == 15
+    models = {name: systems[f"{name}.original"].model for name in ("BM25", "Small", "H-Small")}
+    assert models == {"BM25": "bm25", "Small": "org/small", "H-Small": "hybrid:org/small"}
+    assert systems["BM25.translated"].claims == "translated"
+    split = load(setup[1], "dev")
+    assert set(whole_run(systems["Small.original"]).claim_ids) == {c.id for c in split.claims}
+    (alone,) = read_reports([out / "H-Small.original"])
+    assert (alone.model, alone.macro) == ("hybrid:org/small", systems["H-Small.original"].macro)
+
+
+def test_what_is_done_is_not_done_again(
+    setup: tuple[Path, Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    some = ["--systems", "BM25", "Small", "--claims", "original", "translated"]
+    main(arguments(setup, tmp_path, *some))
+    asked: list[tuple[str, str]] = []
+    find = baseline_retrieval.Bench.find
+
+    def counted(self: Any, name: str, form: Any) -> Any:
+        asked.append((name, form))
+        return find(self, name, form)
+
+    monkeypatch.setattr(baseline_retrieval.Bench, "find", counted)
+    first = report_of(tmp_path)
+    main(arguments(setup, tmp_path, *some))
+    assert asked == [] and report_of(tmp_path) == first
+    (tmp_path / "BM25.original" / "runs" / "de.trec").unlink()
+    (tmp_path / "Small.original" / "report.json").write_text("{", encoding="utf-8")
+    main(arguments(setup, tmp_path, *some))
+    assert asked == [("BM25", "original"), ("Small", "original")]
+    asked.clear()
+    changed = tmp_path / "changed.yaml"
+    text = setup[2].read_text(encoding="utf-8").replace("k1: 1.2, b: 1.0", "k1: 0.1, b: 1.0")
+    changed.write_text(text, encoding="utf-8")
+    main([*arguments((setup[0], setup[1], changed), tmp_path, *some)])
+    assert asked == [("BM25", "original"), ("BM25", "translated")]
+    asked.clear()
+    # Other weights in the same folder are another model.
+    weights = setup[0] / "model.safetensors"
+    weights.touch()
+    main([*arguments((setup[0], setup[1], changed), tmp_path, *some)])
+    assert asked == [("Small", "original"), ("Small", "translated")]
+
+
+def test_a_missing_model_is_asked_for_once(
+    setup: tuple[Path, Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    def refuse(model: ModelConfig, device: str | None) -> Any:
+        from huggingface_hub import constants
+
+        asked.append(model.name)
+        raise UserError(f"offline: {constants.HF_HUB_OFFLINE}")
+
+    from huggingface_hub import constants
+
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(baseline_retrieval, "resolve", refuse)
+    some = ["--systems", "Absent", "H-Absent"]
+    main(arguments(setup, tmp_path / "a", *some))
+    assert asked == ["nobody/has-this"]
+    assert {row["reason"] for row in report_of(tmp_path / "a")["not_run"]} == {"offline: False"}
+    main(arguments(setup, tmp_path / "b", *some, "--offline"))
+    assert {row["reason"] for row in report_of(tmp_path / "b")["not_run"]} == {"offline: True"}
+    assert constants.HF_HUB_OFFLINE is False
+
+
+def test_memory_that_runs_out_is_a_row(
+    setup: tuple[Path, Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(model: ModelConfig, device: str | None) -> Any:
+        raise MemoryError("no room")
+
+    monkeypatch.setattr(baseline_retrieval, "resolve", full)
+    main(arguments(setup, tmp_path, "--systems", "Small", "BM25", "--claims", "original"))
+    report = report_of(tmp_path)
+    assert list(report["checkpoints"]) == ["BM25.original"]
+    assert [row["reason"] for row in report["not_run"]] == ["out of memory: no room"]
+
+
+def test_rewritings_change_what_is_searched_and_the_key(
+    setup: tuple[Path, Path, Path], out: Path, tmp_path: Path
+) -> None:
+    split = load(setup[1], "dev")
+    title = {source.id: source.title for source in split.sources}
+    rewrites = tmp_path / "r.jsonl"
+    lines = [json.dumps({"_id": c.id, "text": title[c.golds[0]]}) for c in split.claims]
+    rewrites.write_text("\n".join(lines), encoding="utf-8")
+    some = ["--systems=BM25", "--claims=original", f"--rewrites={rewrites}"]
+    main(arguments(setup, tmp_path / "o", *some))
+    told, plain = report_of(tmp_path / "o", "BM25.original"), report_of(out, "BM25.original")
+    assert told["macro"]["mrr@5"] == 1.0 > plain["macro"]["mrr@5"]
+    assert told["key"] != plain["key"]
+    rewrites.write_text('{"_id": "elsewhere", "text": "x"}\n', encoding="utf-8")
+    with pytest.raises(UserError, match="no rewriting of a claim of dev"):
+        main(arguments(setup, tmp_path / "p", *some))
+
+
+def test_forms_that_are_the_same_run_once(setup: tuple[Path, Path, Path], tmp_path: Path) -> None:
+    some = ["--systems=BM25", "--languages", "en"]
+    main(arguments(setup, tmp_path, *some))
+    report = report_of(tmp_path)
+    assert list(report["checkpoints"]) == ["BM25.original"]
+    said = "translated and bilingual: the same as original here, since all claims are English."
+    assert report["notes"] == [said]
+    assert said in (tmp_path / "report.md").read_text(encoding="utf-8")
+
+
+def test_nothing_is_chosen_on_what_is_reported(
+    setup: tuple[Path, Path, Path], tmp_path: Path
+) -> None:
+    some = ["--split=train", "--systems", "BM25", "BM25-tuned", "--claims=original"]
+    main(arguments(setup, tmp_path, *some))
+    report = report_of(tmp_path)
+    assert list(report["checkpoints"]) == ["BM25.original"]
+    assert "which is what is reported" in report["not_run"][0]["reason"]
+
+
+def test_a_system_that_is_not_there(setup: tuple[Path, Path, Path], tmp_path: Path) -> None:
+    with pytest.raises(
+        UserError, match=r"systems: 'BM52' is not allowed; allowed: BM25, BM25-tuned"
+    ):
+        main(arguments(setup, tmp_path, "--systems", "BM52"))
+    with pytest.raises(UserError, match="claims: 'orginal'"):
+        main(arguments(setup, tmp_path, "--claims", "orginal"))
+
+
+def test_intervals_draw_papers_and_weigh_languages_alike() -> None:
+    # Ten English claims on one paper, all found; one on another, not found; German: one, found.
+    claims = [Claim(f"e{i}", "x", "en", golds=("a",)) for i in range(10)]
+    claims += [Claim("e10", "x", "en", golds=("b",)), Claim("d0", "x", "de", golds=("c",))]
+    qrels = Qrels({c.id: dict.fromkeys(c.golds, 1) for c in claims})
+    data = Dataset(tuple(claims), (), qrels, "dev")
+    run = Run.from_lists({c.id: [(c.golds[0] if c.id != "e10" else "a", 1.0)] for c in claims})
+    found = intervals_of(run, data, 500, 0)
+    assert (found["papers"], found["repeats"], list(found["mrr@5"])) == (
+        3,
+        500,
+        ["en", "de", "macro"],
+    )
+    # Two papers: a draw may miss either, which a draw of eleven claims all but never does.
+    assert found["mrr@5"]["en"] == [0.0, 1.0]
+    assert found["mrr@5"]["de"] == [1.0, 1.0]
+    low, high = found["mrr@5"]["macro"]
+    assert low == pytest.approx(0.0) or low >= 0.5
+    assert high == 1.0
+
+
+@pytest.mark.slow
+def test_bm25_tuned_on_train_alone_reaches_the_target_on_dev(tmp_path: Path) -> None:
+    data = shared("ct25")
+    main([f"--dataset={data}", f"--out={tmp_path}", "--systems", "BM25-tuned", "--claims=original"])
+    assert report_of(tmp_path, "BM25-tuned.original")["macro"]["mrr@5"] >= 0.635

