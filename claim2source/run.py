@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -223,12 +224,16 @@ class Cost:
 
 @dataclass(frozen=True)
 class Result:
-    """What a stage gives back: the run, notes by claim, counted failures, cost."""
+    """What a stage gives back: the run, notes by claim, counted failures, cost.
+
+    `about` says in JSON values what holds for the whole run, such as its index's recall.
+    """
 
     run: Run
     notes: Mapping[str, str] = field(default_factory=dict)
     failures: tuple[Failure, ...] = ()
     cost: Cost = Cost()
+    about: Mapping[str, Any] = field(default_factory=dict)
 
     def failure_counts(self) -> dict[str, int]:
         """Reason -> number of failures, most frequent first."""

@@ -19,7 +19,7 @@ from claim2source.encode.templates import EncoderSettings, Side
 from claim2source.errors import ConfigError, UserError
 from claim2source.files import content_hash
 from claim2source.run import Cost
-from claim2source.store import Store, text_key
+from claim2source.store import EmbeddingSpace, Store, text_key
 
 # Parts of a model's config that do not say what it computes.
 _ORIGIN = ("_name_or_path", "architectures", "dtype", "torch_dtype", "transformers_version",
@@ -214,14 +214,56 @@ class Encoder:
         started = time.perf_counter()
         if not len(texts):
             return np.zeros((0, self.dimensions), dtype=np.float32), Cost()
+        keys = self.text_keys(texts, side)
+        space = self._space(store)
+        made, _, tokens = self._make(texts, keys, side, space, progress, token_budget)
+        found = space.get(keys) if space is not None else np.stack([made[k] for k in keys])
+        cost = Cost(time.perf_counter() - started, len(texts), peak_memory(), tokens)
+        return found.astype(np.float32, copy=False), cost
+
+    def fill(
+        self, texts: Sequence[str], side: Side, store: Store, *, progress: str | None = None
+    ) -> tuple[int, Cost]:
+        """Keep the vectors of `texts` in the store without gathering them.
+
+        Returns how many distinct texts it had to encode, and their cost. Raises `UserError`
+        where the weights have no name to keep vectors under.
+        """
+        if side == "source" and self.source_encoder is not None:
+            return self.source_encoder.fill(texts, side, store, progress=progress)
+        started = time.perf_counter()
+        space = self._space(store)
+        if space is None:
+            raise UserError("weights in training have no name: their vectors cannot be stored")
+        keys = self.text_keys(texts, side)
+        _, count, tokens = self._make(texts, keys, side, space, progress, None)
+        return count, Cost(time.perf_counter() - started, count, peak_memory(), tokens)
+
+    def text_keys(self, texts: Sequence[str], side: Side) -> list[bytes]:
+        """What the vectors of these texts are found by in this encoder's space."""
         prefix = self.settings.template.prefix(side)
         pool_prefix = self.settings.template.pool_prefix
         # Where the prefix is not pooled, "a" + "b" and "" + "ab" are different vectors.
-        marks = [prefix + text if pool_prefix else f"{prefix}\0{text}" for text in texts]
-        keys = [text_key(mark) for mark in marks]
-        distinct = {key: position for position, key in reversed(list(enumerate(keys)))}
+        return [text_key(prefix + text if pool_prefix else f"{prefix}\0{text}") for text in texts]
+
+    def _space(self, store: Store | None) -> EmbeddingSpace | None:
         key = self.key()
-        space = store.space(key) if store is not None and key is not None else None
+        return store.space(key) if store is not None and key is not None else None
+
+    def _make(
+        self,
+        texts: Sequence[str],
+        keys: Sequence[bytes],
+        side: Side,
+        space: EmbeddingSpace | None,
+        progress: str | None,
+        token_budget: int | None,
+    ) -> tuple[dict[bytes, np.ndarray], int, int]:
+        """Encode each distinct text that `space` lacks, into it, or into a dict without one.
+
+        Returns that dict, the number of texts encoded and the tokens read.
+        """
+        distinct = {key: position for position, key in reversed(list(enumerate(keys)))}
         todo = [k for k in distinct if space is None or k not in space]
         made: dict[bytes, np.ndarray] = {}
         tokens_read = 0
@@ -236,9 +278,7 @@ class Encoder:
                     space.put(chunk, vectors)
                 else:
                     made.update(zip(chunk, vectors, strict=True))
-        found = space.get(keys) if space is not None else np.stack([made[k] for k in keys])
-        cost = Cost(time.perf_counter() - started, len(texts), peak_memory(), tokens_read)
-        return found.astype(np.float32, copy=False), cost
+        return made, len(todo), tokens_read
 
     @torch.inference_mode()
     def _encode_chunk(

@@ -22,9 +22,9 @@ from claim2source.evaluation.retrieval import (
 from claim2source.evaluation.tables import COST_COLUMNS, cost_cells, markdown_table, plain_table
 from claim2source.files import write_json, write_text
 from claim2source.records import Dataset
-from claim2source.retrieve import DenseRetriever
+from claim2source.retrieve import DenseRetriever, IndexConfig
 from claim2source.run_files import write_submission_2025, write_submission_2026, write_trec_run
-from claim2source.store import Store
+from claim2source.store import Store, VectorType
 from claim2source.text import Rendering
 from claim2source.text.claims import missing_translations
 
@@ -44,7 +44,9 @@ class CheckpointConfig:
         model: how a model that is no checkpoint of ours is read; its name is `checkpoint`.
         rendering: representation for such a model; a checkpoint has its own.
         depth: sources kept per claim.
-        store: folder of the embedding store; none: the user's cache.
+        index: how source vectors are searched; its recall is reported where it is not exact.
+        store: folder of the store of vectors and runs; none: the user's cache.
+        vectors: float32, or float16 to keep vectors in half the room.
         device: none takes a GPU if there is one.
     """
 
@@ -55,7 +57,9 @@ class CheckpointConfig:
     model: ModelConfig = field(default_factory=ModelConfig)
     rendering: Rendering | None = None
     depth: int = DEPTH
+    index: IndexConfig = field(default_factory=IndexConfig)
     store: Path | None = None
+    vectors: VectorType = "float32"
     device: Literal["cpu", "cuda"] | None = None
     languages: list[str] | None = several(str, help="score claims in these languages only")
 
@@ -98,7 +102,8 @@ def _evaluate_one(
 ) -> dict[str, Any]:
     resolved = resolve(replace(config.model, name=name), config.device)
     rendering = rendering_of(resolved, config.rendering)
-    retriever = DenseRetriever(resolved.encoder, rendering, Store(config.store), progress=True)
+    store = Store(config.store, config.vectors)
+    retriever = DenseRetriever(resolved.encoder, rendering, store, True, config.index)
     result = retriever.retrieve(dataset.claims, dataset.sources, config.depth)
     for language in dataset.languages:
         part = dataset.in_languages([language])
@@ -116,6 +121,7 @@ def _evaluate_one(
         "dataset": config.dataset,
         "split": dataset.split,
         "rendering": {"claims": rendering.claims, "sources": rendering.sources},
+        **result.about,
         "cost": {
             "seconds": round(result.cost.seconds, 3),
             "claims": result.cost.items,

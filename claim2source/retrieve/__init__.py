@@ -3,6 +3,7 @@
 from claim2source.retrieve.bm25 import BM25Config, BM25Index, BM25Retriever
 from claim2source.retrieve.dense import DenseIndex, DenseRetriever
 from claim2source.retrieve.hybrid import FusionConfig, HybridRetriever, fuse
+from claim2source.retrieve.index import IndexConfig
 from claim2source.retrieve.stage import Retriever, candidate_pool
 
 __all__ = [
@@ -13,6 +14,7 @@ __all__ = [
     "DenseRetriever",
     "FusionConfig",
     "HybridRetriever",
+    "IndexConfig",
     "Retriever",
     "candidate_pool",
     "fuse",

@@ -1,16 +1,19 @@
-"""Dense retrieval: the one Encoder and FAISS's exact inner-product index."""
+"""Dense retrieval: the one Encoder and FAISS's inner-product search."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
 
 from claim2source.cost import peak_memory
 from claim2source.encode.encoder import Encoder
+from claim2source.files import content_hash
 from claim2source.records import Claim, Source
+from claim2source.retrieve.index import GPU_DEPTH, IndexConfig, build_index, on_gpu
 from claim2source.retrieve.stage import candidate_pool, candidate_positions, tie_order, top_of
 from claim2source.run import Cost, Result, Run
 from claim2source.store import Store
@@ -22,19 +25,20 @@ _NONE = np.empty(0, dtype=np.int64)
 
 
 class DenseIndex:
-    """Exact inner-product search over source vectors [sources, dimensions] float32."""
+    """Inner-product search over source vectors [sources, dimensions] float32; exact by default."""
 
-    def __init__(self, source_ids: Sequence[str], vectors: np.ndarray) -> None:
-        import faiss
-
+    def __init__(
+        self, source_ids: Sequence[str], vectors: np.ndarray, config: IndexConfig | None = None
+    ) -> None:
         if len(source_ids) != len(vectors):
             raise ValueError(f"{len(source_ids)} sources for {len(vectors)} vectors")
         self.source_ids = list(source_ids)
+        self.config = config or IndexConfig()
         self.vectors = np.ascontiguousarray(vectors, dtype=np.float32)
         self._position_of = {source: i for i, source in enumerate(self.source_ids)}
         self._order = tie_order(self.source_ids)
-        self._index = faiss.IndexFlatIP(self.vectors.shape[1])
-        self._index.add(self.vectors)
+        self._index = build_index(self.vectors, self.config)
+        self._on_gpu = on_gpu(self._index, self.config)
 
     def search(self, claims: Sequence[Claim], vectors: np.ndarray, k: int) -> Run:
         """Top `k` of every claim, by the claims' vectors [claims, dimensions].
@@ -60,41 +64,133 @@ class DenseIndex:
         ids = [claim.id for claim in claims]
         return Run.from_topk(ids, self.source_ids, positions, scores, pool=candidate_pool(claims))
 
+    def recall(self, claims: Sequence[Claim], vectors: np.ndarray, run: Run) -> dict[str, float]:
+        """Share of the exact list's first 10 and first k sources that `run`'s also hold.
+
+        Over at most `config.compared` claims, evenly spread, of those that choose from the whole
+        pool: {"claims": n, "recall@10": .., "recall@k": ..} with k the run's depth.
+        """
+        free = [row for row, claim in enumerate(claims) if claim.candidates is None]
+        depth = int(np.diff(run.offsets).max(initial=0))
+        if not free or not self.config.compared or not depth:
+            return {"claims": 0}
+        step = max(len(free) / self.config.compared, 1.0)
+        rows = [free[int(place)] for place in np.arange(0, len(free), step)]
+        exact = DenseIndex(self.source_ids, self.vectors, IndexConfig(gpu=self.config.gpu))
+        asked = [claims[row] for row in rows]
+        wanted = exact.search(asked, vectors[rows], depth)
+        found: dict[str, float] = {"claims": len(rows)}
+        for cut in sorted({min(10, depth), depth}):
+            shares = [
+                np.mean([source in ours for source in wanted.sources(claim.id, cut)])
+                for claim in asked
+                for ours in [set(run.sources(claim.id, cut))]
+            ]
+            found[f"recall@{cut}"] = float(np.mean(shares))
+        return found
+
     def _top(self, vectors: np.ndarray, depth: int) -> tuple[np.ndarray, np.ndarray]:
-        """Positions and scores, [claims, depth] each, whichever sources FAISS cuts in a tie."""
+        """Positions and scores, [claims, depth] each."""
+        if self.config.kind != "exact":
+            return self._approximate(vectors, depth)
+        # Whichever sources FAISS cuts in a tie, the ids decide.
         deeper = min(depth + 1, len(self.source_ids))
-        scores, positions = self._index.search(vectors, deeper)
+        scores, positions = self._search(vectors, deeper)
         for row in np.flatnonzero(scores[:, depth - 1] == scores[:, -1]) if deeper > depth else ():
             # Another call may round otherwise: all of this claim's scores come from one.
-            every, found = self._index.search(vectors[row : row + 1], len(self.source_ids))
+            every, found = self._search(vectors[row : row + 1], len(self.source_ids))
             positions[row, :depth], scores[row, :depth] = top_of(
                 every[0], found[0], depth, self._order
             )
         return positions[:, :depth], scores[:, :depth]
 
+    def _approximate(self, vectors: np.ndarray, depth: int) -> tuple[np.ndarray, np.ndarray]:
+        """What the index finds, scored by the whole vectors; -1 where it finds too few."""
+        wanted = min(depth * self.config.refine, len(self.source_ids))
+        if self.config.kind == "hnsw":
+            # A search holds `effort` sources in view: it cannot find more than that.
+            self._index.hnsw.efSearch = max(self.config.effort, wanted)
+        _, found = self._search(vectors, wanted)
+        positions = np.full((len(vectors), depth), -1, dtype=np.int64)
+        scores = np.zeros((len(vectors), depth), dtype=np.float32)
+        for row, places in enumerate(found):
+            places = places[places >= 0]
+            within = self.vectors[places] @ vectors[row]
+            positions[row], scores[row] = top_of(within, places, depth, self._order)
+        return positions, scores
+
+    def _search(self, vectors: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
+        index = self._index if self._on_gpu is None or k > GPU_DEPTH else self._on_gpu
+        return index.search(vectors, k)
+
 
 @dataclass(frozen=True)
 class DenseRetriever:
-    """Dense retrieval as a stage."""
+    """Dense retrieval as a stage.
+
+    With a `store` and weights that have a name, vectors and the run itself are kept: the same
+    claims and sources are not searched again. The result's `about` holds `index` (its kind; for
+    an approximate one its recall against the exact list) and `stored`, whether the run was read.
+    """
 
     encoder: Encoder
     rendering: Rendering = Rendering()
     store: Store | None = None
     progress: bool = False
+    index: IndexConfig = IndexConfig()
 
     def retrieve(self, claims: Sequence[Claim], sources: Sequence[Source], k: int) -> Result:
-        """Encode both sides and search."""
+        """Encode both sides and search, or read what that gave before."""
         started = time.perf_counter()
+        source_texts = self.rendering.source_texts(sources)
+        claim_texts = self.rendering.claim_texts(claims)
+        key = self._key(claims, claim_texts, sources, source_texts, k)
+        stored = self.store.run(key) if self.store is not None and key is not None else None
+        if stored is not None:
+            cost = Cost(time.perf_counter() - started, len(claims), peak_memory())
+            return Result(stored.run, cost=cost, about={**stored.about, "stored": True})
         source_vectors, cost = self.encoder.encode(
-            self.rendering.source_texts(sources), "source", store=self.store,
+            source_texts, "source", store=self.store,
             progress="sources" if self.progress else None,
         )  # fmt: skip
         claim_vectors, more = self.encoder.encode(
-            self.rendering.claim_texts(claims), "claim", store=self.store,
-            progress="claims" if self.progress else None,
-        )  # fmt: skip
-        index = DenseIndex([source.id for source in sources], source_vectors)
+            claim_texts, "claim", store=self.store, progress="claims" if self.progress else None
+        )
+        index = DenseIndex([source.id for source in sources], source_vectors, self.index)
         run = index.search(claims, claim_vectors, k)
+        about: dict[str, Any] = {"index": {"kind": self.index.kind}}
+        if self.index.kind != "exact":
+            about["index"] |= index.recall(claims, claim_vectors, run)
+        if self.store is not None and key is not None:
+            self.store.put_run(key, run, about)
         tokens = cost.tokens + more.tokens
         seconds = time.perf_counter() - started
-        return Result(run, cost=Cost(seconds, len(claims), peak_memory(), tokens))
+        cost = Cost(seconds, len(claims), peak_memory(), tokens)
+        return Result(run, cost=cost, about={**about, "stored": False})
+
+    def _key(
+        self,
+        claims: Sequence[Claim],
+        claim_texts: Sequence[str],
+        sources: Sequence[Source],
+        source_texts: Sequence[str],
+        k: int,
+    ) -> dict[str, Any] | None:
+        """All that the run depends on, or None while weights change."""
+        if self.store is None:
+            return None
+        source_side = self.encoder.source_encoder or self.encoder
+        encoders = {"claim": self.encoder.key(), "source": source_side.key()}
+        if None in encoders.values():
+            return None
+        # The texts, not the records: a corrected gold changes no ranking.
+        pools = [sorted(c.candidates) if c.candidates is not None else None for c in claims]
+        asked = [[c.id, *rest] for c, *rest in zip(claims, claim_texts, pools, strict=True)]
+        pool = [[s.id, text] for s, text in zip(sources, source_texts, strict=True)]
+        return {
+            "stage": "dense", "encoders": encoders, "vectors": self.store.vectors, "depth": k,
+            "template": asdict(self.encoder.settings.template),
+            "source_template": asdict(source_side.settings.template),
+            "index": asdict(self.index), "claims": content_hash(asked),
+            "sources": content_hash(pool),
+        }  # fmt: skip

@@ -1,0 +1,123 @@
+"""`eval/encode.py`: one process, two under accelerate, and evaluation that finds its vectors."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+
+from claim2source.config import REPOSITORY
+from claim2source.datasets import load, write_beir
+from claim2source.encode import ModelConfig, resolve
+from claim2source.errors import UserError
+from claim2source.records import Claim, Dataset, Qrels, Source
+from claim2source.store import Store
+from claim2source.text import Rendering
+
+PROGRAM = REPOSITORY / "eval" / "encode.py"
+
+
+def program() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("encode_program", PROGRAM)
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """150 sources and two splits, of 70 claims and of one."""
+    sources = tuple(Source(f"s{i}", "paper " * (i % 9 + 1), f"a b {i}") for i in range(150))
+
+    def split(name: str, count: int) -> Dataset:
+        claims = tuple(
+            Claim(f"{name}-{i}", f"claim {name} {i}", golds=("s0",)) for i in range(count)
+        )
+        return Dataset(claims, sources, Qrels({c.id: {"s0": 1} for c in claims}), name)
+
+    write_beir([split("train", 70), split("dev", 1)], tmp_path / "data")
+    return tmp_path / "data"
+
+
+def words(model: Path, data: Path, store: Path, *more: str) -> list[str]:
+    return [
+        f"--model.name={model}", "--model.pooling=mean", "--model.max_length=16",
+        f"--dataset={data}", f"--store={store}", "--device=cpu", *more,
+    ]  # fmt: skip
+
+
+def assert_all_there(model: Path, data: Path, store: Store, split: str) -> None:
+    """Every vector is in the store, and is the one that encoding gives."""
+    encoder = resolve(ModelConfig(str(model), pooling="mean", max_length=16), "cpu").encoder
+    found = load(data, split)
+    texts = Rendering().source_texts(found.sources) + Rendering().claim_texts(found.claims)
+    read, cost = encoder.encode(texts, "claim", store=store)
+    assert cost.tokens == 0
+    assert np.abs(read - encoder.encode(texts, "claim")[0]).max() < (
+        1e-5 if store.vectors == "float32" else 2e-3
+    )
+
+
+def test_one_process_says_what_was_there(
+    tiny_folder: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    encode, store = program(), tmp_path / "store"
+    encode.main(words(tiny_folder, data, store))
+    said = capsys.readouterr()
+    assert "sources: 150 distinct texts, 0 in the store already, 150 encoded" in said.out
+    assert "claims: 1 distinct texts, 0 in the store already, 1 encoded" in said.out
+    assert "sources" in said.err  # the bar
+    assert_all_there(tiny_folder, data, Store(store), "dev")
+    encode.main(words(tiny_folder, data, store, "--splits", "train", "dev"))
+    said = capsys.readouterr()
+    assert "sources: 150 distinct texts, 150 in the store already, 0 encoded" in said.out
+    assert "claims: 71 distinct texts, 1 in the store already, 70 encoded" in said.out
+    assert_all_there(tiny_folder, data, Store(store), "train")
+    encode.main(words(tiny_folder, data, store, "--vectors=float16"))
+    assert_all_there(tiny_folder, data, Store(store, "float16"), "dev")
+
+
+def test_mistakes_are_said(tiny_folder: Path, data: Path, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="vectors"):
+        program().main(words(tiny_folder, data, tmp_path / "store", "--vectors=int8"))
+    with pytest.raises(UserError, match="nosplit"):
+        program().main(words(tiny_folder, data, tmp_path / "store", "--splits", "nosplit"))
+    assert not (tmp_path / "store").exists()
+
+
+@pytest.mark.slow
+def test_two_processes_share_the_work(tiny_folder: Path, data: Path, tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    command = [
+        sys.executable, "-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes", "2",
+        "--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no",
+        "--main_process_port", "29531", str(PROGRAM),
+        *words(tiny_folder, data, store, "--splits", "train"),
+    ]  # fmt: skip
+    kept = {k: v for k, v in os.environ.items() if not k.startswith("ACCELERATE")}
+    done = subprocess.run(
+        command, cwd=tmp_path, capture_output=True, text=True, timeout=900,
+        env={**kept, "PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    pattern = (
+        r"process (\d) of 2: (\w+): (\d+) distinct texts, 0 in the store already, (\d+) encoded"
+    )
+    said = sorted(re.findall(pattern, done.stdout))
+    assert [(rank, side) for rank, side, *_ in said] == [
+        ("1", "claims"), ("1", "sources"), ("2", "claims"), ("2", "sources")
+    ]  # fmt: skip
+    counts = {(rank, side): int(encoded) for rank, side, _, encoded in said}
+    assert counts["1", "sources"] + counts["2", "sources"] == 150
+    assert counts["1", "claims"] + counts["2", "claims"] == 70
+    assert min(counts.values()) > 0
+    assert_all_there(tiny_folder, data, Store(store), "train")
