@@ -34,7 +34,7 @@ def test_every_row_is_a_command_that_parses(name: str, tmp_path: Path) -> None:
 
 def test_rows_build_on_each_other(tmp_path: Path) -> None:
     words = arguments(AblateConfig(tmp_path, seed=7), "ct25", TABLES["ct25"].rows[4])
-    assert "--mining.pool=all" in words and "--mining.max_share=0.95" in words
+    assert "--mining.pool=train-golds" in words and "--mining.max_share=0.95" in words
     assert "--optimisation.batch_size=128" in words and "--optimisation.seed=7" in words
     at = words.index("--languages") if "--languages" in words else None
     assert at is None
