@@ -96,7 +96,7 @@ CT25 = Table(
             {**_UNLIMITED, **_settings(mining__pool="all")}, against="zero-shot"),
         Row("pool-train-golds", "the same from the golds of training claims",
             _settings(mining__pool="train-golds"), on="pool-all", against="pool-all"),
-        Row("limits", "training golds; near-duplicates of the gold left out, at most 0.95 of its score",
+        Row("limits", "train golds; no near-duplicates of the gold, at most 0.95 of its score",
             _LIMITED, on="pool-train-golds", against="pool-train-golds"),
         Row("large-pool", "limits, and batches of 128 claims in chunks of 32 texts",
             _settings(optimisation__batch_size=128, optimisation__chunk_size=32), on="limits",
