@@ -107,7 +107,8 @@ def read_entries(kind: type[Config], path: Path) -> dict[str, Config]:
         except ArgumentError as error:
             raise UserError(_clear(kind, error, places)) from None
         except ConfigError as error:
-            raise InputError.at(path, line, key.value, str(error)) from None
+            why = str(error).removeprefix("config: ")
+            raise InputError.at(path, line, key.value, why) from None
     return found
 
 

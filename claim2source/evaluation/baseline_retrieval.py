@@ -102,8 +102,9 @@ class Bench:
             chosen = self._choice(name, form) if system.tune else {}
             return Found(_top(result, depth), rendering, chosen, self._parameters(name))
         sparse, dense = system.hybrid.sparse, system.hybrid.dense
-        first, _ = self._ranked(sparse, form)
+        # The dense part first: where its weights are absent, BM25 need not be tuned.
         second, rendering = self._ranked(dense, form)
+        first, _ = self._ranked(sparse, form)
         fusion, chosen = system.hybrid.fusion, {}
         if self.systems[sparse].tune:
             chosen = self._choice(sparse, form)

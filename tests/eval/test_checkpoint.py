@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 
 from claim2source.config import REPOSITORY, read_config
-from claim2source.datasets import load
+from claim2source.datasets import load, write_beir
 from claim2source.errors import UserError
 from claim2source.evaluation.checkpoint import CheckpointConfig, evaluate_checkpoints
 from claim2source.evaluation.metrics import evaluate
 from claim2source.run_files import read_run
 from claim2source.training.finetune import finetune
-from tests.training.small import small_config, small_setup
+from tests.training.small import small_config, small_setup, small_splits
 
 
 @pytest.fixture(scope="module")
@@ -151,3 +151,25 @@ def test_what_training_encoded_is_not_encoded_again(
     report = json.loads((tmp_path / "report.json").read_text())
     assert report["checkpoints"][f"epoch-{chosen}"]["cost"]["tokens"] == 0
     assert report["checkpoints"]["epoch-0"]["cost"]["tokens"] == 0
+
+
+def test_an_approximate_index_is_reported_and_the_second_time_read(
+    tiny_folder: Path, tmp_path: Path
+) -> None:
+    write_beir(small_splits(), tmp_path / "data")
+    reports = []
+    for name in ("first", "second"):
+        evaluated(
+            tiny_folder, tmp_path / "data", tmp_path / name, "--model.pooling=mean",
+            "--model.max_length=24", "--index.kind=hnsw", "--index.compared=5",
+            f"--store={tmp_path / 'store'}", "--vectors=float16",
+        )  # fmt: skip
+        reports.append(json.loads((tmp_path / name / "report.json").read_text()))
+    first, second = reports
+    assert first["index"]["kind"] == "hnsw" and first["index"]["claims"] == 5
+    assert first["index"]["recall@36"] == 1.0  # the whole pool is 36 sources
+    assert (first["stored"], second["stored"]) == (False, True)
+    assert second["index"] == first["index"] and second["macro"] == first["macro"]
+    assert first["cost"]["tokens"] > 0 and second["cost"]["tokens"] == 0
+    runs = [(tmp_path / name / "runs" / "de.trec").read_bytes() for name in ("first", "second")]
+    assert runs[0] == runs[1]

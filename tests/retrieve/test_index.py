@@ -53,6 +53,11 @@ def test_an_approximate_index_scores_exactly_and_says_what_it_finds(config: Inde
     assert said["recall@10"] > 0.8
 
 
+def test_codes_are_not_trained_for_a_comparison_that_is_not_used() -> None:
+    """That training is slow whatever the size of the pool."""
+    assert not module.build_index(SOURCES, IVF).do_polysemous_training
+
+
 def test_recall_falls_where_little_is_looked_at_and_is_one_for_the_exact_list() -> None:
     index = DenseIndex(IDS, SOURCES, replace(IVF, probes=1, refine=1))
     run = index.search(CLAIMS, ASKED, 12)
