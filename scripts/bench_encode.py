@@ -95,7 +95,8 @@ def drawn(config: BenchConfig) -> Texts:
     whole: Texts = {"source": sorted(set(rendering.source_texts(data.sources))),
                     "claim": sorted(set(rendering.claim_texts(data.claims)))}  # fmt: skip
     texts: Texts = {}
-    for side, wanted in (("source", config.documents), ("claim", config.claims)):
+    sizes: dict[Side, int] = {"source": config.documents, "claim": config.claims}
+    for side, wanted in sizes.items():
         have = len(whole[side])
         require(wanted <= have, NAMES[side], wanted, f"at most {have}, the texts of this data set")
         texts[side] = [whole[side][i] for i in draw.choice(have, size=wanted, replace=False)]
