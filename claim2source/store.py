@@ -112,7 +112,7 @@ class Store:
             "claims": run.claim_ids, "sources": run.vocabulary[used].tolist(), "pool": pool,
             "about": dict(about or {}),
         }  # fmt: skip
-        parts = {
+        parts: dict[str, np.ndarray] = {
             "offsets": run.offsets.astype(np.int64),
             "codes": codes.astype(np.int32),
             "scores": run.scores.astype(np.float32),
@@ -235,10 +235,11 @@ def _mapped(path: Path) -> np.ndarray:
     if entry["dtype"] not in _DTYPES:
         raise ValueError(f"vectors of type {entry['dtype']}")
     offset, shape = 8 + length + entry["data_offsets"][0], tuple(entry["shape"])
-    return np.memmap(path, _DTYPES[entry["dtype"]], mode="r", offset=offset, shape=shape)
+    kind: np.dtype[Any] = _DTYPES[entry["dtype"]]
+    return np.memmap(str(path), kind, mode="r", offset=offset, shape=shape)
 
 
-_DTYPES = {"F32": np.dtype("<f4"), "F16": np.dtype("<f2")}
+_DTYPES: dict[str, np.dtype[Any]] = {"F32": np.dtype("<f4"), "F16": np.dtype("<f2")}
 
 
 def _mark(path: Path) -> str:

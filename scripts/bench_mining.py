@@ -217,7 +217,7 @@ def timed(work: Callable[[], Any]) -> float:
 
 def growth(config: BenchConfig) -> int:
     """Bytes that mining once adds at its peak to what the inputs hold."""
-    import psutil
+    import psutil  # type: ignore[import-untyped]
 
     inputs = made_up(config)
     before = psutil.Process().memory_info().rss

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from claim2source.config import read_entries, require
 from claim2source.encode import ModelConfig
@@ -131,7 +132,7 @@ def local(model: ModelConfig, folder: Path | None) -> ModelConfig:
     """
     if folder is None or not (place := folder / Path(model.name).name).is_dir():
         return model
-    allowed = {
+    allowed: dict[str, Any] = {
         key: (str(place),) if model.name in getattr(model, key) else ()
         for key in ("allow_bin", "allow_remote_code")
     }

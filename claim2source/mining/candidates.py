@@ -74,11 +74,11 @@ class Candidates:
             sparse = _Lists(*self._sparse.top(claims, self._depth))
         positions, scores, in_dense, in_sparse = self._fused(dense, sparse)
         order = np.lexsort((self._order[positions], -scores), axis=1)[:, : self._depth]
-        columns = [
+        positions, scores, in_dense, in_sparse = (
             np.take_along_axis(c, order, 1) for c in (positions, scores, in_dense, in_sparse)
-        ]
-        columns[0] = np.where(np.isneginf(columns[1]), -1, columns[0])
-        return Window(*columns, similarities)
+        )
+        positions = np.where(np.isneginf(scores), -1, positions)
+        return Window(positions, scores, in_dense, in_sparse, similarities)
 
     def _dense(self, claims: Sequence[Claim], similarities: np.ndarray) -> _Lists:
         positions = np.full((len(claims), self._depth), -1, dtype=np.int64)

@@ -73,6 +73,7 @@ def build_index(vectors: np.ndarray, config: IndexConfig) -> Any:
 
     count, dimensions = vectors.shape
     product = faiss.METRIC_INNER_PRODUCT
+    index: Any
     if config.kind == "exact" or not count:
         index = faiss.IndexFlatIP(dimensions)
     elif config.kind == "hnsw":
