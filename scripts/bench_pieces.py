@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import torch
 
@@ -19,11 +19,25 @@ from claim2source.training.module import RetrieverModule
 from scripts.bench_common import alternating, median_and_spread
 from scripts.bench_trainers import Material, Recipe, Steps, run_ours, with_negatives
 
-if TYPE_CHECKING:
-    from scripts.bench_training import BenchConfig
-
 # Mined negatives per claim of the demo's texts: papers then repeat within a batch.
 NEGATIVES = 4
+
+
+class Asked(Protocol):
+    """What the ablation reads of scripts/bench_training.py's settings."""
+
+    @property
+    def chosen(self) -> list[str]: ...
+    @property
+    def repeats(self) -> int: ...
+    @property
+    def warmup(self) -> int: ...
+    @property
+    def seed(self) -> int: ...
+    @property
+    def tolerance(self) -> float: ...
+    def material(self, cell: str) -> Material: ...
+    def recipe(self, cell: str) -> Recipe: ...
 
 
 class Unsorted(Encoder):
@@ -136,7 +150,7 @@ def variants(pairs: Material, recipe: Recipe, warmup: int) -> list[Variant]:
     return [Variant(name, way, []) for name, way in ways]
 
 
-def ablation(config: BenchConfig) -> dict[str, Any]:
+def ablation(config: Asked) -> dict[str, Any]:
     """Seconds a step of every variant over those of ours, on each chosen cell's kind of texts.
 
     The demo's claims get mined negatives here, since without them no text repeats. Only

@@ -59,6 +59,7 @@ def small_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "out"
 
 
+@pytest.mark.slow
 def test_rows_run_once_and_gaps_are_said(
     small_table: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

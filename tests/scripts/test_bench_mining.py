@@ -19,6 +19,7 @@ from tests.shared_data import REPOSITORY
 SMALL = BenchConfig(documents=150, claims=60, repeats=3, dimensions=16, words=500)
 
 
+@pytest.mark.slow
 def test_the_program_ends_with_one_line_of_json() -> None:
     arguments = ["--documents=150", "--claims=40", "--repeats=3", "--dimensions=16", "--words=500"]
     ran = subprocess.run(

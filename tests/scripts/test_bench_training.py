@@ -90,6 +90,7 @@ def test_peaks_are_measured_in_processes_of_their_own(
     )
 
 
+@pytest.mark.slow
 def test_a_process_does_not_inherit_its_parents_peak() -> None:
     large = np.ones(60 * 2**20)  # 480 MB
     code = "from scripts.bench_common import own_peak; print(own_peak())"

@@ -73,7 +73,6 @@ def test_launched_from_anywhere(setup: tuple[Path, Path], tmp_path: Path) -> Non
     ("extra", "variables", "said"),
     [
         (["--optimisation.epoch", "3"], {}, "optimisation.epoch"),
-        (["--optimisation.epochs=many"], {}, "optimisation.epochs"),
         ([], {"ACCELERATE_MIXED_PRECISION": "bf16"}, "--mixed_precision"),
         ([], {"ACCELERATE_USE_FSDP": "true"}, "--use_fsdp"),
     ],

@@ -26,6 +26,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "run"
 
 
+@pytest.mark.slow
 def test_a_trained_checkpoint_needs_nothing_but_its_name(trained: Path, tmp_path: Path) -> None:
     """The data set is the manifest's; W&B is offline without a key, an account or a network."""
     out = tmp_path / "out"
