@@ -67,6 +67,7 @@ def test_the_tiny_run_ends_with_its_json(capsys: pytest.CaptureFixture[str]) -> 
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="compiling for a CPU takes minutes")
 def test_a_compiled_model_trains_to_the_same_loss() -> None:
     config = replace(SMALL, lora_dropout=0.0)
     plain = bench_gpu.time_training(config, Setting(2, 4, True, False))

@@ -40,5 +40,7 @@ def test_nothing_to_time_is_refused(key: str) -> None:
 
 
 @pytest.mark.slow
-def test_three_hundred_systems_take_less_than_a_minute(capsys: pytest.CaptureFixture[str]) -> None:
-    assert report(capsys)["seconds"] < 60
+def test_three_hundred_systems_at_full_size(capsys: pytest.CaptureFixture[str]) -> None:
+    """That it ends: how long it took depends on the machine, and is the benchmark's to say."""
+    found = report(capsys)
+    assert all(seconds > 0 for seconds in found["parts"].values()) and len(found["parts"]) == 4
