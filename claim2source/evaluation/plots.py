@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-_SETTINGS = {
+_SETTINGS: Any = {
     "svg.fonttype": "none",
     "svg.hashsalt": "claim2source",
     "text.parse_math": False,  # a name with a dollar sign is a name
