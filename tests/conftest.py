@@ -14,6 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import settings
+
+# How long one example takes says nothing on a machine that does other work.
+settings.register_profile("untimed", deadline=None)
+settings.load_profile("untimed")
 
 WORDS = ["a", "b", "c", "claim", "paper", "vaccine", "works", "query", "passage", ":", ".", "##s"]
 

@@ -119,16 +119,20 @@ def _bounds(bounds: Sequence[float]) -> str:
 
 
 def _chosen(name: str, report: Mapping[str, Any]) -> str:
-    tuned = report["tuned"]
-    words = [f"- {name}, on {tuned['on']['claims']} claims of {tuned['on']['split']}:"]
+    tuned, words = report["tuned"], [f"- {name}:"]
     if bm25 := tuned.get("bm25"):
         words.append(
-            f"BM25 k1 {bm25['k1']:g}, b {bm25['b']:g}, title weight {bm25['title_weight']};"
+            f"BM25 k1 {bm25['k1']:g}, b {bm25['b']:g}, title weight {bm25['title_weight']}"
+            f"{_on(bm25)};"
         )
     if fusion := tuned.get("fusion"):
         kind = f"k {fusion['rrf_k']}" if fusion["method"] == "rrf" else fusion["scale"]
         words.append(
             f"{fusion['method']} fusion, {kind}, depth {fusion['depth']}, "
-            f"alpha {fusion['alpha']:g} (weight of BM25);"
+            f"alpha {fusion['alpha']:g} (weight of BM25){_on(fusion)};"
         )
     return " ".join(words).rstrip(";")
+
+
+def _on(choice: Mapping[str, Any]) -> str:
+    return f", on {choice['on']['claims']} claims of {choice['on']['split']}"

@@ -1,11 +1,11 @@
-"""Retrieval by a named baseline: parts kept for the hybrids, settings chosen on val."""
+"""Retrieval by a named baseline: parts kept for the hybrids, settings chosen without dev."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from claim2source.datasets import carve_val, load
 from claim2source.encode import ModelConfig, Resolved, resolve
@@ -28,10 +28,16 @@ from claim2source.run import Result
 from claim2source.store import Store
 from claim2source.text import ClaimForm, Rendering
 
+Part = Literal["reported", "train", "val"]
+
 
 @dataclass(frozen=True)
 class Choosing:
-    """The claims that settings are chosen on: `share` of `split`, by `seed`, or all (None)."""
+    """The claims that settings are chosen on.
+
+    BM25's on all of `split`: it has no weights that could know them. A fusion's, whose dense
+    part may have been trained there, on `share` of it, by `seed`, or on all (None).
+    """
 
     split: str
     share: float | None
@@ -68,30 +74,30 @@ class Bench:
         self._folder, self._choosing = folder, choosing
         self._rewrites, self._models, self._store = rewrites or {}, models, store
         self._device = device
-        self._plain: dict[bool, Dataset] = {False: dataset}
-        self._data: dict[tuple[bool, ClaimForm], Dataset] = {}
-        self._results: dict[tuple[str, ClaimForm, bool], tuple[Result, Rendering]] = {}
+        self._plain: dict[Part, Dataset] = {"reported": dataset}
+        self._data: dict[tuple[Part, ClaimForm], Dataset] = {}
+        self._results: dict[tuple[str, ClaimForm, Part], tuple[Result, Rendering]] = {}
         self._chosen: dict[tuple[str, ClaimForm], tuple[BM25Config, float]] = {}
         self._loaded: tuple[str, Resolved] | None = None
         self._refused: dict[str, str] = {}
 
-    def data(self, form: ClaimForm, val: bool = False) -> Dataset:
+    def data(self, form: ClaimForm, part: Part = "reported") -> Dataset:
         """The reported split, or the claims that settings are chosen on, rewritings appended.
 
         Raises `UserError` where there are no such claims, or they would be those reported.
         """
-        if (val, form) not in self._data:
-            if val not in self._plain:
-                self._plain[val] = self._val()
-            self._data[val, form] = with_rewrites(self._plain[val], self._rewrites, form)
-        return self._data[val, form]
+        if (part, form) not in self._data:
+            if part not in self._plain:
+                self._plain[part] = self._chosen_on(part)
+            self._data[part, form] = with_rewrites(self._plain[part], self._rewrites, form)
+        return self._data[part, form]
 
-    def _val(self) -> Dataset:
+    def _chosen_on(self, part: Part) -> Dataset:
         split, share, seed = self._choosing.split, self._choosing.share, self._choosing.seed
         if split == self.split:
             raise UserError(f"settings are chosen on {split!r}, which is what is reported")
         train = load(self._folder, split)
-        return train if share is None else carve_val(train, share, seed)[1]
+        return train if part == "train" or share is None else carve_val(train, share, seed)[1]
 
     def find(self, name: str, form: ClaimForm, depth: int = DEPTH) -> Found:
         """Rank for every claim of the reported split. Raises `UserError` where it can't be done."""
@@ -110,11 +116,13 @@ class Bench:
             chosen = self._choice(sparse, form)
         if system.tune:
             fusion, score = choose_fusion(
-                self._ranked(sparse, form, val=True)[0].run,
-                self._ranked(dense, form, val=True)[0].run,
-                self.data(form, val=True),
+                self._ranked(sparse, form, "val")[0].run,
+                self._ranked(dense, form, "val")[0].run,
+                self.data(form, "val"),
             )
-            chosen |= {"fusion": {**vars(fusion), CHOSEN_BY: score}, **self._choice_claims(form)}
+            chosen["fusion"] = {
+                **vars(fusion), CHOSEN_BY: score, "on": self._claims_of(form, "val")
+            }  # fmt: skip
         fused = Fusion(first.run, second.run, replace(fusion, depth=max(fusion.depth, depth)))
         failed = {failure.claim_id for failure in second.failures}
         result = Result(
@@ -124,11 +132,13 @@ class Bench:
         )
         return Found(result, rendering, chosen, self._parameters(dense))
 
-    def _ranked(self, name: str, form: ClaimForm, val: bool = False) -> tuple[Result, Rendering]:
+    def _ranked(
+        self, name: str, form: ClaimForm, part: Part = "reported"
+    ) -> tuple[Result, Rendering]:
         """A part's result, as deep as any fusion asks, kept while hybrids may need it."""
-        key = (name, form, val)
+        key = (name, form, part)
         if key not in self._results:
-            data = self.data(form, val)
+            data = self.data(form, part)
             retriever, rendering = self._retriever(name, form)
             result = retriever.retrieve(data.claims, data.sources, self._depth)
             self._results[key] = result, rendering
@@ -168,16 +178,18 @@ class Bench:
         if not system.tune:
             return base
         if (name, form) not in self._chosen:
-            self._chosen[name, form] = choose_bm25(self.data(form, val=True), base, BM25_GRID)
+            self._chosen[name, form] = choose_bm25(self.data(form, "train"), base, BM25_GRID)
         return self._chosen[name, form][0]
 
     def _choice(self, name: str, form: ClaimForm) -> dict[str, Any]:
         config, score = self._chosen[name, form]
-        return {"bm25": {**vars(config), CHOSEN_BY: score}, **self._choice_claims(form)}
+        return {
+            "bm25": {**vars(config), CHOSEN_BY: score, "on": self._claims_of(form, "train")}
+        }  # fmt: skip
 
-    def _choice_claims(self, form: ClaimForm) -> dict[str, Any]:
-        val = self.data(form, val=True)
-        return {"on": {"split": val.split, "claims": len(val.claims)}}
+    def _claims_of(self, form: ClaimForm, part: Part) -> dict[str, Any]:
+        data = self.data(form, part)
+        return {"split": data.split, "claims": len(data.claims)}
 
     def _resolved(self, name: str, model: ModelConfig) -> Resolved:
         if name in self._refused:

@@ -38,7 +38,7 @@ from claim2source.text import ClaimForm
 from claim2source.text.claims import missing_translations
 
 # Counted up when the same settings would give another report.
-_FORMAT = 1
+_FORMAT = 2
 _FORMS: tuple[ClaimForm, ...] = get_args(ClaimForm)
 
 
@@ -51,7 +51,8 @@ class BaselinesConfig:
         dataset: folder in BEIR layout, or `demo`.
         split: split to report on; nothing is chosen on it.
         train_split: split that tuned systems are chosen on.
-        val: the claims of it: a part `carved` out as in training, or all of `train`.
+        val: the claims of it that fusions are chosen on: a part `carved` out as in training, or
+            all of `train`. BM25, which nothing trains, is always chosen on all.
         val_share: share carved out.
         val_seed: seed of the carving.
         rewrites: JSON lines {"_id": claim, "text": ..}: a rewriting appended to each claim.
@@ -250,7 +251,8 @@ def _key(config: BaselinesConfig, bench: Bench, cell: Cell) -> str:
         "bootstrap": [config.repeats, config.seed],
     }
     if is_tuned(cell.system, bench.systems):
-        parts["val"] = bench.data(cell.form, val=True).fingerprint
+        carved = [config.val_share, config.val_seed] if config.val == "carved" else None
+        parts["chosen on"] = [bench.data(cell.form, "train").fingerprint, carved]
     return content_hash(parts)
 
 
