@@ -40,7 +40,7 @@ from claim2source.training.config import FinetuneConfig, LoraConfig, Optimisatio
 from claim2source.training.data import TrainingPairs
 from claim2source.training.losses import LossesConfig
 from claim2source.training.module import RetrieverModule
-from scripts.bench_common import InOrder, ModelShape, fit, library_versions, matmul_rate, own_peak
+from scripts.timing_common import InOrder, ModelShape, fit, library_versions, matmul_rate, own_peak
 
 MISTRAL_7B = {
     "vocab_size": 32_000, "hidden_size": 4096, "intermediate_size": 14_336,

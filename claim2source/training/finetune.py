@@ -20,6 +20,7 @@ from claim2source.errors import UserError
 from claim2source.evaluation.retrieval import evaluate_dense
 from claim2source.mining import MinedRow
 from claim2source.store import Store
+from claim2source.threads import use_cores
 from claim2source.training.adapt import adapt, frozen_copy
 from claim2source.training.base_vectors import BaseVectors
 from claim2source.training.batches import BatchSampler
@@ -53,6 +54,7 @@ def finetune(config: FinetuneConfig) -> dict[str, Any]:
     Raises `UserError` for anything the user can mend.
     """
     world = launched_world()
+    use_cores(world.local_size, config.threads)
     data = load_data(config)
     with joined_world(world, config.device):
         run = _open_run(config, world)
