@@ -380,7 +380,9 @@ def main(argv: Sequence[str] | None = None) -> None:
         BenchConfig, argv, program="scripts/bench_gpu.py", description=__doc__ or ""
     )
     if not config.tiny and not torch.cuda.is_available():
-        print("no GPU here, nothing measured; --tiny runs the same code on a CPU")
+        rows = [["training, share of peak", None], ["encoding, share of peak", None]]
+        print(plain_table(["no GPU here, nothing measured", "value"], rows, digits=1))
+        print("--tiny runs the same code on a CPU")
         print(json.dumps({"ratio": None, "device": None}))
         return
     result = measure(config)

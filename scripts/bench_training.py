@@ -194,7 +194,7 @@ def cell_result(
     limit = statistics.median(timings.limits)
     first, other = timings.ours[0].losses, timings.peer[0].losses
     work = timings.work
-    result: dict[str, Any] = {"ratio": ratio, "spread": spread}
+    result: dict[str, Any] = {"ratio": ratio, "spread": spread, "median": ratio}
     for side, seconds in (("ours", ours), ("peer", peer)):
         middle = statistics.median(seconds)
         result[f"{side}_pairs_per_second"] = round(config.batch_size / middle, 3)
@@ -265,6 +265,7 @@ def report(
     return {
         "ratio": headline.get("ratio"),
         "spread": headline.get("spread"),
+        "median": headline.get("median"),
         **cells,
         "not_run": [cell for cell in CELLS if cell not in cells],
         "profile": [[name, round(share, 4), calls] for name, share, calls in profile],
