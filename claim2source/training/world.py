@@ -10,6 +10,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from claim2source.errors import UserError
 from claim2source.training.launch import World
 
 # The first process mines and evaluates while the others wait.
@@ -18,11 +19,20 @@ _PATIENCE = timedelta(hours=24)
 
 @contextlib.contextmanager
 def joined_world(world: World, device: str | None) -> Iterator[None]:
-    """Join the processes for the duration of the body; nothing to do for one."""
+    """Join the processes for the duration of the body; nothing to do for one.
+
+    On GPUs each takes its own first: what the body loads would else lie on GPU 0. Raises
+    `UserError` where a machine has fewer GPUs than processes.
+    """
     if world.size == 1:
         yield
         return
     on_gpu = device != "cpu" and torch.cuda.is_available()
+    if on_gpu:
+        there = torch.cuda.device_count()
+        if world.local_rank >= there:
+            raise UserError(f"{world.local_size} processes on a machine with {there} GPUs")
+        torch.cuda.set_device(world.local_rank)
     dist.init_process_group(
         "cpu:gloo,cuda:nccl" if on_gpu else "gloo",
         rank=world.rank, world_size=world.size, timeout=_PATIENCE,
