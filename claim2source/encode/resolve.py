@@ -65,7 +65,8 @@ def resolve(
     """Load a model by name. Raises `UserError` when it is not to be had.
 
     A checkpoint of ours takes every setting from its manifest; `ModelConfig` settings that
-    would contradict it are refused. `dtype` loads its weights in another type, as merging does.
+    would contradict it are refused. `dtype` loads weights in another type, and its base as it
+    was before any quantization, as merging does.
     """
     config = model if isinstance(model, ModelConfig) else ModelConfig(name=str(model))
     folder = Path(config.name)
@@ -113,7 +114,8 @@ def _checkpoint(
 ) -> Resolved:
     manifest = Manifest.read(folder)
     settings, weights = manifest.encoder, manifest.weights
-    settings = replace(settings, dtype=dtype or settings.dtype)
+    if dtype is not None:
+        settings = replace(settings, dtype=dtype, quantization=None)
     if weights.kind == "full":
         _check_hash(folder / "model.safetensors", weights.sha256)
         _check_hash(folder / "config.json", weights.config_sha256)

@@ -41,7 +41,7 @@ def choose(run: RunFolder, data: TrainingData, config: FinetuneConfig, store: St
         return Choice(folder, epoch)
     trained = next(entry["val"] for entry in run.history if entry["epoch"] == epoch)
     tried: list[dict[str, Any]] = [{"scale": 1.0, "val": trained}]
-    scaled = Scaled(folder, config.device)
+    scaled = Scaled(folder, config.device, model=config.model.for_checkpoint(folder))
     for scale in scales:
         scaled.set(scale)
         evaluation = evaluate_dense(

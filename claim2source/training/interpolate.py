@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from claim2source.config import as_plain, flag, require, several
 from claim2source.datasets import load
+from claim2source.encode import ModelConfig
 from claim2source.encode.resolve import RUN_FILE
 from claim2source.errors import UserError
 from claim2source.evaluation.hybrid import HybridConfig, Selection, selection_data
@@ -48,6 +49,8 @@ class InterpolateConfig:
         train_split: split that val is carved from; none: as the manifest says.
         val_share: share carved out; none: as the manifest says.
         val_seed: seed of the carving; none: as the manifest says.
+        model: `allow_bin`, `allow_remote_code` and `attention`, where its base needs them; all
+            else is the manifest's.
         wandb: Weights & Biases: the plot and the table.
         store: folder of the embedding store; none: the user's cache.
         device: none takes a GPU if there is one.
@@ -61,6 +64,7 @@ class InterpolateConfig:
     train_split: str | None = None
     val_share: float | None = None
     val_seed: int | None = None
+    model: ModelConfig = field(default_factory=ModelConfig)
     wandb: WandbConfig = field(default_factory=WandbConfig)
     store: Path | None = None
     device: Literal["cpu", "cuda"] | None = None
@@ -110,7 +114,7 @@ def interpolate(config: InterpolateConfig) -> str:
     Raises `UserError` where nothing was trained or nothing can be picked cleanly.
     """
     refuse_existing(config.folder, CURVE_FILE, config.overwrite, "an interpolation")
-    scaled = Scaled(config.checkpoint, config.device)
+    scaled = Scaled(config.checkpoint, config.device, model=config.model)
     require_scalable(scaled, 1.0)
     dataset = config.dataset or str(scaled.manifest.data.get("dataset", "demo"))
     selection = _selection(config, scaled, dataset)

@@ -47,16 +47,23 @@ class Scaled:
     (Wortsman et al. 2022, section 3). Every scale is computed from the weights as they were
     loaded, in float32, never from the scale before it.
 
+    `model` holds what no manifest may say: what its base may run or read, and the attention.
+
     Raises `UserError` for what is no checkpoint of ours, and for adapters that are no plain
     sum of a base and a delta.
     """
 
     def __init__(
-        self, checkpoint: str | Path, device: str | None = None, dtype: Dtype | None = None
+        self,
+        checkpoint: str | Path,
+        device: str | None = None,
+        dtype: Dtype | None = None,
+        model: ModelConfig | None = None,
     ) -> None:
         self.folder = checkpoint_folder(checkpoint)
         self.manifest = Manifest.read(self.folder)
-        self.resolved: Resolved = resolve(self.folder, device, dtype)
+        self.model = replace(model or ModelConfig(), name=str(self.folder))
+        self.resolved: Resolved = resolve(self.model, device, dtype)
         if self.kind == "lora":
             _refuse_variants(self.encoder.model, self.folder)
 
@@ -154,7 +161,10 @@ class Scaled:
             for field in fields(EncoderSettings)
             if field.name in known
         }
-        config = ModelConfig(name=base.name, revision=base.revision, **same)
+        # Its weights are read and nothing is run: its attention is the default's.
+        config = replace(
+            self.model, name=base.name, revision=base.revision, attention=None, **same
+        )
         found = resolve(config, "cpu", "float32")
         if found.base.sha256 != base.sha256:
             why = (
