@@ -162,9 +162,7 @@ class Scaled:
             if field.name in known
         }
         # Its weights are read and nothing is run: its attention is the default's.
-        config = replace(
-            self.model, name=base.name, revision=base.revision, attention=None, **same
-        )
+        config = replace(self.model, name=base.name, revision=base.revision, attention=None, **same)
         found = resolve(config, "cpu", "float32")
         if found.base.sha256 != base.sha256:
             why = (
