@@ -80,6 +80,10 @@ class Finetuning:
                 f"model.name: {config.model.name} is a checkpoint of a run; train from its base "
                 f"({self.resolved.base.name}) instead"
             )
+        if self.encoder.source_encoder is not None:
+            raise UserError(
+                f"model.name: {config.model.name} was tuned for claims alone; train from its base"
+            )
         self.module: RetrieverModule
         self.loggers: list[Any] = []
         self.negatives = RunNegatives(config, data.train, run, self.store, world)

@@ -81,7 +81,10 @@ def merge(config: MergeConfig) -> list[str]:
         write_exported(folder, manifest, more)
     prefixes = " (prefixes: its prompts `query` and `document`)" if _has_prefix(settings) else ""
     four = f"trained over a base in {trained.quantization}, merged into the base's own weights: "
-    half = [f"claims only: sources are encoded by the base, {manifest.base.name}"]
+    half = [
+        f"claims only: sources are encoded by the base, {manifest.base.name}; this package does "
+        "so by itself, in sentence-transformers load it for them"
+    ]
     return [
         *(half if said.trained == "query_only" else []),
         *([four + "vectors differ by the rounding to 4 bits"] if trained.quantization else []),

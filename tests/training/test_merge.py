@@ -240,6 +240,26 @@ def test_what_its_base_may_do_is_said_by_the_user(kind: str, base: Path, tmp_pat
         exported(tmp_path / "point", tmp_path / "more", model=replace(said, pooling="cls"))
 
 
+@pytest.mark.parametrize("kind", ["lora", "full"])
+def test_an_export_for_claims_alone_reads_sources_by_the_base(
+    kind: str, base: Path, tmp_path: Path, save_tiny: Callable[..., Path]
+) -> None:
+    write_point(config(base), tmp_path / "point", kind)
+    manifest = Manifest.read(tmp_path / "point")
+    half = replace(manifest, weights=replace(manifest.weights, trained="query_only"))
+    half.write(tmp_path / "point")
+    out = exported(tmp_path / "point", tmp_path / "out")
+    point, found = resolve(tmp_path / "point", "cpu").encoder, resolve(out, "cpu").encoder
+    assert np.abs(vectors(found) - vectors(point)).max() < 1e-6
+    plain = resolve(config(base), "cpu").encoder
+    assert np.abs(found.encode(TEXTS, "source")[0] - plain.encode(TEXTS, "source")[0]).max() == 0
+    assert np.abs(found.encode(TEXTS, "claim")[0] - plain.encode(TEXTS, "claim")[0]).max() > 1e-2
+    assert found.source_encoder is not None and found.source_encoder.key() == plain.key()
+    save_tiny(base, seed=5)
+    with pytest.raises(InputError, match=r"claim2source\.json.*base\.sha256"):
+        resolve(out, "cpu")
+
+
 def test_where_it_comes_from_is_written_beside_it(base: Path, tmp_path: Path) -> None:
     write_point(config(base), tmp_path / "point", "lora")
     lines = merge(MergeConfig(str(tmp_path / "point"), tmp_path / "out", 0.5))
