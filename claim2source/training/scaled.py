@@ -26,7 +26,7 @@ from claim2source.encode.resolve import (
 )
 from claim2source.encode.templates import Dtype, EncoderSettings
 from claim2source.errors import InputError, UserError
-from claim2source.files import file_hash
+from claim2source.files import file_hash, mend
 from claim2source.training.checkpoint import weights_identity
 
 # One file, so that one hash names the weights.
@@ -263,7 +263,11 @@ def require_scalable(scaled: Scaled, scale: float | None) -> None:
 
 
 def refuse_existing(out: Path, mark: str, overwrite: bool, what: str) -> None:
-    """Raise `UserError` unless `out` is free, or holds `what` (known by its file `mark`)."""
+    """Raise `UserError` unless `out` is free, or holds `what` (known by its file `mark`).
+
+    What a killed process left of it is cleared away, or put back.
+    """
+    mend(out.parent, out.name)
     if not out.exists() or (out.is_dir() and not any(out.iterdir())):
         return
     if not (out / mark).is_file():
