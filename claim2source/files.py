@@ -6,11 +6,15 @@ import contextlib
 import hashlib
 import json
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+# Target and kind in the names that `tempfile` makes below.
+_LEFTOVER = re.compile(r"\.(.+)\.[a-z0-9_]{8}\.(tmp|old)")
 
 
 @contextlib.contextmanager
@@ -41,7 +45,7 @@ def atomic_folder(target: str | Path) -> Iterator[Path]:
         yield temporary
         _allow_umask(temporary, 0o777)
         if target.exists():
-            # Two renames, so that a crash between them leaves the old folder beside, never half.
+            # Two renames: a crash between them leaves the old folder beside, for `mend`.
             old = Path(
                 tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}.", suffix=".old")
             )
@@ -57,6 +61,30 @@ def atomic_folder(target: str | Path) -> Iterator[Path]:
             os.replace(temporary, target)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+def is_leftover(path: Path) -> bool:
+    """Whether this is what a killed process left of `atomic_path` or `atomic_folder`."""
+    return _LEFTOVER.fullmatch(path.name) is not None
+
+
+def mend(folder: str | Path, name: str | None = None) -> None:
+    """Clear a folder of what killed writers left in it, of one target or of all.
+
+    A target that was killed between its two renames is put back as it was before. Nobody may
+    be writing there.
+    """
+    folder = Path(folder)
+    for path in sorted(folder.iterdir()) if folder.is_dir() else ():
+        found = _LEFTOVER.fullmatch(path.name)
+        if found is None or name not in (None, found[1]):
+            continue
+        if found[2] == "old" and (path / found[1]).exists() and not (folder / found[1]).exists():
+            os.replace(path / found[1], folder / found[1])
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
 
 
 def _allow_umask(path: Path, mode: int) -> None:

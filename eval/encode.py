@@ -7,7 +7,6 @@ then finds every vector there.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -60,8 +59,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     use_cores(world.local_size)
     splits = [load(config.dataset, split) for split in config.splits]
     if config.device != "cpu" and torch.cuda.is_available():
-        local = int(os.environ.get("LOCAL_RANK") or 0)
-        torch.cuda.set_device(local % torch.cuda.device_count())
+        torch.cuda.set_device(world.local_rank % torch.cuda.device_count())
     resolved = resolve(config.model, config.device)
     rendering = rendering_of(resolved, config.rendering)
     store = Store(config.store, config.vectors)

@@ -37,7 +37,10 @@ def test_config_is_read_and_states_only_what_differs(path: Path) -> None:
         else:
             # A few keys are named though they equal the default, since the file is the manual.
             named = {".data.dataset", ".model.name", ".wandb.mode", ".rendering.claims",
-                     ".rendering.sources", ".tuning", ".out"}  # fmt: skip
+                     ".rendering.sources", ".tuning", ".out", ".data.val_share"}  # fmt: skip
+            # The paper's config says what it does where the paper is silent.
+            if path.name == "gritlm_f_paper.yaml":
+                named |= {".batches.order", ".batches.alpha"}
             optimisation = key.startswith((".optimisation", ".mining", ".lora", ".data.report"))
             assert said != default or key in named or optimisation, f"{path.name} repeats {key}"
 
@@ -70,6 +73,45 @@ def test_gritlm_f_is_what_the_paper_prints() -> None:
     assert (said["tuning"], said["model"]["max_length"]) == ("lora", 256)
     # Every other value is marked as not the paper's.
     lines = path.read_text(encoding="utf-8").splitlines()
-    for key in ("temperature", "targets", "seed", "dtype", "claims", "max_share", "last_rank"):
-        (line, *_) = [line for line in lines if line.strip().startswith(f"{key}:")]
+    assert said["batches"] == {"order": "mixed", "alpha": 1.0}
+    for key in (
+        "temperature", "targets", "seed", "dtype", "claims", "max_share", "last_rank", "order",
+        "alpha: 1.0",
+    ):  # fmt: skip
+        (line, *_) = [line for line in lines if line.strip().startswith(key)]
         assert "[code]" in line or "[ours]" in line, line
+    # What a reader would take for the paper's and is not, said where it is no key of its own.
+    text = path.read_text(encoding="utf-8")
+    assert "[code]: eager at evaluation" in text and "[code] drops an epoch's last batch" in text
+
+
+def leaves(value: Any, key: str = "") -> dict[str, Any]:
+    """A nested config as dotted keys."""
+    if not isinstance(value, dict) or not value:
+        return {key: value}
+    return {k: v for name, part in value.items() for k, v in leaves(part, f"{key}.{name}").items()}
+
+
+def test_gritlm_7b_states_and_explains_every_value_that_is_not_the_papers() -> None:
+    """None is silent by being a default."""
+    folder = REPOSITORY / "configs" / "finetune"
+    paper, ours = (
+        leaves(as_plain(read_config(FinetuneConfig, ["--config", str(folder / name)],
+                                    program="t", description="t")))
+        for name in ("gritlm_f_paper.yaml", "gritlm_7b.yaml")
+    )  # fmt: skip
+    text = (folder / "gritlm_7b.yaml").read_text(encoding="utf-8")
+    said, lines = leaves(yaml.safe_load(text)), text.splitlines()
+    different = [key for key in ours if ours[key] != paper.get(key) and key != ".out"]
+    assert {".data.val_share", ".mining.bm25.k1", ".optimisation.epochs"} <= set(different)
+    for key in different:
+        assert key in said, f"{key} is silent"
+        explained = False
+        # The reason stands beside the key, above it, or beside its group.
+        for part in key.strip(".").split(".")[-2:]:
+            explained |= any(
+                "#" in line or lines[i - 1].lstrip().startswith("#")
+                for i, line in enumerate(lines)
+                if line.strip().startswith(f"{part}:")
+            )
+        assert explained, f"{key} has no reason"

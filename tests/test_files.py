@@ -2,6 +2,9 @@
 
 import os
 import re
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,6 +14,8 @@ from claim2source.files import (
     atomic_path,
     content_hash,
     file_hash,
+    is_leftover,
+    mend,
     write_json,
     write_text,
 )
@@ -106,6 +111,56 @@ def test_the_old_folder_comes_back_when_the_rename_fails(tmp_path, monkeypatch):
     with pytest.raises(OSError, match="no"), atomic_folder(target) as temporary:
         (temporary / "new").write_text("new")
     assert listing(tmp_path) == ["a", "a/old"]
+
+
+KILLED = """
+import os, signal, sys
+from claim2source.files import atomic_folder, atomic_path
+calls, real, rmtree = 0, os.replace, __import__("shutil").rmtree
+def die_at(wrapped):
+    def called(*arguments, **more):
+        global calls
+        calls += 1
+        if calls == int(sys.argv[1]):
+            os.kill(os.getpid(), signal.SIGKILL)
+        return wrapped(*arguments, **more)
+    return called
+with atomic_folder("a") as temporary:
+    (temporary / "new").write_text("new")
+    os.replace, __import__("shutil").rmtree = die_at(real), die_at(rmtree)
+"""
+
+
+@pytest.mark.parametrize(
+    ("call", "name"), [(1, "old"), (2, "old"), (3, "new"), (4, "new")]
+)  # fmt: skip
+def test_a_folder_survives_a_kill_at_any_rename(call, name, tmp_path):
+    """Before the first rename, between the two, after them, and all done."""
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "old").write_text("old")
+    (tmp_path / ".hidden").write_text("theirs")
+    (tmp_path / ".b.abcdefgh.tmp").write_text("of another target")
+    done = subprocess.run(
+        [sys.executable, "-c", KILLED, str(call)], cwd=tmp_path, check=False,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent)},
+    )  # fmt: skip
+    assert done.returncode == -signal.SIGKILL
+    left = [path for path in tmp_path.iterdir() if path.name.startswith(".a.")]
+    assert len(left) == {1: 2, 2: 2, 3: 1, 4: 0}[call] and all(map(is_leftover, left))
+    assert (tmp_path / "a").exists() == (call != 2)
+    mend(tmp_path, "a")
+    assert listing(tmp_path) == [".b.abcdefgh.tmp", ".hidden", "a", f"a/{name}"]
+    mend(tmp_path)
+    assert listing(tmp_path) == [".hidden", "a", f"a/{name}"]
+
+
+def test_what_is_no_leftover_is_left_alone(tmp_path):
+    names = [".gitignore", ".x.tmp", "a.abcdefgh.tmp", ".a.ABCDEFGH.tmp", ".a.abcdefgh.tmp.py"]
+    for name in names:
+        (tmp_path / name).write_text("theirs")
+    mend(tmp_path)
+    assert listing(tmp_path) == sorted(names)
+    mend(tmp_path / "absent")
 
 
 def test_text_is_utf8_with_plain_line_ends(tmp_path):

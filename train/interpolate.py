@@ -1,4 +1,4 @@
-"""Choose how far to go from the base: `python train/interpolate.py --checkpoint DIR --out DIR`."""
+"""Choose how far to go from the base: `python train/interpolate.py --checkpoint DIR`."""
 
 from __future__ import annotations
 

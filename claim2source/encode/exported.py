@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from claim2source.encode.manifest import Manifest
+from claim2source.encode.manifest import Base, Manifest, Weights
 from claim2source.encode.templates import Template
 from claim2source.errors import InputError, UserError
 from claim2source.files import write_json
@@ -23,13 +23,31 @@ def write_exported(folder: Path, manifest: Manifest, more: dict[str, Any]) -> No
     write_json(folder / EXPORT_FILE, {**{key: said[key] for key in _KEPT}, **more})
 
 
-def exported(folder: Path) -> tuple[Template | None, Rendering | None]:
-    """Template and rendering of an exported model; (None, None) for any other folder."""
+@dataclass(frozen=True)
+class Exported:
+    """What an export says: how texts are written for it, and the base that it was tuned from.
+
+    Where `claims_only`, that base encodes the sources.
+    """
+
+    template: Template
+    rendering: Rendering
+    base: Base
+    claims_only: bool
+
+
+def exported(folder: Path) -> Exported | None:
+    """What an exported model says of itself; None for any other folder."""
     path = folder / EXPORT_FILE
     if not path.is_file():
-        return None, None
+        return None
     try:
         said = json.loads(path.read_text(encoding="utf-8"))
-        return Template(**said["encoder"]["template"]), Rendering(**said["rendering"])
+        return Exported(
+            Template(**said["encoder"]["template"]),
+            Rendering(**said["rendering"]),
+            Base(**said["base"]),
+            Weights(**said["weights"]).trained == "query_only",
+        )
     except (KeyError, TypeError, ValueError, UserError) as error:
         raise InputError.at(path, why=f"a field is missing or unknown: {error}") from None

@@ -11,7 +11,7 @@ import torch
 
 from claim2source.encode.declared import settings_of
 from claim2source.encode.encoder import Encoder
-from claim2source.encode.exported import exported
+from claim2source.encode.exported import EXPORT_FILE, exported
 from claim2source.encode.loading import ADAPTER_CONFIG_FILE, load
 from claim2source.encode.manifest import FILE, Base, Manifest, Weights
 from claim2source.encode.model_config import TRAINED, ModelConfig
@@ -65,7 +65,8 @@ def resolve(
     """Load a model by name. Raises `UserError` when it is not to be had.
 
     A checkpoint of ours takes every setting from its manifest; `ModelConfig` settings that
-    would contradict it are refused. `dtype` loads its weights in another type, as merging does.
+    would contradict it are refused. `dtype` loads weights in another type, and its base as it
+    was before any quantization, as merging does.
     """
     config = model if isinstance(model, ModelConfig) else ModelConfig(name=str(model))
     folder = Path(config.name)
@@ -76,13 +77,19 @@ def resolve(
         _refuse_overrides(config)
         return _checkpoint(folder, config, device, dtype)
     files, base = base_files(config)
-    template, rendering = exported(files)
-    if template is not None and config.template == Template():
-        config = replace(config, template=template)
+    export = exported(files)
+    if export is not None and config.template == Template():
+        config = replace(config, template=export.template)
     settings = settings_of(replace(config, dtype=dtype or config.dtype), files)
     encoder = load(files, settings, device, config.attention)
     encoder.weights = {"base": base.sha256, "tokenizer": tokenizer_hash(files)}
-    return Resolved(encoder, base, files, exported=rendering)
+    if export is None:
+        return Resolved(encoder, base, files)
+    if export.claims_only:
+        # Its sources were never tuned: read by its weights they would be nobody's vectors.
+        place = files / EXPORT_FILE
+        encoder.source_encoder = _trained_from(export.base, place, settings, config, device)[0]
+    return Resolved(encoder, base, files, exported=export.rendering)
 
 
 def chosen_checkpoint(run_folder: Path) -> Path:
@@ -112,19 +119,21 @@ def _checkpoint(
     folder: Path, config: ModelConfig, device: str | None, dtype: Dtype | None
 ) -> Resolved:
     manifest = Manifest.read(folder)
-    settings, weights = manifest.encoder, manifest.weights
-    settings = replace(settings, dtype=dtype or settings.dtype)
+    settings, weights, place = manifest.encoder, manifest.weights, folder / FILE
+    if dtype is not None:
+        settings = replace(settings, dtype=dtype, quantization=None)
     if weights.kind == "full":
         _check_hash(folder / "model.safetensors", weights.sha256)
         _check_hash(folder / "config.json", weights.config_sha256)
         if settings.own_code:
-            raise InputError.at(folder / FILE, field="encoder.own_code", why="not in a full model")
+            raise InputError.at(place, field="encoder.own_code", why="not in a full model")
         encoder = load(folder, settings, device, config.attention)
         encoder.weights = {"base": weights.sha256, "tokenizer": tokenizer_hash(folder)}
         if weights.trained == "query_only":
-            encoder.source_encoder = _checkpoint_base(folder, manifest, settings, config, device)[0]
+            base = manifest.base
+            encoder.source_encoder = _trained_from(base, place, settings, config, device)[0]
         return Resolved(encoder, manifest.base, folder, manifest)
-    encoder, files = _checkpoint_base(folder, manifest, settings, config, device)
+    encoder, files = _trained_from(manifest.base, place, settings, config, device)
     if weights.kind == "lora":
         identity = dict(encoder.weights or {})
         _check_hash(folder / ADAPTER_FILE, weights.sha256)
@@ -137,16 +146,16 @@ def _checkpoint(
     return Resolved(encoder, manifest.base, files, manifest)
 
 
-def _checkpoint_base(
-    folder: Path,
-    manifest: Manifest,
+def _trained_from(
+    said: Base,
+    place: Path,
     settings: EncoderSettings,
     config: ModelConfig,
     device: str | None,
 ) -> tuple[Encoder, Path]:
-    """The base model of a checkpoint, and its files, checked against the manifest."""
-    # A packaged copy serves any revision: its hash is compared with the manifest's.
-    name, revision = manifest.base.name, manifest.base.revision
+    """The base model that the file `place` names, and its files, checked against their hash."""
+    # A packaged copy serves any revision: its hash is compared with the one that is named.
+    name, revision = said.name, said.revision
     # Its code runs where it ran in training, if this user allows it: a manifest cannot.
     trusted = config.allow_remote_code if settings.own_code else ()
     base_config = replace(
@@ -156,10 +165,10 @@ def _checkpoint_base(
     files, base = packaged_files(name) or base_files(base_config)
     if settings.own_code and not check_code(base_config, files):
         why = f"{files} ships no code of its own"
-        raise InputError.at(folder / FILE, field="encoder.own_code", why=why)
-    if base.sha256 != manifest.base.sha256:
+        raise InputError.at(place, field="encoder.own_code", why=why)
+    if base.sha256 != said.sha256:
         raise InputError.at(
-            folder / FILE, field="base.sha256",
+            place, field="base.sha256",
             why=f"{files} has other weights ({base.sha256[:12]}...) than this was trained from",
         )  # fmt: skip
     encoder = load(files, settings, device, config.attention)

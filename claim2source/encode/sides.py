@@ -17,6 +17,15 @@ class WithoutAdapter(torch.nn.Module):
         self.tuned = model
 
     @property
+    def training(self) -> bool:
+        """The tuned model's mode: there are no layers here but its own."""
+        return bool(self.tuned.training)
+
+    @training.setter
+    def training(self, mode: bool) -> None:
+        """Nothing to note: `train` passes it on to the tuned model."""
+
+    @property
     def config(self) -> Any:
         """The base model's config."""
         return self.tuned.config

@@ -13,6 +13,7 @@ from claim2source.mining.mine import Miner, MiningConfig
 from claim2source.mining.mined_files import write_mined
 from claim2source.store import Store
 from claim2source.text import Rendering
+from claim2source.text.claims import untranslated_sentences
 
 
 @dataclass(frozen=True)
@@ -59,4 +60,5 @@ def mine_file(config: MineConfig) -> list[str]:
         train, resolved.encoder, rendering, config.mining, Store(config.store), progress=True
     )
     written = write_mined(miner.mine(), config.out)
-    return [*miner.counts.sentences(), f"{written} rows in {config.out}"]
+    untranslated = untranslated_sentences(train.claims, rendering.claims)
+    return [*untranslated, *miner.counts.sentences(), f"{written} rows in {config.out}"]

@@ -32,6 +32,14 @@ def missing_translations(claims: tuple[Claim, ...] | list[Claim], form: ClaimFor
     return [claim.id for claim in claims if claim.lang != "en" and not claim.translation]
 
 
+def untranslated_sentences(claims: tuple[Claim, ...] | list[Claim], form: ClaimForm) -> list[str]:
+    """How many claims `form` would need a translation for in vain, for a person; none, if none."""
+    missing = len(missing_translations(claims, form))
+    if not missing:
+        return []
+    return [f"{missing} of {len(claims)} claims have no translation and are read as posted"]
+
+
 def text_languages(claim: Claim, form: ClaimForm) -> tuple[str, ...]:
     """Languages that occur in the rendered text, for analysers that need to know."""
     if form == "original" or claim.lang == "en" or not claim.translation:

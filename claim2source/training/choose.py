@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from claim2source.evaluation.retrieval import evaluate_dense, mean_of
+from claim2source.files import atomic_folder
 from claim2source.store import Store
 from claim2source.training.config import FinetuneConfig
 from claim2source.training.runfolder import RunFolder
@@ -41,7 +42,7 @@ def choose(run: RunFolder, data: TrainingData, config: FinetuneConfig, store: St
         return Choice(folder, epoch)
     trained = next(entry["val"] for entry in run.history if entry["epoch"] == epoch)
     tried: list[dict[str, Any]] = [{"scale": 1.0, "val": trained}]
-    scaled = Scaled(folder, config.device)
+    scaled = Scaled(folder, config.device, model=config.model.for_checkpoint(folder))
     for scale in scales:
         scaled.set(scale)
         evaluation = evaluate_dense(
@@ -54,5 +55,6 @@ def choose(run: RunFolder, data: TrainingData, config: FinetuneConfig, store: St
     if best["scale"] == 1:
         return Choice(folder, epoch, 1.0, tried)
     folder = run.scaled_checkpoint(epoch, best["scale"])
-    scaled.save_checkpoint(folder, best["scale"], {"val": best["val"]})
+    with atomic_folder(folder) as temporary:
+        scaled.save_checkpoint(temporary, best["scale"], {"val": best["val"]})
     return Choice(folder, epoch, best["scale"], tried)

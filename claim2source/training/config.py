@@ -140,7 +140,8 @@ class BatchesConfig:
         alpha: a language with n claims gets a share of an epoch that goes as n to this power:
             1 leaves the shares as they are, 0 makes them equal. Every claim keeps its turn: a
             language that gets less than its claims goes on with the others in the next epoch.
-        rotate_negatives: each epoch uses the next of the mined negatives, not the hardest again.
+        rotate_negatives: each epoch uses the next of the mined negatives, not the hardest again;
+            a list that is mined anew (`optimisation.remine_every`) begins with its hardest.
     """
 
     order: Literal["mixed", "language", "length"] = "mixed"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import get_args
 
 import pytorch_lightning as pl
@@ -58,7 +58,8 @@ class TrainingPairs:
 
     `base` is needed by `losses.keep_base` and for `query_only`, `teacher` (claim id -> source
     id -> score) by `losses.distillation`. With `rotate`, every epoch uses the next `negatives`
-    of a row's list.
+    of a row's list, beginning anew where rows are mined anew, every `remine_every` epochs.
+    Negatives that the teacher scores go before all others, in every epoch.
     """
 
     def __init__(
@@ -74,9 +75,10 @@ class TrainingPairs:
         base: BaseVectors | None = None,
         query_only: bool = False,
         teacher: Mapping[str, Mapping[str, float]] | None = None,
+        remine_every: int = 0,
     ) -> None:
         self.dataset, self.encoder, self.rendering = dataset, encoder, rendering
-        self.negatives, self.rotate = negatives, rotate
+        self.negatives, self.rotate, self.remine_every = negatives, rotate, remine_every
         self.losses = losses or LossesConfig()
         self.base, self.query_only, self.teacher = base, query_only, teacher
         self.golds: Mapping[str, frozenset[str]] = golds_by_text(dataset.claims)
@@ -91,7 +93,7 @@ class TrainingPairs:
 
     def use(self, rows: Sequence[MinedRow]) -> None:
         """Train on these rows from now on: the same pairs, perhaps with other negatives."""
-        self.rows = list(rows)
+        self.rows = [self._taught_first(row) for row in rows]
         if self.query_only:
             return
         used = {row.positive for row in self.rows}
@@ -101,6 +103,15 @@ class TrainingPairs:
         new = [s for s in self.dataset.sources if s.id in used and s.id not in self.source_tokens]
         tokens = self.encoder.tokenize(self.rendering.source_texts(new), "source")
         self.source_tokens |= {s.id: t for s, t in zip(new, tokens, strict=True)}
+
+    def _taught_first(self, row: MinedRow) -> MinedRow:
+        """A teacher's word counts only for sources in the batch: those it scores, then others."""
+        if self.teacher is None:
+            return row
+        scored = self.teacher.get(row.claim, {})
+        # Stable: of either kind the hardest stay first.
+        ordered = sorted(row.negatives, key=lambda negative: negative.source not in scored)
+        return replace(row, negatives=tuple(ordered))
 
     def _views(self) -> dict[str, list[Tokens]]:
         """Claim id -> its other representations, of claims that have a translation."""
@@ -132,6 +143,24 @@ class TrainingPairs:
             return 0
         return sum(row.positive not in self.teacher.get(row.claim, {}) for row in self.rows)
 
+    def taught_sentences(self) -> list[str]:
+        """What the teacher can teach by a pair's own sources in the first epoch, for a person."""
+        if self.teacher is None:
+            return []
+        rows = candidates = 0
+        for row in self.rows:
+            own = [row.positive, *(n.source for n in self.negatives_of(row, 0))]
+            scored = self.teacher.get(row.claim, {})
+            here = [source for source in own if source in scored]
+            needed = row.positive in scored or self.losses.distillation.kind == "kl"
+            if needed and len(here) >= 2:
+                rows, candidates = rows + 1, candidates + len(here)
+        known = sum(len(scores) for scores in self.teacher.values())
+        return [
+            f"the teacher teaches {rows} of {len(self.rows)} pairs by their own sources, with "
+            f"{candidates} of its {known} scores (other pairs' sources may add to them)"
+        ]
+
     def lengths(self) -> list[int]:
         """Tokens of each pair's claim and source; sources that are not encoded count 0."""
         return [
@@ -158,11 +187,16 @@ class TrainingPairs:
 
     def negatives_of(self, row: MinedRow, epoch: int) -> list[Negative]:
         """The negatives of a row that an epoch uses."""
-        size = len(row.negatives)
-        if not self.rotate or size <= self.negatives:
-            return list(row.negatives[: self.negatives])
-        first = epoch * self.negatives
-        return [row.negatives[(first + i) % size] for i in range(self.negatives)]
+        wanted = self.negatives
+        if not self.rotate or len(row.negatives) <= wanted:
+            return list(row.negatives[:wanted])
+        turn = epoch % self.remine_every if self.remine_every else epoch
+        scored = self.teacher.get(row.claim, {}) if self.teacher is not None else {}
+        known = [negative for negative in row.negatives if negative.source in scored]
+        if len(known) >= wanted:
+            return _in_turn(known, wanted, turn)
+        others = row.negatives[len(known) :]
+        return [*known, *_in_turn(others, wanted - len(known), turn)]
 
     def batch(self, plan: BatchPlan) -> TrainBatch:
         """The texts of a planned batch."""
@@ -239,6 +273,11 @@ class TrainingPairs:
             extras["base_sources"] = self.base.sources(columns)
             extras["keep_weights"] = torch.tensor(language_weights(languages, keep.languages))
         return extras
+
+
+def _in_turn(negatives: Sequence[Negative], wanted: int, turn: int) -> list[Negative]:
+    """The next `wanted` of a list that begins again at its end."""
+    return [negatives[(turn * wanted + i) % len(negatives)] for i in range(wanted)]
 
 
 class PairsModule(pl.LightningDataModule):

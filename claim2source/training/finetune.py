@@ -32,6 +32,7 @@ from claim2source.training.checkpoint import (
     save_state,
     weights_identity,
 )
+from claim2source.training.checks import check_model, missing_translations_of
 from claim2source.training.choose import choose
 from claim2source.training.config import FinetuneConfig
 from claim2source.training.data import PairsModule, TrainingPairs
@@ -82,6 +83,11 @@ class Finetuning:
                 f"model.name: {config.model.name} is a checkpoint of a run; train from its base "
                 f"({self.resolved.base.name}) instead"
             )
+        if self.encoder.source_encoder is not None:
+            raise UserError(
+                f"model.name: {config.model.name} was tuned for claims alone; train from its base"
+            )
+        check_model(config, self.encoder)
         self.module: RetrieverModule
         self.loggers: list[Any] = []
         self.negatives = RunNegatives(config, data.train, run, self.store, world)
@@ -184,6 +190,7 @@ class Finetuning:
             train, rows, self.encoder, config.rendering, config.optimisation.negatives,
             rotate=config.batches.rotate_negatives, losses=losses, base=base,
             query_only=self.query_only, teacher=teacher,
+            remine_every=config.optimisation.remine_every,
         )  # fmt: skip
 
     def _sampler(self, pairs: TrainingPairs, state: dict[str, Any] | None) -> BatchSampler:
@@ -206,6 +213,7 @@ class Finetuning:
     def _say(self, pairs: TrainingPairs, sampler: BatchSampler) -> None:
         trained = sum(p.numel() for p in self.module.trainable().values())
         lines = [
+            *missing_translations_of(self.config, self.data.train),
             *self.negatives.sentences,
             f"{len(pairs)} pairs in {sampler.batches} batches an epoch, "
             f"{sampler.optimizer_steps} optimizer steps; "
@@ -219,6 +227,7 @@ class Finetuning:
             lines.append(f"{pairs.short_rows} pairs have fewer negatives than asked")
         if pairs.untaught:
             lines.append(f"the teacher scores no gold of {pairs.untaught} pairs")
+        lines += pairs.taught_sentences()
         if self.config.batches.alpha != 1:
             shares = ", ".join(f"{name} {count}" for name, count in sampler.quotas.items())
             lines.append(f"pairs an epoch by language: {shares}")

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from claim2source.config import as_plain, flag, require, several
 from claim2source.datasets import load
+from claim2source.encode import ModelConfig
+from claim2source.encode.resolve import RUN_FILE
 from claim2source.errors import UserError
 from claim2source.evaluation.hybrid import HybridConfig, Selection, selection_data
 from claim2source.evaluation.metrics import macro
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 METRIC = "mrr@5"
+OUT = "interpolation"
 CURVE_FILE, PLOT_FILE = "interpolation.json", "interpolation.png"
 SCALES = (0.0, 0.25, 0.5, 0.75, 1.0)
 # Equal scores summed in another order differ in their last digits.
@@ -38,26 +41,30 @@ class InterpolateConfig:
 
     Args:
         checkpoint: a trained checkpoint, or the folder of a training run (its chosen epoch).
-        out: folder for the report, the plot and the checkpoints picked.
+        out: folder for the report, the plot and the checkpoints picked; none: `interpolation`
+            in the checkpoint's run, or beside a checkpoint that lies in none.
         dataset: folder in BEIR layout, or `demo`; none: what it was trained on.
         split: split to report on; nothing is picked on it.
         pick: `one` scale by the macro average over languages, or one `per_language`.
         train_split: split that val is carved from; none: as the manifest says.
         val_share: share carved out; none: as the manifest says.
         val_seed: seed of the carving; none: as the manifest says.
+        model: `allow_bin`, `allow_remote_code` and `attention`, where its base needs them; all
+            else is the manifest's.
         wandb: Weights & Biases: the plot and the table.
         store: folder of the embedding store; none: the user's cache.
         device: none takes a GPU if there is one.
     """
 
     checkpoint: str
-    out: Path
+    out: Path | None = None
     dataset: str | None = None
     split: str = "dev"
     pick: Literal["one", "per_language"] = "one"
     train_split: str | None = None
     val_share: float | None = None
     val_seed: int | None = None
+    model: ModelConfig = field(default_factory=ModelConfig)
     wandb: WandbConfig = field(default_factory=WandbConfig)
     store: Path | None = None
     device: Literal["cpu", "cuda"] | None = None
@@ -67,6 +74,14 @@ class InterpolateConfig:
     def __post_init__(self) -> None:
         good = bool(self.scales) and all(math.isfinite(s) and s >= 0 for s in self.scales)
         require(good, "scales", self.scales, "one or more numbers, 0 or more")
+        if self.out is None:
+            object.__setattr__(self, "out", _default_out(self.checkpoint))
+
+    @property
+    def folder(self) -> Path:
+        """Where everything is written."""
+        assert self.out is not None
+        return self.out
 
 
 @dataclass(frozen=True)
@@ -93,13 +108,13 @@ class Picked:
 
 
 def interpolate(config: InterpolateConfig) -> str:
-    """Score, pick, report, write `config.out` whole or not at all; returns the table as text.
+    """Score, pick, report, write `config.folder` whole or not at all; returns the table as text.
 
     Of equal scales the smallest is picked: the nearer to the base, the less is forgotten.
     Raises `UserError` where nothing was trained or nothing can be picked cleanly.
     """
-    refuse_existing(config.out, CURVE_FILE, config.overwrite, "an interpolation")
-    scaled = Scaled(config.checkpoint, config.device)
+    refuse_existing(config.folder, CURVE_FILE, config.overwrite, "an interpolation")
+    scaled = Scaled(config.checkpoint, config.device, model=config.model)
     require_scalable(scaled, 1.0)
     dataset = config.dataset or str(scaled.manifest.data.get("dataset", "demo"))
     selection = _selection(config, scaled, dataset)
@@ -137,7 +152,7 @@ def interpolate(config: InterpolateConfig) -> str:
         "after": picked.table(found),
     }
     figure = draw(curve, picked, f"{scaled.folder.name} on val of {Path(dataset).name}")
-    with atomic_folder(config.out) as folder:
+    with atomic_folder(config.folder) as folder:
         for scale in picked.distinct:
             scaled.save_checkpoint(folder / _name(scale), scale, {"val": curve[scale]})
         write_json(folder / CURVE_FILE, report["curve"])
@@ -145,7 +160,7 @@ def interpolate(config: InterpolateConfig) -> str:
         write_text(folder / "report.md", f"# Interpolation\n\n{_text(report, markdown_table)}\n")
         figure.savefig(folder / PLOT_FILE, dpi=150)
     _log(config, report)
-    return f"{_text(report, plain_table)}\n\nIn {config.out}."
+    return f"{_text(report, plain_table)}\n\nIn {config.folder}."
 
 
 def pick(curve: Mapping[float, Table], by: Literal["one", "per_language"]) -> Picked:
@@ -188,10 +203,19 @@ def draw(curve: Mapping[float, Table], picked: Picked, title: str) -> Figure:
     return figure
 
 
+def _default_out(checkpoint: str) -> Path:
+    """`interpolation` in the run that a checkpoint belongs to, else beside the checkpoint."""
+    folder = Path(checkpoint).resolve()
+    if (folder / RUN_FILE).is_file():
+        return folder / OUT
+    run = folder.parent.parent
+    return (run if (run / RUN_FILE).is_file() else folder.parent) / OUT
+
+
 def _selection(config: InterpolateConfig, scaled: Scaled, dataset: str) -> Selection:
     """The val that this checkpoint's training held out, carved again as its manifest says."""
     settings = HybridConfig(
-        checkpoint=config.checkpoint, out=config.out, dataset=dataset, split=config.split,
+        checkpoint=config.checkpoint, out=config.folder, dataset=dataset, split=config.split,
         val="carved", train_split=config.train_split, val_share=config.val_share,
         val_seed=config.val_seed,
     )  # fmt: skip
@@ -260,14 +284,14 @@ def _log(config: InterpolateConfig, report: Mapping[str, Any]) -> None:
             "wandb is not installed: pip install wandb, or turn it off with --wandb.mode off"
         ) from None
     run = wandb.init(
-        project=config.wandb.project, name=config.wandb.name or config.out.resolve().name,
-        dir=config.out, job_type="interpolate", config=as_plain(config),
+        project=config.wandb.project, name=config.wandb.name or config.folder.resolve().name,
+        dir=config.folder, job_type="interpolate", config=as_plain(config),
         mode="offline" if mode == "offline" else "online",
     )  # fmt: skip
     columns, rows = _rows(report)
     run.log(
         {
-            "interpolation": wandb.Image(str(config.out / PLOT_FILE)),
+            "interpolation": wandb.Image(str(config.folder / PLOT_FILE)),
             "interpolation_table": wandb.Table(columns=columns, data=rows),
         }
     )

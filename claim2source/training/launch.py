@@ -26,11 +26,15 @@ _OURS = {
 
 @dataclass(frozen=True)
 class World:
-    """The processes of a launch: their number, those on this machine, and this one's rank."""
+    """The processes of a launch: their number, those on this machine, and this one's rank.
+
+    `local_rank` is its rank among those on this machine, and the number of its GPU.
+    """
 
     size: int = 1
     local_size: int = 1
     rank: int = 0
+    local_rank: int = 0
 
     @property
     def nodes(self) -> int:
@@ -65,12 +69,13 @@ def launched_world(environment: Mapping[str, str] | None = None) -> World:
     size = _number(env, "WORLD_SIZE", 1)
     local = _number(env, "LOCAL_WORLD_SIZE", size)
     rank = _number(env, "RANK", 0)
-    if size % local or not 0 <= rank < size:
+    local_rank = _number(env, "LOCAL_RANK", rank % local)
+    if size % local or not 0 <= rank < size or local_rank >= local:
         raise UserError(
             f"the launcher's world does not add up: WORLD_SIZE={size}, "
-            f"LOCAL_WORLD_SIZE={local}, RANK={rank}"
+            f"LOCAL_WORLD_SIZE={local}, RANK={rank}, LOCAL_RANK={local_rank}"
         )
-    return World(size, local, rank)
+    return World(size, local, rank, local_rank)
 
 
 def _launched(env: Mapping[str, str]) -> bool:
@@ -81,7 +86,7 @@ def _number(env: Mapping[str, str], name: str, default: int) -> int:
     text = env.get(name, "").strip()
     if not text:
         return default
-    if not text.isdecimal() or (int(text) == 0 and name != "RANK"):
+    if not text.isdecimal() or (int(text) == 0 and name not in ("RANK", "LOCAL_RANK")):
         raise UserError(f"{name}={text!r}: a number of processes was expected")
     return int(text)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import shutil
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from typing import Any
 from transformers import AutoTokenizer
 
 from claim2source.config import flag, require
-from claim2source.encode import Encoder, EncoderSettings, Side
+from claim2source.encode import Encoder, EncoderSettings, ModelConfig, Side
 from claim2source.encode.exported import EXPORT_FILE, write_exported
 from claim2source.encode.resolve import tokenizer_files
 from claim2source.encode.templates import Dtype
@@ -36,12 +36,15 @@ class MergeConfig:
         scale: how far to go from the base (0) to what was trained (1); none: as the
             checkpoint says.
         dtype: type of the written weights; none: the checkpoint's. Sums are made in float32.
+        model: `allow_bin`, `allow_remote_code` and `attention`, where its base needs them; all
+            else is the manifest's.
     """
 
     checkpoint: str
     out: Path
     scale: float | None = None
     dtype: Dtype | None = None
+    model: ModelConfig = field(default_factory=ModelConfig)
     overwrite: bool = flag("replace an earlier export in the output folder")
 
     def __post_init__(self) -> None:
@@ -57,13 +60,15 @@ def merge(config: MergeConfig) -> list[str]:
     Raises `UserError` when the folder could not give the same vectors there.
     """
     refuse_existing(config.out, EXPORT_FILE, config.overwrite, "an export")
-    scaled = Scaled(config.checkpoint, "cpu", "float32")
+    scaled = Scaled(config.checkpoint, "cpu", "float32", model=config.model)
     require_scalable(scaled, config.scale)
     said = scaled.manifest.weights
     # What a full checkpoint holds is what it holds, wherever between base and tuned it lies.
     scale = config.scale if config.scale is not None else said.scale if said.kind == "lora" else 1.0
     recorded = scale if config.scale is not None else said.scale
-    settings = replace(scaled.manifest.encoder, dtype=config.dtype or scaled.manifest.encoder.dtype)
+    trained = scaled.manifest.encoder
+    # An adapter trained over 4 bits is added to the base's own weights, and written in whole ones.
+    settings = replace(trained, dtype=config.dtype or trained.dtype, quantization=None)
     with atomic_folder(config.out) as folder:
         sha256 = scaled.save_model(folder, scale, settings.dtype)
         _write_tokenizer(folder, scaled)
@@ -75,9 +80,14 @@ def merge(config: MergeConfig) -> list[str]:
         more = {"checkpoint": scaled.folder.name, "scale": float(recorded), "sha256": sha256}
         write_exported(folder, manifest, more)
     prefixes = " (prefixes: its prompts `query` and `document`)" if _has_prefix(settings) else ""
-    half = [f"claims only: sources are encoded by the base, {manifest.base.name}"]
+    four = f"trained over a base in {trained.quantization}, merged into the base's own weights: "
+    half = [
+        f"claims only: sources are encoded by the base, {manifest.base.name}; this package does "
+        "so by itself, in sentence-transformers load it for them"
+    ]
     return [
         *(half if said.trained == "query_only" else []),
+        *([four + "vectors differ by the rounding to 4 bits"] if trained.quantization else []),
         f"{config.out}: {scaled.folder} at scale {recorded:g}, {settings.dtype}, sha256 {sha256}",
         f"base {manifest.base.name}: sha256 {manifest.base.sha256}, unchanged",
         "sentence-transformers: encode_query for claims, encode_document for sources" + prefixes,

@@ -21,7 +21,7 @@ from claim2source.training.chunked import chunked_backward, whole_backward
 from claim2source.training.config import OptimisationConfig
 from claim2source.training.data import TrainBatch, TrainingPairs
 from claim2source.training.gather import gather_vectors
-from claim2source.training.losses import LossesConfig, LossInputs, combined
+from claim2source.training.losses import LossesConfig, LossInputs, combined, taught
 
 # Called with the number of the epoch that has just ended (1 is the first).
 EpochEnd = Callable[[int], None]
@@ -96,6 +96,9 @@ class RetrieverModule(pl.LightningModule):
         batch = self.pairs.batch(plan)
         with self._without_sync():
             window.add(self._backward(batch), len(batch.claims))
+            if batch.teacher is not None:
+                kind = self.loss_config.distillation.kind
+                window.learn(taught(batch.teacher, batch.positives, kind))
         self.batches_done += 1
         if plan.closes_window:
             self._step()
@@ -222,6 +225,7 @@ class RetrieverModule(pl.LightningModule):
         seconds = max(time.perf_counter() - window.started, 1e-9)
         values = {
             "loss": terms["loss"],
+            **window.learned(),
             **({f"loss/{name}": value for name, value in terms.items() if name != "loss"}),
             "learning_rate": rate,
             "gradient_norm": norm,
@@ -256,10 +260,24 @@ class _Window:
         self.started = time.perf_counter()
         self.terms: list[dict[str, Tensor]] = []
         self.claims = self.real = self.padded = 0
+        # Claims that a teacher taught, and its scores that did; None without one.
+        self.taught: tuple[int, int] | None = None
 
     def add(self, terms: dict[str, Tensor], claims: int) -> None:
         self.terms.append(terms)
         self.claims += claims
+
+    def learn(self, taught: Tensor) -> None:
+        """Count which scores of a batch's teacher [n, m] were of use."""
+        rows, scores = self.taught or (0, 0)
+        self.taught = rows + int(taught.any(dim=1).sum()), scores + int(taught.sum())
+
+    def learned(self) -> dict[str, float]:
+        """Share of this process's claims that were taught, and scores used for each claim."""
+        if self.taught is None:
+            return {}
+        rows, scores = self.taught
+        return {"taught_claims": rows / self.claims, "taught_scores": scores / self.claims}
 
     def mean_terms(self) -> dict[str, Tensor]:
         return {

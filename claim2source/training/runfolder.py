@@ -14,7 +14,7 @@ import yaml
 from claim2source.config import as_plain, to_yaml
 from claim2source.encode.resolve import RUN_FILE
 from claim2source.errors import ConfigError, InputError, UserError
-from claim2source.files import write_json, write_text
+from claim2source.files import is_leftover, mend, write_json, write_text
 from claim2source.training.checkpoint import STATE_FILE, epoch_folder
 from claim2source.training.config import FinetuneConfig
 
@@ -37,7 +37,8 @@ class RunFolder:
         """Begin a run, or take one up again with `resume`.
 
         Raises `UserError` when the folder holds a run that was not to be replaced, and
-        `ConfigError` naming the key when a resumed run was begun with another value.
+        `ConfigError` naming the key when a resumed run was begun with another value. What a
+        killed process left half written is cleared away.
         """
         path = config.out
         begun = (path / CONFIG_FILE).is_file()
@@ -45,14 +46,17 @@ class RunFolder:
             if not begun:
                 raise UserError(f"{path}: no run to resume here")
             _refuse_changes(path / CONFIG_FILE, config)
+            for folder in (path, epoch_folder(path, 0).parent):
+                mend(folder)
             return cls(path, _read_history(path))
-        if path.exists() and any(path.iterdir()):
+        if path.exists() and not all(is_leftover(file) for file in path.iterdir()):
             if not begun:
                 raise UserError(f"{path}: not empty and not a run of ours; choose another --out")
             if not config.overwrite:
                 raise UserError(f"{path}: holds a run; add --resume, --overwrite or another --out")
             shutil.rmtree(path)
         path.mkdir(parents=True, exist_ok=True)
+        mend(path)
         write_text(path / CONFIG_FILE, to_yaml(config))
         return cls(path)
 

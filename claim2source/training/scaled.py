@@ -26,7 +26,7 @@ from claim2source.encode.resolve import (
 )
 from claim2source.encode.templates import Dtype, EncoderSettings
 from claim2source.errors import InputError, UserError
-from claim2source.files import file_hash
+from claim2source.files import file_hash, mend
 from claim2source.training.checkpoint import weights_identity
 
 # One file, so that one hash names the weights.
@@ -47,16 +47,23 @@ class Scaled:
     (Wortsman et al. 2022, section 3). Every scale is computed from the weights as they were
     loaded, in float32, never from the scale before it.
 
+    `model` holds what no manifest may say: what its base may run or read, and the attention.
+
     Raises `UserError` for what is no checkpoint of ours, and for adapters that are no plain
     sum of a base and a delta.
     """
 
     def __init__(
-        self, checkpoint: str | Path, device: str | None = None, dtype: Dtype | None = None
+        self,
+        checkpoint: str | Path,
+        device: str | None = None,
+        dtype: Dtype | None = None,
+        model: ModelConfig | None = None,
     ) -> None:
         self.folder = checkpoint_folder(checkpoint)
         self.manifest = Manifest.read(self.folder)
-        self.resolved: Resolved = resolve(self.folder, device, dtype)
+        self.model = replace(model or ModelConfig(), name=str(self.folder))
+        self.resolved: Resolved = resolve(self.model, device, dtype)
         if self.kind == "lora":
             _refuse_variants(self.encoder.model, self.folder)
 
@@ -154,7 +161,8 @@ class Scaled:
             for field in fields(EncoderSettings)
             if field.name in known
         }
-        config = ModelConfig(name=base.name, revision=base.revision, **same)
+        # Its weights are read and nothing is run: its attention is the default's.
+        config = replace(self.model, name=base.name, revision=base.revision, attention=None, **same)
         found = resolve(config, "cpu", "float32")
         if found.base.sha256 != base.sha256:
             why = (
@@ -255,7 +263,11 @@ def require_scalable(scaled: Scaled, scale: float | None) -> None:
 
 
 def refuse_existing(out: Path, mark: str, overwrite: bool, what: str) -> None:
-    """Raise `UserError` unless `out` is free, or holds `what` (known by its file `mark`)."""
+    """Raise `UserError` unless `out` is free, or holds `what` (known by its file `mark`).
+
+    What a killed process left of it is cleared away, or put back.
+    """
+    mend(out.parent, out.name)
     if not out.exists() or (out.is_dir() and not any(out.iterdir())):
         return
     if not (out / mark).is_file():

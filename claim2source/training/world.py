@@ -21,7 +21,9 @@ _PATIENCE = timedelta(hours=24)
 def joined_world(world: World, device: str | None) -> Iterator[None]:
     """Join the processes for the duration of the body; nothing to do for one.
 
-    Raises `UserError` where no launcher started the others: they would be waited for in vain.
+    On GPUs each takes its own first: what the body loads would else lie on GPU 0. Raises
+    `UserError` where a machine has fewer GPUs than processes, and where no launcher started the
+    others: they would be waited for in vain.
     """
     if world.size == 1:
         yield
@@ -32,6 +34,11 @@ def joined_world(world: World, device: str | None) -> Iterator[None]:
             "launch --multi_gpu, or unset WORLD_SIZE"
         )
     on_gpu = device != "cpu" and torch.cuda.is_available()
+    if on_gpu:
+        there = torch.cuda.device_count()
+        if world.local_rank >= there:
+            raise UserError(f"{world.local_size} processes on a machine with {there} GPUs")
+        torch.cuda.set_device(world.local_rank)
     dist.init_process_group(
         "cpu:gloo,cuda:nccl" if on_gpu else "gloo",
         rank=world.rank, world_size=world.size, timeout=_PATIENCE,

@@ -71,6 +71,22 @@ def write(base, folder, kind):
     return encoder
 
 
+@pytest.mark.parametrize("training", [False, True])
+def test_encoding_sources_by_the_base_leaves_the_tuned_model_in_its_mode(base, tmp_path, training):
+    write(base, tmp_path / "point", "lora")
+    manifest = Manifest.read(tmp_path / "point")
+    half = replace(manifest, weights=replace(manifest.weights, trained="query_only"))
+    half.write(tmp_path / "point")
+    encoder = resolve(tmp_path / "point", "cpu").encoder
+    expected = vectors(encoder)
+    encoder.model.train(training)
+    encoder.encode(TEXTS, "source")
+    assert {module.training for module in encoder.model.modules()} == {training}
+    # And the wrapper asked by itself: dropout where it is wanted, none where it is not.
+    assert encoder.source_encoder.model.training is training
+    assert np.array_equal(vectors(encoder), expected)
+
+
 @pytest.mark.parametrize("kind", ["base", "lora", "full"])
 def test_a_checkpoint_gives_the_vectors_it_had_in_memory(base, tmp_path, kind):
     plain = vectors(resolve(config(base), "cpu").encoder)

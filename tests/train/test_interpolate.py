@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +12,9 @@ from pathlib import Path
 import pytest
 
 from claim2source.config import REPOSITORY
+from claim2source.encode import Manifest
 from claim2source.errors import run_program
+from claim2source.training import interpolate as program
 from claim2source.training.finetune import finetune
 from tests.training.small import small_config, small_setup
 from train.interpolate import main
@@ -46,6 +49,28 @@ def test_a_trained_checkpoint_needs_nothing_but_its_name(trained: Path, tmp_path
     assert "Picked on val" in done.stdout and "MRR@5 on dev" in done.stdout
     media = list((out / "wandb").glob("offline-run-*/files/media/*/*"))
     assert {path.suffix for path in media} == {".png", ".json"}
+
+
+@pytest.mark.parametrize("named", ["run", "run/checkpoints/epoch-1", "alone"])
+def test_no_output_folder_need_be_named(
+    named: str, trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The command of the README: into the run, or beside a checkpoint that lies in none."""
+    monkeypatch.setattr(program, "_log", lambda *_: None)
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(trained, "run")
+    shutil.copytree(trained / "checkpoints" / "epoch-1", "alone")
+    chosen = json.loads(Path("run/run.json").read_text()) | {"chosen": "epoch-1"}
+    Path("run/run.json").write_text(json.dumps(chosen))
+    before = {path: path.read_bytes() for path in Path("run").rglob("*") if path.is_file()}
+    data = Manifest.read("alone").data["dataset"]
+    command = f"--checkpoint {named} --scales 0 0.25 0.5 0.75 1 --dataset {data}"
+    main(command.split())
+    out = tmp_path / ("interpolation" if named == "alone" else "run/interpolation")
+    report = json.loads((out / "report.json").read_text())
+    assert [at["scale"] for at in report["curve"]] == [0.0, 0.25, 0.5, 0.75, 1.0]
+    assert report["dataset"] == data
+    assert all(path.read_bytes() == content for path, content in before.items())
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,23 @@ def run(arguments: list[str]) -> subprocess.CompletedProcess[str]:
         capture_output=True, text=True, timeout=300,
         env={**os.environ, "PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1"},
     )  # fmt: skip
+
+
+def test_missing_translations_are_said(setup: tuple[Path, Path], tmp_path: Path) -> None:
+    model, data = setup
+    folder = tmp_path / "data"
+    splits = [
+        replace(split, claims=tuple(replace(c, translation=None) for c in split.claims))
+        for split in small_splits()
+    ]
+    write_beir(splits, folder)
+    train, _ = carve_val(load(folder, "train"), 0.2, 13)
+    german = sum(claim.lang == "de" for claim in train.claims)
+    said = f"{german} of {len(train.claims)} claims have no translation and are read as posted"
+    out, form = tmp_path / "mined.jsonl", {"rendering__claims": "bilingual"}
+    assert mined((model, folder), out, **form)[0] == said
+    assert said not in mined((model, folder), out)
+    assert not any("no translation" in line for line in mined((model, data), out, **form))
 
 
 def test_the_program_mines_train_without_val(setup: tuple[Path, Path], tmp_path: Path) -> None:

@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
+from claim2source.config import read_config
 from claim2source.encode import Manifest, resolve
-from claim2source.errors import ConfigError
+from claim2source.errors import ConfigError, UserError
 from claim2source.evaluation.checkpoint import CheckpointConfig, evaluate_checkpoints
 from claim2source.store import Store
 from claim2source.training import choose as module
 from claim2source.training.choose import choose
 from claim2source.training.finetune import finetune
+from claim2source.training.interpolate import InterpolateConfig, interpolate
+from claim2source.training.merge import MergeConfig, merge
 from claim2source.training.runfolder import RunFolder
 from claim2source.training.splits import load_data
 from tests.training.small import small_config, small_setup
@@ -75,6 +81,30 @@ def test_the_best_scale_on_val_is_written_and_reported(
     assert list(written["checkpoints"]) == ["epoch-0", "epoch-1", "epoch-1-scale-0.5", "epoch-2"]
     after = written["checkpoints"]["epoch-1-scale-0.5"]["macro"]
     assert after == pytest.approx(report["after"]["macro"])
+
+
+def test_scales_are_tried_with_what_the_config_allows_the_base(
+    setup: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, data = setup
+    base = Path(shutil.copytree(model, tmp_path / "base"))
+    torch.save(load_file(base / "model.safetensors"), base / "pytorch_model.bin")
+    (base / "model.safetensors").unlink()
+    monkeypatch.setattr(RunFolder, "best_epoch", lambda self: 1)
+    config = small_config(base, data, tmp_path / "run", tuning="lora", optimisation__epochs=1)
+    allowed = replace(config.model, allow_bin=(str(base),), attention="eager")
+    report = finetune(replace(config, model=allowed, scales=[0.5]))
+    assert [entry["scale"] for entry in report["scales"]] == [1.0, 0.5]
+    # The same by hand, by the programs' flags.
+    given = [f"--checkpoint={tmp_path / 'run' / 'checkpoints' / 'epoch-1'}", "--wandb.mode=off",
+             "--scales", "0.5"]  # fmt: skip
+    opt_in = ["--model.allow_bin", str(base)]
+    read = partial(read_config, InterpolateConfig, program="t", description="t")
+    with pytest.raises(UserError, match="allow_bin"):
+        interpolate(read([*given, "--split=dev"]))
+    interpolate(read([*given, *opt_in]))
+    merged = [given[0], f"--out={tmp_path / 'model'}", *opt_in]
+    merge(read_config(MergeConfig, merged, program="t", description="t"))
 
 
 def test_of_equal_scores_the_trained_epoch_wins(

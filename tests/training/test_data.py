@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from claim2source.records import Claim, Dataset, Qrels, Source
 from claim2source.text import Rendering
 from claim2source.training.batches import BatchPlan
 from claim2source.training.data import TrainingPairs
+from claim2source.training.losses import DistillationConfig, LossesConfig, taught
 from tests.training.small import save_small_model
 
 
@@ -82,6 +84,82 @@ def test_token_ids_are_those_of_evaluation(encoder: Encoder) -> None:
     assert pairs.source_tokens["a"] == encoder.tokenize([text], "source")[0]
 
 
+def sources_of(pairs: TrainingPairs, row: MinedRow, epochs: int) -> list[str]:
+    return ["".join(n.source for n in pairs.negatives_of(row, epoch)) for epoch in range(epochs)]
+
+
+def test_rotation_begins_anew_where_rows_are_mined_anew(encoder: Encoder) -> None:
+    """Every epoch's list begins with its hardest: the epochs before it saw another list."""
+    listed = row("2", "c", *"abdef")
+    for every, expected in (
+        (0, ["ab", "de", "fa", "bd"]), (1, ["ab"] * 4), (2, ["ab", "de"] * 2), (3, ["ab", "de", "fa", "ab"]),
+    ):  # fmt: skip
+        pairs = TrainingPairs(
+            dataset(), [listed], encoder, Rendering(), 2, rotate=True, remine_every=every
+        )
+        assert sources_of(pairs, listed, 4) == expected
+
+
+@pytest.mark.parametrize(
+    ("rotate", "scored", "expected"),
+    [
+        (False, "", ["ab", "ab", "ab"]),
+        (False, "cef", ["ef", "ef", "ef"]),
+        (False, "f", ["fa", "fa", "fa"]),
+        (True, "cdef", ["de", "fd", "ef"]),  # in turns, among those alone
+        (True, "f", ["fa", "fb", "fd"]),  # and always there where they are too few
+    ],
+)
+def test_what_the_teacher_scores_is_trained_on_first(
+    rotate: bool, scored: str, expected: list[str], encoder: Encoder
+) -> None:
+    teacher = {"2": {source: float(i) for i, source in enumerate(scored)}}
+    pairs = TrainingPairs(
+        dataset(), [row("2", "c", *"abdef")], encoder, Rendering(), 2, rotate=rotate,
+        teacher=teacher,
+    )  # fmt: skip
+    assert sources_of(pairs, pairs.rows[0], 3) == expected
+    for epoch, names in enumerate(expected):
+        batch = pairs.batch(BatchPlan((0,), epoch, 0, 1, True, True))
+        assert batch.teacher is not None
+        columns = ["c", *names]
+        assert [not nan for nan in batch.teacher[0].isnan()] == [s in scored for s in columns]
+
+
+def test_how_much_a_teacher_teaches_is_said(encoder: Encoder) -> None:
+    teacher = {"1": {"a": 1.0, "e": 0.0, "f": 0.0}, "2": {"e": 2.0, "d": 0.0}, "3": {"d": 1.0}}
+    said = []
+    for kind in ("kl", "margin_mse"):
+        losses = LossesConfig(distillation=DistillationConfig(1.0, Path("t"), kind))
+        pairs = TrainingPairs(
+            dataset(), [*ROWS[:2], row("3", "d", "c")], encoder, Rendering(), 2,
+            losses=losses, teacher=teacher,
+        )  # fmt: skip
+        said += pairs.taught_sentences()
+    # KL: only pair 1 has two scored sources of its own, a and both negatives.
+    assert [line[:64] for line in said] == [
+        "the teacher teaches 1 of 3 pairs by their own sources, with 3 of"
+    ] * 2
+    assert "3 of its 6 scores" in said[0]
+    without = TrainingPairs(dataset(), ROWS, encoder, Rendering(), 2)
+    assert without.taught_sentences() == []
+
+
 def test_unused_negatives_are_not_tokenised(encoder: Encoder, tmp_path: Path) -> None:
     pairs = TrainingPairs(dataset(), ROWS, encoder, Rendering(), negatives=1)
     assert "f" not in pairs.source_tokens
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [
+        ("kl", [[1, 1, 0], [0, 0, 0], [0, 1, 1], [0, 0, 0]]),
+        ("margin_mse", [[0, 1, 0], [0, 0, 0], [0, 0, 0], [0, 0, 0]]),
+    ],
+)
+def test_scores_that_teach(kind: Literal["kl", "margin_mse"], expected: list[list[int]]) -> None:
+    """Rows: gold and another; the gold alone; two others without the gold; none."""
+    nan = float("nan")
+    teacher = torch.tensor([[1, 2, nan], [1, nan, nan], [nan, 1, 2], [nan, nan, nan]])
+    found = taught(teacher, torch.zeros(4, dtype=torch.long), kind)
+    assert found.tolist() == [[bool(cell) for cell in line] for line in expected]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from claim2source.training import finetune as program
 from claim2source.training.checkpoint import load_state
 from claim2source.training.data import TrainingPairs
 from claim2source.training.finetune import finetune
+from claim2source.training.merge import MergeConfig, merge
 from claim2source.training.negatives import shown_negatives
 from tests.training.small import small_config, small_setup
 
@@ -58,6 +60,10 @@ def test_query_only_leaves_source_vectors_as_they_were(
     tuned = resolve(out / "checkpoints" / "epoch-2").encoder
     texts = ["Effect of masks on health", "some post"]
     assert tuned.encode(texts, "source")[0] == pytest.approx(base.encode(texts, "source")[0], abs=0)
+    # An export of it has two models: it is nobody's base.
+    merge(MergeConfig(str(out / "checkpoints" / "epoch-2"), tmp_path / "model"))
+    with pytest.raises(UserError, match="claims alone; train from its base"):
+        finetune(small_config(tmp_path / "model", setup[1], tmp_path / "again", tuning=tuning))
     moved = abs(tuned.encode(texts, "claim")[0] - base.encode(texts, "claim")[0]).max()
     assert moved > 1e-3
     # In the store too: the same key for sources, another for claims.
@@ -197,7 +203,9 @@ def test_texts_that_repeat_are_encoded_once(
     assert seen and all(len(set(batch)) == len(batch) for batch in seen)
 
 
-def test_distillation_from_a_run_file(setup: tuple[Path, Path], tmp_path: Path) -> None:
+def test_distillation_from_a_run_file(
+    setup: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     train = load(setup[1], "train")
     sources = [source.id for source in train.sources]
     rows = [
@@ -211,6 +219,10 @@ def test_distillation_from_a_run_file(setup: tuple[Path, Path], tmp_path: Path) 
     finetune(small_config(*setup, tmp_path / "taught", **common, **taught))
     plain, with_teacher = losses_of(tmp_path / "plain"), losses_of(tmp_path / "taught")
     assert with_teacher[0] > plain[0]  # the same first batch, one more term
+    assert capsys.readouterr().out.count("the teacher teaches") == 1
+    header = (tmp_path / "taught" / "logs" / "step-000000" / "metrics.csv").read_text()
+    row = next(csv.DictReader(header.splitlines()))
+    assert float(row["taught_claims"]) == 1 and float(row["taught_scores"]) >= 3
     empty = tmp_path / "empty.trec"
     empty.write_text("nobody Q0 s00 1 1.0 teacher\n")
     with pytest.raises(UserError, match="no claim of the training split"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from claim2source.files import file_hash
 from claim2source.training import finetune as program
 from claim2source.training.checkpoint import load_state
 from claim2source.training.finetune import finetune
+from claim2source.training.runfolder import RunFolder
 from tests.training.small import small_config, small_setup
 
 
@@ -156,6 +158,43 @@ def test_a_folder_that_is_no_run_is_left_alone(setup: tuple[Path, Path], tmp_pat
     with pytest.raises(UserError, match="not a run"):
         finetune(small_config(*setup, tmp_path, overwrite=True))
     assert (tmp_path / "thesis.tex").read_text() == "mine"
+
+
+def test_a_folder_with_nothing_but_leftovers_is_empty(
+    setup: tuple[Path, Path], tmp_path: Path
+) -> None:
+    """A run that was killed while it wrote its first file."""
+    out = tmp_path / "run"
+    out.mkdir()
+    (out / ".config.yaml.abcd_123.tmp").write_text("half")
+    config = small_config(*setup, out)
+    assert RunFolder.open(config).path == out
+    assert [path.name for path in out.iterdir()] == ["config.yaml"]
+    (out / "config.yaml").unlink()
+    for name in (".mined.jsonl.abcd_123.tmp", "thesis.tex"):
+        (out / name).write_text("x")
+    with pytest.raises(UserError, match="not a run of ours"):
+        RunFolder.open(config)
+    assert len(list(out.iterdir())) == 2
+
+
+def test_resuming_clears_what_a_kill_left_and_puts_the_checkpoint_back(
+    setup: tuple[Path, Path], tmp_path: Path
+) -> None:
+    """Killed in a save, in an epoch's checkpoint, and between the two renames of another."""
+    out = tmp_path / "run"
+    config = small_config(*setup, out)
+    RunFolder.open(config)
+    points = out / "checkpoints"
+    for folder in (".epoch-1.aaaaaaaa.old/epoch-1", ".epoch-1.bbbbbbbb.tmp", "epoch-0"):
+        (points / folder).mkdir(parents=True)
+        (points / folder / "manifest.json").write_text(folder)
+    (out / ".state.pt.cccccccc.tmp").write_bytes(b"half")
+    (out / ".env").write_text("theirs")
+    RunFolder.open(replace(config, resume=True))
+    assert sorted(path.name for path in points.iterdir()) == ["epoch-0", "epoch-1"]
+    assert (points / "epoch-1" / "manifest.json").read_text().endswith("old/epoch-1")
+    assert sorted(path.name for path in out.iterdir()) == [".env", "checkpoints", "config.yaml"]
 
 
 def test_resuming_a_finished_run_only_reports_again(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+import torch
+import torch.distributed as dist
 
 from claim2source.errors import UserError
 from claim2source.training.launch import World, check_same_world, launched_world
@@ -18,6 +20,9 @@ def test_the_launchers_variables() -> None:
     env = {"WORLD_SIZE": "8", "LOCAL_WORLD_SIZE": "4", "RANK": "5"}
     world = launched_world(env)
     assert (world.size, world.local_size, world.rank, world.nodes) == (8, 4, 5, 2)
+    assert world.local_rank == 1
+    # Ranks need not count a machine's processes in order.
+    assert launched_world({**env, "LOCAL_RANK": "3"}).local_rank == 3
     assert not world.is_first
 
 
@@ -59,11 +64,38 @@ def test_harmless_values_pass() -> None:
         {"WORLD_SIZE": "0"},
         {"WORLD_SIZE": "3", "LOCAL_WORLD_SIZE": "2"},
         {"WORLD_SIZE": "2", "RANK": "2"},
+        {"WORLD_SIZE": "2", "LOCAL_RANK": "2"},
+        {"LOCAL_RANK": "first"},
     ],
 )
 def test_a_world_that_does_not_add_up(env: dict[str, str]) -> None:
     with pytest.raises(UserError):
         launched_world(env)
+
+
+def test_every_process_takes_its_own_gpu_before_anything_is_loaded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    done: list[object] = []
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
+    monkeypatch.setattr(torch.cuda, "set_device", lambda number: done.append(number))
+    monkeypatch.setattr(dist, "init_process_group", lambda *_, **__: done.append("joined"))
+    monkeypatch.setattr(dist, "is_initialized", lambda: False)
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "1")
+    with joined_world(World(8, 4, 5, 1), None):
+        done.append("body")
+    assert done == [1, "joined", "body"]
+    done.clear()
+    with joined_world(World(8, 4, 5, 1), "cpu"), joined_world(World(), None):
+        done.append("body")
+    assert done == ["joined", "body"]
+    with (
+        pytest.raises(UserError, match="8 processes on a machine with 4 GPUs"),
+        joined_world(World(8, 8, 5, 5), None),
+    ):
+        done.append("body")
+    assert done == ["joined", "body"]
 
 
 def test_two_worlds_are_an_error() -> None:

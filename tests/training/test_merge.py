@@ -15,7 +15,7 @@ import torch
 from safetensors.torch import load_file
 
 from claim2source.encode import Encoder, Manifest, ModelConfig, Template, resolve
-from claim2source.errors import InputError, UserError
+from claim2source.errors import ConfigError, InputError, UserError
 from claim2source.evaluation.retrieval import rendering_of
 from claim2source.files import file_hash
 from claim2source.text import Rendering
@@ -201,6 +201,63 @@ def test_a_bfloat16_base_is_merged_in_float32_and_cast_once(base: Path, tmp_path
     assert kept.dtype == torch.float32 and torch.allclose(kept, exact, atol=1e-7)
     assert resolve(out).encoder.model.dtype == torch.float32  # as asked, not as the file is
     assert json.loads((out / "claim2source.json").read_text())["encoder"]["dtype"] == "bfloat16"
+
+
+def test_an_adapter_trained_over_4_bits_is_merged_without_a_gpu(base: Path, tmp_path: Path) -> None:
+    """Into the base's own weights, in float32, and the export says nothing of 4 bits."""
+    write_point(config(base), tmp_path / "point", "lora")
+    plain = exported(tmp_path / "point", tmp_path / "plain", scale=0.5)
+    manifest = Manifest.read(tmp_path / "point")
+    four = replace(manifest, encoder=replace(manifest.encoder, quantization="nf4"))
+    four.write(tmp_path / "point")
+    lines = merge(MergeConfig(str(tmp_path / "point"), tmp_path / "out", 0.5))
+    assert any("nf4" in line and "own weights" in line for line in lines)
+    found, expected = weights_of(tmp_path / "out"), weights_of(plain)
+    assert found.keys() == expected.keys()
+    assert all(torch.equal(found[name], expected[name]) for name in expected)
+    assert "quantization_config" not in json.loads((tmp_path / "out" / "config.json").read_text())
+    assert resolve(tmp_path / "out", "cpu").encoder.settings.quantization is None
+    said = json.loads((tmp_path / "out" / "claim2source.json").read_text())
+    assert said["encoder"]["quantization"] is None
+    # Used as it was trained it still needs its 4 bits.
+    with pytest.raises(UserError, match="quantization"):
+        resolve(tmp_path / "point", "cpu")
+
+
+@pytest.mark.parametrize("kind", ["lora", "full"])
+def test_what_its_base_may_do_is_said_by_the_user(kind: str, base: Path, tmp_path: Path) -> None:
+    torch.save(load_file(base / "model.safetensors"), base / "pytorch_model.bin")
+    (base / "model.safetensors").unlink()
+    allowed = config(base, allow_bin=(str(base),))
+    write_point(allowed, tmp_path / "point", kind)
+    with pytest.raises(InputError, match="allow_bin"):
+        exported(tmp_path / "point", tmp_path / "out", scale=0.5)
+    said = ModelConfig(allow_bin=(str(base),), attention="eager")
+    exported(tmp_path / "point", tmp_path / "out", scale=0.5, model=said)
+    scaled = Scaled(tmp_path / "point", "cpu", model=said)
+    assert scaled.encoder.model.config._attn_implementation == "eager"
+    with pytest.raises(ConfigError, match=r"model\.pooling"):
+        exported(tmp_path / "point", tmp_path / "more", model=replace(said, pooling="cls"))
+
+
+@pytest.mark.parametrize("kind", ["lora", "full"])
+def test_an_export_for_claims_alone_reads_sources_by_the_base(
+    kind: str, base: Path, tmp_path: Path, save_tiny: Callable[..., Path]
+) -> None:
+    write_point(config(base), tmp_path / "point", kind)
+    manifest = Manifest.read(tmp_path / "point")
+    half = replace(manifest, weights=replace(manifest.weights, trained="query_only"))
+    half.write(tmp_path / "point")
+    out = exported(tmp_path / "point", tmp_path / "out")
+    point, found = resolve(tmp_path / "point", "cpu").encoder, resolve(out, "cpu").encoder
+    assert np.abs(vectors(found) - vectors(point)).max() < 1e-6
+    plain = resolve(config(base), "cpu").encoder
+    assert np.abs(found.encode(TEXTS, "source")[0] - plain.encode(TEXTS, "source")[0]).max() == 0
+    assert np.abs(found.encode(TEXTS, "claim")[0] - plain.encode(TEXTS, "claim")[0]).max() > 1e-2
+    assert found.source_encoder is not None and found.source_encoder.key() == plain.key()
+    save_tiny(base, seed=5)
+    with pytest.raises(InputError, match=r"claim2source\.json.*base\.sha256"):
+        resolve(out, "cpu")
 
 
 def test_where_it_comes_from_is_written_beside_it(base: Path, tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 from claim2source.training.losses.combined import LossesConfig, LossInputs, combined
 from claim2source.training.losses.consistency import ConsistencyConfig, consistency
-from claim2source.training.losses.distillation import DistillationConfig, distillation
+from claim2source.training.losses.distillation import DistillationConfig, distillation, taught
 from claim2source.training.losses.info_nce import InfoNCEConfig, info_nce
 from claim2source.training.losses.keep_base import KeepBaseConfig, keep_base
 from claim2source.training.losses.matryoshka import MatryoshkaConfig, shortened
@@ -21,4 +21,5 @@ __all__ = [
     "info_nce",
     "keep_base",
     "shortened",
+    "taught",
 ]

@@ -18,6 +18,11 @@ Kind = Literal["kl", "margin_mse"]
 class DistillationConfig:
     """Learning from scores of a re-ranker, or of any other run.
 
+    Only candidates that are in the batch teach: a pair's gold, its mined negatives, and what
+    other pairs bring. So of a pair's mined negatives (`mining.hard` + `mining.random`) those
+    that the teacher scores are trained on first, the hardest first; mine more of them than
+    `optimisation.negatives`, or let the teacher score what was mined.
+
     Args:
         weight: of this term in the sum; 0 leaves it out.
         scores: run file (TREC) with the teacher's scores of training claims' candidates.
@@ -41,6 +46,19 @@ class DistillationConfig:
         )  # fmt: skip
 
 
+def taught(teacher: Tensor, positives: Tensor, kind: Kind) -> Tensor:
+    """Which of the teacher's scores [n, m] (NaN: none) teach, as booleans.
+
+    `positives` [n] is the column of each claim's gold. `kl` needs two scores of a claim;
+    `margin_mse` the gold's, and marks the candidates it is compared with.
+    """
+    scored = ~teacher.isnan()
+    if kind == "kl":
+        return scored & (scored.sum(dim=1, keepdim=True) >= 2)
+    own = positives.unsqueeze(1)
+    return (scored & scored.gather(1, own)).scatter(1, own, False)
+
+
 def distillation(
     claims: Tensor,
     sources: Tensor,
@@ -62,19 +80,17 @@ def distillation(
     batch add up. Returns a scalar.
     """
     student = claims @ sources.T / temperature
-    scored = ~teacher.isnan()
+    counted = taught(teacher, positives, kind)
     target = teacher.nan_to_num() / teacher_temperature
-    own = positives.unsqueeze(1)
     if kind == "kl":
-        scored = scored & (scored.sum(dim=1, keepdim=True) >= 2)
         # A row without candidates keeps all: its terms are dropped below, and none is NaN.
-        open_ = scored | ~scored.any(dim=1, keepdim=True)
+        open_ = counted | ~counted.any(dim=1, keepdim=True)
         wished = target.masked_fill(~open_, -torch.inf).log_softmax(dim=1)
         given = student.masked_fill(~open_, -torch.inf).log_softmax(dim=1)
         # -inf minus -inf would be NaN, and its gradient too.
-        terms = wished.exp() * (wished - given).masked_fill(~scored, 0.0)
+        terms = wished.exp() * (wished - given).masked_fill(~counted, 0.0)
         return terms.sum() / len(claims)
-    pairs = (scored & scored.gather(1, own)).scatter(1, own, False)
+    own = positives.unsqueeze(1)
     margins = (student.gather(1, own) - student) - (target.gather(1, own) - target)
-    squares = margins.square().masked_fill(~pairs, 0.0).sum(dim=1)
-    return (squares / pairs.sum(dim=1).clamp(min=1)).sum() / len(claims)
+    squares = margins.square().masked_fill(~counted, 0.0).sum(dim=1)
+    return (squares / counted.sum(dim=1).clamp(min=1)).sum() / len(claims)

@@ -1,0 +1,42 @@
+"""Settings that the data or the model cannot serve, refused before anything is trained."""
+
+from __future__ import annotations
+
+from claim2source.config import require
+from claim2source.encode import Encoder
+from claim2source.errors import ConfigError
+from claim2source.records import Dataset
+from claim2source.text.claims import untranslated_sentences
+from claim2source.training.config import FinetuneConfig
+
+
+def check_data(config: FinetuneConfig, train: Dataset) -> None:
+    """Raise `ConfigError` for a loss that would find nothing to work on in these claims."""
+    losses = config.losses
+    if losses.consistency.weight and not any(
+        c.lang != "en" and c.translation for c in train.claims
+    ):
+        allowed = "0: no training claim has a translation to agree with"
+        raise ConfigError("losses.consistency.weight", losses.consistency.weight, allowed)
+    if losses.keep_base.weight:
+        for language in losses.keep_base.languages:
+            require(
+                language in train.languages, "losses.keep_base.languages", language,
+                f"languages of the training claims: {', '.join(train.languages)}",
+            )  # fmt: skip
+
+
+def check_model(config: FinetuneConfig, encoder: Encoder) -> None:
+    """Raise `ConfigError` for vectors that this model does not have."""
+    width = encoder.dimensions
+    for size in config.losses.matryoshka.dimensions:
+        key, allowed = "losses.matryoshka.dimensions", f"at most {width}, this model's width"
+        require(size <= width, key, size, allowed)
+
+
+def missing_translations_of(config: FinetuneConfig, train: Dataset) -> list[str]:
+    """Sentences on the training claims that a rendering or a loss wants a translation of."""
+    form = config.rendering.claims
+    if form == "original" and config.losses.consistency.weight:
+        form = "bilingual"
+    return untranslated_sentences(train.claims, form)

@@ -1,0 +1,79 @@
+"""Settings that data or model cannot serve, and what is said of texts that are missing."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from claim2source.datasets import write_beir
+from claim2source.encode import resolve
+from claim2source.errors import ConfigError
+from claim2source.records import Dataset
+from claim2source.training.checks import check_model, missing_translations_of
+from claim2source.training.splits import load_data
+from tests.training.small import small_config, small_setup, small_splits
+
+
+@pytest.fixture(scope="module")
+def setup(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    return small_setup(tmp_path_factory.mktemp("small"))
+
+
+@pytest.fixture(scope="module")
+def untranslated(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same data without a single translation."""
+    folder = tmp_path_factory.mktemp("untranslated")
+
+    def without(split: Dataset) -> Dataset:
+        return replace(split, claims=tuple(replace(c, translation=None) for c in split.claims))
+
+    write_beir([without(split) for split in small_splits()], folder)
+    return folder
+
+
+def test_consistency_needs_translations(setup: tuple[Path, Path], untranslated: Path) -> None:
+    model, data = setup
+    more: dict[str, Any] = {"losses__consistency__weight": 0.5}
+    load_data(small_config(model, data, Path("run"), **more))
+    load_data(small_config(model, untranslated, Path("run")))
+    with pytest.raises(ConfigError, match=r"losses\.consistency\.weight: 0\.5 .*no training claim"):
+        load_data(small_config(model, untranslated, Path("run"), **more))
+
+
+def test_protected_languages_must_be_there(setup: tuple[Path, Path]) -> None:
+    def asked(weight: float, languages: dict[str, float]) -> None:
+        config = small_config(*setup, Path("run"))
+        keep = replace(config.losses.keep_base, weight=weight, languages=languages)
+        load_data(replace(config, losses=replace(config.losses, keep_base=keep)))
+
+    asked(1.0, {"en": 1.0, "de": 0.0})
+    asked(0.0, {"fr": 1.0})  # the loss is off
+    with pytest.raises(ConfigError, match=r"losses\.keep_base\.languages: 'fr' .*: en, de"):
+        asked(1.0, {"en": 1.0, "fr": 1.0})
+
+
+def test_no_vector_is_cut_to_more_than_it_has(setup: tuple[Path, Path]) -> None:
+    encoder = resolve(small_config(*setup, Path("run")).model, "cpu").encoder
+    for sizes in ("[16]", "[32, 8]"):
+        check_model(small_config(*setup, Path("r"), losses__matryoshka__dimensions=sizes), encoder)
+    with pytest.raises(ConfigError, match=r"losses\.matryoshka\.dimensions: 33 .*at most 32"):
+        check_model(small_config(*setup, Path("r"), losses__matryoshka__dimensions="[33]"), encoder)
+
+
+@pytest.mark.parametrize(
+    ("form", "weight", "said"), [("bilingual", 0, True), ("original", 0, False),
+                                 ("original", 1, True)]
+)  # fmt: skip
+def test_missing_translations_are_counted(
+    form: str, weight: float, said: bool, setup: tuple[Path, Path], untranslated: Path
+) -> None:
+    more: dict[str, Any] = {"rendering__claims": form, "losses__consistency__weight": weight}
+    train = load_data(small_config(setup[0], untranslated, Path("run"))).train
+    german = sum(claim.lang == "de" for claim in train.claims)
+    config = small_config(setup[0], untranslated, Path("run"), **more)
+    expected = f"{german} of {len(train.claims)} claims have no translation and are read as posted"
+    assert missing_translations_of(config, train) == ([expected] if said else [])
+    assert missing_translations_of(config, load_data(small_config(*setup, Path("r"))).train) == []
