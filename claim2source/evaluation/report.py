@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -253,18 +254,21 @@ def _changes(compared: Compared) -> list[Section]:
 
 
 def _representations(compared: Compared) -> Section:
-    """Macro score by model and representation of claims, where some model has several."""
+    """Macro score by system and representation of claims, where there are several of either."""
+    known = [s for s in compared.systems.values() if compared.config.metric in s.macro]
+    counts = Counter((system.system, system.claims) for system in known)
     cells: dict[tuple[str, str], float] = {}
-    for system in compared.systems.values():
-        value = system.macro.get(compared.config.metric)
-        if value is not None:
-            cells.setdefault((system.model, system.claims), value)
-    models, forms = (list(dict.fromkeys(key[i] for key in cells)) for i in (0, 1))
-    if len(forms) < 2:
-        return Section("Models and representations")
-    values = np.array([[cells.get((m, f), np.nan) for f in forms] for m in models])
-    title = f"Models and representations, macro {compared.config.metric}"
-    return Section(title, heat_map(models, forms, values))
+    for system in known:
+        # Two that a report calls alike, of two folders, are two rows.
+        alone = counts[system.system, system.claims] == 1
+        row = system.system if alone else system.name
+        cells[row, system.claims] = system.macro[compared.config.metric]
+    rows, forms = (list(dict.fromkeys(key[i] for key in cells)) for i in (0, 1))
+    if len(cells) < 2:
+        return Section("Systems and representations")
+    values = np.array([[cells.get((row, form), np.nan) for form in forms] for row in rows])
+    title = f"Systems and representations, macro {compared.config.metric}"
+    return Section(title, heat_map(rows, forms, values))
 
 
 def _cost(compared: Compared) -> Section:

@@ -23,12 +23,14 @@ class SavedSystem:
     """One system of a report.
 
     `model` is the name it can be found by: a model's or checkpoint's, `bm25`, or
-    `hybrid:NAME` for BM25 fused with NAME. `languages` and `macro` are the report's scores,
+    `hybrid:NAME` for BM25 fused with NAME. `system` is what the report calls it whatever the
+    representation of claims, else `model`. `languages` and `macro` are the report's scores,
     `runs` its run files by language (those that are there).
     """
 
     name: str
     model: str
+    system: str
     folder: Path
     dataset: str
     split: str
@@ -121,6 +123,7 @@ def _system(
     return SavedSystem(
         name=name,
         model=model,
+        system=str(part.get("system", model)),
         folder=folder,
         dataset=str(report["dataset"]),
         split=str(report["split"]),

@@ -47,7 +47,7 @@ def save(
         found = evaluate(runs[lang], Qrels(golds), METRICS, ids)
         table[lang] = {**found.means(), "queries": count}
     report = {"checkpoint": checkpoint, "dataset": dataset, "split": split,
-              "rendering": {"claims": "original", "sources": "metadata"},
+              "rendering": {"claims": "original", "sources": "title_abstract"},
               "cost": {"seconds": 12.34}, "languages": table, "macro": macro(table), **more}  # fmt: skip
     (folder / "report.json").write_text(json.dumps(report))
     write_trec_qrels(Qrels(golds), folder / "qrels.txt")
@@ -125,7 +125,8 @@ VAL = {"en": 3905, "de": 386, "fr": 702}
 def test_three_languages_their_average_and_the_representation(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    save(tmp_path, VAL, split="val", rendering={"claims": "translated", "sources": "metadata"})
+    save(tmp_path, VAL, split="val", checkpoint="e5-large-v2-metadata",
+         rendering={"claims": "translated", "sources": "metadata_paper_order"})  # fmt: skip
     found = cells(capsys, "--reports", tmp_path, "--qrels", tmp_path / "qrels.txt")
     filled = {key[1:] for key, row in found.items() if row["ours"]}
     # English is the same text in all three; the others are filled for translations alone.
@@ -139,6 +140,17 @@ def test_three_languages_their_average_and_the_representation(
     # The macro interval is by language: 386 German claims weigh a third.
     expected = np.sqrt(sum((w / 3) ** 2 for w in widths[:3]))
     assert widths[3] == pytest.approx(expected, rel=0.1)
+
+
+def test_what_one_paper_did_does_not_stand_in_the_other_ones_row(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """E5 over titles and abstracts is 2025's, E5 with metadata 2026's; BM25 alike."""
+    for i, checkpoint in enumerate((E5, "bm25", "hybrid:" + E5)):
+        save(tmp_path / str(i), VAL, split="val", checkpoint=checkpoint)
+    save(tmp_path / "rich", {"en": 1400}, rendering={"claims": "original", "sources": "metadata"})
+    reports = [tmp_path / name for name in ("0", "1", "2", "rich")]
+    assert not [r for r in cells(capsys, "--reports", *reports).values() if r["ours"]]
 
 
 def test_a_row_that_names_do_not_tell(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
