@@ -38,7 +38,7 @@ from claim2source.text import ClaimForm
 from claim2source.text.claims import missing_translations
 
 # Counted up when the same settings would give another report.
-_FORMAT = 2
+_FORMAT = 3
 _FORMS: tuple[ClaimForm, ...] = get_args(ClaimForm)
 
 
@@ -209,6 +209,8 @@ def _report(config: BaselinesConfig, bench: Bench, cell: Cell, found: Found) -> 
         "settings": _given(as_plain(bench.systems[cell.system])),
         "tuned": dict(found.chosen),
         "rewrites": str(config.rewrites) if config.rewrites else None,
+        # Appended to the claims: none of the papers' styles, which replace them.
+        "style": "rewritten" if config.rewrites else "S0C0",
         "cost": {
             "seconds": round(cost.seconds, 3),
             # A hybrid's parts both count the claims; they are the same ones.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from itertools import product
 from pathlib import Path
 from typing import Any, Literal
 
@@ -28,13 +29,11 @@ CHOSEN_BY = "mrr@5"
 _CUT = 5
 _TRAIN_SPLIT, _VAL_SHARE, _VAL_SEED = "train", 0.1, 13
 
-# The usual settings first: of equal ones the first is taken.
-BM25_GRID = tuple(
-    (k1, b, weight)
-    for weight in (1, 2, 3)
-    for k1 in (1.2, 0.9, 1.5, 2.0, 0.6)
-    for b in (0.75, 0.5, 0.9, 0.3)
-)
+# The usual settings first: of equal ones the first is taken. `eval/tune_bm25.py` has the same.
+BM25_K1 = (1.2, 0.9, 1.5, 2.0, 0.6)
+BM25_B = (0.75, 0.5, 0.9, 0.3)
+BM25_TITLE_WEIGHT = (1, 2, 3)
+BM25_GRID = tuple((k1, b, weight) for weight, k1, b in product(BM25_TITLE_WEIGHT, BM25_K1, BM25_B))
 FUSION_GRID = tuple(
     replace(fusion, depth=depth)
     for depth in (100, 1000)

@@ -16,6 +16,8 @@ from claim2source.run import Run
 from claim2source.run_files import read_run
 
 REPORT = "report.json"
+_TUNED = "bm25-tuned"
+_REWRITTEN = "rewritten"
 
 
 @dataclass(frozen=True)
@@ -23,7 +25,8 @@ class SavedSystem:
     """One system of a report.
 
     `model` is the name it can be found by: a model's or checkpoint's, `bm25`, or
-    `hybrid:NAME` for BM25 fused with NAME. `system` is what the report calls it whatever the
+    `hybrid:NAME` for BM25 fused with NAME; `bm25-tuned` and `tuned-hybrid:NAME` where anything
+    was chosen. `system` is what the report calls it whatever the
     representation of claims, else `model`. `languages` and `macro` are the report's scores,
     `runs` its run files by language (those that are there).
     """
@@ -104,7 +107,8 @@ def _model(name: str, report: Mapping[str, Any], part: Mapping[str, Any]) -> str
     """What a system of several is found by; its own `checkpoint` where it says one."""
     if "checkpoint" in part:
         return str(part["checkpoint"])
-    known = {"dense": report.get("checkpoint"), "hybrid": f"hybrid:{report.get('checkpoint')}"}
+    dense = report.get("checkpoint")
+    known = {"dense": dense, "hybrid": f"tuned-hybrid:{dense}", "bm25": _TUNED}
     return str(known.get(name) or name)
 
 
@@ -117,8 +121,10 @@ def _system(
     runs: Path,
 ) -> SavedSystem:
     rendering = {**report.get("rendering", {}), **part.get("rendering", {})}
-    if model == "bm25" and "chosen" in report:
+    if model == _TUNED and "chosen" in report:
         rendering["claims"] = report["chosen"]["bm25"]["claims"]
+    # Texts that were rewritten somehow are no cell of the style grid unless the report says which.
+    plain = _REWRITTEN if part.get("rewrites") else "S0C0"
     files = {lang: runs / f"{lang}.trec" for lang in part["languages"]}
     return SavedSystem(
         name=name,
@@ -129,7 +135,7 @@ def _system(
         split=str(report["split"]),
         claims=rendering.get("claims", "original"),
         sources=rendering.get("sources", ""),
-        style=str(part.get("style", report.get("style", "S0C0"))),
+        style=str(part.get("style", report.get("style", plain))),
         languages=part["languages"],
         macro=part["macro"],
         cost=part.get("cost", {}),

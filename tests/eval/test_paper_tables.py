@@ -165,6 +165,7 @@ def test_a_row_that_names_do_not_tell(tmp_path: Path, capsys: pytest.CaptureFixt
 
 
 def test_the_systems_of_a_hybrid_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its BM25 and its fusion were tuned: ours, not the papers'; the dense part is theirs."""
     save(tmp_path / "a", {"en": 1400})
     part = json.loads((tmp_path / "a" / "report.json").read_text())
     systems = {
@@ -175,9 +176,14 @@ def test_the_systems_of_a_hybrid_report(tmp_path: Path, capsys: pytest.CaptureFi
     (tmp_path / "report.json").write_text(json.dumps(report))
     found = cells(capsys, "--reports", tmp_path)
     filled = {k[1] for k, row in found.items() if row["ours"] and k[0] == "2025-styles"}
-    assert filled == {"BM25", "E5-Large", "H-E5-Large"}
-    assert found["2025-test", "BM25", "dev"]["ours"]
-    assert not found["2025-test", "BM25", "test"]["ours"]
+    assert filled == {"E5-Large"}
+    assert not found["2025-test", "BM25", "dev"]["ours"]
+    text = shown(capsys, "--reports", tmp_path)
+    for name, model in (("bm25", "bm25-tuned"), ("hybrid", f"tuned-hybrid:{E5}")):
+        assert f"In no table: {name} of {tmp_path} ({model}, " in text
+    named = cells(capsys, "--reports", tmp_path, "--rows", "BM25=bm25")
+    assert named["2025-test", "BM25", "dev"]["ours"]
+    assert not named["2025-test", "BM25", "test"]["ours"]
     assert {row["inside"] for row in found.values() if row["ours"]} == {"unknown"}
 
 
@@ -198,6 +204,15 @@ def test_a_training_run_has_its_checkpoints(
     )
     assert cell["low"]
     assert "In no table: epoch-0" in shown(capsys, *arguments)
+
+
+def test_rewritten_claims_are_not_the_plain_ones(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, style in (("untold", {}), ("told", {"style": "S0C1"})):
+        save(tmp_path / name, {"en": 1400}, rewrites="r.jsonl", **style)
+    found = cells(capsys, "--reports", tmp_path / "untold", tmp_path / "told")
+    assert {key[2] for key, row in found.items() if row["ours"]} == {"S0C1"}
 
 
 def test_percent_and_deltas_of_ours(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

