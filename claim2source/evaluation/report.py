@@ -15,13 +15,13 @@ import numpy as np
 from claim2source.config import require, several
 from claim2source.datasets import load
 from claim2source.errors import ConfigError, UserError
-from claim2source.evaluation.comparison import COLUMNS, Family, compare
+from claim2source.evaluation.by_language import tested_families
+from claim2source.evaluation.comparison import Family, family_note, family_table
 from claim2source.evaluation.metrics import Scores, cutoff, evaluate, judged_claims
 from claim2source.evaluation.plots import heat_map, interval_plot, line_plot, scatter_plot
 from claim2source.evaluation.ranks import BUCKETS, NOT_FOUND, bucket_changes, first_ranks
-from claim2source.evaluation.saved import SavedSystem, judged_run, read_reports
-from claim2source.evaluation.significance import gold_groups
-from claim2source.evaluation.slices import breakdown, language_strata, slices_of
+from claim2source.evaluation.saved import SavedSystem, common_data, judged_run, read_reports
+from claim2source.evaluation.slices import breakdown, slices_of
 from claim2source.evaluation.tables import COST_COLUMNS, cost_cells, text_of
 from claim2source.files import write_text
 from claim2source.records import Dataset, Source
@@ -60,8 +60,9 @@ class ReportConfig:
 
     Args:
         out: HTML file to write.
-        dataset: folder in BEIR layout, or `demo`: the claims that the runs are of.
-        split: split that the runs are of.
+        dataset: folder in BEIR layout, or `demo`: the claims that the runs are of; none: as all
+            the reports say.
+        split: split that the runs are of; none: as all the reports say.
         metric: what is compared.
         baseline: the system that the others are tested against; none: the first.
         claims: most claims to list, those that the systems differ on first.
@@ -73,8 +74,8 @@ class ReportConfig:
     reports: list[Path] = several(
         Path, repeats=True, help="folders that eval/checkpoint.py or eval/hybrid.py wrote"
     )
-    dataset: str = "demo"
-    split: str = "dev"
+    dataset: str | None = None
+    split: str | None = None
     metric: str = "mrr@5"
     baseline: str | None = None
     claims: int = 1_000
@@ -101,9 +102,10 @@ class Section:
 
 @dataclass(frozen=True)
 class Compared:
-    """What every section is made of."""
+    """What every section is made of; `name` is the data set's."""
 
     config: ReportConfig
+    name: str
     dataset: Dataset
     systems: Mapping[str, SavedSystem]
     runs: Mapping[str, Run]
@@ -125,7 +127,7 @@ def html_report(config: ReportConfig) -> str:
     claims = _claims(compared)
     total = len(judged_claims(compared.dataset.qrels))
     page = environment.get_template(TEMPLATE).render(
-        title=f"{Path(config.dataset).name}, {config.split}: {config.metric}",
+        title=f"{compared.name}, {compared.dataset.split}: {config.metric}",
         subtitle=f"{total} claims with a gold, {len(compared.dataset.sources)} sources. "
         f"Intervals are 95 %, by gold paper.",
         sections=[section for section in _sections(compared) if section.svg or section.rows],
@@ -142,10 +144,11 @@ def html_report(config: ReportConfig) -> str:
 
 
 def _compared(config: ReportConfig) -> Compared:
-    dataset = load(config.dataset, config.split)
     systems = {system.name: system for system in read_reports(config.reports)}
     if not systems:
         raise UserError("reports: none of them holds a system with scores")
+    folder, split = common_data([*systems.values()], config.dataset, config.split)
+    dataset = load(folder, split)
     baseline = config.baseline or next(iter(systems))
     if baseline not in systems:
         raise ConfigError("baseline", baseline, f"a system of the reports: {', '.join(systems)}")
@@ -154,13 +157,13 @@ def _compared(config: ReportConfig) -> Compared:
     recalls = [f"recall@{depth}" for depth in DEPTHS]
     metrics = list(dict.fromkeys([config.metric, *recalls]))
     scores = {name: evaluate(run, dataset.qrels, metrics, claims) for name, run in runs.items()}
-    return Compared(config, dataset, systems, runs, scores, baseline)
+    return Compared(config, Path(folder).name, dataset, systems, runs, scores, baseline)
 
 
 def _sections(compared: Compared) -> list[Section]:
     return [
         _by_language(compared),
-        _tests(compared),
+        *_tests(compared),
         _learning_curve(compared),
         _recall(compared),
         *_changes(compared),
@@ -187,29 +190,27 @@ def _by_language(compared: Compared) -> Section:
                    ["system", *shown], cells)  # fmt: skip
 
 
-def _tests(compared: Compared) -> Section:
+def _tests(compared: Compared) -> list[Section]:
+    """All others against the baseline: the macro average, then each language by itself."""
     config, others = compared.config, tuple(n for n in compared.systems if n != compared.baseline)
     if not others:
-        return Section("Tests")
-    claims = compared.scores[compared.baseline].claim_ids
-    found = compare(
+        return []
+    found = tested_families(
         {name: scores[config.metric] for name, scores in compared.scores.items()},
-        Family("all", compared.baseline, others),
-        gold_groups(compared.dataset.qrels, claims),
-        language_strata(compared.dataset.claims, claims),
+        [Family(f"All against {compared.baseline}", compared.baseline, others)],
+        compared.dataset,
+        compared.scores[compared.baseline].claim_ids,
         repeats=config.repeats,
         seed=config.seed,
     )
-    rows = [
-        [c.system, *map(text_of, (c.mean, c.difference, c.low, c.high, c.p, c.p_holm, c.t_p)),
-         f"{c.wins}/{c.ties}/{c.losses}", c.verdict]
-        for c in found.comparisons
-    ]  # fmt: skip
-    note = (
-        f"Macro {config.metric} against {compared.baseline}: paired randomisation tests of "
-        f"{found.repeats} permutations over {found.groups} papers, Holm over {len(rows)} tests."
-    )
-    return Section("Tests", "", note, COLUMNS, rows)
+    costs = {name: system.cost for name, system in compared.systems.items()}
+    sections = []
+    for result in found:
+        columns, rows = family_table(result, costs)
+        note = f"{config.metric} ({result.average}), {result.groups} papers. {family_note(result)}"
+        texts = [list(map(text_of, row)) for row in rows]
+        sections.append(Section(f"Tests: {result.family}", "", note, columns, texts))
+    return sections
 
 
 def _learning_curve(compared: Compared) -> Section:

@@ -220,6 +220,10 @@ def _as_yaml(chosen: BM25Config, config: TuneConfig, report: dict[str, Any], sco
     )
 
 
+def _costs(report: dict[str, Any]) -> dict[str, Any]:
+    return {name: system["cost"] for name, system in report["systems"].items()}
+
+
 def _text(report: dict[str, Any], test: FamilyResult | None, table: Callable[..., str]) -> str:
     settings = ("stop_words", "stemmer", "metadata", "title_weight", "k1", "b", CHOSEN_BY)
     tried = [
@@ -247,6 +251,6 @@ def _text(report: dict[str, Any], test: FamilyResult | None, table: Callable[...
         parts += [
             f"On {report['split']}, which nothing was chosen on:",
             table(["system", "language", *METRICS, "queries", *COST_COLUMNS], rows),
-            family_text(test, CHOSEN_BY, table),
+            family_text(test, CHOSEN_BY, table, _costs(report)),
         ]
     return "\n\n".join(parts)

@@ -103,6 +103,27 @@ def test_ours_stand_beside_with_difference_and_interval(
     assert found["2025-styles", "E5-Large", "S0C0"]["inside"] == "yes"
 
 
+def test_without_judgements_given_the_reports_intervals_or_their_data_sets_are_taken(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    key = ("2025-styles", "E5-Large", "S0C0")
+    told = {"mrr@5": {"en": [0.61, 0.69], "macro": [0.2, 0.3]}, "repeats": 9, "seed": 0}
+    _, qrels = save(tmp_path / "told", {"en": 1400}, intervals=told)
+    cell = cells(capsys, "--reports", tmp_path / "told")[key]
+    assert (float(cell["low"]), float(cell["high"]), cell["inside"]) == (0.61, 0.69, "yes")
+    data = tmp_path / "data"
+    save(tmp_path / "untold", {"en": 1400}, dataset=str(data))
+    assert cells(capsys, "--reports", tmp_path / "untold")[key]["inside"] == "unknown"
+    (data / "qrels").mkdir(parents=True)
+    rows = [f"{c}\t{g}\t1" for c in qrels.claim_ids for g in qrels.golds(c)]
+    (data / "qrels" / "dev.tsv").write_text("\n".join(["query-id\tcorpus-id\tscore", *rows]))
+    given = ["--qrels", tmp_path / "untold" / "qrels.txt"]
+    found = [cells(capsys, "--reports", tmp_path / "untold", *more)[key] for more in ([], given)]
+    assert found[0] == found[1] and found[0]["low"]
+    # Judgements that are given come before what the report says.
+    assert cells(capsys, "--reports", tmp_path / "told", *given)[key]["low"] != "0.610000"
+
+
 def test_other_claims_are_shown_but_not_compared(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -267,7 +288,7 @@ def test_markdown_and_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     said = shown(capsys, "--format", "markdown", "--out", out)
     assert str(out) in said and "|" not in said
     text = out.read_text()
-    assert "| BM25 | 0.5575[d] | +0.0225" in text.replace("   |", " |")
+    assert "| BM25 | 0.5575[de] | +0.0225[e]" in text.replace("   |", " |")
     assert "## 2026: Official test, MRR@5 [2026-test]" in text
     header = next(line for line in text.splitlines() if "S0C0" in line)
     assert header.count("|") == 22  # not broken into blocks

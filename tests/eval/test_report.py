@@ -134,6 +134,8 @@ def test_every_plot_is_there(read: Reader, page: Path) -> None:
     assert NAME in shown  # a model's name with markup and a dollar sign, in a plot
     for value in ("0.7500", "1.0000", "items/s", "too few papers differ"):
         assert value in shown
+    for family in ("All against epoch-0", "All against epoch-0, de claims (a family of its own)"):
+        assert f"Tests: {family}" in shown
 
 
 @pytest.mark.parametrize("forms", [("original",), ("original", "bilingual")])
@@ -149,7 +151,7 @@ def test_the_heat_map_has_a_row_for_each_system(
         systems[name] = SavedSystem(name, "bm25", system, Path(name), "d", "dev", form, "", "S0C0",
                                     {}, {"mrr@5": i / 10})  # fmt: skip
     config = report.ReportConfig(Path("o"), [Path("r")])
-    compared = report.Compared(config, data(), systems, {}, {}, "")
+    compared = report.Compared(config, "d", data(), systems, {}, {}, "")
     assert report._representations(compared).svg == "svg"
     rows, columns, values = drawn[0]
     assert (rows, tuple(columns)) == (["BM25", "BM25-metadata"], forms)
@@ -207,6 +209,25 @@ def test_what_a_user_does_wrong_ends_with_2(
     assert ended.value.code == 2
     assert said in capsys.readouterr().err
     assert not (tmp_path / "o.html").exists()
+
+
+def test_reports_alone_say_what_they_are_of(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, reports = save(tmp_path)
+    whole = json.loads((reports / "report.json").read_text())
+    for part in whole["checkpoints"].values():
+        part["dataset"] = str(folder)
+    (reports / "report.json").write_text(json.dumps(whole))
+    main([f"--reports={reports}", f"--out={tmp_path / 'o.html'}", "--repeats=20"])
+    assert "<title>data, dev: mrr@5</title>" in (tmp_path / "o.html").read_text()
+    whole["checkpoints"]["epoch-1"]["split"] = "test"
+    (reports / "report.json").write_text(json.dumps(whole))
+    with pytest.raises(SystemExit):
+        run_program(main, [f"--reports={reports}", f"--out={tmp_path / 'p.html'}"])
+    said = capsys.readouterr().err
+    assert "split: the reports differ: 'dev' (epoch-0); 'test' (epoch-1); name one" in said
+    assert not (tmp_path / "p.html").exists()
 
 
 @pytest.mark.slow
