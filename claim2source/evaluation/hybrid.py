@@ -161,12 +161,11 @@ def selection_data(config: HybridConfig, resolved: Resolved) -> Selection:
 
     A checkpoint's manifest says how its val was carved; settings that contradict it are refused.
     """
-    manifest = resolved.manifest
-    known: dict[str, Any] = manifest.data if manifest is not None else {}
-    trained = manifest is not None and manifest.weights.kind != "base"
-    split = _said("train_split", config.train_split, known, _TRAIN_SPLIT)
-    share = _said("val_share", config.val_share, known, _VAL_SHARE)
-    seed = _said("val_seed", config.val_seed, known, _VAL_SEED)
+    known: dict[str, Any] = resolved.manifest.data if resolved.manifest is not None else {}
+    trained = is_trained(resolved)
+    split = said("train_split", config.train_split, known, _TRAIN_SPLIT)
+    share = said("val_share", config.val_share, known, _VAL_SHARE)
+    seed = said("val_seed", config.val_seed, known, _VAL_SEED)
     if split == config.split:
         raise UserError(f"split: {config.split!r} is what settings are chosen on, not reported on")
     train = load(config.dataset, split)
@@ -185,7 +184,12 @@ def selection_data(config: HybridConfig, resolved: Resolved) -> Selection:
     return Selection(train, val, note)
 
 
-def _said(key: str, given: Any, known: Mapping[str, Any], default: Any) -> Any:
+def is_trained(resolved: Resolved) -> bool:
+    """Whether a training of ours may have seen train's claims."""
+    return resolved.manifest is not None and resolved.manifest.weights.kind != "base"
+
+
+def said(key: str, given: Any, known: Mapping[str, Any], default: Any) -> Any:
     """A setting: the manifest's, else the given one, else the default."""
     if key not in known:
         return default if given is None else given

@@ -95,6 +95,9 @@ def test_the_papers_settings() -> None:
         assert not systems[f"H-{name}"].tune
     assert {systems[name].model.pooling for name in ("SciNCL", "Specter")} == {"cls"}  # type: ignore[union-attr]
     assert systems["GTR-XL"].unsupported
+    specter = systems["Specter"].model
+    assert specter is not None and len(specter.revision or "") == 40
+    assert specter.allow_bin == ("allenai/specter",)
 
 
 def test_all_files_go_together_and_every_model_says_what_to_do() -> None:
