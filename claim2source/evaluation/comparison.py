@@ -15,6 +15,7 @@ from claim2source.evaluation.significance import (
     enough_repeats,
     paired_randomisations,
 )
+from claim2source.evaluation.tables import COST_COLUMNS, Cell, cost_cells
 
 _SAME = 1e-12
 
@@ -35,6 +36,28 @@ class Family:
             raise ValueError(f"family {self.name}: needs one or more systems, each once")
         if self.baseline in self.systems:
             raise ValueError(f"family {self.name}: {self.baseline} is compared with itself")
+
+    @property
+    def pairs(self) -> tuple[tuple[str, str], ...]:
+        """(system, baseline) of every test."""
+        return tuple((system, self.baseline) for system in self.systems)
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Tests that are corrected together where each system has a baseline of its own.
+
+    `pairs` are (system, baseline), declared beforehand. Raises ValueError as `Family` does.
+    """
+
+    name: str
+    pairs: tuple[tuple[str, str], ...]
+
+    def __post_init__(self) -> None:
+        if not self.pairs or len(set(self.pairs)) != len(self.pairs):
+            raise ValueError(f"family {self.name}: needs one or more pairs, each once")
+        if same := [system for system, baseline in self.pairs if system == baseline]:
+            raise ValueError(f"family {self.name}: {same[0]} is compared with itself")
 
 
 @dataclass(frozen=True)
@@ -66,12 +89,17 @@ class Comparison:
 
 @dataclass(frozen=True)
 class FamilyResult:
-    """A family's comparisons and how they were made: `repeats` is what was really used."""
+    """A family's comparisons and how they were made.
+
+    `average` is `macro`, `micro` or a language; `repeats` the permutations really used, `draws`
+    the bootstrap's.
+    """
 
     family: str
     average: str
     alpha: float
     repeats: int
+    draws: int
     least_p: float
     claims: int
     groups: int
@@ -91,7 +119,7 @@ def holm(p_values: Sequence[float] | np.ndarray) -> np.ndarray:
 
 def compare(
     scores: Mapping[str, np.ndarray],
-    family: Family,
+    family: Family | Pairs,
     groups: np.ndarray,
     strata: np.ndarray | None = None,
     *,
@@ -102,31 +130,33 @@ def compare(
     """Test every system of a family against its baseline; `scores` are [claims] by system.
 
     `groups` are the claims' gold papers (`gold_groups`); with `strata` (languages) the means
-    are macro averages. `repeats` is raised where it could not show a difference after Holm
-    (`enough_repeats`). Raises ValueError on a system without scores.
+    are macro averages. `repeats` are permutations, raised where they could not show a
+    difference after Holm (`enough_repeats`), and draws of the bootstrap, as given. Raises
+    ValueError on a system without scores.
     """
-    absent = [s for s in (family.baseline, *family.systems) if s not in scores]
-    if absent:
+    pairs, draws = family.pairs, repeats
+    named = dict.fromkeys(name for pair in pairs for name in reversed(pair))
+    if absent := [name for name in named if name not in scores]:
         raise ValueError(f"family {family.name}: no scores of {', '.join(absent)}")
-    values = np.stack([np.asarray(scores[s], np.float64) for s in family.systems])
-    base = np.asarray(scores[family.baseline], np.float64)
-    differences = values - base
-    repeats = max(repeats, enough_repeats(len(family.systems), alpha))
+    values = np.stack([np.asarray(scores[system], np.float64) for system, _ in pairs])
+    bases = np.stack([np.asarray(scores[baseline], np.float64) for _, baseline in pairs])
+    differences = values - bases
+    repeats = max(repeats, enough_repeats(len(pairs), alpha))
     tests = paired_randomisations(differences, groups, strata, repeats, seed)
-    intervals = bootstrap_intervals(differences, groups, strata, seed=seed, level=1 - alpha)
+    intervals = bootstrap_intervals(differences, groups, strata, draws, seed, 1 - alpha)
     t, t_p = clustered_t_test(differences, groups, strata)
     adjusted, t_adjusted = holm(tests.p_values), holm(t_p)
-    weights = claim_weights(strata, len(base))
+    weights = claim_weights(strata, values.shape[1])
     comparisons = []
-    for i, system in enumerate(family.systems):
+    for i, (system, baseline) in enumerate(pairs):
         # A difference of so few papers that no flips of them are rare enough is unknown.
-        reachable = tests.least_p[i] * len(family.systems) <= alpha
+        reachable = tests.least_p[i] * len(pairs) <= alpha
         comparisons.append(
             Comparison(
                 system=system,
-                baseline=family.baseline,
+                baseline=baseline,
                 mean=float(values[i] @ weights),
-                baseline_mean=float(base @ weights),
+                baseline_mean=float(bases[i] @ weights),
                 difference=float(tests.differences[i]),
                 low=float(intervals[i, 0]),
                 high=float(intervals[i, 1]),
@@ -146,8 +176,9 @@ def compare(
         average="micro" if strata is None else "macro",
         alpha=alpha,
         repeats=repeats,
+        draws=draws,
         least_p=float(tests.least_p.min()),
-        claims=len(base),
+        claims=values.shape[1],
         groups=tests.groups,
         comparisons=tuple(comparisons),
     )
@@ -159,29 +190,59 @@ def _verdict(significant: bool, reachable: bool, difference: float) -> str:
     return INSIDE if reachable else TOO_FEW
 
 
-COLUMNS = (
-    "system", "mean", "difference", "low", "high", "p", "p (Holm)", "t-test p", "win/tie/loss",
-    "verdict",
+_COLUMNS = (
+    "mean", "difference", "low", "high", "p", "p (Holm)", "t-test p", "win/tie/loss", "verdict",
 )  # fmt: skip
+Costs = Mapping[str, Mapping[str, Any]]
 
 
-def family_text(result: FamilyResult, metric: str, table: Callable[..., str]) -> str:
+def family_table(
+    result: FamilyResult, costs: Costs | None = None
+) -> tuple[list[str], list[list[Cell]]]:
+    """Columns and rows of a family: a row a baseline, then a row a comparison.
+
+    `costs` are reports' costs by system; where any is known, columns for it close the table.
+    """
+    baselines = {c.baseline: c.baseline_mean for c in result.comparisons}
+    # One baseline has its row; several are named beside what is compared with them.
+    against = len(baselines) > 1
+    shown = {name: costs[name] for name in costs or () if costs and costs[name]}
+    rows: list[list[Cell]] = []
+    for name, mean in baselines.items():
+        cells: list[Cell] = [mean, *[None] * 6, "", "baseline"]
+        rows.append([name, *([""] if against else []), *cells])
+    for c in result.comparisons:
+        cells = [c.mean, c.difference, c.low, c.high, c.p, c.p_holm, c.t_p,
+                 f"{c.wins}/{c.ties}/{c.losses}", c.verdict]  # fmt: skip
+        rows.append([c.system, *([c.baseline] if against else []), *cells])
+    columns = ["system", *(["against"] if against else []), *_COLUMNS]
+    if any(str(row[0]) in shown for row in rows):
+        columns += COST_COLUMNS
+        rows = [[*row, *cost_cells(shown.get(str(row[0])))] for row in rows]
+    return columns, rows
+
+
+def family_note(result: FamilyResult) -> str:
+    """How a family's table was made."""
+    return (
+        f"Differences with {100 * (1 - result.alpha):g} % bootstrap intervals of {result.draws} "
+        f"draws; paired randomisation tests of {result.repeats} permutations, both by gold paper; "
+        f"Holm over the {len(result.comparisons)} tests of this family at {result.alpha:g}; the "
+        f"least p to be had is {result.least_p:.2g}. The t-test is clustered by gold paper."
+    )
+
+
+def family_text(
+    result: FamilyResult, metric: str, table: Callable[..., str], costs: Costs | None = None
+) -> str:
     """A family's comparisons, drawn by `table` (`plain_table` or `markdown_table`)."""
-    first = result.comparisons[0]
-    rows: list[list[Any]] = [[first.baseline, first.baseline_mean, *[None] * 6, "", "baseline"]]
-    rows += [
-        [c.system, c.mean, c.difference, c.low, c.high, c.p, c.p_holm, c.t_p,
-         f"{c.wins}/{c.ties}/{c.losses}", c.verdict]
-        for c in result.comparisons
-    ]  # fmt: skip
+    baselines = {c.baseline for c in result.comparisons}
+    against = f" against {next(iter(baselines))}" if len(baselines) == 1 else ""
     return "\n\n".join(
         [
-            f"{result.family}: {metric} ({result.average}) against {first.baseline}; "
+            f"{result.family}: {metric} ({result.average}){against}; "
             f"{result.claims} claims of {result.groups} papers",
-            table(COLUMNS, rows),
-            f"Differences with {100 * (1 - result.alpha):g} % bootstrap intervals; paired "
-            f"randomisation tests of {result.repeats} permutations, both by gold paper; Holm "
-            f"over the {len(result.comparisons)} tests of this family at {result.alpha:g}; the "
-            f"least p to be had is {result.least_p:.2g}. The t-test is clustered by gold paper.",
+            table(*family_table(result, costs)),
+            family_note(result),
         ]
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from itertools import product
 from pathlib import Path
 from typing import Any, Literal
 
@@ -28,13 +29,11 @@ CHOSEN_BY = "mrr@5"
 _CUT = 5
 _TRAIN_SPLIT, _VAL_SHARE, _VAL_SEED = "train", 0.1, 13
 
-# The usual settings first: of equal ones the first is taken.
-BM25_GRID = tuple(
-    (k1, b, weight)
-    for weight in (1, 2, 3)
-    for k1 in (1.2, 0.9, 1.5, 2.0, 0.6)
-    for b in (0.75, 0.5, 0.9, 0.3)
-)
+# The usual settings first: of equal ones the first is taken. `eval/tune_bm25.py` has the same.
+BM25_K1 = (1.2, 0.9, 1.5, 2.0, 0.6)
+BM25_B = (0.75, 0.5, 0.9, 0.3)
+BM25_TITLE_WEIGHT = (1, 2, 3)
+BM25_GRID = tuple((k1, b, weight) for weight, k1, b in product(BM25_TITLE_WEIGHT, BM25_K1, BM25_B))
 FUSION_GRID = tuple(
     replace(fusion, depth=depth)
     for depth in (100, 1000)
@@ -162,12 +161,11 @@ def selection_data(config: HybridConfig, resolved: Resolved) -> Selection:
 
     A checkpoint's manifest says how its val was carved; settings that contradict it are refused.
     """
-    manifest = resolved.manifest
-    known: dict[str, Any] = manifest.data if manifest is not None else {}
-    trained = manifest is not None and manifest.weights.kind != "base"
-    split = _said("train_split", config.train_split, known, _TRAIN_SPLIT)
-    share = _said("val_share", config.val_share, known, _VAL_SHARE)
-    seed = _said("val_seed", config.val_seed, known, _VAL_SEED)
+    known: dict[str, Any] = resolved.manifest.data if resolved.manifest is not None else {}
+    trained = is_trained(resolved)
+    split = said("train_split", config.train_split, known, _TRAIN_SPLIT)
+    share = said("val_share", config.val_share, known, _VAL_SHARE)
+    seed = said("val_seed", config.val_seed, known, _VAL_SEED)
     if split == config.split:
         raise UserError(f"split: {config.split!r} is what settings are chosen on, not reported on")
     train = load(config.dataset, split)
@@ -186,7 +184,12 @@ def selection_data(config: HybridConfig, resolved: Resolved) -> Selection:
     return Selection(train, val, note)
 
 
-def _said(key: str, given: Any, known: Mapping[str, Any], default: Any) -> Any:
+def is_trained(resolved: Resolved) -> bool:
+    """Whether a training of ours may have seen train's claims."""
+    return resolved.manifest is not None and resolved.manifest.weights.kind != "base"
+
+
+def said(key: str, given: Any, known: Mapping[str, Any], default: Any) -> Any:
     """A setting: the manifest's, else the given one, else the default."""
     if key not in known:
         return default if given is None else given

@@ -101,10 +101,9 @@ class Table:
     relative_to: str | None = None
     note: str = ""
 
-    def flag_of(self, row: str, column: str) -> int | None:
-        """Place of the first flag on a cell, from 0."""
-        places = (i for i, flag in enumerate(self.flags) if flag.covers(row, column))
-        return next(places, None)
+    def flags_of(self, row: str, column: str) -> tuple[int, ...]:
+        """Places of the flags on a cell, from 0."""
+        return tuple(i for i, flag in enumerate(self.flags) if flag.covers(row, column))
 
     def row(self, name: str) -> Row:
         """The row of this name. Raises KeyError without it."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,13 +15,13 @@ import numpy as np
 from claim2source.config import require, several
 from claim2source.datasets import load
 from claim2source.errors import ConfigError, UserError
-from claim2source.evaluation.comparison import COLUMNS, Family, compare
+from claim2source.evaluation.by_language import tested_families
+from claim2source.evaluation.comparison import Family, family_note, family_table
 from claim2source.evaluation.metrics import Scores, cutoff, evaluate, judged_claims
 from claim2source.evaluation.plots import heat_map, interval_plot, line_plot, scatter_plot
 from claim2source.evaluation.ranks import BUCKETS, NOT_FOUND, bucket_changes, first_ranks
-from claim2source.evaluation.saved import SavedSystem, judged_run, read_reports
-from claim2source.evaluation.significance import gold_groups
-from claim2source.evaluation.slices import breakdown, language_strata, slices_of
+from claim2source.evaluation.saved import SavedSystem, common_data, judged_run, read_reports
+from claim2source.evaluation.slices import breakdown, slices_of
 from claim2source.evaluation.tables import COST_COLUMNS, cost_cells, text_of
 from claim2source.files import write_text
 from claim2source.records import Dataset, Source
@@ -59,8 +60,9 @@ class ReportConfig:
 
     Args:
         out: HTML file to write.
-        dataset: folder in BEIR layout, or `demo`: the claims that the runs are of.
-        split: split that the runs are of.
+        dataset: folder in BEIR layout, or `demo`: the claims that the runs are of; none: as all
+            the reports say.
+        split: split that the runs are of; none: as all the reports say.
         metric: what is compared.
         baseline: the system that the others are tested against; none: the first.
         claims: most claims to list, those that the systems differ on first.
@@ -72,8 +74,8 @@ class ReportConfig:
     reports: list[Path] = several(
         Path, repeats=True, help="folders that eval/checkpoint.py or eval/hybrid.py wrote"
     )
-    dataset: str = "demo"
-    split: str = "dev"
+    dataset: str | None = None
+    split: str | None = None
     metric: str = "mrr@5"
     baseline: str | None = None
     claims: int = 1_000
@@ -100,9 +102,10 @@ class Section:
 
 @dataclass(frozen=True)
 class Compared:
-    """What every section is made of."""
+    """What every section is made of; `name` is the data set's."""
 
     config: ReportConfig
+    name: str
     dataset: Dataset
     systems: Mapping[str, SavedSystem]
     runs: Mapping[str, Run]
@@ -124,7 +127,7 @@ def html_report(config: ReportConfig) -> str:
     claims = _claims(compared)
     total = len(judged_claims(compared.dataset.qrels))
     page = environment.get_template(TEMPLATE).render(
-        title=f"{Path(config.dataset).name}, {config.split}: {config.metric}",
+        title=f"{compared.name}, {compared.dataset.split}: {config.metric}",
         subtitle=f"{total} claims with a gold, {len(compared.dataset.sources)} sources. "
         f"Intervals are 95 %, by gold paper.",
         sections=[section for section in _sections(compared) if section.svg or section.rows],
@@ -141,10 +144,11 @@ def html_report(config: ReportConfig) -> str:
 
 
 def _compared(config: ReportConfig) -> Compared:
-    dataset = load(config.dataset, config.split)
     systems = {system.name: system for system in read_reports(config.reports)}
     if not systems:
         raise UserError("reports: none of them holds a system with scores")
+    folder, split = common_data([*systems.values()], config.dataset, config.split)
+    dataset = load(folder, split)
     baseline = config.baseline or next(iter(systems))
     if baseline not in systems:
         raise ConfigError("baseline", baseline, f"a system of the reports: {', '.join(systems)}")
@@ -153,13 +157,13 @@ def _compared(config: ReportConfig) -> Compared:
     recalls = [f"recall@{depth}" for depth in DEPTHS]
     metrics = list(dict.fromkeys([config.metric, *recalls]))
     scores = {name: evaluate(run, dataset.qrels, metrics, claims) for name, run in runs.items()}
-    return Compared(config, dataset, systems, runs, scores, baseline)
+    return Compared(config, Path(folder).name, dataset, systems, runs, scores, baseline)
 
 
 def _sections(compared: Compared) -> list[Section]:
     return [
         _by_language(compared),
-        _tests(compared),
+        *_tests(compared),
         _learning_curve(compared),
         _recall(compared),
         *_changes(compared),
@@ -186,29 +190,27 @@ def _by_language(compared: Compared) -> Section:
                    ["system", *shown], cells)  # fmt: skip
 
 
-def _tests(compared: Compared) -> Section:
+def _tests(compared: Compared) -> list[Section]:
+    """All others against the baseline: the macro average, then each language by itself."""
     config, others = compared.config, tuple(n for n in compared.systems if n != compared.baseline)
     if not others:
-        return Section("Tests")
-    claims = compared.scores[compared.baseline].claim_ids
-    found = compare(
+        return []
+    found = tested_families(
         {name: scores[config.metric] for name, scores in compared.scores.items()},
-        Family("all", compared.baseline, others),
-        gold_groups(compared.dataset.qrels, claims),
-        language_strata(compared.dataset.claims, claims),
+        [Family(f"All against {compared.baseline}", compared.baseline, others)],
+        compared.dataset,
+        compared.scores[compared.baseline].claim_ids,
         repeats=config.repeats,
         seed=config.seed,
     )
-    rows = [
-        [c.system, *map(text_of, (c.mean, c.difference, c.low, c.high, c.p, c.p_holm, c.t_p)),
-         f"{c.wins}/{c.ties}/{c.losses}", c.verdict]
-        for c in found.comparisons
-    ]  # fmt: skip
-    note = (
-        f"Macro {config.metric} against {compared.baseline}: paired randomisation tests of "
-        f"{found.repeats} permutations over {found.groups} papers, Holm over {len(rows)} tests."
-    )
-    return Section("Tests", "", note, COLUMNS, rows)
+    costs = {name: system.cost for name, system in compared.systems.items()}
+    sections = []
+    for result in found:
+        columns, rows = family_table(result, costs)
+        note = f"{config.metric} ({result.average}), {result.groups} papers. {family_note(result)}"
+        texts = [list(map(text_of, row)) for row in rows]
+        sections.append(Section(f"Tests: {result.family}", "", note, columns, texts))
+    return sections
 
 
 def _learning_curve(compared: Compared) -> Section:
@@ -253,18 +255,21 @@ def _changes(compared: Compared) -> list[Section]:
 
 
 def _representations(compared: Compared) -> Section:
-    """Macro score by model and representation of claims, where some model has several."""
+    """Macro score by system and representation of claims, where there are several of either."""
+    known = [s for s in compared.systems.values() if compared.config.metric in s.macro]
+    counts = Counter((system.system, system.claims) for system in known)
     cells: dict[tuple[str, str], float] = {}
-    for system in compared.systems.values():
-        value = system.macro.get(compared.config.metric)
-        if value is not None:
-            cells.setdefault((system.model, system.claims), value)
-    models, forms = (list(dict.fromkeys(key[i] for key in cells)) for i in (0, 1))
-    if len(forms) < 2:
-        return Section("Models and representations")
-    values = np.array([[cells.get((m, f), np.nan) for f in forms] for m in models])
-    title = f"Models and representations, macro {compared.config.metric}"
-    return Section(title, heat_map(models, forms, values))
+    for system in known:
+        # Two that a report calls alike, of two folders, are two rows.
+        alone = counts[system.system, system.claims] == 1
+        row = system.system if alone else system.name
+        cells[row, system.claims] = system.macro[compared.config.metric]
+    rows, forms = (list(dict.fromkeys(key[i] for key in cells)) for i in (0, 1))
+    if len(cells) < 2:
+        return Section("Systems and representations")
+    values = np.array([[cells.get((row, form), np.nan) for form in forms] for row in rows])
+    title = f"Systems and representations, macro {compared.config.metric}"
+    return Section(title, heat_map(rows, forms, values))
 
 
 def _cost(compared: Compared) -> Section:

@@ -16,6 +16,8 @@ from claim2source.run import Run
 from claim2source.run_files import read_run
 
 REPORT = "report.json"
+_TUNED = "bm25-tuned"
+_REWRITTEN = "rewritten"
 
 
 @dataclass(frozen=True)
@@ -23,12 +25,16 @@ class SavedSystem:
     """One system of a report.
 
     `model` is the name it can be found by: a model's or checkpoint's, `bm25`, or
-    `hybrid:NAME` for BM25 fused with NAME. `languages` and `macro` are the report's scores,
-    `runs` its run files by language (those that are there).
+    `hybrid:NAME` for BM25 fused with NAME; `bm25-tuned` and `tuned-hybrid:NAME` where anything
+    was chosen. `system` is what the report calls it whatever the
+    representation of claims, else `model`. `languages` and `macro` are the report's scores,
+    `runs` its run files by language (those that are there), `intervals` the 95 % intervals it
+    holds: metric -> language or `macro` -> (low, high).
     """
 
     name: str
     model: str
+    system: str
     folder: Path
     dataset: str
     split: str
@@ -39,6 +45,7 @@ class SavedSystem:
     macro: Mapping[str, float]
     cost: Mapping[str, Any] = field(default_factory=dict)
     runs: Mapping[str, Path] = field(default_factory=dict)
+    intervals: Mapping[str, Mapping[str, tuple[float, float]]] = field(default_factory=dict)
 
     @property
     def queries(self) -> dict[str, int]:
@@ -77,32 +84,42 @@ def _systems(folder: Path) -> Iterator[SavedSystem]:
         raise InputError.at(path, why=(error.strerror or str(error)).lower()) from None
     except (UnicodeDecodeError, json.JSONDecodeError) as error:
         raise InputError.at(path, getattr(error, "lineno", None), why="not JSON") from None
+    yield from systems_in(report, folder)
+
+
+def systems_in(report: Any, folder: Path) -> list[SavedSystem]:
+    """The systems of a report that lies, or will lie, in `folder`. Raises `InputError`."""
     try:
-        if "checkpoints" in report:
-            for name, part in report["checkpoints"].items():
-                if "macro" in part:
-                    inside = folder / name
-                    yield _system(name, part["checkpoint"], inside, part, part, inside / "runs")
-        elif "systems" in report:
-            for name, part in report["systems"].items():
-                if "macro" in part:
-                    runs = folder / "runs" / name
-                    yield _system(name, _model(name, report, part), folder, report, part, runs)
-        elif "macro" in report:
-            name = Path(report["checkpoint"]).name
-            yield _system(name, report["checkpoint"], folder, report, report, folder / "runs")
-        elif "checkpoint" not in report:
-            raise KeyError("macro")
-    except (KeyError, TypeError, AttributeError) as error:
+        return list(_parts(report, folder))
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
         why = f"not a report of eval/checkpoint.py or eval/hybrid.py: {error}"
-        raise InputError.at(path, why=why) from None
+        raise InputError.at(folder / REPORT, why=why) from None
+
+
+def _parts(report: Any, folder: Path) -> Iterator[SavedSystem]:
+    if "checkpoints" in report:
+        for name, part in report["checkpoints"].items():
+            if "macro" in part:
+                inside = folder / name
+                yield _system(name, part["checkpoint"], inside, part, part, inside / "runs")
+    elif "systems" in report:
+        for name, part in report["systems"].items():
+            if "macro" in part:
+                runs = folder / "runs" / name
+                yield _system(name, _model(name, report, part), folder, report, part, runs)
+    elif "macro" in report:
+        name = Path(report["checkpoint"]).name
+        yield _system(name, report["checkpoint"], folder, report, report, folder / "runs")
+    elif "checkpoint" not in report:
+        raise KeyError("macro")
 
 
 def _model(name: str, report: Mapping[str, Any], part: Mapping[str, Any]) -> str:
     """What a system of several is found by; its own `checkpoint` where it says one."""
     if "checkpoint" in part:
         return str(part["checkpoint"])
-    known = {"dense": report.get("checkpoint"), "hybrid": f"hybrid:{report.get('checkpoint')}"}
+    dense = report.get("checkpoint")
+    known = {"dense": dense, "hybrid": f"tuned-hybrid:{dense}", "bm25": _TUNED}
     return str(known.get(name) or name)
 
 
@@ -115,22 +132,30 @@ def _system(
     runs: Path,
 ) -> SavedSystem:
     rendering = {**report.get("rendering", {}), **part.get("rendering", {})}
-    if model == "bm25" and "chosen" in report:
+    if model == _TUNED and "chosen" in report:
         rendering["claims"] = report["chosen"]["bm25"]["claims"]
+    # Texts that were rewritten somehow are no cell of the style grid unless the report says which.
+    plain = _REWRITTEN if part.get("rewrites") else "S0C0"
     files = {lang: runs / f"{lang}.trec" for lang in part["languages"]}
     return SavedSystem(
         name=name,
         model=model,
+        system=str(part.get("system", model)),
         folder=folder,
         dataset=str(report["dataset"]),
         split=str(report["split"]),
         claims=rendering.get("claims", "original"),
         sources=rendering.get("sources", ""),
-        style=str(part.get("style", report.get("style", "S0C0"))),
+        style=str(part.get("style", report.get("style", plain))),
         languages=part["languages"],
         macro=part["macro"],
         cost=part.get("cost", {}),
         runs={lang: path for lang, path in files.items() if path.is_file()},
+        intervals={
+            metric: {lang: (float(low), float(high)) for lang, (low, high) in bounds.items()}
+            for metric, bounds in part.get("intervals", {}).items()
+            if isinstance(bounds, dict)
+        },
     )
 
 
@@ -147,6 +172,40 @@ def whole_run(system: SavedSystem) -> Run:
     rows = [row for run in runs_of(system).values() for row in run]
     claims, sources, scores = zip(*rows, strict=True) if rows else ((), (), ())
     return Run.from_rows(claims, sources, scores)
+
+
+def common_data(
+    systems: Sequence[SavedSystem], dataset: str | None = None, split: str | None = None
+) -> tuple[str, str]:
+    """Data set and split: those given, else those that all the reports name.
+
+    Raises `UserError` saying what differs where the reports are of several.
+    """
+    found = []
+    for key, given in (("dataset", dataset), ("split", split)):
+        names: dict[str, list[str]] = {}
+        for system in systems:
+            value = str(getattr(system, key))
+            # One folder by two ways to write it is one.
+            same = [name for name in names if key == "dataset" and _one_folder(name, value)]
+            names.setdefault(same[0] if same else value, []).append(system.name)
+        if given is None and len(names) != 1:
+            said = "; ".join(f"{value!r} ({_few(who)})" for value, who in names.items())
+            raise UserError(f"{key}: the reports differ: {said}; name one with --{key}")
+        found.append(given if given is not None else next(iter(names)))
+    return found[0], found[1]
+
+
+def _one_folder(one: str, other: str) -> bool:
+    return one == other or (
+        "demo" not in (one, other)
+        and Path(one).is_dir()
+        and Path(one).resolve() == Path(other).resolve()
+    )
+
+
+def _few(names: Sequence[str]) -> str:
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
 def judged_run(system: SavedSystem, dataset: Dataset) -> Run:

@@ -12,7 +12,13 @@ from claim2source.config import require, several, to_yaml
 from claim2source.datasets import carve_val, load
 from claim2source.errors import UserError
 from claim2source.evaluation.comparison import Family, FamilyResult, compare, family_text
-from claim2source.evaluation.hybrid import CHOSEN_BY, choose_bm25
+from claim2source.evaluation.hybrid import (
+    BM25_B,
+    BM25_K1,
+    BM25_TITLE_WEIGHT,
+    CHOSEN_BY,
+    choose_bm25,
+)  # fmt: skip
 from claim2source.evaluation.metrics import cutoff, evaluate, judged_claims
 from claim2source.evaluation.retrieval import DEPTH, METRICS, evaluate_result
 from claim2source.evaluation.significance import gold_groups
@@ -24,7 +30,7 @@ from claim2source.retrieve import BM25Config, BM25Retriever
 from claim2source.run import Result
 from claim2source.run_files import write_trec_run
 
-TUNED, DEFAULT = "bm25", "bm25-default"
+TUNED, DEFAULT = "bm25-tuned", "bm25-default"
 
 
 @dataclass(frozen=True)
@@ -52,9 +58,9 @@ class TuneConfig:
     val_share: float = 0.1
     val_seed: int = 13
     bm25: BM25Config = field(default_factory=BM25Config)
-    k1: list[float] = several(float, [1.2, 0.9, 1.5, 2.0, 2.5, 3.0], help="values of k1 to try")
-    b: list[float] = several(float, [0.75, 0.5, 0.9, 1.0], help="values of b to try")
-    title_weight: list[int] = several(int, [1, 2, 3, 4], help="title weights to try")
+    k1: list[float] = several(float, BM25_K1, help="values of k1 to try")
+    b: list[float] = several(float, BM25_B, help="values of b to try")
+    title_weight: list[int] = several(int, BM25_TITLE_WEIGHT, help="title weights to try")
     analyses: list[str] = several(
         str, ["stop_words", "stemmer", "metadata"], help="parts of the analysis tried on and off"
     )
@@ -214,6 +220,10 @@ def _as_yaml(chosen: BM25Config, config: TuneConfig, report: dict[str, Any], sco
     )
 
 
+def _costs(report: dict[str, Any]) -> dict[str, Any]:
+    return {name: system["cost"] for name, system in report["systems"].items()}
+
+
 def _text(report: dict[str, Any], test: FamilyResult | None, table: Callable[..., str]) -> str:
     settings = ("stop_words", "stemmer", "metadata", "title_weight", "k1", "b", CHOSEN_BY)
     tried = [
@@ -241,6 +251,6 @@ def _text(report: dict[str, Any], test: FamilyResult | None, table: Callable[...
         parts += [
             f"On {report['split']}, which nothing was chosen on:",
             table(["system", "language", *METRICS, "queries", *COST_COLUMNS], rows),
-            family_text(test, CHOSEN_BY, table),
+            family_text(test, CHOSEN_BY, table, _costs(report)),
         ]
     return "\n\n".join(parts)

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
+from claim2source.config import REPOSITORY
 from claim2source.datasets import carve_val, load
-from claim2source.encode import resolve
+from claim2source.encode import Manifest, Resolved, Weights, resolve
 from claim2source.encode.model_config import ModelConfig
-from claim2source.errors import UserError
+from claim2source.errors import ConfigError, UserError
 from claim2source.evaluation import baseline_retrieval
-from claim2source.evaluation.baseline_report import intervals_of
+from claim2source.evaluation.baseline_systems import read_systems
+from claim2source.evaluation.baseline_tests import declared
+from claim2source.evaluation.by_language import intervals_of
 from claim2source.evaluation.hybrid import BM25_GRID, choose_bm25, choose_fusion
 from claim2source.evaluation.metrics import evaluate, judged_claims
 from claim2source.evaluation.retrieval import METRICS
@@ -85,9 +90,10 @@ def test_every_cell_is_there_or_said_not_to_be(out: Path) -> None:
     # A hybrid's row says what to do about its part.
     assert {left[name, "original"]["advice"] for name in ("Absent", "H-Absent")} == {"ask for it"}
     assert left["Odd", "bilingual"]["reason"] == "it cannot be expressed"
+    assert all(row["advice"] for row in left.values())
     text = (out / "report.md").read_text(encoding="utf-8")
     assert "Not run (9):" in text and "| Absent | original |" in text and "ask for it" in text
-    assert "k1" in text and "12 claims of val" in text
+    assert "k1" in text and "48 claims of train" in text and "of val" not in text
 
 
 def test_a_cell_is_what_its_system_gives_alone(setup: tuple[Path, Path, Path], out: Path) -> None:
@@ -116,24 +122,20 @@ def test_a_cell_is_what_its_system_gives_alone(setup: tuple[Path, Path, Path], o
     assert len(scores) > 1
 
 
-def test_tuned_systems_are_chosen_on_train_alone_fusions_on_val(
-    setup: tuple[Path, Path, Path], out: Path
-) -> None:
+def test_tuned_systems_are_chosen_on_train_alone(setup: tuple[Path, Path, Path], out: Path) -> None:
     split, encoder = load(setup[1], "dev"), small(setup[0])
     train = load(setup[1], "train")
-    val = carve_val(train, 0.25, 13)[1]
     bm25, score = choose_bm25(train, BM25Config(k1=1.2, claims="bilingual"), BM25_GRID)
     sparse, rendering = BM25Retriever(bm25), Rendering("bilingual", "title_abstract")
     dense = DenseRetriever(encoder, rendering)
-    parts = [part.retrieve(val.claims, val.sources, 1000).run for part in (sparse, dense)]
-    fusion, fused = choose_fusion(parts[0], parts[1], val)
+    parts = [part.retrieve(train.claims, train.sources, 1000).run for part in (sparse, dense)]
+    fusion, fused = choose_fusion(parts[0], parts[1], train)
     report = report_of(out, "HT-Small.bilingual")
-    assert len(val.claims) < len(train.claims)
-    for said, config, best, on in (
-        (report["tuned"]["bm25"], bm25, score, train),
-        (report["tuned"]["fusion"], fusion, fused, val),
+    for said, config, best in (
+        (report["tuned"]["bm25"], bm25, score),
+        (report["tuned"]["fusion"], fusion, fused),
     ):
-        where = {"split": on.split, "claims": len(on.claims)}
+        where = {"split": "train", "claims": 48}
         assert said == {**vars(config), "mrr@5": pytest.approx(best), "on": where}
     parts = [part.retrieve(split.claims, split.sources, 1000).run for part in (sparse, dense)]
     expected = fuse(parts[0], parts[1], replace(fusion, depth=max(fusion.depth, 100))).top(100)
@@ -141,6 +143,133 @@ def test_tuned_systems_are_chosen_on_train_alone_fusions_on_val(
     found = evaluate(expected, split.qrels, ["mrr@5"], claims).means()["mrr@5"]
     assert report["macro"]["mrr@5"] == pytest.approx(found)
     assert report_of(out, "H-Small.bilingual")["tuned"] == {}
+
+
+def trained_as(monkeypatch: pytest.MonkeyPatch, kind: str, **data: Any) -> None:
+    """Let every model be a checkpoint of ours."""
+
+    def found(model: ModelConfig, device: str | None) -> Resolved:
+        plain = resolve(model, "cpu")
+        manifest = Manifest(plain.base, Weights(kind), plain.encoder.settings, Rendering(),
+                            data=data)  # type: ignore[arg-type]  # fmt: skip
+        return replace(plain, manifest=manifest)
+
+    monkeypatch.setattr(baseline_retrieval, "resolve", found)
+
+
+@pytest.mark.parametrize(
+    ("kind", "val", "on"),
+    [("full", "auto", "val"), ("base", "auto", "train"), ("full", "carved", "val"),
+     ("base", "carved", "val"), ("base", "train", "train")],
+)  # fmt: skip
+def test_a_fusion_is_chosen_on_claims_that_its_dense_part_was_not_trained_on(
+    setup: tuple[Path, Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    kind: str, val: str, on: str,
+) -> None:  # fmt: skip
+    asked: list[set[str]] = []
+
+    def choose(sparse: Run, dense: Run, data: Dataset) -> tuple[FusionConfig, float]:
+        asked.append({claim.id for claim in data.claims})
+        assert set(sparse.claim_ids) | set(dense.claim_ids) <= asked[-1]
+        return FusionConfig(), 0.5
+
+    trained_as(monkeypatch, kind)
+    monkeypatch.setattr(baseline_retrieval, "choose_fusion", choose)
+    main(arguments(setup, tmp_path, "--systems=HT-Small", "--claims=original", f"--val={val}"))
+    train = load(setup[1], "train")
+    expected = carve_val(train, 0.25, 13)[1] if on == "val" else train
+    assert asked == [{claim.id for claim in expected.claims}]
+    where = report_of(tmp_path, "HT-Small.original")["tuned"]["fusion"]["on"]
+    assert where == {"split": on, "claims": len(expected.claims)}
+
+
+@pytest.mark.parametrize(
+    ("data", "options", "said"),
+    [
+        ({}, ["--val=train"], "only `carved` is unseen"),
+        ({"val_share": 0.3}, [], "val_share: 0.25 contradicts the checkpoint's manifest"),
+        ({"languages": ["de"]}, [], "trained on de alone"),
+    ],
+)
+def test_a_trained_checkpoint_is_not_tuned_on_what_it_saw(
+    setup: tuple[Path, Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    data: dict[str, Any], options: list[str], said: str,
+) -> None:  # fmt: skip
+    trained_as(monkeypatch, "full", **data)
+    main(arguments(setup, tmp_path, "--systems=HT-Small", "--claims=original", *options))
+    (row,) = report_of(tmp_path)["not_run"]
+    assert said in row["reason"] and row["advice"]
+
+
+def test_the_families_and_their_cost(setup: tuple[Path, Path, Path], out: Path) -> None:
+    report = report_of(out)
+    kinds = [(test["family"].split(",")[0], test["average"]) for test in report["tests"]]
+    assert kinds == [
+        (name, average)
+        for name in ("Dense systems against BM25", "Hybrids against their dense part")
+        for average in ("macro", "en", "de")
+    ]
+    dense, hybrids = report["tests"][0], report["tests"][3]
+    pairs = [[(c["system"], c["baseline"]) for c in test["comparisons"]]
+             for test in (dense, hybrids)]  # fmt: skip
+    assert pairs[0] == [(f"Small.{form}", f"BM25.{form}") for form in FORMS]
+    assert pairs[1] == [(f"{name}.{form}", f"Small.{form}") for name in ("H-Small", "HT-Small")
+                        for form in FORMS]  # fmt: skip
+    for test in report["tests"]:
+        for c in test["comparisons"]:
+            for key, name in (("mean", c["system"]), ("baseline_mean", c["baseline"])):
+                cell = report["checkpoints"][name]
+                row = cell["languages"].get(test["average"], cell["macro"])
+                assert c[key] == pytest.approx(row["mrr@5"])
+    text = (out / "report.md").read_text(encoding="utf-8")
+    header = next(line for line in text.splitlines() if "p (Holm)" in line)
+    assert "| against |" in header and "| parameters |" in header
+    assert "Holm over the 6 tests of this family" in text
+
+
+def test_dense_systems_meet_the_bm25_over_like_sources() -> None:
+    files = sorted((REPOSITORY / "configs" / "baselines").glob("*.yaml"))
+    systems = read_systems(files)
+
+    def cell(name: str, sources: str) -> dict[str, Any]:
+        return {"system": name, "macro": {}, "rendering": {"sources": sources}}
+
+    def base(*names: str) -> dict[str, str]:
+        rich = {"BM25-metadata", "BM25-tuned", "E5", "mE5-small"}
+        reports = {f"{name}.original": cell(name, "metadata" if name in rich else "title_abstract")
+                   for name in names}  # fmt: skip
+        return {s.split(".")[0]: b.split(".")[0] for f in declared(reports, systems)
+                for s, b in f.pairs}  # fmt: skip
+
+    assert base("BM25-okapi", "BM25", "BM25-tuned", "BM25-metadata", "E5", "MiniLM") == {
+        "E5": "BM25-metadata", "MiniLM": "BM25-okapi"
+    }  # fmt: skip
+    assert base("BM25", "BM25-tuned", "mE5-small") == {"mE5-small": "BM25-tuned"}
+    assert base("BM25", "mE5-small") == {"mE5-small": "BM25"}
+    assert base("H-MiniLM", "BM25") == {}
+
+
+def test_the_papers_numbers_stand_beside_ours(
+    setup: tuple[Path, Path, Path], tmp_path: Path
+) -> None:
+    data = tmp_path / "ct25"
+    shutil.copytree(setup[1], data)
+    some = ["--systems", "BM25", "BM25-tuned", "--claims=original", "--languages", "en"]
+    main(arguments((setup[0], data, setup[2]), tmp_path / "o", *some))
+    report = report_of(tmp_path / "o")
+    rows = {(row["table"], row["row"], row["column"]): row for row in report["published"]}
+    assert {row["system"] for row in rows.values()} == {"BM25.original"}
+    found = rows["2025-styles", "BM25", "S0C0"]
+    ours = report["checkpoints"]["BM25.original"]["languages"]["en"]["mrr@5"]
+    assert (found["published"], found["ours"]) == (0.5575, pytest.approx(ours))
+    # Six claims are not the paper's 1,400.
+    assert (found["same_claims"], found["difference"], found["inside"]) == (False, None, "unknown")
+    text = (tmp_path / "o" / "report.md").read_text(encoding="utf-8")
+    assert "Published numbers beside ours" in text and f"{ours:.4f}*" in text
+    assert "0.5575?" in text and "over other claims" in text
+    main(arguments((setup[0], data, setup[2]), tmp_path / "o", *some, "--no_tests"))
+    assert "published" not in report_of(tmp_path / "o")
+    assert "Published" not in (tmp_path / "o" / "report.md").read_text(encoding="utf-8")
 
 
 def test_other_programs_read_them(setup: tuple[Path, Path, Path], out: Path) -> None:
@@ -213,17 +342,29 @@ def test_a_missing_model_is_asked_for_once(
     assert constants.HF_HUB_OFFLINE is False
 
 
-def test_memory_that_runs_out_is_a_row(
-    setup: tuple[Path, Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(model: ModelConfig, device: str | None) -> Any:
-        raise MemoryError("no room")
+@pytest.mark.parametrize(
+    ("error", "reason", "advice"),
+    [
+        (MemoryError("no room"), "out of memory: no room", "more memory"),
+        (torch.OutOfMemoryError("no room"), "out of memory: no room", "more memory"),
+        (RuntimeError("CUDA error"), "failed: CUDA error", "--systems Absent --device cpu"),
+        (ConfigError("model.dtype", "x", "y"), "config: model.dtype: 'x' is", "correct that"),
+        (UserError("no such model"), "no such model", "ask for it"),
+    ],
+)
+def test_what_fails_is_a_row_with_advice_of_its_kind(
+    setup: tuple[Path, Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    error: Exception, reason: str, advice: str,
+) -> None:  # fmt: skip
+    def fail(model: ModelConfig, device: str | None) -> Any:
+        raise error
 
-    monkeypatch.setattr(baseline_retrieval, "resolve", full)
-    main(arguments(setup, tmp_path, "--systems", "Small", "BM25", "--claims", "original"))
+    monkeypatch.setattr(baseline_retrieval, "resolve", fail)
+    main(arguments(setup, tmp_path, "--systems", "Absent", "BM25", "--claims", "original"))
     report = report_of(tmp_path)
     assert list(report["checkpoints"]) == ["BM25.original"]
-    assert [row["reason"] for row in report["not_run"]] == ["out of memory: no room"]
+    (row,) = report["not_run"]
+    assert row["reason"].startswith(reason) and advice in row["advice"]
 
 
 def test_rewritings_change_what_is_searched_and_the_key(
@@ -239,6 +380,8 @@ def test_rewritings_change_what_is_searched_and_the_key(
     told, plain = report_of(tmp_path / "o", "BM25.original"), report_of(out, "BM25.original")
     assert told["macro"]["mrr@5"] == 1.0 > plain["macro"]["mrr@5"]
     assert told["key"] != plain["key"]
+    styles = [system.style for system in read_reports([tmp_path / "o", out])]
+    assert styles[0] == "rewritten" and set(styles[1:]) == {"S0C0"}
     rewrites.write_text('{"_id": "elsewhere", "text": "x"}\n', encoding="utf-8")
     with pytest.raises(UserError, match="no rewriting of a claim of dev"):
         main(arguments(setup, tmp_path / "p", *some))
@@ -262,6 +405,11 @@ def test_nothing_is_chosen_on_what_is_reported(
     report = report_of(tmp_path)
     assert list(report["checkpoints"]) == ["BM25.original"]
     assert "which is what is reported" in report["not_run"][0]["reason"]
+    some = ["--train_split=nowhere", "--systems", "BM25-tuned", "--claims=original"]
+    main(arguments(setup, tmp_path / "o", *some))
+    rows = [report["not_run"][0], report_of(tmp_path / "o")["not_run"][0]]
+    assert "nowhere" in rows[1]["reason"]
+    assert all("--train_split" in row["advice"] for row in rows)
 
 
 def test_a_system_that_is_not_there(setup: tuple[Path, Path, Path], tmp_path: Path) -> None:
@@ -299,3 +447,11 @@ def test_bm25_tuned_on_train_alone_reaches_the_target_on_dev(tmp_path: Path) -> 
     data = shared("ct25")
     main([f"--dataset={data}", f"--out={tmp_path}", "--systems", "BM25-tuned", "--claims=original"])
     assert report_of(tmp_path, "BM25-tuned.original")["macro"]["mrr@5"] >= 0.635
+
+
+@pytest.mark.slow
+def test_the_zero_shot_hybrid_with_minilm_reaches_the_target_on_dev(tmp_path: Path) -> None:
+    """The fusion is chosen on all of train, which the untrained MiniLM never saw."""
+    data = shared("ct25")
+    main([f"--dataset={data}", f"--out={tmp_path}", "--systems", "HT-MiniLM", "--claims=original"])
+    assert report_of(tmp_path, "HT-MiniLM.original")["macro"]["mrr@5"] >= 0.68

@@ -95,7 +95,34 @@ def test_a_run_gives_a_table_of_every_kept_epoch_and_step_zero(
     assert zero["macro"] == pytest.approx(said["before"]["macro"])
     assert chosen["macro"] == pytest.approx(said["after"]["macro"])
     table = (tmp_path / "report.md").read_text()
-    assert table.count("| epoch-") == 3 * 3 and "(chosen)" in table
+    scores, tests = table.split("Every epoch against step 0: ")
+    assert scores.count("| epoch-") == 3 * 3 and "(chosen)" in scores and " to " in scores
+    assert tests.count("| epoch-") == 3
+
+
+def test_every_epoch_has_intervals_and_is_tested_against_step_zero(
+    trained: tuple[Path, Path], tmp_path: Path
+) -> None:
+    run, data = trained
+    evaluated(run, data, tmp_path, "--repeats=300")
+    report = json.loads((tmp_path / "report.json").read_text())
+    assert [test["average"] for test in report["tests"]] == ["macro", "en", "de"]
+    for test in report["tests"]:
+        assert [c["system"] for c in test["comparisons"]] == ["epoch-1", "epoch-2"]
+        assert test["draws"] == 300
+        for c in test["comparisons"]:
+            for key, name in (("mean", c["system"]), ("baseline_mean", "epoch-0")):
+                part = report["checkpoints"][name]
+                row = part["languages"].get(test["average"], part["macro"])
+                assert c[key] == pytest.approx(row["mrr@5"])
+    for part in report["checkpoints"].values():
+        assert list(part["intervals"]["mrr@5"]) == ["en", "de", "macro"]
+        low, high = part["intervals"]["mrr@5"]["macro"]
+        assert low <= part["macro"]["mrr@5"] <= high and part["intervals"]["repeats"] == 300
+    assert "Holm over the 2 tests" in (tmp_path / "report.md").read_text()
+    evaluated(run, data, tmp_path / "bare", "--no_tests")
+    bare = json.loads((tmp_path / "bare" / "report.json").read_text())
+    assert bare["tests"] == [] and "intervals" not in bare["checkpoints"]["epoch-1"]
 
 
 def test_languages_restrict(trained: tuple[Path, Path], tmp_path: Path) -> None:

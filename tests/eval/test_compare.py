@@ -11,6 +11,7 @@ import pytest
 
 from claim2source.datasets import load
 from claim2source.errors import run_program
+from claim2source.evaluation.comparison import holm
 from claim2source.evaluation.metrics import evaluate
 from claim2source.evaluation.retrieval import evaluate_result
 from claim2source.records import Dataset
@@ -88,8 +89,9 @@ def test_slices_are_the_runs_scores(
 
 
 def test_all_others_are_tested_against_the_first(done: tuple[dict[str, Any], str]) -> None:
-    macro, micro = done[0]["tests"]
+    macro, micro, *languages = done[0]["tests"]
     assert (macro["average"], micro["average"]) == ("macro", "micro")
+    assert [test["average"] for test in languages] == ["en", "de", "fr"]
     assert [c["system"] for c in macro["comparisons"]] == ["translated", "bilingual"]
     assert {c["baseline"] for c in macro["comparisons"]} == {"original"}
     assert len(done[0]["anova"]["pairs"]) == 3
@@ -98,6 +100,24 @@ def test_all_others_are_tested_against_the_first(done: tuple[dict[str, Any], str
         if name != "original":
             changes = done[0]["rank_changes"][name]
             assert sum(n for row in changes.values() for n in row.values()) == ranks["claims"]
+
+
+def test_each_language_is_tested_by_itself(
+    done: tuple[dict[str, Any], str], dev: Dataset, runs: dict[str, Run]
+) -> None:
+    for test in done[0]["tests"][2:]:
+        claims = [c.id for c in dev.claims if c.lang == test["average"] and c.golds]
+        assert test["claims"] == len(claims)
+        means = {
+            n: evaluate(r, dev.qrels, ["mrr@5"], claims).mean("mrr@5") for n, r in runs.items()
+        }
+        for c in test["comparisons"]:
+            assert (c["mean"], c["baseline_mean"]) == pytest.approx(
+                (means[c["system"]], means["original"])
+            )
+        p = [c["p"] for c in test["comparisons"]]
+        assert [c["p_holm"] for c in test["comparisons"]] == pytest.approx(holm(p))
+    assert "de claims (a family of its own): mrr@5 (de) against original" in done[1]
 
 
 def test_german_claims_are_explained(done: tuple[dict[str, Any], str], dev: Dataset) -> None:
@@ -112,6 +132,11 @@ def test_the_text_has_every_part(done: tuple[dict[str, Any], str]) -> None:
     for said in ("| original |", "items/s", "45.0", "Holm", "Tukey", "Rank of the gold: original",
                  "claims miss their gold", "gold in training"):  # fmt: skip
         assert said in done[1]
+
+
+def test_tests_stand_beside_cost(done: tuple[dict[str, Any], str]) -> None:
+    header = next(x for x in done[1].splitlines() if "p (Holm)" in x)
+    assert header.endswith("| verdict | seconds | items/s | peak MB | tokens | parameters |")
 
 
 def test_one_system_is_shown_without_tests(folders: Path, tmp_path: Path) -> None:

@@ -47,7 +47,7 @@ def save(
         found = evaluate(runs[lang], Qrels(golds), METRICS, ids)
         table[lang] = {**found.means(), "queries": count}
     report = {"checkpoint": checkpoint, "dataset": dataset, "split": split,
-              "rendering": {"claims": "original", "sources": "metadata"},
+              "rendering": {"claims": "original", "sources": "title_abstract"},
               "cost": {"seconds": 12.34}, "languages": table, "macro": macro(table), **more}  # fmt: skip
     (folder / "report.json").write_text(json.dumps(report))
     write_trec_qrels(Qrels(golds), folder / "qrels.txt")
@@ -103,6 +103,27 @@ def test_ours_stand_beside_with_difference_and_interval(
     assert found["2025-styles", "E5-Large", "S0C0"]["inside"] == "yes"
 
 
+def test_without_judgements_given_the_reports_intervals_or_their_data_sets_are_taken(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    key = ("2025-styles", "E5-Large", "S0C0")
+    told = {"mrr@5": {"en": [0.61, 0.69], "macro": [0.2, 0.3]}, "repeats": 9, "seed": 0}
+    _, qrels = save(tmp_path / "told", {"en": 1400}, intervals=told)
+    cell = cells(capsys, "--reports", tmp_path / "told")[key]
+    assert (float(cell["low"]), float(cell["high"]), cell["inside"]) == (0.61, 0.69, "yes")
+    data = tmp_path / "data"
+    save(tmp_path / "untold", {"en": 1400}, dataset=str(data))
+    assert cells(capsys, "--reports", tmp_path / "untold")[key]["inside"] == "unknown"
+    (data / "qrels").mkdir(parents=True)
+    rows = [f"{c}\t{g}\t1" for c in qrels.claim_ids for g in qrels.golds(c)]
+    (data / "qrels" / "dev.tsv").write_text("\n".join(["query-id\tcorpus-id\tscore", *rows]))
+    given = ["--qrels", tmp_path / "untold" / "qrels.txt"]
+    found = [cells(capsys, "--reports", tmp_path / "untold", *more)[key] for more in ([], given)]
+    assert found[0] == found[1] and found[0]["low"]
+    # Judgements that are given come before what the report says.
+    assert cells(capsys, "--reports", tmp_path / "told", *given)[key]["low"] != "0.610000"
+
+
 def test_other_claims_are_shown_but_not_compared(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -125,7 +146,8 @@ VAL = {"en": 3905, "de": 386, "fr": 702}
 def test_three_languages_their_average_and_the_representation(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    save(tmp_path, VAL, split="val", rendering={"claims": "translated", "sources": "metadata"})
+    save(tmp_path, VAL, split="val", checkpoint="e5-large-v2-metadata",
+         rendering={"claims": "translated", "sources": "metadata_paper_order"})  # fmt: skip
     found = cells(capsys, "--reports", tmp_path, "--qrels", tmp_path / "qrels.txt")
     filled = {key[1:] for key, row in found.items() if row["ours"]}
     # English is the same text in all three; the others are filled for translations alone.
@@ -141,6 +163,17 @@ def test_three_languages_their_average_and_the_representation(
     assert widths[3] == pytest.approx(expected, rel=0.1)
 
 
+def test_what_one_paper_did_does_not_stand_in_the_other_ones_row(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """E5 over titles and abstracts is 2025's, E5 with metadata 2026's; BM25 alike."""
+    for i, checkpoint in enumerate((E5, "bm25", "hybrid:" + E5)):
+        save(tmp_path / str(i), VAL, split="val", checkpoint=checkpoint)
+    save(tmp_path / "rich", {"en": 1400}, rendering={"claims": "original", "sources": "metadata"})
+    reports = [tmp_path / name for name in ("0", "1", "2", "rich")]
+    assert not [r for r in cells(capsys, "--reports", *reports).values() if r["ours"]]
+
+
 def test_a_row_that_names_do_not_tell(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "mine"
     save(folder, VAL, split="val", checkpoint="runs/mine/epoch-2",
@@ -153,6 +186,7 @@ def test_a_row_that_names_do_not_tell(tmp_path: Path, capsys: pytest.CaptureFixt
 
 
 def test_the_systems_of_a_hybrid_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its BM25 and its fusion were tuned: ours, not the papers'; the dense part is theirs."""
     save(tmp_path / "a", {"en": 1400})
     part = json.loads((tmp_path / "a" / "report.json").read_text())
     systems = {
@@ -163,9 +197,14 @@ def test_the_systems_of_a_hybrid_report(tmp_path: Path, capsys: pytest.CaptureFi
     (tmp_path / "report.json").write_text(json.dumps(report))
     found = cells(capsys, "--reports", tmp_path)
     filled = {k[1] for k, row in found.items() if row["ours"] and k[0] == "2025-styles"}
-    assert filled == {"BM25", "E5-Large", "H-E5-Large"}
-    assert found["2025-test", "BM25", "dev"]["ours"]
-    assert not found["2025-test", "BM25", "test"]["ours"]
+    assert filled == {"E5-Large"}
+    assert not found["2025-test", "BM25", "dev"]["ours"]
+    text = shown(capsys, "--reports", tmp_path)
+    for name, model in (("bm25", "bm25-tuned"), ("hybrid", f"tuned-hybrid:{E5}")):
+        assert f"In no table: {name} of {tmp_path} ({model}, " in text
+    named = cells(capsys, "--reports", tmp_path, "--rows", "BM25=bm25")
+    assert named["2025-test", "BM25", "dev"]["ours"]
+    assert not named["2025-test", "BM25", "test"]["ours"]
     assert {row["inside"] for row in found.values() if row["ours"]} == {"unknown"}
 
 
@@ -186,6 +225,15 @@ def test_a_training_run_has_its_checkpoints(
     )
     assert cell["low"]
     assert "In no table: epoch-0" in shown(capsys, *arguments)
+
+
+def test_rewritten_claims_are_not_the_plain_ones(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, style in (("untold", {}), ("told", {"style": "S0C1"})):
+        save(tmp_path / name, {"en": 1400}, rewrites="r.jsonl", **style)
+    found = cells(capsys, "--reports", tmp_path / "untold", tmp_path / "told")
+    assert {key[2] for key, row in found.items() if row["ours"]} == {"S0C1"}
 
 
 def test_percent_and_deltas_of_ours(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -240,7 +288,7 @@ def test_markdown_and_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     said = shown(capsys, "--format", "markdown", "--out", out)
     assert str(out) in said and "|" not in said
     text = out.read_text()
-    assert "| BM25 | 0.5575[d] | +0.0225" in text.replace("   |", " |")
+    assert "| BM25 | 0.5575[de] | +0.0225[e]" in text.replace("   |", " |")
     assert "## 2026: Official test, MRR@5 [2026-test]" in text
     header = next(line for line in text.splitlines() if "S0C0" in line)
     assert header.count("|") == 22  # not broken into blocks

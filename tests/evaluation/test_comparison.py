@@ -11,7 +11,9 @@ from claim2source.evaluation.comparison import (
     INSIDE,
     TOO_FEW,
     Family,
+    Pairs,
     compare,
+    family_table,
     family_text,
     holm,
 )
@@ -24,7 +26,7 @@ from claim2source.evaluation.significance import (
     paired_randomisation,
     paired_randomisations,
 )
-from claim2source.evaluation.tables import markdown_table, plain_table
+from claim2source.evaluation.tables import COST_COLUMNS, markdown_table, plain_table
 
 RNG = np.random.default_rng(4)
 GROUPS = np.arange(60) // 3
@@ -162,6 +164,48 @@ def test_too_few_permutations_are_raised():
     assert all(c.verdict == "better" for c in found.comparisons)
 
 
+def test_the_draws_asked_for_are_the_draws_made():
+    groups = np.arange(80) // 2
+    found = compare(scores(), FAMILY, groups, repeats=50)
+    assert (found.draws, found.repeats) == (50, enough_repeats(4))
+    differences = np.stack([scores()[name] - scores()["base"] for name in FAMILY.systems])
+    expected = bootstrap_intervals(differences, groups, repeats=50)
+    assert [(c.low, c.high) for c in found.comparisons] == [tuple(row) for row in expected]
+    assert "of 50 draws" in family_text(found, "mrr@5", plain_table)
+
+
+def test_each_may_have_a_baseline_of_its_own():
+    pairs = (("better", "base"), ("base", "worse"), ("near", "worse"))
+    groups = np.arange(80) // 2
+    found = compare(scores(), Pairs("f", pairs), groups)
+    assert tuple((c.system, c.baseline) for c in found.comparisons) == pairs
+    for c in found.comparisons:
+        (alone,) = compare(scores(), Family("f", c.baseline, (c.system,)), groups).comparisons
+        assert (c.difference, c.p, c.mean, c.baseline_mean) == pytest.approx(
+            (alone.difference, alone.p, alone.mean, alone.baseline_mean)
+        )
+    assert [c.p_holm for c in found.comparisons] == pytest.approx(
+        holm([c.p for c in found.comparisons])
+    )
+    columns, rows = family_table(found)
+    assert columns[:2] == ["system", "against"]
+    assert [row[:2] for row in rows] == [["base", ""], ["worse", ""], *map(list, pairs)]
+    for wrong, said in (((), "one or more"), ((("a", "b"),) * 2, "each once"),
+                        ((("a", "a"),), "itself")):  # fmt: skip
+        with pytest.raises(ValueError, match=said):
+            Pairs("f", wrong)
+
+
+def test_cost_stands_beside_what_is_known():
+    found = compare(scores(), FAMILY, np.arange(80) // 2)
+    plain, _ = family_table(found, {"elsewhere": {"seconds": 1.0}, "base": {}})
+    assert "seconds" not in plain
+    columns, rows = family_table(found, {"better": {"seconds": 3.0, "claims": 6}, "base": {}})
+    assert columns[-len(COST_COLUMNS) :] == list(COST_COLUMNS)
+    by_name = {row[0]: row[-len(COST_COLUMNS) :] for row in rows}
+    assert by_name["better"][:2] == ["3.0", "2.0"] and by_name["base"] == [None] * 5
+
+
 def test_macro_and_micro_may_disagree():
     d = {"base": np.zeros(30), "s": np.array([0.2] * 24 + [-0.5] * 6)}
     strata = np.array([0] * 24 + [1] * 6)
@@ -185,7 +229,7 @@ def test_what_cannot_be_compared():
 @pytest.mark.parametrize("table", [plain_table, markdown_table])
 def test_the_text_states_how_it_was_made(table):
     text = family_text(compare(scores(), FAMILY, np.arange(80) // 2), "mrr@5", table)
-    for said in ("10000 permutations", "80 claims of 40 papers", "Holm", "0.3000", "80/0/0",
+    for said in ("10000 permutations", "intervals of 10000 draws", "80 claims of 40 papers", "Holm", "0.3000", "80/0/0",
                  "inside the noise", "micro"):  # fmt: skip
         assert said in text
 

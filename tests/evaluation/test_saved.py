@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from claim2source.errors import InputError, UserError
-from claim2source.evaluation.saved import judged_run, read_reports, runs_of, whole_run
+from claim2source.evaluation.saved import (
+    common_data,
+    judged_run,
+    read_reports,
+    runs_of,
+    whole_run,
+)  # fmt: skip
 from claim2source.evaluation.tables import COST_COLUMNS, cost_cells
 from claim2source.records import Dataset, Qrels
 from claim2source.run import Run
@@ -62,6 +69,36 @@ def test_a_run_of_another_split_is_refused(tmp_path: Path) -> None:
     judged_run(system, Dataset((), (), Qrels({**golds, "en3": {"a": 1}}), "dev"))
     with pytest.raises(UserError, match="another split"):
         judged_run(system, Dataset((), (), Qrels({"en1": {"a": 1}, "en3": {"a": 1}}), "dev"))
+
+
+def test_the_data_that_all_reports_are_of(tmp_path: Path) -> None:
+    found = read_reports([save(tmp_path / name) for name in ("a", "b", "c", "d")])
+    assert common_data(found) == ("d", "dev")
+    assert common_data(found, "other", "test") == ("other", "test")
+    (tmp_path / "data").mkdir()
+    ways = [str(tmp_path / "data"), str(tmp_path / "a" / ".." / "data")]
+    one = [replace(s, dataset=way) for s, way in zip(found, ways, strict=False)]
+    assert common_data(one) == (ways[0], "dev")
+    mixed = [replace(found[0], dataset="demo"), *found[1:]]
+    with pytest.raises(UserError, match=r"dataset: the reports differ: 'demo' \(a/model\); 'd' "):
+        common_data(mixed)
+    assert common_data(mixed, "demo") == ("demo", "dev")
+    with pytest.raises(UserError, match="split: the reports differ"):
+        common_data([replace(found[0], split="test"), *found])
+    assert common_data([replace(found[0], split="test"), *found], split="dev") == ("d", "dev")
+
+
+def test_intervals_are_read(tmp_path: Path) -> None:
+    save(tmp_path)
+    path = tmp_path / "report.json"
+    report = json.loads(path.read_text())
+    bounds = {"mrr@5": {"en": [0.1, 0.9], "macro": [0.2, 0.8]}, "repeats": 10, "seed": 0}
+    path.write_text(json.dumps({**report, "intervals": bounds}))
+    (system,) = read_reports([tmp_path])
+    assert system.intervals == {"mrr@5": {"en": (0.1, 0.9), "macro": (0.2, 0.8)}}
+    path.write_text(json.dumps({**report, "intervals": {"mrr@5": {"en": [0.1]}}}))
+    with pytest.raises(InputError, match="not a report"):
+        read_reports([tmp_path])
 
 
 def test_cost_of_both_kinds_of_report() -> None:

@@ -1,0 +1,254 @@
+"""Our numbers for the cells of published tables, with the intervals that reports hold or give."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from claim2source.datasets import DEMO
+from claim2source.errors import ConfigError, InputError
+from claim2source.evaluation.metrics import cutoff, evaluate
+from claim2source.evaluation.published import MACRO, Column, Row, Table
+from claim2source.evaluation.saved import SavedSystem, runs_of
+from claim2source.evaluation.significance import bootstrap_intervals, gold_groups
+from claim2source.records import Qrels
+from claim2source.run_files import read_qrels
+
+_UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True)
+class Ours:
+    """Our number for a published cell, in the paper's unit.
+
+    `low` and `high` bound it (95 %, by gold paper; None without runs and judgements). `same`
+    tells whether it is over as many claims as the paper's; else it is shown but not compared.
+    """
+
+    value: float
+    low: float | None
+    high: float | None
+    same: bool
+    system: SavedSystem
+
+    def inside(self, published: float | None) -> str:
+        """Is the published number within our interval: yes, no or unknown."""
+        if self.low is None or self.high is None or published is None or not self.same:
+            return _UNKNOWN
+        return "yes" if self.low <= published <= self.high else "no"
+
+
+Cells = dict[tuple[str, str], Ours]
+
+
+def fill(
+    table: Table, systems: Sequence[SavedSystem], named: Mapping[str, str], scorer: Scorer
+) -> Cells:
+    """(row, column) -> ours, for every cell that a report has; the first report that fits."""
+    cells: Cells = {}
+    for row in table.rows:
+        for column in table.columns:
+            for system in systems:
+                if (
+                    column.metric
+                    and _is_row(row, system, named)
+                    and _is_cell(table, column, system)
+                ):
+                    found = scorer.score(column, system, _same_claims(column, system))
+                    if found is not None:
+                        cells[row.name, column.name] = found
+                        break
+    return cells
+
+
+@dataclass(frozen=True)
+class Beside:
+    """A published cell with ours: scores in the paper's unit, differences made absolute.
+
+    `unreliable` gives the reasons to doubt the published number, `inside` whether it is within
+    our interval; where ours is over other claims there is no difference.
+    """
+
+    table: str
+    row: str
+    column: str
+    published: float
+    unreliable: str
+    system: str
+    ours: float
+    difference: float | None
+    low: float | None
+    high: float | None
+    inside: str
+    same_claims: bool
+    digits: int
+
+
+def beside(tables: Sequence[Table], systems: Sequence[SavedSystem], scorer: Scorer) -> list[Beside]:
+    """Every published score that one of the systems has a number for."""
+    found = []
+    for table in tables:
+        for (row, name), ours in fill(table, systems, {}, scorer).items():
+            published = table.absolute(row, name)
+            if published is None:
+                continue
+            reasons = [table.flags[place].reason for place in table.flags_of(row, name)]
+            difference = ours.value - published if ours.same else None
+            found.append(
+                Beside(
+                    table.id, row, name, published, "; ".join(reasons), ours.system.name,
+                    ours.value, difference, ours.low, ours.high, ours.inside(published),
+                    ours.same, table.column(name).digits,
+                )
+            )  # fmt: skip
+    return found
+
+
+def beside_text(found: Sequence[Beside], draw: Callable[..., str]) -> list[str]:
+    """The numbers as a table drawn by `draw`, with what its marks mean; nothing for none."""
+    if not found:
+        return []
+    columns = ["table", "row", "column", "published", "ours", "difference", "95 %",
+               "inside", "system"]  # fmt: skip
+    rows = []
+    for cell in found:
+        bounds = (
+            "-"
+            if cell.low is None or cell.high is None
+            else f"{cell.low:.{cell.digits}f} to {cell.high:.{cell.digits}f}"
+        )
+        rows.append([
+            cell.table, cell.row, cell.column,
+            f"{cell.published:.{cell.digits}f}{'?' if cell.unreliable else ''}",
+            f"{cell.ours:.{cell.digits}f}{'' if cell.same_claims else '*'}",
+            "-" if cell.difference is None else f"{cell.difference:+.{cell.digits}f}",
+            bounds, cell.inside, cell.system,
+        ])  # fmt: skip
+    notes = []
+    if any(cell.unreliable for cell in found):
+        notes.append("?: no target; eval/paper_tables.py says why.")
+    if not all(cell.same_claims for cell in found):
+        notes.append("*: over other claims than the paper's, so not compared.")
+    numeric = [False, False, False, True, True, True, True, False, False]
+    return ["Published numbers beside ours:", draw(columns, rows, numeric=numeric), *notes]
+
+
+def _is_row(row: Row, system: SavedSystem, named: Mapping[str, str]) -> bool:
+    if row.name in named:
+        return system.name == named[row.name]
+    kind, _, model = system.model.rpartition(":")
+    mine = kind, Path(model).name.casefold()
+    models = (name.rpartition(":") for name in row.models)
+    return any((k, Path(name).name.casefold()) == mine for k, _, name in models)
+
+
+def _is_cell(table: Table, column: Column, system: SavedSystem) -> bool:
+    if column.splits and system.split not in column.splits or column.style != system.style:
+        return False
+    # English claims are the same text in every representation.
+    if column.claims and column.language != "en" and column.claims != system.claims:
+        return False
+    if column.sources and system.sources and column.sources != system.sources:
+        return False
+    named = any(name in Path(system.dataset).name.casefold() for name in table.names)
+    return named or bool(column.queries) and _same_claims(column, system)
+
+
+def _same_claims(column: Column, system: SavedSystem) -> bool:
+    if column.queries is None:
+        return True
+    wanted = dict(column.queries)
+    if column.language != MACRO:
+        wanted = {lang: n for lang, n in wanted.items() if lang == column.language}
+    return all(system.queries.get(lang) == n for lang, n in wanted.items())
+
+
+class Scorer:
+    """Our number for a column, with its interval.
+
+    By the judgements given; without any, the interval of the report, or one by the judgements
+    of the report's data set where that folder is still there.
+    """
+
+    def __init__(self, qrels: Qrels, repeats: int, seed: int) -> None:
+        self.qrels, self.repeats, self.seed = qrels, repeats, seed
+        self.notes: dict[str, None] = {}
+        self._intervals: dict[tuple[int, str, str], tuple[float, float] | None] = {}
+        self._found: dict[Path, Qrels] = {}
+
+    def score(self, column: Column, system: SavedSystem, same: bool) -> Ours | None:
+        """None when the report does not hold what the column needs."""
+        metric, factor = str(column.metric), column.factor
+        if metric == "seconds":
+            value = system.cost.get("seconds")
+            return None if value is None else Ours(float(value), None, None, same, system)
+        row = system.macro if column.language == MACRO else system.languages.get(column.language)
+        if row is None or metric not in row:
+            return None
+        key = id(system), column.language, metric
+        if key not in self._intervals:
+            known = system.intervals.get(metric, {}).get(column.language)
+            if len(self.qrels) or known is None:
+                known = self._interval(column.language, metric, system)
+            self._intervals[key] = known
+        low, high = self._intervals[key] or (None, None)
+        return Ours(
+            factor * row[metric],
+            None if low is None else factor * low,
+            None if high is None else factor * high,
+            same,
+            system,
+        )
+
+    def _interval(
+        self, language: str, metric: str, system: SavedSystem
+    ) -> tuple[float, float] | None:
+        languages = list(system.languages) if language == MACRO else [language]
+        if any(lang not in system.runs for lang in languages):
+            return None
+        qrels = self.qrels if len(self.qrels) else self._judgements(system)
+        if not len(qrels):
+            return None
+        try:
+            cutoff(metric)
+        except ConfigError:
+            return None  # not a ranking's metric
+        runs = runs_of(system)
+        values: list[np.ndarray] = []
+        claims: list[str] = []
+        for lang in languages:
+            judged = [c for c in runs[lang].claim_ids if qrels.golds(c)]
+            # A claim for which nothing was found has no line in a run file: it scores 0.
+            absent = system.queries[lang] - len(judged)
+            if not judged or absent < 0:
+                self.notes[f"{system.name}: the judgements are not those of its {lang} run"] = None
+                return None
+            found = evaluate(runs[lang], qrels, [metric], judged)[metric]
+            values.append(np.concatenate([found, np.zeros(absent)]))
+            claims += [*judged, *(f"\0{lang}{i}" for i in range(absent))]
+        expected = system.macro if language == MACRO else system.languages[language]
+        if abs(float(np.mean([v.mean() for v in values])) - expected[metric]) > 1e-6:
+            self.notes[f"{system.name}: its runs do not give its report's {metric}"] = None
+            return None
+        strata = np.repeat(np.arange(len(values)), [len(v) for v in values])
+        low, high = bootstrap_intervals(
+            np.concatenate(values)[None], gold_groups(qrels, claims), strata,
+            self.repeats, self.seed,
+        )[0]  # fmt: skip
+        return float(low), float(high)
+
+    def _judgements(self, system: SavedSystem) -> Qrels:
+        """Those of the report's data set and split; none where they are not to be had."""
+        folder = DEMO if system.dataset == "demo" else Path(system.dataset)
+        path = folder / "qrels" / f"{system.split}.tsv"
+        if path not in self._found:
+            self._found[path] = Qrels()
+            if path.is_file():
+                try:
+                    self._found[path] = read_qrels(path)
+                except InputError as error:
+                    self.notes[f"{system.name}: {error}"] = None
+        return self._found[path]
