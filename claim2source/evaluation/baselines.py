@@ -26,7 +26,7 @@ from claim2source.evaluation.baseline_systems import (
     parts_of,
     read_systems,
 )  # fmt: skip
-from claim2source.evaluation.retrieval import DEPTH, METRICS, evaluate_result
+from claim2source.evaluation.retrieval import DEPTH, METRICS, cost_report, evaluate_result
 from claim2source.evaluation.rewrites import read_rewrites
 from claim2source.evaluation.saved import REPORT
 from claim2source.evaluation.tables import markdown_table, plain_table
@@ -199,7 +199,7 @@ def _cell(config: BaselinesConfig, bench: Bench, cell: Cell) -> dict[str, Any]:
 
 
 def _report(config: BaselinesConfig, bench: Bench, cell: Cell, found: Found) -> dict[str, Any]:
-    data, cost = bench.data(cell.form), found.result.cost
+    data = bench.data(cell.form)
     report: dict[str, Any] = {
         "checkpoint": label_of(cell.system, bench.systems),
         "system": cell.system,
@@ -209,14 +209,7 @@ def _report(config: BaselinesConfig, bench: Bench, cell: Cell, found: Found) -> 
         "settings": _given(as_plain(bench.systems[cell.system])),
         "tuned": dict(found.chosen),
         "rewrites": str(config.rewrites) if config.rewrites else None,
-        "cost": {
-            "seconds": round(cost.seconds, 3),
-            # A hybrid's parts both count the claims; they are the same ones.
-            "claims": len(data.claims),
-            "peak_memory_bytes": cost.peak_memory,
-            "tokens": cost.tokens,
-            "parameters": found.parameters,
-        },
+        "cost": cost_report(found.result, found.parameters),
         "without_translation": len(missing_translations(data.claims, cell.form)),
         "failures": found.result.failure_counts(),
     }

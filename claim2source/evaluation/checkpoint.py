@@ -16,6 +16,7 @@ from claim2source.evaluation.retrieval import (
     DEPTH,
     METRICS,
     Evaluation,
+    cost_report,
     evaluate_result,
     rendering_of,
 )  # fmt: skip
@@ -122,13 +123,7 @@ def _evaluate_one(
         "split": dataset.split,
         "rendering": {"claims": rendering.claims, "sources": rendering.sources},
         **result.about,
-        "cost": {
-            "seconds": round(result.cost.seconds, 3),
-            "claims": result.cost.items,
-            "peak_memory_bytes": result.cost.peak_memory,
-            "tokens": result.cost.tokens,
-            "parameters": resolved.encoder.parameters,
-        },
+        "cost": cost_report(result, resolved.encoder.parameters),
         "without_translation": len(missing_translations(dataset.claims, rendering.claims)),
     }
     if dataset.golds:

