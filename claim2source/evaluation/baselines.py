@@ -15,7 +15,12 @@ from tqdm import tqdm
 from claim2source.config import REPOSITORY, as_plain, flag, require, require_one_of, several
 from claim2source.datasets import load
 from claim2source.errors import ConfigError, UserError
-from claim2source.evaluation.baseline_report import NotRun, baselines_text, intervals_of
+from claim2source.evaluation.baseline_report import (
+    NotRun,
+    baselines_tables,
+    baselines_text,
+    intervals_of,
+)
 from claim2source.evaluation.baseline_retrieval import Bench, Choosing, Found
 from claim2source.evaluation.baseline_systems import (
     Systems,
@@ -36,6 +41,7 @@ from claim2source.run_files import write_trec_run
 from claim2source.store import Store
 from claim2source.text import ClaimForm
 from claim2source.text.claims import missing_translations
+from claim2source.tracking import Tracking, log_tables, require_tracking
 
 # Counted up when the same settings would give another report.
 _FORMAT = 2
@@ -61,6 +67,7 @@ class BaselinesConfig:
         repeats: samples of the bootstrap, which draws gold papers.
         seed: seed of the bootstrap.
         store: folder of the embedding store; none: the user's cache.
+        wandb: log the tables to Weights & Biases.
         device: none takes a GPU if there is one.
     """
 
@@ -70,7 +77,7 @@ class BaselinesConfig:
     files: list[Path] = several(Path, help="YAML files of systems; none: all of configs/baselines")
     systems: list[str] = several(str, help="only these systems of the files")
     claims: list[str] = several(str, _FORMS, help="claim representations")
-    languages: list[str] = several(str, help="score claims in these languages only")
+    languages: list[str] | None = several(str, help="score claims in these languages only")
     train_split: str = "train"
     val: Literal["carved", "train"] = "carved"
     val_share: float = 0.1
@@ -81,6 +88,7 @@ class BaselinesConfig:
     repeats: int = 10_000
     seed: int = 0
     store: Path | None = None
+    wandb: Tracking = "off"
     device: Literal["cpu", "cuda"] | None = None
 
     def __post_init__(self) -> None:
@@ -111,8 +119,8 @@ def evaluate_baselines(config: BaselinesConfig) -> str:
     checkpoint, with `intervals` besides; the top `report.json` is that of a training run, its
     checkpoints being the cells, with `not_run` besides. A system that cannot run is a row there.
     """
-    systems = read_systems(_files(config))
-    names = _named(config.systems, systems)
+    require_tracking(config.wandb)
+    systems, names = named_systems(config)
     dataset = load(config.dataset, config.split, config.languages)
     rewrites = read_rewrites(config.rewrites) if config.rewrites else {}
     if config.rewrites and rewrites.keys().isdisjoint(claim.id for claim in dataset.claims):
@@ -146,7 +154,20 @@ def evaluate_baselines(config: BaselinesConfig) -> str:
         config.out / REPORT,
         {"checkpoints": done, "chosen": None, "notes": notes, "not_run": as_plain(left)},
     )
+    log_tables(
+        config.wandb, baselines_tables(done, left), folder=config.out, program="baselines",
+        config=as_plain(config),
+    )  # fmt: skip
     return f"{title}\n{baselines_text(done, left, notes, plain_table)}"
+
+
+def named_systems(config: BaselinesConfig) -> tuple[Systems, list[str]]:
+    """All systems of the files, and the names of those asked for.
+
+    Raises `ConfigError` for a name that no file has.
+    """
+    systems = read_systems(_files(config))
+    return systems, _named(config.systems, systems)
 
 
 def _files(config: BaselinesConfig) -> list[Path]:

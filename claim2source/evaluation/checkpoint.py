@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from claim2source.config import several
+from claim2source.config import as_plain, several
 from claim2source.datasets import load
 from claim2source.datasets.checkthat2026 import written_index
 from claim2source.encode import ModelConfig, resolve
@@ -28,6 +28,7 @@ from claim2source.run_files import write_submission_2025, write_submission_2026,
 from claim2source.store import Store, VectorType
 from claim2source.text import Rendering
 from claim2source.text.claims import missing_translations
+from claim2source.tracking import LoggedTable, Tracking, log_tables, require_tracking
 
 _SUBMITTED = 5
 
@@ -48,6 +49,7 @@ class CheckpointConfig:
         index: how source vectors are searched; its recall is reported where it is not exact.
         store: folder of the store of vectors and runs; none: the user's cache.
         vectors: float32, or float16 to keep vectors in half the room.
+        wandb: log the table to Weights & Biases.
         device: none takes a GPU if there is one.
     """
 
@@ -61,6 +63,7 @@ class CheckpointConfig:
     index: IndexConfig = field(default_factory=IndexConfig)
     store: Path | None = None
     vectors: VectorType = "float32"
+    wandb: Tracking = "off"
     device: Literal["cpu", "cuda"] | None = None
     languages: list[str] | None = several(str, help="score claims in these languages only")
 
@@ -72,11 +75,12 @@ def evaluate_checkpoints(config: CheckpointConfig) -> str:
     submissions beside it. A training run: each checkpoint's report lies in a folder of its
     name, and the top `report.json` holds {"checkpoints": {name: report}, "chosen": name}.
     """
+    require_tracking(config.wandb)
     dataset = load(config.dataset, config.split, config.languages)
     folder = Path(config.checkpoint)
     if not (folder / RUN_FILE).is_file():
         report = _evaluate_one(config, config.checkpoint, dataset, config.out)
-        return _summary(config, {folder.name or config.checkpoint: report}, None)
+        return _end(config, {folder.name or config.checkpoint: report}, None)
     names = _kept_epochs(folder)
     reports = {
         path.name: _evaluate_one(config, str(path), dataset, config.out / path.name)
@@ -86,9 +90,8 @@ def evaluate_checkpoints(config: CheckpointConfig) -> str:
         chosen: str | None = chosen_checkpoint(folder).name
     except UserError:
         chosen = None  # the run has not ended: its epochs so far are scored all the same
-    text = _summary(config, reports, chosen)
     write_json(config.out / "report.json", {"checkpoints": reports, "chosen": chosen})
-    return text
+    return _end(config, reports, chosen)
 
 
 def _kept_epochs(run: Path) -> list[Path]:
@@ -133,10 +136,21 @@ def _evaluate_one(
     return report
 
 
-def _summary(
-    config: CheckpointConfig, reports: dict[str, dict[str, Any]], chosen: str | None
-) -> str:
-    """Write `report.md`; returns the same table for a terminal."""
+def _end(config: CheckpointConfig, reports: dict[str, dict[str, Any]], chosen: str | None) -> str:
+    """Write `report.md` and log the same table; returns it for a terminal."""
+    columns, rows = _scores(reports, chosen)
+    text = _summary(config, columns, rows)
+    log_tables(
+        config.wandb, {"scores": LoggedTable(columns, rows)}, folder=config.out,
+        program="checkpoint", config=as_plain(config),
+    )  # fmt: skip
+    return text
+
+
+def _scores(
+    reports: dict[str, dict[str, Any]], chosen: str | None
+) -> tuple[list[str], list[list[Any]]]:
+    """Columns and rows: one a checkpoint and language."""
     rows: list[list[Any]] = []
     columns = ["checkpoint", "language", *METRICS, "queries", *COST_COLUMNS]
     for name, report in reports.items():
@@ -147,6 +161,10 @@ def _summary(
             cells = [row[metric] for metric in METRICS]
             cost = cost_cells(report["cost"] if language == "macro" else None)
             rows.append([shown, language, *cells, int(row["queries"]), *cost])
+    return columns, rows
+
+
+def _summary(config: CheckpointConfig, columns: list[str], rows: list[list[Any]]) -> str:
     title = f"{config.dataset}, {config.split}"
     if not rows:
         write_text(config.out / "report.md", f"# {title}\n\nNo golds: nothing to score.\n")

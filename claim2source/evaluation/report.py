@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from claim2source.config import require, several
+from claim2source.config import as_plain, require, several
 from claim2source.datasets import load
 from claim2source.errors import ConfigError, UserError
 from claim2source.evaluation.comparison import COLUMNS, Family, compare
@@ -25,6 +25,7 @@ from claim2source.evaluation.tables import COST_COLUMNS, cost_cells, text_of
 from claim2source.files import write_text
 from claim2source.records import Dataset, Source
 from claim2source.run import Run
+from claim2source.tracking import LoggedTable, Tracking, log_tables, require_tracking
 
 TEMPLATE = "report.html"
 DEPTHS = (1, 2, 5, 10, 20, 50, 100)
@@ -66,6 +67,7 @@ class ReportConfig:
         claims: most claims to list, those that the systems differ on first.
         repeats: bootstrap draws and permutations.
         seed: of both.
+        wandb: log the page's tables to Weights & Biases.
     """
 
     out: Path
@@ -79,6 +81,8 @@ class ReportConfig:
     claims: int = 1_000
     repeats: int = 10_000
     seed: int = 0
+    wandb: Tracking = "off"
+    languages: list[str] | None = several(str, help="claims in these languages only")
 
     def __post_init__(self) -> None:
         require(bool(self.reports), "reports", self.reports, "one or more folders")
@@ -114,7 +118,9 @@ def html_report(config: ReportConfig) -> str:
     """Write the page; returns one line that says where. Raises as `eval/compare.py` does."""
     import jinja2
 
+    require_tracking(config.wandb)
     compared = _compared(config)
+    sections = [section for section in _sections(compared) if section.svg or section.rows]
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent),
         autoescape=True,
@@ -127,7 +133,7 @@ def html_report(config: ReportConfig) -> str:
         title=f"{Path(config.dataset).name}, {config.split}: {config.metric}",
         subtitle=f"{total} claims with a gold, {len(compared.dataset.sources)} sources. "
         f"Intervals are 95 %, by gold paper.",
-        sections=[section for section in _sections(compared) if section.svg or section.rows],
+        sections=sections,
         claims=claims,
         claims_note=f"{len(claims)} of {total} claims, those that systems differ on first. "
         f"Won by: the one system with the best {config.metric}.",
@@ -137,11 +143,15 @@ def html_report(config: ReportConfig) -> str:
         script_hash=f"sha256-{digest}",
     )
     write_text(config.out, page)
+    tables = {s.title: LoggedTable(s.columns, s.rows) for s in sections if s.rows}
+    log_tables(
+        config.wandb, tables, folder=config.out.parent, program="report", config=as_plain(config)
+    )
     return f"{len(compared.systems)} systems in {config.out}"
 
 
 def _compared(config: ReportConfig) -> Compared:
-    dataset = load(config.dataset, config.split)
+    dataset = load(config.dataset, config.split, config.languages)
     systems = {system.name: system for system in read_reports(config.reports)}
     if not systems:
         raise UserError("reports: none of them holds a system with scores")

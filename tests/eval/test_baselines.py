@@ -13,7 +13,7 @@ from claim2source.datasets import carve_val, load
 from claim2source.encode import resolve
 from claim2source.encode.model_config import ModelConfig
 from claim2source.errors import UserError
-from claim2source.evaluation import baseline_retrieval
+from claim2source.evaluation import baseline_retrieval, baselines
 from claim2source.evaluation.baseline_report import intervals_of
 from claim2source.evaluation.hybrid import BM25_GRID, choose_bm25, choose_fusion
 from claim2source.evaluation.metrics import evaluate, judged_claims
@@ -215,6 +215,22 @@ def test_another_form_says_that_its_sources_were_encoded_before(
     costs = [report_of(tmp_path / "o", f"Small.{form}")["cost"] for form in FORMS[:2]]
     assert costs[0]["reused"] == 0 < 36 <= costs[1]["reused"]
     assert "| >" in (tmp_path / "o" / "report.md").read_text(encoding="utf-8")
+
+
+def test_wandb_gets_the_tables_of_the_report(
+    setup: tuple[Path, Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logged: dict[str, Any] = {}
+    monkeypatch.setattr(baselines, "log_tables", lambda mode, tables, **_: logged.update(tables))
+    some = ["--systems", "BM25", "Absent", "--claims", "original", "--wandb=offline"]
+    main(arguments(setup, tmp_path, *some))
+    assert list(logged) == ["scores", "intervals", "not run"]
+    (row,) = logged["scores"].rows
+    scores = dict(zip(logged["scores"].columns, row, strict=True))
+    macro = report_of(tmp_path, "BM25.original")["macro"]
+    assert scores["mrr@5 macro"] == macro["mrr@5"] and scores["system"] == "BM25"
+    assert [row[0] for row in logged["not run"].rows] == ["Absent"]
+    assert logged["intervals"].columns == ["system", "claims", "en", "de"]
 
 
 def test_the_engines_parameters_are_said(setup: tuple[Path, Path, Path], tmp_path: Path) -> None:

@@ -8,12 +8,14 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from claim2source.config import REPOSITORY, read_config
 from claim2source.datasets import load, write_beir
 from claim2source.errors import UserError
+from claim2source.evaluation import checkpoint
 from claim2source.evaluation.checkpoint import CheckpointConfig, evaluate_checkpoints
 from claim2source.evaluation.metrics import evaluate
 from claim2source.run_files import read_run
@@ -96,6 +98,21 @@ def test_a_run_gives_a_table_of_every_kept_epoch_and_step_zero(
     assert chosen["macro"] == pytest.approx(said["after"]["macro"])
     table = (tmp_path / "report.md").read_text()
     assert table.count("| epoch-") == 3 * 3 and "(chosen)" in table
+
+
+def test_wandb_gets_the_table_of_the_report(
+    trained: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logged: dict[str, Any] = {}
+    monkeypatch.setattr(checkpoint, "log_tables", lambda mode, tables, **_: logged.update(tables))
+    run, data = trained
+    evaluated(run, data, tmp_path, "--wandb=offline")
+    report = json.loads((tmp_path / "report.json").read_text())
+    (table,) = logged.values()
+    rows = [dict(zip(table.columns, row, strict=True)) for row in table.rows]
+    assert len(rows) == 9
+    last = report["checkpoints"]["epoch-2"]["macro"]
+    assert {metric: rows[-1][metric] for metric in last} == pytest.approx(last)
 
 
 def test_languages_restrict(trained: tuple[Path, Path], tmp_path: Path) -> None:

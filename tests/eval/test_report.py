@@ -16,6 +16,7 @@ import pytest
 
 from claim2source.datasets import write_beir
 from claim2source.errors import run_program
+from claim2source.evaluation import report
 from claim2source.evaluation.retrieval import evaluate_result
 from claim2source.records import Claim, Dataset, Qrels, Source
 from claim2source.run import Result, Run
@@ -149,6 +150,21 @@ def test_golds_are_marked_among_the_hits(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     assert text.count('<li class="gold">') == 5
     assert "<li>gone</li>" in text and "Body (p3)" in text and "(rank -)" in text
+
+
+def test_wandb_gets_the_tables_of_the_page(
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logged: dict[str, Any] = {}
+    monkeypatch.setattr(report, "log_tables", lambda mode, tables, **_: logged.update(tables))
+    main([f"--reports={page.parent / 'run'}", f"--dataset={page.parent / 'data'}",
+          f"--out={tmp_path / 'out.html'}", "--repeats=200", "--wandb=offline"])  # fmt: skip
+    assert {"Score by language", "Tests", "Recall by depth", "Cost against quality"} <= set(logged)
+    for table in logged.values():
+        assert all(len(row) == len(table.columns) for row in table.rows)
+    # The page shows these very cells.
+    text = page.read_text(encoding="utf-8")
+    assert all(cell in text for row in logged["Recall by depth"].rows for cell in row[1:])
 
 
 def test_fewer_claims_and_one_system(tmp_path: Path) -> None:
