@@ -240,18 +240,15 @@ def _score(path: Path, number: int, cell: bytes, problems: Problems) -> float:
 
 def _read_lab_run(path: Path, lines: Sequence[bytes], problems: Problems) -> RunFile:
     claim_column = _present(_cells(lines), CLAIM_COLUMNS)
-    first_line: dict[str, int] = {}
     ranked: dict[str, list[tuple[str, float]]] = {}
     repeated = 0
     columns = (claim_column, PREDICTIONS_COLUMN)
     for number, (claim, cell) in _table_rows(path, lines, columns, problems):
         _note_empty(path, number, {claim_column: claim}, problems)
-        if claim in first_line:
-            why = f"{claim!r} again; it has a row at line {first_line[claim]}"
-            problems.add(path, number, claim_column, why)
-            continue
-        first_line[claim] = number
         listed = _id_list(path, number, cell, problems)
+        if claim in ranked:  # its first row counts, as a source's first place does
+            repeated += len(listed)
+            continue
         distinct = list(dict.fromkeys(listed))
         repeated += len(listed) - len(distinct)
         ranked[claim] = [(s, float(len(distinct) - i)) for i, s in enumerate(distinct)]

@@ -23,6 +23,7 @@ from claim2source.errors import run_program
 from claim2source.evaluation.retrieval import rendering_of
 from claim2source.store import Store, VectorType
 from claim2source.text import Rendering
+from claim2source.threads import use_cores
 from claim2source.training.launch import World, launched_world
 
 
@@ -56,6 +57,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Encode this process's share of sources and claims, and say what that was."""
     config = read_config(EncodeConfig, argv, program="eval/encode.py", description=__doc__ or "")
     world = launched_world()
+    use_cores(world.local_size)
     splits = [load(config.dataset, split) for split in config.splits]
     if config.device != "cpu" and torch.cuda.is_available():
         local = int(os.environ.get("LOCAL_RANK") or 0)

@@ -69,7 +69,7 @@ def step(config: BenchConfig, batch: int, chunked: bool) -> dict[str, float]:
     tokens = [Tokens(tuple(row)) for row in rows.tolist()]
 
     def encode(picked: Sequence[int]) -> torch.Tensor:
-        return encoder.vectors(encoder.collate([tokens[row] for row in picked]))
+        return encoder.vectors(encoder.batch([tokens[row] for row in picked]))
 
     def loss_of(vectors: torch.Tensor) -> torch.Tensor:
         masked = torch.zeros(batch, batch, dtype=torch.bool)

@@ -4,6 +4,7 @@ Both sides encode the same texts with the same weights, length and threads, in t
 vectors are compared (1e-5). `ratio` is the peer's time over ours, documents and claims together.
 The texts are samples, fixed by the seed. The share of the matrix-multiply rate is the arithmetic
 of the real tokens (padding is no work) over what large float32 products reach on this machine.
+--int8 also times 8-bit weights (ONNX Runtime), and says what they lose in MRR@5 on a whole split.
 """
 
 from __future__ import annotations
@@ -22,12 +23,15 @@ from typing import Any
 import numpy as np
 import torch
 
-from claim2source.config import REPOSITORY, read_config, require
+from claim2source.config import REPOSITORY, flag, read_config, require
 from claim2source.cost import peak_memory
 from claim2source.datasets import load
 from claim2source.encode import Encoder, ModelConfig, Side, resolve
+from claim2source.encode.int8 import to_int8
 from claim2source.errors import UserError, run_program
+from claim2source.evaluation.metrics import evaluate, judged_claims
 from claim2source.evaluation.tables import plain_table
+from claim2source.retrieve import DenseRetriever
 from claim2source.text import Rendering
 
 TOLERANCE = 1e-5
@@ -53,6 +57,7 @@ class BenchConfig:
         repeats: times that everything is encoded, by ours and the peer in turn.
         batch_size: texts in a batch of the peer.
         seed: of the samples.
+        int8_split: split that --int8 is scored on.
     """
 
     dataset: Path | None = None
@@ -63,6 +68,8 @@ class BenchConfig:
     repeats: int = 5
     batch_size: int = 32
     seed: int = 13
+    int8: bool = flag("also time 8-bit weights, and score both (the extra `int8`; some minutes)")
+    int8_split: str = "dev"
 
     def __post_init__(self) -> None:
         for key in ("documents", "claims", "repeats", "batch_size"):
@@ -175,6 +182,33 @@ def time_both(
     return Timing(seconds["ours"], seconds["peer"], rate)
 
 
+def measure_int8(config: BenchConfig, encoder: Encoder, texts: Texts) -> dict[str, Any]:
+    """Ours over int8 in seconds, interleaved, and both scores on a whole split."""
+    small = to_int8(encoder)
+    ratios = []
+    for repeat in range(config.repeats + 1):
+        seconds = [
+            timed(lambda who=who: [run_ours(who, texts[side], side) for side in SIDES])[0]  # type: ignore[misc]
+            for who in (encoder, small)
+        ]
+        if repeat:  # the first warms up
+            ratios.append(seconds[0] / seconds[1])
+    data = load(config.folder, config.int8_split)
+    claims = judged_claims(data.qrels)
+    scores = {}
+    for name, who in (("float32", encoder), ("int8", small)):
+        run = DenseRetriever(who, progress=True).retrieve(data.claims, data.sources, 5).run
+        scores[name] = round(evaluate(run, data.qrels, ["mrr@5"], claims).means()["mrr@5"], 4)
+    return {
+        "speed_up": round(statistics.median(ratios), 3),
+        "spread": [round(min(ratios), 3), round(max(ratios), 3)],
+        "split": config.int8_split,
+        "mrr@5": scores,
+        "lost": round(scores["float32"] - scores["int8"], 4),
+        "version": metadata.version("onnxruntime"),
+    }
+
+
 def report(
     config: BenchConfig, timings: Sequence[Timing], flops: dict[Side, int], worst: float
 ) -> dict[str, Any]:
@@ -280,6 +314,13 @@ def main(argv: Sequence[str] | None = None) -> None:
     flops = {side: operations(encoder, texts[side], side) for side in SIDES}
     result = report(config, timings, flops, worst)
     print(as_table(config, result))
+    if config.int8:
+        result["int8"] = found = measure_int8(config, encoder, texts)
+        print(
+            f"int8: {found['speed_up']} times as fast as ours in float32 (from "
+            f"{found['spread'][0]} to {found['spread'][1]}); mrr@5 on {found['split']} "
+            f"{found['mrr@5']['int8']} instead of {found['mrr@5']['float32']}"
+        )
     print(json.dumps(result))
 
 

@@ -40,7 +40,7 @@ from claim2source.training.config import FinetuneConfig, LoraConfig, Optimisatio
 from claim2source.training.data import TrainingPairs
 from claim2source.training.losses import LossesConfig
 from claim2source.training.module import RetrieverModule
-from scripts.bench_common import InOrder, ModelShape, fit, library_versions, matmul_rate, own_peak
+from scripts.timing_common import InOrder, ModelShape, fit, library_versions, matmul_rate, own_peak
 
 MISTRAL_7B = {
     "vocab_size": 32_000, "hidden_size": 4096, "intermediate_size": 14_336,
@@ -380,7 +380,9 @@ def main(argv: Sequence[str] | None = None) -> None:
         BenchConfig, argv, program="scripts/bench_gpu.py", description=__doc__ or ""
     )
     if not config.tiny and not torch.cuda.is_available():
-        print("no GPU here, nothing measured; --tiny runs the same code on a CPU")
+        rows = [["training, share of peak", None], ["encoding, share of peak", None]]
+        print(plain_table(["no GPU here, nothing measured", "value"], rows, digits=1))
+        print("--tiny runs the same code on a CPU")
         print(json.dumps({"ratio": None, "device": None}))
         return
     result = measure(config)

@@ -27,7 +27,7 @@ import torch
 from claim2source.config import REPOSITORY, flag, read_config, require, require_one_of, several
 from claim2source.errors import UserError, run_program
 from claim2source.evaluation.tables import plain_table
-from scripts.bench_common import (
+from scripts.timing_common import (
     StepProfile,
     Tuning,
     alternating,
@@ -36,7 +36,7 @@ from scripts.bench_common import (
     median_and_spread,
     own_peak,
 )
-from scripts.bench_trainers import (
+from scripts.timing_trainers import (
     Material,
     Recipe,
     Steps,
@@ -77,7 +77,7 @@ class BenchConfig:
         tolerance: how far the first step's losses may differ, relatively.
         matmul: size of the square matrices that measure the machine's limit.
         operators: lines of the profile.
-        ct25: folder of ct25 in BEIR layout; none: in the folder that CLAIM2SOURCE_DATA names.
+        ct25: folder of ct25 in BEIR layout; none: ct25 in CLAIM2SOURCE_DATA.
         only: print one side's peak memory of the one cell, and nothing else.
     """
 
@@ -132,8 +132,8 @@ class BenchConfig:
     def material(self, cell: str) -> Material:
         """A cell's pairs."""
         folder = self.ct25
-        if folder is None and "CLAIM2SOURCE_DATA" in os.environ:
-            folder = REPOSITORY / os.environ["CLAIM2SOURCE_DATA"] / "ct25"
+        if folder is None:
+            folder = REPOSITORY / (os.environ.get("CLAIM2SOURCE_DATA") or "../shared/data") / "ct25"
         return material(cast(Texts, cell.split("_")[0]), folder, self.pairs, self.seed)
 
 
@@ -194,7 +194,7 @@ def cell_result(
     limit = statistics.median(timings.limits)
     first, other = timings.ours[0].losses, timings.peer[0].losses
     work = timings.work
-    result: dict[str, Any] = {"ratio": ratio, "spread": spread}
+    result: dict[str, Any] = {"ratio": ratio, "spread": spread, "median": ratio}
     for side, seconds in (("ours", ours), ("peer", peer)):
         middle = statistics.median(seconds)
         result[f"{side}_pairs_per_second"] = round(config.batch_size / middle, 3)
@@ -265,6 +265,7 @@ def report(
     return {
         "ratio": headline.get("ratio"),
         "spread": headline.get("spread"),
+        "median": headline.get("median"),
         **cells,
         "not_run": [cell for cell in CELLS if cell not in cells],
         "profile": [[name, round(share, 4), calls] for name, share, calls in profile],
@@ -339,7 +340,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         print(json.dumps(one_peak(config)))
         return
     if config.ablate:
-        from scripts.bench_pieces import ablation, ablation_table
+        from scripts.timing_pieces import ablation, ablation_table
 
         found = ablation(config) | circumstances(config)
         print(ablation_table(found))

@@ -71,7 +71,8 @@ def load_material(folder: Path = MATERIAL) -> Material:
     """Read the YAML files; the topic files are merged into one table."""
     paths = sorted(folder.glob("*.yaml"))
     read = {path.stem: yaml.safe_load(path.read_text(encoding="utf-8")) for path in paths}
-    return {**read, "topics": {**read["topics_a"], **read["topics_b"]}}
+    topics = (read[path.stem] for path in paths if path.stem.startswith("topics_"))
+    return {**read, "topics": {name: topic for part in topics for name, topic in part.items()}}
 
 
 def capital(text: str) -> str:

@@ -14,11 +14,13 @@ DEMO = REPOSITORY / "configs" / "finetune" / "demo.yaml"
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Without arguments, the demo's config."""
+    """Without arguments, the demo's config; so too where all that is said is how to go on."""
     given = list(sys.argv[1:] if argv is None else argv)
+    if set(given) <= {"--resume", "--overwrite"}:
+        given = ["--config", str(DEMO), *given]
     config = read_config(
         FinetuneConfig,
-        given or ["--config", str(DEMO)],
+        given,
         program="train/finetune.py",
         description=__doc__,
     )

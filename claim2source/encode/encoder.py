@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,9 @@ from tqdm import tqdm
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from claim2source.cost import peak_memory
+from claim2source.encode.packed import PackedBatch, can_pack, pack, packed_hidden
 from claim2source.encode.templates import EncoderSettings, Side
+from claim2source.encode.tokens import TokenBatch, Tokens, grouped, in_rows
 from claim2source.errors import ConfigError, UserError
 from claim2source.files import content_hash
 from claim2source.run import Cost
@@ -24,41 +26,14 @@ from claim2source.store import EmbeddingSpace, Store, text_key
 # Parts of a model's config that do not say what it computes.
 _ORIGIN = ("_name_or_path", "architectures", "dtype", "torch_dtype", "transformers_version",
            "use_cache")  # fmt: skip
+# Tokens in a row of packed texts: what is between two layers stays in the cache.
+_ROW_TOKENS = 2048
+# A further group of texts costs what so many padded tokens do: in attention alone, in a forward
+# pass, and where the backward pass adds to the gradient of every weight.
+_EXTRA_ATTENTION, _EXTRA_FORWARD, _EXTRA_BACKWARD = 64, 16, 96
+_EXTRA_GPU = 2048
 # Rows of the store are written in shards of this many texts, so that a stopped run resumes.
 SHARD_TEXTS = 2048
-
-
-@dataclass(frozen=True, slots=True)
-class Tokens:
-    """Token ids of one text; the first `skip` of them are not pooled."""
-
-    ids: tuple[int, ...]
-    skip: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class TokenBatch:
-    """Padded tensors [n, longest]: ids, attention mask, and which tokens are pooled."""
-
-    input_ids: Tensor
-    attention_mask: Tensor
-    pool_mask: Tensor
-
-    def to(self, device: torch.device | str) -> TokenBatch:
-        """The same batch on a device."""
-        return TokenBatch(
-            self.input_ids.to(device), self.attention_mask.to(device), self.pool_mask.to(device)
-        )
-
-    @property
-    def real_tokens(self) -> int:
-        """Tokens that are not padding."""
-        return int(self.attention_mask.sum())
-
-    @property
-    def padded_tokens(self) -> int:
-        """All positions, padding included."""
-        return self.input_ids.numel()
 
 
 class Encoder:
@@ -159,12 +134,23 @@ class Encoder:
             pool[row, text.skip : length] = 1
         return TokenBatch(ids, attend, pool)
 
-    def vectors(self, batch: TokenBatch) -> Tensor:
+    def batch(self, tokens: Sequence[Tokens]) -> TokenBatch | PackedBatch:
+        """Texts without padding where the model allows that, else padded."""
+        if not can_pack(self.model):
+            return self.collate(tokens)
+        return pack(
+            tokens, list(grouped(tokens, self._token_budget(), _EXTRA_ATTENTION)), self.model
+        )
+
+    def vectors(self, batch: TokenBatch | PackedBatch) -> Tensor:
         """Pooled vectors [n, dimensions] in float32, with gradient where the caller has it on."""
-        hidden = self.model(
-            input_ids=batch.input_ids, attention_mask=batch.attention_mask
-        ).last_hidden_state
-        pooled = self._pool(hidden, batch)
+        if isinstance(batch, PackedBatch):
+            pooled = self._pool_packed(packed_hidden(self.model, batch), batch)
+        else:
+            hidden = self.model(
+                input_ids=batch.input_ids, attention_mask=batch.attention_mask
+            ).last_hidden_state
+            pooled = self._pool(hidden, batch)
         return torch.nn.functional.normalize(pooled, dim=-1) if self.settings.normalize else pooled
 
     def _pool(self, hidden: Tensor, batch: TokenBatch) -> Tensor:
@@ -177,6 +163,16 @@ class Encoder:
         # Sum in float32: a bf16 sum over hundreds of tokens loses digits.
         mask = batch.pool_mask.unsqueeze(-1)
         return (hidden.float() * mask).sum(dim=1) / mask.sum(dim=1)
+
+    def _pool_packed(self, hidden: Tensor, batch: PackedBatch) -> Tensor:
+        if self.settings.pooling == "cls":
+            return hidden[batch.firsts].float()
+        if self.settings.pooling == "last":
+            return hidden[batch.lasts].float()
+        mask = batch.pool_mask[:, None].float()
+        zeros = hidden.new_zeros((len(batch.firsts), hidden.shape[1]), dtype=torch.float32)
+        total = zeros.index_add(0, batch.owners, hidden.float() * mask)
+        return total / zeros[:, :1].index_add(0, batch.owners, mask)
 
     def key(self) -> dict[str, Any] | None:
         """All that a vector depends on besides its text, or None while weights change."""
@@ -286,11 +282,12 @@ class Encoder:
         self, texts: Sequence[str], side: Side, bar: tqdm[Any], token_budget: int | None
     ) -> tuple[np.ndarray, int]:
         tokens = self.tokenize(texts, side)
+        extra = _EXTRA_FORWARD if self.device.type == "cpu" else _EXTRA_GPU
         out = np.empty((len(texts), self.dimensions), dtype=np.float32)
         was_training = self.model.training
         self.model.eval()
         try:
-            for rows in _batches(tokens, token_budget or self._token_budget()):
+            for rows in grouped(tokens, token_budget or self._token_budget(), extra):
                 batch = self.collate([tokens[row] for row in rows]).to(self.device)
                 out[rows] = self.vectors(batch).float().cpu().numpy()
                 bar.update(len(rows))
@@ -304,7 +301,10 @@ class Encoder:
 
     def length_batches(self, tokens: Sequence[Tokens]) -> Iterator[list[int]]:
         """Positions of texts of like length, as many as fit this device's token budget."""
-        return _batches(tokens, self._token_budget())
+        if can_pack(self.model):
+            return in_rows(tokens, _ROW_TOKENS)
+        extra = _EXTRA_BACKWARD if self.device.type == "cpu" else _EXTRA_GPU
+        return grouped(tokens, self._token_budget(), extra)
 
     def _token_budget(self) -> int:
         # Small batches stay in a CPU's cache; a GPU wants large ones.
@@ -317,17 +317,3 @@ def _covered(offsets: Sequence[tuple[int, int]], length: int) -> int:
     A token that reaches beyond them (byte-level "Ġword" takes the prefix's last space) is text.
     """
     return next((i for i, (_, end) in enumerate(offsets) if end > length), len(offsets))
-
-
-def _batches(tokens: Sequence[Tokens], budget: int) -> Iterator[list[int]]:
-    """Positions grouped by like length, the longest first: memory runs out at once or never."""
-    order = sorted(range(len(tokens)), key=lambda row: -len(tokens[row].ids))
-    batch: list[int] = []
-    for row in order:
-        longest = len(tokens[batch[0]].ids) if batch else len(tokens[row].ids)
-        if batch and longest * (len(batch) + 1) > budget:
-            yield batch
-            batch = []
-        batch.append(row)
-    if batch:
-        yield batch

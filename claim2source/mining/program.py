@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
-from claim2source.config import several
+from claim2source.config import require, several
 from claim2source.datasets import carve_val, load
 from claim2source.encode import ModelConfig, resolve
 from claim2source.mining.mine import Miner, MiningConfig
@@ -40,8 +41,11 @@ class MineConfig:
     rendering: Rendering = field(default_factory=Rendering)
     mining: MiningConfig = field(default_factory=MiningConfig)
     store: Path | None = None
-    device: str | None = None
+    device: Literal["cpu", "cuda"] | None = None
     languages: list[str] | None = several(str, help="mine claims in these languages only")
+
+    def __post_init__(self) -> None:
+        require(0 <= self.val_share < 1, "val_share", self.val_share, "0 or more, less than 1")
 
 
 def mine_file(config: MineConfig) -> list[str]:

@@ -208,6 +208,8 @@ class FinetuneConfig:
         out: the run's folder.
         store: folder of the embedding store; none: the user's cache.
         device: none takes a GPU if there is one.
+        threads: CPU threads of each process; none: all cores, shared by this machine's processes
+            where the launcher was not told (it would give each a single one).
     """
 
     data: DataConfig = field(default_factory=DataConfig)
@@ -226,6 +228,7 @@ class FinetuneConfig:
     out: Path = Path("checkpoints/run")
     store: Path | None = None
     device: Literal["cpu", "cuda"] | None = None
+    threads: int | None = None
     scales: list[float] | None = several(
         float, help="tried on val at the end: 0 is the base, 1 the chosen epoch as trained"
     )

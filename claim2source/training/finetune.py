@@ -20,6 +20,7 @@ from claim2source.errors import UserError
 from claim2source.evaluation.retrieval import evaluate_dense
 from claim2source.mining import MinedRow
 from claim2source.store import Store
+from claim2source.threads import use_cores
 from claim2source.tracking import table_key
 from claim2source.training.adapt import adapt, frozen_copy
 from claim2source.training.after import check_after, evaluate_after
@@ -55,6 +56,7 @@ def finetune(config: FinetuneConfig) -> dict[str, Any]:
     Raises `UserError` for anything the user can mend.
     """
     world = launched_world()
+    use_cores(world.local_size, config.threads)
     check_after(config)
     data = load_data(config)
     with joined_world(world, config.device):

@@ -58,6 +58,10 @@ def launched_world(environment: Mapping[str, str] | None = None) -> World:
                 f"accelerate launch {option} ({variable}={env[variable]}) "
                 f"would be ignored: {instead}"
             )
+    if not env.get("WORLD_SIZE", "").strip() and _launched(env) and env.get("MASTER_ADDR"):
+        raise UserError(
+            "accelerate launch was asked for several processes and started one; add --multi_gpu"
+        )
     size = _number(env, "WORLD_SIZE", 1)
     local = _number(env, "LOCAL_WORLD_SIZE", size)
     rank = _number(env, "RANK", 0)
@@ -67,6 +71,10 @@ def launched_world(environment: Mapping[str, str] | None = None) -> World:
             f"LOCAL_WORLD_SIZE={local}, RANK={rank}"
         )
     return World(size, local, rank)
+
+
+def _launched(env: Mapping[str, str]) -> bool:
+    return any(name.startswith("ACCELERATE_") for name in env)
 
 
 def _number(env: Mapping[str, str], name: str, default: int) -> int:

@@ -126,7 +126,7 @@ class RetrieverModule(pl.LightningModule):
             return loss
 
         def encode(rows: Sequence[int]) -> Tensor:
-            part = self.encoder.collate([tokens[row] for row in rows])
+            part = self.encoder.batch([tokens[row] for row in rows])
             if torch.is_grad_enabled():
                 self._window.real += part.real_tokens
                 self._window.padded += part.padded_tokens

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from claim2source.errors import UserError
 from claim2source.training.launch import World
 
 # The first process mines and evaluates while the others wait.
@@ -18,10 +19,18 @@ _PATIENCE = timedelta(hours=24)
 
 @contextlib.contextmanager
 def joined_world(world: World, device: str | None) -> Iterator[None]:
-    """Join the processes for the duration of the body; nothing to do for one."""
+    """Join the processes for the duration of the body; nothing to do for one.
+
+    Raises `UserError` where no launcher started the others: they would be waited for in vain.
+    """
     if world.size == 1:
         yield
         return
+    if not dist.is_torchelastic_launched():
+        raise UserError(
+            f"WORLD_SIZE={world.size}, but no launcher started this process: use accelerate "
+            "launch --multi_gpu, or unset WORLD_SIZE"
+        )
     on_gpu = device != "cpu" and torch.cuda.is_available()
     dist.init_process_group(
         "cpu:gloo,cuda:nccl" if on_gpu else "gloo",

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import numpy as np
 import pytest
 
 from claim2source.errors import ConfigError
-from scripts.bench_statistics import BenchConfig, made_up, main
+from scripts.bench_statistics import BenchConfig, made_up, main, peer_seconds
 
 
 def report(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict:
@@ -22,6 +23,33 @@ def test_every_part_is_timed(capsys: pytest.CaptureFixture[str]) -> None:
     assert list(found["parts"]) == parts
     assert found["seconds"] == pytest.approx(sum(found["parts"].values()))
     assert found["permutations"] == 599
+    assert next(iter(found)) == "ratio" and found["spread"][0] <= found["ratio"]
+    assert found["repeats"] == 3 and set(found["versions"]) == {"numpy", "scipy", "statsmodels"}
+
+
+def test_the_peer_computes_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    from scipy import stats
+
+    from claim2source.evaluation.comparison import Family, compare
+    from claim2source.evaluation.significance import bootstrap_intervals
+
+    found: dict[str, Any] = {}
+    for name in ("bootstrap", "permutation_test"):
+        whole = getattr(stats, name)
+
+        def kept(*arguments: Any, _name: str = name, _whole: Any = whole, **options: Any) -> Any:
+            found[_name] = _whole(*arguments, **options)
+            return found[_name]
+
+        monkeypatch.setattr(stats, name, kept)
+    scores, papers, _ = made_up(BenchConfig(2, 300, peer_systems=1))
+    assert len(peer_seconds(scores, papers, 4000, 4000, 1)) == 1
+    names = list(scores)
+    (ours,) = compare(scores, Family("all", names[0], (names[1],)), papers).comparisons
+    assert found["permutation_test"].pvalue == pytest.approx(ours.p, abs=0.03)
+    interval = found["bootstrap"].confidence_interval
+    low, high = bootstrap_intervals(scores[names[1]][None], papers, repeats=4000)[0]
+    assert [interval.low, interval.high] == pytest.approx([low, high], abs=0.01)
 
 
 def test_the_scores_are_those_of_the_seed() -> None:

@@ -18,10 +18,10 @@ from transformers import BertConfig, BertModel, MistralConfig, MistralModel
 from claim2source.errors import ConfigError, UserError
 from claim2source.training.data import TrainingPairs
 from claim2source.training.module import RetrieverModule
-from scripts import bench_common, bench_pieces, bench_trainers, bench_training
-from scripts.bench_common import InOrder, ModelShape, alternating, median_and_spread, own_peak
-from scripts.bench_trainers import Material, Recipe, Steps, Work, material, run_ours, same_losses
+from scripts import bench_training, timing_common, timing_pieces, timing_trainers
 from scripts.bench_training import CELLS, DEFAULT_CELLS, BenchConfig, Timings, cell_result, main
+from scripts.timing_common import InOrder, ModelShape, alternating, median_and_spread, own_peak
+from scripts.timing_trainers import Material, Recipe, Steps, Work, material, run_ours, same_losses
 
 
 @pytest.fixture(scope="module")
@@ -93,7 +93,7 @@ def test_peaks_are_measured_in_processes_of_their_own(
 @pytest.mark.slow
 def test_a_process_does_not_inherit_its_parents_peak() -> None:
     large = np.ones(60 * 2**20)  # 480 MB
-    code = "from scripts.bench_common import own_peak; print(own_peak())"
+    code = "from scripts.timing_common import own_peak; print(own_peak())"
     code = f"import sys; sys.path[:0] = {sys.path!r}; {code}"
     child = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert own_peak() > large.nbytes
@@ -199,8 +199,8 @@ def test_flops_with_adapters_leave_out_the_frozen_weights_gradients() -> None:
 
 def test_the_limit_is_two_size_cubed_over_the_median_time(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter([0.0, 100.0, 0.0, 1.0, 0.0, 4.0, 0.0, 2.0])  # the first one warms up
-    monkeypatch.setattr(bench_common.time, "perf_counter", lambda: next(clock))
-    assert bench_common.matmul_rate(10, repeats=3) == 2 * 1000 / 2.0
+    monkeypatch.setattr(timing_common.time, "perf_counter", lambda: next(clock))
+    assert timing_common.matmul_rate(10, repeats=3) == 2 * 1000 / 2.0
 
 
 def test_sides_take_turns_at_beginning() -> None:
@@ -212,15 +212,15 @@ def test_sides_take_turns_at_beginning() -> None:
 
 def test_padding_is_counted_as_each_side_pads(tiny: str) -> None:
     pairs = material("short", None, 4, 13)
-    encoder = bench_trainers.resolve(recipe(tiny).loaded, "cpu").encoder
+    encoder = timing_trainers.resolve(recipe(tiny).loaded, "cpu").encoder
     claims = [len(t.ids) for t in encoder.tokenize(pairs.claims, "claim")]
     sources = [len(t.ids) for t in encoder.tokenize(pairs.sources, "source")]
-    work = bench_trainers.step_work(pairs, recipe(tiny))
+    work = timing_trainers.step_work(pairs, recipe(tiny))
     assert work.real_tokens == sum(claims + sources)
     assert work.peer_padded == 4 * max(claims) + 4 * max(sources)
     assert work.ours_padded == 8 * max(claims + sources)  # all within one budget
     lengths = sorted(claims + sources, reverse=True)
-    by_chunk = bench_trainers.step_work(pairs, recipe(tiny, chunk=3))
+    by_chunk = timing_trainers.step_work(pairs, recipe(tiny, chunk=3))
     assert by_chunk.ours_padded == 3 * lengths[0] + 3 * lengths[3] + 2 * lengths[6]
     assert work.flops > by_chunk.flops * 0.99
     assert work.flops == pytest.approx(
@@ -230,13 +230,13 @@ def test_padding_is_counted_as_each_side_pads(tiny: str) -> None:
 
 @pytest.mark.parametrize("tuning", ["full", "lora"])
 def test_every_variant_of_the_ablation_trains_alike(tiny: str, tuning: Any) -> None:
-    pairs = bench_trainers.with_negatives(material("short", None, 8, 13), 3, 1)
+    pairs = timing_trainers.with_negatives(material("short", None, 8, 13), 3, 1)
     assert all(len(row.negatives) == 3 for row in pairs.rows)
     assert {n.origin for row in pairs.rows for n in row.negatives} == {"bm25", "random"}
     assert all(row.positive not in {n.source for n in row.negatives} for row in pairs.rows)
     found = {
         way.name: way.run().losses
-        for way in bench_pieces.variants(pairs, recipe(tiny, tuning=tuning), 1)
+        for way in timing_pieces.variants(pairs, recipe(tiny, tuning=tuning), 1)
     }
     expected = found.pop("as it is")
     assert len(expected) == 2 and expected[0] != expected[1]
@@ -246,11 +246,11 @@ def test_every_variant_of_the_ablation_trains_alike(tiny: str, tuning: Any) -> N
 
 
 def test_a_piece_that_is_off_is_off(tiny: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    pairs = bench_trainers.with_negatives(material("short", None, 8, 13), 3, 1)
+    pairs = timing_trainers.with_negatives(material("short", None, 8, 13), 3, 1)
     seen: dict[str, list[list[int]]] = {}
     fused: dict[str, Any] = {}
     current = ""
-    collate = bench_trainers.Encoder.collate
+    collate = timing_trainers.Encoder.collate
     step = RetrieverModule._step
 
     def spy(self: Any, tokens: Any) -> Any:
@@ -261,10 +261,10 @@ def test_a_piece_that_is_off_is_off(tiny: str, monkeypatch: pytest.MonkeyPatch) 
         fused[current] = self.optimizers().optimizer.param_groups[0]["fused"]
         step(self)
 
-    monkeypatch.setattr(bench_trainers.Encoder, "collate", spy)
-    monkeypatch.setattr(bench_trainers.Encoder, "_token_budget", lambda self: 100)
+    monkeypatch.setattr(timing_trainers.Encoder, "collate", spy)
+    monkeypatch.setattr(timing_trainers.Encoder, "_token_budget", lambda self: 100)
     monkeypatch.setattr(RetrieverModule, "_step", spy_step)
-    for way in bench_pieces.variants(pairs, recipe(tiny, batch_size=8), 1):
+    for way in timing_pieces.variants(pairs, recipe(tiny, batch_size=8), 1):
         current = way.name
         way.run()
     plain = seen["as it is"]
@@ -300,7 +300,7 @@ def test_a_variant_with_another_loss_stops_the_ablation(
             batch = super().batch(plan)
             return replace(batch, positives=batch.positives.flip(0))
 
-    monkeypatch.setattr(bench_pieces, "Repeated", Wrong)
+    monkeypatch.setattr(timing_pieces, "Repeated", Wrong)
     with pytest.raises(UserError, match="encoded again: loss"):
         main([*options(tiny, "short_full_plain"), "--repeats=1", "--ablate"])
 
@@ -336,7 +336,7 @@ def test_cells_are_named_or_all() -> None:
 
 def test_a_profile_is_of_one_step(tiny: str) -> None:
     pairs = material("short", None, 12, 13)
-    one = bench_common.StepProfile(2)
+    one = timing_common.StepProfile(2)
     run_ours(pairs, recipe(tiny), callbacks=[one])
     shares = one.shares(1000)
     assert sum(share for _, share, _ in shares) == pytest.approx(1)

@@ -6,6 +6,7 @@ import pytest
 
 from claim2source.errors import UserError
 from claim2source.training.launch import World, check_same_world, launched_world
+from claim2source.training.world import joined_world
 
 
 def test_nothing_set_means_one_process() -> None:
@@ -69,3 +70,25 @@ def test_two_worlds_are_an_error() -> None:
     check_same_world(World(2, 2, 0), 2)
     with pytest.raises(UserError, match="started 2 processes, Lightning sees 1"):
         check_same_world(World(2, 2, 0), 1)
+
+
+def test_several_processes_asked_for_and_one_started_is_refused() -> None:
+    # What `accelerate launch --num_processes 2` leaves where it finds one device.
+    launcher = {"ACCELERATE_MIXED_PRECISION": "no", "MASTER_ADDR": "127.0.0.1"}
+    with pytest.raises(UserError, match="--multi_gpu"):
+        launched_world(launcher)
+    assert launched_world(launcher | {"WORLD_SIZE": "1"}).size == 1
+    assert launched_world({"MASTER_ADDR": "127.0.0.1"}).size == 1  # a cluster's, not the launcher's
+
+
+def test_a_world_that_no_launcher_started_is_not_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("TORCHELASTIC_RUN_ID", raising=False)
+    with (
+        pytest.raises(UserError, match="WORLD_SIZE=2, but no launcher"),
+        joined_world(World(2, 2, 0), "cpu"),
+    ):
+        raise AssertionError("joined")
+    with joined_world(World(), "cpu"):
+        pass

@@ -27,7 +27,7 @@ from claim2source.training.config import FinetuneConfig, LoraConfig, Optimisatio
 from claim2source.training.data import TrainingPairs
 from claim2source.training.losses import LossesConfig
 from claim2source.training.module import RetrieverModule, length_chunks
-from scripts.bench_common import InOrder, ModelShape, Tuning, fit, own_peak, steps_between
+from scripts.timing_common import InOrder, ModelShape, Tuning, fit, own_peak, steps_between
 
 Texts = Literal["ct25", "short"]
 RENDERING = Rendering()
@@ -291,7 +291,7 @@ class Work:
 def step_work(pairs: Material, recipe: Recipe) -> Work:
     """FLOPs from the texts' real tokens and the model's shape; what each side pads them to.
 
-    Ours pads sub-batches of like length, the peer its claims and its sources to their longest.
+    Ours packs texts, or pads those of like length; the peer pads a batch's claims, and sources.
     """
     encoder = resolve(recipe.loaded, "cpu").encoder
     if recipe.tuning == "lora":
@@ -308,7 +308,7 @@ def step_work(pairs: Material, recipe: Recipe) -> Work:
             chunks = list(encoder.length_batches(tokens))
         else:
             chunks = length_chunks(tokens, recipe.chunk)
-        ours += sum(len(rows) * max(len(tokens[r].ids) for r in rows) for rows in chunks)
+        ours += sum(encoder.batch([tokens[r] for r in rows]).padded_tokens for rows in chunks)
         peer += sum(len(side) * max(len(text.ids) for text in side) for side in sides)
     steps = len(claims) / recipe.batch_size
     flops = ModelShape.of(encoder.model).training(lengths, recipe.tuning)

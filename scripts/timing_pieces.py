@@ -16,8 +16,8 @@ from claim2source.evaluation.tables import plain_table
 from claim2source.training.batches import BatchPlan
 from claim2source.training.data import TrainBatch, TrainingPairs
 from claim2source.training.module import RetrieverModule
-from scripts.bench_common import alternating, median_and_spread
-from scripts.bench_trainers import Material, Recipe, Steps, run_ours, with_negatives
+from scripts.timing_common import alternating, median_and_spread
+from scripts.timing_trainers import Material, Recipe, Steps, run_ours, with_negatives
 
 # Mined negatives per claim of the demo's texts: papers then repeat within a batch.
 NEGATIVES = 4
