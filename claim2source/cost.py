@@ -2,17 +2,43 @@
 
 from __future__ import annotations
 
+import contextlib
 import resource
 import sys
+from pathlib import Path
+
+_STATUS, _CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
+# To the kernel: forget the highest resident size so far.
+_FORGET_PEAK = "5"
 
 
-def peak_memory() -> int:
-    """Most memory this process has held so far, in bytes (GPU memory where one is used)."""
-    if "torch" in sys.modules:
+def peak_memory(gpu: bool = True) -> int:
+    """Most memory this process held since `reset_peak_memory`, else since its start, in bytes.
+
+    GPU memory where one is used, unless `gpu` is false: for a stage that runs on the CPU.
+    """
+    if gpu and "torch" in sys.modules:
         import torch
 
         if torch.cuda.is_available() and torch.cuda.max_memory_allocated():
             return int(torch.cuda.max_memory_allocated())
+    with contextlib.suppress(OSError, ValueError, StopIteration):
+        lines = _STATUS.read_text(encoding="ascii", errors="replace").splitlines()
+        return 1024 * int(next(line for line in lines if line.startswith("VmHWM:")).split()[1])
     used = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     # Linux counts in KiB, macOS in bytes.
     return int(used if sys.platform == "darwin" else used * 1024)
+
+
+def reset_peak_memory() -> None:
+    """Count the peak from what is held now, so that a stage does not show that of one before.
+
+    Where the system does not allow it the peak stays that of the process so far.
+    """
+    if "torch" in sys.modules:
+        import torch
+
+        if torch.cuda.is_available() and torch.cuda.is_initialized():
+            torch.cuda.reset_peak_memory_stats()
+    with contextlib.suppress(OSError):
+        _CLEAR.write_text(_FORGET_PEAK, encoding="ascii")

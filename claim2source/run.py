@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -206,12 +206,16 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What a stage cost: wall seconds, items done, peak memory in bytes, tokens read."""
+    """What a stage cost: wall seconds, items done, peak memory in bytes, tokens read.
+
+    `reused` texts had a vector in the store: their encoding is not in the seconds and tokens.
+    """
 
     seconds: float = 0.0
     items: int = 0
     peak_memory: int = 0
     tokens: int = 0
+    reused: int = 0
 
     def __add__(self, other: Cost) -> Cost:
         return Cost(
@@ -219,7 +223,12 @@ class Cost:
             self.items + other.items,
             max(self.peak_memory, other.peak_memory),
             self.tokens + other.tokens,
+            self.reused + other.reused,
         )
+
+    def over_same(self, other: Cost) -> Cost:
+        """The cost of two parts that did the same items one after the other."""
+        return replace(self + other, items=max(self.items, other.items))
 
 
 @dataclass(frozen=True)

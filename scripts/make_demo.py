@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import yaml
 
 ROOT = Path(__file__).resolve().parents[1]
-MATERIAL = Path(__file__).resolve().parent / "demo_material"
+MATERIAL = ROOT / "scripts" / "demo_material"
 DEFAULT_OUT = ROOT / "claim2source" / "datasets" / "demo"
 LANGS = ("en", "de", "fr")
 SPLITS = ("train", "dev", "test")
@@ -69,10 +69,9 @@ class Claim:
 
 def load_material(folder: Path = MATERIAL) -> Material:
     """Read the YAML files; the topic files are merged into one table."""
-    paths = sorted(folder.glob("*.yaml"))
-    read = {path.stem: yaml.safe_load(path.read_text(encoding="utf-8")) for path in paths}
-    topics = (read[path.stem] for path in paths if path.stem.startswith("topics_"))
-    return {**read, "topics": {name: topic for part in topics for name, topic in part.items()}}
+    read = {p.stem: yaml.safe_load(p.read_bytes()) for p in sorted(folder.glob("*.yaml"))}
+    parts = (part for stem, part in read.items() if stem.startswith("topics_"))
+    return {**read, "topics": {name: topic for part in parts for name, topic in part.items()}}
 
 
 def capital(text: str) -> str:

@@ -10,7 +10,7 @@ import pytest
 REPOSITORY = Path(__file__).resolve().parent.parent
 TOP = ("train", "eval", "scripts")
 FLOORS = (
-    ("errors", "files", "config", "cost"),
+    ("errors", "files", "config", "cost", "tracking", "threads"),
     ("records", "run", "run_files", "store", "datasets"),
     ("text",),
     ("encode", "retrieve", "llm"),

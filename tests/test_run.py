@@ -159,4 +159,6 @@ def test_failures_are_counted_and_costs_added():
     failures = (Failure("a", "slow"), Failure("b", "parse"), Failure("c", "parse"))
     result = Result(Run.from_lists({}), failures=failures)
     assert list(result.failure_counts().items()) == [("parse", 2), ("slow", 1)]
-    assert Cost(1.0, 2, 50, 4) + Cost(2.0, 3, 40, 6) == Cost(3.0, 5, 50, 10)
+    one, other = Cost(1.0, 2, 50, 4, 1), Cost(2.0, 3, 40, 6, 5)
+    assert one + other == Cost(3.0, 5, 50, 10, 6)
+    assert one.over_same(other) == Cost(3.0, 3, 50, 10, 6) == other.over_same(one)

@@ -212,9 +212,10 @@ class Encoder:
             return np.zeros((0, self.dimensions), dtype=np.float32), Cost()
         keys = self.text_keys(texts, side)
         space = self._space(store)
-        made, _, tokens = self._make(texts, keys, side, space, progress, token_budget)
+        made, encoded, tokens = self._make(texts, keys, side, space, progress, token_budget)
         found = space.get(keys) if space is not None else np.stack([made[k] for k in keys])
-        cost = Cost(time.perf_counter() - started, len(texts), peak_memory(), tokens)
+        reused = len(set(keys)) - encoded
+        cost = Cost(time.perf_counter() - started, len(texts), peak_memory(), tokens, reused)
         return found.astype(np.float32, copy=False), cost
 
     def fill(

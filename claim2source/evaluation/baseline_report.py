@@ -14,6 +14,7 @@ from claim2source.evaluation.baseline_systems import Systems, parts_of
 from claim2source.evaluation.by_language import SHOWN
 from claim2source.evaluation.tables import COST_COLUMNS, cost_cells
 from claim2source.records import sorted_languages
+from claim2source.tracking import LoggedTable, TableTaker
 
 DEEP = "recall@100"
 _OTHERWISE = "mend what the reason names and run the same command again; what is done is kept"
@@ -83,9 +84,27 @@ def baselines_text(
     parts += notes
     if not_run:
         parts.append(f"Not run ({len(not_run)}):")
-        rows = [[row.system, row.claims, row.reason, row.advice] for row in not_run]
-        parts.append(table(["system", "claims", "why", "what to do"], rows))
+        parts.append(_left_out(not_run, table))
     return "\n\n".join(parts)
+
+
+def baselines_tables(
+    reports: Mapping[str, Mapping[str, Any]], not_run: Sequence[NotRun]
+) -> dict[str, LoggedTable]:
+    """The same tables by name, as cells."""
+    scored = {name: report for name, report in reports.items() if "macro" in report}
+    tables = {}
+    if scored:
+        tables["scores"] = TableTaker.last_of(lambda taker: _scores(scored, taker))
+        tables["intervals"] = TableTaker.last_of(lambda taker: _intervals(scored, taker))
+    if not_run:
+        tables["not run"] = TableTaker.last_of(lambda taker: _left_out(not_run, taker))
+    return tables
+
+
+def _left_out(not_run: Sequence[NotRun], table: Callable[..., str]) -> str:
+    rows = [[row.system, row.claims, row.reason, row.advice] for row in not_run]
+    return table(["system", "claims", "why", "what to do"], rows)
 
 
 def _scores(scored: Mapping[str, Mapping[str, Any]], table: Callable[..., str]) -> str:
@@ -119,7 +138,8 @@ def _intervals(scored: Mapping[str, Mapping[str, Any]], table: Callable[..., str
         f"95 % intervals of {SHOWN}: {first['repeats']} bootstrap samples of gold papers "
         f"({first['papers']} of them)."
     )
-    return [said, table(["system", "claims", *languages], rows)] if len(languages) > 1 else [said]
+    drawn = table(["system", "claims", *languages], rows)
+    return [said, drawn] if len(languages) > 1 else [said]
 
 
 def _languages(scored: Mapping[str, Mapping[str, Any]]) -> tuple[str, ...]:

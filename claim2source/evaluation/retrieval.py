@@ -74,6 +74,24 @@ def evaluate_result(
     return Evaluation(by_language, macro(by_language), result)
 
 
+def cost_report(result: Result, parameters: int | None) -> dict[str, Any]:
+    """What a report says of a result's cost.
+
+    `stored`: the run was read, and this is what it cost when it was made. `reused`: texts whose
+    vectors were in the store already, so that making them is not in this cost.
+    """
+    cost = result.cost
+    return {
+        "seconds": round(cost.seconds, 3),
+        "claims": cost.items,
+        "peak_memory_bytes": cost.peak_memory,
+        "tokens": cost.tokens,
+        "reused": cost.reused,
+        "stored": bool(result.about.get("stored", False)),
+        "parameters": parameters,
+    }
+
+
 def seen_and_unseen(
     evaluation: Evaluation,
     dataset: Dataset,

@@ -69,15 +69,19 @@ COST_COLUMNS = ("seconds", "items/s", "peak MB", "tokens", "parameters")
 
 
 def cost_cells(cost: Mapping[str, Any] | None) -> list[Cell]:
-    """Cells for `COST_COLUMNS` from a report's cost; "-" for what it does not say."""
+    """Cells for `COST_COLUMNS` from a report's cost; "-" for what it does not say.
+
+    ">3.2": some vectors were in the store already, and what they cost is not in the seconds.
+    """
     if not cost:
         return [None] * len(COST_COLUMNS)
     seconds = cost.get("seconds")
     items = cost.get("items", cost.get("claims"))
     peak = cost.get("peak_memory", cost.get("peak_memory_bytes"))
+    more, less = (">", "<") if cost.get("reused") else ("", "")
     return [
-        None if seconds is None else f"{seconds:.1f}",
-        f"{items / seconds:.1f}" if items and seconds else None,
+        None if seconds is None else f"{more}{seconds:.1f}",
+        f"{less}{items / seconds:.1f}" if items and seconds else None,
         f"{peak / 2**20:.0f}" if peak else None,
         str(cost["tokens"]) if cost.get("tokens") else None,
         str(cost["parameters"]) if cost.get("parameters") else None,

@@ -6,8 +6,9 @@ import copy
 import time
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Literal
+from dataclasses import asdict, dataclass, replace
+from importlib.metadata import version
+from typing import Any, Literal
 
 import bm25s
 import numpy as np
@@ -15,11 +16,13 @@ import Stemmer
 from bm25s import stopwords
 
 from claim2source.config import require
-from claim2source.cost import peak_memory
+from claim2source.cost import peak_memory, reset_peak_memory
 from claim2source.records import Claim, Source
+from claim2source.retrieve.kept import asked_key, kept_result, stored_result
 from claim2source.retrieve.postings import ArrayBM25
 from claim2source.retrieve.stage import candidate_pool, candidate_positions, tie_order, top_of
 from claim2source.run import Cost, Failure, Result, Run
+from claim2source.store import Store
 from claim2source.text import ClaimForm, clean_authors, render_claim
 from claim2source.text.claims import text_languages
 
@@ -30,6 +33,8 @@ _STOP_WORDS = {
     "de": stopwords.STOPWORDS_GERMAN,
     "fr": stopwords.STOPWORDS_FRENCH,
 }
+# Counted up when the same settings and texts would give another run.
+_FORMAT = 1
 # As bm25s splits: words of two characters or more.
 NO_TERM = "no term in common with any source"
 
@@ -79,7 +84,7 @@ class BM25Index:
             raise ValueError("a source id repeats")
         self._position_of = {source: i for i, source in enumerate(self.source_ids)}
         self._order = tie_order(self.source_ids)
-        texts = [self._source_text(source) for source in sources]
+        texts = [_source_text(source, self.config) for source in sources]
         ids, self._vocabulary = self._tokens(texts, (self.config.language,))
         self._bm25: ArrayBM25 | None = None
         if any(ids):
@@ -93,12 +98,6 @@ class BM25Index:
         other.config = replace(self.config, k1=k1, b=b)
         other._bm25 = self._bm25.reweighted(k1, b) if self._bm25 else None
         return other
-
-    def _source_text(self, source: Source) -> str:
-        parts = [source.title] * self.config.title_weight + [source.abstract]
-        if self.config.metadata:
-            parts += [source.venue, " ".join(clean_authors(source.authors))]
-        return " ".join(part for part in parts if part)
 
     def _tokens(
         self, texts: Sequence[str], languages: tuple[str, ...]
@@ -171,16 +170,45 @@ class BM25Index:
         return top_of(scores[found], found, depth, self._order)
 
 
+def _source_text(source: Source, config: BM25Config) -> str:
+    """The text that is indexed."""
+    parts = [source.title] * config.title_weight + [source.abstract]
+    if config.metadata:
+        parts += [source.venue, " ".join(clean_authors(source.authors))]
+    return " ".join(part for part in parts if part)
+
+
 @dataclass(frozen=True)
 class BM25Retriever:
-    """BM25 as a stage."""
+    """BM25 as a stage.
+
+    With a `store` the run is kept: the same claims and sources are not searched again, and the
+    cost is what it was then. The result's `about` says whether it was `stored`.
+    """
 
     config: BM25Config = BM25Config()
+    store: Store | None = None
 
     def retrieve(self, claims: Sequence[Claim], sources: Sequence[Source], k: int) -> Result:
-        """Index the sources and search them."""
+        """Index the sources and search them, or read what that gave before."""
         started = time.perf_counter()
+        reset_peak_memory()
+        key = self._key(claims, sources, k) if self.store is not None else None
+        if (stored := stored_result(self.store, key)) is not None:
+            return stored
         run = BM25Index(sources, self.config).search(claims, k)
         failures = [Failure(c.id, NO_TERM) for c in claims if not run.sources(c.id, 1)]
-        cost = Cost(time.perf_counter() - started, len(claims), peak_memory())
-        return Result(run, failures=tuple(failures), cost=cost)
+        cost = Cost(time.perf_counter() - started, len(claims), peak_memory(gpu=False))
+        return kept_result(self.store, key, Result(run, failures=tuple(failures), cost=cost))
+
+    def _key(self, claims: Sequence[Claim], sources: Sequence[Source], k: int) -> dict[str, Any]:
+        """All that the run depends on."""
+        form = self.config.claims
+        # Stop words go by the languages of a claim's text.
+        claim_texts = [[render_claim(c, form), *text_languages(c, form)] for c in claims]
+        source_texts = [_source_text(source, self.config) for source in sources]
+        return {
+            "stage": "bm25", "bm25": [_FORMAT, asdict(self.config)],
+            "versions": {name: version(name) for name in ("bm25s", "PyStemmer")},
+            **asked_key(claims, claim_texts, sources, source_texts, k),
+        }  # fmt: skip

@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from claim2source.cost import peak_memory
+from claim2source.cost import peak_memory, reset_peak_memory
 from claim2source.encode.encoder import Encoder
-from claim2source.files import content_hash
 from claim2source.records import Claim, Source
 from claim2source.retrieve.index import GPU_DEPTH, IndexConfig, build_index, on_gpu
+from claim2source.retrieve.kept import asked_key, kept_result, stored_result
 from claim2source.retrieve.stage import candidate_pool, candidate_positions, tie_order, top_of
 from claim2source.run import Cost, Result, Run
 from claim2source.store import Store
@@ -129,8 +129,9 @@ class DenseRetriever:
     """Dense retrieval as a stage.
 
     With a `store` and weights that have a name, vectors and the run itself are kept: the same
-    claims and sources are not searched again. The result's `about` holds `index` (its kind; for
-    an approximate one its recall against the exact list) and `stored`, whether the run was read.
+    claims and sources are not searched again, and the cost is what it was then. The result's
+    `about` holds `index` (its kind; for an approximate one its recall against the exact list)
+    and `stored`, whether the run was read.
     """
 
     encoder: Encoder
@@ -142,13 +143,12 @@ class DenseRetriever:
     def retrieve(self, claims: Sequence[Claim], sources: Sequence[Source], k: int) -> Result:
         """Encode both sides and search, or read what that gave before."""
         started = time.perf_counter()
+        reset_peak_memory()
         source_texts = self.rendering.source_texts(sources)
         claim_texts = self.rendering.claim_texts(claims)
         key = self._key(claims, claim_texts, sources, source_texts, k)
-        stored = self.store.run(key) if self.store is not None and key is not None else None
-        if stored is not None:
-            cost = Cost(time.perf_counter() - started, len(claims), peak_memory())
-            return Result(stored.run, cost=cost, about={**stored.about, "stored": True})
+        if (stored := stored_result(self.store, key)) is not None:
+            return stored
         source_vectors, cost = self.encoder.encode(
             source_texts, "source", store=self.store,
             progress="sources" if self.progress else None,
@@ -161,12 +161,11 @@ class DenseRetriever:
         about: dict[str, Any] = {"index": {"kind": self.index.kind}}
         if self.index.kind != "exact":
             about["index"] |= index.recall(claims, claim_vectors, run)
-        if self.store is not None and key is not None:
-            self.store.put_run(key, run, about)
-        tokens = cost.tokens + more.tokens
-        seconds = time.perf_counter() - started
-        cost = Cost(seconds, len(claims), peak_memory(), tokens)
-        return Result(run, cost=cost, about={**about, "stored": False})
+        cost = Cost(
+            time.perf_counter() - started, len(claims), peak_memory(), cost.tokens + more.tokens,
+            cost.reused + more.reused,
+        )  # fmt: skip
+        return kept_result(self.store, key, Result(run, cost=cost, about=about))
 
     def _key(
         self,
@@ -183,14 +182,10 @@ class DenseRetriever:
         encoders = {"claim": self.encoder.key(), "source": source_side.key()}
         if None in encoders.values():
             return None
-        # The texts, not the records: a corrected gold changes no ranking.
-        pools = [sorted(c.candidates) if c.candidates is not None else None for c in claims]
-        asked = [[c.id, *rest] for c, *rest in zip(claims, claim_texts, pools, strict=True)]
-        pool = [[s.id, text] for s, text in zip(sources, source_texts, strict=True)]
         return {
-            "stage": "dense", "encoders": encoders, "vectors": self.store.vectors, "depth": k,
+            "stage": "dense", "encoders": encoders, "vectors": self.store.vectors,
             "template": asdict(self.encoder.settings.template),
             "source_template": asdict(source_side.settings.template),
-            "index": asdict(self.index), "claims": content_hash(asked),
-            "sources": content_hash(pool),
+            "index": asdict(self.index),
+            **asked_key(claims, claim_texts, sources, source_texts, k),
         }  # fmt: skip

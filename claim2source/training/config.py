@@ -168,6 +168,26 @@ class WandbConfig:
 
 
 @dataclass(frozen=True)
+class AfterConfig:
+    """What is scored beside the run once it has ended, on `data.report_split`.
+
+    It goes to the run's folder `evaluation`, with every kept checkpoint; `report.json` is not
+    touched. What fails there is said, and the run is finished all the same.
+
+    Args:
+        baselines: names of systems in `files`; claims are represented as in the run.
+        report: write `report.html`, one page of figures of checkpoints and baselines.
+        files: YAML files of systems; empty: all of configs/baselines.
+        models: folder of models by the last part of their name, taken before the hub's.
+    """
+
+    baselines: tuple[str, ...] = ()
+    report: bool = False
+    files: tuple[Path, ...] = ()
+    models: Path | None = None
+
+
+@dataclass(frozen=True)
 class FinetuneConfig:
     """Everything `train/finetune.py` can be told.
 
@@ -184,6 +204,7 @@ class FinetuneConfig:
         batches: which pairs share a batch.
         losses: what is minimised.
         keep: checkpoints of all epochs, or only of the best and the last.
+        after: baselines and a page of figures at the end.
         wandb: Weights & Biases.
         out: the run's folder.
         store: folder of the embedding store; none: the user's cache.
@@ -203,6 +224,7 @@ class FinetuneConfig:
     batches: BatchesConfig = field(default_factory=BatchesConfig)
     losses: LossesConfig = field(default_factory=LossesConfig)
     keep: Literal["all", "best"] = "all"
+    after: AfterConfig = field(default_factory=AfterConfig)
     wandb: WandbConfig = field(default_factory=WandbConfig)
     out: Path = Path("checkpoints/run")
     store: Path | None = None

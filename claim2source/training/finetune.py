@@ -21,7 +21,9 @@ from claim2source.evaluation.retrieval import evaluate_dense
 from claim2source.mining import MinedRow
 from claim2source.store import Store
 from claim2source.threads import use_cores
+from claim2source.tracking import table_key
 from claim2source.training.adapt import adapt, frozen_copy
+from claim2source.training.after import check_after, evaluate_after
 from claim2source.training.base_vectors import BaseVectors
 from claim2source.training.batches import BatchSampler
 from claim2source.training.checkpoint import (
@@ -37,10 +39,10 @@ from claim2source.training.choose import choose
 from claim2source.training.config import FinetuneConfig
 from claim2source.training.data import PairsModule, TrainingPairs
 from claim2source.training.launch import World, check_same_world, launched_world
-from claim2source.training.loggers import log_table, make_loggers
+from claim2source.training.loggers import log_scores, log_table, make_loggers
 from claim2source.training.module import Progress, RetrieverModule
 from claim2source.training.negatives import RunNegatives, shown_negatives
-from claim2source.training.report import build_report, report_text
+from claim2source.training.report import build_report, report_tables, report_text
 from claim2source.training.runfolder import RunFolder
 from claim2source.training.splits import TrainingData, load_data
 from claim2source.training.teacher import read_teacher
@@ -56,6 +58,7 @@ def finetune(config: FinetuneConfig) -> dict[str, Any]:
     """
     world = launched_world()
     use_cores(world.local_size, config.threads)
+    check_after(config)
     data = load_data(config)
     with joined_world(world, config.device):
         run = _open_run(config, world)
@@ -243,6 +246,9 @@ class Finetuning:
         warnings.filterwarnings("ignore", message=".*IterableDataset. has .__len__.*")
         if self.world.is_first:
             self.loggers = make_loggers(self.config, self.run.path, self.module.steps_done)
+            if self.module.steps_done == 0:
+                # Scored before there were loggers: curves begin with the model before training.
+                log_scores(self.loggers, 0, self.run.history[0]["val"], 0)
             self._show_negatives()
         trainer = pl.Trainer(
             max_epochs=1,  # one pass over the batches of all epochs: see RetrieverModule
@@ -301,9 +307,7 @@ class Finetuning:
             log_table(self.loggers, "mined negatives", columns, table)
 
     def _log_epoch(self, epoch: int, table: dict[str, dict[str, float]]) -> None:
-        values = {f"val/{lang}/mrr@5": row["mrr@5"] for lang, row in table.items()}
-        for logger in self.loggers:
-            logger.log_metrics({"epoch": epoch, **values}, step=self.module.steps_done)
+        log_scores(self.loggers, epoch, table, self.module.steps_done)
         shown = "  ".join(f"{lang} {row['mrr@5']:.4f}" for lang, row in table.items())
         print(f"epoch {epoch}: val MRR@5  {shown}", flush=True)
 
@@ -355,7 +359,10 @@ class Finetuning:
         chosen = choose(self.run, self.data, self.config, self.store)
         self.run.write(chosen.folder)
         report = build_report(self.run, chosen, self.data, self.config, self.store)
+        for name, table in report_tables(report).items():
+            log_table(self.loggers, table_key(name), table.columns, table.rows)
         for logger in self.loggers:
             logger.finalize("success")
         print(report_text(report), flush=True)
+        evaluate_after(self.config, self.run)
         return report

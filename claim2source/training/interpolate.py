@@ -20,8 +20,8 @@ from claim2source.evaluation.tables import markdown_table, plain_table
 from claim2source.files import atomic_folder, write_json, write_text
 from claim2source.records import Dataset
 from claim2source.store import Store
+from claim2source.tracking import wandb_mode
 from claim2source.training.config import WandbConfig
-from claim2source.training.loggers import wandb_mode
 from claim2source.training.scaled import Scaled, refuse_existing, require_scalable
 
 if TYPE_CHECKING:

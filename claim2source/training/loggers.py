@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import json
-import netrc
-import os
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlparse
 
 from pytorch_lightning.loggers import CSVLogger
 
 from claim2source.config import as_plain
 from claim2source.errors import UserError
 from claim2source.files import write_json
+from claim2source.tracking import wandb_mode
 from claim2source.training.config import FinetuneConfig
 
 _WANDB_FILE = "wandb.json"
@@ -46,31 +44,22 @@ def make_loggers(config: FinetuneConfig, run: Path, first_step: int) -> list[Any
     return [csv, logger]
 
 
-def log_table(loggers: Sequence[Any], key: str, columns: list[str], rows: list[list[Any]]) -> None:
+def log_table(
+    loggers: Sequence[Any], key: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]
+) -> None:
     """Show a table in W&B; the CSV logger takes numbers only."""
     for logger in loggers:
         if hasattr(logger, "log_table"):
-            logger.log_table(key=key, columns=columns, data=rows)
+            logger.log_table(key=key, columns=list(columns), data=[list(row) for row in rows])
 
 
-def wandb_mode(asked: str) -> str:
-    """`online`, `offline` or `off`; `auto` is online exactly when a key is there."""
-    if asked != "auto":
-        return asked
-    if os.environ.get("WANDB_MODE") in ("disabled", "offline"):
-        return {"disabled": "off", "offline": "offline"}[os.environ["WANDB_MODE"]]
-    return "online" if _has_key() else "offline"
-
-
-def _has_key() -> bool:
-    """Whether a key is in the environment or in netrc; it is not read out."""
-    if os.environ.get("WANDB_API_KEY"):
-        return True
-    host = urlparse(os.environ.get("WANDB_BASE_URL", "https://api.wandb.ai")).hostname or ""
-    try:
-        return netrc.netrc(os.environ.get("NETRC")).authenticators(host) is not None
-    except (OSError, netrc.NetrcParseError):
-        return False
+def log_scores(
+    loggers: Sequence[Any], epoch: int, table: Mapping[str, Mapping[str, float]], step: int
+) -> None:
+    """A point of the learning curves: an epoch's MRR@5 on val, by language."""
+    values = {f"val/{lang}/mrr@5": row["mrr@5"] for lang, row in table.items()}
+    for logger in loggers:
+        logger.log_metrics({"epoch": epoch, **values}, step=step)
 
 
 def _wandb_id(run: Path) -> str:

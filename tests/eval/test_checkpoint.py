@@ -8,12 +8,14 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from claim2source.config import REPOSITORY, read_config
 from claim2source.datasets import load, write_beir
 from claim2source.errors import UserError
+from claim2source.evaluation import checkpoint
 from claim2source.evaluation.checkpoint import CheckpointConfig, evaluate_checkpoints
 from claim2source.evaluation.metrics import evaluate
 from claim2source.run_files import read_run
@@ -97,7 +99,7 @@ def test_a_run_gives_a_table_of_every_kept_epoch_and_step_zero(
     table = (tmp_path / "report.md").read_text()
     scores, tests = table.split("Every epoch against step 0: ")
     assert scores.count("| epoch-") == 3 * 3 and "(chosen)" in scores and " to " in scores
-    assert tests.count("| epoch-") == 3
+    assert tests.count("| epoch-") == 3 * 3  # macro, English, German
 
 
 def test_every_epoch_has_intervals_and_is_tested_against_step_zero(
@@ -123,6 +125,21 @@ def test_every_epoch_has_intervals_and_is_tested_against_step_zero(
     evaluated(run, data, tmp_path / "bare", "--no_tests")
     bare = json.loads((tmp_path / "bare" / "report.json").read_text())
     assert bare["tests"] == [] and "intervals" not in bare["checkpoints"]["epoch-1"]
+
+
+def test_wandb_gets_the_table_of_the_report(
+    trained: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logged: dict[str, Any] = {}
+    monkeypatch.setattr(checkpoint, "log_tables", lambda mode, tables, **_: logged.update(tables))
+    run, data = trained
+    evaluated(run, data, tmp_path, "--wandb=offline")
+    report = json.loads((tmp_path / "report.json").read_text())
+    (table,) = logged.values()
+    rows = [dict(zip(table.columns, row, strict=True)) for row in table.rows]
+    assert len(rows) == 9
+    last = report["checkpoints"]["epoch-2"]["macro"]
+    assert {metric: rows[-1][metric] for metric in last} == pytest.approx(last)
 
 
 def test_languages_restrict(trained: tuple[Path, Path], tmp_path: Path) -> None:
@@ -176,8 +193,10 @@ def test_what_training_encoded_is_not_encoded_again(
     chosen = json.loads((run / "report.json").read_text())["chosen_epoch"]
     evaluated(run, data, tmp_path)
     report = json.loads((tmp_path / "report.json").read_text())
-    assert report["checkpoints"][f"epoch-{chosen}"]["cost"]["tokens"] == 0
-    assert report["checkpoints"]["epoch-0"]["cost"]["tokens"] == 0
+    assert report["checkpoints"][f"epoch-{chosen}"]["stored"]
+    assert report["checkpoints"]["epoch-0"]["stored"]
+    # What it cost is what training paid for it.
+    assert report["checkpoints"]["epoch-0"]["cost"]["tokens"] > 0
 
 
 def test_an_approximate_index_is_reported_and_the_second_time_read(
@@ -197,6 +216,7 @@ def test_an_approximate_index_is_reported_and_the_second_time_read(
     assert first["index"]["recall@36"] == 1.0  # the whole pool is 36 sources
     assert (first["stored"], second["stored"]) == (False, True)
     assert second["index"] == first["index"] and second["macro"] == first["macro"]
-    assert first["cost"]["tokens"] > 0 and second["cost"]["tokens"] == 0
+    assert first["cost"]["tokens"] > 0 and not first["cost"]["stored"]
+    assert second["cost"] == {**first["cost"], "stored": True}
     runs = [(tmp_path / name / "runs" / "de.trec").read_bytes() for name in ("first", "second")]
     assert runs[0] == runs[1]

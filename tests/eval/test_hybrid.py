@@ -79,6 +79,44 @@ def test_the_runs_are_the_reported_ones(done: tuple[Path, Path, Path]) -> None:
     assert not list(done[2].rglob("*.tmp"))
 
 
+def test_the_cost_counts_each_claim_once_and_is_read_with_the_runs(
+    done: tuple[Path, Path, Path], tmp_path: Path
+) -> None:
+    for out in ("a", "b"):
+        main([f"--checkpoint={done[0]}", f"--dataset={done[1]}", f"--out={tmp_path / out}",
+              f"--store={tmp_path}", *OPTIONS])  # fmt: skip
+    first, again = (
+        json.loads((tmp_path / out / "report.json").read_text())["systems"] for out in ("a", "b")
+    )
+    for name in ("bm25", "dense", "hybrid"):
+        assert first[name]["cost"]["claims"] == 12 and first[name]["cost"]["seconds"] > 0
+        assert again[name]["cost"] == {**first[name]["cost"], "stored": True}
+    # The sources' encoding is in it, though settings are chosen in the same program.
+    assert first["dense"]["cost"]["reused"] == 0
+    assert first["hybrid"]["cost"]["tokens"] == first["dense"]["cost"]["tokens"] > 36
+
+
+def test_vectors_encoded_before_as_float16_are_found_and_an_index_is_reported(
+    done: tuple[Path, Path, Path], tmp_path: Path
+) -> None:
+    from eval.encode import main as encode
+
+    model = ["--model.pooling=mean", "--model.max_length=24"]
+    rendering = ["--rendering.sources=title_abstract", "--rendering.claims=bilingual"]
+    stored = [f"--store={tmp_path / 'store'}", "--vectors=float16"]
+    encode([f"--model.name={done[0]}", f"--dataset={done[1]}", *model, *rendering, *stored,
+            "--device=cpu", "--splits", "dev", "train"])  # fmt: skip
+    shards = sorted((tmp_path / "store").rglob("embeddings/*/*.safetensors"))
+    more = ["--index.kind=hnsw", "--index.compared=5", *stored]
+    main([f"--checkpoint={done[0]}", f"--dataset={done[1]}", f"--out={tmp_path / 'o'}", *OPTIONS,
+          *more])  # fmt: skip
+    assert sorted((tmp_path / "store").rglob("embeddings/*/*.safetensors")) == shards
+    report = json.loads((tmp_path / "o" / "report.json").read_text())
+    assert report["index"]["kind"] == "hnsw" and report["index"]["recall@36"] == 1.0
+    cost = report["systems"]["dense"]["cost"]
+    assert cost["tokens"] == 0 and cost["reused"] >= 36
+
+
 def test_the_markdown_says_what_was_chosen(done: tuple[Path, Path, Path]) -> None:
     text, chosen = (done[2] / "report.md").read_text(), report_of(done)["chosen"]
     assert f"k1 {chosen['bm25']['k1']:g}, b {chosen['bm25']['b']:g}" in text

@@ -181,6 +181,22 @@ def test_golds_are_marked_among_the_hits(page: Path) -> None:
     assert "<li>gone</li>" in text and "Body (p3)" in text and "(rank -)" in text
 
 
+def test_wandb_gets_the_tables_of_the_page(
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logged: dict[str, Any] = {}
+    monkeypatch.setattr(report, "log_tables", lambda mode, tables, **_: logged.update(tables))
+    main([f"--reports={page.parent / 'run'}", f"--dataset={page.parent / 'data'}",
+          f"--out={tmp_path / 'out.html'}", "--repeats=200", "--wandb=offline"])  # fmt: skip
+    assert {"Score by language", "Recall by depth", "Cost against quality"} <= set(logged)
+    assert any(title.startswith("Tests: ") for title in logged)
+    for table in logged.values():
+        assert all(len(row) == len(table.columns) for row in table.rows)
+    # The page shows these very cells.
+    text = page.read_text(encoding="utf-8")
+    assert all(cell in text for row in logged["Recall by depth"].rows for cell in row[1:])
+
+
 def test_fewer_claims_and_one_system(tmp_path: Path) -> None:
     folder, reports = save(tmp_path)
     report = json.loads((reports / "report.json").read_text())["checkpoints"]["epoch-1"]

@@ -102,6 +102,7 @@ def test_intervals_are_read(tmp_path: Path) -> None:
 
 
 def test_cost_of_both_kinds_of_report() -> None:
+    assert cost_cells({"seconds": 4.0, "claims": 10, "reused": 3})[:2] == [">4.0", "<2.5"]
     cells = cost_cells({"seconds": 4.0, "items": 10, "peak_memory": 3 * 2**20, "tokens": 5})
     assert dict(zip(COST_COLUMNS, cells, strict=True)) == {
         "seconds": "4.0", "items/s": "2.5", "peak MB": "3", "tokens": "5", "parameters": None

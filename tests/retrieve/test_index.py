@@ -183,7 +183,9 @@ def test_the_same_run_is_read_not_made(tmp_path: Path) -> None:
     assert list(again.run) == list(first.run) and again.run.pool is None
     assert (first.about["stored"], again.about["stored"]) == (False, True)
     assert again.about["index"] == first.about["index"] == {"kind": "exact"}
-    assert (first.cost.tokens, again.cost.tokens, again.cost.items) == (10, 0, 1)
+    assert (first.cost.tokens, first.cost.items) == (10, 1)
+    # What it took to make, not to read: nobody searches millions of claims a second.
+    assert again.cost == first.cost
     # Which gold a claim has, and its language, changes no text and no ranking.
     _, calls = retrieved(Store(tmp_path), claims=[replace(CLAIM, golds=("q",), lang="de")])
     assert calls == 0
@@ -243,10 +245,13 @@ def test_a_stage_with_a_real_encoder_costs_what_changed(tiny_folder: Path, tmp_p
         settings = EncoderSettings(max_length=16)
         return Encoder(model, AutoTokenizer.from_pretrained(tiny_folder), settings, {"base": "b"})
 
-    def tokens(claims: list[Claim]) -> int:
-        return DenseRetriever(tiny(), store=Store(tmp_path)).retrieve(claims, POOL, 2).cost.tokens
+    def cost(claims: list[Claim]) -> Cost:
+        return DenseRetriever(tiny(), store=Store(tmp_path)).retrieve(claims, POOL, 2).cost
 
-    assert tokens([CLAIM]) > 0
-    assert tokens([CLAIM]) == 0
-    more = tokens([CLAIM, Claim("y", "claim b")])
-    assert more == len(tiny().tokenize(["claim b"], "claim")[0].ids)
+    first = cost([CLAIM])
+    assert first.tokens > 0 and first.reused == 0
+    assert cost([CLAIM]) == first
+    more = cost([CLAIM, Claim("y", "claim b")])
+    assert more.tokens == len(tiny().tokenize(["claim b"], "claim")[0].ids)
+    # Both sources and the first claim were there: the cost says that it is without them.
+    assert (more.items, more.reused) == (2, 3)

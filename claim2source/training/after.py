@@ -1,0 +1,97 @@
+"""Baselines and a page of figures at a run's end, beside its report and never into it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+
+from claim2source.evaluation.baselines import BaselinesConfig, evaluate_baselines, named_systems
+from claim2source.evaluation.checkpoint import CheckpointConfig, evaluate_checkpoints
+from claim2source.evaluation.report import ReportConfig, html_report
+from claim2source.training.config import FinetuneConfig
+from claim2source.training.runfolder import RunFolder
+
+log = logging.getLogger(__name__)
+
+FOLDER = "evaluation"
+CHECKPOINTS, BASELINES, PAGE = "checkpoints", "baselines", "report.html"
+
+
+def check_after(config: FinetuneConfig) -> None:
+    """Raise `UserError` for baselines that are not there: before training, not after it."""
+    if config.after.baselines:
+        named_systems(_baselines(config, config.out))
+
+
+def evaluate_after(config: FinetuneConfig, run: RunFolder) -> None:
+    """Score the kept checkpoints and the named baselines on the report split; write the page.
+
+    Everything goes to the run's folder `evaluation`. What fails is said and left out: the run
+    is finished, and stays so.
+    """
+    if not (config.after.baselines or config.after.report):
+        return
+    folder = run.path / FOLDER
+    done = []
+    if _tried("the checkpoints", lambda: evaluate_checkpoints(_checkpoints(config, run, folder))):
+        done.append(folder / CHECKPOINTS)
+    if config.after.baselines:
+        settings = _baselines(config, folder)
+        if _tried("the baselines", lambda: evaluate_baselines(settings)):
+            done.append(folder / BASELINES)
+    if config.after.report and done:
+        _tried("the page", lambda: html_report(_page(config, folder, done)))
+
+
+def _tried(what: str, work: Callable[[], str]) -> bool:
+    """Print what `work` returns; False where it failed, which is said."""
+    try:
+        print(f"\n{work()}", flush=True)
+    except Exception as error:  # whatever it was, the run must not be lost for it
+        why = " ".join(str(error).split()) or type(error).__name__
+        log.warning("after the run: %s: %s: %s", what, type(error).__name__, why)
+        return False
+    return True
+
+
+def _checkpoints(config: FinetuneConfig, run: RunFolder, folder: Path) -> CheckpointConfig:
+    return CheckpointConfig(
+        checkpoint=str(run.path),
+        out=folder / CHECKPOINTS,
+        dataset=config.data.dataset,
+        split=config.data.report_split,
+        model=config.model.for_checkpoint(run.path),
+        store=config.store,
+        device=config.device,
+        languages=config.languages,
+    )
+
+
+def _baselines(config: FinetuneConfig, folder: Path) -> BaselinesConfig:
+    """As the run saw its claims, and with nothing chosen on claims that it did not hold out."""
+    return BaselinesConfig(
+        out=folder / BASELINES,
+        dataset=config.data.dataset,
+        split=config.data.report_split,
+        files=list(config.after.files),
+        systems=list(config.after.baselines),
+        claims=[config.rendering.claims],
+        languages=config.languages,
+        train_split=config.data.train_split,
+        val_share=config.data.val_share,
+        val_seed=config.data.val_seed,
+        models=config.after.models,
+        store=config.store,
+        device=config.device,
+    )
+
+
+def _page(config: FinetuneConfig, folder: Path, reports: list[Path]) -> ReportConfig:
+    return ReportConfig(
+        out=folder / PAGE,
+        reports=reports,
+        dataset=config.data.dataset,
+        split=config.data.report_split,
+        languages=config.languages,
+    )

@@ -1,0 +1,141 @@
+"""Baselines and the page at a run's end: beside the report, and never at its cost."""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from claim2source.errors import ConfigError
+from claim2source.training import after
+from claim2source.training.finetune import finetune
+from tests.training.small import small_config, small_setup
+
+SYSTEMS = """
+BM25: {bm25: {analysis: whitespace, k1: 1.2, b: 1.0}}
+Other: {bm25: {}}
+Absent: {model: {name: nobody/has-this, pooling: cls, max_length: 24}, advice: ask for it}
+"""
+
+
+@pytest.fixture(scope="module")
+def setup(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    return small_setup(tmp_path_factory.mktemp("small"))
+
+
+@pytest.fixture(scope="module")
+def systems(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("systems") / "systems.yaml"
+    path.write_text(SYSTEMS, encoding="utf-8")
+    return path
+
+
+def asked(setup: tuple[Path, Path], out: Path, systems: Path, **more: Any) -> Any:
+    baselines = more.pop("baselines", '["BM25", "Absent"]')
+    return small_config(
+        *setup, out, optimisation__epochs=1, after__baselines=baselines, after__report="true",
+        after__files=f'["{systems}"]', **more,
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def finished(
+    setup: tuple[Path, Path], systems: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    out = tmp_path_factory.mktemp("runs") / "run"
+    finetune(asked(setup, out, systems))
+    return out
+
+
+def read(path: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return found
+
+
+def test_checkpoints_baselines_and_page_lie_beside_the_report(finished: Path) -> None:
+    said, folder = read(finished / "report.json"), finished / "evaluation"
+    checkpoints = read(folder / "checkpoints" / "report.json")
+    assert list(checkpoints["checkpoints"]) == ["epoch-0", "epoch-1"]
+    assert checkpoints["checkpoints"]["epoch-0"]["macro"] == pytest.approx(said["before"]["macro"])
+    assert checkpoints["chosen"] == f"epoch-{said['chosen_epoch']}"
+    baselines = read(folder / "baselines" / "report.json")
+    # Only those named, in the run's own representation of claims; one cannot be had.
+    assert list(baselines["checkpoints"]) == ["BM25.bilingual"]
+    assert baselines["checkpoints"]["BM25.bilingual"]["macro"]["queries"] == 12
+    assert [(row["system"], row["advice"]) for row in baselines["not_run"]] == [
+        ("Absent", "ask for it")
+    ]
+    page = (folder / "report.html").read_text(encoding="utf-8")
+    assert all(name in page for name in ("epoch-0", "epoch-1", "BM25.bilingual"))
+    assert not list(finished.rglob("*.tmp"))
+
+
+def test_the_runs_report_is_what_it_is_without(
+    finished: Path, setup: tuple[Path, Path], tmp_path: Path
+) -> None:
+    plain = tmp_path / "run"
+    finetune(small_config(*setup, plain, optimisation__epochs=1))
+    assert not (plain / "evaluation").exists()
+    assert (plain / "report.json").read_bytes() == (finished / "report.json").read_bytes()
+
+
+def test_a_run_may_get_it_later(
+    finished: Path, setup: tuple[Path, Path], systems: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "run"
+    finetune(small_config(*setup, out, optimisation__epochs=1))
+    before = (out / "report.json").read_bytes()
+    finetune(asked(setup, out, systems, resume=True, baselines='["Other"]'))
+    assert (out / "report.json").read_bytes() == before
+    assert "Other.bilingual" in (out / "evaluation" / "report.html").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("broken", ["evaluate_checkpoints", "evaluate_baselines", "html_report"])
+def test_what_fails_is_said_and_the_run_is_finished(
+    broken: str,
+    setup: tuple[Path, Path],
+    systems: Path,
+    finished: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def fail(config: Any) -> str:
+        raise RuntimeError("no room\non the disk")
+
+    monkeypatch.setattr(after, broken, fail)
+    (finished / "evaluation" / "report.html").unlink(missing_ok=True)
+    with caplog.at_level(logging.WARNING):
+        report = finetune(asked(setup, finished, systems, resume=True))
+    assert report["chosen_epoch"] == read(finished / "report.json")["chosen_epoch"]
+    (said,) = [r.getMessage() for r in caplog.records if r.name == after.__name__]
+    assert "no room on the disk" in said
+    page = finished / "evaluation" / "report.html"
+    if broken == "html_report":
+        assert not page.exists()
+    else:
+        shown = page.read_text(encoding="utf-8")
+        assert ("epoch-1" in shown) is (broken != "evaluate_checkpoints")
+        assert ("BM25.bilingual" in shown) is (broken != "evaluate_baselines")
+
+
+def test_a_misspelt_baseline_is_refused_before_training(
+    setup: tuple[Path, Path], systems: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match=r"'BM52'.*BM25, Other, Absent"):
+        finetune(asked(setup, tmp_path / "run", systems, baselines='["BM52"]'))
+    assert not (tmp_path / "run").exists()
+
+
+def test_languages_of_the_run_are_those_of_the_page(
+    setup: tuple[Path, Path], systems: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "run"
+    config = asked(setup, out, systems, baselines='["BM25"]', languages="de")
+    finetune(config)
+    baselines = read(out / "evaluation" / "baselines" / "report.json")
+    assert list(baselines["checkpoints"]["BM25.bilingual"]["languages"]) == ["de"]
+    page = (out / "evaluation" / "report.html").read_text(encoding="utf-8")
+    assert "6 claims with a gold" in page
