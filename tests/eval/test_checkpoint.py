@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import csv
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 
 from claim2source.config import REPOSITORY, read_config
 from claim2source.datasets import load, write_beir
-from claim2source.errors import UserError
+from claim2source.errors import ConfigError, UserError
 from claim2source.evaluation.checkpoint import CheckpointConfig, evaluate_checkpoints
 from claim2source.evaluation.metrics import evaluate
 from claim2source.run_files import read_run
@@ -96,6 +97,27 @@ def test_a_run_gives_a_table_of_every_kept_epoch_and_step_zero(
     assert chosen["macro"] == pytest.approx(said["after"]["macro"])
     table = (tmp_path / "report.md").read_text()
     assert table.count("| epoch-") == 3 * 3 and "(chosen)" in table
+
+
+def test_the_chosen_checkpoint_alone(trained: tuple[Path, Path], tmp_path: Path) -> None:
+    """What a submission is made of, whatever its name."""
+    run, data = trained
+    copied = Path(shutil.copytree(run, tmp_path / "run"))
+    points = copied / "checkpoints"
+    (points / "epoch-1").rename(points / "epoch-1-scale-0.5")
+    said = json.loads((copied / "run.json").read_text())
+    (copied / "run.json").write_text(json.dumps(said | {"chosen": "epoch-1-scale-0.5"}))
+    text = evaluated(copied, data, tmp_path / "out", "--only=chosen")
+    report = json.loads((tmp_path / "out" / "report.json").read_text())
+    assert report["checkpoint"] == str(points / "epoch-1-scale-0.5")
+    assert "epoch-1-scale-0.5 (chosen)" in text and "epoch-0" not in text
+    assert (tmp_path / "out" / "submission_2026" / "predictions_en.tsv").is_file()
+    for checkpoint in (points / "epoch-0", "sentence-transformers/all-MiniLM-L6-v2"):
+        with pytest.raises(ConfigError, match="only: 'chosen'"):
+            evaluated(checkpoint, data, tmp_path / "other", "--only=chosen")
+    (copied / "run.json").write_text(json.dumps(said | {"chosen": None}))
+    with pytest.raises(UserError, match="has not ended"):
+        evaluated(copied, data, tmp_path / "other", "--only=chosen")
 
 
 def test_languages_restrict(trained: tuple[Path, Path], tmp_path: Path) -> None:
