@@ -9,13 +9,16 @@ import sys
 import types
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import yaml
-from jsonargparse import ActionYesNo, ArgumentError, ArgumentParser, Namespace
 
 from claim2source.errors import ConfigError, InputError, UserError
 
+if TYPE_CHECKING:
+    from jsonargparse import ArgumentParser, Namespace
+
+# jsonargparse is imported where words are parsed: a config made in Python needs none.
 Config = TypeVar("Config")
 
 REPOSITORY = Path(__file__).resolve().parent.parent
@@ -23,6 +26,8 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 
 def parser_for(kind: type[Config], program: str, description: str) -> ArgumentParser:
     """A parser whose keys are the fields of the dataclass `kind`, with `--config FILE`."""
+    from jsonargparse import ActionYesNo, ArgumentParser
+
     # No abbreviations: a key added later must not change what a command means.
     parser = ArgumentParser(
         prog=program, description=description, exit_on_error=False, allow_abbrev=False
@@ -71,6 +76,8 @@ def read_config(
     Unknown keys and wrong types raise `UserError` naming the key; `--print_config` and
     `--help` print and exit.
     """
+    from jsonargparse import ArgumentError
+
     places: dict[str, str] = {}
     given = _check_files(kind, list(sys.argv[1:] if argv is None else argv), places)
     # Where --print_config stands, jsonargparse prints what it has read so far: it comes last.
@@ -88,6 +95,8 @@ def read_entries(kind: type[Config], path: Path) -> dict[str, Config]:
 
     Raises `UserError` with file, line and key as `read_config` does.
     """
+    from jsonargparse import ArgumentError
+
     root = _composed(path)
     if not isinstance(root, yaml.MappingNode):
         raise InputError.at(path, why="must be names, each with its keys below it")
@@ -255,6 +264,8 @@ def _may_be_none(hint: Any) -> bool:
 
 def _check_nulls(kind: type, parsed: Namespace, prefix: str) -> None:
     """Raise `ConfigError` where null was given and is not allowed: jsonargparse lets it pass."""
+    from jsonargparse import Namespace
+
     groups, hints = _groups(kind), get_type_hints(kind)
     for spec in dataclasses.fields(kind):
         name, value = f"{prefix}{spec.name}", parsed.get(spec.name)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from claim2source.config import REPOSITORY
 from claim2source.datasets.authors import author_names
 from claim2source.datasets.lines import JsonLines, Row, text_lines, why_not_id
 from claim2source.errors import ConfigError, InputError, Problems, UserError
@@ -39,7 +41,10 @@ class _Query(NamedTuple):
 
 
 def load(folder: str | Path, split: str, languages: Sequence[str] | None = None) -> Dataset:
-    """Load one split of a data set; the name `demo` is the packaged one.
+    """Load one split of a data set, by its folder or its name.
+
+    The name `demo` is the packaged set; any other plain name that is no folder here is a folder
+    in CLAIM2SOURCE_DATA (by default `../shared/data` from the repository's root).
 
     Claims are those that `qrels/<split>.tsv` judges, in the order of queries.jsonl, with
     `golds` the sources graded above 0; sources are the whole corpus. Claims without any
@@ -51,7 +56,18 @@ def load(folder: str | Path, split: str, languages: Sequence[str] | None = None)
     """
     if str(folder) == "demo":
         return replace(read_beir(DEMO, split, languages), name="demo")
-    return read_beir(folder, split, languages)
+    return read_beir(_named(Path(folder)), split, languages)
+
+
+def _named(folder: Path) -> Path:
+    """The folder itself, or what lies under its name where data sets are kept."""
+    if folder.is_dir() or len(folder.parts) != 1:
+        return folder
+    kept = REPOSITORY / (os.environ.get("CLAIM2SOURCE_DATA") or "../shared/data") / folder
+    if not kept.is_dir():
+        why = f"no such folder, nor {kept} (set CLAIM2SOURCE_DATA to the folder that holds it)"
+        raise InputError.at(folder, why=why)
+    return kept
 
 
 def read_beir(folder: str | Path, split: str, languages: Sequence[str] | None = None) -> Dataset:

@@ -12,7 +12,7 @@ from claim2source.datasets import load
 from claim2source.datasets.checkthat2026 import written_index
 from claim2source.encode import ModelConfig, resolve
 from claim2source.encode.resolve import RUN_FILE, chosen_checkpoint
-from claim2source.errors import UserError
+from claim2source.errors import ConfigError, UserError
 from claim2source.evaluation.by_language import SHOWN, intervals_of, saved_families
 from claim2source.evaluation.comparison import Family, FamilyResult, family_text
 from claim2source.evaluation.retrieval import (
@@ -59,6 +59,7 @@ class CheckpointConfig:
         vectors: float32, or float16 to keep vectors in half the room.
         wandb: log the table to Weights & Biases.
         device: none takes a GPU if there is one.
+        only: `chosen`: of a training run the checkpoint it chose on val, and no other.
     """
 
     checkpoint: str
@@ -76,6 +77,7 @@ class CheckpointConfig:
     vectors: VectorType = "float32"
     wandb: Tracking = "off"
     device: Literal["cpu", "cuda"] | None = None
+    only: Literal["chosen"] | None = None
     languages: list[str] | None = several(str, help="score claims in these languages only")
 
     def __post_init__(self) -> None:
@@ -85,14 +87,21 @@ class CheckpointConfig:
 def evaluate_checkpoints(config: CheckpointConfig) -> str:
     """Score every checkpoint named; writes `config.out` and returns the table as text.
 
-    One checkpoint: `report.json` holds {"languages": .., "macro": ..}, with runs and
-    submissions beside it. A training run: each checkpoint's report lies in a folder of its
-    name, and the top `report.json` holds {"checkpoints": {name: report}, "chosen": name,
-    "tests": every epoch against step 0}, and the chosen one's "languages" and "macro".
+    One checkpoint, or a run's chosen one alone: `report.json` holds {"languages": .., "macro":
+    ..}, with runs and submissions beside it. A training run: each checkpoint's report lies in a
+    folder of its name, and the top `report.json` holds {"checkpoints": {name: report},
+    "chosen": name, "tests": every epoch against step 0}, and the chosen one's "languages" and
+    "macro".
     """
     require_tracking(config.wandb)
     dataset = load(config.dataset, config.split, config.languages)
     folder = Path(config.checkpoint)
+    if config.only == "chosen":
+        if not (folder / RUN_FILE).is_file():
+            raise ConfigError("only", "chosen", f"none: {folder} is no training run's folder")
+        folder = chosen_checkpoint(folder)
+        report = _evaluate_one(config, str(folder), dataset, config.out)
+        return _end(config, {folder.name: report}, folder.name, [])
     if not (folder / RUN_FILE).is_file():
         report = _evaluate_one(config, config.checkpoint, dataset, config.out)
         return _end(config, {folder.name or config.checkpoint: report}, None, [])

@@ -8,31 +8,27 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-import bm25s
 import numpy as np
-import Stemmer
-from bm25s import stopwords
 
 from claim2source.config import require
 from claim2source.cost import peak_memory, reset_peak_memory
 from claim2source.records import Claim, Source
 from claim2source.retrieve.kept import asked_key, kept_result, stored_result
-from claim2source.retrieve.postings import ArrayBM25
 from claim2source.retrieve.stage import candidate_pool, candidate_positions, tie_order, top_of
 from claim2source.run import Cost, Failure, Result, Run
 from claim2source.store import Store
 from claim2source.text import ClaimForm, clean_authors, render_claim
 from claim2source.text.claims import text_languages
 
+if TYPE_CHECKING:
+    from claim2source.retrieve.postings import ArrayBM25
+
+# bm25s and Stemmer are imported where they are used: training on mined negatives needs neither.
 Language = Literal["en", "de", "fr"]
 _STEMMERS = {"en": "english", "de": "german", "fr": "french"}
-_STOP_WORDS = {
-    "en": stopwords.STOPWORDS_EN,
-    "de": stopwords.STOPWORDS_GERMAN,
-    "fr": stopwords.STOPWORDS_FRENCH,
-}
+_STOP_WORDS = {"en": "STOPWORDS_EN", "de": "STOPWORDS_GERMAN", "fr": "STOPWORDS_FRENCH"}
 # Counted up when the same settings and texts would give another run.
 _FORMAT = 1
 # As bm25s splits: words of two characters or more.
@@ -88,6 +84,8 @@ class BM25Index:
         ids, self._vocabulary = self._tokens(texts, (self.config.language,))
         self._bm25: ArrayBM25 | None = None
         if any(ids):
+            from claim2source.retrieve.postings import ArrayBM25
+
             okapi = self.config.analysis == "whitespace"
             self._bm25 = ArrayBM25(self.config.k1, self.config.b, okapi)
             self._bm25.index((ids, self._vocabulary), create_empty_token=False, show_progress=False)
@@ -107,8 +105,12 @@ class BM25Index:
             number: defaultdict[str, int] = defaultdict()
             number.default_factory = number.__len__
             return [[number[term] for term in text.split()] for text in texts], dict(number)
+        import bm25s
+        import Stemmer
+        from bm25s import stopwords
+
         known = [language for language in languages if language in _STEMMERS]
-        stop = {word for language in known for word in _STOP_WORDS[language]}
+        stop = {word for language in known for word in getattr(stopwords, _STOP_WORDS[language])}
         if not self.config.stop_words:
             stop = set()
         stemmer = Stemmer.Stemmer(_STEMMERS[self.config.language]) if self.config.stemmer else None

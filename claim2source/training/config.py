@@ -19,7 +19,8 @@ class DataConfig:
     """What is trained on, selected on and reported on.
 
     Args:
-        dataset: folder in BEIR layout, or `demo`, the set that ships with the package.
+        dataset: folder in BEIR layout, or its name in CLAIM2SOURCE_DATA, or `demo`, the set that
+            ships with the package.
         train_split: split whose claims are trained on; `val` is carved from it.
         report_split: split that is scored at the end, and for nothing else.
         val_share: share of each language's claims that goes to val, by gold paper.

@@ -14,7 +14,7 @@ from transformers import AutoTokenizer
 from claim2source.config import flag, require
 from claim2source.encode import Encoder, EncoderSettings, ModelConfig, Side
 from claim2source.encode.exported import EXPORT_FILE, write_exported
-from claim2source.encode.resolve import tokenizer_files
+from claim2source.encode.origin import tokenizer_files, weight_files, weights_hash
 from claim2source.encode.templates import Dtype
 from claim2source.errors import UserError
 from claim2source.files import atomic_folder, write_json
@@ -79,6 +79,7 @@ def merge(config: MergeConfig) -> list[str]:
         )
         more = {"checkpoint": scaled.folder.name, "scale": float(recorded), "sha256": sha256}
         write_exported(folder, manifest, more)
+        base = _rehashed(scaled)
     prefixes = " (prefixes: its prompts `query` and `document`)" if _has_prefix(settings) else ""
     four = f"trained over a base in {trained.quantization}, merged into the base's own weights: "
     half = [
@@ -89,9 +90,19 @@ def merge(config: MergeConfig) -> list[str]:
         *(half if said.trained == "query_only" else []),
         *([four + "vectors differ by the rounding to 4 bits"] if trained.quantization else []),
         f"{config.out}: {scaled.folder} at scale {recorded:g}, {settings.dtype}, sha256 {sha256}",
-        f"base {manifest.base.name}: sha256 {manifest.base.sha256}, unchanged",
+        f"base {manifest.base.name}: sha256 {manifest.base.sha256}, {base}",
         "sentence-transformers: encode_query for claims, encode_document for sources" + prefixes,
     ]
+
+
+def _rehashed(scaled: Scaled) -> str:
+    """What became of the base's files, for a person. Raises `UserError` where they changed."""
+    folder, said = scaled.base_folder, scaled.manifest.base
+    if folder is None:
+        return "not read: the checkpoint holds every weight"
+    if weights_hash(weight_files(folder)) != said.sha256:
+        raise UserError(f"{folder}: the base's weights changed while they were exported")
+    return "unchanged: hashed again after the export was written"
 
 
 def _has_prefix(settings: EncoderSettings) -> bool:

@@ -77,6 +77,13 @@ class Scaled:
         """The one encoder; `set` changes its weights."""
         return self.resolved.encoder
 
+    @property
+    def base_folder(self) -> Path | None:
+        """Where the base's files lie; none where nothing of it was read."""
+        if self.kind != "full":
+            return self.resolved.folder
+        return self._base.folder if "_base" in self.__dict__ else None
+
     def set(self, scale: float) -> None:
         """Scale the encoder in place, and name its weights for the store."""
         if self.kind == "lora":

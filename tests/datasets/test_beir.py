@@ -93,6 +93,33 @@ def test_relative_folder_has_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert load(".", "dev").name == "set"
 
 
+def test_a_plain_name_is_looked_for_where_data_sets_are_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As `configs/finetune/ct25_minilm.yaml` names its set; a folder that is here goes first."""
+    here, kept = tmp_path / "here", tmp_path / "kept"
+    here.mkdir()
+    monkeypatch.chdir(here)
+    monkeypatch.setenv("CLAIM2SOURCE_DATA", str(kept))
+    with pytest.raises(InputError, match=r"set25: no such folder, nor .*kept/set25 .*CLAIM2SOURCE"):
+        load("set25", "train")
+    demo = load("demo", "train")
+    write_beir([demo], kept / "set25")
+    assert load("set25", "train").fingerprint == demo.fingerprint
+    with pytest.raises(InputError, match="no such folder$"):
+        load("./no/set25", "train")
+    write_beir([demo.in_languages(["en"])], here / "set25")
+    assert load("set25", "train").languages == ("en",)
+    # A relative folder of data sets is one from the repository's root; so is the default.
+    monkeypatch.setenv("CLAIM2SOURCE_DATA", os.path.relpath(kept, REPOSITORY))
+    (here / "set25").rename(here / "other")
+    assert load("set25", "train").fingerprint == demo.fingerprint
+    monkeypatch.delenv("CLAIM2SOURCE_DATA")
+    default = REPOSITORY / "../shared/data/no-such-set"
+    with pytest.raises(InputError, match=f"nor {default} "):
+        load("no-such-set", "train")
+
+
 def test_languages(tmp_path: Path) -> None:
     folder = make(tmp_path)
     german = load(folder, "dev", ["de"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import csv
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -14,7 +15,7 @@ import pytest
 
 from claim2source.config import REPOSITORY, read_config
 from claim2source.datasets import load, write_beir
-from claim2source.errors import UserError
+from claim2source.errors import ConfigError, UserError
 from claim2source.evaluation import checkpoint
 from claim2source.evaluation.checkpoint import CheckpointConfig, evaluate_checkpoints
 from claim2source.evaluation.metrics import evaluate
@@ -140,6 +141,27 @@ def test_wandb_gets_the_table_of_the_report(
     assert len(rows) == 9
     last = report["checkpoints"]["epoch-2"]["macro"]
     assert {metric: rows[-1][metric] for metric in last} == pytest.approx(last)
+
+
+def test_the_chosen_checkpoint_alone(trained: tuple[Path, Path], tmp_path: Path) -> None:
+    """What a submission is made of, whatever its name."""
+    run, data = trained
+    copied = Path(shutil.copytree(run, tmp_path / "run"))
+    points = copied / "checkpoints"
+    (points / "epoch-1").rename(points / "epoch-1-scale-0.5")
+    said = json.loads((copied / "run.json").read_text())
+    (copied / "run.json").write_text(json.dumps(said | {"chosen": "epoch-1-scale-0.5"}))
+    text = evaluated(copied, data, tmp_path / "out", "--only=chosen")
+    report = json.loads((tmp_path / "out" / "report.json").read_text())
+    assert report["checkpoint"] == str(points / "epoch-1-scale-0.5")
+    assert "epoch-1-scale-0.5 (chosen)" in text and "epoch-0" not in text
+    assert (tmp_path / "out" / "submission_2026" / "predictions_en.tsv").is_file()
+    for place in (points / "epoch-0", "sentence-transformers/all-MiniLM-L6-v2"):
+        with pytest.raises(ConfigError, match="only: 'chosen'"):
+            evaluated(place, data, tmp_path / "other", "--only=chosen")
+    (copied / "run.json").write_text(json.dumps(said | {"chosen": None}))
+    with pytest.raises(UserError, match="has not ended"):
+        evaluated(copied, data, tmp_path / "other", "--only=chosen")
 
 
 def test_languages_restrict(trained: tuple[Path, Path], tmp_path: Path) -> None:

@@ -184,7 +184,29 @@ def test_it_needs_no_library_that_training_does_not() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     loaded = set(done.stdout.split())
     assert "torch" in loaded
-    assert not loaded & {"faiss", "datasets", "wandb", "ir_measures", "sentence_transformers"}
+    absent = {
+        "faiss", "datasets", "wandb", "ir_measures", "sentence_transformers", "bm25s", "Stemmer",
+        "jsonargparse",
+    }  # fmt: skip
+    assert not loaded & absent
+
+
+def test_the_training_module_needs_no_library_of_retrieval_or_of_the_command_line() -> None:
+    """Importable where there is nothing but torch, transformers, peft and lightning."""
+    code = (
+        "import sys\n"
+        "for name in ('bm25s', 'Stemmer', 'jsonargparse', 'faiss', 'ir_measures'):\n"
+        "    sys.modules[name] = None\n"  # an import of it raises
+        "import claim2source.training.module\n"
+        "from claim2source.training.config import FinetuneConfig\n"
+        "print(FinetuneConfig().optimisation.epochs)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=REPOSITORY,
+        check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert done.stdout.strip() == "3"
 
 
 @pytest.mark.parametrize("key", ["plain_batch", "chunk", "steps", "documents", "tokens"])

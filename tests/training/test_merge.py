@@ -260,6 +260,26 @@ def test_an_export_for_claims_alone_reads_sources_by_the_base(
         resolve(out, "cpu")
 
 
+def test_the_base_is_hashed_again_once_all_is_written(
+    base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, save_tiny: Callable[..., Path]
+) -> None:
+    write_point(config(base), tmp_path / "point", "lora")
+    write_point(config(base), tmp_path / "full", "full")
+
+    def line(point: str, **more: Any) -> str:
+        done = merge(MergeConfig(str(tmp_path / point), tmp_path / f"out-{point}", **more))
+        return next(line for line in done if line.startswith("base "))
+
+    assert "unchanged: hashed again" in line("point")
+    assert "not read" in line("full") and "unchanged" not in line("full", overwrite=True)
+    assert "unchanged: hashed again" in line("full", overwrite=True, scale=0.5)
+    real = program._write_modules
+    monkeypatch.setattr(program, "_write_modules", lambda *a: (real(*a), save_tiny(base, seed=5)))
+    with pytest.raises(UserError, match="weights changed"):
+        exported(tmp_path / "point", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
 def test_where_it_comes_from_is_written_beside_it(base: Path, tmp_path: Path) -> None:
     write_point(config(base), tmp_path / "point", "lora")
     lines = merge(MergeConfig(str(tmp_path / "point"), tmp_path / "out", 0.5))
