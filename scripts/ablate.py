@@ -23,7 +23,7 @@ import numpy as np
 
 from claim2source.config import REPOSITORY, read_config, several
 from claim2source.datasets import load
-from claim2source.encode import ModelConfig, resolve
+from claim2source.encode import ModelConfig, Resolved, resolve
 from claim2source.errors import UserError, run_program
 from claim2source.evaluation.metrics import evaluate
 from claim2source.evaluation.retrieval import evaluate_dense
@@ -32,6 +32,7 @@ from claim2source.evaluation.tables import markdown_table, plain_table
 from claim2source.files import content_hash, write_json, write_text
 from claim2source.store import Store
 from claim2source.text import Rendering
+from claim2source.training.scaled import Scaled
 
 METRIC = "mrr@5"
 MINILM = "sentence-transformers/all-MiniLM-L6-v2"
@@ -42,7 +43,8 @@ Settings = dict[str, Any]
 class Row:
     """One line of a table: `settings` are added to those of the row `on`, then to the recipe's.
 
-    `against` names the row of the paired test. Without `trained` it is the base model.
+    `against` names the row of the paired test. Without `trained` it is the base model, or with
+    `scale` the row `on`'s checkpoint at this share of the way from its base.
     """
 
     name: str
@@ -51,6 +53,7 @@ class Row:
     on: str | None = None
     against: str | None = None
     trained: bool = True
+    scale: float | None = None
 
 
 @dataclass(frozen=True)
@@ -101,8 +104,8 @@ CT25 = Table(
         Row("large-pool", "limits, and batches of 128 claims in chunks of 32 texts",
             _settings(optimisation__batch_size=128, optimisation__chunk_size=32), on="limits",
             against="limits"),
-        Row("scale", "limits, and the scale between base and tuned chosen on val",
-            _settings(scales=[0.25, 0.5, 0.75]), on="limits", against="limits"),
+        Row("scale", "large-pool, and the scale between base and tuned chosen on val",
+            _settings(scales=[0.25, 0.5, 0.75]), on="large-pool", against="large-pool"),
     ),
 )  # fmt: skip
 _DEMO = {
@@ -148,8 +151,8 @@ RETENTION = Table(
         Row("tuned", "tuned on German and French alone", against="base"),
         Row("kl", "tuned, and KL to the base model at weight 1",
             _settings(losses__keep_base__weight=1.0), on="tuned", against="tuned"),
-        Row("half", "tuned, at half the way from the base",
-            _settings(scales=[0.5]), on="tuned", against="tuned"),
+        Row("half", "tuned, at half the way from the base", on="tuned", against="tuned",
+            trained=False, scale=0.5),
         Row("claims-only", "tuned, the claims' side alone",
             _settings(optimisation__train="query_only"), on="tuned", against="tuned"),
         Row("slow", "tuned, at a quarter of the learning rate",
@@ -235,19 +238,30 @@ def _outcome(config: AblateConfig, name: str, row: Row) -> dict[str, Any] | None
     """What a row reached: read where it is done, made where it is wanted, else None."""
     words = arguments(config, name, row)
     folder = config.out / f"{name}-{row.name}-{config.seed}"
-    key = content_hash({"words": words, "targets": TABLES[name].targets})
+    key = content_hash({"words": words, "scale": row.scale, "targets": TABLES[name].targets})
     if (folder / "row.json").is_file():
         done = json.loads((folder / "row.json").read_text(encoding="utf-8"))
         if done["key"] == key:
             return dict(done)
     if config.rows is not None and row.name not in config.rows:
         return None
+    tuned = config.out / f"{name}-{row.on}-{config.seed}"
+    if row.scale is not None and not (tuned / "row.json").is_file():
+        return None
     print(f"== {name}, {row.name}: {row.what}", flush=True)
     found: dict[str, Any] = {"key": key, "val": None, "note": "", "seconds": None}
     if row.trained:
         found |= _trained(folder, words)
+        model = resolve(folder)
+    elif row.scale is not None:
+        scaled = Scaled(tuned)
+        scaled.set(row.scale)
+        model, found["note"] = scaled.resolved, f"scale {row.scale:g}"
+    else:
+        length = int(TABLES[name].recipe["model.max_length"])
+        model = resolve(ModelConfig(name=MINILM, max_length=length))
     found["targets"] = {
-        target: _scored(config, name, folder if row.trained else None, *where)
+        target: _scored(config, TABLES[name].recipe, model, *where)
         for target, where in TABLES[name].targets.items()
     }
     write_json(folder / "row.json", found)
@@ -276,24 +290,19 @@ def _trained(folder: Path, words: list[str]) -> dict[str, Any]:
 
 def _scored(
     config: AblateConfig,
-    name: str,
-    run: Path | None,
+    recipe: Settings,
+    model: Resolved,
     data: str,
     split: str,
     langs: list[str] | None,
 ) -> dict[str, Any]:
     """Scores by language, and of every claim with its group of gold papers."""
-    dataset, recipe = load(_folder(data), split, langs), TABLES[name].recipe
-    if run is not None:
-        resolved = resolve(run)
-    else:
-        length = int(recipe["model.max_length"])
-        resolved = resolve(ModelConfig(name=MINILM, max_length=length))
-    rendering = resolved.rendering or Rendering(
+    dataset = load(_folder(data), split, langs)
+    rendering = model.rendering or Rendering(
         recipe.get("rendering.claims", "original"), recipe.get("rendering.sources", "metadata")
     )
     found = evaluate_dense(
-        resolved.encoder,
+        model.encoder,
         dataset,
         rendering,
         store=Store(config.vectors),

@@ -10,7 +10,9 @@ from typing import Any, Protocol
 
 import torch
 
-from claim2source.encode import Encoder, Tokens
+from claim2source.encode import Encoder, TokenBatch, Tokens
+from claim2source.encode.encoder import EXTRA_BACKWARD
+from claim2source.encode.tokens import grouped
 from claim2source.errors import UserError
 from claim2source.evaluation.tables import plain_table
 from claim2source.training.batches import BatchPlan
@@ -40,8 +42,20 @@ class Asked(Protocol):
     def recipe(self, cell: str) -> Recipe: ...
 
 
-class Unsorted(Encoder):
-    """Sub-batches within the token budget, but of texts in the order they come in."""
+class Padded(Encoder):
+    """Sub-batches of texts of like length, padded, as for models that cannot be packed."""
+
+    def batch(self, tokens: Sequence[Tokens]) -> TokenBatch:
+        """Padded to the longest."""
+        return self.collate(tokens)
+
+    def length_batches(self, tokens: Sequence[Tokens]) -> Iterator[list[int]]:
+        """Groups with the least padding."""
+        return grouped(tokens, self._token_budget(), EXTRA_BACKWARD)
+
+
+class Unsorted(Padded):
+    """Padded sub-batches within the token budget, but of texts in the order they come in."""
 
     def length_batches(self, tokens: Sequence[Tokens]) -> Iterator[list[int]]:
         """Neighbours, as long as they fit padded."""
@@ -56,7 +70,7 @@ class Unsorted(Encoder):
         yield rows
 
 
-class TwoSides(Encoder):
+class TwoSides(Padded):
     """One padded batch of claims and one of sources, as other trainers encode them."""
 
     claims = 0
@@ -67,7 +81,7 @@ class TwoSides(Encoder):
         yield list(range(self.claims, len(tokens)))
 
 
-class OneBatch(Encoder):
+class OneBatch(Padded):
     """All texts of a step in one batch, padded to the longest of them."""
 
     def length_batches(self, tokens: Sequence[Tokens]) -> Iterator[list[int]]:
@@ -141,7 +155,8 @@ def variants(pairs: Material, recipe: Recipe, warmup: int) -> list[Variant]:
     run = partial(run_ours, pairs, recipe)
     ways: list[tuple[str, Callable[[], Steps]]] = [
         ("as it is", run),
-        ("not sorted by length", partial(run, encoder_kind=Unsorted)),
+        ("padded, not packed", partial(run, encoder_kind=Padded)),
+        ("padded, not sorted by length", partial(run, encoder_kind=Unsorted)),
         ("one batch of claims, one of sources", partial(run, encoder_kind=sides)),
         ("one batch of everything", partial(run, encoder_kind=OneBatch)),
         ("texts that repeat encoded again", partial(run, pairs_kind=Repeated)),

@@ -30,7 +30,7 @@ _ORIGIN = ("_name_or_path", "architectures", "dtype", "torch_dtype", "transforme
 _ROW_TOKENS = 2048
 # A further group of texts costs what so many padded tokens do: in attention alone, in a forward
 # pass, and where the backward pass adds to the gradient of every weight.
-_EXTRA_ATTENTION, _EXTRA_FORWARD, _EXTRA_BACKWARD = 64, 16, 96
+_EXTRA_ATTENTION, _EXTRA_FORWARD, EXTRA_BACKWARD = 64, 16, 96
 _EXTRA_GPU = 2048
 # Rows of the store are written in shards of this many texts, so that a stopped run resumes.
 SHARD_TEXTS = 2048
@@ -303,7 +303,7 @@ class Encoder:
         """Positions of texts of like length, as many as fit this device's token budget."""
         if can_pack(self.model):
             return in_rows(tokens, _ROW_TOKENS)
-        extra = _EXTRA_BACKWARD if self.device.type == "cpu" else _EXTRA_GPU
+        extra = EXTRA_BACKWARD if self.device.type == "cpu" else _EXTRA_GPU
         return grouped(tokens, self._token_budget(), extra)
 
     def _token_budget(self) -> int:

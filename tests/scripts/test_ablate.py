@@ -52,6 +52,8 @@ def small_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (
             Row("plain", "as it is"),
             Row("slow", "a small step", {"optimisation.learning_rate": 1e-12}, "plain", "plain"),
+            Row("half", "half of it", {}, "plain", "plain", trained=False, scale=0.5),
+            Row("none", "the base", trained=False, on="plain", scale=0.0),
         ),
     )  # fmt: skip
     monkeypatch.setattr(script, "TABLES", {"small": table})
@@ -63,6 +65,8 @@ def small_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_rows_run_once_and_gaps_are_said(
     small_table: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    text = ablate(AblateConfig(small_table, rows=["half"]))  # of what is not trained yet
+    assert "not run: python scripts/ablate.py --tables small --rows half" in text
     text = ablate(AblateConfig(small_table, rows=["plain"]))
     assert "not run: python scripts/ablate.py --tables small --rows slow" in text
     report = json.loads((small_table / "small-plain-42" / "report.json").read_text())
@@ -90,6 +94,15 @@ def test_rows_run_once_and_gaps_are_said(
     ]  # fmt: skip
     assert f"{sum(gap) / len(gap):+.4f} (" in text and "against plain" in text
     assert "not run" not in text
+    half, none = (
+        json.loads((small_table / f"small-{name}-42" / "row.json").read_text())
+        for name in ("half", "none")
+    )
+    assert half["note"] == "scale 0.5" and half["targets"].keys() == {"dev", "de"}
+    assert none["targets"]["dev"]["scores"]["macro"] == pytest.approx(
+        report["before"]["macro"]["mrr@5"]
+    )
+    assert not (small_table / "small-half-42" / "checkpoints").exists()
     assert (small_table / "small-42.md").read_text().count("| slow |") == 1
 
 

@@ -15,6 +15,7 @@ import pytest
 import torch
 from transformers import BertConfig, BertModel, MistralConfig, MistralModel
 
+from claim2source.encode.packed import PackedBatch
 from claim2source.errors import ConfigError, UserError
 from claim2source.training.data import TrainingPairs
 from claim2source.training.module import RetrieverModule
@@ -160,8 +161,10 @@ def test_pairs_are_distinct_and_those_of_the_seed() -> None:
         material("short", None, 10_000, 13)
 
 
-def test_without_ct25_the_benchmark_says_where_it_looks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("CLAIM2SOURCE_DATA", raising=False)
+def test_without_ct25_the_benchmark_says_where_it_looks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CLAIM2SOURCE_DATA", str(tmp_path))
     with pytest.raises(UserError, match="CLAIM2SOURCE_DATA"):
         main(["--no_peaks"])
 
@@ -210,7 +213,7 @@ def test_sides_take_turns_at_beginning() -> None:
     assert median_and_spread([3.0, 1.0, 2.0]) == (2.0, [1.0, 3.0])
 
 
-def test_padding_is_counted_as_each_side_pads(tiny: str) -> None:
+def test_padding_is_counted_as_each_side_pads(tiny: str, monkeypatch: pytest.MonkeyPatch) -> None:
     pairs = material("short", None, 4, 13)
     encoder = timing_trainers.resolve(recipe(tiny).loaded, "cpu").encoder
     claims = [len(t.ids) for t in encoder.tokenize(pairs.claims, "claim")]
@@ -218,7 +221,12 @@ def test_padding_is_counted_as_each_side_pads(tiny: str) -> None:
     work = timing_trainers.step_work(pairs, recipe(tiny))
     assert work.real_tokens == sum(claims + sources)
     assert work.peer_padded == 4 * max(claims) + 4 * max(sources)
-    assert work.ours_padded == 8 * max(claims + sources)  # all within one budget
+    assert work.ours_padded == work.real_tokens  # packed
+    by_chunk = timing_trainers.step_work(pairs, recipe(tiny, chunk=3))
+    assert by_chunk.ours_padded == by_chunk.real_tokens
+    monkeypatch.setattr("claim2source.encode.encoder.can_pack", lambda model: False)
+    padded = timing_trainers.step_work(pairs, recipe(tiny))
+    assert padded.real_tokens < padded.ours_padded <= 8 * max(claims + sources)
     lengths = sorted(claims + sources, reverse=True)
     by_chunk = timing_trainers.step_work(pairs, recipe(tiny, chunk=3))
     assert by_chunk.ours_padded == 3 * lengths[0] + 3 * lengths[3] + 2 * lengths[6]
@@ -240,7 +248,7 @@ def test_every_variant_of_the_ablation_trains_alike(tiny: str, tuning: Any) -> N
     }
     expected = found.pop("as it is")
     assert len(expected) == 2 and expected[0] != expected[1]
-    assert len(found) == 5
+    assert len(found) == 6
     for losses in found.values():
         assert losses == pytest.approx(expected, rel=1e-4)
 
@@ -250,26 +258,36 @@ def test_a_piece_that_is_off_is_off(tiny: str, monkeypatch: pytest.MonkeyPatch) 
     seen: dict[str, list[list[int]]] = {}
     fused: dict[str, Any] = {}
     current = ""
-    collate = timing_trainers.Encoder.collate
+    packed: set[str] = set()
+    vectors = timing_trainers.Encoder.vectors
     step = RetrieverModule._step
 
-    def spy(self: Any, tokens: Any) -> Any:
-        seen.setdefault(current, []).append([len(text.ids) for text in tokens])
-        return collate(self, tokens)
+    def spy(self: Any, batch: Any) -> Any:
+        if isinstance(batch, PackedBatch):
+            packed.add(current)
+            owners = torch.bincount(batch.owners)
+            lengths = owners.tolist()
+        else:
+            lengths = batch.attention_mask.sum(dim=1).tolist()
+        seen.setdefault(current, []).append(lengths)
+        return vectors(self, batch)
 
     def spy_step(self: Any) -> None:
         fused[current] = self.optimizers().optimizer.param_groups[0]["fused"]
         step(self)
 
-    monkeypatch.setattr(timing_trainers.Encoder, "collate", spy)
+    monkeypatch.setattr(timing_trainers.Encoder, "vectors", spy)
     monkeypatch.setattr(timing_trainers.Encoder, "_token_budget", lambda self: 100)
+    monkeypatch.setattr("claim2source.encode.encoder._ROW_TOKENS", 100)
     monkeypatch.setattr(RetrieverModule, "_step", spy_step)
     for way in timing_pieces.variants(pairs, recipe(tiny, batch_size=8), 1):
         current = way.name
         way.run()
-    plain = seen["as it is"]
+    assert packed == {"as it is", "texts that repeat encoded again", "AdamW not fused"}
+    assert len(seen["as it is"]) > 3 and all(sum(part) <= 100 for part in seen["as it is"])
+    plain = seen["padded, not packed"]
     assert all(part == sorted(part, reverse=True) for part in plain) and len(plain) > 3
-    unsorted = seen["not sorted by length"]
+    unsorted = seen["padded, not sorted by length"]
     assert any(part != sorted(part, reverse=True) for part in unsorted)
     assert all(len(part) * max(part) <= 100 for part in plain + unsorted)
     sides = seen["one batch of claims, one of sources"]

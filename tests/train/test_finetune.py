@@ -116,14 +116,19 @@ def test_a_mistake_is_one_line_and_exit_code_2(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(("chunk", "limit"), [("null", 0.0), ("5", 1e-4)])
 def test_two_processes_take_the_step_of_the_mean_gradient(
-    setup: tuple[Path, Path], tmp_path: Path
+    chunk: str, limit: float, setup: tuple[Path, Path], tmp_path: Path
 ) -> None:
-    """One step over all pairs in two processes, against AdamW by hand on the averaged losses."""
+    """One step over all pairs in two processes, against AdamW by hand on the averaged losses.
+
+    The limit is of the averaged gradient's norm, and so small that AdamW's epsilon shows it.
+    """
     out = tmp_path / "run"
     more: dict[str, object] = {
         "optimisation__epochs": 1, "optimisation__batch_size": 64, "optimisation__dropout": 0.0,
-        "optimisation__warmup_ratio": 0, "optimisation__max_grad_norm": 0,
+        "optimisation__warmup_ratio": 0, "optimisation__max_grad_norm": limit,
+        "optimisation__chunk_size": chunk,
     }  # fmt: skip
     done = run([*TWO, *arguments(*setup, out, **more)], tmp_path)
     assert done.returncode == 0, done.stderr[-3000:]
@@ -160,12 +165,23 @@ def test_two_processes_take_the_step_of_the_mean_gradient(
         for name, parameter in encoder.model.named_parameters()
         if parameter.grad is not None
     }
+    if limit:
+        norm = sum(float(gradient.square().sum()) for gradient in gradients.values()) ** 0.5
+        assert norm > 1000 * limit
+        for parameter in encoder.model.parameters():
+            if parameter.grad is not None:
+                parameter.grad *= limit / (norm + 1e-6)
+    before = {name: p.detach().clone() for name, p in encoder.model.named_parameters()}
     optimizer.step()
+    shortened = 0
     for name, parameter in encoder.model.named_parameters():
         # Adam's first step is the gradient's sign: only clear gradients can be compared.
         clear = gradients[name].abs() > 1e-4 if name in gradients else None
         if clear is not None and clear.any():
             assert torch.allclose(parameter[clear], state["weights"][name][clear], atol=1e-5), name
+            shortened += int(((parameter - before[name])[clear].abs() < 9e-4).sum())
+    # Unlimited, a clear gradient's step is the whole rate; or there would be nothing to compare.
+    assert shortened > 100 if limit else shortened == 0
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter, defaultdict
 from fractions import Fraction
 
@@ -44,27 +45,55 @@ def reference_deal(shuffled: list[int], group_of: dict[int, int], count: int) ->
     return batches
 
 
+def reference_quotas(sizes: dict[str, int], alpha: float) -> dict[str, int]:
+    """Whole parts first, at least 1; then one more to the largest remainder, till all are dealt."""
+    if alpha == 1:
+        return sizes
+    total, powers = sum(sizes.values()), {name: size**alpha for name, size in sizes.items()}
+    exact = {name: total * power / sum(powers.values()) for name, power in powers.items()}
+    quotas = {name: max(1, math.floor(share)) for name, share in exact.items()}
+    waiting = dict(exact)
+    while sum(quotas.values()) < total and waiting:
+        rest = {name: share - math.floor(share) for name, share in waiting.items()}
+        winner = min(name for name in rest if rest[name] == max(rest.values()))
+        quotas[winner] += 1
+        del waiting[winner]
+    return quotas
+
+
 def reference_epoch(
-    pairs: list[tuple[int, str, int]], order: str, size: int, seed: int, epoch: int
+    pairs: list[tuple[int, str, int]],
+    order: str,
+    size: int,
+    seed: int,
+    epoch: int,
+    alpha: float = 1.0,
+    world: int = 1,
 ) -> list[list[int]]:
     """The documented draws with plain lists."""
     draw = np.random.default_rng([seed, epoch])
     group_of = {row: group for row, (group, _, _) in enumerate(pairs)}
     languages = sorted({language for _, language, _ in pairs})
-    rows_of = {
-        name: [
-            int(r) for r in np.random.default_rng([seed, epoch, number]).permutation(
-                [row for row, pair in enumerate(pairs) if pair[1] == name]
-            )
-        ]
-        for number, name in enumerate(languages)
-    }  # fmt: skip
-    step = min(size, len(pairs))
+    sizes = {name: sum(pair[1] == name for pair in pairs) for name in languages}
+    quotas = reference_quotas(sizes, alpha)
+    rows_of: dict[str, list[int]] = {}
+    for number, name in enumerate(languages):
+        mine = [row for row, pair in enumerate(pairs) if pair[1] == name]
+        # One permutation after another, of which every epoch takes the next `quota`.
+        endless: list[int] = []
+        turn = 0
+        while len(endless) < (epoch + 1) * quotas[name]:
+            dice = np.random.default_rng([seed, turn, number])
+            endless += [int(row) for row in dice.permutation(mine)]
+            turn += 1
+        rows_of[name] = endless[epoch * quotas[name] : (epoch + 1) * quotas[name]]
+    step = min(size * world, len(pairs))
     batches: list[list[int]] = []
 
     def deal(rows: list[int]) -> None:
         shuffled = [int(row) for row in draw.permutation(rows)]
-        dealt = reference_deal(shuffled, group_of, -(-len(rows) // step))
+        count = max(1, min(-(-len(rows) // step), len(rows) // world))
+        dealt = reference_deal(shuffled, group_of, count)
         batches.extend([int(row) for row in draw.permutation(batch)] for batch in dealt)
 
     together = [row for name in languages for row in rows_of[name]]
@@ -79,18 +108,50 @@ def reference_epoch(
             deal(shuffled[start : start + width])
     else:
         deal(together)
+    batches = [batch for batch in batches if len(batch) >= world]
     return [batches[i] for i in draw.permutation(len(batches))]
 
 
 @pytest.mark.parametrize("order", ["mixed", "language", "length"])
-@given(pairs=PAIRS, size=st.integers(1, 7), epoch=st.integers(0, 3))
+@given(pairs=PAIRS, size=st.integers(1, 7), epoch=st.integers(0, 3),
+       alpha=st.sampled_from([1.0, 0.7, 0.5, 0.0]))  # fmt: skip
 @settings(max_examples=60, deadline=None)
 def test_against_a_slow_reference(
-    order: str, pairs: list[tuple[int, str, int]], size: int, epoch: int
+    order: str, pairs: list[tuple[int, str, int]], size: int, epoch: int, alpha: float
 ) -> None:
-    found = [batch.tolist() for batch in sampler(pairs, order, size, seed=7).epoch_batches(epoch)]
-    assert found == reference_epoch(pairs, order, size, 7, epoch)
-    assert sorted(row for batch in found for row in batch) == list(range(len(pairs)))
+    tried = sampler(pairs, order, size, seed=7, alpha=alpha)
+    found = [batch.tolist() for batch in tried.epoch_batches(epoch)]
+    assert found == reference_epoch(pairs, order, size, 7, epoch, alpha)
+    if alpha == 1:
+        assert sorted(row for batch in found for row in batch) == list(range(len(pairs)))
+
+
+@pytest.mark.parametrize("order", ["mixed", "language", "length"])
+@given(pairs=PAIRS, size=st.integers(1, 4), world=st.integers(1, 3),
+       alpha=st.sampled_from([1.0, 0.5]), gather=st.booleans())  # fmt: skip
+@settings(max_examples=40, deadline=None)
+def test_shares_against_a_slow_reference(
+    order: str, pairs: list[tuple[int, str, int]], size: int, world: int, alpha: float, gather: bool
+) -> None:
+    """Every process's rows of every batch of two epochs: every `world`-th, none more than others."""
+    epochs = [reference_epoch(pairs, order, size, 7, epoch, alpha, world) for epoch in (0, 1)]
+    if not epochs[0]:
+        return
+    shares = []
+    for batch in (batch for epoch in epochs for batch in epoch):
+        while len(batch) % world:
+            batch.pop()
+        hands: list[list[int]] = [[] for _ in range(world)]
+        for i, row in enumerate(batch):
+            hands[i % world].append(row)
+        shares.append(tuple(tuple(hand) for hand in hands))
+    more = {"seed": 7, "alpha": alpha, "world_size": world, "gather": gather}
+    for rank in range(world):
+        plans = list(sampler(pairs, order, size, rank=rank, **more))[: len(shares)]
+        assert [plan.rows for plan in plans] == [hands[rank] for hands in shares]
+        assert [plan.epoch for plan in plans] == [0] * len(epochs[0]) + [1] * len(epochs[1])
+        together = gather and world > 1
+        assert [plan.shares for plan in plans] == (shares if together else [()] * len(shares))
 
 
 @given(pairs=PAIRS, size=st.integers(1, 7))
