@@ -45,6 +45,7 @@ def test_the_peak_of_one_stage_is_not_that_of_the_one_before() -> None:
     del again
 
 
+@pytest.mark.slow
 @needs_reset
 def test_bm25_after_something_large_does_not_show_its_peak() -> None:
     code = """

@@ -38,6 +38,7 @@ def test_bm25_does_not_solve_it(claims: Any) -> None:
         assert all(row["mrr@5"] <= 0.75 for row in table.values()), (split, table)
 
 
+@pytest.mark.slow
 def test_zero_shot_minilm_is_neither_good_nor_hopeless(tmp_path: Path) -> None:
     config = demo_config()
     encoder = resolve(ModelConfig(max_length=config.model.max_length)).encoder

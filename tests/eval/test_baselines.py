@@ -284,6 +284,7 @@ def test_other_programs_read_them(setup: tuple[Path, Path, Path], out: Path) -> 
     assert (alone.model, alone.macro) == ("hybrid:org/small", systems["H-Small.original"].macro)
 
 
+@pytest.mark.slow
 def test_what_is_done_is_not_done_again(
     setup: tuple[Path, Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -318,6 +319,7 @@ def test_what_is_done_is_not_done_again(
     assert asked == [("Small", "original"), ("Small", "translated")]
 
 
+@pytest.mark.slow
 def test_a_second_program_prints_what_it_cost(
     setup: tuple[Path, Path, Path], tmp_path: Path
 ) -> None:

@@ -8,6 +8,7 @@ import json
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +26,14 @@ from tests.training.small import small_config, small_setup, small_splits
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """A finished run and its data."""
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Path]]:
+    """A finished run and its data; this file's store holds nothing of other files' tests."""
     folder = tmp_path_factory.mktemp("trained")
     model, data = small_setup(folder)
-    finetune(small_config(model, data, folder / "run", optimisation__epochs=2))
-    return folder / "run", data
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("CLAIM2SOURCE_STORE", str(folder / "store"))
+        finetune(small_config(model, data, folder / "run", optimisation__epochs=2))
+        yield folder / "run", data
 
 
 def configured(*arguments: str) -> CheckpointConfig:

@@ -256,6 +256,7 @@ for step in range(30):
 """
 
 
+@pytest.mark.slow
 def test_two_processes_that_make_the_same_runs_at_once(tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
     workers = [

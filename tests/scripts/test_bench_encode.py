@@ -31,7 +31,7 @@ def test_the_program_ends_with_one_line_of_json(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     pytest.importorskip("sentence_transformers")
-    monkeypatch.setattr(bench_encode, "_SQUARE", 64)
+    monkeypatch.setattr(bench_encode, "_SQUARE", 8)
     main([
         f"--dataset={data}", "--split=dev", f"--model.name={tiny_folder}", "--model.pooling=mean",
         "--model.max_length=16", "--model.normalize=false", "--documents=8", "--claims=5",

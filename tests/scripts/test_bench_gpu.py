@@ -191,6 +191,7 @@ def test_it_needs_no_library_that_training_does_not() -> None:
     assert not loaded & absent
 
 
+@pytest.mark.slow
 def test_the_training_module_needs_no_library_of_retrieval_or_of_the_command_line() -> None:
     """Importable where there is nothing but torch, transformers, peft and lightning."""
     code = (

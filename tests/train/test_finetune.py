@@ -55,6 +55,7 @@ def setup(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     return small_setup(tmp_path_factory.mktemp("small"))
 
 
+@pytest.mark.slow
 def test_launched_from_anywhere(setup: tuple[Path, Path], tmp_path: Path) -> None:
     """With W&B offline: no key, no account, no network."""
     more: dict[str, object] = {
@@ -97,8 +98,10 @@ def test_launched_from_anywhere(setup: tuple[Path, Path], tmp_path: Path) -> Non
     ("extra", "variables", "said"),
     [
         (["--optimisation.epoch", "3"], {}, "optimisation.epoch"),
-        ([], {"ACCELERATE_MIXED_PRECISION": "bf16"}, "--mixed_precision"),
-        ([], {"ACCELERATE_USE_FSDP": "true"}, "--use_fsdp"),
+        pytest.param(
+            [], {"ACCELERATE_MIXED_PRECISION": "bf16"}, "--mixed_precision", marks=pytest.mark.slow
+        ),
+        pytest.param([], {"ACCELERATE_USE_FSDP": "true"}, "--use_fsdp", marks=pytest.mark.slow),
     ],
 )
 def test_a_mistake_is_one_line_and_exit_code_2(

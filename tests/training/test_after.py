@@ -82,6 +82,7 @@ def test_the_runs_report_is_what_it_is_without(
     assert (plain / "report.json").read_bytes() == (finished / "report.json").read_bytes()
 
 
+@pytest.mark.slow
 def test_a_run_may_get_it_later(
     finished: Path, setup: tuple[Path, Path], systems: Path, tmp_path: Path
 ) -> None:
@@ -93,7 +94,14 @@ def test_a_run_may_get_it_later(
     assert "Other.bilingual" in (out / "evaluation" / "report.html").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("broken", ["evaluate_checkpoints", "evaluate_baselines", "html_report"])
+@pytest.mark.parametrize(
+    "broken",
+    [
+        "evaluate_checkpoints",
+        pytest.param("evaluate_baselines", marks=pytest.mark.slow),
+        pytest.param("html_report", marks=pytest.mark.slow),
+    ],
+)
 def test_what_fails_is_said_and_the_run_is_finished(
     broken: str,
     setup: tuple[Path, Path],
@@ -129,6 +137,7 @@ def test_a_misspelt_baseline_is_refused_before_training(
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 def test_languages_of_the_run_are_those_of_the_page(
     setup: tuple[Path, Path], systems: Path, tmp_path: Path
 ) -> None:

@@ -37,7 +37,7 @@ def score(value: float) -> dict[str, dict[str, float]]:
     return {"en": {"mrr@5": value}, "macro": {"mrr@5": value}}
 
 
-@pytest.mark.parametrize("tuning", ["full", "lora"])
+@pytest.mark.parametrize("tuning", [pytest.param("full", marks=pytest.mark.slow), "lora"])
 def test_the_best_scale_on_val_is_written_and_reported(
     tuning: str, setup: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

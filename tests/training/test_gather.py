@@ -68,7 +68,8 @@ def test_every_loss_takes_part(alone: dict[str, Any]) -> None:
     assert PER_BATCH % 4 == 0
 
 
-@pytest.mark.parametrize("chunk", [pytest.param("none", marks=pytest.mark.slow), "5"])
+@pytest.mark.slow
+@pytest.mark.parametrize("chunk", ["none", "5"])
 def test_two_processes(
     chunk: str, alone: dict[str, Any], setup: tuple[Path, Path], tmp_path: Path
 ) -> None:

@@ -159,7 +159,7 @@ def test_a_plain_export_of_full_weights_needs_no_base(base: Path, tmp_path: Path
     encoder = write_point(config(base), tmp_path / "point", "full")
     shutil.rmtree(base)
     out = exported(tmp_path / "point", tmp_path / "out")
-    assert np.abs(vectors(resolve(out, "cpu").encoder) - vectors(encoder)).max() < 1e-6
+    assert np.abs(vectors(resolve(out, "cpu").encoder) - vectors(encoder)).max() < 1e-5
 
 
 @pytest.mark.parametrize("kind", ["lora", "full"])
@@ -250,7 +250,7 @@ def test_an_export_for_claims_alone_reads_sources_by_the_base(
     half.write(tmp_path / "point")
     out = exported(tmp_path / "point", tmp_path / "out")
     point, found = resolve(tmp_path / "point", "cpu").encoder, resolve(out, "cpu").encoder
-    assert np.abs(vectors(found) - vectors(point)).max() < 1e-6
+    assert np.abs(vectors(found) - vectors(point)).max() < 1e-5
     plain = resolve(config(base), "cpu").encoder
     assert np.abs(found.encode(TEXTS, "source")[0] - plain.encode(TEXTS, "source")[0]).max() == 0
     assert np.abs(found.encode(TEXTS, "claim")[0] - plain.encode(TEXTS, "claim")[0]).max() > 1e-2
@@ -314,7 +314,7 @@ def test_a_runs_folder_stands_for_what_it_chose(base: Path, tmp_path: Path) -> N
     encoder = write_point(config(base), run / "checkpoints" / "epoch-2", "full", move=0.1)
     (run / "run.json").write_text(json.dumps({"chosen": "epoch-2", "history": []}))
     out = exported(run, tmp_path / "out")
-    assert np.abs(vectors(resolve(out, "cpu").encoder) - vectors(encoder)).max() < 1e-6
+    assert np.abs(vectors(resolve(out, "cpu").encoder) - vectors(encoder)).max() < 1e-5
 
 
 def test_a_checkpoints_own_scale_is_taken(base: Path, tmp_path: Path) -> None:
