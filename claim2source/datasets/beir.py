@@ -54,13 +54,18 @@ def load(folder: str | Path, split: str, languages: Sequence[str] | None = None)
     Raises `InputError` on bad input (a line a problem) and `ConfigError` on a language that no
     claim of the split has.
     """
-    if str(folder) == "demo":
-        return replace(read_beir(DEMO, split, languages), name="demo")
-    return read_beir(_named(Path(folder)), split, languages)
+    found = read_beir(folder_of(folder), split, languages)
+    return replace(found, name="demo") if str(folder) == "demo" else found
 
 
-def _named(folder: Path) -> Path:
-    """The folder itself, or what lies under its name where data sets are kept."""
+def folder_of(name: str | Path) -> Path:
+    """The folder that a data set's path or name means to `load`.
+
+    Raises `InputError` where a plain name is no folder, here or in CLAIM2SOURCE_DATA.
+    """
+    if str(name) == "demo":
+        return DEMO
+    folder = Path(name)
     if folder.is_dir() or len(folder.parts) != 1:
         return folder
     kept = REPOSITORY / (os.environ.get("CLAIM2SOURCE_DATA") or "../shared/data") / folder

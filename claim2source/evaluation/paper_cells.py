@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from claim2source.datasets import DEMO
+from claim2source.datasets import folder_of
 from claim2source.errors import ConfigError, InputError
 from claim2source.evaluation.metrics import cutoff, evaluate
 from claim2source.evaluation.published import MACRO, Column, Row, Table
@@ -177,7 +177,7 @@ class Scorer:
         self.qrels, self.repeats, self.seed = qrels, repeats, seed
         self.notes: dict[str, None] = {}
         self._intervals: dict[tuple[int, str, str], tuple[float, float] | None] = {}
-        self._found: dict[Path, Qrels] = {}
+        self._found: dict[tuple[str, str], Qrels] = {}
 
     def score(self, column: Column, system: SavedSystem, same: bool) -> Ours | None:
         """None when the report does not hold what the column needs."""
@@ -242,13 +242,12 @@ class Scorer:
 
     def _judgements(self, system: SavedSystem) -> Qrels:
         """Those of the report's data set and split; none where they are not to be had."""
-        folder = DEMO if system.dataset == "demo" else Path(system.dataset)
-        path = folder / "qrels" / f"{system.split}.tsv"
-        if path not in self._found:
-            self._found[path] = Qrels()
-            if path.is_file():
-                try:
-                    self._found[path] = read_qrels(path)
-                except InputError as error:
-                    self.notes[f"{system.name}: {error}"] = None
-        return self._found[path]
+        place = system.dataset, system.split
+        if place not in self._found:
+            self._found[place] = Qrels()
+            try:
+                path = folder_of(system.dataset) / "qrels" / f"{system.split}.tsv"
+                self._found[place] = read_qrels(path)
+            except InputError as error:
+                self.notes[f"{system.name}: {error}"] = None
+        return self._found[place]

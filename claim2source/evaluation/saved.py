@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from claim2source.datasets import folder_of
 from claim2source.errors import InputError, UserError
 from claim2source.evaluation.metrics import coverage
 from claim2source.records import Dataset
@@ -186,7 +187,7 @@ def common_data(
         names: dict[str, list[str]] = {}
         for system in systems:
             value = str(getattr(system, key))
-            # One folder by two ways to write it is one.
+            # One folder by two ways to write it, or by its name, is one.
             same = [name for name in names if key == "dataset" and _one_folder(name, value)]
             names.setdefault(same[0] if same else value, []).append(system.name)
         if given is None and len(names) != 1:
@@ -197,11 +198,10 @@ def common_data(
 
 
 def _one_folder(one: str, other: str) -> bool:
-    return one == other or (
-        "demo" not in (one, other)
-        and Path(one).is_dir()
-        and Path(one).resolve() == Path(other).resolve()
-    )
+    try:
+        return one == other or folder_of(one).resolve() == folder_of(other).resolve()
+    except InputError:
+        return False  # a name without a folder is no other name's
 
 
 def _few(names: Sequence[str]) -> str:

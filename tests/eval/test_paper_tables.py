@@ -104,7 +104,7 @@ def test_ours_stand_beside_with_difference_and_interval(
 
 
 def test_without_judgements_given_the_reports_intervals_or_their_data_sets_are_taken(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     key = ("2025-styles", "E5-Large", "S0C0")
     told = {"mrr@5": {"en": [0.61, 0.69], "macro": [0.2, 0.3]}, "repeats": 9, "seed": 0}
@@ -117,6 +117,13 @@ def test_without_judgements_given_the_reports_intervals_or_their_data_sets_are_t
     (data / "qrels").mkdir(parents=True)
     rows = [f"{c}\t{g}\t1" for c in qrels.claim_ids for g in qrels.golds(c)]
     (data / "qrels" / "dev.tsv").write_text("\n".join(["query-id\tcorpus-id\tscore", *rows]))
+    # A data set may be told by its name among those that are kept.
+    monkeypatch.setenv("CLAIM2SOURCE_DATA", str(tmp_path))
+    save(tmp_path / "named", {"en": 1400}, dataset="data")
+    save(tmp_path / "gone", {"en": 1400}, dataset="ct25-gone")
+    assert cells(capsys, "--reports", tmp_path / "named")[key]["low"]
+    text = shown(capsys, "--reports", tmp_path / "gone")
+    assert "No interval: e5-large-v2: ct25-gone: no such folder" in text
     given = ["--qrels", tmp_path / "untold" / "qrels.txt"]
     found = [cells(capsys, "--reports", tmp_path / "untold", *more)[key] for more in ([], given)]
     assert found[0] == found[1] and found[0]["low"]

@@ -71,6 +71,19 @@ def test_a_run_of_another_split_is_refused(tmp_path: Path) -> None:
         judged_run(system, Dataset((), (), Qrels({"en1": {"a": 1}, "en3": {"a": 1}}), "dev"))
 
 
+def test_a_name_and_its_folder_are_one_data_set(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CLAIM2SOURCE_DATA", str(tmp_path / "kept"))
+    (tmp_path / "kept" / "named25").mkdir(parents=True)
+    found = read_reports([save(tmp_path / name) for name in ("a", "b")])
+    ways = ["named25", str(tmp_path / "kept" / "named25")]
+    both = [replace(s, dataset=way) for s, way in zip(found, ways, strict=True)]
+    assert common_data(both) == ("named25", "dev")
+    with pytest.raises(UserError, match="dataset: the reports differ"):
+        common_data([both[0], replace(found[1], dataset="named26")])
+
+
 def test_the_data_that_all_reports_are_of(tmp_path: Path) -> None:
     found = read_reports([save(tmp_path / name) for name in ("a", "b", "c", "d")])
     assert common_data(found) == ("d", "dev")
