@@ -160,17 +160,24 @@ def _system(
     )
 
 
-def runs_of(system: SavedSystem) -> dict[str, Run]:
-    """Language -> `Run`, for the run files that are there."""
-    return {lang: read_run(path).run for lang, path in system.runs.items()}
+def runs_of(system: SavedSystem, languages: Sequence[str] | None = None) -> dict[str, Run]:
+    """Language -> `Run`, for the run files that are there, of the languages or of all."""
+    return {
+        lang: read_run(path).run
+        for lang, path in system.runs.items()
+        if languages is None or lang in languages
+    }
 
 
-def whole_run(system: SavedSystem) -> Run:
-    """The runs of all languages as one. Raises `InputError` where a language's file is missing."""
-    absent = [lang for lang in system.languages if lang not in system.runs]
-    if absent:
+def whole_run(system: SavedSystem, languages: Sequence[str] | None = None) -> Run:
+    """The runs of the languages, by default all, as one.
+
+    Raises `InputError` where a language's file is missing.
+    """
+    wanted = [lang for lang in system.languages if languages is None or lang in languages]
+    if absent := [lang for lang in wanted if lang not in system.runs]:
         raise InputError.at(system.folder, why=f"{system.name}: no runs/.../{absent[0]}.trec")
-    rows = [row for run in runs_of(system).values() for row in run]
+    rows = [row for run in runs_of(system, wanted).values() for row in run]
     claims, sources, scores = zip(*rows, strict=True) if rows else ((), (), ())
     return Run.from_rows(claims, sources, scores)
 
@@ -209,12 +216,18 @@ def _few(names: Sequence[str]) -> str:
 
 
 def judged_run(system: SavedSystem, dataset: Dataset) -> Run:
-    """The system's whole run. Raises `UserError` where it is of another split's claims."""
-    run = whole_run(system)
+    """The system's run in the languages of `dataset`.
+
+    Raises `UserError` where it is of another split: it has claims that `dataset` does not have
+    and lacks some that are judged.
+    """
+    run = whole_run(system, dataset.languages)
     met = coverage(run, dataset.qrels, system.name)
-    if met.ignored and met.missing:
+    known = {claim.id for claim in dataset.claims}
+    strangers = sum(claim not in known for claim in run.claim_ids)
+    if strangers and met.missing:
         raise UserError(
-            f"{system.name}: its run has {met.ignored} claims that {dataset.split} does not judge "
-            f"and lacks {met.missing} that it does: a run of another split"
+            f"{system.name}: its run has {strangers} claims that {dataset.split} does not have "
+            f"and lacks {met.missing} that it judges: a run of another split"
         )
     return run

@@ -17,7 +17,7 @@ from claim2source.evaluation.saved import (
     whole_run,
 )  # fmt: skip
 from claim2source.evaluation.tables import COST_COLUMNS, cost_cells
-from claim2source.records import Dataset, Qrels
+from claim2source.records import Claim, Dataset, Qrels
 from claim2source.run import Run
 from claim2source.run_files import write_trec_run
 
@@ -63,12 +63,19 @@ def test_a_missing_run_and_a_report_without_scores(tmp_path: Path) -> None:
 
 def test_a_run_of_another_split_is_refused(tmp_path: Path) -> None:
     (system,) = read_reports([save(tmp_path)])
-    golds = {c: {"a": 1} for c in ("en1", "en2", "de1", "de2")}
-    assert len(judged_run(system, Dataset((), (), Qrels(golds), "dev"))) == 4
+
+    def split(judged: str, others: str = "") -> Dataset:
+        claims = [Claim(c, "", c[:2]) for c in f"{judged} {others}".split()]
+        return Dataset(tuple(claims), (), Qrels({c: {"a": 1} for c in judged.split()}), "dev")
+
+    assert len(judged_run(system, split("en1 en2 de1 de2"))) == 4
     # Claims without a line are claims for which nothing was found.
-    judged_run(system, Dataset((), (), Qrels({**golds, "en3": {"a": 1}}), "dev"))
-    with pytest.raises(UserError, match="another split"):
-        judged_run(system, Dataset((), (), Qrels({"en1": {"a": 1}, "en3": {"a": 1}}), "dev"))
+    judged_run(system, split("en1 en2 en3 de1 de2"))
+    # So they are where the run has claims without a gold too, or other languages are left out.
+    judged_run(system, split("en1 en3 de1 de2", "en2"))
+    assert judged_run(system, split("en1 en2 en3")).claim_ids == ("en1", "en2")
+    with pytest.raises(UserError, match="1 claims that dev does not have and lacks 1 that it"):
+        judged_run(system, split("en1 en3"))
 
 
 def test_a_name_and_its_folder_are_one_data_set(
