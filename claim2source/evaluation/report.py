@@ -21,7 +21,8 @@ from claim2source.evaluation.metrics import Scores, cutoff, evaluate, judged_cla
 from claim2source.evaluation.plots import heat_map, interval_plot, line_plot, scatter_plot
 from claim2source.evaluation.ranks import BUCKETS, NOT_FOUND, bucket_changes, first_ranks
 from claim2source.evaluation.saved import SavedSystem, common_data, judged_run, read_reports
-from claim2source.evaluation.slices import breakdown, slices_of
+from claim2source.evaluation.significance import claim_weights
+from claim2source.evaluation.slices import breakdown, language_strata, slices_of
 from claim2source.evaluation.tables import COST_COLUMNS, cost_cells, text_of
 from claim2source.files import write_text
 from claim2source.records import Dataset, Source
@@ -106,7 +107,11 @@ class Section:
 
 @dataclass(frozen=True)
 class Compared:
-    """What every section is made of; `name` is the data set's."""
+    """What every section is made of.
+
+    `name` is the data set's, `macro` the metric's mean of the languages by system: of the
+    claims that are compared, which may be fewer than a report's.
+    """
 
     config: ReportConfig
     name: str
@@ -115,6 +120,7 @@ class Compared:
     runs: Mapping[str, Run]
     scores: Mapping[str, Scores]
     baseline: str
+    macro: Mapping[str, float]
 
 
 def html_report(config: ReportConfig) -> str:
@@ -167,7 +173,9 @@ def _compared(config: ReportConfig) -> Compared:
     recalls = [f"recall@{depth}" for depth in DEPTHS]
     metrics = list(dict.fromkeys([config.metric, *recalls]))
     scores = {name: evaluate(run, dataset.qrels, metrics, claims) for name, run in runs.items()}
-    return Compared(config, Path(folder).name, dataset, systems, runs, scores, baseline)
+    weights = claim_weights(language_strata(dataset.claims, claims), len(claims))
+    macro = {name: float(found[config.metric] @ weights) for name, found in scores.items()}
+    return Compared(config, Path(folder).name, dataset, systems, runs, scores, baseline, macro)
 
 
 def _sections(compared: Compared) -> list[Section]:
@@ -193,11 +201,11 @@ def _by_language(compared: Compared) -> Section:
     shown = {part: table[part] for part in [*dataset.languages, "macro", "micro"] if part in table}
     cells = [
         [name, *(f"{v:.4f} [{low:.4f}, {high:.4f}]" for v, low, high in
-                 (found[name] for found in shown.values()))]
-        for name in compared.systems
+                 (found[name] for found in shown.values())), *_costs(system)]
+        for name, system in compared.systems.items()
     ]  # fmt: skip
     return Section("Score by language", interval_plot(shown, config.metric), "",
-                   ["system", *shown], cells)  # fmt: skip
+                   ["system", *shown, *COST_COLUMNS], cells)  # fmt: skip
 
 
 def _tests(compared: Compared) -> list[Section]:
@@ -224,19 +232,27 @@ def _tests(compared: Compared) -> list[Section]:
 
 
 def _learning_curve(compared: Compared) -> Section:
-    lines: dict[str, list[tuple[float, float]]] = {}
-    for system in compared.systems.values():
+    lines: dict[Path, list[tuple[float, float]]] = {}
+    for name, system in compared.systems.items():
         kind, _, number = system.folder.name.rpartition("-")
         if kind == "epoch" and number.isdecimal():
-            value = system.macro.get(compared.config.metric)
-            if value is not None:
-                line = lines.setdefault(system.folder.parent.name, [])
-                line.append((float(number), value))
-    curves = {name: sorted(points) for name, points in lines.items() if len(points) > 1}
+            line = lines.setdefault(system.folder.resolve().parent, [])
+            line.append((float(number), compared.macro[name]))
+    curves = {folder: sorted(points) for folder, points in lines.items() if len(points) > 1}
     if not curves:
         return Section("Learning curve")
-    plot = line_plot(curves, "epoch", f"macro {compared.config.metric}")
-    return Section("Learning curve", plot)
+    named = dict(zip(_told_apart(list(curves)), curves.values(), strict=True))
+    return Section("Learning curve", line_plot(named, "epoch", f"macro {compared.config.metric}"))
+
+
+def _told_apart(folders: Sequence[Path]) -> list[str]:
+    """The shortest ends of the paths, all of one length, that no two folders share."""
+    ends: list[str] = []
+    for length in range(1, max(len(folder.parts) for folder in folders) + 1):
+        ends = ["/".join(folder.parts[-length:]) for folder in folders]
+        if len(set(ends)) == len(ends):
+            break
+    return ends
 
 
 def _recall(compared: Compared) -> Section:
@@ -266,14 +282,13 @@ def _changes(compared: Compared) -> list[Section]:
 
 def _representations(compared: Compared) -> Section:
     """Macro score by system and representation of claims, where there are several of either."""
-    known = [s for s in compared.systems.values() if compared.config.metric in s.macro]
-    counts = Counter((system.system, system.claims) for system in known)
+    counts = Counter((system.system, system.claims) for system in compared.systems.values())
     cells: dict[tuple[str, str], float] = {}
-    for system in known:
+    for name, system in compared.systems.items():
         # Two that a report calls alike, of two folders, are two rows.
         alone = counts[system.system, system.claims] == 1
-        row = system.system if alone else system.name
-        cells[row, system.claims] = system.macro[compared.config.metric]
+        row = system.system if alone else name
+        cells[row, system.claims] = compared.macro[name]
     rows, forms = (list(dict.fromkeys(key[i] for key in cells)) for i in (0, 1))
     if len(cells) < 2:
         return Section("Systems and representations")
@@ -285,16 +300,19 @@ def _representations(compared: Compared) -> Section:
 def _cost(compared: Compared) -> Section:
     metric = compared.config.metric
     known = {
-        name: (float(system.cost["seconds"]), system.macro[metric])
+        name: (float(system.cost["seconds"]), compared.macro[name])
         for name, system in compared.systems.items()
-        if system.cost.get("seconds") and metric in system.macro
+        if system.cost.get("seconds")
     }
-    rows = [
-        [name, text_of(system.macro.get(metric)), *map(text_of, cost_cells(system.cost))]
-        for name, system in compared.systems.items()
-    ]
+    rows = [[name, text_of(compared.macro[name]), *_costs(system)]
+            for name, system in compared.systems.items()]  # fmt: skip
     plot = scatter_plot(known, "seconds", f"macro {metric}") if known else ""
-    return Section("Cost against quality", plot, "", ["system", metric, *COST_COLUMNS], rows)
+    note = "Costs are of the claims in all languages." if compared.config.languages else ""
+    return Section("Cost against quality", plot, note, ["system", metric, *COST_COLUMNS], rows)
+
+
+def _costs(system: SavedSystem) -> list[str]:
+    return [text_of(cell) for cell in cost_cells(system.cost)]
 
 
 def _claims(compared: Compared) -> list[dict[str, Any]]:

@@ -138,6 +138,49 @@ def test_every_plot_is_there(read: Reader, page: Path) -> None:
         assert f"Tests: {family}" in shown
 
 
+def saved(folder: str, system: str = "BM25", form: str = "original") -> SavedSystem:
+    return SavedSystem(folder, "bm25", system, Path(folder), "d", "dev", form, "", "S0C0", {}, {})
+
+
+def compared_of(systems: dict[str, SavedSystem], macro: dict[str, float]) -> report.Compared:
+    config = report.ReportConfig(Path("o"), [Path("r")])
+    return report.Compared(config, "d", data(), systems, {}, {}, "", macro)
+
+
+def test_every_run_has_a_learning_curve_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn: list[Any] = []
+    monkeypatch.setattr(report, "line_plot", lambda lines, *_: drawn.append(lines) or "svg")
+    folders = [f"{run}/evaluation/checkpoints/epoch-{i}" for run in ("r1", "r2") for i in (1, 0)]
+    systems = {folder: saved(folder) for folder in [*folders, "r3/checkpoints/epoch-0"]}
+    macro = {name: i / 10 for i, name in enumerate(systems)}
+    report._learning_curve(compared_of(systems, macro))
+    assert drawn == [{
+        "r1/evaluation/checkpoints": [(0.0, 0.1), (1.0, 0.0)],
+        "r2/evaluation/checkpoints": [(0.0, 0.3), (1.0, 0.2)],
+    }]  # fmt: skip
+    report._learning_curve(compared_of({name: systems[name] for name in folders[:2]}, macro))
+    assert list(drawn[1]) == ["checkpoints"]
+
+
+def test_fewer_languages_and_a_metric_of_no_report_fill_every_section(
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logged: dict[str, Any] = {}
+    monkeypatch.setattr(report, "log_tables", lambda mode, tables, **_: logged.update(tables))
+    main([f"--reports={page.parent / 'run'}", f"--dataset={page.parent / 'data'}",
+          f"--out={tmp_path / 'o.html'}", "--repeats=20", "--languages=en",
+          "--metric=mrr@7"])  # fmt: skip
+    # Of the two English claims epoch-0 has one at rank 1 and one at 2, epoch-1 one alone.
+    cost = {row[0]: row[1] for row in logged["Cost against quality"].rows}
+    assert cost == {"epoch-0": "0.7500", "epoch-1": "0.5000"}
+    by_language = logged["Score by language"]
+    assert {row[0]: row[1][:6] for row in by_language.rows} == cost
+    assert [row[-5:-3] for row in by_language.rows] == [["2.0", "2.0"], ["3.0", "1.3"]]
+    shown = (tmp_path / "o.html").read_text()
+    for heading in ("Learning curve", "Systems and representations", "in all languages"):
+        assert heading in shown
+
+
 @pytest.mark.parametrize("forms", [("original",), ("original", "bilingual")])
 def test_the_heat_map_has_a_row_for_each_system(
     forms: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
@@ -146,12 +189,12 @@ def test_the_heat_map_has_a_row_for_each_system(
     drawn: list[Any] = []
     monkeypatch.setattr(report, "heat_map", lambda *cells: drawn.append(cells) or "svg")
     systems = {}
-    for i, (system, form) in enumerate((s, f) for s in ("BM25", "BM25-metadata") for f in forms):
-        name = f"{system}.{form}"
-        systems[name] = SavedSystem(name, "bm25", system, Path(name), "d", "dev", form, "", "S0C0",
-                                    {}, {"mrr@5": i / 10})  # fmt: skip
-    config = report.ReportConfig(Path("o"), [Path("r")])
-    compared = report.Compared(config, "d", data(), systems, {}, {}, "")
+    for system in ("BM25", "BM25-metadata"):
+        for form in forms:
+            name = f"{system}.{form}"
+            systems[name] = saved(name, system, form)
+    macro = {name: i / 10 for i, name in enumerate(systems)}
+    compared = compared_of(systems, macro)
     assert report._representations(compared).svg == "svg"
     rows, columns, values = drawn[0]
     assert (rows, tuple(columns)) == (["BM25", "BM25-metadata"], forms)
@@ -159,7 +202,7 @@ def test_the_heat_map_has_a_row_for_each_system(
     # The same system of two folders, with other rewritings say, is not hidden behind the first.
     again = {f"{n}/BM25.original": replace(systems["BM25.original"], name=f"{n}/BM25.original")
              for n in "ab"}  # fmt: skip
-    report._representations(replace(compared, systems=again))
+    report._representations(replace(compared, systems=again, macro=dict.fromkeys(again, 0.5)))
     assert drawn[1][0] == ["a/BM25.original", "b/BM25.original"]
 
 
@@ -246,15 +289,42 @@ def test_reports_alone_say_what_they_are_of(
     assert not (tmp_path / "p.html").exists()
 
 
-@pytest.mark.slow
-def test_in_a_browser_nothing_hostile_runs_and_ours_does(page: Path, tmp_path: Path) -> None:
+def in_chromium(page: Path, profile: Path) -> str:
+    """The page as Chromium has it when its scripts have run."""
     chromium = shutil.which("chromium") or shutil.which("chromium-browser")
     if chromium is None:
         pytest.skip("no Chromium")
     done = subprocess.run(
-        [chromium, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path}",
+        [chromium, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={profile}",
          "--virtual-time-budget=3000", "--dump-dom", page.as_uri()],
         capture_output=True, text=True, timeout=120, check=True,
     )  # fmt: skip
-    assert "4 of 4 claims</span>" in done.stdout  # our script has run
-    assert "<title>data, dev: mrr@5</title>" in done.stdout
+    return done.stdout
+
+
+@pytest.mark.slow
+def test_in_a_browser_nothing_hostile_runs_and_ours_does(page: Path, tmp_path: Path) -> None:
+    shown = in_chromium(page, tmp_path)
+    assert "4 of 4 claims</span>" in shown  # our script has run
+    assert "<title>data, dev: mrr@5</title>" in shown
+
+
+@pytest.mark.slow
+def test_in_a_browser_the_claims_are_filtered(page: Path, tmp_path: Path) -> None:
+    use = """<script>
+    for (const [id, value] of [["language", "de"], ["winner", "nobody"], ["text", "KEINER"]]) {
+      const control = document.getElementById(id);
+      control.value = value;
+      control.dispatchEvent(new Event("input"));
+      document.body.append(" " + id + ":" + document.getElementById("count").textContent
+        + ":" + [...document.querySelectorAll(".claim:not([hidden]) summary")].map(
+          (one) => one.lastChild.textContent).join("|") + ";");
+    }
+    </script>"""
+    text = re.sub(r"script-src '[^']*'", "script-src 'unsafe-inline'", page.read_text())
+    used = tmp_path / "used.html"
+    used.write_text(text.replace("</body>", f"{use}</body>"))
+    shown = in_chromium(used, tmp_path / "profile")
+    assert "language:2 of 4 claims:beide finden es|keiner findet es;" in shown
+    assert "winner:1 of 4 claims:keiner findet es;" in shown
+    assert "text:1 of 4 claims:keiner findet es;" in shown
