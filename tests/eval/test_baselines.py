@@ -35,7 +35,7 @@ from tests.training.small import small_setup
 
 FORMS = ("original", "translated", "bilingual")
 SYSTEMS = """
-BM25: {{bm25: {{analysis: whitespace, k1: 1.2, b: 1.0}}}}
+BM25: {{bm25: {{analysis: whitespace, k1: 1.2, b: 1.0}}, label: bm25}}
 BM25-tuned: {{bm25: {{k1: 1.2}}, tune: true, label: bm25-tuned}}
 Small: {{model: {{name: "{model}", pooling: mean, max_length: 24}}, label: org/small}}
 H-Small: {{hybrid: {{sparse: BM25, dense: Small}}}}
