@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from importlib.metadata import version
 from typing import Any
 
 import numpy as np
@@ -176,6 +177,8 @@ class DenseRetriever:
         k: int,
     ) -> dict[str, Any] | None:
         """All that the run depends on, or None while weights change."""
+        import faiss
+
         if self.store is None:
             return None
         source_side = self.encoder.source_encoder or self.encoder
@@ -187,5 +190,7 @@ class DenseRetriever:
             "template": asdict(self.encoder.settings.template),
             "source_template": asdict(source_side.settings.template),
             "index": asdict(self.index),
+            "versions": {"faiss": faiss.__version__,
+                         **{name: version(name) for name in ("torch", "transformers")}},
             **asked_key(claims, claim_texts, sources, source_texts, k),
         }  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from math import sqrt
 from typing import Any, Literal, get_args
@@ -14,6 +15,11 @@ from claim2source.errors import ConfigError
 Kind = Literal["exact", "ivf_pq", "hnsw"]
 # FAISS's GPU searches return no longer lists.
 GPU_DEPTH = 2048
+# Numbers of codes a vector, and dimensions of a code, that FAISS's GPU kernels know.
+_GPU_PARTS = frozenset((1, 2, 3, 4, 8, 12, 16, 20, 24, 28, 32, 40, 48, 56, 64, 96))
+_GPU_PART_DIMENSIONS = frozenset((1, 2, 3, 4, 6, 8, 10, 12, 16, 20, 24, 28, 32))
+_GPU_CODE_BITS = 8
+log = logging.getLogger(__name__)
 # Vectors that FAISS wants for every cell it trains.
 _PER_CELL = 39
 
@@ -108,4 +114,26 @@ def on_gpu(index: Any, config: IndexConfig) -> Any | None:
 
     if not config.gpu or config.kind == "hnsw" or not faiss.get_num_gpus():
         return None
-    return faiss.index_cpu_to_gpu(faiss.StandardGpuResources(), 0, index)
+    resources = faiss.StandardGpuResources()
+    # Of an empty pool even ivf_pq is an exact index.
+    if config.kind == "exact" or not hasattr(index, "pq"):
+        return faiss.index_cpu_to_gpu(resources, 0, index)
+    if why := why_not_on_gpu(index.d, index.pq.M, config.code_bits):
+        log.warning("ivf_pq is searched on the CPU: %s", why)
+        return None
+    options = faiss.GpuClonerOptions()
+    # Lookup tables of 96 codes fit a block's shared memory as float16 only.
+    options.useFloat16 = True
+    return faiss.index_cpu_to_gpu(resources, 0, index, options)
+
+
+def why_not_on_gpu(dimensions: int, parts: int, code_bits: int) -> str:
+    """Why FAISS's GPU search does not take these codes, with a setting that it does; "" if so."""
+    if code_bits != _GPU_CODE_BITS:
+        return f"index.code_bits {code_bits}: a GPU takes {_GPU_CODE_BITS}"
+    fitting = [n for n in sorted(_GPU_PARTS, reverse=True)
+               if dimensions % n == 0 and dimensions // n in _GPU_PART_DIMENSIONS]  # fmt: skip
+    if parts in fitting:
+        return ""
+    allowed = f"{fitting[0]} or fewer" if fitting else "none of this many dimensions"
+    return f"index.parts {parts}: a GPU takes {allowed}"

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from importlib.metadata import version
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -141,6 +143,30 @@ def test_a_gpu_is_used_where_there_is_one_for_lists_it_can_return(
     assert set(depths) == {13}
 
 
+def test_a_gpu_gets_only_codes_that_it_can_search(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert module.why_not_on_gpu(384, 96, 8) == ""
+    assert module.why_not_on_gpu(768, 192, 8) == "index.parts 192: a GPU takes 96 or fewer"
+    assert module.why_not_on_gpu(1024, 256, 8) == "index.parts 256: a GPU takes 64 or fewer"
+    assert module.why_not_on_gpu(4 * 97, 97, 8).endswith("none of this many dimensions")
+    assert module.why_not_on_gpu(384, 96, 4) == "index.code_bits 4: a GPU takes 8"
+    import faiss
+
+    given: list[Any] = []
+    monkeypatch.setattr(faiss, "get_num_gpus", lambda: 1)
+    monkeypatch.setattr(faiss, "StandardGpuResources", object, raising=False)
+    monkeypatch.setattr(faiss, "GpuClonerOptions", SimpleNamespace, raising=False)
+    monkeypatch.setattr(faiss, "index_cpu_to_gpu",
+                        lambda *asked: given.append(asked) or asked[2], raising=False)  # fmt: skip
+    index = module.build_index(SOURCES, IVF)
+    assert module.on_gpu(index, IVF) is None and not given
+    assert "searched on the CPU: index.code_bits 4" in caplog.text
+    # As it would be with 8 bits, whose training takes longer.
+    assert module.on_gpu(index, replace(IVF, code_bits=8)) is index
+    assert given[0][3].useFloat16 is True
+
+
 # --- runs in the store --------------------------------------------------------------------
 
 
@@ -215,6 +241,21 @@ def test_one_changed_input_is_another_run(tmp_path: Path, change: str) -> None:
     _, calls = retrieved(Store(tmp_path), **changes)
     assert calls == 2
     assert len(list((tmp_path / "runs").iterdir())) == 2
+
+
+def test_another_version_of_what_ranks_makes_another_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    retrieved(Store(tmp_path))
+    monkeypatch.setattr("faiss.__version__", "0.0.0")
+    assert retrieved(Store(tmp_path))[1] == 2
+    for name in ("torch", "transformers"):
+        monkeypatch.setattr(
+            "claim2source.retrieve.dense.version",
+            lambda asked, name=name: "0" if asked == name else version(asked),
+        )
+        assert retrieved(Store(tmp_path))[1] == 2
+    assert retrieved(Store(tmp_path))[1] == 0
 
 
 def test_float16_vectors_make_another_run(tmp_path: Path) -> None:
