@@ -225,7 +225,7 @@ def test_the_hybrid_on_real_data(tmp_path: Path) -> None:
           "--rendering.sources=title_abstract", f"--dataset={shared('ct25')}",
           f"--out={tmp_path / 'out'}", f"--store={tmp_path / 'store'}"])  # fmt: skip
     report = json.loads((tmp_path / "out" / "report.json").read_text())
-    assert report["systems"]["hybrid"]["macro"]["mrr@5"] >= 0.68 - 0.005
+    assert report["systems"]["hybrid"]["macro"]["mrr@5"] >= 0.68
     assert report["paired_test"]["metrics"]["mrr@5"]["p_value"] < 0.05
 
 
