@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -14,7 +15,9 @@ from claim2source.evaluation.metrics import cutoff, evaluate
 from claim2source.evaluation.published import MACRO, Column, Row, Table
 from claim2source.evaluation.saved import SavedSystem, runs_of
 from claim2source.evaluation.significance import bootstrap_intervals, gold_groups
+from claim2source.evaluation.tables import COST_COLUMNS, cost_cells, text_of
 from claim2source.records import Qrels
+from claim2source.run import Run
 from claim2source.run_files import read_qrels
 
 _UNKNOWN = "unknown"
@@ -47,20 +50,20 @@ Cells = dict[tuple[str, str], Ours]
 def fill(
     table: Table, systems: Sequence[SavedSystem], named: Mapping[str, str], scorer: Scorer
 ) -> Cells:
-    """(row, column) -> ours, for every cell that a report has; the first report that fits."""
+    """(row, column) -> ours, for every cell that a report has.
+
+    The first report that fits, those over the paper's own claims before those over others.
+    """
     cells: Cells = {}
     for row in table.rows:
-        for column in table.columns:
-            for system in systems:
-                if (
-                    column.metric
-                    and _is_row(row, system, named)
-                    and _is_cell(table, column, system)
-                ):
-                    found = scorer.score(column, system, _same_claims(column, system))
-                    if found is not None:
-                        cells[row.name, column.name] = found
-                        break
+        mine = [system for system in systems if _is_row(row, system, named)]
+        for column in table.columns if mine else ():
+            fitting = [s for s in mine if column.metric and _is_cell(table, column, s)]
+            for system in sorted(fitting, key=lambda s: not _same_claims(column, s)):
+                found = scorer.score(column, system, _same_claims(column, system))
+                if found is not None:
+                    cells[row.name, column.name] = found
+                    break
     return cells
 
 
@@ -69,7 +72,7 @@ class Beside:
     """A published cell with ours: scores in the paper's unit, differences made absolute.
 
     `unreliable` gives the reasons to doubt the published number, `inside` whether it is within
-    our interval; where ours is over other claims there is no difference.
+    our interval; where ours is over other claims there is no difference. `cost` is our report's.
     """
 
     table: str
@@ -85,6 +88,7 @@ class Beside:
     inside: str
     same_claims: bool
     digits: int
+    cost: Mapping[str, Any]
 
 
 def beside(tables: Sequence[Table], systems: Sequence[SavedSystem], scorer: Scorer) -> list[Beside]:
@@ -101,7 +105,7 @@ def beside(tables: Sequence[Table], systems: Sequence[SavedSystem], scorer: Scor
                 Beside(
                     table.id, row, name, published, "; ".join(reasons), ours.system.name,
                     ours.value, difference, ours.low, ours.high, ours.inside(published),
-                    ours.same, table.column(name).digits,
+                    ours.same, table.column(name).digits, ours.system.cost,
                 )
             )  # fmt: skip
     return found
@@ -112,7 +116,7 @@ def beside_text(found: Sequence[Beside], draw: Callable[..., str]) -> list[str]:
     if not found:
         return []
     columns = ["table", "row", "column", "published", "ours", "difference", "95 %",
-               "inside", "system"]  # fmt: skip
+               "inside", "system", *COST_COLUMNS]  # fmt: skip
     rows = []
     for cell in found:
         bounds = (
@@ -125,14 +129,14 @@ def beside_text(found: Sequence[Beside], draw: Callable[..., str]) -> list[str]:
             f"{cell.published:.{cell.digits}f}{'?' if cell.unreliable else ''}",
             f"{cell.ours:.{cell.digits}f}{'' if cell.same_claims else '*'}",
             "-" if cell.difference is None else f"{cell.difference:+.{cell.digits}f}",
-            bounds, cell.inside, cell.system,
+            bounds, cell.inside, cell.system, *map(text_of, cost_cells(cell.cost)),
         ])  # fmt: skip
     notes = []
     if any(cell.unreliable for cell in found):
         notes.append("?: no target; eval/paper_tables.py says why.")
     if not all(cell.same_claims for cell in found):
         notes.append("*: over other claims than the paper's, so not compared.")
-    numeric = [False, False, False, True, True, True, True, False, False]
+    numeric = [*[False] * 3, *[True] * 4, False, False, *[True] * len(COST_COLUMNS)]
     return ["Published numbers beside ours:", draw(columns, rows, numeric=numeric), *notes]
 
 
@@ -166,17 +170,42 @@ def _same_claims(column: Column, system: SavedSystem) -> bool:
     return all(system.queries.get(lang) == n for lang, n in wanted.items())
 
 
+def _is_ranking(metric: str) -> bool:
+    try:
+        cutoff(metric)
+    except ConfigError:
+        return False  # such as a verdict's
+    return True
+
+
+def _deep_enough(run: Run, qrels: Qrels, metric: str) -> bool:
+    """Whether the run's longest list reaches the metric's depth.
+
+    `map` has none: it is known where no list of the full length lacks a gold.
+    """
+    depth = int(np.diff(run.offsets).max(initial=0))
+    if (k := cutoff(metric)) is not None:
+        return k <= depth
+    full = (c for c in run.claim_ids if len(run.sources(c)) == depth)
+    return all(set(qrels.golds(c)) <= set(run.sources(c)) for c in full)
+
+
+# Mean and the bounds of its interval.
+_Scored = tuple[float, float | None, float | None]
+
+
 class Scorer:
     """Our number for a column, with its interval.
 
     By the judgements given; without any, the interval of the report, or one by the judgements
-    of the report's data set where that folder is still there.
+    of the report's data set where that folder is still there. A metric that the report does not
+    hold is computed from its runs and the judgements, where the runs are deep enough for it.
     """
 
     def __init__(self, qrels: Qrels, repeats: int, seed: int) -> None:
         self.qrels, self.repeats, self.seed = qrels, repeats, seed
         self.notes: dict[str, None] = {}
-        self._intervals: dict[tuple[int, str, str], tuple[float, float] | None] = {}
+        self._scores: dict[tuple[int, str, str], _Scored | None] = {}
         self._found: dict[tuple[str, str], Qrels] = {}
 
     def score(self, column: Column, system: SavedSystem, same: bool) -> Ours | None:
@@ -186,38 +215,49 @@ class Scorer:
             value = system.cost.get("seconds")
             return None if value is None else Ours(float(value), None, None, same, system)
         row = system.macro if column.language == MACRO else system.languages.get(column.language)
-        if row is None or metric not in row:
+        if row is None:
             return None
         key = id(system), column.language, metric
-        if key not in self._intervals:
-            known = system.intervals.get(metric, {}).get(column.language)
-            if len(self.qrels) or known is None:
-                known = self._interval(column.language, metric, system)
-            self._intervals[key] = known
-        low, high = self._intervals[key] or (None, None)
+        if key not in self._scores:
+            told, known = row.get(metric), system.intervals.get(metric, {}).get(column.language)
+            if told is not None and known is not None and not len(self.qrels):
+                self._scores[key] = told, *known
+            else:
+                computed = self._computed(column.language, metric, system, row)
+                if told is not None:
+                    computed = (told, *(computed[1:] if computed else (None, None)))
+                self._scores[key] = computed
+        scored = self._scores[key]
+        if scored is None:
+            return None
+        value, low, high = scored
         return Ours(
-            factor * row[metric],
+            factor * value,
             None if low is None else factor * low,
             None if high is None else factor * high,
             same,
             system,
         )
 
-    def _interval(
-        self, language: str, metric: str, system: SavedSystem
-    ) -> tuple[float, float] | None:
+    def _computed(
+        self, language: str, metric: str, system: SavedSystem, row: Mapping[str, float]
+    ) -> _Scored | None:
+        """Mean and interval from the runs; None where they or the judgements cannot give them."""
         languages = list(system.languages) if language == MACRO else [language]
+        # One that the report holds shows whether runs and judgements are its own.
+        proof = metric if metric in row else next(filter(_is_ranking, row), None)
+        if proof is None or not _is_ranking(metric):
+            return None
         if any(lang not in system.runs for lang in languages):
             return None
         qrels = self.qrels if len(self.qrels) else self._judgements(system)
         if not len(qrels):
             return None
-        try:
-            cutoff(metric)
-        except ConfigError:
-            return None  # not a ranking's metric
-        runs = runs_of(system)
+        runs = runs_of(system, languages)
+        if metric not in row and not all(_deep_enough(run, qrels, metric) for run in runs.values()):
+            return None
         values: list[np.ndarray] = []
+        proofs: list[float] = []
         claims: list[str] = []
         for lang in languages:
             judged = [c for c in runs[lang].claim_ids if qrels.golds(c)]
@@ -226,19 +266,19 @@ class Scorer:
             if not judged or absent < 0:
                 self.notes[f"{system.name}: the judgements are not those of its {lang} run"] = None
                 return None
-            found = evaluate(runs[lang], qrels, [metric], judged)[metric]
-            values.append(np.concatenate([found, np.zeros(absent)]))
+            found = evaluate(runs[lang], qrels, list({metric, proof}), judged)
+            values.append(np.concatenate([found[metric], np.zeros(absent)]))
+            proofs.append(float(found[proof].sum()) / len(values[-1]))
             claims += [*judged, *(f"\0{lang}{i}" for i in range(absent))]
-        expected = system.macro if language == MACRO else system.languages[language]
-        if abs(float(np.mean([v.mean() for v in values])) - expected[metric]) > 1e-6:
-            self.notes[f"{system.name}: its runs do not give its report's {metric}"] = None
+        if abs(float(np.mean(proofs)) - row[proof]) > 1e-6:
+            self.notes[f"{system.name}: its runs do not give its report's {proof}"] = None
             return None
         strata = np.repeat(np.arange(len(values)), [len(v) for v in values])
         low, high = bootstrap_intervals(
             np.concatenate(values)[None], gold_groups(qrels, claims), strata,
             self.repeats, self.seed,
         )[0]  # fmt: skip
-        return float(low), float(high)
+        return float(np.mean([v.mean() for v in values])), float(low), float(high)
 
     def _judgements(self, system: SavedSystem) -> Qrels:
         """Those of the report's data set and split; none where they are not to be had."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -14,7 +14,7 @@ from claim2source.errors import ConfigError, UserError
 from claim2source.evaluation.paper_cells import Cells, Scorer, fill
 from claim2source.evaluation.published import Column, Row, Table, load_published
 from claim2source.evaluation.saved import SavedSystem, read_reports
-from claim2source.evaluation.tables import markdown_table, plain_table
+from claim2source.evaluation.tables import COST_COLUMNS, cost_cells, markdown_table, plain_table
 from claim2source.files import write_text
 from claim2source.records import Qrels
 from claim2source.run_files import read_qrels
@@ -22,7 +22,7 @@ from claim2source.run_files import read_qrels
 _WIDEST = 10  # columns beside each other in a terminal
 CSV_COLUMNS = (
     "table", "row", "column", "metric", "language", "unit", "published", "unreliable", "ours",
-    "difference", "low", "high", "inside", "same_claims", "report",
+    "difference", "low", "high", "inside", "same_claims", "report", *COST_COLUMNS,
 )  # fmt: skip
 
 
@@ -112,6 +112,7 @@ def _named_rows(
 def _as_text(tables: Sequence[Table], cells: Mapping[str, Cells], markdown: bool) -> str:
     """Every table with its notes; wide ones in blocks for a terminal."""
     parts = []
+    draw = markdown_table if markdown else plain_table
     for table in tables:
         heading = f"{table.paper}: {table.title}" + f" [{table.id}]"
         parts.append(f"## {heading}" if markdown else f"{heading}\n{'=' * len(heading)}")
@@ -124,9 +125,9 @@ def _as_text(tables: Sequence[Table], cells: Mapping[str, Cells], markdown: bool
             )
             numeric = [False, *(_is_numeric(table, column) for column in columns)]
             names = ["", *(c.name if c.unit != "s" else f"{c.name} (s)" for c in columns)]
-            draw = markdown_table if markdown else plain_table
             parts.append(draw(names, rows, numeric=numeric))
         parts += _notes(table, cells[table.id])
+        parts += _whose(cells[table.id], draw)
     return "\n\n".join(parts) + "\n"
 
 
@@ -203,9 +204,19 @@ def _notes(table: Table, cells: Cells) -> list[str]:
         lines.append(
             f"* over other claims than the paper's, so not compared ({'; '.join(sorted(other))})."
         )
-    names = {row: ours.system for (row, _), ours in cells.items()}
-    lines += [f"Ours in {row!r}: {s.name} of {s.folder}" for row, s in names.items()]
     return ["\n".join(lines)] if lines else []
+
+
+def _whose(cells: Cells, draw: Callable[..., str]) -> list[str]:
+    """Which of our systems stand in which rows, and what they cost; nothing without any."""
+    found = {(row, ours.system.folder, ours.system.name): ours for (row, _), ours in cells.items()}
+    rows = [
+        [row, name, str(folder), *cost_cells(ours.system.cost)]
+        for (row, folder, name), ours in found.items()
+    ]
+    columns = ["ours in", "system", "report", *COST_COLUMNS]
+    numeric = [False, False, False, *[True] * len(COST_COLUMNS)]
+    return [draw(columns, rows, numeric=numeric)] if rows else []
 
 
 def _unplaced(systems: Sequence[SavedSystem], notes: Iterable[str]) -> str:
@@ -238,11 +249,12 @@ def _csv_row(table: Table, row: Row, column: Column, cells: Cells) -> list[Any]:
     ]  # fmt: skip
     cell = cells.get((row.name, column.name))
     if cell is None:
-        return [*line, *[""] * 7]
+        return [*line, *[""] * (7 + len(COST_COLUMNS))]
     published = table.absolute(row.name, column.name)
     known = published is not None and cell.same
     numbers = [cell.value, cell.value - published if known and published is not None else None,
                cell.low, cell.high]  # fmt: skip
     texts = ["" if n is None else f"{n:.6f}" for n in numbers]
     return [*line, *texts, cell.inside(published), "yes" if cell.same else "no",
-            str(cell.system.folder)]  # fmt: skip
+            str(cell.system.folder),
+            *("" if c is None else c for c in cost_cells(cell.system.cost))]  # fmt: skip

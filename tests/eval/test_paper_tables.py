@@ -48,7 +48,7 @@ def save(
         table[lang] = {**found.means(), "queries": count}
     report = {"checkpoint": checkpoint, "dataset": dataset, "split": split,
               "rendering": {"claims": "original", "sources": "title_abstract"},
-              "cost": {"seconds": 12.34}, "languages": table, "macro": macro(table), **more}  # fmt: skip
+              "cost": {"seconds": 12.34, "claims": 1400}, "languages": table, "macro": macro(table), **more}  # fmt: skip
     (folder / "report.json").write_text(json.dumps(report))
     write_trec_qrels(Qrels(golds), folder / "qrels.txt")
     return runs, Qrels(golds)
@@ -93,10 +93,13 @@ def test_ours_stand_beside_with_difference_and_interval(
     assert (float(cell["low"]), float(cell["high"])) == pytest.approx((low, high), abs=1e-6)
     assert cell["inside"] == ("yes" if low <= 0.6568 <= high else "no") == "no"
     assert cell["same_claims"] == "yes" and cell["report"] == str(tmp_path)
+    assert (cell["seconds"], cell["items/s"], cell["tokens"]) == ("12.3", "113.5", "")
     filled = {key for key, row in found.items() if row["ours"]}
     assert filled == {("2025-styles", "E5-Large", "S0C0")}
     text = shown(capsys, "--reports", tmp_path, "--tables", "2025-styles")
     assert f"{mean:.4f}" in text and f"{mean - 0.6568:+.4f}" in text and "unknown" in text
+    (cost,) = (line.split() for line in text.splitlines() if str(tmp_path) in line)
+    assert cost == ["E5-Large", "e5-large-v2", str(tmp_path), "12.3", "113.5", "-", "-", "-"]
     near = tmp_path / "near"
     save(near, {"en": 1400}, share=0.6568)
     found = cells(capsys, "--reports", near, "--qrels", near / "qrels.txt")
@@ -129,6 +132,63 @@ def test_without_judgements_given_the_reports_intervals_or_their_data_sets_are_t
     assert found[0] == found[1] and found[0]["low"]
     # Judgements that are given come before what the report says.
     assert cells(capsys, "--reports", tmp_path / "told", *given)[key]["low"] != "0.610000"
+
+
+def test_the_report_over_the_papers_claims_comes_first(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    save(tmp_path / "part", {"en": 20}, dataset="/data/ct25")
+    save(tmp_path / "whole", {"en": 1400}, dataset="/data/ct25")
+    arguments = ["--tables=2025-styles", "--reports", tmp_path / "part"]
+    key = ("2025-styles", "E5-Large", "S0C0")
+    assert cells(capsys, *arguments)[key]["same_claims"] == "no"
+    found = cells(capsys, *arguments, tmp_path / "whole")[key]
+    assert (found["same_claims"], found["report"]) == ("yes", str(tmp_path / "whole"))
+
+
+def test_metrics_that_the_report_lacks_are_computed_down_to_the_runs_depth(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The report holds MRR@5 and recall@1; every list is ten long."""
+    names = {"checkpoint": "bm25-lemmas", "dataset": "adma2023", "split": "test"}
+    _, qrels = save(tmp_path, {"en": 30}, **names)
+    rest = [(f"x{i}", -float(i)) for i in range(9)]
+    first = Run.from_lists({c: [("first", 2.0), (qrels.golds(c)[0], 1.0), *rest[:8]]
+                            for c in qrels.claim_ids})  # fmt: skip
+    asked = ["--tables=2023-candidates", "--reports", tmp_path]
+    given = [*asked, "--qrels", tmp_path / "qrels.txt"]
+    table = {"mrr@5": 0.5, "recall@1": 0.0, "queries": 30}
+    report = json.loads((tmp_path / "report.json").read_text())
+    report |= {"languages": {"en": table}, "macro": table}
+    (tmp_path / "report.json").write_text(json.dumps(report))
+
+    def filled(arguments: list[Any], row: str = "BM25") -> dict[str, float]:
+        found = cells(capsys, *arguments).items()
+        return {k[2]: float(v["ours"]) for k, v in found if k[1] == row and v["ours"]}
+
+    # Runs that are not the report's give nothing that it does not hold.
+    assert filled(given) == {"TB@1": 0.0}
+    write_trec_run(first, tmp_path / "runs" / "en.trec")
+    assert filled(asked) == {"TB@1": 0.0}  # no judgements
+    assert filled(given) == {"TB@1": 0.0, "TB@10": 100.0}  # 100 and 500 are deeper than the run
+    cell = cells(capsys, *given)["2023-candidates", "BM25", "TB@10"]
+    assert (cell["low"], cell["high"]) == ("100.000000", "100.000000")
+    # MAP has no depth: a full list without its gold leaves it open.
+    rumours = [*given, "--rows=System 1=bm25-lemmas"]
+    rumours[0] = "--tables=2024-results"
+    report |= {"dataset": "rumours", "split": "dev"}
+    (tmp_path / "report.json").write_text(json.dumps(report))
+    assert filled(rumours, "System 1") == {"dev R@5": 1.0, "dev MAP": 0.5, "dev time": 12.34}
+    lists = {c: [*first.scored(c).items()] for c in first.claim_ids}
+    lists["en0"] = [("y", 3.0), *[(s, v) for s, v in lists["en0"] if s.startswith(("x", "f"))]]
+    assert len(lists["en0"]) == 10
+    write_trec_run(Run.from_lists(lists), tmp_path / "runs" / "en.trec")
+    share = 29 / 30
+    table |= {"mrr@5": 0.5 * share}
+    report |= {"languages": {"en": table}, "macro": table}
+    (tmp_path / "report.json").write_text(json.dumps(report))
+    found = filled(rumours, "System 1")
+    assert found["dev R@5"] == pytest.approx(share, abs=1e-6) and "dev MAP" not in found
 
 
 def test_other_claims_are_shown_but_not_compared(
@@ -245,7 +305,7 @@ def test_rewritten_claims_are_not_the_plain_ones(
 
 def test_percent_and_deltas_of_ours(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     news = tmp_path / "news"
-    save(news, {"en": 3000}, checkpoint="bm25", dataset="adma2023", split="test",
+    save(news, {"en": 3000}, checkpoint="bm25-lemmas", dataset="adma2023", split="test",
          rendering={"claims": "original", "sources": "title_abstract"})  # fmt: skip
     report = json.loads((news / "report.json").read_text())
     found = cells(capsys, "--reports", news)["2023-candidates", "BM25", "TB@1"]
