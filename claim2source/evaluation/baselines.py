@@ -41,7 +41,7 @@ from claim2source.records import Dataset
 from claim2source.run_files import write_trec_run
 from claim2source.store import Store
 from claim2source.text import ClaimForm
-from claim2source.text.claims import missing_translations
+from claim2source.text.claims import missing_translations, why_same_forms
 from claim2source.tracking import Tracking, log_tables, require_tracking
 
 # Counted up when the same settings would give another report.
@@ -204,10 +204,8 @@ def _with_parts(names: Sequence[str], systems: Systems) -> list[str]:
 def _forms(config: BaselinesConfig, dataset: Dataset) -> tuple[list[ClaimForm], list[str]]:
     """The claim forms that differ here, and a note on each that is left out."""
     asked = [form for form in _FORMS if form in config.claims]
-    foreign = [claim for claim in dataset.claims if claim.lang != "en"]
-    if any(claim.translation for claim in foreign):
+    if (why := why_same_forms(dataset.claims)) is None:
         return asked, []
-    why = "no claim has a translation" if foreign else "all claims are English"
     others = [form for form in asked if form != "original"]
     note = f"{' and '.join(others)}: the same as original here, since {why}."
     return ["original"], [note] if others else []

@@ -16,11 +16,15 @@ import pytest
 
 from claim2source.config import REPOSITORY, read_config
 from claim2source.datasets import load, write_beir
+from claim2source.encode import resolve
 from claim2source.errors import ConfigError, UserError
 from claim2source.evaluation import checkpoint
 from claim2source.evaluation.checkpoint import CheckpointConfig, evaluate_checkpoints
 from claim2source.evaluation.metrics import evaluate
+from claim2source.evaluation.saved import read_reports
+from claim2source.retrieve import BM25Config, BM25Retriever, DenseRetriever, FusionConfig, fuse
 from claim2source.run_files import read_run
+from claim2source.text import Rendering
 from claim2source.training.finetune import finetune
 from tests.training.small import small_config, small_setup, small_splits
 
@@ -245,3 +249,134 @@ def test_an_approximate_index_is_reported_and_the_second_time_read(
     assert second["cost"] == {**first["cost"], "stored": True}
     runs = [(tmp_path / name / "runs" / "de.trec").read_bytes() for name in ("first", "second")]
     assert runs[0] == runs[1]
+
+
+@pytest.fixture(scope="module")
+def widely(
+    trained: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, Path, Path]:
+    """The run, its data and what all settings together write."""
+    out = tmp_path_factory.mktemp("widely")
+    run, data = trained
+    evaluated(run, data, out, "--hybrid", "--repeats=50", "--claims", "bilingual", "original")
+    return run, data, out
+
+
+def test_other_forms_and_hybrids_stand_beside_each_checkpoint(
+    widely: tuple[Path, Path, Path], tmp_path: Path
+) -> None:
+    run, data, out = widely
+    report = json.loads((out / "report.json").read_text())
+    epochs = ["epoch-0", "epoch-1", "epoch-2"]
+    assert list(report["checkpoints"]) == [
+        name for e in epochs for name in (e, f"H-{e}", f"{e}.original", f"H-{e}.original")
+    ]
+    evaluated(run, data, tmp_path, "--no_tests")
+    plain = json.loads((tmp_path / "report.json").read_text())["checkpoints"]
+    dev = load(data, "dev")
+    for name, part in report["checkpoints"].items():
+        form = "original" if name.endswith(".original") else "bilingual"
+        assert part["rendering"]["claims"] == form
+        runs = {lang: read_run(out / name / "runs" / f"{lang}.trec").run for lang in ("en", "de")}
+        for lang, ranked in runs.items():
+            found = evaluate(ranked, dev.in_languages([lang]).qrels, ["mrr@5"]).mean("mrr@5")
+            assert part["languages"][lang]["mrr@5"] == pytest.approx(found)
+        if name in plain:  # as trained: the same numbers in the same place
+            assert part["macro"] == plain[name]["macro"]
+            trec = (tmp_path / name / "runs" / "de.trec").read_bytes()
+            assert (out / name / "runs" / "de.trec").read_bytes() == trec
+    encoder = resolve(str(run / "checkpoints" / "epoch-2"), "cpu").encoder
+    for form, ending in (("bilingual", ""), ("original", ".original")):
+        rendering = Rendering(form, "metadata")  # type: ignore[arg-type]
+        dense = DenseRetriever(encoder, rendering).retrieve(dev.claims, dev.sources, 100)
+        papers = BM25Config("whitespace", k1=1.2, b=1.0, claims=form)  # type: ignore[arg-type]
+        sparse = BM25Retriever(papers).retrieve(dev.claims, dev.sources, 100)
+        mixed = fuse(sparse.run, dense.run, FusionConfig("linear", alpha=0.5, scale="min-max"))
+        for name, expected in (("epoch-2", dense.run), ("H-epoch-2", mixed)):
+            ranked = read_run(out / f"{name}{ending}" / "runs" / "de.trec").run
+            for claim in ranked.claim_ids:
+                assert ranked.sources(claim) == expected.sources(claim)[:100]
+    assert report["notes"] == ["bilingual: as trained, so under the checkpoint's own name."]
+    assert report["notes"][0] in (out / "report.md").read_text()
+
+
+def test_forms_and_hybrids_are_tested_against_what_they_come_from(
+    widely: tuple[Path, Path, Path],
+) -> None:
+    report = json.loads((widely[2] / "report.json").read_text())
+    pairs = {
+        test["family"]: [(c["system"], c["baseline"]) for c in test["comparisons"]]
+        for test in report["tests"]
+        if test["average"] == "macro"
+    }
+    forms = [(f"{front}epoch-{i}.original", f"{front}epoch-{i}") for i in range(3)
+             for front in ("", "H-")]  # fmt: skip
+    mixed = [(f"H-epoch-{i}{end}", f"epoch-{i}{end}") for i in range(3)
+             for end in ("", ".original")]  # fmt: skip
+    assert pairs == {
+        "Every epoch against step 0": [(f"epoch-{i}", "epoch-0") for i in (1, 2)],
+        "Every epoch against step 0, original claims": [
+            (f"epoch-{i}.original", "epoch-0.original") for i in (1, 2)
+        ],
+        "Other claim forms against the checkpoint's own": forms,
+        "Hybrids against their dense part": mixed,
+    }
+
+
+def test_one_checkpoint_keeps_its_place_and_other_programs_find_the_rest(
+    widely: tuple[Path, Path, Path], tmp_path: Path
+) -> None:
+    run, data, _ = widely
+    one = run / "checkpoints" / "epoch-1"
+    evaluated(one, data, tmp_path, "--hybrid", "--claims=translated", "--repeats=50")
+    report = json.loads((tmp_path / "report.json").read_text())
+    names = ["epoch-1", "H-epoch-1", "epoch-1.translated", "H-epoch-1.translated"]
+    assert list(report["checkpoints"]) == names[1:]
+    assert report["checkpoint"] == str(one) and (tmp_path / "runs" / "de.trec").is_file()
+    systems = {system.name: system for system in read_reports([tmp_path])}
+    assert list(systems) == names
+    assert systems["H-epoch-1.translated"].model == f"hybrid:{one}"
+    assert systems["epoch-1.translated"].claims == "translated"
+    for name in names:
+        assert set(systems[name].runs) == {"en", "de"}
+    folders = sorted(path.parent.name for path in tmp_path.glob("*/report.json"))
+    assert folders == sorted(names[1:])
+
+
+def test_forms_that_are_the_same_text_are_not_scored_twice(
+    trained: tuple[Path, Path], tmp_path: Path
+) -> None:
+    run, data = trained
+    some = ["--claims", "original", "translated", "--languages=en", "--repeats=50"]
+    text = evaluated(run / "checkpoints" / "epoch-1", data, tmp_path, *some)
+    report = json.loads((tmp_path / "report.json").read_text())
+    assert "checkpoints" not in report
+    said = "original and translated: the same as bilingual here, since all claims are English."
+    assert report["notes"] == [said] and said in text
+    with pytest.raises(ConfigError, match="claims: 'orginal'.*original, translated, bilingual"):
+        configured("--checkpoint=x", "--out=y", "--claims", "orginal")
+
+
+def test_published_numbers_stand_beside_step_zero_and_a_label(
+    trained: tuple[Path, Path], tmp_path: Path
+) -> None:
+    """Step 0 is the published model it starts from, its hybrid that model's; others are not."""
+    run, data = trained
+    shutil.copytree(data, tmp_path / "ct25")
+    model = run.parent / "model"
+    named = Path(shutil.copytree(model, tmp_path / "all-MiniLM-L6-v2"))
+    finetune(small_config(named, tmp_path / "ct25", tmp_path / "run", optimisation__epochs=1,
+                          rendering__sources="title_abstract", rendering__claims="original"))  # fmt: skip
+    text = evaluated(tmp_path / "run", tmp_path / "ct25", tmp_path / "o", "--hybrid",
+                     "--languages=en", "--repeats=50", "--label=malteos/scincl")  # fmt: skip
+    report = json.loads((tmp_path / "o" / "report.json").read_text())
+    rows = {(row["row"], row["system"]): row for row in report["published"]}
+    assert set(rows) == {("MiniLM", "epoch-0"), ("H-MiniLM", "H-epoch-0"),
+                         ("SciNCL", "epoch-1"), ("H-SciNCL", "H-epoch-1")}  # fmt: skip
+    ours = report["checkpoints"]["H-epoch-0"]["languages"]["en"]["mrr@5"]
+    assert rows["H-MiniLM", "H-epoch-0"]["ours"] == pytest.approx(ours)
+    assert "Published numbers beside ours" in text
+    assert "Published" in (tmp_path / "o" / "report.md").read_text()
+    bare = tmp_path / "bare"
+    evaluated(tmp_path / "run", tmp_path / "ct25", bare, "--languages=en", "--no_tests")
+    assert "published" not in json.loads((bare / "report.json").read_text())
