@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -38,8 +38,9 @@ from claim2source.evaluation.saved import REPORT
 from claim2source.evaluation.tables import markdown_table, plain_table
 from claim2source.files import content_hash, write_json, write_text
 from claim2source.records import Dataset
+from claim2source.retrieve import IndexConfig
 from claim2source.run_files import write_trec_run
-from claim2source.store import Store
+from claim2source.store import Store, VectorType
 from claim2source.text import ClaimForm
 from claim2source.text.claims import missing_translations, why_same_forms
 from claim2source.tracking import Tracking, log_tables, require_tracking
@@ -68,7 +69,9 @@ class BaselinesConfig:
             taken before the hub's.
         repeats: samples of the bootstrap, which draws gold papers, and permutations of the tests.
         seed: of both.
-        store: folder of the embedding store; none: the user's cache.
+        index: how source vectors are searched; its recall is reported where it is not exact.
+        store: folder of the store of vectors and runs; none: the user's cache.
+        vectors: float32, or float16 to keep vectors in half the room.
         wandb: log the tables to Weights & Biases.
         device: none takes a GPU if there is one.
     """
@@ -90,7 +93,9 @@ class BaselinesConfig:
     repeats: int = 10_000
     seed: int = 0
     tests: bool = flag("paired tests and the papers' numbers at the end", default=True)
+    index: IndexConfig = field(default_factory=IndexConfig)
     store: Path | None = None
+    vectors: VectorType = "float32"
     wandb: Tracking = "off"
     device: Literal["cpu", "cuda"] | None = None
 
@@ -133,7 +138,8 @@ def evaluate_baselines(config: BaselinesConfig) -> str:
         {name: systems[name] for name in _with_parts(names, systems)}, dataset, config.dataset,
         Choosing(config.train_split, config.val, config.val_share, config.val_seed),
         rewrites=rewrites,
-        models=config.models, store=Store(config.store), device=config.device,
+        models=config.models, store=Store(config.store, config.vectors), device=config.device,
+        index=config.index,
     )  # fmt: skip
     forms, notes = _forms(config, dataset)
     reports: dict[Cell, dict[str, Any]] = {}
@@ -244,6 +250,7 @@ def _report(config: BaselinesConfig, bench: Bench, cell: Cell, found: Found) -> 
         "cost": cost_report(found.result, found.parameters),
         "without_translation": len(missing_translations(data.claims, cell.form)),
         "failures": found.result.failure_counts(),
+        "index": found.result.about.get("index"),
     }
     if data.golds:
         evaluation = evaluate_result(found.result, data, METRICS)
@@ -275,6 +282,8 @@ def _key(config: BaselinesConfig, bench: Bench, cell: Cell) -> str:
         "depth": DEPTH,
         "bootstrap": [config.repeats, config.seed],
     }
+    if any(bench.systems[name].model is not None for name in names):
+        parts["search"] = [as_plain(config.index), config.vectors]
     if is_tuned(cell.system, bench.systems):
         carved = [config.val, config.val_share, config.val_seed]
         parts["chosen on"] = [bench.data(cell.form, "train").fingerprint, carved]

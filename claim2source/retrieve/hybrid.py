@@ -139,7 +139,6 @@ def fuse_results(first: Result, second: Result, fusion: FusionConfig, k: int) ->
     failed = {failure.claim_id for failure in second.failures}
     failures = tuple(f for f in first.failures if f.claim_id in failed)
     stored = all(part.about.get("stored", False) for part in (first, second))
+    about = {**first.about, **second.about, "stored": stored}
     cost = first.cost.over_same(second.cost)
-    return Result(
-        fused.run(fusion.alpha, k), failures=failures, cost=cost, about={"stored": stored}
-    )
+    return Result(fused.run(fusion.alpha, k), failures=failures, cost=cost, about=about)

@@ -348,6 +348,33 @@ def test_another_form_says_that_its_sources_were_encoded_before(
     assert "| >" in (tmp_path / "o" / "report.md").read_text(encoding="utf-8")
 
 
+def test_vectors_encoded_before_as_float16_are_found_and_an_index_is_reported(
+    setup: tuple[Path, Path, Path], tmp_path: Path
+) -> None:
+    from eval.encode import main as encode
+
+    stored = [f"--store={tmp_path / 'store'}", "--vectors=float16"]
+    encode([f"--model.name={setup[0]}", f"--dataset={setup[1]}", "--model.pooling=mean",
+            "--model.max_length=24", "--rendering.sources=title_abstract", "--device=cpu",
+            *stored])  # fmt: skip
+    some = ["--systems", "BM25", "Small", "H-Small", "--claims=original", *stored, "--no_tests"]
+    hnsw = ["--index.kind=hnsw", "--index.compared=5"]
+    main(arguments(setup, tmp_path / "o", *some, *hnsw))
+    cells = {name: report_of(tmp_path / "o", f"{name}.original") for name in some[1:4]}
+    cost = cells["Small"]["cost"]
+    assert cost["tokens"] == 0 and cost["reused"] >= 36
+    for name in ("Small", "H-Small"):
+        found = cells[name]["index"]
+        assert (found["kind"], found["claims"], found["recall@36"]) == ("hnsw", 5, 1.0)
+    # Another search is another report, but not of BM25.
+    main(arguments(setup, tmp_path / "o", *some))
+    again = {name: report_of(tmp_path / "o", f"{name}.original") for name in cells}
+    assert {name for name in cells if again[name]["key"] != cells[name]["key"]} == {
+        "Small", "H-Small"
+    }  # fmt: skip
+    assert again["Small"]["index"] == {"kind": "exact"} and again["BM25"]["index"] is None
+
+
 def test_wandb_gets_the_tables_of_the_report(
     setup: tuple[Path, Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
