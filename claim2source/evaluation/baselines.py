@@ -30,7 +30,7 @@ from claim2source.evaluation.baseline_systems import (
     parts_of,
     read_systems,
 )  # fmt: skip
-from claim2source.evaluation.baseline_tests import ending
+from claim2source.evaluation.baseline_tests import ending, untested
 from claim2source.evaluation.by_language import intervals_of
 from claim2source.evaluation.retrieval import DEPTH, METRICS, cost_report, evaluate_result
 from claim2source.evaluation.rewrites import read_rewrites
@@ -158,6 +158,7 @@ def evaluate_baselines(config: BaselinesConfig) -> str:
     end = None
     if config.tests and dataset.golds:
         end = ending(done, config.out, systems, dataset, config.repeats, config.seed)
+        notes = [*notes, *untested(done, systems)]
 
     def text(table: Callable[..., str]) -> str:
         ended = end.text(table) if end else ""

@@ -18,7 +18,7 @@ from claim2source.encode.model_config import ModelConfig
 from claim2source.errors import ConfigError, UserError
 from claim2source.evaluation import baseline_retrieval, baselines
 from claim2source.evaluation.baseline_systems import read_systems
-from claim2source.evaluation.baseline_tests import declared
+from claim2source.evaluation.baseline_tests import declared, untested
 from claim2source.evaluation.by_language import intervals_of
 from claim2source.evaluation.hybrid import BM25_GRID, choose_bm25, choose_fusion
 from claim2source.evaluation.metrics import evaluate, judged_claims
@@ -206,15 +206,24 @@ def test_the_families_and_their_cost(setup: tuple[Path, Path, Path], out: Path) 
     kinds = [(test["family"].split(",")[0], test["average"]) for test in report["tests"]]
     assert kinds == [
         (name, average)
-        for name in ("Dense systems against BM25", "Hybrids against their dense part")
+        for name in (
+            "Dense systems against BM25",
+            "Hybrids against their dense part",
+            "Other BM25s against the papers'",
+            "Other claim forms against original claims",
+        )
         for average in ("macro", "en", "de")
     ]
-    dense, hybrids = report["tests"][0], report["tests"][3]
     pairs = [[(c["system"], c["baseline"]) for c in test["comparisons"]]
-             for test in (dense, hybrids)]  # fmt: skip
+             for test in report["tests"][::3]]  # fmt: skip
     assert pairs[0] == [(f"Small.{form}", f"BM25.{form}") for form in FORMS]
     assert pairs[1] == [(f"{name}.{form}", f"Small.{form}") for name in ("H-Small", "HT-Small")
                         for form in FORMS]  # fmt: skip
+    assert pairs[2] == [(f"BM25-tuned.{form}", f"BM25.{form}") for form in FORMS]
+    systems = ["BM25", "BM25-tuned", "Small", "H-Small", "HT-Small"]
+    assert pairs[3] == [(f"{name}.{form}", f"{name}.original") for name in systems
+                        for form in FORMS[1:]]  # fmt: skip
+    assert not [note for note in report["notes"] if "Not tested" in note]
     for test in report["tests"]:
         for c in test["comparisons"]:
             for key, name in (("mean", c["system"]), ("baseline_mean", c["baseline"])):
@@ -239,7 +248,7 @@ def test_dense_systems_meet_the_bm25_over_like_sources() -> None:
         reports = {f"{name}.original": cell(name, "metadata" if name in rich else "title_abstract")
                    for name in names}  # fmt: skip
         return {s.split(".")[0]: b.split(".")[0] for f in declared(reports, systems)
-                for s, b in f.pairs}  # fmt: skip
+                for s, b in f.pairs if f.name.startswith(("Dense", "Hybrids"))}  # fmt: skip
 
     assert base("BM25-okapi", "BM25", "BM25-tuned", "BM25-metadata", "E5", "MiniLM") == {
         "E5": "BM25-metadata", "MiniLM": "BM25-okapi"
@@ -247,6 +256,30 @@ def test_dense_systems_meet_the_bm25_over_like_sources() -> None:
     assert base("BM25", "BM25-tuned", "mE5-small") == {"mE5-small": "BM25-tuned"}
     assert base("BM25", "mE5-small") == {"mE5-small": "BM25"}
     assert base("H-MiniLM", "BM25") == {}
+
+
+def test_bm25s_meet_the_papers_and_hybrids_without_their_part_are_named() -> None:
+    systems = read_systems(sorted((REPOSITORY / "configs" / "baselines").glob("*.yaml")))
+
+    def cells(*names: str) -> dict[str, Any]:
+        return {name: {"system": name.split(".")[0], "macro": {}, "rendering": {"sources": ""}}
+                for name in names}  # fmt: skip
+
+    ran = cells("BM25-okapi.original", "BM25.original", "BM25-tuned.original",
+                "BM25-terms.translated", "H-MiniLM.original", "H-MiniLM.translated",
+                "H-MPNet.original", "MPNet.original")  # fmt: skip
+    families = {family.name: family.pairs for family in declared(ran, systems)}
+    # Never another form's BM25, nor the first that ran: the papers' own.
+    assert families["Other BM25s against the papers'"] == (
+        ("BM25-okapi.original", "BM25.original"), ("BM25-tuned.original", "BM25.original")
+    )  # fmt: skip
+    assert families["Other claim forms against original claims"] == (
+        ("H-MiniLM.translated", "H-MiniLM.original"),
+    )
+    assert untested(ran, systems) == [
+        "Not tested, their dense part not being among --systems: H-MiniLM (MiniLM)."
+    ]
+    assert untested(cells("MPNet.original", "H-MPNet.original"), systems) == []
 
 
 def test_the_papers_numbers_stand_beside_ours(
