@@ -173,8 +173,8 @@ def evaluate_baselines(config: BaselinesConfig) -> str:
          **(end.plain() if end else {})},
     )  # fmt: skip
     log_tables(
-        config.wandb, baselines_tables(done, left), folder=config.out, program="baselines",
-        config=as_plain(config),
+        config.wandb, {**baselines_tables(done, left), **(end.tables() if end else {})},
+        folder=config.out, program="baselines", config=as_plain(config),
     )  # fmt: skip
     return f"{title}\n{text(plain_table)}"
 

@@ -262,9 +262,9 @@ def _end(
     columns, rows = _scores(reports, chosen)
     text = _summary(config, columns, rows, notes, end)
     write_json(config.out / "report.json", {**top, "notes": notes, **(end.plain() if end else {})})
+    tables = {"scores": LoggedTable(columns, rows), **(end.tables() if end else {})}
     log_tables(
-        config.wandb, {"scores": LoggedTable(columns, rows)}, folder=config.out,
-        program="checkpoint", config=as_plain(config),
+        config.wandb, tables, folder=config.out, program="checkpoint", config=as_plain(config)
     )  # fmt: skip
     return text
 

@@ -8,11 +8,18 @@ from typing import Any
 
 from claim2source.config import as_plain
 from claim2source.evaluation.by_language import SHOWN, saved_families
-from claim2source.evaluation.comparison import Family, FamilyResult, Pairs, family_text
+from claim2source.evaluation.comparison import (
+    Family,
+    FamilyResult,
+    Pairs,
+    family_table,
+    family_text,
+)
 from claim2source.evaluation.paper_cells import Beside, Scorer, beside, beside_text
 from claim2source.evaluation.published import load_published
 from claim2source.evaluation.saved import SavedSystem
 from claim2source.records import Dataset, Qrels
+from claim2source.tracking import LoggedTable, TableTaker
 
 
 @dataclass(frozen=True)
@@ -27,6 +34,18 @@ class Ending:
         """Both, drawn by `table`; empty where there is neither."""
         parts = [family_text(result, SHOWN, table, self.costs) for result in self.tests]
         return "\n\n".join([*parts, *beside_text(self.published, table)])
+
+    def tables(self) -> dict[str, LoggedTable]:
+        """The same tables by name, as cells."""
+        found = {
+            f"Tests: {result.family}": LoggedTable(*family_table(result, self.costs))
+            for result in self.tests
+        }
+        if self.published:
+            found["Published"] = TableTaker.last_of(
+                lambda taker: beside_text(self.published, taker)
+            )
+        return found
 
     def plain(self) -> dict[str, Any]:
         """The same as JSON-ready values for the report."""

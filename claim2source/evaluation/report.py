@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -226,17 +227,19 @@ def _tests(compared: Compared) -> list[Section]:
 def _learning_curve(compared: Compared) -> Section:
     lines: dict[str, list[tuple[float, float]]] = {}
     for system in compared.systems.values():
-        kind, _, number = system.folder.name.rpartition("-")
-        if kind == "epoch" and number.isdecimal():
-            value = system.macro.get(compared.config.metric)
-            if value is not None:
-                line = lines.setdefault(system.folder.parent.name, [])
-                line.append((float(number), value))
+        # As eval/checkpoint.py calls them: the checkpoint, its hybrid, another form of claims.
+        named = re.fullmatch(r"(H-)?epoch-([0-9]+)(\.[a-z]+)?", system.folder.name)
+        value = system.macro.get(compared.config.metric)
+        if named and value is not None:
+            line = f"{named[1] or ''}{system.folder.parent.name}{named[3] or ''}"
+            lines.setdefault(line, []).append((float(named[2]), value))
     curves = {name: sorted(points) for name, points in lines.items() if len(points) > 1}
     if not curves:
         return Section("Learning curve")
-    plot = line_plot(curves, "epoch", f"macro {compared.config.metric}")
-    return Section("Learning curve", plot)
+    metric = f"macro {compared.config.metric}"
+    rows = [[name, f"{x:.0f}", f"{y:.4f}"] for name, points in curves.items() for x, y in points]
+    plot = line_plot(curves, "epoch", metric)
+    return Section("Learning curve", plot, "", ["run", "epoch", metric], rows)
 
 
 def _recall(compared: Compared) -> Section:
@@ -260,7 +263,9 @@ def _changes(compared: Compared) -> list[Section]:
             counts = np.array([[table[a][b] for b in names] for a in names], dtype=float)
             counts[counts == 0] = np.nan
             title = f"Rank of the gold: from {compared.baseline} (rows) to {name} (columns)"
-            sections.append(Section(title, heat_map(names, names, counts, 0), "Claims."))
+            plot = heat_map(names, names, counts, 0)
+            rows = [[a, *(str(table[a][b]) for b in names)] for a in names]
+            sections.append(Section(title, plot, "Claims.", ["rank", *names], rows))
     return sections
 
 
@@ -279,7 +284,8 @@ def _representations(compared: Compared) -> Section:
         return Section("Systems and representations")
     values = np.array([[cells.get((row, form), np.nan) for form in forms] for row in rows])
     title = f"Systems and representations, macro {compared.config.metric}"
-    return Section(title, heat_map(rows, forms, values))
+    texts = [[row, *(text_of(cells.get((row, form))) for form in forms)] for row in rows]
+    return Section(title, heat_map(rows, forms, values), "", ["system", *forms], texts)
 
 
 def _cost(compared: Compared) -> Section:

@@ -283,8 +283,10 @@ def test_bm25s_meet_the_papers_and_hybrids_without_their_part_are_named() -> Non
 
 
 def test_the_papers_numbers_stand_beside_ours(
-    setup: tuple[Path, Path, Path], tmp_path: Path
+    setup: tuple[Path, Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    logged: dict[str, Any] = {}
+    monkeypatch.setattr(baselines, "log_tables", lambda mode, tables, **_: logged.update(tables))
     data = tmp_path / "ct25"
     shutil.copytree(setup[1], data)
     some = ["--systems", "BM25", "BM25-tuned", "--claims=original", "--languages", "en"]
@@ -300,6 +302,7 @@ def test_the_papers_numbers_stand_beside_ours(
     text = (tmp_path / "o" / "report.md").read_text(encoding="utf-8")
     assert "Published numbers beside ours" in text and f"{ours:.4f}*" in text
     assert "0.5575?" in text and "over other claims" in text
+    assert ["2025-styles", "BM25", "S0C0"] in [row[:3] for row in logged["Published"].rows]
     main(arguments((setup[0], data, setup[2]), tmp_path / "o", *some, "--no_tests"))
     assert "published" not in report_of(tmp_path / "o")
     assert "Published" not in (tmp_path / "o" / "report.md").read_text(encoding="utf-8")
@@ -413,11 +416,15 @@ def test_wandb_gets_the_tables_of_the_report(
 ) -> None:
     logged: dict[str, Any] = {}
     monkeypatch.setattr(baselines, "log_tables", lambda mode, tables, **_: logged.update(tables))
-    some = ["--systems", "BM25", "Absent", "--claims", "original", "--wandb=offline"]
+    some = ["--systems", "BM25", "Small", "Absent", "--claims=original", "--wandb=offline"]
     main(arguments(setup, tmp_path, *some))
-    assert list(logged) == ["scores", "intervals", "not run"]
-    (row,) = logged["scores"].rows
+    report = report_of(tmp_path)
+    families = [f"Tests: {test['family']}" for test in report["tests"]]
+    assert list(logged) == ["scores", "intervals", "not run", *families] and families
+    row = logged["scores"].rows[0]
     scores = dict(zip(logged["scores"].columns, row, strict=True))
+    tested = dict(zip(logged[families[0]].columns, logged[families[0]].rows[-1], strict=True))
+    assert tested["difference"] == report["tests"][0]["comparisons"][0]["difference"]
     macro = report_of(tmp_path, "BM25.original")["macro"]
     assert scores["mrr@5 macro"] == macro["mrr@5"] and scores["system"] == "BM25"
     assert [row[0] for row in logged["not run"].rows] == ["Absent"]

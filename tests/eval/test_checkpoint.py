@@ -143,11 +143,17 @@ def test_wandb_gets_the_table_of_the_report(
     run, data = trained
     evaluated(run, data, tmp_path, "--wandb=offline")
     report = json.loads((tmp_path / "report.json").read_text())
-    (table,) = logged.values()
+    families = [f"Tests: {test['family']}" for test in report["tests"]]
+    assert list(logged) == ["scores", *families] and len(families) == 3
+    shown = logged[families[0]]
+    cells = dict(zip(shown.columns, shown.rows[-1], strict=True))
+    last = report["tests"][0]["comparisons"][-1]
+    assert (cells["system"], cells["difference"]) == ("epoch-2", last["difference"])
+    table = logged["scores"]
     rows = [dict(zip(table.columns, row, strict=True)) for row in table.rows]
     assert len(rows) == 9
-    last = report["checkpoints"]["epoch-2"]["macro"]
-    assert {metric: rows[-1][metric] for metric in last} == pytest.approx(last)
+    macro = report["checkpoints"]["epoch-2"]["macro"]
+    assert {metric: rows[-1][metric] for metric in macro} == pytest.approx(macro)
 
 
 def test_the_chosen_checkpoint_alone(trained: tuple[Path, Path], tmp_path: Path) -> None:
