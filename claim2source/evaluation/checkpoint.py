@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -17,6 +17,7 @@ from claim2source.evaluation.by_language import SHOWN, intervals_of
 from claim2source.evaluation.comparison import Family, Pairs
 from claim2source.evaluation.ending import Ending, ending_of
 from claim2source.evaluation.hybrid import is_trained
+from claim2source.evaluation.metrics import cutoff
 from claim2source.evaluation.retrieval import (
     DEPTH,
     METRICS,
@@ -66,7 +67,7 @@ class CheckpointConfig:
         rendering: representation for such a model; a checkpoint has its own.
         label: the name that published tables know the model by, such as GritLM-F; none: a
             model's own, and at step 0 its base's.
-        depth: sources kept per claim.
+        depth: sources kept per claim; metrics that look deeper are left out.
         repeats: draws of the bootstrap and permutations of the tests, both by gold paper.
         seed: of both.
         index: how source vectors are searched; its recall is reported where it is not exact.
@@ -102,8 +103,19 @@ class CheckpointConfig:
 
     def __post_init__(self) -> None:
         require(self.repeats >= 1, "repeats", self.repeats, "1 or more")
+        require(self.depth >= 1, "depth", self.depth, "1 or more")
         for form in self.claims or ():
             require_one_of("claims", form, CLAIM_FORMS)
+
+    @property
+    def metrics(self) -> list[str]:
+        """Those that lists of `depth` sources give."""
+        return [metric for metric in METRICS if (cutoff(metric) or self.depth) <= self.depth]
+
+    @property
+    def compares(self) -> bool:
+        """Whether there are intervals and tests: of a metric that is there."""
+        return self.tests and SHOWN in self.metrics
 
 
 def evaluate_checkpoints(config: CheckpointConfig) -> str:
@@ -239,9 +251,9 @@ def _saved(
         result.run, out / "submission_2025" / "predictions.tsv", k=_SUBMITTED, split=dataset.split
     )
     if dataset.golds:
-        evaluation: Evaluation = evaluate_result(result, dataset, METRICS)
+        evaluation: Evaluation = evaluate_result(result, dataset, config.metrics)
         report |= {"languages": evaluation.languages, "macro": evaluation.macro}
-        if config.tests:
+        if config.compares:
             report["intervals"] = intervals_of(result.run, dataset, config.repeats, config.seed)
     write_json(out / "report.json", report)
     return report
@@ -256,10 +268,10 @@ def _end(
 ) -> str:
     """Test, write the top `report.json` and `report.md`, log; returns the text for a terminal."""
     end, notes = None, _notes(config, dataset, reports)
-    if config.tests and dataset.golds:
+    if config.compares and dataset.golds:
         saved = systems_in(top, config.out)
         end = ending_of(saved, _families(reports), dataset, config.repeats, config.seed)
-    columns, rows = _scores(reports, chosen)
+    columns, rows = _scores(reports, chosen, config.metrics)
     text = _summary(config, columns, rows, notes, end)
     write_json(config.out / "report.json", {**top, "notes": notes, **(end.plain() if end else {})})
     tables = {"scores": LoggedTable(columns, rows), **(end.tables() if end else {})}
@@ -282,17 +294,17 @@ def _notes(
 
 
 def _scores(
-    reports: dict[str, dict[str, Any]], chosen: str | None
+    reports: dict[str, dict[str, Any]], chosen: str | None, metrics: Sequence[str]
 ) -> tuple[list[str], list[list[Any]]]:
     """Columns and rows: one a checkpoint and language."""
     rows: list[list[Any]] = []
-    columns = ["checkpoint", "language", *METRICS, f"95 % of {SHOWN}", "queries", *COST_COLUMNS]
+    columns = ["checkpoint", "language", *metrics, f"95 % of {SHOWN}", "queries", *COST_COLUMNS]
     for name, report in reports.items():
         if "macro" not in report:
             continue
         shown = f"{name} (chosen)" if name == chosen else name
         for language, row in {**report["languages"], "macro": report["macro"]}.items():
-            cells = [row[metric] for metric in METRICS]
+            cells = [row[metric] for metric in metrics]
             cost = cost_cells(report["cost"] if language == "macro" else None)
             bounds = report.get("intervals", {}).get(SHOWN, {}).get(language)
             interval = f"{bounds[0]:.4f} to {bounds[1]:.4f}" if bounds else None

@@ -177,6 +177,28 @@ def test_the_chosen_checkpoint_alone(trained: tuple[Path, Path], tmp_path: Path)
         evaluated(copied, data, tmp_path / "other", "--only=chosen")
 
 
+def test_metrics_deeper_than_the_lists_are_left_out(
+    trained: tuple[Path, Path], tmp_path: Path
+) -> None:
+    run, data = trained
+    one = run / "checkpoints" / "epoch-1"
+    text = evaluated(one, data, tmp_path / "10", "--depth=10", "--repeats=50")
+    report = json.loads((tmp_path / "10" / "report.json").read_text())
+    assert set(report["macro"]) == {"mrr@1", "mrr@5", "mrr@10", "recall@5", "queries"}
+    assert "recall@100" not in text and "mrr@10" in text and "mrr@5" in report["intervals"]
+    ranked = read_run(tmp_path / "10" / "runs" / "de.trec").run
+    assert {len(ranked.sources(claim)) for claim in ranked.claim_ids} == {10}
+    # No MRR@5, no intervals and tests of it.
+    evaluated(one, data, tmp_path / "4", "--depth=4", "--hybrid")
+    report = json.loads((tmp_path / "4" / "report.json").read_text())
+    assert set(report["macro"]) == {"mrr@1", "queries"}
+    assert "intervals" not in report and "tests" not in report
+    ranked = read_run(tmp_path / "4" / "H-epoch-1" / "runs" / "de.trec").run
+    assert {len(ranked.sources(claim)) for claim in ranked.claim_ids} == {4}
+    with pytest.raises(ConfigError, match="depth: 0 .*1 or more"):
+        configured("--checkpoint=x", "--out=y", "--depth=0")
+
+
 def test_languages_restrict(trained: tuple[Path, Path], tmp_path: Path) -> None:
     run, data = trained
     evaluated(run / "checkpoints" / "epoch-1", data, tmp_path, "--languages", "de")
