@@ -12,6 +12,7 @@ import pytest
 from claim2source.errors import ConfigError
 from claim2source.training import after
 from claim2source.training.finetune import finetune
+from claim2source.training.loggers import end_loggers
 from claim2source.training.runfolder import RunFolder
 from tests.training.small import small_config, small_setup
 
@@ -162,3 +163,23 @@ def test_languages_of_the_run_are_those_of_the_page(
     assert list(baselines["checkpoints"]["BM25.bilingual"]["languages"]) == ["de"]
     page = (out / "evaluation" / "report.html").read_text(encoding="utf-8")
     assert "6 claims with a gold" in page
+
+
+def test_the_runs_own_page_at_wandb_is_closed_first() -> None:
+    """Else what is logged afterwards would go into it."""
+    done: list[str] = []
+
+    class Csv:
+        def finalize(self, status: str) -> None:
+            done.append(f"csv {status}")
+
+    class Page(Csv):
+        experiment = property(lambda self: self)
+
+        def log_table(self, **_: Any) -> None: ...
+
+        def finish(self) -> None:
+            done.append("finish")
+
+    end_loggers([Csv(), Page()])
+    assert done == ["csv success", "csv success", "finish"]
