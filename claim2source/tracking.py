@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 from urllib.parse import urlparse
 
 from claim2source.errors import UserError
@@ -46,12 +46,12 @@ class TableTaker:
         return taker.taken[-1]
 
 
-def wandb_mode(asked: str) -> str:
+def wandb_mode(asked: str) -> Tracking:
     """`online`, `offline` or `off`; `auto` is online exactly when a key is there."""
     if asked != "auto":
-        return asked
+        return cast(Tracking, asked)
     if os.environ.get("WANDB_MODE") in ("disabled", "offline"):
-        return {"disabled": "off", "offline": "offline"}[os.environ["WANDB_MODE"]]
+        return "off" if os.environ["WANDB_MODE"] == "disabled" else "offline"
     return "online" if has_key() else "offline"
 
 

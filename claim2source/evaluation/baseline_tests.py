@@ -1,40 +1,18 @@
-"""What `eval/baselines.py` ends with: its paired tests, and the papers' numbers beside ours."""
+"""The families of paired tests that `eval/baselines.py` declares."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from claim2source.config import as_plain
-from claim2source.evaluation.baseline_systems import Systems
-from claim2source.evaluation.by_language import SHOWN, saved_families
-from claim2source.evaluation.comparison import Family, FamilyResult, Pairs, family_text
-from claim2source.evaluation.paper_cells import Beside, Scorer, beside, beside_text
-from claim2source.evaluation.published import load_published
+from claim2source.evaluation.baseline_systems import Systems, label_of
+from claim2source.evaluation.comparison import Family, Pairs
+from claim2source.evaluation.ending import Ending, ending_of
 from claim2source.evaluation.saved import systems_in
-from claim2source.records import Dataset, Qrels
+from claim2source.records import Dataset
 
 Reports = Mapping[str, Mapping[str, Any]]
-
-
-@dataclass(frozen=True)
-class Ending:
-    """Tests and published numbers of one comparison, and what the systems cost."""
-
-    tests: Sequence[FamilyResult]
-    published: Sequence[Beside]
-    costs: Mapping[str, Mapping[str, Any]]
-
-    def text(self, table: Callable[..., str]) -> str:
-        """Both, drawn by `table`; empty where there is neither."""
-        parts = [family_text(result, SHOWN, table, self.costs) for result in self.tests]
-        return "\n\n".join([*parts, *beside_text(self.published, table)])
-
-    def plain(self) -> dict[str, Any]:
-        """The same as JSON-ready values for the report."""
-        return {"tests": as_plain(list(self.tests)), "published": as_plain(list(self.published))}
 
 
 def ending(
@@ -42,32 +20,71 @@ def ending(
 ) -> Ending:
     """Test the cells of `reports`, whose runs lie in `out`, and find them in published tables."""
     saved = systems_in({"checkpoints": reports}, out)
-    families = declared(reports, systems)
-    tests = saved_families(saved, families, dataset, repeats=repeats, seed=seed)
-    found = beside(load_published(), saved, Scorer(Qrels(), repeats, seed))
-    return Ending(tests, found, {name: report["cost"] for name, report in reports.items()})
+    return ending_of(saved, declared(reports, systems), dataset, repeats, seed)
 
 
 def declared(reports: Reports, systems: Systems) -> list[Family | Pairs]:
-    """The families, fixed by what ran: dense systems against BM25, hybrids against dense parts.
+    """The families, fixed by what ran.
 
-    Both are over the same form of claims. A hybrid whose dense part was not asked for is in
-    neither.
+    Over the same form of claims: dense systems against BM25, hybrids against dense parts, other
+    BM25s against the papers'. A system's other forms are tested against its original claims.
     """
-    ran = {(report["system"], name.rpartition(".")[2]): name for name, report in reports.items()
-           if "macro" in report}  # fmt: skip
-    dense, hybrids = [], []
+    ran = _ran(reports)
+    dense, hybrids, sparse, forms = [], [], [], []
     for (system, form), name in ran.items():
         settings = systems[system]
+        if form != "original" and (original := ran.get((system, "original"))):
+            forms.append((name, original))
         if settings.hybrid is not None:
             if part := ran.get((settings.hybrid.dense, form)):
                 hybrids.append((name, part))
-        elif settings.bm25 is None:
+        elif settings.bm25 is not None:
+            if (papers := _papers(ran, systems, form)) not in (None, name):
+                sparse.append((name, str(papers)))
+        else:
             rich = reports[name]["rendering"]["sources"].startswith("metadata")
             if base := _bm25(ran, systems, form, rich):
                 dense.append((name, base))
-    named = (("Dense systems against BM25", dense), ("Hybrids against their dense part", hybrids))
+    named = (
+        ("Dense systems against BM25", dense),
+        ("Hybrids against their dense part", hybrids),
+        ("Other BM25s against the papers'", sparse),
+        ("Other claim forms against original claims", forms),
+    )
     return [Pairs(name, tuple(pairs)) for name, pairs in named if pairs]
+
+
+def untested(reports: Reports, systems: Systems) -> list[str]:
+    """One line on the hybrids that no family holds, since their dense part was not asked for."""
+    ran = _ran(reports)
+    found: dict[str, str] = {}
+    for system, form in ran:
+        hybrid = systems[system].hybrid
+        if hybrid is not None and (hybrid.dense, form) not in ran:
+            found[system] = f"{system} ({hybrid.dense})"
+    listed = ", ".join(found.values())
+    return [f"Not tested, their dense part not being among --systems: {listed}."] if found else []
+
+
+def _ran(reports: Reports) -> dict[tuple[str, str], str]:
+    """(system, form) -> name of every cell with scores."""
+    return {
+        (report["system"], name.rpartition(".")[2]): name
+        for name, report in reports.items()
+        if "macro" in report
+    }
+
+
+def _papers(ran: Mapping[tuple[str, str], str], systems: Systems, form: str) -> str | None:
+    """The cell of the BM25 that the papers' tables know as `bm25`."""
+    return next(
+        (
+            name
+            for (system, its_form), name in ran.items()
+            if its_form == form and label_of(system, systems) == "bm25"
+        ),
+        None,
+    )
 
 
 def _bm25(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -30,7 +30,7 @@ from claim2source.evaluation.baseline_systems import (
     parts_of,
     read_systems,
 )  # fmt: skip
-from claim2source.evaluation.baseline_tests import ending
+from claim2source.evaluation.baseline_tests import ending, untested
 from claim2source.evaluation.by_language import intervals_of
 from claim2source.evaluation.retrieval import DEPTH, METRICS, cost_report, evaluate_result
 from claim2source.evaluation.rewrites import read_rewrites
@@ -38,10 +38,11 @@ from claim2source.evaluation.saved import REPORT
 from claim2source.evaluation.tables import markdown_table, plain_table
 from claim2source.files import content_hash, write_json, write_text
 from claim2source.records import Dataset
+from claim2source.retrieve import IndexConfig
 from claim2source.run_files import write_trec_run
-from claim2source.store import Store
+from claim2source.store import Store, VectorType
 from claim2source.text import ClaimForm
-from claim2source.text.claims import missing_translations
+from claim2source.text.claims import missing_translations, why_same_forms
 from claim2source.tracking import Tracking, log_tables, require_tracking
 
 # Counted up when the same settings would give another report.
@@ -68,7 +69,9 @@ class BaselinesConfig:
             taken before the hub's.
         repeats: samples of the bootstrap, which draws gold papers, and permutations of the tests.
         seed: of both.
-        store: folder of the embedding store; none: the user's cache.
+        index: how source vectors are searched; its recall is reported where it is not exact.
+        store: folder of the store of vectors and runs; none: the user's cache.
+        vectors: float32, or float16 to keep vectors in half the room.
         wandb: log the tables to Weights & Biases.
         device: none takes a GPU if there is one.
     """
@@ -90,7 +93,9 @@ class BaselinesConfig:
     repeats: int = 10_000
     seed: int = 0
     tests: bool = flag("paired tests and the papers' numbers at the end", default=True)
+    index: IndexConfig = field(default_factory=IndexConfig)
     store: Path | None = None
+    vectors: VectorType = "float32"
     wandb: Tracking = "off"
     device: Literal["cpu", "cuda"] | None = None
 
@@ -133,7 +138,8 @@ def evaluate_baselines(config: BaselinesConfig) -> str:
         {name: systems[name] for name in _with_parts(names, systems)}, dataset, config.dataset,
         Choosing(config.train_split, config.val, config.val_share, config.val_seed),
         rewrites=rewrites,
-        models=config.models, store=Store(config.store), device=config.device,
+        models=config.models, store=Store(config.store, config.vectors), device=config.device,
+        index=config.index,
     )  # fmt: skip
     forms, notes = _forms(config, dataset)
     reports: dict[Cell, dict[str, Any]] = {}
@@ -152,6 +158,7 @@ def evaluate_baselines(config: BaselinesConfig) -> str:
     end = None
     if config.tests and dataset.golds:
         end = ending(done, config.out, systems, dataset, config.repeats, config.seed)
+        notes = [*notes, *untested(done, systems)]
 
     def text(table: Callable[..., str]) -> str:
         ended = end.text(table) if end else ""
@@ -166,8 +173,8 @@ def evaluate_baselines(config: BaselinesConfig) -> str:
          **(end.plain() if end else {})},
     )  # fmt: skip
     log_tables(
-        config.wandb, baselines_tables(done, left), folder=config.out, program="baselines",
-        config=as_plain(config),
+        config.wandb, {**baselines_tables(done, left), **(end.tables() if end else {})},
+        folder=config.out, program="baselines", config=as_plain(config),
     )  # fmt: skip
     return f"{title}\n{text(plain_table)}"
 
@@ -204,10 +211,8 @@ def _with_parts(names: Sequence[str], systems: Systems) -> list[str]:
 def _forms(config: BaselinesConfig, dataset: Dataset) -> tuple[list[ClaimForm], list[str]]:
     """The claim forms that differ here, and a note on each that is left out."""
     asked = [form for form in _FORMS if form in config.claims]
-    foreign = [claim for claim in dataset.claims if claim.lang != "en"]
-    if any(claim.translation for claim in foreign):
+    if (why := why_same_forms(dataset.claims)) is None:
         return asked, []
-    why = "no claim has a translation" if foreign else "all claims are English"
     others = [form for form in asked if form != "original"]
     note = f"{' and '.join(others)}: the same as original here, since {why}."
     return ["original"], [note] if others else []
@@ -246,6 +251,7 @@ def _report(config: BaselinesConfig, bench: Bench, cell: Cell, found: Found) -> 
         "cost": cost_report(found.result, found.parameters),
         "without_translation": len(missing_translations(data.claims, cell.form)),
         "failures": found.result.failure_counts(),
+        "index": found.result.about.get("index"),
     }
     if data.golds:
         evaluation = evaluate_result(found.result, data, METRICS)
@@ -277,6 +283,8 @@ def _key(config: BaselinesConfig, bench: Bench, cell: Cell) -> str:
         "depth": DEPTH,
         "bootstrap": [config.repeats, config.seed],
     }
+    if any(bench.systems[name].model is not None for name in names):
+        parts["search"] = [as_plain(config.index), config.vectors]
     if is_tuned(cell.system, bench.systems):
         carved = [config.val, config.val_share, config.val_seed]
         parts["chosen on"] = [bench.data(cell.form, "train").fingerprint, carved]

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
-from claim2source.config import as_plain, flag, require, several
+from claim2source.config import as_plain, flag, require, require_one_of, several
 from claim2source.datasets import load
 from claim2source.datasets.checkthat2026 import written_index
 from claim2source.encode import ModelConfig, resolve
 from claim2source.encode.resolve import RUN_FILE, chosen_checkpoint
 from claim2source.errors import ConfigError, UserError
-from claim2source.evaluation.by_language import SHOWN, intervals_of, saved_families
-from claim2source.evaluation.comparison import Family, FamilyResult, family_text
+from claim2source.evaluation.by_language import SHOWN, intervals_of
+from claim2source.evaluation.comparison import Family, Pairs
+from claim2source.evaluation.ending import Ending, ending_of
+from claim2source.evaluation.hybrid import is_trained
+from claim2source.evaluation.metrics import cutoff
 from claim2source.evaluation.retrieval import (
     DEPTH,
     METRICS,
@@ -27,16 +30,27 @@ from claim2source.evaluation.saved import systems_in
 from claim2source.evaluation.tables import COST_COLUMNS, cost_cells, markdown_table, plain_table
 from claim2source.files import write_json, write_text
 from claim2source.records import Dataset
-from claim2source.retrieve import DenseRetriever, IndexConfig
+from claim2source.retrieve import (
+    BM25Config,
+    BM25Retriever,
+    DenseRetriever,
+    FusionConfig,
+    IndexConfig,
+)
+from claim2source.retrieve.hybrid import fuse_results
+from claim2source.run import Result
 from claim2source.run_files import write_submission_2025, write_submission_2026, write_trec_run
 from claim2source.store import Store, VectorType
-from claim2source.text import Rendering
-from claim2source.text.claims import missing_translations
+from claim2source.text import ClaimForm, Rendering
+from claim2source.text.claims import missing_translations, why_same_forms
 from claim2source.tracking import LoggedTable, Tracking, log_tables, require_tracking
 
 _SUBMITTED = 5
 _STEP_0 = "epoch-0"
 _SCORES = ("languages", "macro")
+CLAIM_FORMS: tuple[ClaimForm, ...] = get_args(ClaimForm)
+# The BM25 of the papers' hybrids, whatever sources the dense part reads.
+PAPERS_BM25 = BM25Config("whitespace", k1=1.2, b=1.0)
 
 
 @dataclass(frozen=True)
@@ -51,7 +65,9 @@ class CheckpointConfig:
         split: split to score.
         model: how a model that is no checkpoint of ours is read; its name is `checkpoint`.
         rendering: representation for such a model; a checkpoint has its own.
-        depth: sources kept per claim.
+        label: the name that published tables know the model by, such as GritLM-F; none: a
+            model's own, and at step 0 its base's.
+        depth: sources kept per claim; metrics that look deeper are left out.
         repeats: draws of the bootstrap and permutations of the tests, both by gold paper.
         seed: of both.
         index: how source vectors are searched; its recall is reported where it is not exact.
@@ -68,10 +84,15 @@ class CheckpointConfig:
     split: str = "dev"
     model: ModelConfig = field(default_factory=ModelConfig)
     rendering: Rendering | None = None
+    label: str | None = None
+    claims: list[str] | None = several(
+        str, help="score these claim representations too: original, translated, bilingual"
+    )
+    hybrid: bool = flag("score the fusion with the papers' BM25 too: min-max, alpha 0.5")
     depth: int = DEPTH
     repeats: int = 10_000
     seed: int = 0
-    tests: bool = flag("intervals, and tests of a run's epochs against step 0", default=True)
+    tests: bool = flag("intervals, paired tests and the papers' numbers at the end", default=True)
     index: IndexConfig = field(default_factory=IndexConfig)
     store: Path | None = None
     vectors: VectorType = "float32"
@@ -82,6 +103,19 @@ class CheckpointConfig:
 
     def __post_init__(self) -> None:
         require(self.repeats >= 1, "repeats", self.repeats, "1 or more")
+        require(self.depth >= 1, "depth", self.depth, "1 or more")
+        for form in self.claims or ():
+            require_one_of("claims", form, CLAIM_FORMS)
+
+    @property
+    def metrics(self) -> list[str]:
+        """Those that lists of `depth` sources give."""
+        return [metric for metric in METRICS if (cutoff(metric) or self.depth) <= self.depth]
+
+    @property
+    def compares(self) -> bool:
+        """Whether there are intervals and tests: of a metric that is there."""
+        return self.tests and SHOWN in self.metrics
 
 
 def evaluate_checkpoints(config: CheckpointConfig) -> str:
@@ -90,56 +124,58 @@ def evaluate_checkpoints(config: CheckpointConfig) -> str:
     One checkpoint, or a run's chosen one alone: `report.json` holds {"languages": .., "macro":
     ..}, with runs and submissions beside it. A training run: each checkpoint's report lies in a
     folder of its name, and the top `report.json` holds {"checkpoints": {name: report},
-    "chosen": name, "tests": every epoch against step 0}, and the chosen one's "languages" and
-    "macro".
+    "chosen": name}, and the chosen one's "languages" and "macro". `claims` and `hybrid` add
+    reports in folders `NAME.FORM`, `H-NAME` and `H-NAME.FORM`, and to "checkpoints", which
+    the report of one checkpoint then has too. Either ends with "tests" and "published".
     """
     require_tracking(config.wandb)
     dataset = load(config.dataset, config.split, config.languages)
     folder = Path(config.checkpoint)
-    if config.only == "chosen":
-        if not (folder / RUN_FILE).is_file():
-            raise ConfigError("only", "chosen", f"none: {folder} is no training run's folder")
-        folder = chosen_checkpoint(folder)
-        report = _evaluate_one(config, str(folder), dataset, config.out)
-        return _end(config, {folder.name: report}, folder.name, [])
-    if not (folder / RUN_FILE).is_file():
-        report = _evaluate_one(config, config.checkpoint, dataset, config.out)
-        return _end(config, {folder.name or config.checkpoint: report}, None, [])
-    names = _kept_epochs(folder)
-    reports = {
-        path.name: _evaluate_one(config, str(path), dataset, config.out / path.name)
-        for path in names
-    }
+    is_run = (folder / RUN_FILE).is_file()
+    if config.only == "chosen" and not is_run:
+        raise ConfigError("only", "chosen", f"none: {folder} is no training run's folder")
+    if config.only == "chosen" or not is_run:
+        path = str(chosen_checkpoint(folder)) if is_run else config.checkpoint
+        if not Path(path).name:  # ".", which has no name to call reports by
+            path = str(Path(path).resolve())
+        (name, report), *more = _evaluate_one(config, path, dataset, config.out).items()
+        further = dict(more)
+        top = {**report, "checkpoints": further} if further else report
+        return _end(config, dataset, {name: report, **further}, name if is_run else None, top)
+    reports: dict[str, dict[str, Any]] = {}
+    for epoch in _kept_epochs(folder):
+        reports |= _evaluate_one(config, str(epoch), dataset, config.out / epoch.name)
     try:
         chosen: str | None = chosen_checkpoint(folder).name
     except UserError:
         chosen = None  # the run has not ended: its epochs so far are scored all the same
-    tests = _against_step_0(config, reports, dataset) if config.tests and dataset.golds else []
-    text = _end(config, reports, chosen, tests)
-    write_json(
-        config.out / "report.json",
-        {
-            "checkpoints": reports,
-            "chosen": chosen,
-            "tests": as_plain(tests),
-            **{
-                key: value for key, value in reports.get(chosen or "", {}).items() if key in _SCORES
-            },
-        },
-    )
-    return text
+    scores = {key: value for key, value in reports.get(chosen or "", {}).items() if key in _SCORES}
+    top = {"checkpoints": reports, "chosen": chosen, "tests": [], **scores}
+    return _end(config, dataset, reports, chosen, top)
 
 
-def _against_step_0(
-    config: CheckpointConfig, reports: dict[str, dict[str, Any]], dataset: Dataset
-) -> list[FamilyResult]:
-    """Paired tests of every epoch against the model before training; none without both."""
-    before, *epochs = reports
-    if before != _STEP_0 or not epochs:
-        return []
-    saved = systems_in({"checkpoints": reports}, config.out)
-    family = Family("Every epoch against step 0", before, tuple(epochs))
-    return saved_families(saved, [family], dataset, repeats=config.repeats, seed=config.seed)
+def _families(reports: Mapping[str, Mapping[str, Any]]) -> list[Family | Pairs]:
+    """Epochs against step 0, other claim forms against the one trained with, hybrids."""
+    families: list[Family | Pairs] = []
+    dense = {name: report for name, report in reports.items() if "hybrid" not in report}
+    for form in dict.fromkeys(
+        name.removeprefix(report["system"]) for name, report in dense.items()
+    ):
+        before = _STEP_0 + form
+        epochs = tuple(
+            name for name, report in dense.items()
+            if name == report["system"] + form and name != before
+        )  # fmt: skip
+        if before in dense and epochs:
+            told = f", {form.removeprefix('.')} claims" if form else ""
+            families.append(Family(f"Every epoch against step 0{told}", before, epochs))
+    forms = tuple((name, r["system"]) for name, r in reports.items() if name != r["system"])
+    hybrids = tuple((name, r["hybrid"]["dense"]) for name, r in reports.items() if "hybrid" in r)
+    if forms:
+        families.append(Pairs("Other claim forms against the checkpoint's own", forms))
+    if hybrids:
+        families.append(Pairs("Hybrids against their dense part", hybrids))
+    return families
 
 
 def _kept_epochs(run: Path) -> list[Path]:
@@ -150,13 +186,59 @@ def _kept_epochs(run: Path) -> list[Path]:
 
 
 def _evaluate_one(
-    config: CheckpointConfig, name: str, dataset: Dataset, out: Path
+    config: CheckpointConfig, path: str, dataset: Dataset, out: Path
+) -> dict[str, dict[str, Any]]:
+    """Reports by name: the checkpoint as it was trained, in `out`, then what is scored besides."""
+    resolved = resolve(replace(config.model, name=path), config.device)
+    own, store = rendering_of(resolved, config.rendering), Store(config.store, config.vectors)
+    name = Path(path).name
+    fusion = FusionConfig()
+    deep = max(config.depth, fusion.depth) if config.hybrid else config.depth
+    untrained = resolved.manifest is not None and not is_trained(resolved)
+    model = resolved.base.name if untrained else config.label or path
+    reports: dict[str, dict[str, Any]] = {}
+    for form in (own.claims, *_other_forms(config, dataset, own)):
+        rendering = replace(own, claims=form)
+        retriever = DenseRetriever(resolved.encoder, rendering, store, True, config.index)
+        dense = retriever.retrieve(dataset.claims, dataset.sources, deep)
+        ending = "" if form == own.claims else f".{form}"
+        results = {f"{name}{ending}": replace(dense, run=dense.run.top(config.depth))}
+        if config.hybrid:
+            sparse = BM25Retriever(replace(PAPERS_BM25, claims=form), store).retrieve(
+                dataset.claims, dataset.sources, deep
+            )
+            results[f"H-{name}{ending}"] = fuse_results(sparse, dense, fusion, config.depth)
+        for cell, result in results.items():
+            mixed = cell != f"{name}{ending}"
+            report: dict[str, Any] = {
+                "checkpoint": path,
+                "model": f"hybrid:{model}" if mixed else model,
+                "system": f"H-{name}" if mixed else name,
+                "dataset": config.dataset,
+                "split": dataset.split,
+                "rendering": {"claims": rendering.claims, "sources": rendering.sources},
+                **result.about,
+                "cost": cost_report(result, resolved.encoder.parameters),
+                "without_translation": len(missing_translations(dataset.claims, form)),
+            }
+            if mixed:
+                report["hybrid"] = {"dense": f"{name}{ending}", "bm25": vars(PAPERS_BM25),
+                                    "fusion": vars(fusion)}  # fmt: skip
+            folder = out if cell == name else config.out / cell
+            reports[cell] = _saved(config, report, result, dataset, folder)
+    return reports
+
+
+def _other_forms(config: CheckpointConfig, dataset: Dataset, own: Rendering) -> list[ClaimForm]:
+    if not config.claims or why_same_forms(dataset.claims):
+        return []
+    return [form for form in CLAIM_FORMS if form in config.claims and form != own.claims]
+
+
+def _saved(
+    config: CheckpointConfig, report: dict[str, Any], result: Result, dataset: Dataset, out: Path
 ) -> dict[str, Any]:
-    resolved = resolve(replace(config.model, name=name), config.device)
-    rendering = rendering_of(resolved, config.rendering)
-    store = Store(config.store, config.vectors)
-    retriever = DenseRetriever(resolved.encoder, rendering, store, True, config.index)
-    result = retriever.retrieve(dataset.claims, dataset.sources, config.depth)
+    """The report with its scores, written to `out` with runs and submissions."""
     for language in dataset.languages:
         part = dataset.in_languages([language])
         run = result.run.restricted(claim.id for claim in part.claims)
@@ -168,19 +250,10 @@ def _evaluate_one(
     write_submission_2025(
         result.run, out / "submission_2025" / "predictions.tsv", k=_SUBMITTED, split=dataset.split
     )
-    report: dict[str, Any] = {
-        "checkpoint": name,
-        "dataset": config.dataset,
-        "split": dataset.split,
-        "rendering": {"claims": rendering.claims, "sources": rendering.sources},
-        **result.about,
-        "cost": cost_report(result, resolved.encoder.parameters),
-        "without_translation": len(missing_translations(dataset.claims, rendering.claims)),
-    }
     if dataset.golds:
-        evaluation: Evaluation = evaluate_result(result, dataset, METRICS)
+        evaluation: Evaluation = evaluate_result(result, dataset, config.metrics)
         report |= {"languages": evaluation.languages, "macro": evaluation.macro}
-        if config.tests:
+        if config.compares:
             report["intervals"] = intervals_of(result.run, dataset, config.repeats, config.seed)
     write_json(out / "report.json", report)
     return report
@@ -188,33 +261,50 @@ def _evaluate_one(
 
 def _end(
     config: CheckpointConfig,
+    dataset: Dataset,
     reports: dict[str, dict[str, Any]],
     chosen: str | None,
-    tests: list[FamilyResult],
+    top: dict[str, Any],
 ) -> str:
-    """Write `report.md` and log the same table; returns it for a terminal."""
-    columns, rows = _scores(reports, chosen)
-    costs = {name: report["cost"] for name, report in reports.items()}
-    text = _summary(config, columns, rows, tests, costs)
+    """Test, write the top `report.json` and `report.md`, log; returns the text for a terminal."""
+    end, notes = None, _notes(config, dataset, reports)
+    if config.compares and dataset.golds:
+        saved = systems_in(top, config.out)
+        end = ending_of(saved, _families(reports), dataset, config.repeats, config.seed)
+    columns, rows = _scores(reports, chosen, config.metrics)
+    text = _summary(config, columns, rows, notes, end)
+    write_json(config.out / "report.json", {**top, "notes": notes, **(end.plain() if end else {})})
+    tables = {"scores": LoggedTable(columns, rows), **(end.tables() if end else {})}
     log_tables(
-        config.wandb, {"scores": LoggedTable(columns, rows)}, folder=config.out,
-        program="checkpoint", config=as_plain(config),
+        config.wandb, tables, folder=config.out, program="checkpoint", config=as_plain(config)
     )  # fmt: skip
     return text
 
 
+def _notes(
+    config: CheckpointConfig, dataset: Dataset, reports: Mapping[str, Mapping[str, Any]]
+) -> list[str]:
+    """Why forms that were asked for are not there."""
+    own = next(iter(reports.values()))["rendering"]["claims"]
+    asked = [form for form in CLAIM_FORMS if form in (config.claims or ())]
+    others = [form for form in asked if form != own]
+    if others and (why := why_same_forms(dataset.claims)):
+        return [f"{' and '.join(others)}: the same as {own} here, since {why}."]
+    return [f"{own}: as trained, so under the checkpoint's own name."] if own in asked else []
+
+
 def _scores(
-    reports: dict[str, dict[str, Any]], chosen: str | None
+    reports: dict[str, dict[str, Any]], chosen: str | None, metrics: Sequence[str]
 ) -> tuple[list[str], list[list[Any]]]:
     """Columns and rows: one a checkpoint and language."""
     rows: list[list[Any]] = []
-    columns = ["checkpoint", "language", *METRICS, f"95 % of {SHOWN}", "queries", *COST_COLUMNS]
+    columns = ["checkpoint", "language", *metrics, f"95 % of {SHOWN}", "queries", *COST_COLUMNS]
     for name, report in reports.items():
         if "macro" not in report:
             continue
         shown = f"{name} (chosen)" if name == chosen else name
         for language, row in {**report["languages"], "macro": report["macro"]}.items():
-            cells = [row[metric] for metric in METRICS]
+            cells = [row[metric] for metric in metrics]
             cost = cost_cells(report["cost"] if language == "macro" else None)
             bounds = report.get("intervals", {}).get(SHOWN, {}).get(language)
             interval = f"{bounds[0]:.4f} to {bounds[1]:.4f}" if bounds else None
@@ -226,8 +316,8 @@ def _summary(
     config: CheckpointConfig,
     columns: list[str],
     rows: list[list[Any]],
-    tests: list[FamilyResult],
-    costs: dict[str, Any],
+    notes: list[str],
+    end: Ending | None,
 ) -> str:
     title = f"{config.dataset}, {config.split}"
     if not rows:
@@ -235,9 +325,8 @@ def _summary(
         return f"{title}: no golds, nothing to score; submissions are in {config.out}"
 
     def text(table: Callable[..., str]) -> str:
-        return "\n\n".join(
-            [table(columns, rows), *(family_text(test, SHOWN, table, costs) for test in tests)]
-        )
+        ended = end.text(table) if end else ""
+        return "\n\n".join(filter(None, [table(columns, rows), *notes, ended]))
 
     write_text(config.out / "report.md", f"# {title}\n\n{text(markdown_table)}\n")
     return f"{title}\n{text(plain_table)}"

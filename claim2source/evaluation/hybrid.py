@@ -8,10 +8,13 @@ from itertools import product
 from pathlib import Path
 from typing import Any, Literal
 
+from claim2source.config import as_plain
 from claim2source.datasets import carve_val, load
 from claim2source.datasets.checkthat2026 import written_index
 from claim2source.encode import ModelConfig, Resolved, resolve
 from claim2source.errors import UserError
+from claim2source.evaluation.by_language import SHOWN, intervals_of, tested_families
+from claim2source.evaluation.comparison import FamilyResult, Pairs, family_text
 from claim2source.evaluation.metrics import evaluate, judged_claims, macro, score_languages
 from claim2source.evaluation.retrieval import (
     DEPTH,
@@ -20,7 +23,6 @@ from claim2source.evaluation.retrieval import (
     evaluate_result,
     rendering_of,
 )  # fmt: skip
-from claim2source.evaluation.significance import gold_groups, paired_randomisation
 from claim2source.evaluation.tables import COST_COLUMNS, cost_cells, markdown_table, plain_table
 from claim2source.files import write_json, write_text
 from claim2source.records import Dataset
@@ -82,8 +84,8 @@ class HybridConfig:
         bm25: its k1, b and title_weight are chosen, the rest is taken as it is.
         model: how a model that is no checkpoint of ours is read; its name is `checkpoint`.
         rendering: representation for such a model; a checkpoint has its own.
-        repeats: sign flips of the paired test.
-        seed: seed of the paired test.
+        repeats: draws of the bootstrap and permutations of the tests, both by gold paper.
+        seed: of both.
         index: how source vectors are searched; its recall is reported where it is not exact.
         store: folder of the store of vectors and runs; none: the user's cache.
         vectors: float32, or float16 to keep vectors in half the room.
@@ -121,8 +123,9 @@ class Selection:
 def evaluate_hybrid(config: HybridConfig) -> str:
     """Choose, retrieve, score and test; writes `config.out` and returns the table as text.
 
-    `report.json` holds {"systems": {bm25 | dense | hybrid: {"languages", "macro"}}, "chosen",
-    "selection", "paired_test", ...}. Raises `UserError` where nothing can be chosen cleanly.
+    `report.json` holds {"systems": {bm25 | dense | hybrid: {"languages", "macro",
+    "intervals"}}, "chosen", "selection", "tests": the hybrid against both parts, ...}. Raises
+    `UserError` where nothing can be chosen cleanly.
     """
     resolved = resolve(replace(config.model, name=config.checkpoint), config.device)
     rendering = rendering_of(resolved, config.rendering)
@@ -168,18 +171,19 @@ def evaluate_hybrid(config: HybridConfig) -> str:
             "note": selection.note,
         },
     }
+    tests: list[FamilyResult] = []
     if dataset.golds:
         weights = {"bm25": None, "dense": resolved.encoder.parameters,
                    "hybrid": resolved.encoder.parameters}  # fmt: skip
-        systems = {
-            name: _system(result, dataset, weights[name]) for name, result in results.items()
+        report["systems"] = {
+            name: _system(result, dataset, weights[name], config)
+            for name, result in results.items()
         }
         runs = {name: result.run for name, result in results.items()}
-        report |= {
-            "systems": systems, "paired_test": paired_tests(runs, systems, dataset, config)
-        }  # fmt: skip
-    _write(config, results, dataset, report)
-    return _text(report, plain_table)
+        tests = part_tests(runs, dataset, config.repeats, config.seed)
+        report["tests"] = as_plain(tests)
+    _write(config, results, dataset, report, tests)
+    return _text(report, tests, plain_table)
 
 
 def selection_data(config: HybridConfig, resolved: Resolved) -> Selection:
@@ -283,40 +287,37 @@ def _score(run: Run, data: Dataset) -> float:
     return macro(table)[CHOSEN_BY]
 
 
-def paired_tests(
-    runs: Mapping[str, Run],
-    systems: Mapping[str, Mapping[str, Any]],
-    dataset: Dataset,
-    config: HybridConfig,
-) -> dict[str, Any]:
-    """Hybrid against the part that is better on the reported split, for every metric."""
-    part = max(("bm25", "dense"), key=lambda name: systems[name]["macro"][CHOSEN_BY])
+def part_tests(
+    runs: Mapping[str, Run], dataset: Dataset, repeats: int, seed: int
+) -> list[FamilyResult]:
+    """The hybrid of `runs` against both its parts: the macro average, then each language."""
     claims = judged_claims(dataset.qrels)
-    groups = gold_groups(dataset.qrels, claims)
-    ours, other = (
-        evaluate(runs[name], dataset.qrels, METRICS, claims) for name in ("hybrid", part)
-    )
-    tests = {
-        metric: asdict(
-            paired_randomisation(ours[metric], other[metric], groups, config.repeats, config.seed)
-        )
-        for metric in METRICS
+    scores = {
+        name: evaluate(run, dataset.qrels, [SHOWN], claims)[SHOWN] for name, run in runs.items()
     }
-    return {"systems": ["hybrid", part], "metrics": tests}
+    family = Pairs("The hybrid against its parts", (("hybrid", "bm25"), ("hybrid", "dense")))
+    return tested_families(scores, [family], dataset, claims, repeats=repeats, seed=seed)
 
 
-def _system(result: Result, dataset: Dataset, parameters: int | None) -> dict[str, Any]:
+def _system(
+    result: Result, dataset: Dataset, parameters: int | None, config: HybridConfig
+) -> dict[str, Any]:
     evaluation = evaluate_result(result, dataset, METRICS)
     return {
         "languages": evaluation.languages,
         "macro": evaluation.macro,
+        "intervals": intervals_of(result.run, dataset, config.repeats, config.seed),
         "failures": result.failure_counts(),
         "cost": cost_report(result, parameters),
     }
 
 
 def _write(
-    config: HybridConfig, results: Mapping[str, Result], dataset: Dataset, report: dict[str, Any]
+    config: HybridConfig,
+    results: Mapping[str, Result],
+    dataset: Dataset,
+    report: dict[str, Any],
+    tests: Sequence[FamilyResult],
 ) -> None:
     for name, result in results.items():
         for language in dataset.languages:
@@ -329,23 +330,25 @@ def _write(
                     written_id=written_index(dataset.split, language),
                 )  # fmt: skip
     write_json(config.out / "report.json", report)
-    write_text(config.out / "report.md", f"# Hybrid\n\n{_text(report, markdown_table)}\n")
+    write_text(config.out / "report.md", f"# Hybrid\n\n{_text(report, tests, markdown_table)}\n")
 
 
-def _text(report: Mapping[str, Any], table: Any) -> str:
+def _text(report: Mapping[str, Any], tests: Sequence[FamilyResult], table: Any) -> str:
     """The report for a person, its tables drawn by `table`."""
     rows: list[list[Any]] = []
     for name, system in report.get("systems", {}).items():
         for language, row in {**system["languages"], "macro": system["macro"]}.items():
             cells = [row[metric] for metric in METRICS]
             cost = cost_cells(system["cost"] if language == "macro" else None)
-            rows.append([name, language, *cells, int(row["queries"]), *cost])
+            low, high = system["intervals"][SHOWN][language]
+            bounds = f"{low:.4f} to {high:.4f}"
+            rows.append([name, language, *cells, bounds, int(row["queries"]), *cost])
     chosen, held = report["chosen"], report["selection"]
     bm25, fusion = chosen["bm25"], chosen["fusion"]
     how = f"depth {fusion['depth']}, alpha {fusion['alpha']:g} (weight of BM25)"
     kind = f"rrf_k {fusion['rrf_k']}" if fusion["method"] == "rrf" else f"scale {fusion['scale']}"
     notes = [f"Note: {held['note']}"] if held["note"] else []
-    columns = ["system", "language", *METRICS, "queries", *COST_COLUMNS]
+    columns = ["system", "language", *METRICS, f"95 % of {SHOWN}", "queries", *COST_COLUMNS]
     lines = [
         f"{report['dataset']}, {report['split']}: {report['checkpoint']}",
         table(columns, rows)
@@ -358,12 +361,6 @@ def _text(report: Mapping[str, Any], table: Any) -> str:
         f"({CHOSEN_BY} {fusion[CHOSEN_BY]:.4f}): {fusion['method']}, {kind}, {how}.",
         *notes,
     ]
-    if test := report.get("paired_test"):
-        first = next(iter(test["metrics"].values()))
-        of_test = [[m, t["difference"], t["p_value"]] for m, t in test["metrics"].items()]
-        lines += [
-            f"hybrid - {test['systems'][1]}: paired randomisation test, {first['repeats']} "
-            f"repeats, by gold paper ({first['groups']} of them).",
-            table(["metric", "difference", "p"], of_test),
-        ]
+    costs = {name: system["cost"] for name, system in report.get("systems", {}).items()}
+    lines += [family_text(test, SHOWN, table, costs) for test in tests]
     return "\n\n".join(lines)

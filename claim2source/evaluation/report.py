@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -232,17 +233,23 @@ def _tests(compared: Compared) -> list[Section]:
 
 
 def _learning_curve(compared: Compared) -> Section:
-    lines: dict[Path, list[tuple[float, float]]] = {}
+    lines: dict[tuple[Path, str, str], list[tuple[float, float]]] = {}
     for name, system in compared.systems.items():
-        kind, _, number = system.folder.name.rpartition("-")
-        if kind == "epoch" and number.isdecimal():
-            line = lines.setdefault(system.folder.resolve().parent, [])
-            line.append((float(number), compared.macro[name]))
-    curves = {folder: sorted(points) for folder, points in lines.items() if len(points) > 1}
-    if not curves:
+        # As eval/checkpoint.py calls them: the checkpoint, its hybrid, another form of claims.
+        named = re.fullmatch(r"(H-)?epoch-([0-9]+)(\.[a-z]+)?", system.folder.name)
+        if named:
+            key = (system.folder.resolve().parent, named[1] or "", named[3] or "")
+            lines.setdefault(key, []).append((float(named[2]), compared.macro[name]))
+    runs = {key: sorted(points) for key, points in lines.items() if len(points) > 1}
+    if not runs:
         return Section("Learning curve")
-    named = dict(zip(_told_apart(list(curves)), curves.values(), strict=True))
-    return Section("Learning curve", line_plot(named, "epoch", f"macro {compared.config.metric}"))
+    folders = list(dict.fromkeys(folder for folder, _, _ in runs))
+    names = dict(zip(folders, _told_apart(folders), strict=True))
+    curves = {f"{kind}{names[folder]}{form}": p for (folder, kind, form), p in runs.items()}
+    metric = f"macro {compared.config.metric}"
+    rows = [[name, f"{x:.0f}", f"{y:.4f}"] for name, points in curves.items() for x, y in points]
+    plot = line_plot(curves, "epoch", metric)
+    return Section("Learning curve", plot, "", ["run", "epoch", metric], rows)
 
 
 def _told_apart(folders: Sequence[Path]) -> list[str]:
@@ -276,7 +283,9 @@ def _changes(compared: Compared) -> list[Section]:
             counts = np.array([[table[a][b] for b in names] for a in names], dtype=float)
             counts[counts == 0] = np.nan
             title = f"Rank of the gold: from {compared.baseline} (rows) to {name} (columns)"
-            sections.append(Section(title, heat_map(names, names, counts, 0), "Claims."))
+            plot = heat_map(names, names, counts, 0)
+            rows = [[a, *(str(table[a][b]) for b in names)] for a in names]
+            sections.append(Section(title, plot, "Claims.", ["rank", *names], rows))
     return sections
 
 
@@ -294,7 +303,8 @@ def _representations(compared: Compared) -> Section:
         return Section("Systems and representations")
     values = np.array([[cells.get((row, form), np.nan) for form in forms] for row in rows])
     title = f"Systems and representations, macro {compared.config.metric}"
-    return Section(title, heat_map(rows, forms, values))
+    texts = [[row, *(text_of(cells.get((row, form))) for form in forms)] for row in rows]
+    return Section(title, heat_map(rows, forms, values), "", ["system", *forms], texts)
 
 
 def _cost(compared: Compared) -> Section:

@@ -98,21 +98,26 @@ def systems_in(report: Any, folder: Path) -> list[SavedSystem]:
 
 
 def _parts(report: Any, folder: Path) -> Iterator[SavedSystem]:
-    if "checkpoints" in report:
-        for name, part in report["checkpoints"].items():
-            if "macro" in part:
-                inside = folder / name
-                yield _system(name, part["checkpoint"], inside, part, part, inside / "runs")
-    elif "systems" in report:
+    if "systems" in report:
         for name, part in report["systems"].items():
             if "macro" in part:
                 runs = folder / "runs" / name
                 yield _system(name, _model(name, report, part), folder, report, part, runs)
-    elif "macro" in report:
-        name = Path(report["checkpoint"]).name
-        yield _system(name, report["checkpoint"], folder, report, report, folder / "runs")
-    elif "checkpoint" not in report:
+        return
+    if "checkpoint" in report and "macro" in report:
+        name, model = Path(report["checkpoint"]).name, _found_by(report)
+        yield _system(name, model, folder, report, report, folder / "runs")
+    elif not {"checkpoint", "checkpoints"} & set(report):
         raise KeyError("macro")
+    # A training run's, or what one checkpoint was scored as besides.
+    for name, part in report.get("checkpoints", {}).items():
+        if "macro" in part:
+            inside = folder / name
+            yield _system(name, _found_by(part), inside, part, part, inside / "runs")
+
+
+def _found_by(part: Mapping[str, Any]) -> str:
+    return str(part.get("model", part["checkpoint"]))
 
 
 def _model(name: str, report: Mapping[str, Any], part: Mapping[str, Any]) -> str:

@@ -127,13 +127,18 @@ class HybridRetriever:
     def retrieve(self, claims: Sequence[Claim], sources: Sequence[Source], k: int) -> Result:
         """Retrieve max(`fusion.depth`, `k`) from both, fuse, keep `k`."""
         depth = max(self.fusion.depth, k)
-        fusion = replace(self.fusion, depth=depth)
         first = self.sparse.retrieve(claims, sources, depth)
         second = self.dense.retrieve(claims, sources, depth)
-        run = fuse(first.run, second.run, fusion).top(k)
-        # A claim that one part could not do is done by the other: only both failing fails.
-        failed = {failure.claim_id for failure in second.failures}
-        failures = tuple(f for f in first.failures if f.claim_id in failed)
-        stored = all(part.about.get("stored", False) for part in (first, second))
-        cost = first.cost.over_same(second.cost)
-        return Result(run, failures=failures, cost=cost, about={"stored": stored})
+        return fuse_results(first, second, self.fusion, k)
+
+
+def fuse_results(first: Result, second: Result, fusion: FusionConfig, k: int) -> Result:
+    """What two retrievers gave, max(`fusion.depth`, `k`) deep, fused; the first `k` are kept."""
+    fused = Fusion(first.run, second.run, replace(fusion, depth=max(fusion.depth, k)))
+    # A claim that one part could not do is done by the other: only both failing fails.
+    failed = {failure.claim_id for failure in second.failures}
+    failures = tuple(f for f in first.failures if f.claim_id in failed)
+    stored = all(part.about.get("stored", False) for part in (first, second))
+    about = {**first.about, **second.about, "stored": stored}
+    cost = first.cost.over_same(second.cost)
+    return Result(fused.run(fusion.alpha, k), failures=failures, cost=cost, about=about)

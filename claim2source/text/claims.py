@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Literal, get_args
 
 from claim2source.errors import ConfigError
@@ -30,6 +31,14 @@ def missing_translations(claims: tuple[Claim, ...] | list[Claim], form: ClaimFor
     if form == "original":
         return []
     return [claim.id for claim in claims if claim.lang != "en" and not claim.translation]
+
+
+def why_same_forms(claims: Iterable[Claim]) -> str | None:
+    """Why these claims are the same text in every form; None where they are not."""
+    foreign = [claim for claim in claims if claim.lang != "en"]
+    if any(claim.translation for claim in foreign):
+        return None
+    return "no claim has a translation" if foreign else "all claims are English"
 
 
 def untranslated_sentences(claims: tuple[Claim, ...] | list[Claim], form: ClaimForm) -> list[str]:

@@ -9,6 +9,7 @@ from pathlib import Path
 from claim2source.evaluation.baselines import BaselinesConfig, evaluate_baselines, named_systems
 from claim2source.evaluation.checkpoint import CheckpointConfig, evaluate_checkpoints
 from claim2source.evaluation.report import ReportConfig, html_report
+from claim2source.tracking import wandb_mode
 from claim2source.training.config import FinetuneConfig
 from claim2source.training.runfolder import RunFolder
 
@@ -63,6 +64,7 @@ def _checkpoints(config: FinetuneConfig, run: RunFolder, folder: Path) -> Checkp
         split=config.data.report_split,
         model=config.model.for_checkpoint(run.path),
         store=config.store,
+        wandb=wandb_mode(config.wandb.mode),
         device=config.device,
         languages=config.languages,
     )
@@ -83,6 +85,7 @@ def _baselines(config: FinetuneConfig, folder: Path) -> BaselinesConfig:
         val_seed=config.data.val_seed,
         models=config.after.models,
         store=config.store,
+        wandb=wandb_mode(config.wandb.mode),
         device=config.device,
     )
 
@@ -93,5 +96,6 @@ def _page(config: FinetuneConfig, folder: Path, reports: list[Path]) -> ReportCo
         reports=reports,
         dataset=config.data.dataset,
         split=config.data.report_split,
+        wandb=wandb_mode(config.wandb.mode),
         languages=config.languages,
     )

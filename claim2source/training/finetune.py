@@ -39,7 +39,7 @@ from claim2source.training.choose import choose
 from claim2source.training.config import FinetuneConfig
 from claim2source.training.data import PairsModule, TrainingPairs
 from claim2source.training.launch import World, check_same_world, launched_world
-from claim2source.training.loggers import log_scores, log_table, make_loggers
+from claim2source.training.loggers import end_loggers, log_scores, log_table, make_loggers
 from claim2source.training.module import Progress, RetrieverModule
 from claim2source.training.negatives import RunNegatives, shown_negatives
 from claim2source.training.report import build_report, report_tables, report_text
@@ -361,8 +361,7 @@ class Finetuning:
         report = build_report(self.run, chosen, self.data, self.config, self.store)
         for name, table in report_tables(report).items():
             log_table(self.loggers, table_key(name), table.columns, table.rows)
-        for logger in self.loggers:
-            logger.finalize("success")
+        end_loggers(self.loggers)
         print(report_text(report), flush=True)
         evaluate_after(self.config, self.run)
         return report

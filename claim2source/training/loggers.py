@@ -44,6 +44,14 @@ def make_loggers(config: FinetuneConfig, run: Path, first_step: int) -> list[Any
     return [csv, logger]
 
 
+def end_loggers(loggers: Sequence[Any]) -> None:
+    """Close the run's logs; what W&B gets later are runs of its own."""
+    for logger in loggers:
+        logger.finalize("success")
+        if hasattr(logger, "log_table"):
+            logger.experiment.finish()
+
+
 def log_table(
     loggers: Sequence[Any], key: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]
 ) -> None:

@@ -18,7 +18,7 @@ from claim2source.encode.model_config import ModelConfig
 from claim2source.errors import ConfigError, UserError
 from claim2source.evaluation import baseline_retrieval, baselines
 from claim2source.evaluation.baseline_systems import read_systems
-from claim2source.evaluation.baseline_tests import declared
+from claim2source.evaluation.baseline_tests import declared, untested
 from claim2source.evaluation.by_language import intervals_of
 from claim2source.evaluation.hybrid import BM25_GRID, choose_bm25, choose_fusion
 from claim2source.evaluation.metrics import evaluate, judged_claims
@@ -206,15 +206,24 @@ def test_the_families_and_their_cost(setup: tuple[Path, Path, Path], out: Path) 
     kinds = [(test["family"].split(",")[0], test["average"]) for test in report["tests"]]
     assert kinds == [
         (name, average)
-        for name in ("Dense systems against BM25", "Hybrids against their dense part")
+        for name in (
+            "Dense systems against BM25",
+            "Hybrids against their dense part",
+            "Other BM25s against the papers'",
+            "Other claim forms against original claims",
+        )
         for average in ("macro", "en", "de")
     ]
-    dense, hybrids = report["tests"][0], report["tests"][3]
     pairs = [[(c["system"], c["baseline"]) for c in test["comparisons"]]
-             for test in (dense, hybrids)]  # fmt: skip
+             for test in report["tests"][::3]]  # fmt: skip
     assert pairs[0] == [(f"Small.{form}", f"BM25.{form}") for form in FORMS]
     assert pairs[1] == [(f"{name}.{form}", f"Small.{form}") for name in ("H-Small", "HT-Small")
                         for form in FORMS]  # fmt: skip
+    assert pairs[2] == [(f"BM25-tuned.{form}", f"BM25.{form}") for form in FORMS]
+    systems = ["BM25", "BM25-tuned", "Small", "H-Small", "HT-Small"]
+    assert pairs[3] == [(f"{name}.{form}", f"{name}.original") for name in systems
+                        for form in FORMS[1:]]  # fmt: skip
+    assert not [note for note in report["notes"] if "Not tested" in note]
     for test in report["tests"]:
         for c in test["comparisons"]:
             for key, name in (("mean", c["system"]), ("baseline_mean", c["baseline"])):
@@ -239,7 +248,7 @@ def test_dense_systems_meet_the_bm25_over_like_sources() -> None:
         reports = {f"{name}.original": cell(name, "metadata" if name in rich else "title_abstract")
                    for name in names}  # fmt: skip
         return {s.split(".")[0]: b.split(".")[0] for f in declared(reports, systems)
-                for s, b in f.pairs}  # fmt: skip
+                for s, b in f.pairs if f.name.startswith(("Dense", "Hybrids"))}  # fmt: skip
 
     assert base("BM25-okapi", "BM25", "BM25-tuned", "BM25-metadata", "E5", "MiniLM") == {
         "E5": "BM25-metadata", "MiniLM": "BM25-okapi"
@@ -249,9 +258,35 @@ def test_dense_systems_meet_the_bm25_over_like_sources() -> None:
     assert base("H-MiniLM", "BM25") == {}
 
 
+def test_bm25s_meet_the_papers_and_hybrids_without_their_part_are_named() -> None:
+    systems = read_systems(sorted((REPOSITORY / "configs" / "baselines").glob("*.yaml")))
+
+    def cells(*names: str) -> dict[str, Any]:
+        return {name: {"system": name.split(".")[0], "macro": {}, "rendering": {"sources": ""}}
+                for name in names}  # fmt: skip
+
+    ran = cells("BM25-okapi.original", "BM25.original", "BM25-tuned.original",
+                "BM25-terms.translated", "H-MiniLM.original", "H-MiniLM.translated",
+                "H-MPNet.original", "MPNet.original")  # fmt: skip
+    families = {family.name: family.pairs for family in declared(ran, systems)}
+    # Never another form's BM25, nor the first that ran: the papers' own.
+    assert families["Other BM25s against the papers'"] == (
+        ("BM25-okapi.original", "BM25.original"), ("BM25-tuned.original", "BM25.original")
+    )  # fmt: skip
+    assert families["Other claim forms against original claims"] == (
+        ("H-MiniLM.translated", "H-MiniLM.original"),
+    )
+    assert untested(ran, systems) == [
+        "Not tested, their dense part not being among --systems: H-MiniLM (MiniLM)."
+    ]
+    assert untested(cells("MPNet.original", "H-MPNet.original"), systems) == []
+
+
 def test_the_papers_numbers_stand_beside_ours(
-    setup: tuple[Path, Path, Path], tmp_path: Path
+    setup: tuple[Path, Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    logged: dict[str, Any] = {}
+    monkeypatch.setattr(baselines, "log_tables", lambda mode, tables, **_: logged.update(tables))
     data = tmp_path / "ct25"
     shutil.copytree(setup[1], data)
     some = ["--systems", "BM25", "BM25-tuned", "--claims=original", "--languages", "en"]
@@ -267,6 +302,7 @@ def test_the_papers_numbers_stand_beside_ours(
     text = (tmp_path / "o" / "report.md").read_text(encoding="utf-8")
     assert "Published numbers beside ours" in text and f"{ours:.4f}*" in text
     assert "0.5575?" in text and "over other claims" in text
+    assert ["2025-styles", "BM25", "S0C0"] in [row[:3] for row in logged["Published"].rows]
     main(arguments((setup[0], data, setup[2]), tmp_path / "o", *some, "--no_tests"))
     assert "published" not in report_of(tmp_path / "o")
     assert "Published" not in (tmp_path / "o" / "report.md").read_text(encoding="utf-8")
@@ -348,16 +384,47 @@ def test_another_form_says_that_its_sources_were_encoded_before(
     assert "| >" in (tmp_path / "o" / "report.md").read_text(encoding="utf-8")
 
 
+def test_vectors_encoded_before_as_float16_are_found_and_an_index_is_reported(
+    setup: tuple[Path, Path, Path], tmp_path: Path
+) -> None:
+    from eval.encode import main as encode
+
+    stored = [f"--store={tmp_path / 'store'}", "--vectors=float16"]
+    encode([f"--model.name={setup[0]}", f"--dataset={setup[1]}", "--model.pooling=mean",
+            "--model.max_length=24", "--rendering.sources=title_abstract", "--device=cpu",
+            *stored])  # fmt: skip
+    some = ["--systems", "BM25", "Small", "H-Small", "--claims=original", *stored, "--no_tests"]
+    hnsw = ["--index.kind=hnsw", "--index.compared=5"]
+    main(arguments(setup, tmp_path / "o", *some, *hnsw))
+    cells = {name: report_of(tmp_path / "o", f"{name}.original") for name in some[1:4]}
+    cost = cells["Small"]["cost"]
+    assert cost["tokens"] == 0 and cost["reused"] >= 36
+    for name in ("Small", "H-Small"):
+        found = cells[name]["index"]
+        assert (found["kind"], found["claims"], found["recall@36"]) == ("hnsw", 5, 1.0)
+    # Another search is another report, but not of BM25.
+    main(arguments(setup, tmp_path / "o", *some))
+    again = {name: report_of(tmp_path / "o", f"{name}.original") for name in cells}
+    assert {name for name in cells if again[name]["key"] != cells[name]["key"]} == {
+        "Small", "H-Small"
+    }  # fmt: skip
+    assert again["Small"]["index"] == {"kind": "exact"} and again["BM25"]["index"] is None
+
+
 def test_wandb_gets_the_tables_of_the_report(
     setup: tuple[Path, Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     logged: dict[str, Any] = {}
     monkeypatch.setattr(baselines, "log_tables", lambda mode, tables, **_: logged.update(tables))
-    some = ["--systems", "BM25", "Absent", "--claims", "original", "--wandb=offline"]
+    some = ["--systems", "BM25", "Small", "Absent", "--claims=original", "--wandb=offline"]
     main(arguments(setup, tmp_path, *some))
-    assert list(logged) == ["scores", "intervals", "not run"]
-    (row,) = logged["scores"].rows
+    report = report_of(tmp_path)
+    families = [f"Tests: {test['family']}" for test in report["tests"]]
+    assert list(logged) == ["scores", "intervals", "not run", *families] and families
+    row = logged["scores"].rows[0]
     scores = dict(zip(logged["scores"].columns, row, strict=True))
+    tested = dict(zip(logged[families[0]].columns, logged[families[0]].rows[-1], strict=True))
+    assert tested["difference"] == report["tests"][0]["comparisons"][0]["difference"]
     macro = report_of(tmp_path, "BM25.original")["macro"]
     assert scores["mrr@5 macro"] == macro["mrr@5"] and scores["system"] == "BM25"
     assert [row[0] for row in logged["not run"].rows] == ["Absent"]

@@ -16,11 +16,15 @@ import pytest
 
 from claim2source.config import REPOSITORY, read_config
 from claim2source.datasets import load, write_beir
+from claim2source.encode import resolve
 from claim2source.errors import ConfigError, UserError
 from claim2source.evaluation import checkpoint
 from claim2source.evaluation.checkpoint import CheckpointConfig, evaluate_checkpoints
 from claim2source.evaluation.metrics import evaluate
+from claim2source.evaluation.saved import read_reports
+from claim2source.retrieve import BM25Config, BM25Retriever, DenseRetriever, FusionConfig, fuse
 from claim2source.run_files import read_run
+from claim2source.text import Rendering
 from claim2source.training.finetune import finetune
 from tests.training.small import small_config, small_setup, small_splits
 
@@ -139,11 +143,17 @@ def test_wandb_gets_the_table_of_the_report(
     run, data = trained
     evaluated(run, data, tmp_path, "--wandb=offline")
     report = json.loads((tmp_path / "report.json").read_text())
-    (table,) = logged.values()
+    families = [f"Tests: {test['family']}" for test in report["tests"]]
+    assert list(logged) == ["scores", *families] and len(families) == 3
+    shown = logged[families[0]]
+    cells = dict(zip(shown.columns, shown.rows[-1], strict=True))
+    last = report["tests"][0]["comparisons"][-1]
+    assert (cells["system"], cells["difference"]) == ("epoch-2", last["difference"])
+    table = logged["scores"]
     rows = [dict(zip(table.columns, row, strict=True)) for row in table.rows]
     assert len(rows) == 9
-    last = report["checkpoints"]["epoch-2"]["macro"]
-    assert {metric: rows[-1][metric] for metric in last} == pytest.approx(last)
+    macro = report["checkpoints"]["epoch-2"]["macro"]
+    assert {metric: rows[-1][metric] for metric in macro} == pytest.approx(macro)
 
 
 def test_the_chosen_checkpoint_alone(trained: tuple[Path, Path], tmp_path: Path) -> None:
@@ -165,6 +175,28 @@ def test_the_chosen_checkpoint_alone(trained: tuple[Path, Path], tmp_path: Path)
     (copied / "run.json").write_text(json.dumps(said | {"chosen": None}))
     with pytest.raises(UserError, match="has not ended"):
         evaluated(copied, data, tmp_path / "other", "--only=chosen")
+
+
+def test_metrics_deeper_than_the_lists_are_left_out(
+    trained: tuple[Path, Path], tmp_path: Path
+) -> None:
+    run, data = trained
+    one = run / "checkpoints" / "epoch-1"
+    text = evaluated(one, data, tmp_path / "10", "--depth=10", "--repeats=50")
+    report = json.loads((tmp_path / "10" / "report.json").read_text())
+    assert set(report["macro"]) == {"mrr@1", "mrr@5", "mrr@10", "recall@5", "queries"}
+    assert "recall@100" not in text and "mrr@10" in text and "mrr@5" in report["intervals"]
+    ranked = read_run(tmp_path / "10" / "runs" / "de.trec").run
+    assert {len(ranked.sources(claim)) for claim in ranked.claim_ids} == {10}
+    # No MRR@5, no intervals and tests of it.
+    evaluated(one, data, tmp_path / "4", "--depth=4", "--hybrid")
+    report = json.loads((tmp_path / "4" / "report.json").read_text())
+    assert set(report["macro"]) == {"mrr@1", "queries"}
+    assert "intervals" not in report and "tests" not in report
+    ranked = read_run(tmp_path / "4" / "H-epoch-1" / "runs" / "de.trec").run
+    assert {len(ranked.sources(claim)) for claim in ranked.claim_ids} == {4}
+    with pytest.raises(ConfigError, match="depth: 0 .*1 or more"):
+        configured("--checkpoint=x", "--out=y", "--depth=0")
 
 
 def test_languages_restrict(trained: tuple[Path, Path], tmp_path: Path) -> None:
@@ -245,3 +277,142 @@ def test_an_approximate_index_is_reported_and_the_second_time_read(
     assert second["cost"] == {**first["cost"], "stored": True}
     runs = [(tmp_path / name / "runs" / "de.trec").read_bytes() for name in ("first", "second")]
     assert runs[0] == runs[1]
+
+
+@pytest.fixture(scope="module")
+def widely(
+    trained: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, Path, Path]:
+    """Step 0 and an epoch of the run, its data and what all settings together write."""
+    folder = tmp_path_factory.mktemp("widely")
+    run, data = Path(shutil.copytree(trained[0], folder / "run")), trained[1]
+    shutil.rmtree(run / "checkpoints" / "epoch-1")
+    out = folder / "out"
+    evaluated(run, data, out, "--hybrid", "--repeats=50", "--claims", "bilingual", "original")
+    return run, data, out
+
+
+def test_other_forms_and_hybrids_stand_beside_each_checkpoint(
+    widely: tuple[Path, Path, Path], tmp_path: Path
+) -> None:
+    run, data, out = widely
+    report = json.loads((out / "report.json").read_text())
+    epochs = ["epoch-0", "epoch-2"]
+    assert list(report["checkpoints"]) == [
+        name for e in epochs for name in (e, f"H-{e}", f"{e}.original", f"H-{e}.original")
+    ]
+    evaluated(run, data, tmp_path, "--no_tests")
+    plain = json.loads((tmp_path / "report.json").read_text())["checkpoints"]
+    dev = load(data, "dev")
+    for name, part in report["checkpoints"].items():
+        form = "original" if name.endswith(".original") else "bilingual"
+        assert part["rendering"]["claims"] == form
+        runs = {lang: read_run(out / name / "runs" / f"{lang}.trec").run for lang in ("en", "de")}
+        for lang, ranked in runs.items():
+            found = evaluate(ranked, dev.in_languages([lang]).qrels, ["mrr@5"]).mean("mrr@5")
+            assert part["languages"][lang]["mrr@5"] == pytest.approx(found)
+        if name in plain:  # as trained: the same numbers in the same place
+            assert part["macro"] == plain[name]["macro"]
+            trec = (tmp_path / name / "runs" / "de.trec").read_bytes()
+            assert (out / name / "runs" / "de.trec").read_bytes() == trec
+    encoder = resolve(str(run / "checkpoints" / "epoch-2"), "cpu").encoder
+    for form, ending in (("bilingual", ""), ("original", ".original")):
+        rendering = Rendering(form, "metadata")  # type: ignore[arg-type]
+        dense = DenseRetriever(encoder, rendering).retrieve(dev.claims, dev.sources, 100)
+        papers = BM25Config("whitespace", k1=1.2, b=1.0, claims=form)  # type: ignore[arg-type]
+        sparse = BM25Retriever(papers).retrieve(dev.claims, dev.sources, 100)
+        mixed = fuse(sparse.run, dense.run, FusionConfig("linear", alpha=0.5, scale="min-max"))
+        for name, expected in (("epoch-2", dense.run), ("H-epoch-2", mixed)):
+            ranked = read_run(out / f"{name}{ending}" / "runs" / "de.trec").run
+            for claim in ranked.claim_ids:
+                assert ranked.sources(claim) == expected.sources(claim)[:100]
+    assert report["notes"] == ["bilingual: as trained, so under the checkpoint's own name."]
+    assert report["notes"][0] in (out / "report.md").read_text()
+
+
+def test_forms_and_hybrids_are_tested_against_what_they_come_from(
+    widely: tuple[Path, Path, Path],
+) -> None:
+    report = json.loads((widely[2] / "report.json").read_text())
+    pairs = {
+        test["family"]: [(c["system"], c["baseline"]) for c in test["comparisons"]]
+        for test in report["tests"]
+        if test["average"] == "macro"
+    }
+    forms = [(f"{front}epoch-{i}.original", f"{front}epoch-{i}") for i in (0, 2)
+             for front in ("", "H-")]  # fmt: skip
+    mixed = [(f"H-epoch-{i}{end}", f"epoch-{i}{end}") for i in (0, 2)
+             for end in ("", ".original")]  # fmt: skip
+    assert pairs == {
+        "Every epoch against step 0": [("epoch-2", "epoch-0")],
+        "Every epoch against step 0, original claims": [("epoch-2.original", "epoch-0.original")],
+        "Other claim forms against the checkpoint's own": forms,
+        "Hybrids against their dense part": mixed,
+    }
+
+
+def test_one_checkpoint_keeps_its_place_and_other_programs_find_the_rest(
+    trained: tuple[Path, Path], tmp_path: Path
+) -> None:
+    run, data = trained
+    one = run / "checkpoints" / "epoch-1"
+    evaluated(one, data, tmp_path, "--hybrid", "--claims=translated", "--repeats=50")
+    report = json.loads((tmp_path / "report.json").read_text())
+    names = ["epoch-1", "H-epoch-1", "epoch-1.translated", "H-epoch-1.translated"]
+    assert list(report["checkpoints"]) == names[1:]
+    assert report["checkpoint"] == str(one) and (tmp_path / "runs" / "de.trec").is_file()
+    systems = {system.name: system for system in read_reports([tmp_path])}
+    assert list(systems) == names
+    assert systems["H-epoch-1.translated"].model == f"hybrid:{one}"
+    assert systems["epoch-1.translated"].claims == "translated"
+    for name in names:
+        assert set(systems[name].runs) == {"en", "de"}
+    folders = sorted(path.parent.name for path in tmp_path.glob("*/report.json"))
+    assert folders == sorted(names[1:])
+
+
+def test_forms_that_are_the_same_text_are_not_scored_twice(
+    trained: tuple[Path, Path], tmp_path: Path
+) -> None:
+    run, data = trained
+    some = ["--claims", "original", "translated", "--languages=en", "--repeats=50"]
+    text = evaluated(run / "checkpoints" / "epoch-1", data, tmp_path, *some)
+    report = json.loads((tmp_path / "report.json").read_text())
+    assert "checkpoints" not in report
+    said = "original and translated: the same as bilingual here, since all claims are English."
+    assert report["notes"] == [said] and said in text
+    with pytest.raises(ConfigError, match="claims: 'orginal'.*original, translated, bilingual"):
+        configured("--checkpoint=x", "--out=y", "--claims", "orginal")
+
+
+def test_published_numbers_stand_beside_ours(trained: tuple[Path, Path], tmp_path: Path) -> None:
+    run, data = trained
+    shutil.copytree(data, tmp_path / "ct25")
+    model = Path(shutil.copytree(run.parent / "model", tmp_path / "all-MiniLM-L6-v2"))
+    some = ["--languages=en", "--repeats=50", "--rendering.sources=title_abstract",
+            "--model.pooling=mean", "--model.max_length=24"]  # fmt: skip
+    text = evaluated(model, tmp_path / "ct25", tmp_path / "o", "--hybrid", *some)
+    report = json.loads((tmp_path / "o" / "report.json").read_text())
+    rows = {(row["row"], row["system"]): row for row in report["published"]}
+    assert set(rows) == {("MiniLM", model.name), ("H-MiniLM", f"H-{model.name}")}
+    ours = report["checkpoints"][f"H-{model.name}"]["languages"]["en"]["mrr@5"]
+    assert rows["H-MiniLM", f"H-{model.name}"]["ours"] == pytest.approx(ours)
+    assert "Published numbers beside ours" in text
+    assert "Published" in (tmp_path / "o" / "report.md").read_text()
+    evaluated(model, tmp_path / "ct25", tmp_path / "p", "--label=malteos/scincl", *some)
+    report = json.loads((tmp_path / "p" / "report.json").read_text())
+    assert [row["row"] for row in report["published"]] == ["SciNCL"]
+    evaluated(model, tmp_path / "ct25", tmp_path / "q", "--no_tests", *some)
+    assert "published" not in json.loads((tmp_path / "q" / "report.json").read_text())
+
+
+def test_step_zero_is_the_model_it_starts_from_and_trained_epochs_are_not(
+    widely: tuple[Path, Path, Path],
+) -> None:
+    run, _, out = widely
+    report = json.loads((out / "report.json").read_text())
+    models = {name: part["model"] for name, part in report["checkpoints"].items()}
+    trained = str(run / "checkpoints" / "epoch-2")
+    assert Path(models["epoch-0"]).name == "model"
+    assert models["H-epoch-0.original"] == f"hybrid:{models['epoch-0']}"
+    assert (models["epoch-2"], models["H-epoch-2"]) == (trained, f"hybrid:{trained}")

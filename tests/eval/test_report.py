@@ -195,7 +195,11 @@ def test_the_heat_map_has_a_row_for_each_system(
             systems[name] = saved(name, system, form)
     macro = {name: i / 10 for i, name in enumerate(systems)}
     compared = compared_of(systems, macro)
-    assert report._representations(compared).svg == "svg"
+    section = report._representations(compared)
+    assert section.svg == "svg" and list(section.columns) == ["system", *forms]
+    assert [row[0] for row in section.rows] == ["BM25", "BM25-metadata"]
+    shown = [float(cell) for row in section.rows for cell in row[1:]]
+    assert shown == [i / 10 for i in range(2 * len(forms))]
     rows, columns, values = drawn[0]
     assert (rows, tuple(columns)) == (["BM25", "BM25-metadata"], forms)
     assert values.ravel().tolist() == [i / 10 for i in range(2 * len(forms))]
@@ -233,6 +237,13 @@ def test_wandb_gets_the_tables_of_the_page(
           f"--out={tmp_path / 'out.html'}", "--repeats=200", "--wandb=offline"])  # fmt: skip
     assert {"Score by language", "Recall by depth", "Cost against quality"} <= set(logged)
     assert any(title.startswith("Tests: ") for title in logged)
+    assert [row[:2] for row in logged["Learning curve"].rows] == [["run", "0"], ["run", "1"]]
+    changes = logged["Rank of the gold: from epoch-0 (rows) to epoch-1 (columns)"]
+    moved = {(row[0], to): int(n) for row in changes.rows
+             for to, n in zip(changes.columns[1:], row[1:], strict=True) if int(n)}  # fmt: skip
+    assert moved == {("1", "not found"): 1, ("1", "1"): 1, ("not found", "not found"): 1,
+                     ("2-5", "1"): 1}  # fmt: skip
+    assert any(title.startswith("Systems and representations") for title in logged)
     for table in logged.values():
         assert all(len(row) == len(table.columns) for row in table.rows)
     # The page shows these very cells.

@@ -12,6 +12,8 @@ import pytest
 from claim2source.errors import ConfigError
 from claim2source.training import after
 from claim2source.training.finetune import finetune
+from claim2source.training.loggers import end_loggers
+from claim2source.training.runfolder import RunFolder
 from tests.training.small import small_config, small_setup
 
 SYSTEMS = """
@@ -71,6 +73,19 @@ def test_checkpoints_baselines_and_page_lie_beside_the_report(finished: Path) ->
     page = (folder / "report.html").read_text(encoding="utf-8")
     assert all(name in page for name in ("epoch-0", "epoch-1", "BM25.bilingual"))
     assert not list(finished.rglob("*.tmp"))
+
+
+def test_the_runs_wandb_mode_is_that_of_all_that_follows(
+    setup: tuple[Path, Path], systems: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    modes: list[str] = []
+    for name in ("evaluate_checkpoints", "evaluate_baselines", "html_report"):
+        monkeypatch.setattr(after, name, lambda config: modes.append(config.wandb) or "done")
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    for mode in ("off", "auto", "online"):
+        config = asked(setup, tmp_path, systems, wandb__mode=mode)
+        after.evaluate_after(config, RunFolder(tmp_path))
+    assert modes == ["off"] * 3 + ["offline"] * 3 + ["online"] * 3
 
 
 def test_the_runs_report_is_what_it_is_without(
@@ -148,3 +163,23 @@ def test_languages_of_the_run_are_those_of_the_page(
     assert list(baselines["checkpoints"]["BM25.bilingual"]["languages"]) == ["de"]
     page = (out / "evaluation" / "report.html").read_text(encoding="utf-8")
     assert "6 claims with a gold" in page
+
+
+def test_the_runs_own_page_at_wandb_is_closed_first() -> None:
+    """Else what is logged afterwards would go into it."""
+    done: list[str] = []
+
+    class Csv:
+        def finalize(self, status: str) -> None:
+            done.append(f"csv {status}")
+
+    class Page(Csv):
+        experiment = property(lambda self: self)
+
+        def log_table(self, **_: Any) -> None: ...
+
+        def finish(self) -> None:
+            done.append("finish")
+
+    end_loggers([Csv(), Page()])
+    assert done == ["csv success", "csv success", "finish"]
