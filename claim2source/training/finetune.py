@@ -193,7 +193,6 @@ class Finetuning:
             train, rows, self.encoder, config.rendering, config.optimisation.negatives,
             rotate=config.batches.rotate_negatives, losses=losses, base=base,
             query_only=self.query_only, teacher=teacher,
-            remine_every=config.optimisation.remine_every,
         )  # fmt: skip
 
     def _sampler(self, pairs: TrainingPairs, state: dict[str, Any] | None) -> BatchSampler:
