@@ -1,6 +1,6 @@
 """Data sets: the native BEIR layout, what is made from it, and what is turned into it."""
 
-from claim2source.datasets.beir import DEMO, load, read_beir, write_beir
+from claim2source.datasets.beir import DEMO, kept_folder, load, read_beir, write_beir
 from claim2source.datasets.split import carve_val
 
-__all__ = ["DEMO", "carve_val", "load", "read_beir", "write_beir"]
+__all__ = ["DEMO", "carve_val", "kept_folder", "load", "read_beir", "write_beir"]

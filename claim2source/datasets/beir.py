@@ -59,11 +59,16 @@ def load(folder: str | Path, split: str, languages: Sequence[str] | None = None)
     return read_beir(_named(Path(folder)), split, languages)
 
 
+def kept_folder(name: str | Path) -> Path:
+    """Where a data set of this name is kept, there or not: in CLAIM2SOURCE_DATA or its default."""
+    return REPOSITORY / (os.environ.get("CLAIM2SOURCE_DATA") or "../shared/data") / name
+
+
 def _named(folder: Path) -> Path:
     """The folder itself, or what lies under its name where data sets are kept."""
     if folder.is_dir() or len(folder.parts) != 1:
         return folder
-    kept = REPOSITORY / (os.environ.get("CLAIM2SOURCE_DATA") or "../shared/data") / folder
+    kept = kept_folder(folder)
     if not kept.is_dir():
         why = f"no such folder, nor {kept} (set CLAIM2SOURCE_DATA to the folder that holds it)"
         raise InputError.at(folder, why=why)

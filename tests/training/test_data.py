@@ -12,7 +12,6 @@ import torch
 from claim2source.config import REPOSITORY, read_config
 from claim2source.encode import Encoder, ModelConfig, resolve
 from claim2source.mining import MinedRow, Negative
-from claim2source.mining.mine import Origin
 from claim2source.records import Claim, Dataset, Qrels, Source
 from claim2source.text import Rendering
 from claim2source.training.batches import BatchPlan
@@ -127,8 +126,7 @@ def mixed_row(hard: int, random: int) -> MinedRow:
     """Hard ones in small letters, then random ones in capitals, as the miner lists them."""
     names = ascii_lowercase[: hard + random]
     names = names[:hard] + names[hard:].upper()
-    origins: list[Origin] = ["dense"] * hard + ["random"] * random
-    negatives = (Negative(n, 0.5, o) for n, o in zip(names, origins, strict=True))
+    negatives = (Negative(n, 0.5, "random" if n.isupper() else "dense") for n in names)
     return MinedRow("1", "1", tuple(negatives))
 
 
