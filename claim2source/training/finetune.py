@@ -39,10 +39,10 @@ from claim2source.training.choose import choose
 from claim2source.training.config import FinetuneConfig
 from claim2source.training.data import PairsModule, TrainingPairs
 from claim2source.training.launch import World, check_same_world, launched_world
-from claim2source.training.loggers import log_scores, log_table, make_loggers
+from claim2source.training.loggers import log_figure, log_scores, log_table, make_loggers
 from claim2source.training.module import Progress, RetrieverModule
 from claim2source.training.negatives import RunNegatives, shown_negatives
-from claim2source.training.report import build_report, report_tables, report_text
+from claim2source.training.report import build_report, plot_scales, report_tables, report_text
 from claim2source.training.runfolder import RunFolder
 from claim2source.training.splits import TrainingData, load_data
 from claim2source.training.teacher import read_teacher
@@ -360,6 +360,8 @@ class Finetuning:
         report = build_report(self.run, chosen, self.data, self.config, self.store)
         for name, table in report_tables(report).items():
             log_table(self.loggers, table_key(name), table.columns, table.rows)
+        if report["scales"]:
+            log_figure(self.loggers, "scales_plot", plot_scales(report, self.run.path))
         for logger in self.loggers:
             logger.finalize("success")
         print(report_text(report), flush=True)

@@ -21,8 +21,8 @@ from claim2source.training.config import FinetuneConfig
 CONFIG_FILE = "config.yaml"
 MINED_FILE = "mined.jsonl"
 REPORT_FILE = "report.json"
-# Settings that may differ between a run and its resumption: they change no number.
-_FREE = ("resume", "overwrite", "after", "wandb", "out", "store", "device", "keep")
+# Settings that may differ between a run and its resumption: they change no step of the training.
+_FREE = ("resume", "overwrite", "after", "wandb", "out", "store", "device", "keep", "scales")
 
 
 @dataclass
