@@ -3,14 +3,13 @@
 python scripts/ablate.py [--tables ct25 demo retention] [--rows NAME ...] [--out DIR]
 
 A row is one run of train/finetune.py, of at most 12 minutes on two CPU cores. Rows that are done
-are not done again and a stopped row resumes, so that the tables can be made in pieces. Rows that
-were not run stand in the table with their command.
+are not done again and a stopped row resumes, so that the tables can be made in pieces; a row whose
+settings have changed begins again. Rows that were not run stand in the table with their command.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 import time
@@ -22,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from claim2source.config import REPOSITORY, read_config, several
-from claim2source.datasets import load
+from claim2source.datasets import kept_folder, load
 from claim2source.encode import ModelConfig, Resolved, resolve
 from claim2source.errors import UserError, run_program
 from claim2source.evaluation.metrics import evaluate
@@ -32,6 +31,8 @@ from claim2source.evaluation.tables import markdown_table, plain_table
 from claim2source.files import content_hash, write_json, write_text
 from claim2source.store import Store
 from claim2source.text import Rendering
+from claim2source.training.config import FinetuneConfig
+from claim2source.training.runfolder import CONFIG_FILE, resumable
 from claim2source.training.scaled import Scaled
 
 METRIC = "mrr@5"
@@ -65,9 +66,13 @@ class Table:
     targets: dict[str, tuple[str, str, list[str] | None]]
     rows: tuple[Row, ...]
 
+    def below(self, row: Row) -> Row | None:
+        """The row that a row builds on."""
+        return next((other for other in self.rows if other.name == row.on), None)
+
     def settings(self, row: Row) -> Settings:
         """All settings of a row."""
-        below = next((r for r in self.rows if r.name == row.on), None)
+        below = self.below(row)
         return {**(self.settings(below) if below else self.recipe), **row.settings}
 
 
@@ -99,7 +104,8 @@ CT25 = Table(
             {**_UNLIMITED, **_settings(mining__pool="all")}, against="zero-shot"),
         Row("pool-train-golds", "the same from the golds of training claims",
             _settings(mining__pool="train-golds"), on="pool-all", against="pool-all"),
-        Row("limits", "train golds; no near-duplicates of the gold, at most 0.95 of its score",
+        Row("limits", "train golds; no near-duplicates of the gold, at most 0.95 of its score "
+            "(in-batch golds are masked in every row)",
             _LIMITED, on="pool-train-golds", against="pool-train-golds"),
         Row("large-pool", "limits, and batches of 128 claims in chunks of 32 texts",
             _settings(optimisation__batch_size=128, optimisation__chunk_size=32), on="limits",
@@ -159,6 +165,11 @@ RETENTION = Table(
             _settings(optimisation__learning_rate=1.25e-5), on="tuned", against="tuned"),
         Row("replay", "tuned with the English claims replayed",
             _settings(languages=["en", "de", "fr"]), on="tuned", against="tuned"),
+        Row("lora", "tuned by LoRA (rank 16, learning rate 1e-3)",
+            _settings(tuning="lora", lora__r=16, optimisation__learning_rate=1e-3), on="tuned",
+            against="base"),
+        Row("lora-half", "lora, at half its scale", on="lora", against="lora", trained=False,
+            scale=0.5),
     ),
 )  # fmt: skip
 TABLES = {"ct25": CT25, "demo": DEMO, "retention": RETENTION}
@@ -230,31 +241,43 @@ def _folder(data: str) -> str:
     """A data set's folder; `demo` ships with the package."""
     if data == "demo":
         return data
-    shared = os.environ.get("CLAIM2SOURCE_DATA", str(REPOSITORY / ".." / "shared" / "data"))
-    return str(Path(shared).resolve() / data)
+    return str(kept_folder(data).resolve())
+
+
+def _key(config: AblateConfig, name: str, row: Row) -> str:
+    """Names a row's settings: what was made with others is not this row."""
+    words, targets = arguments(config, name, row), TABLES[name].targets
+    return content_hash({"words": words, "scale": row.scale, "targets": targets})
+
+
+def _done(config: AblateConfig, name: str, row: Row) -> dict[str, Any] | None:
+    """What a row reached with its present settings, where that was written down."""
+    file = config.out / f"{name}-{row.name}-{config.seed}" / "row.json"
+    if not file.is_file():
+        return None
+    done: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    return done if done["key"] == _key(config, name, row) else None
 
 
 def _outcome(config: AblateConfig, name: str, row: Row) -> dict[str, Any] | None:
     """What a row reached: read where it is done, made where it is wanted, else None."""
-    words = arguments(config, name, row)
-    folder = config.out / f"{name}-{row.name}-{config.seed}"
-    key = content_hash({"words": words, "scale": row.scale, "targets": TABLES[name].targets})
-    if (folder / "row.json").is_file():
-        done = json.loads((folder / "row.json").read_text(encoding="utf-8"))
-        if done["key"] == key:
-            return dict(done)
+    done = _done(config, name, row)
+    if done is not None:
+        return done
     if config.rows is not None and row.name not in config.rows:
         return None
-    tuned = config.out / f"{name}-{row.on}-{config.seed}"
-    if row.scale is not None and not (tuned / "row.json").is_file():
+    below = TABLES[name].below(row)
+    if row.scale is not None and (below is None or _done(config, name, below) is None):
         return None
     print(f"== {name}, {row.name}: {row.what}", flush=True)
+    folder = config.out / f"{name}-{row.name}-{config.seed}"
+    key = _key(config, name, row)
     found: dict[str, Any] = {"key": key, "val": None, "note": "", "seconds": None}
     if row.trained:
-        found |= _trained(folder, words)
+        found |= _trained(folder, arguments(config, name, row))
         model = resolve(folder)
     elif row.scale is not None:
-        scaled = Scaled(tuned)
+        scaled = Scaled(config.out / f"{name}-{row.on}-{config.seed}")
         scaled.set(row.scale)
         model, found["note"] = scaled.resolved, f"scale {row.scale:g}"
     else:
@@ -270,10 +293,13 @@ def _outcome(config: AblateConfig, name: str, row: Row) -> dict[str, Any] | None
 
 def _trained(folder: Path, words: list[str]) -> dict[str, Any]:
     """Train, or go on training; the chosen checkpoint's score on val, and how it was chosen."""
-    resume = ["--resume"] if (folder / "config.yaml").is_file() else []
+    asked = read_config(FinetuneConfig, words, program="scripts/ablate.py", description="")
+    resume = resumable(asked)
+    # What was begun with other settings is not this row: it begins again.
+    how = ["--resume"] if resume else ["--overwrite"] if (folder / CONFIG_FILE).is_file() else []
     program = str(REPOSITORY / "train" / "finetune.py")
     started = time.perf_counter()
-    done = subprocess.run([sys.executable, program, *words, *resume], check=False)
+    done = subprocess.run([sys.executable, program, *words, *how], check=False)
     if done.returncode:
         raise UserError(f"{folder}: the run ended with exit code {done.returncode}")
     report = json.loads((folder / "report.json").read_text(encoding="utf-8"))

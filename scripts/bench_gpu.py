@@ -28,7 +28,7 @@ import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import MistralConfig, MistralModel, PreTrainedTokenizerFast
 
-from claim2source.config import flag, read_config, require, several
+from claim2source.config import flag, require, several
 from claim2source.encode import Encoder, EncoderSettings
 from claim2source.errors import run_program
 from claim2source.evaluation.tables import plain_table
@@ -40,7 +40,15 @@ from claim2source.training.config import FinetuneConfig, LoraConfig, Optimisatio
 from claim2source.training.data import TrainingPairs
 from claim2source.training.losses import LossesConfig
 from claim2source.training.module import RetrieverModule
-from scripts.timing_common import InOrder, ModelShape, fit, library_versions, matmul_rate, own_peak
+from scripts.timing_common import (
+    InOrder,
+    ModelShape,
+    fit,
+    library_versions,
+    matmul_rate,
+    own_peak,
+    read_flat,
+)
 
 MISTRAL_7B = {
     "vocab_size": 32_000, "hidden_size": 4096, "intermediate_size": 14_336,
@@ -376,9 +384,7 @@ def measure(config: BenchConfig) -> dict[str, Any]:
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Measure, print tables and one line of JSON; without a GPU say so."""
-    config = read_config(
-        BenchConfig, argv, program="scripts/bench_gpu.py", description=__doc__ or ""
-    )
+    config = read_flat(BenchConfig, argv, "scripts/bench_gpu.py", __doc__ or "")
     if not config.tiny and not torch.cuda.is_available():
         rows = [["training, share of peak", None], ["encoding, share of peak", None]]
         print(plain_table(["no GPU here, nothing measured", "value"], rows, digits=1))

@@ -43,6 +43,8 @@ launch=(accelerate launch --num_machines "$SLURM_NNODES" --num_processes "$WORLD
   --mixed_precision no --dynamo_backend no)
 if [ "$WORLD" -gt 1 ]; then launch+=(--multi_gpu); fi
 
+# Since Slurm 22.05 srun does not take this from the job.
+export SRUN_CPUS_PER_TASK="${SLURM_CPUS_PER_TASK:-16}"
 # Each node knows its own number: it is put between the launcher's options and the program.
 srun --kill-on-bad-exit=1 bash -c '
   count="$1"; shift

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import argparse
+import dataclasses
 import gc
+import inspect
 import logging
 import platform
 import resource
@@ -14,17 +17,54 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 import pytorch_lightning as pl
 import torch
 
+from claim2source.errors import UserError
 from claim2source.training.batches import BatchSampler
 from claim2source.training.data import PairsModule
 from claim2source.training.module import RetrieverModule
 
 Tuning = Literal["full", "lora"]
+Config = TypeVar("Config")
+
+
+class _Parser(argparse.ArgumentParser):
+    """Raises what the user can mend, instead of ending the process."""
+
+    def error(self, message: str) -> Any:
+        """Called by argparse for any mistake in the words."""
+        raise UserError(f"config: {message}")
+
+
+def read_flat(
+    kind: type[Config], argv: Sequence[str] | None, program: str, description: str
+) -> Config:
+    """As `read_config`, with Python's own parser: of a dataclass of numbers, lists and flags.
+
+    For programs that run where jsonargparse is not installed. Raises `UserError` naming the key.
+    """
+    parser = _Parser(
+        prog=program, description=description, epilog=inspect.getdoc(kind), allow_abbrev=False,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
+    for spec in dataclasses.fields(kind):  # type: ignore[arg-type]
+        name, said = f"--{spec.name}", spec.metadata
+        if "flag" in said:
+            parser.add_argument(name, action="store_true", default=spec.default, help=said["flag"])
+            parser.add_argument(f"--no_{spec.name}", action="store_false", dest=spec.name)
+        elif "several" in said:
+            assert spec.default_factory is not dataclasses.MISSING
+            parser.add_argument(
+                name, nargs="+", type=said["several"], default=spec.default_factory(),
+                help=said["help"],
+            )  # fmt: skip
+        else:
+            parser.add_argument(name, type=type(spec.default), default=spec.default)
+    return kind(**vars(parser.parse_args(argv)))
 
 
 class InOrder(BatchSampler):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 import yaml
 
 from claim2source.config import REPOSITORY, as_plain, read_config
+from claim2source.mining.program import MineConfig
 from claim2source.training.config import FinetuneConfig
 
 KINDS: dict[str, type] = {"finetune": FinetuneConfig}
@@ -83,6 +85,21 @@ def test_gritlm_f_is_what_the_paper_prints() -> None:
     # What a reader would take for the paper's and is not, said where it is no key of its own.
     text = path.read_text(encoding="utf-8")
     assert "[code]: eager at evaluation" in text and "[code] drops an epoch's last batch" in text
+
+
+def test_the_mining_command_of_the_2026_experiment_is_what_gritlm_7b_mines() -> None:
+    """As the shell reads it: a file mined apart must hold what the run would mine."""
+    text = (REPOSITORY / "configs" / "checkthat2026" / "README.md").read_text(encoding="utf-8")
+    (command,) = (block for block in text.split("```") if "python train/mine.py" in block)
+    command = command.removeprefix("bash\n").replace("python train/mine.py", "printf '%s\\0'")
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True)
+    words = done.stdout.split("\0")[:-1]
+    apart = read_config(MineConfig, words, program="t", description="t")
+    path = REPOSITORY / "configs" / "finetune" / "gritlm_7b.yaml"
+    run = read_config(FinetuneConfig, ["--config", str(path)], program="t", description="t")
+    assert apart.mining == run.mining and apart.model == run.model
+    assert apart.rendering == run.rendering and apart.dataset == run.data.dataset
+    assert (apart.val_share, apart.val_seed) == (run.data.val_share, run.data.val_seed)
 
 
 def leaves(value: Any, key: str = "") -> dict[str, Any]:

@@ -58,6 +58,11 @@ def load(folder: str | Path, split: str, languages: Sequence[str] | None = None)
     return replace(found, name="demo") if str(folder) == "demo" else found
 
 
+def kept_folder(name: str | Path) -> Path:
+    """Where a data set of this name is kept, there or not: in CLAIM2SOURCE_DATA or its default."""
+    return REPOSITORY / (os.environ.get("CLAIM2SOURCE_DATA") or "../shared/data") / name
+
+
 def folder_of(name: str | Path) -> Path:
     """The folder that a data set's path or name means to `load`.
 
@@ -68,7 +73,7 @@ def folder_of(name: str | Path) -> Path:
     folder = Path(name)
     if folder.is_dir() or len(folder.parts) != 1:
         return folder
-    kept = REPOSITORY / (os.environ.get("CLAIM2SOURCE_DATA") or "../shared/data") / folder
+    kept = kept_folder(folder)
     if not kept.is_dir():
         why = f"no such folder, nor {kept} (set CLAIM2SOURCE_DATA to the folder that holds it)"
         raise InputError.at(folder, why=why)

@@ -41,6 +41,8 @@ class MiningConfig:
         margin: a negative scores at least this much below the gold; none: no limit.
         max_title_similarity: a source that shares more than this share of its title's words with
             a gold's (Jaccard) is taken for the same paper and left out; none: no limit.
+        max_text_similarity: the same by the words of the two abstracts; none (the default): no
+            limit.
         max_gold_similarity: the same by the cosine of the source's vector to a gold's. None (the
             default): no limit, since what a cosine means differs from encoder to encoder.
         pool: `all` sources, or only `train-golds`, the golds of training claims.
@@ -56,6 +58,7 @@ class MiningConfig:
     max_share: float | None = 0.95
     margin: float | None = None
     max_title_similarity: float | None = 0.9
+    max_text_similarity: float | None = None
     max_gold_similarity: float | None = None
     pool: Literal["all", "train-golds"] = "all"
     seed: int = 13
@@ -74,7 +77,7 @@ class MiningConfig:
             self.max_share is None or 0 < self.max_share <= 1, "mining.max_share",
             self.max_share, "above 0, at most 1, or none",
         )  # fmt: skip
-        for key in ("max_title_similarity", "max_gold_similarity"):
+        for key in ("max_title_similarity", "max_text_similarity", "max_gold_similarity"):
             value = getattr(self, key)
             require(value is None or 0 < value <= 1, f"mining.{key}", value,
                     "above 0, at most 1, or none")  # fmt: skip
@@ -197,7 +200,7 @@ class _Pool:
         self.drawable = np.flatnonzero(self.allowed)
         self.twins = Twins(
             dataset.sources, candidates.vectors, config.max_title_similarity,
-            config.max_gold_similarity,
+            config.max_text_similarity, config.max_gold_similarity,
         )  # fmt: skip
 
 

@@ -24,10 +24,35 @@ def title_similarity(one: frozenset[str], other: frozenset[str]) -> float:
     return shared / (len(one) + len(other) - shared) if shared else 0.0
 
 
-class Twins:
-    """Tells which sources are nearly a gold again, by title or by vector.
+class _Texts:
+    """The distinct words of texts, as numbers: a tenth of what sets of words take."""
 
-    `max_title` and `max_vector` are the highest similarities that are let pass; None: any.
+    def __init__(self, texts: Iterable[str]) -> None:
+        numbers: dict[str, int] = {}
+        self.words = [
+            np.array([numbers.setdefault(w, len(numbers)) for w in title_words(text)], np.int32)
+            for text in texts
+        ]
+        self.vocabulary = len(numbers)
+
+    def marked(self, position: int) -> np.ndarray:
+        """True [vocabulary] for the words of a text."""
+        marked = np.zeros(self.vocabulary, bool)
+        marked[self.words[position]] = True
+        return marked
+
+    def similarity(self, position: int, marked: np.ndarray, size: int) -> float:
+        """As `title_similarity`, of a text and one of `size` words that are marked."""
+        words = self.words[position]
+        shared = int(np.count_nonzero(marked[words]))
+        return shared / (len(words) + size - shared) if shared else 0.0
+
+
+class Twins:
+    """Tells which sources are nearly a gold again, by title, by abstract or by vector.
+
+    `max_title`, `max_text` and `max_vector` are the highest similarities that are let pass;
+    None: any.
     """
 
     def __init__(
@@ -35,10 +60,12 @@ class Twins:
         sources: Sequence[Source],
         vectors: np.ndarray,
         max_title: float | None,
+        max_text: float | None,
         max_vector: float | None,
     ) -> None:
-        self._max_title, self._max_vector = max_title, max_vector
+        self._max_title, self._max_text, self._max_vector = max_title, max_text, max_vector
         self._titles = [] if max_title is None else [title_words(s.title) for s in sources]
+        self._texts = _Texts(() if max_text is None else (s.abstract for s in sources))
         self._vectors = vectors
         if max_vector is not None:
             lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
@@ -56,9 +83,14 @@ class GoldTwins:
 
     def __init__(self, twins: Twins, titles: list[frozenset[str]], golds: list[int]) -> None:
         self._twins, self._titles, self._golds = twins, titles, golds
+        texts = twins._texts
+        # Marked once a claim, whatever the number of sources that are asked for.
+        self._marked = [
+            (texts.marked(gold), len(texts.words[gold])) for gold in golds if texts.vocabulary
+        ]
 
     def __contains__(self, position: int) -> bool:
-        return self._by_title(position) or self._by_vector(position)
+        return self._by_title(position) or self._by_text(position) or self._by_vector(position)
 
     def _by_title(self, position: int) -> bool:
         most = self._twins._max_title
@@ -66,6 +98,13 @@ class GoldTwins:
             return False
         title = self._twins._titles[position]
         return any(title_similarity(title, gold) > most for gold in self._titles)
+
+    def _by_text(self, position: int) -> bool:
+        most = self._twins._max_text
+        if most is None:
+            return False
+        texts = self._twins._texts
+        return any(texts.similarity(position, *marked) > most for marked in self._marked)
 
     def _by_vector(self, position: int) -> bool:
         most, vectors = self._twins._max_vector, self._twins._vectors

@@ -72,7 +72,7 @@ class OptimisationConfig:
         gather: with several processes, the sources of all of them are negatives; false: only
             a process's own.
         accumulation: batches per optimizer step. It does not enlarge the pool of negatives.
-        negatives: mined negatives used per claim, hardest first.
+        negatives: mined negatives used per claim and epoch, hardest first.
         train: `both` sides, or `query_only`: sources keep the base model's vectors, so that an
             index of them stays valid.
         remine_every: mine again with the current model after every so many epochs (ANCE);
@@ -141,8 +141,9 @@ class BatchesConfig:
         alpha: a language with n claims gets a share of an epoch that goes as n to this power:
             1 leaves the shares as they are, 0 makes them equal. Every claim keeps its turn: a
             language that gets less than its claims goes on with the others in the next epoch.
-        rotate_negatives: each epoch uses the next of the mined negatives, not the hardest again;
-            a list that is mined anew (`optimisation.remine_every`) begins with its hardest.
+        rotate_negatives: each epoch uses the next of the mined negatives, hard and random in the
+            list's proportion, not the hardest again; a list that is mined anew
+            (`optimisation.remine_every`) goes on at the place where the one before stood.
     """
 
     order: Literal["mixed", "language", "length"] = "mixed"

@@ -58,8 +58,8 @@ class TrainingPairs:
 
     `base` is needed by `losses.keep_base` and for `query_only`, `teacher` (claim id -> source
     id -> score) by `losses.distillation`. With `rotate`, every epoch uses the next `negatives`
-    of a row's list, beginning anew where rows are mined anew, every `remine_every` epochs.
-    Negatives that the teacher scores go before all others, in every epoch.
+    of a row's list, random ones as often as they are in it; rows mined anew go on where the list
+    before stood. Negatives that the teacher scores go before all others, in every epoch.
     """
 
     def __init__(
@@ -75,10 +75,9 @@ class TrainingPairs:
         base: BaseVectors | None = None,
         query_only: bool = False,
         teacher: Mapping[str, Mapping[str, float]] | None = None,
-        remine_every: int = 0,
     ) -> None:
         self.dataset, self.encoder, self.rendering = dataset, encoder, rendering
-        self.negatives, self.rotate, self.remine_every = negatives, rotate, remine_every
+        self.negatives, self.rotate = negatives, rotate
         self.losses = losses or LossesConfig()
         self.base, self.query_only, self.teacher = base, query_only, teacher
         self.golds: Mapping[str, frozenset[str]] = golds_by_text(dataset.claims)
@@ -190,13 +189,12 @@ class TrainingPairs:
         wanted = self.negatives
         if not self.rotate or len(row.negatives) <= wanted:
             return list(row.negatives[:wanted])
-        turn = epoch % self.remine_every if self.remine_every else epoch
         scored = self.teacher.get(row.claim, {}) if self.teacher is not None else {}
         known = [negative for negative in row.negatives if negative.source in scored]
         if len(known) >= wanted:
-            return _in_turn(known, wanted, turn)
+            return _in_turn(known, wanted, epoch)
         others = row.negatives[len(known) :]
-        return [*known, *_in_turn(others, wanted - len(known), turn)]
+        return [*known, *_in_turn(others, wanted - len(known), epoch)]
 
     def batch(self, plan: BatchPlan) -> TrainBatch:
         """The texts of a planned batch."""
@@ -276,8 +274,16 @@ class TrainingPairs:
 
 
 def _in_turn(negatives: Sequence[Negative], wanted: int, turn: int) -> list[Negative]:
-    """The next `wanted` of a list that begins again at its end."""
-    return [negatives[(turn * wanted + i) % len(negatives)] for i in range(wanted)]
+    """The next `wanted` of a list that begins again at its end, its random ones spread evenly."""
+    random = [negative for negative in negatives if negative.origin == "random"]
+    hard = [negative for negative in negatives if negative.origin != "random"]
+    share = len(random), len(negatives)
+    listed = []
+    for place in (turn * wanted + i for i in range(wanted)):
+        place %= len(negatives)
+        before, after = (count * share[0] // share[1] for count in (place, place + 1))
+        listed.append(random[before] if after > before else hard[place - before])
+    return listed
 
 
 class PairsModule(pl.LightningDataModule):

@@ -39,10 +39,16 @@ from claim2source.training.choose import choose
 from claim2source.training.config import FinetuneConfig
 from claim2source.training.data import PairsModule, TrainingPairs
 from claim2source.training.launch import World, check_same_world, launched_world
-from claim2source.training.loggers import end_loggers, log_scores, log_table, make_loggers
+from claim2source.training.loggers import (
+    end_loggers,
+    log_figure,
+    log_scores,
+    log_table,
+    make_loggers,
+)
 from claim2source.training.module import Progress, RetrieverModule
 from claim2source.training.negatives import RunNegatives, shown_negatives
-from claim2source.training.report import build_report, report_tables, report_text
+from claim2source.training.report import build_report, plot_scales, report_tables, report_text
 from claim2source.training.runfolder import RunFolder
 from claim2source.training.splits import TrainingData, load_data
 from claim2source.training.teacher import read_teacher
@@ -193,7 +199,6 @@ class Finetuning:
             train, rows, self.encoder, config.rendering, config.optimisation.negatives,
             rotate=config.batches.rotate_negatives, losses=losses, base=base,
             query_only=self.query_only, teacher=teacher,
-            remine_every=config.optimisation.remine_every,
         )  # fmt: skip
 
     def _sampler(self, pairs: TrainingPairs, state: dict[str, Any] | None) -> BatchSampler:
@@ -361,6 +366,8 @@ class Finetuning:
         report = build_report(self.run, chosen, self.data, self.config, self.store)
         for name, table in report_tables(report).items():
             log_table(self.loggers, table_key(name), table.columns, table.rows)
+        if report["scales"]:
+            log_figure(self.loggers, "scales_plot", plot_scales(report, self.run.path))
         end_loggers(self.loggers)
         print(report_text(report), flush=True)
         evaluate_after(self.config, self.run)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from claim2source.config import as_plain, flag, require, several
 from claim2source.datasets import load
@@ -14,7 +14,6 @@ from claim2source.encode import ModelConfig
 from claim2source.encode.resolve import RUN_FILE
 from claim2source.errors import UserError
 from claim2source.evaluation.hybrid import HybridConfig, Selection, selection_data
-from claim2source.evaluation.metrics import macro
 from claim2source.evaluation.retrieval import Table, evaluate_dense
 from claim2source.evaluation.tables import markdown_table, plain_table
 from claim2source.files import atomic_folder, write_json, write_text
@@ -22,12 +21,9 @@ from claim2source.records import Dataset
 from claim2source.store import Store
 from claim2source.tracking import wandb_mode
 from claim2source.training.config import WandbConfig
+from claim2source.training.curve import METRIC, Picked, curve_table, draw
 from claim2source.training.scaled import Scaled, refuse_existing, require_scalable
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-METRIC = "mrr@5"
 OUT = "interpolation"
 CURVE_FILE, PLOT_FILE = "interpolation.json", "interpolation.png"
 SCALES = (0.0, 0.25, 0.5, 0.75, 1.0)
@@ -82,29 +78,6 @@ class InterpolateConfig:
         """Where everything is written."""
         assert self.out is not None
         return self.out
-
-
-@dataclass(frozen=True)
-class Picked:
-    """The scale of every language of val, and of any other language."""
-
-    scales: dict[str, float]
-    default: float
-
-    def of(self, language: str) -> float:
-        """The scale that a language's claims are to be read at."""
-        return self.scales.get(language, self.default)
-
-    @property
-    def distinct(self) -> list[float]:
-        """The scales in use, the smallest first."""
-        return sorted(set(self.scales.values()) or {self.default})
-
-    def table(self, by_scale: Mapping[float, Table]) -> Table:
-        """Every language's row at its own scale, and their macro average."""
-        languages = [name for name in next(iter(by_scale.values())) if name != "macro"]
-        rows = {name: by_scale[self.of(name)][name] for name in languages}
-        return {**rows, "macro": macro(rows)}
 
 
 def interpolate(config: InterpolateConfig) -> str:
@@ -180,29 +153,6 @@ def pick(curve: Mapping[float, Table], by: Literal["one", "per_language"]) -> Pi
     )
 
 
-def draw(curve: Mapping[float, Table], picked: Picked, title: str) -> Figure:
-    """MRR@5 on val over the scales: a line a language, the macro average, what was picked."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(6, 4), layout="constrained")
-    FigureCanvasAgg(figure)
-    axes = figure.add_subplot()
-    scales = list(curve)
-    for name in next(iter(curve.values())):
-        values = [curve[scale][name][METRIC] for scale in scales]
-        style = {"color": "black", "linewidth": 2.0} if name == "macro" else {"linewidth": 1.2}
-        (line,) = axes.plot(scales, values, marker=".", label=name, **style)  # type: ignore[arg-type]
-        scale = picked.of(name)
-        axes.plot(
-            [scale], [curve[scale][name][METRIC]], "o", color=line.get_color(), fillstyle="none"
-        )
-    axes.set(xlabel="scale (0: base, 1: as trained)", ylabel="MRR@5", title=title)
-    axes.grid(alpha=0.3)
-    axes.legend(title="circled: picked")
-    return figure
-
-
 def _default_out(checkpoint: str) -> Path:
     """`interpolation` in the run that a checkpoint belongs to, else beside the checkpoint."""
     folder = Path(checkpoint).resolve()
@@ -233,16 +183,6 @@ def _name(scale: float) -> str:
     return f"scale-{scale:.12g}"
 
 
-def _rows(report: Mapping[str, Any]) -> tuple[list[Any], list[list[Any]]]:
-    """The curve as a table: a row a scale, a column a language."""
-    names = list(report["curve"][0]["val"])
-    rows = [
-        [f"{at['scale']:.12g}", *(at["val"][name][METRIC] for name in names)]
-        for at in report["curve"]
-    ]
-    return ["scale", *names], rows
-
-
 def _text(report: Mapping[str, Any], table: Any) -> str:
     """The report for a person, its tables drawn by `table`."""
     picked, held = report["picked"], report["selection"]
@@ -263,7 +203,7 @@ def _text(report: Mapping[str, Any], table: Any) -> str:
         [
             f"{report['checkpoint']} ({report['kind']}), MRR@5 on val of {report['dataset']} "
             f"({held['claims']} claims), by scale:",
-            table(*_rows(report)),
+            table(*curve_table(report["curve"])),
             *([f"Note: {held['note']}"] if held["note"] else []),
             f"Picked on val ({picked['by']}; of equal scales the smallest): {by_language}.",
             f"MRR@5 on {report['split']}, on which nothing was picked:",
@@ -288,7 +228,7 @@ def _log(config: InterpolateConfig, report: Mapping[str, Any]) -> None:
         dir=config.folder, job_type="interpolate", config=as_plain(config),
         mode="offline" if mode == "offline" else "online",
     )  # fmt: skip
-    columns, rows = _rows(report)
+    columns, rows = curve_table(report["curve"])
     run.log(
         {
             "interpolation": wandb.Image(str(config.folder / PLOT_FILE)),

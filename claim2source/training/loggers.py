@@ -61,6 +61,13 @@ def log_table(
             logger.log_table(key=key, columns=list(columns), data=[list(row) for row in rows])
 
 
+def log_figure(loggers: Sequence[Any], key: str, file: Path) -> None:
+    """Show a picture in W&B."""
+    for logger in loggers:
+        if hasattr(logger, "log_image"):
+            logger.log_image(key=key, images=[str(file)])
+
+
 def log_scores(
     loggers: Sequence[Any], epoch: int, table: Mapping[str, Mapping[str, float]], step: int
 ) -> None:

@@ -14,10 +14,11 @@ from claim2source.store import Store
 from claim2source.tracking import LoggedTable
 from claim2source.training.choose import Choice
 from claim2source.training.config import FinetuneConfig
+from claim2source.training.curve import METRIC, Picked, curve_table, draw
 from claim2source.training.runfolder import RunFolder
 from claim2source.training.splits import TrainingData
 
-METRIC = "mrr@5"
+SCALES_PLOT = "scales.png"
 
 
 def build_report(
@@ -63,7 +64,8 @@ def _evaluated(
 def report_tables(report: dict[str, Any]) -> dict[str, LoggedTable]:
     """By name: scores on val after every epoch, before and after training, by seen golds.
 
-    Every table has a row for each language and `macro`, and all metrics.
+    Each of these has a row for each language and `macro`, and all metrics. Where scales were
+    tried, `scales` has a row for each, and MRR@5 on val.
     """
     metrics = list(report["before"]["macro"])
     history = [
@@ -82,11 +84,28 @@ def report_tables(report: dict[str, Any]) -> dict[str, LoggedTable]:
         for name, table in tables.items()
         for language, row in table.items()
     ]
+    scales = {"scales": LoggedTable(*curve_table(_curve(report)))} if report["scales"] else {}
     return {
         "history": LoggedTable(["epoch", "language", *metrics, "loss"], history),
         "before and after": LoggedTable(["model", "language", *metrics], both),
         "seen and unseen golds": LoggedTable(["golds", "model", "language", *metrics], parts),
+        **scales,
     }
+
+
+def _curve(report: dict[str, Any]) -> list[dict[str, Any]]:
+    """The scales that were tried, the smallest first, and the base at 0."""
+    base = {"scale": 0.0, "val": report["history"][0]["val"]}
+    by_scale = {at["scale"]: at for at in (base, *report["scales"])}
+    return [by_scale[scale] for scale in sorted(by_scale)]
+
+
+def plot_scales(report: dict[str, Any], folder: Path) -> Path:
+    """Draw the tried scales' scores on val, the chosen one circled; the file written."""
+    curve = {at["scale"]: at["val"] for at in _curve(report)}
+    title = f"epoch {report['chosen_epoch']} on val of {Path(report['dataset']).name}"
+    draw(curve, Picked({}, report["chosen_scale"]), title).savefig(folder / SCALES_PLOT, dpi=150)
+    return folder / SCALES_PLOT
 
 
 def report_text(report: dict[str, Any]) -> str:

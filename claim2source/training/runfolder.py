@@ -21,8 +21,8 @@ from claim2source.training.config import FinetuneConfig
 CONFIG_FILE = "config.yaml"
 MINED_FILE = "mined.jsonl"
 REPORT_FILE = "report.json"
-# Settings that may differ between a run and its resumption: they change no number.
-_FREE = ("resume", "overwrite", "after", "wandb", "out", "store", "device", "keep")
+# Settings that may differ between a run and its resumption: they change no step of the training.
+_FREE = ("resume", "overwrite", "after", "wandb", "out", "store", "device", "keep", "scales")
 
 
 @dataclass
@@ -116,6 +116,12 @@ class RunFolder:
                 shutil.rmtree(self.checkpoint(entry["epoch"]), ignore_errors=True)
 
 
+def resumable(config: FinetuneConfig) -> bool:
+    """Whether the run in `config.out` was begun, and with settings that let this one go on."""
+    file = config.out / CONFIG_FILE
+    return file.is_file() and not _changes(file, config)
+
+
 def _read_history(path: Path) -> list[dict[str, Any]]:
     try:
         return list(json.loads((path / RUN_FILE).read_text(encoding="utf-8"))["history"])
@@ -126,6 +132,12 @@ def _read_history(path: Path) -> list[dict[str, Any]]:
 
 
 def _refuse_changes(file: Path, config: FinetuneConfig) -> None:
+    for key, old, new in _changes(file, config):
+        raise ConfigError(key, new, f"{old!r}, with which the run was begun")
+
+
+def _changes(file: Path, config: FinetuneConfig) -> list[tuple[str, Any, Any]]:
+    """Key, value before and now of every setting that a resumed run may not change."""
     try:
         before = yaml.safe_load(file.read_text(encoding="utf-8"))
     except yaml.YAMLError as error:
@@ -134,8 +146,7 @@ def _refuse_changes(file: Path, config: FinetuneConfig) -> None:
     for key in _FREE:
         before.pop(key, None)
         now.pop(key, None)
-    for key, old, new in _differences("", before, now):
-        raise ConfigError(key, new, f"{old!r}, with which the run was begun")
+    return _differences("", before, now)
 
 
 def _differences(prefix: str, before: Any, now: Any) -> list[tuple[str, Any, Any]]:

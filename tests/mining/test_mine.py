@@ -16,6 +16,7 @@ from claim2source.errors import ConfigError
 from claim2source.mining import MinedRow, Miner, MiningConfig, candidates, mine
 from claim2source.mining.candidates import Candidates
 from claim2source.mining.mine import golds_by_text
+from claim2source.mining.twins import Twins
 from claim2source.records import Claim, Dataset, Qrels, Source
 from claim2source.retrieve import BM25Config, BM25Index, DenseIndex, FusionConfig, fuse
 from claim2source.run import Cost
@@ -352,7 +353,59 @@ def test_near_copies_of_any_gold_by_vector_are_left_out() -> None:
     assert MiningConfig().max_gold_similarity is None
 
 
-@pytest.mark.parametrize("key", ["max_title_similarity", "max_gold_similarity"])
+ABSTRACT = "We gave masks to half of a hundred nurses and counted who fell ill."
+ABSTRACTS = {
+    "same": ABSTRACT,
+    "turned": "Who fell ill? We counted, and gave masks to half of a HUNDRED nurses",
+    "longer": f"{ABSTRACT} Few did.",
+    "other": "We gave apples to half of a hundred nurses",
+    "none": "",
+    "gold": ABSTRACT,
+}
+
+
+@pytest.mark.parametrize(
+    ("limit", "left_out"),
+    [
+        (None, set()),
+        (0.99, {"same", "turned"}),
+        # Fourteen words of sixteen, and eight of fifteen; the limit itself is let pass.
+        (14 / 16, {"same", "turned"}),
+        (0.87, {"same", "turned", "longer"}),
+        (8 / 15, {"same", "turned", "longer"}),
+        (0.53, {"same", "turned", "longer", "other"}),
+    ],
+)
+def test_a_golds_twin_by_abstract_is_left_out_and_counted(
+    limit: float | None, left_out: set[str]
+) -> None:
+    claims = [Claim("c", "text", golds=("gold",)), Claim("d", "post", golds=("none",))]
+    sources = [Source(name, f"{name} title", text) for name, text in ABSTRACTS.items()]
+    table = dict.fromkeys(["text", "post", *PLAIN.source_texts(sources)], [1.0, 0.0])
+    dataset, config = data_of(claims, sources), replace(FREE, max_text_similarity=limit)
+    for more in ({"hard": 20, "random": 0}, {"hard": 0, "random": 20}):
+        rows, miner = mined(dataset, Table(table), replace(config, **more))  # type: ignore[arg-type]
+        assert set(names(rows[0])) == ABSTRACTS.keys() - {"gold"} - left_out
+        # A gold without an abstract has no twin, and is not one of another without.
+        assert set(names(rows[1])) == ABSTRACTS.keys() - {"none"}
+        assert miner.counts.left_out_twin == (len(left_out) if more["hard"] else 0)
+
+
+def test_the_words_of_abstracts_take_little_memory() -> None:
+    draw = np.random.default_rng(0)
+    texts = [" ".join(f"w{n}" for n in draw.integers(0, 5000, 150)) for _ in range(400)]
+    sources = [Source(str(i), f"t{i}", text) for i, text in enumerate(texts)]
+    tracemalloc.start()
+    twins = Twins(sources, np.zeros((400, 2)), None, 0.9, None)
+    kept, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert kept / 400 < 1500  # a set of so many words takes 8 kB and more
+    assert 7 in twins.of([7]) and 8 not in twins.of([7])
+
+
+@pytest.mark.parametrize(
+    "key", ["max_title_similarity", "max_text_similarity", "max_gold_similarity"]
+)
 @pytest.mark.parametrize("value", [0.0, -0.5, 1.01])
 def test_limits_that_cannot_be_are_refused(key: str, value: float) -> None:
     with pytest.raises(ConfigError, match=f"mining.{key}"):

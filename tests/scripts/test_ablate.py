@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from claim2source.config import read_config
+from claim2source.config import REPOSITORY, read_config
 from claim2source.errors import UserError
 from claim2source.training.config import FinetuneConfig
+from claim2source.training.runfolder import RunFolder
 from scripts import ablate as script
 from scripts.ablate import TABLES, AblateConfig, Row, Table, ablate, arguments
 from tests.training.small import arguments as small_arguments
@@ -38,6 +40,72 @@ def test_rows_build_on_each_other(tmp_path: Path) -> None:
     assert "--optimisation.batch_size=128" in words and "--optimisation.seed=7" in words
     at = words.index("--languages") if "--languages" in words else None
     assert at is None
+
+
+@pytest.mark.parametrize(
+    ("begun", "expected"), [(None, []), (1e-4, ["--resume"]), (5e-4, ["--overwrite"])]
+)
+def test_a_row_begun_with_other_settings_begins_again(
+    begun: float | None, expected: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    row = TABLES["ct25"].rows[1]
+    words = arguments(AblateConfig(tmp_path), "ct25", row)
+    folder = tmp_path / "ct25-pool-all-42"
+    if begun is not None:
+        other = [*words, f"--optimisation.learning_rate={begun}"]
+        RunFolder.open(read_config(FinetuneConfig, other, program="t", description="t"))
+    started: list[list[str]] = []
+
+    def train(command: list[str], check: bool) -> Any:
+        started.append(command[2:])
+        score = {"macro": {"mrr@5": 0.5}}
+        report = {"chosen_epoch": 1, "chosen_scale": 1, "scales": [],
+                  "history": [{"epoch": 1, "val": score}]}  # fmt: skip
+        folder.mkdir(exist_ok=True)
+        (folder / "report.json").write_text(json.dumps(report))
+        return SimpleNamespace(returncode=0)
+
+    monkeypatch.setattr(script.subprocess, "run", train)
+    found = script._trained(folder, words)
+    assert started == [[*words, *expected]]
+    # A resumed run's time says nothing; one that began again has a time.
+    assert (found["seconds"] is None) is (expected == ["--resume"])
+
+
+@pytest.mark.parametrize("name", ["half", "lora-half"])
+def test_a_scale_is_of_a_row_with_its_present_settings(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config, table = AblateConfig(tmp_path), TABLES["retention"]
+    row = next(row for row in table.rows if row.name == name)
+    below = table.below(row)
+    assert below is not None and below.trained
+
+    def scaled(folder: Path) -> Any:
+        raise UserError(f"scaled {folder.name}")
+
+    monkeypatch.setattr(script, "Scaled", scaled)
+    file = tmp_path / f"retention-{row.on}-42" / "row.json"
+    file.parent.mkdir()
+    assert script._outcome(config, "retention", row) is None
+    file.write_text(json.dumps({"key": "of other settings"}))
+    assert script._outcome(config, "retention", row) is None
+    file.write_text(json.dumps({"key": script._key(config, "retention", below)}))
+    with pytest.raises(UserError, match=f"scaled retention-{row.on}-42"):
+        script._outcome(config, "retention", row)
+
+
+def test_data_sets_are_found_as_training_finds_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    default = (REPOSITORY / "../shared/data/ct25").resolve()
+    for value, expected in (
+        (str(tmp_path), tmp_path / "ct25"), ("", default), ("../shared/data", default),
+    ):  # fmt: skip
+        monkeypatch.setenv("CLAIM2SOURCE_DATA", value)
+        assert script._folder("ct25") == str(expected)
+    assert script._folder("demo") == "demo"
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import pytest
 
 from claim2source.errors import UserError
 from scripts import bench_chunks
-from scripts.bench_chunks import BenchConfig, main, measure, step
+from scripts.bench_chunks import BenchConfig, as_table, main, measure, step
 from tests.training.small import save_small_model
 
 
@@ -36,8 +36,11 @@ def test_ratios_are_of_the_right_cells(monkeypatch: pytest.MonkeyPatch) -> None:
         return {"peak": peak, "before": 100.0, "loss": 1.0}
 
     monkeypatch.setattr(bench_chunks, "_in_process", measured)
-    result = measure(BenchConfig(batch=8))
+    config = BenchConfig(batch=8)
+    result = measure(config)
     assert result["ratio"] == 5.0 and result["growth"] == 1.1
+    assert result["growth_above_start"] == 2.1
+    assert "1.100 times; of what lies above the start: 2.100" in as_table(config, result)
 
 
 def test_other_losses_stop_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,15 +12,21 @@ from typing import Any
 import pytest
 import torch
 
-from claim2source.config import REPOSITORY
-from claim2source.errors import ConfigError
+from claim2source.config import REPOSITORY, read_config
+from claim2source.errors import ConfigError, UserError
 from scripts import bench_gpu
 from scripts.bench_gpu import BenchConfig, Setting, main, make_encoder, memory_growth, peak_flops
+from scripts.timing_common import read_flat
 
 SMALL = BenchConfig(
     tiny=True, tokens=12, negatives=2, plain_batch=2, chunk=4, steps=1, documents=9,
     document_tokens=10, batches=[2, 4], compiled=False,
 )  # fmt: skip
+# The same as words.
+WORDS = [
+    "--tiny", "--tokens=12", "--negatives=2", "--plain_batch=2", "--chunk=4", "--steps=1",
+    "--documents=9", "--document_tokens=10", "--no_compiled", "--batches", "2", "4",
+]  # fmt: skip
 
 
 def test_without_a_gpu_it_says_so_and_ends_well(
@@ -34,10 +40,7 @@ def test_without_a_gpu_it_says_so_and_ends_well(
 
 
 def test_the_tiny_run_ends_with_its_json(capsys: pytest.CaptureFixture[str]) -> None:
-    main([
-        "--tiny", "--tokens=12", "--negatives=2", "--plain_batch=2", "--chunk=4", "--steps=1",
-        "--documents=9", "--document_tokens=10", "--no_compiled", "--batches", "2", "4",
-    ])  # fmt: skip
+    main(WORDS)
     *table, last = capsys.readouterr().out.strip().splitlines()
     found = json.loads(last)
     assert next(iter(found)) == "ratio"
@@ -178,17 +181,29 @@ def test_running_out_of_memory_is_a_row(monkeypatch: pytest.MonkeyPatch) -> None
     assert "whole" in bench_gpu.as_table(SMALL, result)
 
 
-def test_it_needs_no_library_that_training_does_not() -> None:
-    code = "import sys, scripts.bench_gpu; print(*sorted(sys.modules))"
-    code = f"import sys; sys.path[:0] = [{str(REPOSITORY)!r}]; {code}"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    loaded = set(done.stdout.split())
-    assert "torch" in loaded
-    absent = {
-        "faiss", "datasets", "wandb", "ir_measures", "sentence_transformers", "bm25s", "Stemmer",
-        "jsonargparse",
-    }  # fmt: skip
-    assert not loaded & absent
+def test_it_runs_without_any_library_that_training_does_not_need() -> None:
+    absent = ("faiss", "datasets", "wandb", "ir_measures", "sentence_transformers", "bm25s",
+              "Stemmer", "jsonargparse")  # fmt: skip
+    code = (
+        f"import sys\nsys.path[:0] = [{str(REPOSITORY)!r}]\n"
+        f"sys.modules |= dict.fromkeys({absent})\n"  # an import of any of them raises
+        f"import scripts.bench_gpu\nscripts.bench_gpu.main({WORDS})"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert len(json.loads(done.stdout.splitlines()[-1])["training"]) == 6
+
+
+def test_its_words_are_read_as_by_every_other_program() -> None:
+    for words in (WORDS, [], ["--lora_dropout", "0", "--compiled", "--seed=7"]):
+        found = read_flat(BenchConfig, words, "p", "d")
+        assert found == read_config(BenchConfig, words, program="p", description="d")
+    for words, said in (
+        (["--chunk=x"], "--chunk: .*'x'"), (["--chunks=2"], "--chunks=2"), (["--chunk=0"], "chunk"),
+        (["--batches"], "--batches"), (["--tin"], "--tin"),
+    ):  # fmt: skip
+        with pytest.raises(UserError, match=said):
+            read_flat(BenchConfig, words, "p", "d")
 
 
 @pytest.mark.slow

@@ -12,7 +12,7 @@ from claim2source.config import REPOSITORY
 
 JOB = REPOSITORY / "scripts" / "slurm_finetune.sh"
 # srun runs its command once a node; the launcher prints what it was given, one word a line.
-SRUN = '#!/bin/sh\nshift\nfor n in $(seq 0 $((SLURM_NNODES - 1))); do SLURM_NODEID=$n "$@"; done\n'
+SRUN = '#!/bin/sh\nshift\necho "cpus $SRUN_CPUS_PER_TASK" >&2\nfor n in $(seq 0 $((SLURM_NNODES - 1))); do SLURM_NODEID=$n "$@"; done\n'
 LAUNCHER = '#!/bin/sh\nprintf "%s\\n" "accelerate" "$@"\n'
 
 
@@ -56,6 +56,14 @@ def test_every_node_launches_its_share(bin_folder: Path, tmp_path: Path) -> None
         assert options["--mixed_precision"] == "no" and options["--dynamo_backend"] == "no"
         expected = ["--config", "a file.yaml", "--out", str(tmp_path / "run")]
         assert words[program + 1 :] == expected
+
+
+@pytest.mark.parametrize(("given", "expected"), [({"SLURM_CPUS_PER_TASK": "7"}, 7), ({}, 16)])
+def test_a_step_gets_the_cpus_of_the_job(
+    given: dict[str, str], expected: int, bin_folder: Path, tmp_path: Path
+) -> None:
+    done = submit(bin_folder, "--out", str(tmp_path / "run"), **given)
+    assert done.returncode == 0 and done.stderr.splitlines() == [f"cpus {expected}"]
 
 
 @pytest.mark.parametrize("form", ["--out {}", "--out={}"])

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from pytorch_lightning.loggers import CSVLogger
 from safetensors.torch import load_file
 
 from claim2source.config import read_config
@@ -19,9 +20,11 @@ from claim2source.errors import ConfigError, UserError
 from claim2source.evaluation.checkpoint import CheckpointConfig, evaluate_checkpoints
 from claim2source.store import Store
 from claim2source.training import choose as module
+from claim2source.training import finetune as program
 from claim2source.training.choose import choose
 from claim2source.training.finetune import finetune
 from claim2source.training.interpolate import InterpolateConfig, interpolate
+from claim2source.training.loggers import make_loggers
 from claim2source.training.merge import MergeConfig, merge
 from claim2source.training.runfolder import RunFolder
 from claim2source.training.splits import load_data
@@ -34,7 +37,50 @@ def setup(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 
 def score(value: float) -> dict[str, dict[str, float]]:
-    return {"en": {"mrr@5": value}, "macro": {"mrr@5": value}}
+    return {name: {"mrr@5": value} for name in ("en", "de", "macro")}
+
+
+class Shown(CSVLogger):
+    """Takes what W&B's logger would."""
+
+    def __init__(self) -> None:
+        super().__init__("unused")
+        self.tables: dict[str, tuple[list[str], list[list[Any]]]] = {}
+        self.images: dict[str, list[str]] = {}
+
+    def log_metrics(self, *a: Any, **more: Any) -> None:
+        """Curves are looked at elsewhere."""
+
+    def save(self) -> None:
+        """Nothing is written."""
+
+    def log_table(self, key: str, columns: list[str], data: list[list[Any]]) -> None:
+        self.tables[key] = columns, data
+
+    def log_image(self, key: str, images: list[str]) -> None:
+        self.images[key] = images
+
+
+def test_scales_may_be_tried_when_the_run_is_over(
+    setup: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Resumed for them alone: no weight moves, the report and the choice are those of today."""
+    monkeypatch.setattr(RunFolder, "best_epoch", lambda self: 1)
+    out = tmp_path / "run"
+    config = small_config(*setup, out, tuning="lora", optimisation__epochs=1)
+    before = finetune(config)
+    assert before["scales"] == [] and not (out / "scales.png").exists()
+    trained = {path: path.read_bytes() for path in (out / "checkpoints").rglob("*.safetensors")}
+    after = finetune(replace(config, resume=True, scales=[0.0, 0.5]))
+    assert [entry["scale"] for entry in after["scales"]] == [1.0, 0.0, 0.5]
+    assert after["history"] == before["history"]
+    assert all(path.read_bytes() == content for path, content in trained.items())
+    assert json.loads((out / "report.json").read_text()) == after
+    chosen = json.loads((out / "run.json").read_text())["chosen"]
+    assert f"checkpoints/{chosen}" == after["chosen_checkpoint"]
+    with pytest.raises(ConfigError, match=r"optimisation\.epochs"):
+        finetune(small_config(*setup, out, tuning="lora", optimisation__epochs=2, resume=True))
+    assert (out / "scales.png").exists()
 
 
 @pytest.mark.parametrize("tuning", [pytest.param("full", marks=pytest.mark.slow), "lora"])
@@ -50,6 +96,8 @@ def test_the_best_scale_on_val_is_written_and_reported(
 
     monkeypatch.setattr(module, "evaluate_dense", lambda *a, **k: Scored())
     monkeypatch.setattr(RunFolder, "best_epoch", lambda self: 1)
+    shown = Shown()
+    monkeypatch.setattr(program, "make_loggers", lambda *a: [*make_loggers(*a), shown])
     out = tmp_path / "run"
     report = finetune(
         replace(small_config(*setup, out, tuning=tuning, optimisation__epochs=2),
@@ -59,6 +107,15 @@ def test_the_best_scale_on_val_is_written_and_reported(
     assert report["chosen_checkpoint"] == "checkpoints/epoch-1-scale-0.5"
     assert [entry["scale"] for entry in report["scales"]] == [1.0, 0.25, 0.5, 0.75]
     assert json.loads((out / "run.json").read_text())["chosen"] == "epoch-1-scale-0.5"
+    # The curve, from the base on: a table and a picture for W&B.
+    columns, rows = shown.tables["scales"]
+    assert columns[0] == "scale" and set(columns[1:]) == {"en", "de", "macro"}
+    at = columns.index("macro")
+    assert [row[0] for row in rows] == ["0", "0.25", "0.5", "0.75", "1"]
+    history = [entry["val"]["macro"]["mrr@5"] for entry in report["history"]]
+    assert [row[at] for row in rows] == [history[0], 0.7, 0.9, 0.8, history[1]]
+    assert shown.images == {"scales_plot": [str(out / "scales.png")]}
+    assert (out / "scales.png").read_bytes().startswith(b"\x89PNG")
     folder = out / "checkpoints"
     base, half, whole = (
         resolve(folder / name).encoder for name in ("epoch-0", "epoch-1-scale-0.5", "epoch-1")

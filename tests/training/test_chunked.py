@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ import pytest
 import torch
 
 from claim2source.encode import Encoder, ModelConfig, Tokens, resolve
+from claim2source.encode.packed import PackedBatch
 from claim2source.training.checkpoint import random_state
 from claim2source.training.chunked import chunked_backward, whole_backward
 from claim2source.training.losses import info_nce
@@ -28,6 +31,21 @@ TEXTS = [
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save_small_model(tmp_path_factory.mktemp("model"), dropout=0.2)
+
+
+@pytest.fixture(params=["padded", "as_trained"])
+def encode(request: pytest.FixtureRequest) -> Callable[[Encoder, list[Tokens]], torch.Tensor]:
+    """Vectors of texts with padding, and as the trainer reads them: packed where that works."""
+    if request.param == "padded":
+        return lambda encoder, tokens: encoder.vectors(encoder.collate(tokens))
+
+    def packed(encoder: Encoder, tokens: list[Tokens]) -> torch.Tensor:
+        batch = encoder.batch(tokens)
+        # Recomputed activations need the model's own layers: the trainer pads there.
+        assert isinstance(batch, PackedBatch) is not encoder.model.is_gradient_checkpointing
+        return encoder.vectors(batch)
+
+    return packed
 
 
 def loaded(folder: Path, *, checkpointing: bool = False, lora: bool = False) -> Encoder:
@@ -60,6 +78,7 @@ def loss_of(temperature: float) -> Callable[[torch.Tensor], torch.Tensor]:
 def gradients(
     way: Callable[..., torch.Tensor],
     encoder: Encoder,
+    encode: Callable[[Encoder, list[Tokens]], torch.Tensor],
     tokens: list[Tokens],
     chunks: Sequence[Sequence[int]],
     temperature: float,
@@ -70,8 +89,8 @@ def gradients(
     encoder.model.zero_grad(set_to_none=True)
     torch.manual_seed(seed)
 
-    def encode(rows: Sequence[int]) -> torch.Tensor:
-        return encoder.vectors(encoder.collate([tokens[row] for row in rows]))
+    def vectors(rows: Sequence[int]) -> torch.Tensor:
+        return encode(encoder, [tokens[row] for row in rows])
 
     # A weight's cast that all chunks of the plain pass share would sum its gradient in bf16.
     cached = way is chunked_backward
@@ -79,7 +98,7 @@ def gradients(
         torch.autocast("cpu", torch.bfloat16, cache_enabled=cached) if autocast else nullcontext()
     )
     with inside:
-        loss = way(chunks, encode, loss_of(temperature), lambda value: value.backward())
+        loss = way(chunks, vectors, loss_of(temperature), lambda value: value.backward())
     found = {
         name: weight.grad.clone()
         for name, weight in encoder.model.named_parameters()
@@ -99,21 +118,21 @@ def distance(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> fl
 @pytest.mark.parametrize("size", [1, 2, 4, 11, 50])
 @pytest.mark.parametrize("temperature", [0.02, 1.0])
 def test_gradients_are_the_plain_ones_with_dropout(
-    folder: Path, size: int, temperature: float
+    folder: Path, encode: Any, size: int, temperature: float
 ) -> None:
     encoder = loaded(folder)
     tokens = encoder.tokenize(TEXTS, "claim")
     chunks = length_chunks(tokens, size)
     assert sorted(row for rows in chunks for row in rows) == list(range(len(TEXTS)))
-    plain = gradients(whole_backward, encoder, tokens, chunks, temperature)
+    plain = gradients(whole_backward, encoder, encode, tokens, chunks, temperature)
     after = random_state()["cpu"]
-    chunked = gradients(chunked_backward, encoder, tokens, chunks, temperature)
+    chunked = gradients(chunked_backward, encoder, encode, tokens, chunks, temperature)
     assert chunked[0] == pytest.approx(plain[0], rel=1e-6)
     assert distance(plain[1], chunked[1]) < 1e-5
     # The dice lie as after the plain pass, or the next step would differ.
     assert torch.equal(after, random_state()["cpu"])
     # Dropout is on, and it matters: other dice, other gradients.
-    other = gradients(chunked_backward, encoder, tokens, chunks, temperature, seed=6)
+    other = gradients(chunked_backward, encoder, encode, tokens, chunks, temperature, seed=6)
     assert distance(plain[1], other[1]) > 1e-2
 
 
@@ -121,57 +140,77 @@ def test_gradients_are_the_plain_ones_with_dropout(
 @pytest.mark.parametrize("checkpointing", [False, True])
 @pytest.mark.parametrize("autocast", [False, True])
 def test_with_checkpointing_adapters_and_autocast(
-    folder: Path, lora: bool, checkpointing: bool, autocast: bool
+    folder: Path, encode: Any, lora: bool, checkpointing: bool, autocast: bool
 ) -> None:
     encoder = loaded(folder, lora=lora, checkpointing=checkpointing)
     tokens = encoder.tokenize(TEXTS, "claim")
     chunks = length_chunks(tokens, 3)
-    plain = gradients(whole_backward, encoder, tokens, chunks, 0.05, autocast=autocast)
-    chunked = gradients(chunked_backward, encoder, tokens, chunks, 0.05, autocast=autocast)
+    plain = gradients(whole_backward, encoder, encode, tokens, chunks, 0.05, autocast=autocast)
+    chunked = gradients(chunked_backward, encoder, encode, tokens, chunks, 0.05, autocast=autocast)
     trained = {n for n, p in encoder.model.named_parameters() if p.requires_grad}
     # BERT's pooler takes no part.
     assert {n for n in trained if "pooler" not in n} == plain[1].keys()
     assert distance(plain[1], chunked[1]) < 1e-5
 
 
-def test_chunks_do_not_depend_on_the_order_of_the_texts(folder: Path) -> None:
+def test_chunks_do_not_depend_on_the_order_of_the_texts(folder: Path, encode: Any) -> None:
     """Without dropout the chunks change nothing at all, one text a chunk or all in one."""
     encoder = loaded(folder)
     encoder.model.eval()
     tokens = encoder.tokenize(TEXTS, "claim")
-    one = gradients(chunked_backward, encoder, tokens, length_chunks(tokens, 1), 0.05)
+    one = gradients(chunked_backward, encoder, encode, tokens, length_chunks(tokens, 1), 0.05)
     shuffled = [[3, 0, 10], [7, 1], [2, 4, 5, 6], [9, 8]]
-    other = gradients(chunked_backward, encoder, tokens, shuffled, 0.05)
+    other = gradients(chunked_backward, encoder, encode, tokens, shuffled, 0.05)
     assert distance(one[1], other[1]) < 1e-5
 
 
-def test_activations_of_one_chunk_at_a_time(folder: Path) -> None:
+class Saved:
+    """A tensor that a graph keeps for its backward pass, alive exactly as long as it is kept."""
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self.tensor = tensor
+
+
+def test_activations_of_one_chunk_at_a_time(folder: Path, encode: Any) -> None:
     """No more than one chunk's graph is alive: the first pass keeps none."""
     encoder = loaded(folder)
     tokens = encoder.tokenize(TEXTS, "claim")
-    kept = 0
-    most = 0
+    alive = most = 0
 
-    def pack(tensor: torch.Tensor) -> torch.Tensor:
-        nonlocal kept, most
-        kept += tensor.numel()
-        most = max(most, kept)
-        return tensor
+    def release(size: int) -> None:
+        nonlocal alive
+        alive -= size
 
-    def largest(way: Callable[..., torch.Tensor], chunks: list[list[int]]) -> int:
-        nonlocal kept, most
-        kept = most = 0
+    def pack(tensor: torch.Tensor) -> Saved:
+        nonlocal alive, most
+        # Detached: an output that holds its own graph would keep it alive.
+        saved = Saved(tensor.detach())
+        weakref.finalize(saved, release, tensor.numel())
+        alive += tensor.numel()
+        most = max(most, alive)
+        return saved
 
-        def encode(rows: Sequence[int]) -> torch.Tensor:
-            nonlocal kept
-            if way is chunked_backward:
-                kept = 0  # the chunk before has gone backward
-            return encoder.vectors(encoder.collate([tokens[row] for row in rows]))
+    def vectors(rows: Sequence[int]) -> torch.Tensor:
+        return encode(encoder, [tokens[row] for row in rows])
 
-        with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-            way(chunks, encode, loss_of(0.05), lambda value: value.backward())
+    def by_itself(rows: Sequence[int]) -> None:
+        vectors(rows).sum().backward()
+
+    def largest(work: Callable[[], Any]) -> int:
+        """Most numbers that graphs held at once; none are held once the work is done."""
+        nonlocal most
+        most = 0
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda saved: saved.tensor):
+            work()
+        assert alive == 0
         encoder.model.zero_grad()
         return most
 
+    def step(way: Callable[..., torch.Tensor]) -> Callable[[], Any]:
+        return lambda: way(chunks, vectors, loss_of(0.05), lambda value: value.backward())
+
     chunks = length_chunks(tokens, 1)
-    assert largest(chunked_backward, chunks) < largest(whole_backward, chunks) / 4
+    alone = [largest(partial(by_itself, rows)) for rows in chunks]
+    assert max(alone) <= largest(step(chunked_backward)) < 1.2 * max(alone)
+    # As much as all chunks together: what keeps every graph is seen to keep it.
+    assert largest(step(whole_backward)) > 0.9 * sum(alone) > 3 * max(alone)

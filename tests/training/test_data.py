@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
+from string import ascii_letters, ascii_lowercase
 from typing import Literal
 
 import pytest
 import torch
 
+from claim2source.config import REPOSITORY, read_config
 from claim2source.encode import Encoder, ModelConfig, resolve
 from claim2source.mining import MinedRow, Negative
 from claim2source.records import Claim, Dataset, Qrels, Source
 from claim2source.text import Rendering
 from claim2source.training.batches import BatchPlan
+from claim2source.training.config import FinetuneConfig
 from claim2source.training.data import TrainingPairs
 from claim2source.training.losses import DistillationConfig, LossesConfig, taught
 from tests.training.small import save_small_model
@@ -88,16 +91,68 @@ def sources_of(pairs: TrainingPairs, row: MinedRow, epochs: int) -> list[str]:
     return ["".join(n.source for n in pairs.negatives_of(row, epoch)) for epoch in range(epochs)]
 
 
-def test_rotation_begins_anew_where_rows_are_mined_anew(encoder: Encoder) -> None:
-    """Every epoch's list begins with its hardest: the epochs before it saw another list."""
-    listed = row("2", "c", *"abdef")
-    for every, expected in (
-        (0, ["ab", "de", "fa", "bd"]), (1, ["ab"] * 4), (2, ["ab", "de"] * 2), (3, ["ab", "de", "fa", "ab"]),
-    ):  # fmt: skip
-        pairs = TrainingPairs(
-            dataset(), [listed], encoder, Rendering(), 2, rotate=True, remine_every=every
-        )
-        assert sources_of(pairs, listed, 4) == expected
+def test_rotation_goes_on_where_rows_are_mined_anew(encoder: Encoder) -> None:
+    """Mined after every epoch, a list still gives more than its hardest."""
+    before, after = row("2", "c", *"abdef"), row("2", "c", *"fedba")
+    pairs = TrainingPairs(dataset(), [before], encoder, Rendering(), 2, rotate=True)
+    assert sources_of(pairs, pairs.rows[0], 4) == ["ab", "de", "fa", "bd"]
+    pairs.use([after])
+    assert sources_of(pairs, pairs.rows[0], 4)[1:] == ["db", "af", "ed"]
+
+
+@pytest.mark.parametrize(
+    ("hard", "random", "wanted", "expected"),
+    [
+        (4, 2, 3, ["abE", "cdF", "abE"]),
+        (4, 2, 2, ["ab", "Ec", "dF"]),
+        (5, 1, 2, ["ab", "cd", "eF"]),
+        (0, 6, 2, ["AB", "CD", "EF"]),
+        (6, 0, 4, ["abcd", "efab", "cdef"]),
+        (2, 1, 3, ["abC", "abC", "abC"]),
+    ],
+)
+def test_hard_and_random_ones_rotate_in_the_proportion_of_the_list(
+    hard: int, random: int, wanted: int, expected: list[str], encoder: Encoder
+) -> None:
+    listed = mixed_row(hard, random)
+    pairs = TrainingPairs(wide_dataset(), [listed], encoder, Rendering(), wanted, rotate=True)
+    assert sources_of(pairs, listed, 3) == expected
+    still = TrainingPairs(wide_dataset(), [listed], encoder, Rendering(), wanted)
+    first = "".join(n.source for n in listed.negatives[:wanted])
+    assert sources_of(still, listed, 3) == [first] * 3
+
+
+def mixed_row(hard: int, random: int) -> MinedRow:
+    """Hard ones in small letters, then random ones in capitals, as the miner lists them."""
+    names = ascii_lowercase[: hard + random]
+    names = names[:hard] + names[hard:].upper()
+    negatives = (Negative(n, 0.5, "random" if n.isupper() else "dense") for n in names)
+    return MinedRow("1", "1", tuple(negatives))
+
+
+def wide_dataset() -> Dataset:
+    sources = tuple(Source(name, f"title {name}", "") for name in "1" + ascii_letters)
+    claim = Claim("1", "first", golds=("1",))
+    return Dataset((claim,), sources, Qrels({"1": {"1": 1}}), "train")
+
+
+@pytest.mark.parametrize("name", ["gritlm_7b", "qwen3_embedding_8b", "multilingual_e5_large"])
+def test_the_recipes_use_more_than_the_hardest_and_random_ones_too(
+    name: str, encoder: Encoder
+) -> None:
+    path = REPOSITORY / "configs" / "finetune" / f"{name}.yaml"
+    config = read_config(FinetuneConfig, ["--config", str(path)], program="t", description="t")
+    mining, optimisation = config.mining, config.optimisation
+    listed = mixed_row(mining.hard, mining.random)
+    pairs = TrainingPairs(
+        wide_dataset(), [listed], encoder, Rendering(), optimisation.negatives,
+        rotate=config.batches.rotate_negatives,
+    )  # fmt: skip
+    epochs = sources_of(pairs, listed, optimisation.epochs)
+    used = "".join(epochs)
+    assert len(used) == len(set(used)) == optimisation.epochs * optimisation.negatives
+    share = mining.random / (mining.hard + mining.random)
+    assert 0 < sum(n.isupper() for n in used) == pytest.approx(share * len(used), abs=0.99)
 
 
 @pytest.mark.parametrize(

@@ -23,8 +23,9 @@ from claim2source.evaluation.retrieval import evaluate_dense
 from claim2source.files import file_hash
 from claim2source.store import Store
 from claim2source.training import interpolate as program
+from claim2source.training.curve import Picked, draw
 from claim2source.training.finetune import finetune
-from claim2source.training.interpolate import InterpolateConfig, Picked, draw, interpolate, pick
+from claim2source.training.interpolate import InterpolateConfig, interpolate, pick
 from claim2source.training.merge import MergeConfig, merge
 from claim2source.training.scaled import Scaled
 from tests.training.small import small_config, small_setup

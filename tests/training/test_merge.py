@@ -22,6 +22,7 @@ from claim2source.text import Rendering
 from claim2source.training import merge as program
 from claim2source.training.merge import MergeConfig, merge
 from claim2source.training.scaled import Scaled
+from tests.encode import mistral as gritlm
 from tests.training.points import (
     RENDERING,
     TEMPLATE,
@@ -100,6 +101,28 @@ def test_a_decoder_with_last_token_pooling_and_no_padding_token(tmp_path: Path) 
     out = exported(tmp_path / "point", tmp_path / "out")
     assert np.abs(their_vectors(out) - vectors(encoder)).max() < 1e-5
     assert np.abs(vectors(resolve(out, "cpu").encoder) - vectors(encoder)).max() < 1e-5
+
+
+def test_a_bidirectional_decoder_with_a_masked_template_is_the_same_there(tmp_path: Path) -> None:
+    """As GritLM: the mean of the text's tokens alone, each of which sees those after it."""
+    base = gritlm.save_mistral(tmp_path / "mistral")
+    template = Template(gritlm.CLAIM, gritlm.SOURCE, pool_prefix=False)
+    model = config(base, template=template, bidirectional=True, max_length=200)
+    encoder = write_point(model, tmp_path / "point", "lora")
+    out = exported(tmp_path / "point", tmp_path / "out")
+    expected = vectors(encoder)
+    assert np.abs(their_vectors(out) - expected).max() < 1e-5
+    found = resolve(out, "cpu").encoder
+    assert found.settings == encoder.settings and found.settings.bidirectional
+    assert np.abs(vectors(found) - expected).max() < 1e-5
+    # Looking back only, or pooling the instruction, gives other vectors there.
+    for name, key, value in (
+        ("config.json", "is_causal", True), ("1_Pooling/config.json", "include_prompt", True),
+    ):  # fmt: skip
+        said = (out / name).read_text()
+        (out / name).write_text(json.dumps(json.loads(said) | {key: value}))
+        assert np.abs(their_vectors(out) - expected).max() > 1e-2, key
+        (out / name).write_text(said)
 
 
 def test_masking_the_prefix_is_declared_and_matters(base: Path, tmp_path: Path) -> None:
