@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from itertools import product
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from claim2source.config import require, several, to_yaml
+from claim2source.cost import peak_memory, reset_peak_memory
 from claim2source.datasets import carve_val, load
 from claim2source.errors import UserError
 from claim2source.evaluation.comparison import Family, FamilyResult, compare, family_text
@@ -27,7 +29,7 @@ from claim2source.evaluation.tables import COST_COLUMNS, cost_cells, markdown_ta
 from claim2source.files import write_json, write_text
 from claim2source.records import Dataset
 from claim2source.retrieve import BM25Config, BM25Retriever
-from claim2source.run import Result
+from claim2source.run import Cost, Result
 from claim2source.run_files import write_trec_run
 
 TUNED, DEFAULT = "bm25-tuned", "bm25-default"
@@ -95,7 +97,7 @@ def tune_bm25(config: TuneConfig) -> str:
         _, val = carve_val(val, config.val_share, config.val_seed)
     if not val.golds:
         raise UserError(f"{config.dataset}: no claim of {val.split} has a gold to choose by")
-    tried = _choices(config, val)
+    tried, costs = _choices(config, val)
     place, verdicts = settled(tried, val, config.seed)
     chosen, score = tried[place]
     report: dict[str, Any] = {
@@ -105,8 +107,8 @@ def tune_bm25(config: TuneConfig) -> str:
         "chosen": {"by": f"macro {CHOSEN_BY}", "bm25": {**asdict(chosen), CHOSEN_BY: score}},
         "selection": {"split": val.split, "claims": sum(bool(c.golds) for c in val.claims)},
         "tried": [
-            {**asdict(setting), CHOSEN_BY: value, "verdict": verdict}
-            for (setting, value), verdict in zip(tried, verdicts, strict=True)
+            {**asdict(setting), CHOSEN_BY: value, "verdict": verdict, "cost": asdict(cost)}
+            for (setting, value), verdict, cost in zip(tried, verdicts, costs, strict=True)
         ],
         "systems": {},
     }
@@ -126,16 +128,20 @@ def tune_bm25(config: TuneConfig) -> str:
     return _text(report, test, plain_table)
 
 
-def _choices(config: TuneConfig, val: Dataset) -> list[tuple[BM25Config, float]]:
-    """The best k1, b and title weight of every analysis, with its score."""
+def _choices(config: TuneConfig, val: Dataset) -> tuple[list[tuple[BM25Config, float]], list[Cost]]:
+    """The best k1, b and title weight of every analysis with its score; what trying all cost."""
     from tqdm import tqdm
 
     grid = [(k1, b, w) for w, k1, b in product(config.title_weight, config.k1, config.b)]
     variants = list(_analyses(config, val))
-    return [
-        choose_bm25(val, variant, grid)
-        for variant in tqdm(variants, desc="BM25", unit="analysis", disable=None)
-    ]
+    found, costs = [], []
+    for variant in tqdm(variants, desc="BM25", unit="analysis", disable=None):
+        started = time.perf_counter()
+        reset_peak_memory()
+        found.append(choose_bm25(val, variant, grid))
+        items = len(grid) * len(judged_claims(val.qrels))
+        costs.append(Cost(time.perf_counter() - started, items, peak_memory(gpu=False)))
+    return found, costs
 
 
 def settled(
@@ -228,7 +234,8 @@ def _text(report: dict[str, Any], test: FamilyResult | None, table: Callable[...
     settings = ("stop_words", "stemmer", "metadata", "title_weight", "k1", "b", CHOSEN_BY)
     tried = [
         [*("yes" if one[n] else "no" for n in settings[:3]), *(one[n] for n in settings[3:4]),
-         *(f"{one[n]:g}" for n in settings[4:6]), one[CHOSEN_BY], one["verdict"]]
+         *(f"{one[n]:g}" for n in settings[4:6]), one[CHOSEN_BY], one["verdict"],
+         *cost_cells(one["cost"])]
         for one in report["tried"]
     ]  # fmt: skip
     held, best = report["selection"], report["chosen"]["bm25"]
@@ -238,8 +245,8 @@ def _text(report: dict[str, Any], test: FamilyResult | None, table: Callable[...
         f"{'out' if best['stop_words'] else 'kept'}, {'stems' if best['stemmer'] else 'words'}, "
         f"{'with' if best['metadata'] else 'without'} metadata.",
         "Best of every analysis there; another than the given one is taken only where a paired "
-        "test by gold paper calls it better:",
-        table(["stop words out", "stems", *settings[2:], "verdict"], tried),
+        "test by gold paper calls it better; the cost is of all settings tried with it:",
+        table(["stop words out", "stems", *settings[2:], "verdict", *COST_COLUMNS], tried),
     ]
     if test is not None:
         rows: list[list[Any]] = []

@@ -40,7 +40,7 @@ def report_of(out: Path) -> dict[str, Any]:
 
 def setting(found: dict[str, Any]) -> BM25Config:
     return BM25Config(
-        **{key: value for key, value in found.items() if key not in ("mrr@5", "verdict")}
+        **{key: value for key, value in found.items() if key not in ("mrr@5", "verdict", "cost")}
     )
 
 
@@ -55,6 +55,12 @@ def test_every_analysis_is_tried_and_the_best_chosen(done: Path) -> None:
     assert report["chosen"]["bm25"]["mrr@5"] == best
     assert len({one["mrr@5"] for one in report["tried"]}) > 1
     assert report["tried"][0]["verdict"] == "given"
+    # Two settings of k1, each for every claim.
+    claims = report["selection"]["claims"]
+    assert {one["cost"]["items"] for one in report["tried"]} == {2 * claims}
+    assert all(one["cost"]["seconds"] and one["cost"]["peak_memory"] for one in report["tried"])
+    text = (done / "report.md").read_text()
+    assert "| verdict | seconds | items/s | peak MB | tokens | parameters |\n" in text
     # The score is what the setting has on train, searched alone.
     train = load("demo", "train")
     result = BM25Retriever(setting(report["chosen"]["bm25"])).retrieve(

@@ -313,6 +313,14 @@ def test_k_beyond_the_pool_gives_all_that_match() -> None:
     assert len(ranked(sources_of("masks", "masks and more", "x y"), "masks", k=10**9)) == 2
 
 
+def test_its_memory_is_not_a_loaded_models(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        "claim2source.retrieve.bm25.peak_memory", lambda gpu=True: 10**12 if gpu else 7
+    )
+    result = BM25Retriever().retrieve([Claim("c", "virus")], sources_of("virus"), 1)
+    assert result.cost.peak_memory == 7
+
+
 def test_fewer_matches_than_k_are_not_filled_up() -> None:
     sources = sources_of(*["other words"] * 8, "masks", "masks and more")
     assert list(ranked(sources, "masks", k=5)) == ["s008", "s009"]
