@@ -228,10 +228,10 @@ def test_tuned_bm25_on_real_data() -> None:
 
 @pytest.mark.slow
 def test_the_hybrid_on_real_data(tmp_path: Path) -> None:
-    """Zero-shot MiniLM and tuned BM25 together; some five minutes of encoding."""
+    """Zero-shot MiniLM and tuned BM25 together; some five minutes of encoding, once a session."""
     main(["--checkpoint=sentence-transformers/all-MiniLM-L6-v2", "--model.max_length=256",
           "--rendering.sources=title_abstract", f"--dataset={shared('ct25')}",
-          f"--out={tmp_path / 'out'}", f"--store={tmp_path / 'store'}"])  # fmt: skip
+          f"--out={tmp_path / 'out'}"])  # fmt: skip
     report = json.loads((tmp_path / "out" / "report.json").read_text())
     assert report["systems"]["hybrid"]["macro"]["mrr@5"] >= 0.68
     assert {c["verdict"] for c in report["tests"][0]["comparisons"]} == {"better"}
