@@ -48,7 +48,7 @@ def end_loggers(loggers: Sequence[Any]) -> None:
     """Close the run's logs; what W&B gets later are runs of its own."""
     for logger in loggers:
         logger.finalize("success")
-        if hasattr(logger, "log_table"):
+        if hasattr(logger.experiment, "finish"):
             logger.experiment.finish()
 
 

@@ -229,6 +229,7 @@ def test_a_plain_model_and_a_missing_one(trained: tuple[Path, Path], tmp_path: P
     assert not (tmp_path / "none").exists()
 
 
+@pytest.mark.slow
 def test_as_a_program_with_a_mistake(tmp_path: Path) -> None:
     command = [
         sys.executable, str(REPOSITORY / "eval" / "checkpoint.py"), "--checkpoint", "x",
@@ -292,6 +293,7 @@ def widely(
     return run, data, out
 
 
+@pytest.mark.slow
 def test_other_forms_and_hybrids_stand_beside_each_checkpoint(
     widely: tuple[Path, Path, Path], tmp_path: Path
 ) -> None:
@@ -330,6 +332,7 @@ def test_other_forms_and_hybrids_stand_beside_each_checkpoint(
     assert report["notes"][0] in (out / "report.md").read_text()
 
 
+@pytest.mark.slow
 def test_forms_and_hybrids_are_tested_against_what_they_come_from(
     widely: tuple[Path, Path, Path],
 ) -> None:
@@ -406,6 +409,7 @@ def test_published_numbers_stand_beside_ours(trained: tuple[Path, Path], tmp_pat
     assert "published" not in json.loads((tmp_path / "q" / "report.json").read_text())
 
 
+@pytest.mark.slow
 def test_step_zero_is_the_model_it_starts_from_and_trained_epochs_are_not(
     widely: tuple[Path, Path, Path],
 ) -> None:

@@ -281,6 +281,7 @@ def test_anova_needs_two_of_each_and_survives_no_spread():
     assert not two_way_anova({"a": np.ones(3), "b": np.ones(3)}).pairs[0].differs
 
 
+@pytest.mark.slow
 @settings(max_examples=6, deadline=None)
 @given(st.integers(0, 10_000))
 def test_swapping_system_and_baseline_mirrors_everything(seed):

@@ -35,7 +35,8 @@ def test_a_window_is_the_fused_run(seed: int, n: int, depth: int, alpha: float) 
     dense = DenseIndex(ids, vectors).search(claims, claim_vectors, depth)
     sparse = BM25Index(sources).search(claims, depth)
     fusion = FusionConfig("linear", alpha, depth=depth)
-    run = {0.0: dense, 1.0: sparse}.get(alpha) or fuse(sparse, dense, fusion)
+    one_side = {0.0: dense, 1.0: sparse}
+    run = one_side[alpha] if alpha in one_side else fuse(sparse, dense, fusion)
     found = Candidates(sources, vectors, alpha, depth, BM25Config())
     ((part, window),) = found.windows(claims, claim_vectors)
     assert list(part) == claims

@@ -181,6 +181,7 @@ def test_running_out_of_memory_is_a_row(monkeypatch: pytest.MonkeyPatch) -> None
     assert "whole" in bench_gpu.as_table(SMALL, result)
 
 
+@pytest.mark.slow
 def test_it_runs_without_any_library_that_training_does_not_need() -> None:
     absent = ("faiss", "datasets", "wandb", "ir_measures", "sentence_transformers", "bm25s",
               "Stemmer", "jsonargparse")  # fmt: skip

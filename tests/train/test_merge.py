@@ -49,6 +49,7 @@ def test_a_mistake_is_one_line_and_exit_code_2(
     assert errors.startswith("error: ") and said in errors and errors.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_as_a_program_from_anywhere(tmp_path: Path) -> None:
     command = [sys.executable, str(REPOSITORY / "train" / "merge.py"), "--checkpoint", "nowhere",
                "--out", str(tmp_path / "out")]  # fmt: skip

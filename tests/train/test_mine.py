@@ -67,6 +67,7 @@ def test_missing_translations_are_said(setup: tuple[Path, Path], tmp_path: Path)
     assert not any("no translation" in line for line in mined((model, data), out, **form))
 
 
+@pytest.mark.slow
 def test_the_program_mines_train_without_val(setup: tuple[Path, Path], tmp_path: Path) -> None:
     out = tmp_path / "mined.jsonl"
     done = run(options(setup, out, mining__hard=3, mining__random=1))

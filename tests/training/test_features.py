@@ -94,6 +94,7 @@ def test_query_only_learns(setup: tuple[Path, Path], tmp_path: Path) -> None:
     assert sum(losses[-5:]) < sum(losses[:5]) * 0.8
 
 
+@pytest.mark.slow
 def test_remining_uses_the_current_model_and_resumes_exactly(
     setup: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -233,6 +234,7 @@ def test_distillation_from_a_run_file(
         )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_keeping_the_base_keeps_it_closer(setup: tuple[Path, Path], tmp_path: Path) -> None:
     def moved(name: str, **more: Any) -> float:
         finetune(small_config(*setup, tmp_path / name, optimisation__epochs=2, **more))

@@ -59,6 +59,7 @@ def same(one: dict[str, Any], other: dict[str, Any]) -> None:
     assert (gap / size) ** 0.5 < 1e-5
 
 
+@pytest.mark.slow
 def test_every_loss_takes_part(alone: dict[str, Any]) -> None:
     """Or comparing their gradients would compare nothing."""
     assert alone["terms"].keys() == {
@@ -76,6 +77,7 @@ def test_two_processes(
     same(alone, gradients(setup, 2, chunk, tmp_path / "out.pt"))
 
 
+@pytest.mark.slow
 def test_one_process_in_chunks(
     alone: dict[str, Any], setup: tuple[Path, Path], tmp_path: Path
 ) -> None:
