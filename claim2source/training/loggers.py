@@ -48,8 +48,9 @@ def end_loggers(loggers: Sequence[Any]) -> None:
     """Close the run's logs; what W&B gets later are runs of its own."""
     for logger in loggers:
         logger.finalize("success")
-        if hasattr(logger.experiment, "finish"):
-            logger.experiment.finish()
+        finish = getattr(getattr(logger, "experiment", None), "finish", None)
+        if finish is not None:
+            finish()
 
 
 def log_table(
