@@ -174,6 +174,7 @@ def test_the_draws_asked_for_are_the_draws_made():
     assert "of 50 draws" in family_text(found, "mrr@5", plain_table)
 
 
+@pytest.mark.slow
 def test_each_may_have_a_baseline_of_its_own():
     pairs = (("better", "base"), ("base", "worse"), ("near", "worse"))
     groups = np.arange(80) // 2

@@ -47,6 +47,7 @@ def steps(seconds: list[float], losses: list[float] | None = None, preparing: fl
     return Steps(seconds, losses or [1.0] * len(seconds), preparing, 10, 0)
 
 
+@pytest.mark.slow
 def test_both_trainers_take_the_same_steps_and_the_last_line_is_json(
     tiny: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -300,6 +301,7 @@ def test_a_piece_that_is_off_is_off(tiny: str, monkeypatch: pytest.MonkeyPatch) 
     assert set(fused.values()) == {True}
 
 
+@pytest.mark.slow
 def test_the_ablation_prints_every_variant(tiny: str, capsys: pytest.CaptureFixture[str]) -> None:
     main([*options(tiny, "short_full_plain", "short_full_cached"), "--repeats=1", "--ablate"])
     found = json.loads(capsys.readouterr().out.strip().splitlines()[-1])

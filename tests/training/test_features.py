@@ -277,6 +277,7 @@ def test_each_epoch_shows_another_view(setup: tuple[Path, Path], encoder: Encode
         assert batch.views[0] == encoder.tokenize([str(text)], "claim")[0]
 
 
+@pytest.mark.slow
 def test_chunks_and_plain_runs_agree(setup: tuple[Path, Path], tmp_path: Path) -> None:
     common: dict[str, Any] = {"optimisation__epochs": 1, "optimisation__dropout": 0.0}
     finetune(small_config(*setup, tmp_path / "plain", **common))
