@@ -18,7 +18,7 @@ demo: install
 	$(BIN)/accelerate launch --num_processes 1 --num_machines 1 --mixed_precision no \
 		--dynamo_backend no train/finetune.py --config configs/finetune/demo.yaml --overwrite
 	$(BIN)/python eval/checkpoint.py --checkpoint checkpoints/demo --dataset demo --split test \
-		--out checkpoints/demo/evaluation
+		--no_tests --out checkpoints/demo/evaluation
 
 test: install
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not slow" -n 2 --dist loadfile

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +13,7 @@ from claim2source import store as module
 from claim2source.errors import ConfigError
 from claim2source.run import Run
 from claim2source.store import Store, text_key
+from tests.processes import at_once
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 KEYS = [text_key(text) for text in ("a", "b", "c")]
@@ -239,23 +238,7 @@ for step in range(60):
 
 def test_processes_that_read_write_and_find_damage_at_once(tmp_path: Path) -> None:
     """No process dies, none reads a wrong row, and whole files remain."""
-    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
-    workers = [
-        subprocess.Popen(
-            [sys.executable, "-c", BUSY, str(tmp_path), str(seed)], env=environment,
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        )
-        for seed in (1, 2)
-    ]  # fmt: skip
-    for worker in workers:
-        assert worker.stdout is not None and worker.stdout.readline() == "ready\n"
-    for worker in workers:
-        assert worker.stdin is not None
-        worker.stdin.write("go\n")
-        worker.stdin.flush()
-    for worker in workers:
-        _, errors = worker.communicate(timeout=300)
-        assert worker.returncode == 0, errors
+    at_once(BUSY, [[str(tmp_path), seed] for seed in ("1", "2")])
     assert list(tmp_path.rglob("*.tmp")) == []
     space = Store(tmp_path).space(MADE_BY)
     for i in range(12):

@@ -97,7 +97,9 @@ def _export(model: Any, path: Path) -> None:
                 dynamo=False,
             )  # fmt: skip
     except Exception as error:
-        # Whatever an exporter makes of a model it does not know.
-        raise UserError(f"this model cannot be exported to ONNX: {error}") from error
+        # Whatever an exporter makes of a model it does not know: its first line says which.
+        said = (str(error).splitlines() or [""])[0]
+        why = f"this model cannot be exported to ONNX: {type(error).__name__}: {said}"
+        raise UserError(why) from error
     finally:
         model.train(training)

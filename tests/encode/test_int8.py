@@ -52,3 +52,22 @@ def test_what_it_needs_is_said(tiny_folder: Path, monkeypatch: pytest.MonkeyPatc
     pytest.importorskip("onnx")
     with pytest.raises(UserError, match="float32 weights on the CPU, not torch.bfloat16"):
         to_int8(tiny(tiny_folder, dtype="bfloat16"))
+
+
+def test_a_model_that_cannot_be_exported_is_one_line(
+    tiny_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("onnxruntime")
+    pytest.importorskip("onnx")
+    from claim2source.encode.int8 import to_int8
+
+    def refuse(*_: object, **__: object) -> None:
+        raise RuntimeError("no such operator\nand a page of a graph")
+
+    monkeypatch.setattr("torch.onnx.export", refuse)
+    encoder = tiny(tiny_folder)
+    encoder.model.train()
+    with pytest.raises(UserError, match=r"ONNX: RuntimeError: no such operator$") as said:
+        to_int8(encoder)
+    assert "\n" not in str(said.value)
+    assert encoder.model.training  # as it was

