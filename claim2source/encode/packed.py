@@ -25,13 +25,13 @@ _ABSOLUTE, _BEHIND_PADDING = "bert", "xlm-roberta"
 
 @dataclass(frozen=True, slots=True)
 class AttentionGroup:
-    """Texts that attend side by side: where their tokens [texts * longest] lie, and go back.
+    """Texts that attend side by side: how many tokens of the row are theirs, and their places.
 
-    `back` are the places of their tokens among the padded ones, in the order of the row. `mask`
+    `padded` [texts * longest] says which of these tokens goes where they are padded; `back` are the places of their tokens among the padded ones, in the order of the row. `mask`
     is [texts, 1, 1, longest], or None where all have one length.
     """
 
-    tokens: slice
+    tokens: int
     padded: Tensor
     back: Tensor
     mask: Tensor | None
@@ -99,7 +99,7 @@ def pack(tokens: Sequence[Tokens], groups: Sequence[Sequence[int]], model: Any) 
     first = config.pad_token_id + 1 if config.model_type == _BEHIND_PADDING else 0
     attending, done = [], 0
     for rows in groups:
-        attending.append(_group(lengths[done : done + len(rows)], int(starts[done])))
+        attending.append(_group(lengths[done : done + len(rows)]))
         done += len(rows)
     return PackedBatch(
         input_ids=torch.tensor([number for row in order for number in tokens[row].ids]),
@@ -112,27 +112,42 @@ def pack(tokens: Sequence[Tokens], groups: Sequence[Sequence[int]], model: Any) 
     )
 
 
-def _group(lengths: Tensor, begin: int) -> AttentionGroup:
+def _group(lengths: Tensor) -> AttentionGroup:
     place = torch.arange(int(lengths.max()))
     real = place < lengths[:, None]
     # Padding repeats a text's last token: what it gives is masked, and never read.
     inside = torch.minimum(place.expand_as(real), lengths[:, None] - 1)
     padded = ((lengths.cumsum(0) - lengths)[:, None] + inside).flatten()
     mask = None if bool(real.all()) else real[:, None, None, :]
-    tokens = slice(begin, begin + int(lengths.sum()))
-    return AttentionGroup(tokens, padded, real.flatten().nonzero().flatten(), mask, len(lengths))
+    return AttentionGroup(int(lengths.sum()), padded, real.flatten().nonzero().flatten(), mask, len(lengths))
 
 
 def packed_hidden(model: Any, batch: PackedBatch) -> Tensor:
     """The last layer's output [t, width] for the tokens of the row."""
     with _kernel(model.config):
         output = model(
-            input_ids=batch.input_ids[None],
+            **_inputs(model, batch.input_ids[None]),
             position_ids=batch.positions[None],
             packed_groups=batch.groups,
         )
     hidden: Tensor = output.last_hidden_state[0]
     return hidden
+
+
+def _inputs(model: Any, ids: Tensor) -> dict[str, Tensor]:
+    """The ids; or, where their table is trained, its rows.
+
+    A row's gradient then goes to its place in the table's, instead of by way of a gradient of
+    the whole table for every pass.
+    """
+    table = model.get_input_embeddings()
+    plain = type(table) is torch.nn.Embedding and not table.scale_grad_by_freq
+    if not (plain and torch.is_grad_enabled() and table.weight.requires_grad):
+        return {"input_ids": ids}
+    if table.weight.grad is None:
+        table.weight.grad = torch.zeros_like(table.weight)
+    rows = torch.nn.functional.embedding(ids, table.weight, table.padding_idx, sparse=True)
+    return {"inputs_embeds": rows}
 
 
 @contextmanager
@@ -143,6 +158,22 @@ def _kernel(config: Any) -> Iterator[None]:
         yield
     finally:
         config._attn_implementation_internal = before
+
+
+class _Gather(torch.autograd.Function):
+    """Padded places [n, ..] back to tokens [t, ..]; no place is asked for twice."""
+
+    @staticmethod
+    def forward(ctx: Any, padded: Tensor, back: Tensor) -> Tensor:
+        ctx.save_for_backward(back)
+        ctx.places = len(padded)
+        return padded.index_select(0, back)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        (back,) = ctx.saved_tensors
+        zeros = gradients[0].new_zeros((ctx.places, *gradients[0].shape[1:]))
+        return zeros.index_copy_(0, back, gradients[0]), None
 
 
 class _Spread(torch.autograd.Function):
@@ -172,9 +203,11 @@ def _attention(
     **_: Any,
 ) -> tuple[Tensor, None]:
     """Attention of [1, heads, t, d] within each text; returns [1, t, heads, d]."""
+    sizes = [group.tokens for group in packed_groups]
+    # Not slices: a slice's gradient is as large as what it was cut from.
+    split = [side.squeeze(0).transpose(0, 1).split(sizes) for side in (query, key, value)]
     parts = []
-    for group in packed_groups:
-        sides = [side[0, :, group.tokens].transpose(0, 1) for side in (query, key, value)]
+    for group, *sides in zip(packed_groups, *split, strict=True):
         if group.mask is not None:
             sides = [_Spread.apply(side, group.padded, group.back) for side in sides]  # type: ignore[no-untyped-call]
         q, k, v = (side.unflatten(0, (group.texts, -1)).transpose(1, 2) for side in sides)
@@ -182,7 +215,7 @@ def _attention(
             q, k, v, attn_mask=group.mask, dropout_p=dropout, scale=scaling
         )
         found = found.transpose(1, 2).flatten(0, 1)
-        parts.append(found if group.mask is None else found[group.back])
+        parts.append(found if group.mask is None else _Gather.apply(found, group.back))  # type: ignore[no-untyped-call]
     return torch.cat(parts)[None], None
 
 

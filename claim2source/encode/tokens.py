@@ -76,15 +76,14 @@ def grouped(tokens: Sequence[Tokens], budget: int, extra: int) -> Iterator[list[
 
 
 def in_rows(tokens: Sequence[Tokens], budget: int) -> Iterator[list[int]]:
-    """Positions of texts that fill rows of `budget` tokens end to end, the longest first."""
-    row: list[int] = []
-    filled = 0
-    for position in sorted(range(len(tokens)), key=lambda p: -len(tokens[p].ids)):
-        size = len(tokens[position].ids)
-        if row and filled + size > budget:
-            yield row
-            row, filled = [], 0
-        row.append(position)
-        filled += size
-    if row:
-        yield row
+    """Positions of texts in rows of about as many tokens each, the longest texts first.
+
+    As few rows as hold `budget` tokens each; one may end with a text that reaches beyond.
+    """
+    order = sorted(range(len(tokens)), key=lambda row: -len(tokens[row].ids))
+    ends = np.cumsum([len(tokens[row].ids) for row in order])
+    count = -(-int(ends[-1]) // budget) if order else 0
+    rows: list[list[int]] = [[] for _ in range(count)]
+    for position, end in zip(order, ends.tolist(), strict=True):
+        rows[(end - len(tokens[position].ids)) * count // int(ends[-1])].append(position)
+    yield from (row for row in rows if row)

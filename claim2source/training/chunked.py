@@ -38,26 +38,27 @@ def chunked_backward(
 ) -> Tensor:
     """The same gradients with one chunk's activations at a time; returns the loss, detached.
 
-    All chunks are encoded without gradient; the loss's gradient by the vectors is kept; then
-    every chunk is encoded again, with the random state it had, and takes its share backward.
+    All chunks but the last are encoded without gradient, the last with; the loss goes backward
+    through the last, and its gradient by the other vectors is kept; then each of them is encoded
+    again, with the random state it had, and takes its share backward.
     """
     states, parts = [], []
     with torch.no_grad():
-        for rows in chunks:
+        for rows in chunks[:-1]:
             states.append(random_state())
             parts.append(encode(rows))
     # Autocast keeps weights cast without gradient, and would use them again below.
     torch.clear_autocast_cache()
+    leaves = [part.requires_grad_() for part in parts]
+    last = encode(chunks[-1])
     after = random_state()
-    vectors = torch.cat(parts).requires_grad_()
-    loss = loss_of(_in_order(vectors, chunks))
+    loss = loss_of(_in_order(torch.cat([*leaves, last]), chunks))
     backward(loss)
-    assert vectors.grad is not None
-    gradients = vectors.grad.split([len(rows) for rows in chunks])
-    for rows, state, gradient in zip(chunks, states, gradients, strict=True):
+    del last
+    for rows, state, leaf in zip(chunks, states, leaves, strict=False):
         # Dropout must fall as it fell in the first pass.
         restore_random_state(state)
-        torch.autograd.backward(encode(rows), gradient)
+        torch.autograd.backward(encode(rows), leaf.grad)
     restore_random_state(after)
     return loss.detach()
 

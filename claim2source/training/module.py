@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from itertools import pairwise
 from typing import Any
 
 import pytorch_lightning as pl
@@ -287,6 +288,10 @@ class _Window:
 
 
 def length_chunks(tokens: Sequence[Tokens], size: int) -> list[list[int]]:
-    """Positions of texts in chunks of `size`, those of like length together, longest first."""
-    order = sorted(range(len(tokens)), key=lambda row: -len(tokens[row].ids))
-    return [order[start : start + size] for start in range(0, len(order), size)]
+    """Positions of texts in chunks of `size`, those of like length together, shortest first.
+
+    The last chunk is full and has the longest: it is the one that is encoded only once.
+    """
+    order = sorted(range(len(tokens)), key=lambda row: len(tokens[row].ids))
+    cuts = [*range(len(order) % size, len(order), size), len(order)]
+    return [order[start:end] for start, end in pairwise([0, *cuts]) if end > start]

@@ -144,3 +144,38 @@ def test_a_lora_adapter_is_trained_alike() -> None:
     assert ours.keys() == theirs.keys() and any("lora_A" in name for name in ours)
     for name, gradient in ours.items():
         assert torch.allclose(gradient, theirs[name], rtol=1e-3, atol=1e-4), name
+
+
+def test_a_passs_gradient_of_the_table_holds_its_own_rows_alone_and_adds_up() -> None:
+    encoder, tokens = encoder_of(model_of("bert")), tokens_of()
+    table = encoder.model.get_input_embeddings().weight
+    arrived: list[int] = []
+    table.register_hook(lambda gradient: arrived.append(gradient._values().shape[0]))  # sparse
+    _, whole = gradients(encoder, encoder.batch(tokens))
+    assert arrived == [sum(LENGTHS)] and table.grad.layout == torch.strided
+    encoder.model.zero_grad(set_to_none=True)
+    weights = torch.arange(len(tokens) * 16).reshape(-1, 16).sin()
+    for part in (slice(0, 3), slice(3, None)):
+        (encoder.vectors(encoder.batch(tokens[part])) * weights[part]).sum().backward()
+    assert arrived[1:] == [sum(LENGTHS[:3]), sum(LENGTHS[3:])]
+    assert torch.allclose(table.grad, whole["embeddings.word_embeddings.weight"], atol=1e-5)
+    with torch.no_grad():
+        encoder.model.zero_grad(set_to_none=True)
+        encoder.vectors(encoder.batch(tokens))
+    assert table.grad is None  # vectors without a gradient leave no trace
+
+
+def test_an_adapter_on_the_table_itself_is_trained_alike() -> None:
+    import peft
+
+    config = peft.LoraConfig(r=2, target_modules=["word_embeddings"], init_lora_weights=False)
+    encoder = encoder_of(peft.get_peft_model(model_of("bert"), config))
+    tokens = tokens_of()
+    expected, theirs = gradients(encoder, encoder.collate(tokens))
+    batch = encoder.batch(tokens)
+    assert isinstance(batch, PackedBatch)
+    found, ours = gradients(encoder, batch)
+    assert torch.allclose(found, expected, atol=1e-6)
+    assert ours.keys() == theirs.keys() and any("lora_embedding" in name for name in ours)
+    for name, gradient in ours.items():
+        assert torch.allclose(gradient, theirs[name], rtol=1e-4, atol=1e-5), name

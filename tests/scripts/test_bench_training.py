@@ -285,7 +285,8 @@ def test_a_piece_that_is_off_is_off(tiny: str, monkeypatch: pytest.MonkeyPatch) 
         current = way.name
         way.run()
     assert packed == {"as it is", "texts that repeat encoded again", "AdamW not fused"}
-    assert len(seen["as it is"]) > 3 and all(sum(part) <= 100 for part in seen["as it is"])
+    assert len(seen["as it is"]) > 3
+    assert all(sum(part[:-1]) <= 100 for part in seen["as it is"])
     plain = seen["padded, not packed"]
     assert all(part == sorted(part, reverse=True) for part in plain) and len(plain) > 3
     unsorted = seen["padded, not sorted by length"]

@@ -164,6 +164,22 @@ def test_chunks_do_not_depend_on_the_order_of_the_texts(folder: Path, encode: An
     assert distance(one[1], other[1]) < 1e-5
 
 
+def test_the_last_chunk_is_encoded_once_and_is_full_of_the_longest_texts(folder: Path) -> None:
+    encoder = loaded(folder)
+    tokens = encoder.tokenize(TEXTS, "claim")
+    chunks = length_chunks(tokens, 3)
+    asked: list[list[int]] = []
+
+    def encode(rows: Sequence[int]) -> torch.Tensor:
+        asked.append(list(rows))
+        return encoder.vectors(encoder.batch([tokens[row] for row in rows]))
+
+    chunked_backward(chunks, encode, loss_of(0.05), lambda value: value.backward())
+    assert asked == [*chunks, *chunks[:-1]] and len(chunks) == 4
+    longest = sorted(len(text.ids) for text in tokens)[-3:]
+    assert [len(tokens[row].ids) for row in chunks[-1]] == longest
+
+
 class Saved:
     """A tensor that a graph keeps for its backward pass, alive exactly as long as it is kept."""
 
