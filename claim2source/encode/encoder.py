@@ -32,6 +32,8 @@ _ROW_TOKENS = 4096
 # pass, and where the backward pass adds to the gradient of every weight.
 _EXTRA_ATTENTION, _EXTRA_FORWARD, EXTRA_BACKWARD = 64, 16, 96
 _EXTRA_GPU = 2048
+# Padded tokens of a forward pass on a CPU: without a backward pass little stays, and in the cache.
+_FORWARD_TOKENS = 2048
 # Rows of the store are written in shards of this many texts, so that a stopped run resumes.
 SHARD_TEXTS = 2048
 
@@ -282,12 +284,14 @@ class Encoder:
         self, texts: Sequence[str], side: Side, bar: tqdm[Any], token_budget: int | None
     ) -> tuple[np.ndarray, int]:
         tokens = self.tokenize(texts, side)
-        extra = _EXTRA_FORWARD if self.device.type == "cpu" else _EXTRA_GPU
+        extra, budget = _EXTRA_GPU, self._token_budget()
+        if self.device.type == "cpu":
+            extra, budget = _EXTRA_FORWARD, _FORWARD_TOKENS
         out = np.empty((len(texts), self.dimensions), dtype=np.float32)
         was_training = self.model.training
         self.model.eval()
         try:
-            for rows in grouped(tokens, token_budget or self._token_budget(), extra):
+            for rows in grouped(tokens, token_budget or budget, extra):
                 batch = self.collate([tokens[row] for row in rows]).to(self.device)
                 out[rows] = self.vectors(batch).float().cpu().numpy()
                 bar.update(len(rows))
