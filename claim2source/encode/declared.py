@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Any, get_args
 
 from claim2source.config import require_one_of
+from claim2source.encode.dense_layer import declared_dense
 from claim2source.encode.model_config import ModelConfig
-from claim2source.encode.origin import check_code, read_json, read_object
+from claim2source.encode.origin import check_code, module_folders, read_json, read_object
 from claim2source.encode.templates import EncoderSettings, Pooling
 from claim2source.errors import ConfigError, InputError
 
@@ -41,17 +42,17 @@ def _declared(folder: Path) -> dict[str, Any]:
     if not modules.is_file():
         return {}
     found: dict[str, Any] = {"normalize": False}
-    for module in read_json(modules):
-        kind = str(module.get("type", "")).rsplit(".", 1)[-1]
-        place = folder / str(module.get("path", ""))
+    for kind, place in module_folders(folder):
         if kind == "Pooling":
             found["pooling"] = _declared_pooling(read_json(place / "config.json"))
         elif kind == "Normalize":
             found["normalize"] = True
         elif kind == "Transformer":
             found["max_length"] = _declared_length(place)
+        elif kind == "Dense":
+            declared_dense(folder)  # says what is wrong with it before gigabytes are read
         else:
-            # A Dense layer left out would give other vectors without a word.
+            # A layer left out would give other vectors without a word.
             raise InputError.at(modules, field="type", why=f"module {kind} is not supported")
     return found
 

@@ -44,7 +44,8 @@ class Encoder:
     `weights` names what the vectors depend on besides the settings: hashes of the base and
     of the adapter and its scale. It is None while weights are being trained, and then
     nothing is stored. Where only the claims' side was trained, `source_encoder` is the base
-    model, and encodes the sources.
+    model, and encodes the sources. `dense` is a trained layer behind the pooling (GTR's); models
+    that have one encode and are not trained.
     """
 
     def __init__(
@@ -59,6 +60,7 @@ class Encoder:
         self.settings = settings
         self.weights = weights
         self.source_encoder: Encoder | None = None
+        self.dense: torch.nn.Sequential | None = None
 
     @property
     def device(self) -> torch.device:
@@ -68,12 +70,15 @@ class Encoder:
     @property
     def dimensions(self) -> int:
         """Length of a vector."""
+        if self.dense is not None:
+            return int(self.dense[0].out_features)  # type: ignore[arg-type]
         return int(self.model.config.hidden_size)
 
     @property
     def parameters(self) -> int:
         """Number of weights."""
-        return sum(p.numel() for p in self.model.parameters())
+        parts = [self.model] if self.dense is None else [self.model, self.dense]
+        return sum(p.numel() for part in parts for p in part.parameters())
 
     def tokenize(self, texts: Sequence[str], side: Side) -> list[Tokens]:
         """Token ids of texts, template included, cut at `max_length`.
@@ -153,6 +158,8 @@ class Encoder:
                 input_ids=batch.input_ids, attention_mask=batch.attention_mask
             ).last_hidden_state
             pooled = self._pool(hidden, batch)
+        if self.dense is not None:
+            pooled = self.dense(pooled)
         return torch.nn.functional.normalize(pooled, dim=-1) if self.settings.normalize else pooled
 
     def _pool(self, hidden: Tensor, batch: TokenBatch) -> Tensor:

@@ -77,7 +77,9 @@ def to_int8(encoder: Encoder) -> Encoder:
         )
     model: Any = Int8Model(session, copy.deepcopy(encoder.model.config))
     weights = None if encoder.weights is None else {**encoder.weights, "int8": "onnx, dynamic"}
-    return Encoder(model, encoder.tokenizer, encoder.settings, weights)
+    found = Encoder(model, encoder.tokenizer, encoder.settings, weights)
+    found.dense = encoder.dense
+    return found
 
 
 def _export(model: Any, path: Path) -> None:

@@ -9,8 +9,9 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from transformers import AutoConfig, AutoModel, AutoTokenizer
+from transformers import AutoConfig, AutoModel, AutoModelForTextEncoding, AutoTokenizer
 
+from claim2source.encode.dense_layer import load_dense
 from claim2source.encode.encoder import Encoder
 from claim2source.encode.model_config import Attention
 from claim2source.encode.origin import read_object, short, tokenizer_files, uses_bin
@@ -18,6 +19,8 @@ from claim2source.encode.templates import EncoderSettings
 from claim2source.errors import ConfigError, InputError, UserError
 
 ADAPTER_CONFIG_FILE = "adapter_config.json"
+# Of these two halves the encoder is the retriever (GTR, sentence-T5).
+_ENCODER_HALF = ("t5", "mt5")
 
 
 def load(
@@ -38,9 +41,11 @@ def load(
         raise InputError.at(folder, why="no tokenizer here")
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=settings.own_code)
-        model, loading = AutoModel.from_pretrained(
+        config = _model_config(folder, settings)
+        kind = AutoModelForTextEncoding if config.model_type in _ENCODER_HALF else AutoModel
+        model, loading = kind.from_pretrained(
             folder,
-            config=_model_config(folder, settings),
+            config=config,
             trust_remote_code=settings.own_code,
             use_safetensors=not uses_bin(folder),
             weights_only=True,
@@ -67,6 +72,8 @@ def load(
     if settings.quantization is None:
         model = model.to(target)
     encoder = Encoder(model.eval(), tokenizer, settings, weights=None)
+    dense = load_dense(folder, encoder.dimensions)
+    encoder.dense = None if dense is None else dense.to(target)
     if settings.bidirectional and not _sees_ahead(encoder):
         kind = model.config.model_type
         raise ConfigError("model.bidirectional", True, f"false: {kind} models here look back only")

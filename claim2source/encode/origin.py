@@ -25,7 +25,7 @@ PACKAGED = {
 }
 # What is taken from the hub; code and .bin weights are asked for only where they may be used.
 _PATTERNS = ["*.safetensors", "*.json", "*.txt", "*.model"]
-_BIN_PATTERNS = ["pytorch_model*.bin"]
+_BIN_PATTERNS = ["pytorch_model*.bin", "*/pytorch_model.bin"]
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 
 
@@ -51,7 +51,7 @@ def base_files(config: ModelConfig) -> tuple[Path, Base]:
         return packaged
     own_code = check_code(config, _from_hub(config, ["*.json"]))
     folder = _from_hub(config, [*_PATTERNS, "*.py"] if own_code else _PATTERNS)
-    if not list(folder.glob("*.safetensors")) and _allowed(config, "allow_bin"):
+    if _needs_bin(folder) and _allowed(config, "allow_bin"):
         _from_hub(config, _BIN_PATTERNS)
     # The hub's cache names a snapshot's folder by its commit.
     return folder, Base(config.name, folder.name, _checked_hash(config, folder))
@@ -178,6 +178,34 @@ def uses_bin(folder: Path) -> bool:
     return any(path.suffix == ".bin" for path in weight_files(folder))
 
 
+def _needs_bin(folder: Path) -> bool:
+    """Whether the weights, or those of a layer behind the pooling, have no safetensors."""
+    return not list(folder.glob("*.safetensors")) or any(
+        not (place / "model.safetensors").is_file() for place in _dense_folders(folder)
+    )
+
+
+def _dense_folders(folder: Path) -> list[Path]:
+    return [path for kind, path in module_folders(folder) if kind == "Dense"]
+
+
+def module_folders(folder: Path) -> list[tuple[str, Path]]:
+    """Kind and folder of the modules that a sentence-transformers model is made of, in order."""
+    file = folder / "modules.json"
+    if not file.is_file():
+        return []
+    found = read_json(file)
+    if not isinstance(found, list) or not all(isinstance(module, dict) for module in found):
+        raise InputError.at(file, why="not a JSON list of objects")
+    modules = []
+    for module in found:
+        place = folder / str(module.get("path", ""))
+        if not place.resolve().is_relative_to(folder.resolve()):
+            raise InputError.at(file, field="path", why="outside the model's folder")
+        modules.append((str(module.get("type", "")).rsplit(".", 1)[-1], place))
+    return modules
+
+
 def weights_hash(files: list[Path]) -> str:
     """sha256 of the weights: of the one file, or over the names and hashes of the shards."""
     if len(files) == 1 and files[0].name == "model.safetensors":
@@ -185,12 +213,22 @@ def weights_hash(files: list[Path]) -> str:
     return content_hash({shard.name: file_hash(shard) for shard in files})
 
 
+def dense_hash(folder: Path) -> str | None:
+    """Hash over the layers behind the pooling: other layers, other vectors. None without one."""
+    files = [
+        place / name for place in _dense_folders(folder)
+        for name in ("config.json", "model.safetensors", "pytorch_model.bin")
+    ]  # fmt: skip
+    found = {str(path.relative_to(folder)): file_hash(path) for path in files if path.is_file()}
+    return content_hash(found) if found else None
+
+
 def _checked_hash(config: ModelConfig, folder: Path) -> str:
     files = weight_files(folder)
-    if not files or (uses_bin(folder) and not _allowed(config, "allow_bin")):
+    if not files or (_needs_bin(folder) and not _allowed(config, "allow_bin")):
         why = (
-            "no *.safetensors here; weights in .bin files are read only with "
-            f"{_opt_in(config, 'allow_bin')}"
+            "no *.safetensors here, or none of a layer behind the pooling; weights in .bin files "
+            f"are read only with {_opt_in(config, 'allow_bin')}"
         )
         raise InputError.at(folder, why=why)
     return weights_hash(files)

@@ -25,10 +25,11 @@ _ABSOLUTE, _BEHIND_PADDING = "bert", "xlm-roberta"
 
 @dataclass(frozen=True, slots=True)
 class AttentionGroup:
-    """Texts that attend side by side: how many tokens of the row are theirs, and their places.
+    """Texts that attend side by side: how many `tokens` of the row are theirs, and their places.
 
-    `padded` [texts * longest] says which of these tokens goes where they are padded; `back` are the places of their tokens among the padded ones, in the order of the row. `mask`
-    is [texts, 1, 1, longest], or None where all have one length.
+    `padded` [texts * longest] says which of these tokens stands where they are padded, `back`
+    [tokens] where each of them stands there. `mask` is [texts, 1, 1, longest], or None where all
+    have one length.
     """
 
     tokens: int
@@ -119,7 +120,9 @@ def _group(lengths: Tensor) -> AttentionGroup:
     inside = torch.minimum(place.expand_as(real), lengths[:, None] - 1)
     padded = ((lengths.cumsum(0) - lengths)[:, None] + inside).flatten()
     mask = None if bool(real.all()) else real[:, None, None, :]
-    return AttentionGroup(int(lengths.sum()), padded, real.flatten().nonzero().flatten(), mask, len(lengths))
+    return AttentionGroup(
+        int(lengths.sum()), padded, real.flatten().nonzero().flatten(), mask, len(lengths)
+    )
 
 
 def packed_hidden(model: Any, batch: PackedBatch) -> Tensor:

@@ -19,6 +19,7 @@ from claim2source.encode.origin import (
     PACKAGED,
     base_files,
     check_code,
+    dense_hash,
     packaged_files,
     short,
     tokenizer_files,
@@ -83,6 +84,8 @@ def resolve(
     settings = settings_of(replace(config, dtype=dtype or config.dtype), files)
     encoder = load(files, settings, device, config.attention)
     encoder.weights = {"base": base.sha256, "tokenizer": tokenizer_hash(files)}
+    if (dense := dense_hash(files)) is not None:
+        encoder.weights["dense"] = dense
     if export is None:
         return Resolved(encoder, base, files)
     if export.claims_only:

@@ -450,7 +450,7 @@ def test_a_folder_that_sentence_transformers_writes_gives_its_vectors(base, tmp_
         ),
         (old_style("mean_tokens", "cls_token"), (), r"model\.pooling: 'cls\+mean'"),
         ({"pooling_mode": ["mean", "max"]}, (), r"model\.pooling: 'mean\+max'"),
-        (old_style("mean_tokens"), ("Dense",), "module Dense is not supported"),
+        (old_style("mean_tokens"), ("WordWeights",), "module WordWeights is not supported"),
     ],
 )
 def test_what_we_cannot_do_is_not_done_otherwise(base, pooling, more, said):
