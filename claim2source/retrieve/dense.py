@@ -12,6 +12,7 @@ import numpy as np
 
 from claim2source.cost import peak_memory, reset_peak_memory
 from claim2source.encode.encoder import Encoder
+from claim2source.errors import ConfigError
 from claim2source.records import Claim, Source
 from claim2source.retrieve.index import GPU_DEPTH, IndexConfig, build_index, on_gpu
 from claim2source.retrieve.kept import asked_key, kept_result, stored_result
@@ -157,9 +158,12 @@ class DenseRetriever:
         claim_vectors, more = self.encoder.encode(
             claim_texts, "claim", store=self.store, progress="claims" if self.progress else None
         )
+        source_vectors, claim_vectors = map(self._shortened, (source_vectors, claim_vectors))
         index = DenseIndex([source.id for source in sources], source_vectors, self.index)
         run = index.search(claims, claim_vectors, k)
         about: dict[str, Any] = {"index": {"kind": self.index.kind}}
+        if self.index.dimensions is not None:
+            about["index"]["dimensions"] = self.index.dimensions
         if self.index.kind != "exact":
             about["index"] |= index.recall(claims, claim_vectors, run)
         cost = Cost(
@@ -167,6 +171,20 @@ class DenseRetriever:
             cost.reused + more.reused,
         )  # fmt: skip
         return kept_result(self.store, key, Result(run, cost=cost, about=about))
+
+    def _shortened(self, vectors: np.ndarray) -> np.ndarray:
+        """Vectors [n, d] as they are searched; the store keeps them whole."""
+        kept = self.index.dimensions
+        if kept is None:
+            return vectors
+        if kept > vectors.shape[1]:
+            allowed = f"at most {vectors.shape[1]}, this model's width"
+            raise ConfigError("index.dimensions", kept, allowed)
+        cut = vectors[:, :kept]
+        if not self.encoder.settings.normalize:
+            return cut
+        lengths = np.linalg.norm(cut, axis=1, keepdims=True)
+        return cut / np.maximum(lengths, np.finfo(np.float32).tiny)
 
     def _key(
         self,

@@ -44,6 +44,8 @@ class IndexConfig:
         effort: hnsw: sources held in view while a claim is searched; at least the depth.
         compared: claims that are searched exactly too, to say how much the index finds.
         gpu: use a GPU where FAISS has one (exact and ivf_pq).
+        dimensions: search by the first so many numbers of every vector alone, as models trained
+            with losses.matryoshka allow; none: by whole vectors.
     """
 
     kind: Kind = "exact"
@@ -57,12 +59,13 @@ class IndexConfig:
     effort: int = 128
     compared: int = 500
     gpu: bool = True
+    dimensions: int | None = None
 
     def __post_init__(self) -> None:
         require_one_of("index.kind", self.kind, get_args(Kind))
         for key in ("refine", "probes", "build_effort", "effort"):
             require(getattr(self, key) >= 1, f"index.{key}", getattr(self, key), "1 or more")
-        for key in ("cells", "parts"):
+        for key in ("cells", "parts", "dimensions"):
             value = getattr(self, key)
             require(value is None or value >= 1, f"index.{key}", value, "1 or more, or none")
         require(4 <= self.code_bits <= 12, "index.code_bits", self.code_bits, "4 to 12")

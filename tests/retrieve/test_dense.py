@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,10 +12,11 @@ import pytest
 
 from claim2source.datasets import load
 from claim2source.encode import ModelConfig, Resolved, resolve
+from claim2source.errors import ConfigError
 from claim2source.evaluation.metrics import evaluate
 from claim2source.records import Claim, Source
-from claim2source.retrieve import DenseIndex, DenseRetriever, dense
-from claim2source.run import Cost
+from claim2source.retrieve import DenseIndex, DenseRetriever, IndexConfig, dense
+from claim2source.run import Cost, Result
 from claim2source.store import Store
 from claim2source.text import Rendering
 from tests.shared_data import shared
@@ -190,6 +192,34 @@ def test_a_real_model_finds_the_paper(model: Resolved) -> None:
 
 
 @pytest.mark.slow
+def test_the_first_dimensions_alone_are_searched_and_whole_vectors_kept(
+    model: Resolved, tmp_path: Path
+) -> None:
+    claims = [Claim(f"c{i}", f"a claim about {word}") for i, word in enumerate(["ice", "bees"])]
+    sources = [Source(f"s{i}", f"{word} and more") for i, word in enumerate("abcdefgh")]
+    store, encoder = Store(tmp_path), model.encoder
+
+    def found(index: IndexConfig) -> Result:
+        return DenseRetriever(encoder, Rendering(), store, index=index).retrieve(claims, sources, 8)
+
+    whole, cut = found(IndexConfig()), found(IndexConfig(dimensions=32))
+    assert cut.about["index"] == {"kind": "exact", "dimensions": 32}
+    assert cut.cost.tokens == 0 and cut.run != whole.run  # the vectors were there already
+    rendering = Rendering()
+    mine = encoder.encode(rendering.claim_texts(claims), "claim")[0][:, :32]
+    theirs = encoder.encode(rendering.source_texts(sources), "source")[0][:, :32]
+    cosine = (mine / np.linalg.norm(mine, axis=1)[:, None]) @ (
+        theirs / np.linalg.norm(theirs, axis=1)[:, None]
+    ).T
+    for i, claim in enumerate(claims):
+        scores = cut.run.scored(claim.id)
+        assert [scores[s.id] for s in sources] == pytest.approx(cosine[i].tolist(), abs=1e-5)
+    with pytest.raises(ConfigError, match=r"index\.dimensions: 400 .*at most 384"):
+        found(IndexConfig(dimensions=400))
+    with pytest.raises(ConfigError, match=r"index\.dimensions"):
+        IndexConfig(dimensions=0)
+
+
 def test_the_known_score_on_real_data(model: Resolved) -> None:
     """The truth was made from plain "title. abstract", whatever the title ends with."""
     data = load(shared("ct25"), "dev")
