@@ -87,6 +87,7 @@ def test_the_runs_are_the_reported_ones(done: tuple[Path, Path, Path]) -> None:
     assert not list(done[2].rglob("*.tmp"))
 
 
+@pytest.mark.slow
 def test_the_cost_counts_each_claim_once_and_is_read_with_the_runs(
     done: tuple[Path, Path, Path], tmp_path: Path
 ) -> None:

@@ -228,6 +228,7 @@ def test_golds_are_marked_among_the_hits(page: Path) -> None:
     assert "<li>gone</li>" in text and "Body (p3)" in text and "(rank -)" in text
 
 
+@pytest.mark.slow
 def test_wandb_gets_the_tables_of_the_page(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -39,6 +39,7 @@ def test_without_a_gpu_it_says_so_and_ends_well(
     assert json.loads(last) == {"ratio": None, "device": None}
 
 
+@pytest.mark.slow
 def test_the_tiny_run_ends_with_its_json(capsys: pytest.CaptureFixture[str]) -> None:
     main(WORDS)
     *table, last = capsys.readouterr().out.strip().splitlines()
