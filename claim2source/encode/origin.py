@@ -199,10 +199,10 @@ def module_folders(folder: Path) -> list[tuple[str, Path]]:
         raise InputError.at(file, why="not a JSON list of objects")
     modules = []
     for module in found:
-        place = folder / str(module.get("path", ""))
-        if not place.resolve().is_relative_to(folder.resolve()):
+        path = Path(str(module.get("path", "")))
+        if path.is_absolute() or ".." in path.parts:
             raise InputError.at(file, field="path", why="outside the model's folder")
-        modules.append((str(module.get("type", "")).rsplit(".", 1)[-1], place))
+        modules.append((str(module.get("type", "")).rsplit(".", 1)[-1], folder / path))
     return modules
 
 

@@ -83,9 +83,7 @@ def resolve(
         config = replace(config, template=export.template)
     settings = settings_of(replace(config, dtype=dtype or config.dtype), files)
     encoder = load(files, settings, device, config.attention)
-    encoder.weights = {"base": base.sha256, "tokenizer": tokenizer_hash(files)}
-    if (dense := dense_hash(files)) is not None:
-        encoder.weights["dense"] = dense
+    encoder.weights = _identity(base, files)
     if export is None:
         return Resolved(encoder, base, files)
     if export.claims_only:
@@ -175,8 +173,14 @@ def _trained_from(
             why=f"{files} has other weights ({base.sha256[:12]}...) than this was trained from",
         )  # fmt: skip
     encoder = load(files, settings, device, config.attention)
-    encoder.weights = {"base": base.sha256, "tokenizer": tokenizer_hash(files)}
+    encoder.weights = _identity(base, files)
     return encoder, files
+
+
+def _identity(base: Base, files: Path) -> dict[str, Any]:
+    """What names a base model's vectors in the store."""
+    found = {"base": base.sha256, "tokenizer": tokenizer_hash(files), "dense": dense_hash(files)}
+    return {part: value for part, value in found.items() if value is not None}
 
 
 def _with_adapter(model: Any, folder: Path) -> Any:

@@ -298,7 +298,9 @@ def _scores(
 ) -> tuple[list[str], list[list[Any]]]:
     """Columns and rows: one a checkpoint and language."""
     rows: list[list[Any]] = []
-    columns = ["checkpoint", "language", *metrics, f"95 % of {SHOWN}", "queries", *COST_COLUMNS]
+    bounded = any("intervals" in report for report in reports.values())
+    interval = [f"95 % of {SHOWN}"] if bounded else []
+    columns = ["checkpoint", "language", *metrics, *interval, "queries", *COST_COLUMNS]
     for name, report in reports.items():
         if "macro" not in report:
             continue
@@ -307,8 +309,9 @@ def _scores(
             cells = [row[metric] for metric in metrics]
             cost = cost_cells(report["cost"] if language == "macro" else None)
             bounds = report.get("intervals", {}).get(SHOWN, {}).get(language)
-            interval = f"{bounds[0]:.4f} to {bounds[1]:.4f}" if bounds else None
-            rows.append([shown, language, *cells, interval, int(row["queries"]), *cost])
+            if bounded:
+                cells.append(f"{bounds[0]:.4f} to {bounds[1]:.4f}" if bounds else None)
+            rows.append([shown, language, *cells, int(row["queries"]), *cost])
     return columns, rows
 
 

@@ -22,9 +22,6 @@ def adapt(encoder: Encoder, config: FinetuneConfig) -> None:
     `ConfigError` when a LoRA target names no layer of the model, or the model cannot be
     trained so.
     """
-    if encoder.dense is not None:
-        why = "a model without a Dense layer behind its pooling: such a layer is not trained here"
-        raise ConfigError("model.name", encoder.model.name_or_path, why)
     if config.tuning == "full" and encoder.settings.own_code:
         allowed = "lora: a full checkpoint does not carry the code that this model ships"
         raise ConfigError("tuning", config.tuning, allowed)

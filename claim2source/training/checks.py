@@ -27,7 +27,10 @@ def check_data(config: FinetuneConfig, train: Dataset) -> None:
 
 
 def check_model(config: FinetuneConfig, encoder: Encoder) -> None:
-    """Raise `ConfigError` for vectors that this model does not have."""
+    """Raise `ConfigError` for vectors that this model does not have, or that cannot be trained."""
+    if encoder.dense is not None:
+        allowed = "a model without a Dense layer behind its pooling: such a layer is not trained"
+        raise ConfigError("model.name", config.model.name, allowed)
     width = encoder.dimensions
     for size in config.losses.matryoshka.dimensions:
         key, allowed = "losses.matryoshka.dimensions", f"at most {width}, this model's width"

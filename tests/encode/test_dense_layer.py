@@ -12,10 +12,11 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from claim2source.config import read_config
 from claim2source.encode import ModelConfig, resolve
 from claim2source.errors import ConfigError, InputError, UserError
-from claim2source.training.adapt import adapt
 from claim2source.training.config import FinetuneConfig
+from claim2source.training.finetune import finetune
 from tests.encode.mistral import VOCABULARY, save_tokenizer
 
 st = pytest.importorskip("sentence_transformers")
@@ -141,8 +142,10 @@ def test_a_module_outside_the_folder_is_refused(tmp_path: Path) -> None:
         resolve(folder)
 
 
-def test_such_a_model_is_not_trained(tmp_path: Path) -> None:
-    encoder = resolve(save_t5(tmp_path)).encoder
-    for tuning in ("full", "lora"):
-        with pytest.raises(ConfigError, match="such a layer is not trained here"):
-            adapt(encoder, FinetuneConfig(tuning=tuning))  # type: ignore[arg-type]
+def test_training_such_a_model_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    folder = save_t5(tmp_path)
+    words = [f"--model.name={folder}", f"--out={tmp_path / 'run'}", "--wandb.mode=off"]
+    config = read_config(FinetuneConfig, words, program="finetune", description="")
+    with pytest.raises(ConfigError, match=r"model\.name: .*such a layer is not trained"):
+        finetune(config)
+    assert not list((tmp_path / "run" / "checkpoints").glob("*"))
