@@ -133,6 +133,8 @@ def test_every_epoch_has_intervals_and_is_tested_against_step_zero(
     evaluated(run, data, tmp_path / "bare", "--no_tests")
     bare = json.loads((tmp_path / "bare" / "report.json").read_text())
     assert bare["tests"] == [] and "intervals" not in bare["checkpoints"]["epoch-1"]
+    tables = [(folder / "report.md").read_text() for folder in (tmp_path, tmp_path / "bare")]
+    assert ["95 % of mrr@5" in table for table in tables] == [True, False]
 
 
 def test_wandb_gets_the_table_of_the_report(
