@@ -9,10 +9,20 @@ import numpy as np
 
 from claim2source.records import Claim, Source
 from claim2source.retrieve import BM25Config, BM25Index
-from claim2source.retrieve.stage import candidate_positions, floor_of_best, tie_order, top_of
+from claim2source.retrieve.stage import (
+    candidate_positions,
+    floors_of_best,
+    sort_keys,
+    tie_order,
+    top_of_rows,
+    unsorted_keys,
+)
+from claim2source.retrieve.terms import Terms
 
 # Similarities held at a time (64 MiB): memory does not grow with the number of claims.
 CELLS = 2**24
+# Of these ranked at a time: they stay in the processor's cache.
+PIECE = 2**21
 
 
 @dataclass(frozen=True)
@@ -55,6 +65,8 @@ class Candidates:
         self._alpha, self._depth = alpha, min(depth, len(self.ids))
         # One place more: lists that have ended sort behind all others.
         self._order = np.append(tie_order(self.ids), len(self.ids))
+        self._at = np.empty_like(self._order)
+        self._at[self._order] = np.arange(len(self._order))
         self._sparse = BM25Index(sources, bm25) if alpha > 0 else None
 
     def windows(
@@ -62,76 +74,75 @@ class Candidates:
     ) -> Iterator[tuple[Sequence[Claim], Window]]:
         """Blocks of claims, in order, with what was found; `vectors` [claims, dimensions]."""
         vectors = np.ascontiguousarray(vectors, dtype=np.float32)
-        block = max(1, CELLS // max(len(self.ids), 1))
+        sources = max(len(self.ids), 1)
+        block, piece = max(1, CELLS // sources), max(1, PIECE // sources)
+        terms = self._sparse.terms(claims) if self._sparse is not None else None
         for start in range(0, len(claims), block):
-            part = claims[start : start + block]
-            yield part, self._window(part, vectors[start : start + block] @ self.vectors.T)
+            similarities = vectors[start : start + block] @ self.vectors.T
+            for first in range(0, len(similarities), piece):
+                near = similarities[first : first + piece]
+                rows = start + first, start + first + len(near)
+                part = claims[slice(*rows)]
+                asked = terms.part(*rows) if terms is not None else None
+                yield part, self._window(part, near, asked)
 
-    def _window(self, claims: Sequence[Claim], similarities: np.ndarray) -> Window:
+    def _window(
+        self, claims: Sequence[Claim], similarities: np.ndarray, terms: Terms | None
+    ) -> Window:
         dense = self._dense(claims, similarities)
         sparse = None
         if self._sparse is not None:
-            sparse = _Lists(*self._sparse.top(claims, self._depth))
+            sparse = _Lists(*self._sparse.top(claims, self._depth, terms))
         positions, scores, in_dense, in_sparse = self._fused(dense, sparse)
-        order = np.lexsort((self._order[positions], -scores), axis=1)[:, : self._depth]
-        positions, scores, in_dense, in_sparse = (
-            np.take_along_axis(c, order, 1) for c in (positions, scores, in_dense, in_sparse)
-        )
-        positions = np.where(np.isneginf(scores), -1, positions)
-        return Window(positions, scores, in_dense, in_sparse, similarities)
+        flags = in_dense * 2 + in_sparse
+        keys = sort_keys(scores, self._order[positions] * 4 + flags)
+        keys.sort(axis=1)
+        scores, places = unsorted_keys(keys[:, : self._depth])
+        places, flags = np.divmod(places, 4)
+        positions = np.where(np.isneginf(scores), -1, self._at[places])
+        return Window(positions, scores, flags >= 2, flags % 2 == 1, similarities)
 
     def _dense(self, claims: Sequence[Claim], similarities: np.ndarray) -> _Lists:
-        positions = np.full((len(claims), self._depth), -1, dtype=np.int64)
-        scores = np.zeros((len(claims), self._depth), dtype=np.float32)
+        if not self._depth:
+            nothing = np.empty((len(claims), 0))
+            return _Lists(nothing.astype(np.int64), nothing.astype(np.float32))
+        kept = similarities >= floors_of_best(similarities, self._depth)[:, None]
         for row, claim in enumerate(claims):
-            if not self._depth:
-                continue
-            if claim.candidates is None:
-                near = similarities[row]
-                found = np.flatnonzero(near >= floor_of_best(near, self._depth))
-            else:
-                found = candidate_positions(claim, self.position)
-            positions[row], scores[row] = top_of(
-                similarities[row, found], found, self._depth, self._order
-            )
-        return _Lists(positions, scores)
+            if claim.candidates is not None:
+                kept[row] = False
+                kept[row, candidate_positions(claim, self.position)] = True
+        return _Lists(*top_of_rows(similarities, kept, self._depth, self._order[:-1]))
 
     def _fused(
         self, dense: _Lists, sparse: _Lists | None
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
         """Union of the lists: positions, fused scores (-inf: no entry), and who found it."""
-        ended = len(self.ids)
+        ended, found = len(self.ids), dense.positions >= 0
         if sparse is None:
-            found = dense.positions >= 0
             scores = np.where(found, dense.scores, -np.inf)
             return np.where(found, dense.positions, ended), scores, found, np.zeros_like(found)
-        positions = np.concatenate([dense.positions, sparse.positions], axis=1)
-        from_dense = np.arange(positions.shape[1]) < dense.positions.shape[1]
+        # The column of every source in the dense list; -1: not there.
+        column = np.full((len(found), ended + 1), -1, dtype=np.int32)
+        np.put_along_axis(column, dense.positions, np.arange(found.shape[1], dtype=np.int32), 1)
+        column[:, ended] = -1
+        twin = np.take_along_axis(column, sparse.positions, 1)
+        twice, once = twin >= 0, (sparse.positions >= 0) & (twin < 0)
         raw = self._alpha == 1
-        by_dense = np.pad(_normalised(dense), ((0, 0), (0, sparse.positions.shape[1])))
-        by_sparse = np.pad(
-            sparse.scores if raw else _normalised(sparse),
-            ((0, 0), (dense.positions.shape[1], 0)),
-        )  # fmt: skip
-        order = np.argsort(positions, axis=1, kind="stable")
-        positions = np.take_along_axis(positions, order, 1)
-        by_dense = np.take_along_axis(by_dense, order, 1)
-        by_sparse = np.take_along_axis(by_sparse, order, 1)
-        found = positions >= 0
-        in_dense = from_dense[order] & found
-        in_sparse = ~from_dense[order] & found
-        # A source found both ways stands twice in a row, dense first: the second is merged.
-        twice = np.zeros_like(found)
-        twice[:, 1:] = found[:, 1:] & (positions[:, 1:] == positions[:, :-1])
-        first = np.roll(twice, -1, axis=1)
-        by_sparse[first] = by_sparse[twice]
-        in_sparse[first] = True
-        if raw:
-            found, fused = in_sparse, by_sparse
-        else:
-            fused = self._alpha * by_sparse + (1.0 - self._alpha) * by_dense
-        scores = np.where(found & ~twice, fused, -np.inf).astype(np.float32)
-        return np.where(found, positions, ended), scores, in_dense, in_sparse
+        by_sparse = sparse.scores.astype(np.float64) if raw else _normalised(sparse)
+        in_both, by_both = np.zeros_like(found), np.zeros(found.shape)
+        rows, _ = np.nonzero(twice)
+        in_both[rows, twin[twice]] = True
+        by_both[rows, twin[twice]] = by_sparse[twice]
+        positions = np.concatenate([dense.positions, sparse.positions], axis=1)
+        fused = np.concatenate([by_both, by_sparse], axis=1)
+        in_dense = np.concatenate([found, np.zeros_like(once)], axis=1)
+        in_sparse = np.concatenate([in_both, once], axis=1)
+        kept = in_sparse if raw else in_dense | in_sparse
+        if not raw:
+            fused *= self._alpha
+            fused[:, : found.shape[1]] += (1.0 - self._alpha) * _normalised(dense)
+        scores = np.where(kept, fused, -np.inf).astype(np.float32)
+        return np.where(kept, positions, ended), scores, in_dense, in_sparse
 
 
 def _normalised(lists: _Lists) -> np.ndarray:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice, zip_longest
 from typing import Literal
 
 import numpy as np
@@ -20,6 +21,8 @@ from claim2source.store import Store
 from claim2source.text import Rendering
 
 Origin = Literal["bm25", "dense", "both", "random"]
+# By who found a source: dense alone, BM25 alone, both.
+_ORIGINS: tuple[Origin, ...] = ("dense", "bm25", "both")
 # Claims mined at a time: what is held in memory does not grow with their number.
 CHUNK = 1024
 # Random sources drawn for a claim before the rest of the pool is put in order.
@@ -182,11 +185,7 @@ class Miner:
                     self.rendering.claim_texts(chunk), "claim", store=self.store
                 )
                 for block, window in candidates.windows(chunk, claim_vectors):
-                    for row, claim in enumerate(block):
-                        picker = _Picker(config, self.counts, claim, golds[claim.id], pool)
-                        for gold in claim.golds:
-                            negatives = picker.negatives(gold, window, row)
-                            yield MinedRow(claim.id, gold, negatives)
+                    yield from _Picker(config, self.counts, pool, golds).rows(block, window)
                     bar.update(len(block))
 
 
@@ -196,7 +195,8 @@ class _Pool:
     def __init__(self, dataset: Dataset, candidates: Candidates, config: MiningConfig) -> None:
         self.ids, self.position = candidates.ids, candidates.position
         golds = dataset.golds
-        self.allowed = [config.pool == "all" or source in golds for source in self.ids]
+        in_pool = [config.pool == "all" or source in golds for source in self.ids]
+        self.allowed = np.array(in_pool, dtype=bool)
         self.drawable = np.flatnonzero(self.allowed)
         self.twins = Twins(
             dataset.sources, candidates.vectors, config.max_title_similarity,
@@ -204,81 +204,121 @@ class _Pool:
         )  # fmt: skip
 
 
+@dataclass(frozen=True)
+class _Pair:
+    """A claim, by its row in the block, one of its golds, and what is none of its negatives."""
+
+    row: int
+    claim: Claim
+    gold: str
+    golds: frozenset[int]
+    twins: GoldTwins
+
+
 class _Picker:
-    """Chooses the negatives of one claim, a gold at a time."""
+    """Chooses the negatives of a block of claims."""
 
     def __init__(
         self,
         config: MiningConfig,
         counts: MiningCounts,
-        claim: Claim,
-        golds: frozenset[str],
         pool: _Pool,
+        golds: Mapping[str, frozenset[str]],
     ) -> None:
-        self.config, self.counts, self.claim, self.pool = config, counts, claim, pool
-        self.golds = {pool.position[gold] for gold in golds if gold in pool.position}
-        self.twins: GoldTwins = pool.twins.of(self.golds)
+        self.config, self.counts, self.pool, self.golds = config, counts, pool, golds
 
-    def negatives(self, gold: str, window: Window, row: int) -> tuple[Negative, ...]:
-        """The negatives of the pair (claim, gold), hardest first, random ones last."""
-        similarities = window.similarities[row]
-        limit = self._highest(float(similarities[self.pool.position[gold]]))
-        hard = self._hard(window, row, limit)
-        taken = {self.pool.position[negative.source] for negative in hard} | self.golds
-        random = self._random(similarities, limit, taken)
-        missing_hard = self.config.hard - len(hard)
-        missing_random = self.config.random - len(random)
-        self.counts.rows += 1
-        self.counts.hard += len(hard)
-        self.counts.random += len(random)
-        self.counts.missing_hard += missing_hard
-        self.counts.missing_random += missing_random
-        self.counts.short_rows += missing_hard > 0 or missing_random > 0
-        return (*hard, *random)
+    def rows(self, claims: Sequence[Claim], window: Window) -> Iterator[MinedRow]:
+        """One row per (claim, gold): its negatives, hardest first, random ones last."""
+        pairs = list(self._pairs(claims))
+        if not pairs:
+            return
+        rows = np.array([pair.row for pair in pairs])
+        positions = np.array([self.pool.position[pair.gold] for pair in pairs])
+        limits = self._highest(window.similarities[rows, positions].astype(np.float64))
+        hard = self._hard(pairs, window, rows, limits)
+        for pair, limit, negatives in zip(pairs, limits.tolist(), hard, strict=True):
+            taken = {self.pool.position[negative.source] for negative in negatives} | pair.golds
+            random = self._random(pair, window.similarities[pair.row], limit, taken)
+            missing_hard = self.config.hard - len(negatives)
+            missing_random = self.config.random - len(random)
+            self.counts.rows += 1
+            self.counts.hard += len(negatives)
+            self.counts.random += len(random)
+            self.counts.missing_hard += missing_hard
+            self.counts.missing_random += missing_random
+            self.counts.short_rows += missing_hard > 0 or missing_random > 0
+            yield MinedRow(pair.claim.id, pair.gold, (*negatives, *random))
 
-    def _highest(self, gold_score: float) -> float:
-        """Most that a negative may score."""
-        limit = np.inf
+    def _pairs(self, claims: Sequence[Claim]) -> Iterator[_Pair]:
+        position = self.pool.position
+        for row, claim in enumerate(claims):
+            golds = frozenset(position[g] for g in self.golds[claim.id] if g in position)
+            twins = self.pool.twins.of(golds)
+            for gold in claim.golds:
+                yield _Pair(row, claim, gold, golds, twins)
+
+    def _highest(self, gold_scores: np.ndarray) -> np.ndarray:
+        """Most that a negative may score, for each gold's score."""
+        limits = np.full(len(gold_scores), np.inf)
         if self.config.max_share is not None:
             # A share of a negative score would lie above it: there the limit goes as far below.
             share = self.config.max_share
-            limit = gold_score * (share if gold_score >= 0 else 2 - share)
+            limits = gold_scores * np.where(gold_scores >= 0, share, 2 - share)
         if self.config.margin is not None:
-            limit = min(limit, gold_score - self.config.margin)
-        return float(limit)
+            limits = np.minimum(limits, gold_scores - self.config.margin)
+        return limits
 
-    def _hard(self, window: Window, row: int, limit: float) -> list[Negative]:
-        """The best of the window that may be taken."""
-        taken: list[Negative] = []
-        similarities = window.similarities[row]
+    def _hard(
+        self, pairs: Sequence[_Pair], window: Window, rows: np.ndarray, limits: np.ndarray
+    ) -> list[list[Negative]]:
+        """For every pair the best of the window that may be taken."""
         columns = slice(self.config.first_rank - 1, self.config.last_rank)
-        # As lists: a claim's few sources are looked at one by one.
-        listed = zip(
-            window.positions[row, columns].tolist(), window.scores[row, columns].tolist(),
-            window.in_dense[row, columns].tolist(), window.in_sparse[row, columns].tolist(),
-            strict=True,
-        )  # fmt: skip
-        for position, score, in_dense, in_sparse in listed:
-            if position < 0 or len(taken) == self.config.hard:
+        positions = window.positions[rows, columns]
+        listed = positions >= 0
+        gold = np.zeros_like(listed)
+        # Most claims have a gold or two: all pairs' first, all their second...
+        for golds in zip_longest(*(pair.golds for pair in pairs), fillvalue=-1):
+            gold |= positions == np.array(golds)[:, None]
+        gold &= listed
+        outside = listed & ~gold & ~self.pool.allowed[positions]
+        free = listed & ~gold & ~outside
+        near = window.similarities[rows[:, None], positions] > limits[:, None]
+        twin, asked = np.zeros_like(listed), np.zeros_like(listed)
+        while True:
+            taken = free & ~near & ~twin
+            # Up to the last that is taken; behind it nothing is looked at.
+            seen = np.cumsum(taken, axis=1) - taken < self.config.hard
+            wanted = free & seen & ~asked
+            if not wanted.any():
                 break
-            if position in self.golds:
-                self.counts.left_out_gold += 1
-            elif not self.pool.allowed[position]:
-                self.counts.left_out_pool += 1
-            elif position in self.twins:
-                self.counts.left_out_twin += 1
-            elif similarities[position] > limit:
-                self.counts.left_out_close += 1
-            else:
-                origin: Origin = "dense" if not in_sparse else "both" if in_dense else "bm25"
-                taken.append(Negative(self.pool.ids[position], score, origin))
-        return taken
+            # Of the costlier question no more is asked than is looked at.
+            for i, column in zip(*map(np.ndarray.tolist, np.nonzero(wanted)), strict=True):
+                twins = pairs[i].twins
+                if twins:
+                    twin[i, column] = int(positions[i, column]) in twins
+            asked |= wanted
+        taken &= seen
+        self.counts.left_out_gold += int((gold & seen).sum())
+        self.counts.left_out_pool += int((outside & seen).sum())
+        self.counts.left_out_twin += int((twin & seen).sum())
+        self.counts.left_out_close += int((free & near & ~twin & seen).sum())
+        ids, origins = self.pool.ids, window.in_sparse * (1 + window.in_dense)
+        found = iter([
+            Negative(ids[position], score, _ORIGINS[origin])
+            for position, score, origin in zip(
+                positions[taken].tolist(), window.scores[rows, columns][taken].tolist(),
+                origins[rows, columns][taken].tolist(), strict=True,
+            )
+        ])  # fmt: skip
+        return [list(islice(found, count)) for count in taken.sum(axis=1).tolist()]
 
-    def _random(self, similarities: np.ndarray, limit: float, taken: set[int]) -> list[Negative]:
+    def _random(
+        self, pair: _Pair, similarities: np.ndarray, limit: float, taken: frozenset[int] | set[int]
+    ) -> list[Negative]:
         """Drawn from the pool, seeded by the claim so that no other claim changes the draw."""
         drawn: list[Negative] = []
-        for position in self._drawn() if self.config.random else ():
-            if position in taken or position in self.twins:
+        for position in self._drawn(pair.claim) if self.config.random else ():
+            if position in taken or position in pair.twins:
                 continue
             score = float(similarities[position])
             if score <= limit:
@@ -287,10 +327,10 @@ class _Picker:
                     break
         return drawn
 
-    def _drawn(self) -> Iterator[int]:
+    def _drawn(self, claim: Claim) -> Iterator[int]:
         """The whole pool in random order; a claim's order is its own."""
         drawable = self.pool.drawable
-        number = int.from_bytes(hashlib.sha256(self.claim.id.encode()).digest()[:8], "big")
+        number = int.from_bytes(hashlib.sha256(claim.id.encode()).digest()[:8], "big")
         draw = np.random.default_rng([self.config.seed, number])
         # A permutation of a huge pool is dear, and a few sources nearly always do.
         first = draw.choice(drawable, size=min(len(drawable), FIRST_DRAWN), replace=False)

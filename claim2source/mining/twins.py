@@ -89,6 +89,11 @@ class GoldTwins:
             (texts.marked(gold), len(texts.words[gold])) for gold in golds if texts.vocabulary
         ]
 
+    def __bool__(self) -> bool:
+        """Whether there is anything to compare with: without it no source is a near-duplicate."""
+        vectors = self._twins._max_vector is not None and bool(self._golds)
+        return bool(self._titles or self._marked or vectors)
+
     def __contains__(self, position: int) -> bool:
         return self._by_title(position) or self._by_text(position) or self._by_vector(position)
 

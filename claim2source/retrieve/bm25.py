@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import copy
 import time
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -16,7 +16,8 @@ from claim2source.config import require
 from claim2source.cost import peak_memory, reset_peak_memory
 from claim2source.records import Claim, Source
 from claim2source.retrieve.kept import asked_key, kept_result, stored_result
-from claim2source.retrieve.stage import candidate_pool, candidate_positions, tie_order, top_of
+from claim2source.retrieve.stage import candidate_pool, candidate_positions, tie_order, top_of_rows
+from claim2source.retrieve.terms import Analysis, Terms
 from claim2source.run import Cost, Failure, Result, Run
 from claim2source.store import Store
 from claim2source.text import ClaimForm, clean_authors, render_claim
@@ -33,6 +34,8 @@ _STOP_WORDS = {"en": "STOPWORDS_EN", "de": "STOPWORDS_GERMAN", "fr": "STOPWORDS_
 _FORMAT = 1
 # As bm25s splits: words of two characters or more.
 NO_TERM = "no term in common with any source"
+# Scores held at a time (8 MiB): they stay in the processor's cache.
+_CELLS = 2**21
 
 
 @dataclass(frozen=True)
@@ -81,14 +84,15 @@ class BM25Index:
         self._position_of = {source: i for i, source in enumerate(self.source_ids)}
         self._order = tie_order(self.source_ids)
         texts = [_source_text(source, self.config) for source in sources]
-        ids, self._vocabulary = self._tokens(texts, (self.config.language,))
+        self._analysis = _analysis(texts, self.config)
         self._bm25: ArrayBM25 | None = None
-        if any(ids):
+        if len(self._analysis.sources.ids):
             from claim2source.retrieve.postings import ArrayBM25
 
             okapi = self.config.analysis == "whitespace"
             self._bm25 = ArrayBM25(self.config.k1, self.config.b, okapi)
-            self._bm25.index((ids, self._vocabulary), create_empty_token=False, show_progress=False)
+            corpus = SimpleNamespace(ids=self._analysis.sources, vocab=self._analysis.vocabulary)
+            self._bm25.index(corpus, create_empty_token=False, show_progress=False)
 
     def reweighted(self, k1: float, b: float) -> BM25Index:
         """The same index under another k1 and b, without analysing the sources again."""
@@ -97,48 +101,20 @@ class BM25Index:
         other._bm25 = self._bm25.reweighted(k1, b) if self._bm25 else None
         return other
 
-    def _tokens(
-        self, texts: Sequence[str], languages: tuple[str, ...]
-    ) -> tuple[list[list[int]], dict[str, int]]:
-        """Term ids of every text, and the id of every term, from 0."""
-        if self.config.analysis == "whitespace":
-            number: defaultdict[str, int] = defaultdict()
-            number.default_factory = number.__len__
-            return [[number[term] for term in text.split()] for text in texts], dict(number)
-        import bm25s
-        import Stemmer
-        from bm25s import stopwords
-
-        known = [language for language in languages if language in _STEMMERS]
-        stop = {word for language in known for word in getattr(stopwords, _STOP_WORDS[language])}
-        if not self.config.stop_words:
-            stop = set()
-        stemmer = Stemmer.Stemmer(_STEMMERS[self.config.language]) if self.config.stemmer else None
-        tokenized = bm25s.tokenize(
-            list(texts),
-            stopwords=sorted(stop),
-            stemmer=stemmer,
-            show_progress=False,
-        )
-        return tokenized.ids, tokenized.vocab
-
-    def terms(self, claims: Sequence[Claim]) -> list[list[int]]:
+    def terms(self, claims: Sequence[Claim]) -> Terms:
         """Ids of the index's terms in every claim, in text order, repeated ones repeated."""
         groups: dict[tuple[str, ...], list[int]] = {}
         for row, claim in enumerate(claims):
             groups.setdefault(text_languages(claim, self.config.claims), []).append(row)
-        found: list[list[int]] = [[] for _ in claims]
+        found = [np.empty(0, np.int32)] * len(claims)
         for languages, rows in groups.items():
             texts = [render_claim(claims[row], self.config.claims) for row in rows]
-            ids, vocabulary = self._tokens(texts, (*languages, self.config.language))
-            indexed = {
-                n: self._vocabulary[t] for t, n in vocabulary.items() if t in self._vocabulary
-            }
-            for row, numbers in zip(rows, ids, strict=True):
-                found[row] = [indexed[n] for n in numbers if n in indexed]
-        return found
+            terms = self._analysis.claims(texts, _stop_words(self.config, languages))
+            for row, ids in zip(rows, terms.split(), strict=True):
+                found[row] = ids
+        return Terms.joined(found)
 
-    def search(self, claims: Sequence[Claim], k: int, terms: list[list[int]] | None = None) -> Run:
+    def search(self, claims: Sequence[Claim], k: int, terms: Terms | None = None) -> Run:
         """Top `k` of every claim; sources without a term in common are not returned.
 
         Of sources with equal scores the first by id, descending, are kept. `terms` are the
@@ -149,27 +125,58 @@ class BM25Index:
         return Run.from_topk(ids, self.source_ids, positions, scores, pool=candidate_pool(claims))
 
     def top(
-        self, claims: Sequence[Claim], k: int, terms: list[list[int]] | None = None
+        self, claims: Sequence[Claim], k: int, terms: Terms | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
         """The same as positions (-1: none) and scores, [claims, at most k] each."""
         depth = min(k, len(self.source_ids))
         positions = np.full((len(claims), depth), -1, dtype=np.int64)
         scores = np.zeros((len(claims), depth), dtype=np.float32)
-        for row, numbers in enumerate(self.terms(claims) if terms is None else terms):
-            if numbers and self._bm25 is not None:
-                positions[row], scores[row] = self._top(self._bm25, claims[row], numbers, depth)
+        if self._bm25 is None or not depth:
+            return positions, scores
+        terms = self.terms(claims) if terms is None else terms
+        block = max(1, _CELLS // len(self.source_ids))
+        for start in range(0, len(claims), block):
+            rows = slice(start, start + block)
+            part = claims[rows]
+            asked = terms.part(start, start + len(part))
+            positions[rows], scores[rows] = self._top(self._bm25, part, asked, depth)
         return positions, scores
 
     def _top(
-        self, bm25: ArrayBM25, claim: Claim, terms: list[int], depth: int
+        self, bm25: ArrayBM25, claims: Sequence[Claim], terms: Terms, depth: int
     ) -> tuple[np.ndarray, np.ndarray]:
-        scores = bm25.get_scores_from_ids(terms)
-        if claim.candidates is None:
-            found = bm25.matches(terms, scores, depth)
-        else:
-            allowed = candidate_positions(claim, self._position_of)
-            found = np.intersect1d(bm25.matches(terms, scores, len(scores)), allowed)
-        return top_of(scores[found], found, depth, self._order)
+        scores = bm25.scores_of(terms)
+        bound = [row for row, claim in enumerate(claims) if claim.candidates is not None]
+        found = bm25.matching(terms, scores, depth)
+        if bound:
+            # The best of the pool may not be among a claim's candidates.
+            every = terms.split()
+            lists = Terms.joined([every[row] for row in bound])
+            found[bound] = bm25.matching(lists, scores[bound], scores.shape[1])
+        for row in bound:
+            allowed = np.zeros(scores.shape[1], dtype=bool)
+            allowed[candidate_positions(claims[row], self._position_of)] = True
+            found[row] &= allowed
+        return top_of_rows(scores, found, depth, self._order)
+
+
+def _analysis(texts: Sequence[str], config: BM25Config) -> Analysis:
+    if config.analysis == "whitespace":
+        return Analysis(texts, True, (), None)
+    import Stemmer
+
+    stemmer = Stemmer.Stemmer(_STEMMERS[config.language]) if config.stemmer else None
+    return Analysis(texts, False, _stop_words(config, (config.language,)), stemmer)
+
+
+def _stop_words(config: BM25Config, languages: tuple[str, ...]) -> set[str]:
+    """Those of the languages that have a list."""
+    if config.analysis == "whitespace" or not config.stop_words:
+        return set()
+    from bm25s import stopwords
+
+    known = [_STOP_WORDS[language] for language in languages if language in _STOP_WORDS]
+    return {word for name in known for word in getattr(stopwords, name)}
 
 
 def _source_text(source: Source, config: BM25Config) -> str:

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import chain
 from typing import Any
 
 import bm25s
 import numpy as np
+from scipy.sparse import csr_array
 
-from claim2source.retrieve.stage import floor_of_best
+from claim2source.retrieve.stage import floors_of_best
+from claim2source.retrieve.terms import Terms
 
 # A term in more than this share of the documents is kept as a full row: adding a row is
 # several times faster than adding as many postings one by one.
 _COMMON = 1 / 16
 # rank_bm25's floor for terms in more than half of the documents, as a share of the mean idf.
 _EPSILON = 0.25
+# The least number above 0.
+_LEAST = np.finfo(np.float32).smallest_subnormal
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,20 +36,15 @@ class Counts:
     lengths: np.ndarray
 
     @classmethod
-    def of(cls, token_ids: Sequence[Sequence[int]], terms: int) -> Counts:
+    def of(cls, texts: Terms, terms: int) -> Counts:
         """Count the term ids (below `terms`) of every document."""
-        lengths = np.fromiter(map(len, token_ids), dtype=np.int64, count=len(token_ids))
-        owner = np.repeat(np.arange(len(token_ids)), lengths)
-        flat = chain.from_iterable(token_ids)
-        keys = np.fromiter(flat, dtype=np.int64, count=int(lengths.sum()))
-        keys *= max(len(token_ids), 1)
-        keys += owner
-        pairs, frequencies = np.unique(keys, return_counts=True)
-        term, document = np.divmod(pairs, max(len(token_ids), 1))
-        indptr = np.concatenate([[0], np.cumsum(np.bincount(term, minlength=terms))])
+        ones = np.ones(len(texts.ids), dtype=np.int32)
+        shape = (len(texts), terms)
+        counted = csr_array((ones, texts.ids, texts.bounds), shape=shape).tocsc()
+        counted.sum_duplicates()
         return cls(
-            indptr.astype(np.int64), document.astype(np.int32), frequencies.astype(np.int32),
-            lengths,
+            counted.indptr.astype(np.int64), counted.indices.astype(np.int32), counted.data,
+            np.diff(texts.bounds),
         )  # fmt: skip
 
     @property
@@ -76,7 +73,7 @@ class ArrayBM25(bm25s.BM25):
     def build_index_from_ids(
         self,
         unique_token_ids: list[int],
-        corpus_token_ids: list[list[int]],
+        corpus_token_ids: Terms,
         show_progress: bool = True,
         leave_progress: bool = False,
     ) -> dict[str, Any]:
@@ -102,44 +99,50 @@ class ArrayBM25(bm25s.BM25):
         self._lifts = idf > 0
         weights = data.astype(np.float32)
         common = np.flatnonzero(held > documents * _COMMON)
-        self._row_of = {int(term): row for row, term in enumerate(common)}
+        self._row_of = np.full(len(held), -1, dtype=np.int32)
+        self._row_of[common] = np.arange(len(common))
         self._rows = np.zeros((len(common), documents), dtype=np.float32)
         for row, term in enumerate(common):
             postings = slice(counts.indptr[term], counts.indptr[term + 1])
             self._rows[row, counts.documents[postings]] = weights[postings]
+        shape = (len(held), documents)
+        self._postings = csr_array((weights, counts.documents, counts.indptr), shape=shape)
         return {
             "data": weights, "indices": counts.documents, "indptr": counts.indptr,
             "num_docs": documents,
         }  # fmt: skip
 
-    def get_scores_from_ids(
-        self, query_tokens_ids: Sequence[int], weight_mask: np.ndarray | None = None
-    ) -> np.ndarray:
-        """Scores of all documents, [documents] float32; a repeated term counts each time."""
-        data, indices, indptr = (self.scores[name] for name in ("data", "indices", "indptr"))
-        scores = np.zeros(self.scores["num_docs"], dtype=np.float32)
-        for term in query_tokens_ids:
-            row = self._row_of.get(term)
-            if row is not None:
-                scores += self._rows[row]
-            else:
-                start, end = indptr[term], indptr[term + 1]
-                np.add.at(scores, indices[start:end], data[start:end])
-        return scores if weight_mask is None else scores * weight_mask
+    def scores_of(self, claims: Terms) -> np.ndarray:
+        """Scores of all documents for every claim, [claims, documents] float32.
 
-    def matches(self, term_ids: Sequence[int], scores: np.ndarray, k: int) -> np.ndarray:
-        """Positions of the documents with one of these terms, ascending, given their scores.
+        A repeated term counts each time.
+        """
+        rare = _asked(claims.where(self._row_of[claims.ids] < 0), len(self._row_of))
+        scores: np.ndarray = (rare @ self._postings).toarray()
+        if len(self._rows):
+            scores += _asked(claims.numbered(self._row_of), len(self._rows)) @ self._rows
+        return scores
+
+    def matching(self, claims: Terms, scores: np.ndarray, k: int) -> np.ndarray:
+        """Which documents hold one of a claim's terms, bool [claims, documents], given the scores.
 
         Those that cannot be among the best `k` may be left out.
         """
-        if self._lifts[list(term_ids)].all():
-            if 0 < k < len(scores):
-                least = floor_of_best(scores, k)
-                if least > 0:
-                    return np.flatnonzero(scores >= least)
-            return np.flatnonzero(scores > 0)
+        least = np.zeros(len(scores), dtype=np.float32)
+        if 0 < k < scores.shape[1]:
+            least = floors_of_best(scores, k)
+        # With no k documents above 0, all that are above it.
+        found: np.ndarray = scores >= np.where(least > 0, least, _LEAST)[:, None]
         # A term in half of the documents may weigh nothing, or less.
-        held = np.zeros(len(scores), dtype=bool)
-        for term in term_ids:
-            held[self.counts.documents[slice(*self.counts.indptr[term : term + 2])]] = True
-        return np.flatnonzero(held)
+        for row in np.unique(claims.owners[~self._lifts[claims.ids]]):
+            found[row] = False
+            for term in claims.ids[claims.bounds[row] : claims.bounds[row + 1]]:
+                held = slice(self.counts.indptr[term], self.counts.indptr[term + 1])
+                found[row, self.counts.documents[held]] = True
+        return found
+
+
+def _asked(claims: Terms, terms: int) -> csr_array:
+    """How often each claim asks for each term, [claims, terms]."""
+    ones = np.ones(len(claims.ids), dtype=np.float32)
+    return csr_array((ones, claims.ids, claims.bounds), shape=(len(claims), terms))

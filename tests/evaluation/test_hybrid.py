@@ -25,6 +25,7 @@ from claim2source.evaluation.hybrid import (
 from claim2source.evaluation.metrics import evaluate
 from claim2source.records import Claim, Dataset, Qrels, Source
 from claim2source.retrieve import BM25Config, BM25Index, FusionConfig, fuse
+from claim2source.retrieve.terms import Analysis
 from claim2source.run import Run
 from claim2source.text import Rendering
 from tests.training.small import small_splits
@@ -88,13 +89,17 @@ def test_a_choice_is_the_best_of_all_cells_searched_one_by_one() -> None:
 
 def test_texts_are_analysed_once_per_title_weight(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[int] = []
-    tokens = BM25Index._tokens
 
-    def noted(self: BM25Index, texts: Any, languages: Any) -> Any:
-        calls.append(len(texts))
-        return tokens(self, texts, languages)
+    class Noted(Analysis):
+        def __init__(self, texts: Any, *rest: Any) -> None:
+            calls.append(len(texts))
+            super().__init__(texts, *rest)
 
-    monkeypatch.setattr(BM25Index, "_tokens", noted)
+        def claims(self, texts: Any, *rest: Any) -> Any:
+            calls.append(len(texts))
+            return super().claims(texts, *rest)
+
+    monkeypatch.setattr("claim2source.retrieve.bm25.Analysis", Noted)
     choose_bm25(TITLES, BM25Config())
     assert len(BM25_GRID) == len(set(BM25_GRID)) == 60
     assert calls == [3, 1] * 3  # the sources, and the one claim that has a gold

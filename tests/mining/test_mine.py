@@ -561,9 +561,9 @@ def test_no_search_is_larger_than_a_chunk_and_chunks_change_nothing(
     sizes: list[int] = []
     window = Candidates._window
 
-    def noted(self: Candidates, claims: Any, similarities: np.ndarray) -> Any:
+    def noted(self: Candidates, claims: Any, similarities: np.ndarray, terms: Any) -> Any:
         sizes.append(len(similarities))
-        return window(self, claims, similarities)
+        return window(self, claims, similarities, terms)
 
     monkeypatch.setattr(Candidates, "_window", noted)
     monkeypatch.setattr(mine, "CHUNK", 8)
@@ -576,6 +576,12 @@ def test_no_search_is_larger_than_a_chunk_and_chunks_change_nothing(
     assert max(sizes) == 3 and sum(sizes) == 50
     monkeypatch.setattr(candidates, "CELLS", 1)
     assert mined(dataset, encoder, FREE)[0] == whole
+    # Nor is more of it ranked at a time than that.
+    sizes.clear()
+    monkeypatch.setattr(candidates, "CELLS", 60 * 5)
+    monkeypatch.setattr(candidates, "PIECE", 60 * 2)
+    assert mined(dataset, encoder, FREE)[0] == whole
+    assert max(sizes) == 2 and sum(sizes) == 50
 
 
 def test_memory_does_not_grow_with_the_number_of_claims(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,6 +23,7 @@ from claim2source.records import Claim, Source
 from claim2source.retrieve import BM25Config, BM25Index, BM25Retriever
 from claim2source.retrieve.bm25 import NO_TERM
 from claim2source.retrieve.postings import Counts
+from claim2source.retrieve.terms import Analysis, Terms
 from tests.shared_data import shared
 
 OKAPI = BM25Config(analysis="whitespace", k1=1.5, b=0.75)
@@ -232,6 +233,55 @@ def test_english_stop_words_are_dropped_for_german_claims_too() -> None:
     assert list(ranked(sources, Claim("c", "the masks", "de"))) == ["s000"]
 
 
+def test_a_stop_word_that_no_source_holds_is_dropped_before_it_is_stemmed() -> None:
+    """`will` is a stop word and the stem of `wills`."""
+    sources = sources_of("the last wills", "masks")
+    assert list(ranked(sources, "masks will help")) == ["s001"]
+    assert set(ranked(sources, "masks, wills")) == {"s000", "s001"}
+
+
+def test_claims_share_stems_with_sources_that_hold_other_words() -> None:
+    sources = sources_of("vaccinated adults", "masked people", "tea")
+    assert list(ranked(sources, "Vaccination!")) == ["s000"]
+    assert list(ranked(sources, "masks, maskS,masking")) == ["s001"]
+
+
+def test_words_joined_by_punctuation_are_taken_apart_wherever_they_stand() -> None:
+    texts = ["sars-cov-2/covid-19 (masks)", "cov", "a\u00a0b masks", "x" * 3]
+    claims = ["COVID,19", "masks", "sars cov", "19)"]
+    found = [set(ranked(sources_of(*texts), claim)) for claim in claims]
+    assert found == [{"s000"}, {"s000", "s002"}, {"s000", "s001"}, {"s000"}]
+
+
+text_pieces = st.lists(
+    st.sampled_from(
+        ["the", "will", "wills", "mask", "masks", "Masking", "-", ",", "/", " ", "  ", "\n",
+         "\u00a0", "\u2028", "\x1c", "\u03a3", "\u0391\u03a3", "nicht", "x", "2", "_"]
+    ), max_size=12,
+).map("".join)  # fmt: skip
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(text_pieces, min_size=1, max_size=6), st.lists(text_pieces, min_size=1, max_size=4))
+def test_terms_are_what_bm25s_makes_of_whole_texts(texts: list[str], claims: list[str]) -> None:
+    stop, stemmer = ["the", "will"], Stemmer.Stemmer("english")
+    found = Analysis(texts, False, stop, stemmer)
+    names = {number: term for term, number in found.vocabulary.items()}
+    expected = bm25s.tokenize(
+        texts, stopwords=stop, stemmer=stemmer, return_ids=False, show_progress=False
+    )
+    assert [[names[i] for i in ids] for ids in found.sources.split()] == expected
+    assert sorted(names) == list(range(len(names)))
+    assert set(names.values()) == {term for text in expected for term in text}
+    of_claims = bm25s.tokenize(
+        claims, stopwords=[*stop, "nicht"], stemmer=stemmer, return_ids=False, show_progress=False
+    )
+    known = [[term for term in text if term in found.vocabulary] for text in of_claims]
+    again = [found.claims(claims, ["nicht"]) for _ in range(2)]
+    for terms in again:  # the first has left nothing behind
+        assert [[names[i] for i in ids] for ids in terms.split()] == known
+
+
 def test_a_language_without_a_list_falls_back_to_the_sources() -> None:
     sources = sources_of("the masks", "vacunas")
     assert list(ranked(sources, Claim("c", "the vacunas", "es"))) == ["s001"]
@@ -419,7 +469,7 @@ def test_reweighted_is_the_index_built_anew(analysis: str) -> None:
 @settings(max_examples=50, deadline=None)
 @given(st.lists(st.lists(st.integers(0, 5), max_size=7), max_size=6))
 def test_counts_are_those_of_a_counter(texts: list[list[int]]) -> None:
-    counts = Counts.of(texts, 6)
+    counts = Counts.of(Terms.of(texts), 6)
     for term in range(6):
         rows = slice(counts.indptr[term], counts.indptr[term + 1])
         found = list(

@@ -161,7 +161,7 @@ def test_the_old_file_stays_where_mining_stops(
     def broken(*_: Any) -> None:
         raise RuntimeError("stopped")
 
-    monkeypatch.setattr(mine._Picker, "negatives", broken)
+    monkeypatch.setattr(mine._Picker, "rows", broken)
     with pytest.raises(RuntimeError):
         mined(setup, out)
     assert out.read_text() == "old"
