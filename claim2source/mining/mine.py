@@ -25,6 +25,8 @@ Origin = Literal["bm25", "dense", "both", "random"]
 _ORIGINS: tuple[Origin, ...] = ("dense", "bm25", "both")
 # Claims mined at a time: what is held in memory does not grow with their number.
 CHUNK = 1024
+# Places of lists looked at together when negatives are picked.
+PICKED = 2**18
 # Random sources drawn for a claim before the rest of the pool is put in order.
 FIRST_DRAWN = 64
 
@@ -230,8 +232,11 @@ class _Picker:
     def rows(self, claims: Sequence[Claim], window: Window) -> Iterator[MinedRow]:
         """One row per (claim, gold): its negatives, hardest first, random ones last."""
         pairs = list(self._pairs(claims))
-        if not pairs:
-            return
+        step = max(1, PICKED // max(window.positions.shape[1], 1))
+        for start in range(0, len(pairs), step):
+            yield from self._rows(pairs[start : start + step], window)
+
+    def _rows(self, pairs: Sequence[_Pair], window: Window) -> Iterator[MinedRow]:
         rows = np.array([pair.row for pair in pairs])
         positions = np.array([self.pool.position[pair.gold] for pair in pairs])
         limits = self._highest(window.similarities[rows, positions].astype(np.float64))
@@ -251,11 +256,14 @@ class _Picker:
 
     def _pairs(self, claims: Sequence[Claim]) -> Iterator[_Pair]:
         position = self.pool.position
+        # Claims of the same text have the same golds, and what is kept of them is not small.
+        twins: dict[frozenset[int], GoldTwins] = {}
         for row, claim in enumerate(claims):
             golds = frozenset(position[g] for g in self.golds[claim.id] if g in position)
-            twins = self.pool.twins.of(golds)
+            if golds not in twins:
+                twins[golds] = self.pool.twins.of(golds)
             for gold in claim.golds:
-                yield _Pair(row, claim, gold, golds, twins)
+                yield _Pair(row, claim, gold, golds, twins[golds])
 
     def _highest(self, gold_scores: np.ndarray) -> np.ndarray:
         """Most that a negative may score, for each gold's score."""
@@ -313,7 +321,7 @@ class _Picker:
         return [list(islice(found, count)) for count in taken.sum(axis=1).tolist()]
 
     def _random(
-        self, pair: _Pair, similarities: np.ndarray, limit: float, taken: frozenset[int] | set[int]
+        self, pair: _Pair, similarities: np.ndarray, limit: float, taken: set[int]
     ) -> list[Negative]:
         """Drawn from the pool, seeded by the claim so that no other claim changes the draw."""
         drawn: list[Negative] = []

@@ -31,7 +31,7 @@ Language = Literal["en", "de", "fr"]
 _STEMMERS = {"en": "english", "de": "german", "fr": "french"}
 _STOP_WORDS = {"en": "STOPWORDS_EN", "de": "STOPWORDS_GERMAN", "fr": "STOPWORDS_FRENCH"}
 # Counted up when the same settings and texts would give another run.
-_FORMAT = 1
+_FORMAT = 2
 # As bm25s splits: words of two characters or more.
 NO_TERM = "no term in common with any source"
 # Scores held at a time (8 MiB): they stay in the processor's cache.
@@ -84,14 +84,15 @@ class BM25Index:
         self._position_of = {source: i for i, source in enumerate(self.source_ids)}
         self._order = tie_order(self.source_ids)
         texts = [_source_text(source, self.config) for source in sources]
-        self._analysis = _analysis(texts, self.config)
+        self._analysis = _analysis(self.config)
+        terms = self._analysis.sources(texts)
         self._bm25: ArrayBM25 | None = None
-        if len(self._analysis.sources.ids):
+        if len(terms.ids):
             from claim2source.retrieve.postings import ArrayBM25
 
             okapi = self.config.analysis == "whitespace"
             self._bm25 = ArrayBM25(self.config.k1, self.config.b, okapi)
-            corpus = SimpleNamespace(ids=self._analysis.sources, vocab=self._analysis.vocabulary)
+            corpus = SimpleNamespace(ids=terms, vocab=self._analysis.vocabulary)
             self._bm25.index(corpus, create_empty_token=False, show_progress=False)
 
     def reweighted(self, k1: float, b: float) -> BM25Index:
@@ -160,13 +161,13 @@ class BM25Index:
         return top_of_rows(scores, found, depth, self._order)
 
 
-def _analysis(texts: Sequence[str], config: BM25Config) -> Analysis:
+def _analysis(config: BM25Config) -> Analysis:
     if config.analysis == "whitespace":
-        return Analysis(texts, True, (), None)
+        return Analysis(True, (), None)
     import Stemmer
 
     stemmer = Stemmer.Stemmer(_STEMMERS[config.language]) if config.stemmer else None
-    return Analysis(texts, False, _stop_words(config, (config.language,)), stemmer)
+    return Analysis(False, _stop_words(config, (config.language,)), stemmer)
 
 
 def _stop_words(config: BM25Config, languages: tuple[str, ...]) -> set[str]:

@@ -18,8 +18,6 @@ from claim2source.retrieve.terms import Terms
 _COMMON = 1 / 16
 # rank_bm25's floor for terms in more than half of the documents, as a share of the mean idf.
 _EPSILON = 0.25
-# The least number above 0.
-_LEAST = np.finfo(np.float32).smallest_subnormal
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,7 +38,7 @@ class Counts:
         """Count the term ids (below `terms`) of every document."""
         ones = np.ones(len(texts.ids), dtype=np.int32)
         shape = (len(texts), terms)
-        counted = csr_array((ones, texts.ids, texts.bounds), shape=shape).tocsc()
+        counted = csr_array((ones, texts.ids, _narrow(texts.bounds)), shape=shape).tocsc()
         counted.sum_duplicates()
         return cls(
             counted.indptr.astype(np.int64), counted.indices.astype(np.int32), counted.data,
@@ -54,7 +52,7 @@ class Counts:
 
 
 class ArrayBM25(bm25s.BM25):
-    """A `bm25s.BM25` that overrides how the index is built and how a claim is scored.
+    """A `bm25s.BM25` whose index is built, and searched by many claims, in whole arrays.
 
     `okapi` weighs as rank_bm25's BM25Okapi does, else as Lucene; the arrays are bm25s's own.
     """
@@ -106,7 +104,8 @@ class ArrayBM25(bm25s.BM25):
             postings = slice(counts.indptr[term], counts.indptr[term + 1])
             self._rows[row, counts.documents[postings]] = weights[postings]
         shape = (len(held), documents)
-        self._postings = csr_array((weights, counts.documents, counts.indptr), shape=shape)
+        pointers = _narrow(counts.indptr)
+        self._postings = csr_array((weights, counts.documents, pointers), shape=shape)
         return {
             "data": weights, "indices": counts.documents, "indptr": counts.indptr,
             "num_docs": documents,
@@ -128,14 +127,11 @@ class ArrayBM25(bm25s.BM25):
 
         Those that cannot be among the best `k` may be left out.
         """
-        least = np.zeros(len(scores), dtype=np.float32)
+        found: np.ndarray = scores > 0
         if 0 < k < scores.shape[1]:
-            least = floors_of_best(scores, k)
-        # With no k documents above 0, all that are above it.
-        found: np.ndarray = scores >= np.where(least > 0, least, _LEAST)[:, None]
+            found &= scores >= floors_of_best(scores, k)[:, None]
         # A term in half of the documents may weigh nothing, or less.
         for row in np.unique(claims.owners[~self._lifts[claims.ids]]):
-            found[row] = False
             for term in claims.ids[claims.bounds[row] : claims.bounds[row + 1]]:
                 held = slice(self.counts.indptr[term], self.counts.indptr[term + 1])
                 found[row, self.counts.documents[held]] = True
@@ -145,4 +141,9 @@ class ArrayBM25(bm25s.BM25):
 def _asked(claims: Terms, terms: int) -> csr_array:
     """How often each claim asks for each term, [claims, terms]."""
     ones = np.ones(len(claims.ids), dtype=np.float32)
-    return csr_array((ones, claims.ids, claims.bounds), shape=(len(claims), terms))
+    return csr_array((ones, claims.ids, _narrow(claims.bounds)), shape=(len(claims), terms))
+
+
+def _narrow(pointers: np.ndarray) -> np.ndarray:
+    """As int32 where they fit: SciPy copies all indices to the wider of the two types."""
+    return pointers.astype(np.int32) if pointers[-1] < 2**31 else pointers

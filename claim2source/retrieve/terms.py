@@ -62,12 +62,12 @@ class Terms:
         return known.where(known.ids >= 0)
 
 
-def _bounds(lengths: Sequence[int] | np.ndarray) -> np.ndarray:
-    return np.concatenate([[0], np.cumsum(np.asarray(lengths, dtype=np.int64))]).astype(np.int64)
+def _bounds(lengths: Sequence[int]) -> np.ndarray:
+    return np.concatenate([[0], np.cumsum(np.array(lengths, dtype=np.int64))])
 
 
 class Analysis:
-    """From texts to the ids of the sources' terms, by `vocabulary`; `sources` are theirs.
+    """From texts to the ids of the sources' terms.
 
     `whole`: terms are what stands between white space. Else they are those of `bm25s.tokenize`,
     without stop words, and stemmed where there is a `stemmer` (PyStemmer's). A token never spans
@@ -75,20 +75,26 @@ class Analysis:
     far more often than they bring new ones.
     """
 
-    def __init__(
-        self, texts: Iterable[str], whole: bool, stop_words: Iterable[str], stemmer: Any | None
-    ) -> None:
-        self._whole, self._stemmer = whole, stemmer
-        self._words, self._tokens = _Numbers(), _Numbers()
-        split = _words(texts, self._words)
-        self._of_word = self._tokens_of(self._words, self._tokens)
-        self._stop_words = set(stop_words)
-        kept = [token for token in self._tokens.new if token not in self._stop_words]
-        self._term_of = np.full(len(self._tokens), -1, dtype=np.int32)
-        self.vocabulary = _Numbers()
+    def __init__(self, whole: bool, stop_words: Iterable[str], stemmer: Any | None) -> None:
+        self._whole, self._stop_words, self._stemmer = whole, set(stop_words), stemmer
+        self._words: dict[str, int] = {}
+        self._tokens: dict[str, int] = {}
+        self._of_word = Terms.of([])
+        self._term_of = np.empty(0, dtype=np.int32)
+        self.vocabulary: dict[str, int] = {}
+
+    def sources(self, texts: Iterable[str]) -> Terms:
+        """The terms of all sources; those of claims are numbered by the `vocabulary` they give."""
+        words, tokens, terms = _Numbers({}), _Numbers({}), _Numbers({})
+        split = _words(texts, words)
+        self._of_word = self._tokens_of(words.new, tokens)
+        kept = [token for token in tokens.new if token not in self._stop_words]
+        self._term_of = np.full(len(tokens), -1, dtype=np.int32)
         for token, stem in zip(kept, self._stems(kept), strict=True):
-            self._term_of[self._tokens[token]] = self.vocabulary[stem]
-        self.sources = self._expanded(split, self._of_word, self._term_of)
+            self._term_of[tokens[token]] = terms[stem]
+        # Plain ones: a question must not add to them.
+        self._words, self._tokens, self.vocabulary = dict(words), dict(tokens), dict(terms)
+        return _expanded(split, self._of_word.numbered(self._term_of))
 
     def claims(self, texts: Iterable[str], stop_words: Iterable[str]) -> Terms:
         """The terms of other texts, without those that the sources have not.
@@ -97,50 +103,55 @@ class Analysis:
         """
         words, tokens = _Numbers(self._words), _Numbers(self._tokens)
         split = _words(texts, words)
-        new = self._tokens_of(words, tokens)
-        of_word = Terms(
-            np.concatenate([self._of_word.ids, new.ids]),
-            np.concatenate([self._of_word.bounds, self._of_word.bounds[-1] + new.bounds[1:]]),
-        )
+        new = self._tokens_of(words.new, tokens)
         terms = [self.vocabulary.get(stem, -1) for stem in self._stems(tokens.new)]
         term_of = np.concatenate([self._term_of, np.array(terms, dtype=np.int32)])
         for word in {*self._stop_words, *stop_words}:
             if word in self._tokens or word in tokens:
                 term_of[tokens[word]] = -1
-        return self._expanded(split, of_word, term_of)
+        # Of the sources' words only those that are asked for.
+        used, split_ids = np.unique(split.ids, return_inverse=True)
+        ids, bounds = self._of_word.ids, self._of_word.bounds
+        first, others = len(self._words), new.split()
+        of_word = Terms.joined(
+            [
+                ids[bounds[i] : bounds[i + 1]] if i < first else others[i - first]
+                for i in used.tolist()
+            ]
+        )
+        return _expanded(Terms(split_ids, split.bounds), of_word.numbered(term_of))
 
     def _stems(self, tokens: list[str]) -> list[str]:
         stems: list[str] = self._stemmer.stemWords(tokens) if self._stemmer else tokens
         return stems
 
-    def _tokens_of(self, words: _Numbers, tokens: _Numbers) -> Terms:
+    def _tokens_of(self, words: list[str], tokens: _Numbers) -> Terms:
         """The tokens of each word, new ones numbered."""
         if self._whole:
-            return Terms.of([[tokens[word]] for word in words.new])
+            return Terms.of([[tokens[word]] for word in words])
         import bm25s
 
-        found, number_of = bm25s.tokenize(words.new, stopwords=[], show_progress=False)
+        found, number_of = bm25s.tokenize(words, stopwords=[], show_progress=False)
         return Terms.of(found).numbered(np.array([tokens[t] for t in number_of], dtype=np.int32))
 
-    @staticmethod
-    def _expanded(split: Terms, of_word: Terms, term_of: np.ndarray) -> Terms:
-        """The terms of texts that were split into words."""
-        of_word = of_word.numbered(term_of)
-        counts = np.diff(of_word.bounds)[split.ids]
-        # Where the terms of each word begin, less where they are to stand: one gather for all.
-        ends = np.cumsum(counts)
-        shift = np.repeat(of_word.bounds[split.ids] - (ends - counts), counts)
-        ids = of_word.ids[shift + np.arange(len(shift))]
-        return Terms(ids, np.concatenate([[0], ends])[split.bounds])
+
+def _expanded(split: Terms, of_word: Terms) -> Terms:
+    """The terms of texts, from their words and the terms of each word."""
+    counts = np.diff(of_word.bounds)[split.ids]
+    # Where the terms of each word begin, less where they are to stand: one gather for all.
+    ends = np.cumsum(counts)
+    shift = np.repeat(of_word.bounds[split.ids] - (ends - counts), counts)
+    ids = of_word.ids[shift + np.arange(len(shift))]
+    return Terms(ids, np.concatenate([[0], ends])[split.bounds])
 
 
 class _Numbers(dict[str, int]):
     """Numbers strings as they come; `new` ones behind those of `before`, which stays as it is."""
 
-    def __init__(self, before: _Numbers | None = None) -> None:
+    def __init__(self, before: dict[str, int]) -> None:
         super().__init__()
         self.new: list[str] = []
-        self._before: dict[str, int] = before if before is not None else {}
+        self._before = before
 
     def __missing__(self, key: str) -> int:
         number = self._before.get(key)

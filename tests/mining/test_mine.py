@@ -9,16 +9,19 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from claim2source.datasets import carve_val
 from claim2source.encode import Encoder
 from claim2source.errors import ConfigError
-from claim2source.mining import MinedRow, Miner, MiningConfig, candidates, mine
+from claim2source.mining import MinedRow, Miner, MiningConfig, MiningCounts, Negative, mine
+from claim2source.mining import candidates as candidates_module
 from claim2source.mining.candidates import Candidates
 from claim2source.mining.mine import golds_by_text
-from claim2source.mining.twins import Twins
+from claim2source.mining.twins import Twins, title_similarity, title_words
 from claim2source.records import Claim, Dataset, Qrels, Source
-from claim2source.retrieve import BM25Config, BM25Index, DenseIndex, FusionConfig, fuse
+from claim2source.retrieve import BM25Config, BM25Index, DenseIndex, FusionConfig, bm25, fuse
 from claim2source.run import Cost
 from claim2source.text import Rendering, render_source
 
@@ -338,7 +341,8 @@ def spread() -> tuple[Dataset, Encoder]:
 
 def test_near_copies_of_any_gold_by_vector_are_left_out() -> None:
     def kept(limit: float | None) -> set[str]:
-        config = replace(FREE, hard=9, random=0, max_gold_similarity=limit)
+        off: dict[str, Any] = {"max_title_similarity": None}
+        config = replace(FREE, hard=9, random=0, max_gold_similarity=limit, **off)
         rows, miner = mined(*spread(), config)
         drawn, _ = mined(*spread(), replace(config, hard=0, random=9))
         (found,) = {frozenset(names(row)) for row in (*rows, *drawn)}
@@ -382,7 +386,8 @@ def test_a_golds_twin_by_abstract_is_left_out_and_counted(
     claims = [Claim("c", "text", golds=("gold",)), Claim("d", "post", golds=("none",))]
     sources = [Source(name, f"{name} title", text) for name, text in ABSTRACTS.items()]
     table = dict.fromkeys(["text", "post", *PLAIN.source_texts(sources)], [1.0, 0.0])
-    dataset, config = data_of(claims, sources), replace(FREE, max_text_similarity=limit)
+    dataset = data_of(claims, sources)
+    config = replace(FREE, max_title_similarity=None, max_text_similarity=limit)
     for more in ({"hard": 20, "random": 0}, {"hard": 0, "random": 20}):
         rows, miner = mined(dataset, Table(table), replace(config, **more))  # type: ignore[arg-type]
         assert set(names(rows[0])) == ABSTRACTS.keys() - {"gold"} - left_out
@@ -501,6 +506,138 @@ def test_a_pool_with_few_that_may_be_taken_is_searched_to_its_end() -> None:
     assert miner.counts.short_rows == 0
 
 
+# --- blocks of pairs ----------------------------------------------------------------------
+
+FEW = ["masks", "otters", "tea", "sleep"]
+
+
+def one_by_one(
+    dataset: Dataset, sources: np.ndarray, claims: np.ndarray, config: MiningConfig
+) -> tuple[list[MinedRow], MiningCounts]:
+    """Hard negatives as the retrievers' runs, their fusion and a plain loop give them."""
+    ids, depth, counts = [s.id for s in dataset.sources], config.last_rank, MiningCounts()
+    dense = DenseIndex(ids, sources).search(dataset.claims, claims, depth)
+    sparse = BM25Index(dataset.sources).search(dataset.claims, depth)
+    fusion = FusionConfig("linear", config.alpha, depth=depth)
+    ends = {0.0: dense, 1.0: sparse}
+    run = ends[config.alpha] if config.alpha in ends else fuse(sparse, dense, fusion)
+    place = {name: i for i, name in enumerate(ids)}
+    words = {s.id: title_words(s.title) for s in dataset.sources}
+    golds, of_training = golds_by_text(dataset.claims), dataset.golds
+    rows = []
+    for i, claim in enumerate(dataset.claims):
+        near = {name: float(claims[i] @ sources[place[name]]) for name in ids}
+        listed = list(run.scored(claim.id).items())[config.first_rank - 1 : depth]
+        for gold in claim.golds:
+            limit = float("inf")
+            if config.max_share is not None:
+                share = config.max_share if near[gold] >= 0 else 2 - config.max_share
+                limit = near[gold] * share
+            if config.margin is not None:
+                limit = min(limit, near[gold] - config.margin)
+            taken: list[Negative] = []
+            for name, score in listed:
+                most = config.max_title_similarity
+                twin = most is not None and any(
+                    title_similarity(words[name], words[g]) > most for g in golds[claim.id]
+                )
+                if len(taken) == config.hard:
+                    break
+                if name in golds[claim.id]:
+                    counts.left_out_gold += 1
+                elif config.pool == "train-golds" and name not in of_training:
+                    counts.left_out_pool += 1
+                elif twin:
+                    counts.left_out_twin += 1
+                elif near[name] > limit:
+                    counts.left_out_close += 1
+                else:
+                    in_dense, in_sparse = (name in r.sources(claim.id) for r in (dense, sparse))
+                    in_sparse &= config.alpha > 0
+                    origin = "both" if in_dense and in_sparse else "bm25" if in_sparse else "dense"
+                    taken.append(Negative(name, score, origin))  # type: ignore[arg-type]
+            missing = config.hard - len(taken)
+            counts.rows, counts.hard = counts.rows + 1, counts.hard + len(taken)
+            counts.missing_hard += missing
+            counts.short_rows += missing > 0
+            rows.append(MinedRow(claim.id, gold, tuple(taken)))
+    return rows, counts
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    seed=st.integers(0, 10**6), n=st.integers(1, 30), hard=st.integers(0, 4),
+    first=st.integers(1, 3), last=st.integers(3, 12), alpha=st.sampled_from([0.0, 0.5, 1.0]),
+    share=st.sampled_from([None, 0.75]), margin=st.sampled_from([None, 1.0]),
+    title=st.sampled_from([None, 0.9]), pool=st.sampled_from(["all", "train-golds"]),
+    sizes=st.lists(st.integers(1, 90), min_size=4, max_size=4), chunk=st.integers(1, 9),
+)  # fmt: skip
+def test_blocks_of_pairs_are_picked_as_they_are_one_by_one(
+    seed: int, n: int, hard: int, first: int, last: int, alpha: float, share: float | None,
+    margin: float | None, title: float | None, pool: Any, sizes: list[int], chunk: int,
+) -> None:  # fmt: skip
+    draw = np.random.default_rng(seed)
+    # Few words and small whole numbers: scores are exact, many tie, titles repeat.
+    sources = [
+        Source(f"s{draw.integers(10**6)}-{i}", " ".join(draw.choice(FEW, 2)), f"a{i}")
+        for i in range(n)
+    ]
+    claims = []
+    for i in range(8):
+        candidates, golds = (
+            tuple(str(s) for s in draw.choice([s.id for s in sources], size=min(size, n)))
+            for size in (draw.integers(0, 7), draw.integers(0, 4))
+        )
+        text = " ".join(draw.choice([*FEW, "unknown"], 2))
+        bound = candidates if draw.random() < 0.3 else None
+        claims.append(Claim(f"c{i}", text, golds=tuple(dict.fromkeys(golds)), candidates=bound))
+    dataset = data_of(claims, sources)
+    of_sources = draw.integers(-2, 3, (n, 3)).astype(np.float32)
+    by_text = {text: draw.integers(-2, 3, 3).astype(np.float32) for text in
+               sorted({claim.text for claim in claims})}  # fmt: skip
+    of_claims = np.array([by_text[claim.text] for claim in claims])
+    encoder = Table({**by_text, **dict(zip(PLAIN.source_texts(sources), of_sources, strict=True))})
+    config = MiningConfig(
+        hard=hard, random=0, first_rank=first, last_rank=last, alpha=alpha, max_share=share,
+        margin=margin, max_title_similarity=title, pool=pool,
+    )  # fmt: skip
+    expected, counts = one_by_one(dataset, of_sources, of_claims, config)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(mine, "CHUNK", chunk)
+        for place, name, size in zip(
+            (candidates_module, candidates_module, mine, bm25),
+            ("CELLS", "PIECE", "PICKED", "_CELLS"), sizes, strict=True,
+        ):  # fmt: skip
+            patch.setattr(place, name, size)
+        found, miner = mined(dataset, encoder, config)  # type: ignore[arg-type]
+    assert found == expected
+    assert miner.counts == counts
+
+
+def test_the_limit_is_not_rounded() -> None:
+    """As for random negatives: 0.95 of the gold's score, however near the other one is."""
+    gold, other = np.float32(0.637), np.float32(0.60515004)
+    assert np.float32(float(gold) * 0.95) == other and float(other) > float(gold) * 0.95
+    scores = {"other": float(other), "low": 0.1, "gold": float(gold)}
+    config = replace(FREE, max_share=0.95, hard=2, random=0)
+    (row,), _ = mined(*scored(scores, Claim("c", "text", golds=("gold",))), config)
+    assert names(row) == ["low"]
+
+
+def test_claims_of_one_text_share_what_is_kept_of_their_golds() -> None:
+    texts = [" ".join(f"w{n}" for n in range(i, i + 400)) for i in range(0, 8000, 40)]
+    sources = [Source(f"s{i}", f"t{i}", text) for i, text in enumerate(texts)]
+    claims = [Claim(f"c{i}", "same", golds=(f"s{i}",)) for i in range(len(sources))]
+    table = Table(dict.fromkeys(["same", *PLAIN.source_texts(sources)], [1.0]))
+    config = replace(FREE, hard=1, random=0, max_text_similarity=0.9)
+    tracemalloc.start()
+    mined(data_of(claims, sources), table, config)  # type: ignore[arg-type]
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    # One set of marks is 1.6 MB here; one for each of the 200 claims would be 320 MB.
+    assert peak < 40 * 2**20
+
+
 # --- counts -------------------------------------------------------------------------------
 
 
@@ -571,15 +708,15 @@ def test_no_search_is_larger_than_a_chunk_and_chunks_change_nothing(
     assert max(sizes) == 8 and sum(sizes) == 50
     # Nor does a block hold more similarities than it may, whatever the size of the pool.
     sizes.clear()
-    monkeypatch.setattr(candidates, "CELLS", 60 * 3 + 1)
+    monkeypatch.setattr(candidates_module, "CELLS", 60 * 3 + 1)
     assert mined(dataset, encoder, FREE)[0] == whole
     assert max(sizes) == 3 and sum(sizes) == 50
-    monkeypatch.setattr(candidates, "CELLS", 1)
+    monkeypatch.setattr(candidates_module, "CELLS", 1)
     assert mined(dataset, encoder, FREE)[0] == whole
     # Nor is more of it ranked at a time than that.
     sizes.clear()
-    monkeypatch.setattr(candidates, "CELLS", 60 * 5)
-    monkeypatch.setattr(candidates, "PIECE", 60 * 2)
+    monkeypatch.setattr(candidates_module, "CELLS", 60 * 5)
+    monkeypatch.setattr(candidates_module, "PIECE", 60 * 2)
     assert mined(dataset, encoder, FREE)[0] == whole
     assert max(sizes) == 2 and sum(sizes) == 50
 

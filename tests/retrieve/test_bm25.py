@@ -6,6 +6,8 @@ import math
 import re
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
 
 import bm25s
 import numpy as np
@@ -20,7 +22,7 @@ from claim2source.datasets import load
 from claim2source.errors import ConfigError
 from claim2source.evaluation.retrieval import evaluate_result
 from claim2source.records import Claim, Source
-from claim2source.retrieve import BM25Config, BM25Index, BM25Retriever
+from claim2source.retrieve import BM25Config, BM25Index, BM25Retriever, bm25
 from claim2source.retrieve.bm25 import NO_TERM
 from claim2source.retrieve.postings import Counts
 from claim2source.retrieve.terms import Analysis, Terms
@@ -265,12 +267,13 @@ text_pieces = st.lists(
 @given(st.lists(text_pieces, min_size=1, max_size=6), st.lists(text_pieces, min_size=1, max_size=4))
 def test_terms_are_what_bm25s_makes_of_whole_texts(texts: list[str], claims: list[str]) -> None:
     stop, stemmer = ["the", "will"], Stemmer.Stemmer("english")
-    found = Analysis(texts, False, stop, stemmer)
+    found = Analysis(False, stop, stemmer)
+    sources = found.sources(texts)
     names = {number: term for term, number in found.vocabulary.items()}
     expected = bm25s.tokenize(
         texts, stopwords=stop, stemmer=stemmer, return_ids=False, show_progress=False
     )
-    assert [[names[i] for i in ids] for ids in found.sources.split()] == expected
+    assert [[names[i] for i in ids] for ids in sources.split()] == expected
     assert sorted(names) == list(range(len(names)))
     assert set(names.values()) == {term for text in expected for term in text}
     of_claims = bm25s.tokenize(
@@ -419,6 +422,36 @@ def test_duplicated_texts_are_one_score() -> None:
     found = ranked(sources_of("masks work", "masks work", "x y"), "masks")
     assert list(found) == ["s001", "s000"]
     assert len(set(found.values())) == 1
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    seed=st.integers(0, 10**6), n=st.integers(1, 12), cells=st.integers(1, 40),
+    k=st.integers(1, 14), analysis=st.sampled_from(["terms", "whitespace"]),
+)  # fmt: skip
+def test_blocks_of_claims_are_claims_searched_alone(
+    seed: int, n: int, cells: int, k: int, analysis: Any
+) -> None:
+    draw = np.random.default_rng(seed)
+    vocabulary = "aa bb cc dd ee ff".split()
+    sources = sources_of(*(" ".join(draw.choice(vocabulary, 3)) for _ in range(n)))
+    claims = []
+    for i in range(7):
+        some = draw.choice([s.id for s in sources], size=draw.integers(0, n + 1))
+        bound = tuple(str(s) for s in some) if draw.random() < 0.4 else None
+        text = " ".join(draw.choice([*vocabulary, "unknown"], draw.integers(0, 4)))
+        claims.append(Claim(f"c{i}", text, candidates=bound))
+    index = BM25Index(sources, BM25Config(analysis=analysis))
+    alone = [index.search([claim], k).scored(claim.id) for claim in claims]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(bm25, "_CELLS", cells)
+        together = index.search(claims, k)
+    assert [together.scored(claim.id) for claim in claims] == alone
+    # And alone each is what the whole pool gives, cut down to what may be chosen.
+    for claim, found in zip(claims, alone, strict=True):
+        whole = index.search([replace(claim, candidates=None)], n).scored(claim.id)
+        allowed = whole if claim.candidates is None else set(claim.candidates)
+        assert list(found.items()) == [x for x in whole.items() if x[0] in allowed][:k]
 
 
 @pytest.mark.parametrize("analysis", ["terms", "whitespace"])
