@@ -131,8 +131,17 @@ class Analysis:
             return Terms.of([[tokens[word]] for word in words])
         import bm25s
 
-        found, number_of = bm25s.tokenize(words, stopwords=[], show_progress=False)
-        return Terms.of(found).numbered(np.array([tokens[t] for t in number_of], dtype=np.int32))
+        # One text, each word followed by a token that no word has: lists by the ten thousand
+        # would keep Python's garbage collector busy for longer than the words are looked at.
+        mark, together = "__", " ".join(words)
+        while mark in together:
+            mark += "_"
+        text = f" {mark} ".join([*words, ""])
+        (found,), number_of = bm25s.tokenize(text, stopwords=[], show_progress=False)
+        numbers = [-1 if token == mark else tokens[token] for token in number_of]
+        ids = np.array(numbers, dtype=np.int32)[np.array(found, dtype=np.int32)]
+        ends = np.flatnonzero(ids < 0) + 1
+        return Terms(ids, np.concatenate([[0], ends])).where(ids >= 0)
 
 
 def _expanded(split: Terms, of_word: Terms) -> Terms:

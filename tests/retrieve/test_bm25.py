@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import Stemmer
 from bm25s import stopwords
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from rank_bm25 import BM25Okapi
 
@@ -265,6 +265,7 @@ text_pieces = st.lists(
 
 @settings(max_examples=150, deadline=None)
 @given(st.lists(text_pieces, min_size=1, max_size=6), st.lists(text_pieces, min_size=1, max_size=4))
+@example(["__ a-___-mask", "____"], ["_____ masks", "__ mask"])
 def test_terms_are_what_bm25s_makes_of_whole_texts(texts: list[str], claims: list[str]) -> None:
     stop, stemmer = ["the", "will"], Stemmer.Stemmer("english")
     found = Analysis(False, stop, stemmer)
