@@ -298,10 +298,13 @@ class Encoder:
         was_training = self.model.training
         self.model.eval()
         try:
-            for rows in grouped(tokens, token_budget or budget, extra):
-                batch = self.collate([tokens[row] for row in rows]).to(self.device)
-                out[rows] = self.vectors(batch).float().cpu().numpy()
-                bar.update(len(rows))
+            # A run in mixed precision scores its epochs from within a step: their vectors are
+            # those of the checkpoint, wherever it is loaded.
+            with torch.autocast(self.device.type, enabled=False):
+                for rows in grouped(tokens, token_budget or budget, extra):
+                    batch = self.collate([tokens[row] for row in rows]).to(self.device)
+                    out[rows] = self.vectors(batch).float().cpu().numpy()
+                    bar.update(len(rows))
         finally:
             self.model.train(was_training)
         if not np.isfinite(out).all():
