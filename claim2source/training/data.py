@@ -29,9 +29,10 @@ class TrainBatch:
 
     The m columns are the sources of all processes that share negatives, by rank; `counts` says
     how many each encodes. `positives` [n] is the column of each claim's gold, `masked` [n, m]
-    true where a source is gold for the row without being its positive. Among the claims of
-    all those processes, `rows` [n] are this one's places and `claims_masked` [n, c] is true
-    where another claim has the row's source as gold (None unless trained both ways).
+    true where a source is gold for the row, or reads as one does, without being its positive.
+    Among the claims of all those processes, `rows` [n] are this one's places and
+    `claims_masked` [n, c] is true where another claim has the row's source, or one that reads
+    the same, as gold (None unless trained both ways).
     `fixed_sources` [m, d] replaces encoding when sources are not trained; the last ones serve
     single losses.
     """
@@ -88,20 +89,35 @@ class TrainingPairs:
         self.claim_tokens = {c.id: t for c, t in zip(claims, tokens, strict=True)}
         self.views = self._views() if self.losses.consistency.weight else {}
         self.source_tokens: dict[str, Tokens] = {}
+        # Id of a source -> id of the first one with the same tokens: one vector, two names.
+        self.reads_as: dict[str, str] = {}
+        self._first_of: dict[Tokens, str] = {}
+        self.rows = list(rows)
         self.use(rows)
 
     def use(self, rows: Sequence[MinedRow]) -> None:
-        """Train on these rows from now on: the same pairs, perhaps with other negatives."""
+        """Train on these rows from now on: the same pairs, perhaps with other negatives.
+
+        Raises `ValueError` for other pairs or another order: batches are planned by row number.
+        """
+        if [(r.claim, r.positive) for r in rows] != [(r.claim, r.positive) for r in self.rows]:
+            raise ValueError("not the pairs that are trained on, each in its place")
         self.rows = [self._taught_first(row) for row in rows]
-        if self.query_only:
-            return
         used = {row.positive for row in self.rows}
         for row in self.rows:
+            # A gold that no row trains on may still read as another row's negative.
+            used.update(self.golds[row.claim])
             kept = row.negatives if self.rotate else row.negatives[: self.negatives]
             used.update(negative.source for negative in kept)
         new = [s for s in self.dataset.sources if s.id in used and s.id not in self.source_tokens]
         tokens = self.encoder.tokenize(self.rendering.source_texts(new), "source")
-        self.source_tokens |= {s.id: t for s, t in zip(new, tokens, strict=True)}
+        for source, text in zip(new, tokens, strict=True):
+            self.source_tokens[source.id] = text
+            self.reads_as[source.id] = self._first_of.setdefault(text, source.id)
+
+    def _gold_texts(self, claim: str) -> set[str]:
+        """What the claim's golds read as (see `reads_as`)."""
+        return {self.reads_as[gold] for gold in self.golds[claim] if gold in self.reads_as}
 
     def _taught_first(self, row: MinedRow) -> MinedRow:
         """A teacher's word counts only for sources in the batch: those it scores, then others."""
@@ -208,12 +224,16 @@ class TrainingPairs:
         by_rank = [list(names)[rank :: len(shares)] for rank in range(len(shares))]
         columns = [source for part in by_rank for source in part]
         place = {source: column for column, source in enumerate(columns)}
+        reading: dict[str, list[int]] = {}
+        for source, column in place.items():
+            reading.setdefault(self.reads_as[source], []).append(column)
         masked = torch.zeros(len(own), len(columns), dtype=torch.bool)
         first = sum(len(share) for share in shares[: plan.rank]) if plan.shares else 0
         for i, row in enumerate(own):
-            for gold in self.golds[row.claim]:
-                if gold in place and gold != row.positive:
-                    masked[i, place[gold]] = True
+            for text in self._gold_texts(row.claim):
+                for column in reading.get(text, ()):
+                    if column != place[row.positive]:
+                        masked[i, column] = True
         return TrainBatch(
             plan,
             [self.claim_tokens[row.claim] for row in own],
@@ -223,23 +243,28 @@ class TrainingPairs:
             masked,
             first + torch.arange(len(own)),
             self._claims_masked(own, everyone, first) if self.losses.info_nce.both_ways else None,
-            **self._extras(plan, own, columns, place),  # type: ignore[arg-type]
+            **self._extras(plan, own, columns, place, masked),  # type: ignore[arg-type]
         )
 
     def _claims_masked(self, own: list[MinedRow], everyone: list[MinedRow], first: int) -> Tensor:
-        """Where [own, everyone] another claim has the row's source as gold."""
+        """Where [own, everyone] another claim has the row's source, by its text, as gold."""
         has: dict[str, list[int]] = {}
         for j, other in enumerate(everyone):
-            for gold in self.golds[other.claim]:
-                has.setdefault(gold, []).append(j)
+            for text in self._gold_texts(other.claim):
+                has.setdefault(text, []).append(j)
         masked = torch.zeros(len(own), len(everyone), dtype=torch.bool)
         for i, row in enumerate(own):
-            masked[i, has[row.positive]] = True
+            masked[i, has[self.reads_as[row.positive]]] = True
             masked[i, first + i] = False
         return masked
 
     def _extras(
-        self, plan: BatchPlan, own: list[MinedRow], columns: list[str], place: Mapping[str, int]
+        self,
+        plan: BatchPlan,
+        own: list[MinedRow],
+        columns: list[str],
+        place: Mapping[str, int],
+        masked: Tensor,
     ) -> dict[str, object]:
         """What single losses need."""
         extras: dict[str, object] = {}
@@ -258,11 +283,10 @@ class TrainingPairs:
             teacher = torch.full((len(own), len(columns)), torch.nan)
             for i, row in enumerate(own):
                 for source, score in self.teacher.get(row.claim, {}).items():
-                    # Another gold is no candidate: the student is not taught to rank it down.
-                    other_gold = source in self.golds[row.claim] and source != row.positive
-                    if source in place and not other_gold:
+                    if source in place:
                         teacher[i, place[source]] = score
-            extras["teacher"] = teacher
+            # Another gold is no candidate: the student is not taught to rank it down.
+            extras["teacher"] = teacher.masked_fill(masked, torch.nan)
         keep = self.losses.keep_base
         if keep.weight:
             assert self.base is not None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -49,17 +49,19 @@ class RunNegatives:
         return self._read()
 
     def again(self, encoder: Encoder, epoch: int) -> list[MinedRow]:
-        """Rows mined by the model as it stands after an epoch."""
-        self.current = self.run.mined_after(epoch)
+        """The same pairs in the same places, mined by the model as it stands after an epoch."""
+        before, self.current = self.current, self.run.mined_after(epoch)
         # A file that is there is of a run that was killed after it: mined by the same weights.
         if self.world.is_first and not self.current.is_file():
-            self._mine(encoder)
+            self._mine(encoder, read_mined(before, self.train))
         return self._read()
 
     def due(self, epoch: int) -> bool:
-        """Whether negatives are mined anew after this epoch."""
-        every, epochs = self.config.optimisation.remine_every, self.config.optimisation.epochs
-        return every > 0 and epoch % every == 0 and epoch < epochs
+        """Whether negatives are mined anew after this epoch: not where none are trained on."""
+        optimisation = self.config.optimisation
+        if optimisation.negatives == 0 or optimisation.remine_every == 0:
+            return False
+        return epoch % optimisation.remine_every == 0 and epoch < optimisation.epochs
 
     def state(self) -> dict[str, Any]:
         """What a resumed run needs: the file itself, as bytes."""
@@ -83,17 +85,26 @@ class RunNegatives:
         """Hash of the rows that are trained on, once there are any."""
         return file_hash(self.current) if self.current.is_file() else None
 
-    def _mine(self, encoder: Encoder) -> None:
+    def _mine(self, encoder: Encoder, pairs: Sequence[MinedRow] | None = None) -> None:
+        """Mine all pairs of the data set, or only `pairs`, to the current file."""
         miner = Miner(
             self.train, encoder, self.config.rendering, self.config.mining, self.store,
             progress=True,
         )  # fmt: skip
-        write_mined(miner.mine(), self.current)
+        rows = miner.mine()
+        write_mined(rows if pairs is None else _in_places_of(pairs, rows), self.current)
         self.sentences = miner.counts.sentences()
 
     def _read(self) -> list[MinedRow]:
         barrier(self.world)
         return read_mined(self.current, self.train)
+
+
+def _in_places_of(pairs: Sequence[MinedRow], mined: Iterable[MinedRow]) -> list[MinedRow]:
+    """Mined rows of these pairs, in their order; a pair that was not mined keeps its row."""
+    # Batches are planned by row number, and a file that the user named need not hold every pair.
+    found = {(row.claim, row.positive): row for row in mined}
+    return [found.get((row.claim, row.positive), row) for row in pairs]
 
 
 def _pairs(train: Dataset) -> Iterable[MinedRow]:

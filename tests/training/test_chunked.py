@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import weakref
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,12 +14,13 @@ from typing import Any
 import pytest
 import torch
 
-from claim2source.encode import Encoder, ModelConfig, Tokens, resolve
+from claim2source.encode import Encoder, ModelConfig, Template, Tokens, resolve
 from claim2source.encode.packed import PackedBatch
 from claim2source.training.checkpoint import random_state
 from claim2source.training.chunked import chunked_backward, whole_backward
 from claim2source.training.losses import info_nce
 from claim2source.training.module import length_chunks
+from tests.encode.mistral import CLAIM, SOURCE, save_mistral
 from tests.training.small import save_small_model
 
 TEXTS = [
@@ -33,6 +36,18 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save_small_model(tmp_path_factory.mktemp("model"), dropout=0.2)
 
 
+@pytest.fixture(scope="module")
+def gritlm_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_mistral(tmp_path_factory.mktemp("gritlm") / "model", attention_dropout=0.2)
+
+
+@pytest.fixture(params=["bert", "gritlm"])
+def either(request: pytest.FixtureRequest) -> Path:
+    """A BERT, and a bidirectional decoder that does not pool its instruction."""
+    name = "folder" if request.param == "bert" else "gritlm_folder"
+    return Path(request.getfixturevalue(name))
+
+
 @pytest.fixture(params=["padded", "as_trained"])
 def encode(request: pytest.FixtureRequest) -> Callable[[Encoder, list[Tokens]], torch.Tensor]:
     """Vectors of texts with padding, and as the trainer reads them: packed where that works."""
@@ -41,15 +56,22 @@ def encode(request: pytest.FixtureRequest) -> Callable[[Encoder, list[Tokens]], 
 
     def packed(encoder: Encoder, tokens: list[Tokens]) -> torch.Tensor:
         batch = encoder.batch(tokens)
-        # Recomputed activations need the model's own layers: the trainer pads there.
-        assert isinstance(batch, PackedBatch) is not encoder.model.is_gradient_checkpointing
+        # Recomputed activations, and decoders, need the model's own layers: the trainer pads there.
+        bert = encoder.model.config.model_type == "bert"
+        assert isinstance(batch, PackedBatch) is (
+            bert and not encoder.model.is_gradient_checkpointing
+        )
         return encoder.vectors(batch)
 
     return packed
 
 
 def loaded(folder: Path, *, checkpointing: bool = False, lora: bool = False) -> Encoder:
-    encoder = resolve(ModelConfig(name=str(folder), pooling="mean", max_length=24)).encoder
+    said = ModelConfig(name=str(folder), pooling="mean", max_length=24)
+    if json.loads((folder / "config.json").read_text())["model_type"] == "mistral":
+        template = Template(claim=CLAIM, source=SOURCE, pool_prefix=False)
+        said = replace(said, max_length=160, template=template, bidirectional=True)
+    encoder = resolve(said, "cpu").encoder
     if lora:
         from peft import LoraConfig, get_peft_model
 
@@ -140,9 +162,9 @@ def test_gradients_are_the_plain_ones_with_dropout(
 @pytest.mark.parametrize("checkpointing", [False, True])
 @pytest.mark.parametrize("autocast", [False, True])
 def test_with_checkpointing_adapters_and_autocast(
-    folder: Path, encode: Any, lora: bool, checkpointing: bool, autocast: bool
+    either: Path, encode: Any, lora: bool, checkpointing: bool, autocast: bool
 ) -> None:
-    encoder = loaded(folder, lora=lora, checkpointing=checkpointing)
+    encoder = loaded(either, lora=lora, checkpointing=checkpointing)
     tokens = encoder.tokenize(TEXTS, "claim")
     chunks = length_chunks(tokens, 3)
     plain = gradients(whole_backward, encoder, encode, tokens, chunks, 0.05, autocast=autocast)
@@ -151,6 +173,11 @@ def test_with_checkpointing_adapters_and_autocast(
     # BERT's pooler takes no part.
     assert {n for n in trained if "pooler" not in n} == plain[1].keys()
     assert distance(plain[1], chunked[1]) < 1e-5
+    # Dropout is on, in a decoder too: other dice, other gradients.
+    other = gradients(
+        chunked_backward, encoder, encode, tokens, chunks, 0.05, autocast=autocast, seed=6
+    )
+    assert distance(plain[1], other[1]) > 1e-2
 
 
 def test_chunks_do_not_depend_on_the_order_of_the_texts(folder: Path, encode: Any) -> None:

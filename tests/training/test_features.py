@@ -4,24 +4,36 @@ from __future__ import annotations
 
 import csv
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from claim2source.datasets import carve_val, load
-from claim2source.encode import Encoder, ModelConfig, resolve
+from claim2source.encode import Encoder, ModelConfig, Tokens, resolve
 from claim2source.errors import UserError
 from claim2source.mining import MinedRow, Negative, read_mined
+from claim2source.records import Claim, Dataset, Qrels, Source
 from claim2source.run import Run
 from claim2source.run_files import write_trec_run
 from claim2source.store import Store
 from claim2source.text import Rendering
 from claim2source.training import finetune as program
+from claim2source.training.batches import BatchPlan
 from claim2source.training.checkpoint import load_state
+from claim2source.training.config import OptimisationConfig
 from claim2source.training.data import TrainingPairs
 from claim2source.training.finetune import finetune
+from claim2source.training.losses import (
+    ConsistencyConfig,
+    InfoNCEConfig,
+    LossesConfig,
+    combined,
+)
 from claim2source.training.merge import MergeConfig, merge
+from claim2source.training.module import RetrieverModule
 from claim2source.training.negatives import shown_negatives
 from tests.training.small import small_config, small_setup
 
@@ -187,22 +199,59 @@ def test_negatives_rotate_through_the_list(setup: tuple[Path, Path], encoder: En
     assert len(pairs.negatives_of(short, 2)) == 1
 
 
+@pytest.mark.parametrize("chunk_size", [None, 3])
 def test_texts_that_repeat_are_encoded_once(
-    setup: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    chunk_size: int | None, setup: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seen: list[list[Any]] = []
-    real = Encoder.length_batches
+    """Two claims of one text and two sources of one text: the gradients stay the plain loss's."""
+    encoder = resolve(ModelConfig(name=str(setup[0]), pooling="mean", max_length=24)).encoder
+    encoder.model.requires_grad_(True)
+    encoder.model.eval()  # the dice of dropout would differ
+    posts, topics = ["masks!", "tea?", "masks!", "salt"], ["masks", "tea", "masks", "salt", "yoga"]
+    claims = tuple(Claim(str(i), text, golds=("abcd"[i],)) for i, text in enumerate(posts))
+    sources = tuple(Source(*named, "A study.") for named in zip("abcde", topics, strict=True))
+    qrels = Qrels({c.id: dict.fromkeys(c.golds, 1) for c in claims})
+    rows = [MinedRow(c.id, c.golds[0], (Negative("e", 0.5, "both"),)) for c in claims]
+    losses = LossesConfig(info_nce=InfoNCEConfig(both_ways=True))
+    pairs = TrainingPairs(
+        Dataset(claims, sources, qrels, "train"), rows, encoder, Rendering(), 1, losses=losses
+    )
+    config = OptimisationConfig(temperature=0.05, chunk_size=chunk_size)
+    module: Any = RetrieverModule(
+        encoder, pairs, config, losses, 1, lambda epoch: None, lambda: None
+    )
+    module.manual_backward = lambda loss: loss.backward()
+    batch = pairs.batch(BatchPlan((0, 1, 2, 3), 0, 0, 1, True, True))
+    texts = [*batch.claims, *batch.sources]
 
-    def remember(self: Encoder, tokens: Any) -> Any:
-        if self.model.training:
-            seen.append(list(tokens))
+    def gradients() -> dict[str, torch.Tensor]:
+        found = {n: p.grad for n, p in encoder.model.named_parameters() if p.grad is not None}
+        encoder.model.zero_grad(set_to_none=True)
+        return found
+
+    plain, _ = combined(
+        module._inputs(batch, encoder.vectors(encoder.collate(texts))), losses, 0.05
+    )
+    plain.backward()
+    expected = gradients()
+
+    encoded: list[Tokens] = []
+    real = Encoder.batch
+
+    def remember(self: Encoder, tokens: Sequence[Tokens]) -> Any:
+        # In chunks all but the last are encoded twice: once without a graph.
+        encoded.extend(tokens if torch.is_grad_enabled() else ())
         return real(self, tokens)
 
-    monkeypatch.setattr(Encoder, "length_batches", remember)
-    finetune(small_config(*setup, tmp_path / "run", optimisation__epochs=1))
-    # Five batches of 8 claims, each with a gold and negatives that several share.
-    assert len(seen) == 5
-    assert all(len(set(step)) == len(step) for step in seen)
+    monkeypatch.setattr(Encoder, "batch", remember)
+    terms = module._backward(batch)
+    assert len(texts) == 9 and len(encoded) == 7 and set(encoded) == set(texts)
+    assert terms["loss"].item() == pytest.approx(plain.item(), rel=1e-5) and plain.item() > 0.1
+    found = gradients()
+    assert found.keys() == expected.keys()
+    size = sum(float(g.square().sum()) for g in expected.values())
+    gap = sum(float((g - found[n]).square().sum()) for n, g in expected.items())
+    assert size > 1e-6 and (gap / size) ** 0.5 < 1e-5
 
 
 def test_distillation_from_a_run_file(
@@ -259,9 +308,6 @@ def test_views_of_one_claim_come_together(setup: tuple[Path, Path], tmp_path: Pa
 
 
 def test_each_epoch_shows_another_view(setup: tuple[Path, Path], encoder: Encoder) -> None:
-    from claim2source.training.batches import BatchPlan
-    from claim2source.training.losses import ConsistencyConfig, LossesConfig
-
     train = load(setup[1], "train")
     rows = [MinedRow(c.id, c.golds[0], ()) for c in train.claims[:4]]
     losses = LossesConfig(consistency=ConsistencyConfig(1.0))

@@ -1,0 +1,189 @@
+"""All that one batch hands to the losses, for each of two processes, against what it must be."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from claim2source.encode import Encoder, ModelConfig, resolve
+from claim2source.mining import MinedRow, Negative
+from claim2source.records import Claim, Dataset, Qrels, Source
+from claim2source.store import Store
+from claim2source.text import Rendering
+from claim2source.training.base_vectors import BaseVectors
+from claim2source.training.batches import BatchPlan
+from claim2source.training.data import TrainingPairs
+from claim2source.training.losses import (
+    DistillationConfig,
+    InfoNCEConfig,
+    KeepBaseConfig,
+    LossesConfig,
+)
+from tests.training.small import save_small_model
+
+NAN = float("nan")
+# Claims 1 and 2 share a gold, claim 3 has two of them.
+CLAIMS = (
+    Claim("1", "masks work", "en", golds=("a",)),
+    Claim("2", "Masken helfen", "de", golds=("a",)),
+    Claim("3", "le sel et le sucre", "fr", golds=("c", "d")),
+    Claim("4", "Kaffee weckt", "de", golds=("e",)),
+)
+SOURCES = tuple(
+    Source(name, f"{topic} and health", f"A study of {topic}.")
+    for name, topic in zip("abcdef", ["masks", "tea", "salt", "sugar", "coffee", "yoga"], strict=True)
+)  # fmt: skip
+
+
+def row(claim: str, positive: str, *negatives: str) -> MinedRow:
+    return MinedRow(claim, positive, tuple(Negative(n, 0.5, "both") for n in negatives))
+
+
+ROWS = [
+    row("1", "a", "b"),
+    row("2", "a", "f"),
+    row("3", "c", "b"),
+    row("3", "d"),
+    row("4", "e", "d"),
+]
+SHARES = ((0, 2), (1, 3, 4))
+# In order of appearance the sources are a, c, d, e, b, f: every second one is rank 1's.
+COLUMNS = "adb" "cef"  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def encoder(tmp_path_factory: pytest.TempPathFactory) -> Encoder:
+    folder = save_small_model(tmp_path_factory.mktemp("model"))
+    return resolve(ModelConfig(name=str(folder), pooling="mean", max_length=24)).encoder
+
+
+def data_of(claims: tuple[Claim, ...], sources: tuple[Source, ...]) -> Dataset:
+    qrels = Qrels({c.id: dict.fromkeys(c.golds, 1) for c in claims})
+    return Dataset(claims, sources, qrels, "train")
+
+
+def plan_of(rank: int, shares: tuple[tuple[int, ...], ...] = SHARES) -> BatchPlan:
+    return BatchPlan(shares[rank], 0, 0, 1, True, True, shares, rank)
+
+
+def cells(listed: list[str]) -> Tensor:
+    """A table of booleans, written with x and dots."""
+    return torch.tensor([[cell == "x" for cell in line] for line in listed])
+
+
+# Claim 3's other gold is no candidate: its score is not handed on.
+TEACHER = {"3": {"c": 2.0, "d": 5.0, "b": -1.0}, "4": {"f": 0.25}}
+
+
+@pytest.mark.parametrize("query_only", [False, True])
+@pytest.mark.parametrize(
+    ("rank", "claims", "positives", "masked", "claims_masked", "teacher", "weights"),
+    [
+        (
+            0, "13", [0, 3], ["......", ".x...."], ["..x..", "...x."],
+            [[NAN] * 6, [NAN, NAN, -1.0, 2.0, NAN, NAN]], [0.75, 0.0],
+        ),
+        (
+            1, "234", [0, 1, 4], ["......", "...x..", "......"], ["x....", ".x...", "....."],
+            [[NAN] * 6, [NAN, 5.0, -1.0, NAN, NAN, NAN], [NAN] * 5 + [0.25]], [0.5, 0.0, 0.5],
+        ),
+    ],
+)  # fmt: skip
+def test_what_the_losses_get(
+    rank: int, claims: str, positives: list[int], masked: list[str], claims_masked: list[str],
+    teacher: list[list[float]], weights: list[float], query_only: bool, encoder: Encoder,
+    tmp_path: Path,
+) -> None:  # fmt: skip
+    data, rendering = data_of(CLAIMS, SOURCES), Rendering()
+    base = BaseVectors(encoder, rendering, CLAIMS, SOURCES, Store(tmp_path))
+    losses = LossesConfig(
+        info_nce=InfoNCEConfig(both_ways=True),
+        distillation=DistillationConfig(1.0, Path("unused")),
+        keep_base=KeepBaseConfig(1.0, {"en": 0.75, "de": 0.5}),
+    )
+    pairs = TrainingPairs(
+        data, ROWS, encoder, rendering, 1, losses=losses, base=base, query_only=query_only,
+        teacher=TEACHER,
+    )  # fmt: skip
+    batch = pairs.batch(plan_of(rank))
+
+    named = {c.id: c for c in CLAIMS}
+    texts = rendering.claim_texts([named[name] for name in claims])
+    assert batch.claims == encoder.tokenize(texts, "claim")
+    in_columns = {s.id: s for s in SOURCES}
+    source_texts = rendering.source_texts([in_columns[name] for name in COLUMNS])
+    own = encoder.tokenize(source_texts, "source")[3 * rank : 3 * rank + 3]
+    assert batch.sources == ([] if query_only else own)
+    assert batch.counts == (3, 3)
+    assert batch.positives.tolist() == positives
+    assert batch.rows.tolist() == [[0, 1], [2, 3, 4]][rank]
+    assert torch.equal(batch.masked, cells(masked))
+    assert batch.claims_masked is not None
+    assert torch.equal(batch.claims_masked, cells(claims_masked))
+    assert batch.teacher is not None and batch.keep_weights is not None
+    assert torch.equal(batch.teacher.nan_to_num(-99.0), torch.tensor(teacher).nan_to_num(-99.0))
+    assert batch.keep_weights.tolist() == weights
+    same(batch.base_claims, encoder.encode(texts, "claim")[0])
+    same(batch.base_sources, encoder.encode(source_texts, "source")[0])
+    if query_only:
+        same(batch.fixed_sources, encoder.encode(source_texts, "source")[0])
+    else:
+        assert batch.fixed_sources is None
+
+
+def same(found: Tensor | None, expected: object) -> None:
+    assert found is not None
+    wanted = torch.as_tensor(expected)
+    assert found.shape == wanted.shape and torch.allclose(found, wanted, atol=1e-6)
+    # No two rows are alike, or their order would not be seen.
+    assert torch.pdist(wanted).min() > 1e-3
+
+
+# g is a under another id, h is d under another id.
+TWINS = (
+    *SOURCES,
+    Source("g", SOURCES[0].title, SOURCES[0].abstract),
+    Source("h", SOURCES[3].title, SOURCES[3].abstract),
+)
+
+
+@pytest.mark.parametrize("query_only", [False, True])
+def test_a_gold_under_another_id_is_masked(
+    query_only: bool, encoder: Encoder, tmp_path: Path
+) -> None:
+    """It has the gold's own vector: as a negative it would push the gold away."""
+    claims = (*CLAIMS, Claim("5", "masks? no", "en", golds=("g",)))
+    rows = [row("1", "a", "b"), row("3", "c", "h"), row("5", "g"), row("4", "e", "g")]
+    losses = LossesConfig(info_nce=InfoNCEConfig(both_ways=True))
+    base = BaseVectors(encoder, Rendering(), claims, TWINS, Store(tmp_path))
+    teacher = {"1": {"a": 1.0, "g": 1.0, "b": 0.0}}
+    pairs = TrainingPairs(
+        data_of(claims, TWINS), rows, encoder, Rendering(), 1, losses=losses, base=base,
+        query_only=query_only, teacher=teacher,
+    )  # fmt: skip
+    batch = pairs.batch(BatchPlan((0, 1, 2, 3), 0, 0, 1, True, True))
+    # Columns a c g e b h; claim 3's other gold, d, is not among them, but reads as h does.
+    assert torch.equal(batch.masked, cells(["..x...", ".....x", "x.....", "......"]))
+    assert batch.claims_masked is not None
+    assert torch.equal(batch.claims_masked, cells(["..x.", "....", "x...", "...."]))
+    assert batch.teacher is not None
+    assert batch.teacher[0].nan_to_num(-99.0).tolist() == [1.0, -99.0, -99.0, -99.0, 0.0, -99.0]
+
+
+def test_a_gold_under_another_id_is_masked_in_the_other_process(encoder: Encoder) -> None:
+    claims = (*CLAIMS, Claim("5", "masks? no", "en", golds=("g",)))
+    rows = [row("1", "a"), row("3", "c"), row("4", "e", "h"), row("5", "g")]
+    losses = LossesConfig(info_nce=InfoNCEConfig(both_ways=True))
+    pairs = TrainingPairs(
+        data_of(claims, TWINS), rows, encoder, Rendering(), 1, losses=losses
+    )  # fmt: skip
+    first, second = (pairs.batch(plan_of(rank, ((0, 1), (2, 3)))) for rank in (0, 1))
+    # Columns by rank: a e h, c g.
+    assert torch.equal(first.masked, cells(["....x", "..x.."]))
+    assert torch.equal(second.masked, cells([".....", "x...."]))
+    assert first.claims_masked is not None and second.claims_masked is not None
+    assert torch.equal(first.claims_masked, cells(["...x", "...."]))
+    assert torch.equal(second.claims_masked, cells(["....", "x..."]))

@@ -1,0 +1,167 @@
+"""Mining anew: the pairs that a run began with keep their places, whoever named them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from claim2source.datasets import carve_val, load
+from claim2source.encode import Encoder, ModelConfig, resolve
+from claim2source.errors import ConfigError
+from claim2source.mining import MinedRow, Negative, read_mined, write_mined
+from claim2source.records import Dataset
+from claim2source.store import Store
+from claim2source.text import Rendering
+from claim2source.training import finetune as program
+from claim2source.training.batches import BatchPlan
+from claim2source.training.checkpoint import load_state
+from claim2source.training.data import TrainBatch, TrainingPairs
+from claim2source.training.finetune import finetune
+from claim2source.training.launch import World
+from claim2source.training.negatives import RunNegatives
+from claim2source.training.runfolder import RunFolder
+from tests.training.small import small_config, small_setup
+
+REMINED: dict[str, Any] = {
+    "optimisation__epochs": 3, "optimisation__remine_every": 1, "batches__order": "language",
+    "optimisation__learning_rate": 1e-2, "mining__alpha": 0.0,
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def setup(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    return small_setup(tmp_path_factory.mktemp("small"))
+
+
+@pytest.fixture(scope="module")
+def train(setup: tuple[Path, Path]) -> Dataset:
+    return carve_val(load(setup[1], "train"), 0.2, 13)[0]
+
+
+@pytest.fixture(scope="module")
+def encoder(setup: tuple[Path, Path]) -> Encoder:
+    return resolve(ModelConfig(name=str(setup[0]), pooling="mean", max_length=24)).encoder
+
+
+def named_file(kind: str, train: Dataset, path: Path) -> Path:
+    """A file of mined rows as a user may name one: in another order, or not of every claim."""
+    claims = list(reversed(train.claims))
+    if kind == "subset":
+        claims = [claim for claim in train.claims if claim.lang == "en"]
+    rows = []
+    for claim in claims:
+        others = [s.id for s in train.sources if s.id not in claim.golds][:3]
+        rows.append(
+            MinedRow(claim.id, claim.golds[0], tuple(Negative(s, 0.5, "both") for s in others))
+        )
+    write_mined(rows, path)
+    return path
+
+
+def pairs_in(path: Path, train: Dataset) -> list[tuple[str, str]]:
+    return [(row.claim, row.positive) for row in read_mined(path, train)]
+
+
+@pytest.mark.parametrize("kind", ["reversed", "subset"])
+def test_a_named_file_keeps_its_pairs_in_their_places(
+    kind: str, setup: tuple[Path, Path], train: Dataset, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    languages: list[set[str]] = []
+    real = TrainingPairs.batch
+
+    def remember(self: TrainingPairs, plan: BatchPlan) -> TrainBatch:
+        languages.append({self.languages[self.rows[i].claim] for i in plan.rows})
+        return real(self, plan)
+
+    monkeypatch.setattr(TrainingPairs, "batch", remember)
+    named, out = named_file(kind, train, tmp_path / "named.jsonl"), tmp_path / "run"
+    finetune(small_config(*setup, out, mined=named, **REMINED))
+    assert all(len(found) == 1 for found in languages)
+    assert set.union(*languages) == ({"en"} if kind == "subset" else {"en", "de"})
+    wanted = pairs_in(named, train)
+    for epoch in (1, 2):
+        assert pairs_in(out / f"mined-epoch-{epoch}.jsonl", train) == wanted
+    files = [read_mined(path, train) for path in (named, out / "mined-epoch-1.jsonl")]
+    assert [row.negatives for row in files[0]] != [row.negatives for row in files[1]]
+
+
+@pytest.mark.slow
+def test_a_killed_run_goes_on_with_the_same_rows(
+    setup: tuple[Path, Path], train: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    named = named_file("reversed", train, tmp_path / "named.jsonl")
+    finetune(small_config(*setup, tmp_path / "whole", mined=named, **REMINED))
+    whole = load_state(tmp_path / "whole" / "state.pt")
+    real = program.save_state
+
+    def save_then_die(path: Path, state: Any) -> None:
+        real(path, state)
+        if state["steps_done"] >= len(whole["losses"]) - 2:
+            raise RuntimeError("power cut")
+
+    monkeypatch.setattr(program, "save_state", save_then_die)
+    cut = tmp_path / "cut"
+    with pytest.raises(RuntimeError, match="power cut"):
+        finetune(small_config(*setup, cut, mined=named, **REMINED))
+    monkeypatch.setattr(program, "save_state", real)
+    (cut / "mined-epoch-2.jsonl").unlink()  # the state holds it
+    finetune(small_config(*setup, cut, mined=named, resume=True, **REMINED))
+    state = load_state(cut / "state.pt")
+    assert list(state["losses"]) == list(whole["losses"])
+    assert state["mined"]["content"].equal(whole["mined"]["content"])
+
+
+def test_other_pairs_or_another_order_are_refused(train: Dataset, encoder: Encoder) -> None:
+    rows = [MinedRow(c.id, c.golds[0], ()) for c in train.claims[:3]]
+    pairs = TrainingPairs(train, rows, encoder, Rendering(), 0)
+    for other in (rows[::-1], rows[:2], [*rows, MinedRow(train.claims[3].id, "s00", ())]):
+        with pytest.raises(ValueError, match="each in its place"):
+            pairs.use(other)
+    negative = next(s.id for s in train.sources if s.id not in train.golds)
+    pairs.use([replace(row, negatives=(Negative(negative, 0.5, "both"),)) for row in rows])
+    assert [row.negatives[0].source for row in pairs.rows] == [negative] * 3
+
+
+def test_without_negatives_nothing_is_mined_anew(
+    setup: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def never(*arguments: Any, **more: Any) -> None:
+        raise AssertionError("mined in vain")
+
+    monkeypatch.setattr("claim2source.training.negatives.Miner", never)
+    out = tmp_path / "run"
+    more = {**REMINED, "optimisation__epochs": 2, "optimisation__negatives": 0}
+    finetune(small_config(*setup, out, **more))
+    assert [path.name for path in out.glob("mined*.jsonl")] == ["mined.jsonl"]
+
+
+def test_a_named_file_that_is_mined_anew_needs_enough_negatives(
+    setup: tuple[Path, Path], tmp_path: Path
+) -> None:
+    """A file may hold more than the config mines, until the config mines again."""
+    more = {"mined": tmp_path / "named.jsonl", "optimisation__negatives": 4}
+    assert small_config(*setup, tmp_path / "run", **more).optimisation.negatives == 4
+    with pytest.raises(ConfigError, match=r"optimisation\.negatives.*at most.*\(3\)"):
+        small_config(*setup, tmp_path / "run", optimisation__remine_every=1, **more)
+
+
+@pytest.mark.parametrize(
+    ("every", "negatives", "expected"),
+    [(0, 2, []), (1, 2, [1, 2, 3, 4, 5]), (2, 2, [2, 4]), (4, 2, [4]), (6, 2, []), (2, 0, [])],
+)
+def test_after_which_epochs_negatives_are_mined(
+    every: int, negatives: int, expected: list[int], setup: tuple[Path, Path], train: Dataset,
+    tmp_path: Path,
+) -> None:  # fmt: skip
+    """Not after the last: nothing would be trained on them."""
+    config = small_config(
+        *setup, tmp_path, optimisation__epochs=6, optimisation__remine_every=every,
+        optimisation__negatives=negatives,
+    )  # fmt: skip
+    run = RunFolder(tmp_path)
+    mined = RunNegatives(config, train, run, Store(tmp_path / "store"), World())
+    assert [epoch for epoch in range(1, 7) if mined.due(epoch)] == expected
