@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+import importlib.util
+import json
+import os
+import re
 import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +17,18 @@ import pytest
 import yaml
 
 from claim2source.config import REPOSITORY, as_plain, read_config
+from claim2source.datasets import checkthat2026
+from claim2source.evaluation.checkpoint import CheckpointConfig
+from claim2source.evaluation.hybrid import HybridConfig
 from claim2source.mining.program import MineConfig
 from claim2source.training.config import FinetuneConfig
+from claim2source.training.interpolate import InterpolateConfig
+from claim2source.training.merge import MergeConfig
 
-KINDS: dict[str, type] = {"finetune": FinetuneConfig}
+KINDS: dict[str, type[Any]] = {"finetune": FinetuneConfig}
+FINETUNE = REPOSITORY / "configs" / "finetune"
+PAPER = FINETUNE / "gritlm_f_paper.yaml"
+README_2026 = REPOSITORY / "configs" / "checkthat2026" / "README.md"
 # Baselines are lists of systems, not a program's settings: tests/evaluation/test_baseline_systems.py
 FILES = sorted(
     path for path in (REPOSITORY / "configs").rglob("*.yaml") if path.parent.name != "baselines"
@@ -39,12 +54,12 @@ def test_config_is_read_and_states_only_what_differs(path: Path) -> None:
         else:
             # A few keys are named though they equal the default, since the file is the manual.
             named = {".data.dataset", ".model.name", ".wandb.mode", ".rendering.claims",
-                     ".rendering.sources", ".tuning", ".out", ".data.val_share"}  # fmt: skip
-            # The paper's config says what it does where the paper is silent.
-            if path.name == "gritlm_f_paper.yaml":
-                named |= {".batches.order", ".batches.alpha"}
+                     ".rendering.sources", ".tuning", ".out", ".data.val_share",
+                     ".choose"}  # fmt: skip
             optimisation = key.startswith((".optimisation", ".mining", ".lora", ".data.report"))
-            assert said != default or key in named or optimisation, f"{path.name} repeats {key}"
+            # The paper's config says what it does where the paper is silent.
+            named_all = optimisation or path == PAPER
+            assert said != default or key in named or named_all, f"{path.name} repeats {key}"
 
     said = yaml.safe_load(path.read_text(encoding="utf-8"))
     same(said, defaults, "")
@@ -61,47 +76,6 @@ def test_a_misspelt_key_is_refused(path: Path, tmp_path: Path) -> None:
         read_config(KINDS[path.parent.name], ["--config", str(wrong)], program="t", description="t")
 
 
-def test_gritlm_f_is_what_the_paper_prints() -> None:
-    path = REPOSITORY / "configs" / "finetune" / "gritlm_f_paper.yaml"
-    said = yaml.safe_load(path.read_text(encoding="utf-8"))
-    optimisation, lora, mining = said["optimisation"], said["lora"], said["mining"]
-    assert (lora["r"], lora["alpha"], lora["dropout"]) == (16, 64, 0.1)
-    printed = {
-        "epochs": 3, "learning_rate": 2e-4, "batch_size": 8, "accumulation": 4,
-        "warmup_ratio": 0.05, "weight_decay": 0.01, "negatives": 8,
-    }  # fmt: skip
-    assert printed.items() <= optimisation.items()
-    assert (mining["hard"], mining["random"]) == (6, 2)
-    assert (said["tuning"], said["model"]["max_length"]) == ("lora", 256)
-    # Every other value is marked as not the paper's.
-    lines = path.read_text(encoding="utf-8").splitlines()
-    assert said["batches"] == {"order": "mixed", "alpha": 1.0}
-    for key in (
-        "temperature", "targets", "seed", "dtype", "claims", "max_share", "last_rank", "order",
-        "alpha: 1.0",
-    ):  # fmt: skip
-        (line, *_) = [line for line in lines if line.strip().startswith(key)]
-        assert "[code]" in line or "[ours]" in line, line
-    # What a reader would take for the paper's and is not, said where it is no key of its own.
-    text = path.read_text(encoding="utf-8")
-    assert "[code]: eager at evaluation" in text and "[code] drops an epoch's last batch" in text
-
-
-def test_the_mining_command_of_the_2026_experiment_is_what_gritlm_7b_mines() -> None:
-    """As the shell reads it: a file mined apart must hold what the run would mine."""
-    text = (REPOSITORY / "configs" / "checkthat2026" / "README.md").read_text(encoding="utf-8")
-    (command,) = (block for block in text.split("```") if "python train/mine.py" in block)
-    command = command.removeprefix("bash\n").replace("python train/mine.py", "printf '%s\\0'")
-    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True)
-    words = done.stdout.split("\0")[:-1]
-    apart = read_config(MineConfig, words, program="t", description="t")
-    path = REPOSITORY / "configs" / "finetune" / "gritlm_7b.yaml"
-    run = read_config(FinetuneConfig, ["--config", str(path)], program="t", description="t")
-    assert apart.mining == run.mining and apart.model == run.model
-    assert apart.rendering == run.rendering and apart.dataset == run.data.dataset
-    assert (apart.val_share, apart.val_seed) == (run.data.val_share, run.data.val_seed)
-
-
 def leaves(value: Any, key: str = "") -> dict[str, Any]:
     """A nested config as dotted keys."""
     if not isinstance(value, dict) or not value:
@@ -109,23 +83,289 @@ def leaves(value: Any, key: str = "") -> dict[str, Any]:
     return {k: v for name, part in value.items() for k, v in leaves(part, f"{key}.{name}").items()}
 
 
+@cache
+def resolved(path: Path) -> dict[str, Any]:
+    """Every setting that a finetune config comes to, stated or by default."""
+    read = read_config(FinetuneConfig, ["--config", str(path)], program="t", description="t")
+    return {key.removeprefix("."): value for key, value in leaves(as_plain(read)).items()}
+
+
+def remarks(path: Path) -> dict[str, str]:
+    """Setting -> the remark beside it and the ones right above it, of every setting stated."""
+    text = path.read_text(encoding="utf-8")
+    lines = text.splitlines()
+    found = {}
+
+    def visit(node: yaml.MappingNode, prefix: str) -> None:
+        for key, value in node.value:
+            if isinstance(value, yaml.MappingNode) and value.value:
+                visit(value, f"{prefix}{key.value}.")
+                continue
+            at = key.start_mark.line
+            above = at
+            while lines[above - 1].lstrip().startswith("#"):
+                above -= 1
+            # No value of ours has a space before a "#".
+            beside = lines[at].partition(" #")[2]
+            found[f"{prefix}{key.value}"] = "\n".join([*lines[above:at], beside])
+
+    root = yaml.compose(text, Loader=yaml.SafeLoader)
+    assert isinstance(root, yaml.MappingNode)
+    visit(root, "")
+    return found
+
+
+# Section 3.6 of the 2026 paper's specification (table 6), and nothing else.
+PRINTED = {
+    "model.name": "GritLM/GritLM-7B",
+    "model.max_length": 256,
+    "tuning": "lora",
+    "lora.r": 16,
+    "lora.alpha": 64,
+    "lora.dropout": 0.1,
+    "mining.hard": 6,
+    "mining.random": 2,
+    "optimisation.epochs": 3,
+    "optimisation.learning_rate": 2e-4,
+    "optimisation.batch_size": 8,
+    "optimisation.accumulation": 4,
+    "optimisation.warmup_ratio": 0.05,
+    "optimisation.weight_decay": 0.01,
+    "optimisation.negatives": 8,
+}
+# Where things lie, what is logged, how a run is started: none of it changes what is learnt.
+LAUNCH = {
+    "data.dataset", "mined", "out", "store", "device", "threads", "resume", "overwrite",
+    "model.allow_remote_code", "model.allow_bin", "optimisation.save_every",
+    "optimisation.log_every",
+}  # fmt: skip
+LAUNCH_GROUPS = ("wandb.", "after.")
+
+
+def idle(config: dict[str, Any]) -> set[str]:
+    """Settings of what the config has switched off: details of a loss, of BM25's terms."""
+    found = set()
+    for loss in ("distillation", "keep_base", "consistency"):
+        if config[f"losses.{loss}.weight"] == 0:
+            found |= {key for key in config if key.startswith(f"losses.{loss}.")}
+            found -= {f"losses.{loss}.weight"}
+    if not config["losses.matryoshka.dimensions"]:
+        found |= {"losses.matryoshka.weight"}
+    if config["mining.bm25.analysis"] == "whitespace":
+        found |= {f"mining.bm25.{key}" for key in ("language", "stop_words", "stemmer")}
+    return found
+
+
+def test_gritlm_f_is_what_the_paper_prints() -> None:
+    config = resolved(PAPER)
+    assert {key: config[key] for key in PRINTED} == PRINTED
+    assert config["optimisation.negatives"] == config["mining.hard"] + config["mining.random"]
+    # Nothing of section 3.6 is left to a default, and nothing of it is called another's.
+    found = remarks(PAPER)
+    for key in PRINTED:
+        assert key in found, f"{key} is silent"
+        assert "[" not in found[key].rpartition("\n")[2], f"{key} is the paper's"
+
+
+def test_gritlm_f_marks_every_value_that_the_paper_does_not_print() -> None:
+    """Defaults included: a default that changed would change what "as published" means."""
+    config, found = resolved(PAPER), remarks(PAPER)
+    silent = idle(config)
+    assert {"losses.keep_base.temperature", "mining.bm25.stemmer"} <= silent
+    for key in config.keys() - PRINTED.keys() - LAUNCH - silent:
+        if not key.startswith(LAUNCH_GROUPS):
+            assert key in found, f"{key} is silent"
+            assert re.search(r"\[(code|ours)\]", found[key]), f"{key}: nobody's"
+    assert set(found) <= set(config)
+    # What a reader would take for the paper's and is not, said where it is no key of its own.
+    text = PAPER.read_text(encoding="utf-8")
+    assert "[code]: eager at evaluation" in text and "[code] drops an epoch's last batch" in text
+    assert "[code] encodes at 512 tokens at test" in found["model.max_length"]
+
+
+# The model itself: what it is called, how it is read, what it is told.
+OF_THE_MODEL = {
+    "out", "model.name", "model.revision", "model.pooling", "model.normalize",
+    "model.bidirectional", "model.template.claim", "model.template.source",
+    "model.template.append_token", "model.template.pool_prefix",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "more"),
+    [
+        ("qwen3_embedding_8b.yaml", set()),
+        # Small enough to move every weight, in float32: no adapters, gentler steps.
+        ("multilingual_e5_large.yaml",
+         {"tuning", "model.dtype", "lora.alpha", "lora.targets", "optimisation.chunk_size",
+          "optimisation.gradient_checkpointing", "optimisation.learning_rate",
+          "optimisation.warmup_ratio"}),
+    ],
+)  # fmt: skip
+def test_other_models_have_the_recipe_of_gritlm_7b(name: str, more: set[str]) -> None:
+    """What they say they do; a value changed in one file alone is seen here."""
+    ours, other = resolved(FINETUNE / "gritlm_7b.yaml"), resolved(FINETUNE / name)
+    # A free mapping (languages) has keys of its own.
+    keys = ours.keys() | other.keys()
+    different = {key for key in keys if ours.get(key, "none") != other.get(key, "none")}
+    assert different <= OF_THE_MODEL | more, different - OF_THE_MODEL - more
+    assert {"out", "model.name", "model.revision", *more} <= different
+
+
+def load_program(path: str) -> Any:
+    """A program of `scripts` or `eval` as a module, not run."""
+    name = f"{Path(path).stem}_of_test_configs"
+    spec = importlib.util.spec_from_file_location(name, REPOSITORY / path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    # Dataclasses look their own module up.
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def parsed(kind: type[Any], words: Sequence[str]) -> Any:
+    return read_config(kind, words, program="t", description="t")
+
+
+def read_score(words: Sequence[str]) -> Any:
+    return parsed(load_program("eval/score.py").Config, words)
+
+
+def read_prepare(words: Sequence[str]) -> Any:
+    return load_program("scripts/prepare.py").parser().parse_args(words)
+
+
+READERS: dict[str, Callable[[Sequence[str]], Any]] = {
+    "scripts/prepare.py": read_prepare,
+    "train/mine.py": partial(parsed, MineConfig),
+    "train/finetune.py": partial(parsed, FinetuneConfig),
+    "train/interpolate.py": partial(parsed, InterpolateConfig),
+    "train/merge.py": partial(parsed, MergeConfig),
+    "eval/checkpoint.py": partial(parsed, CheckpointConfig),
+    "eval/hybrid.py": partial(parsed, HybridConfig),
+    "eval/score.py": read_score,
+}
+# Each prints its words as the shell gives them to it; what is no program of ours does nothing.
+STUBS = """
+python() { printf '%s\\0' "$@"; printf '\\036'; }
+accelerate() { shift; python "$@"; }
+pip() { :; }; hf() { :; }; cat() { :; }
+"""
+
+
+def commands(shell: str, folder: Path) -> list[tuple[str, list[str]]]:
+    """(program, its words) of every command of ours in lines of shell, as bash reads them.
+
+    Nothing is run, and nothing is found on the PATH: an unknown command fails.
+    """
+    (folder / "out").mkdir(exist_ok=True)  # where the lines redirect to
+    done = subprocess.run(
+        ["/bin/bash", "-euc", STUBS + shell], capture_output=True, text=True, cwd=folder,
+        env={**os.environ, "PATH": ""},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    found = [entry.split("\0")[:-1] for entry in done.stdout.split("\036")[:-1]]
+    return [(program, words) for program, *words in found]
+
+
+def blocks(kind: str) -> list[str]:
+    """Code blocks of the 2026 experiment's page."""
+    text = README_2026.read_text(encoding="utf-8")
+    return re.findall(rf"^```{kind}\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
+
+
+def test_every_command_of_the_2026_experiment_is_one_its_program_takes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(REPOSITORY)
+    text = README_2026.read_text(encoding="utf-8")
+    assert text.count("```") == 2 * (len(blocks("bash")) + len(blocks("json")))
+    seen = []
+    for block in blocks("bash"):
+        for program, words in commands(block, tmp_path):
+            READERS[program](words)
+            seen.append(program)
+    assert set(seen) == set(READERS)
+    assert len(seen) == len(re.findall(r"^(?:python|accelerate launch) ", text, re.MULTILINE))
+    # Options that the text around them names.
+    ours = ["--config", str(FINETUNE / "gritlm_7b.yaml")]
+    named = re.findall(r"`(--[a-z_]+\.?[^`]* [^`]+)`", text)
+    assert "--losses.consistency.weight 0" in named
+    for option in named:
+        parsed(FinetuneConfig, [*ours, *option.split()])
+    # mining.max_share is a setting, gritlm_7b.yaml a file.
+    settings = re.findall(r"`([a-z_]+\.(?!yaml`|jsonl?`)[a-z_]+)`", text)
+    assert settings and set(settings) <= resolved(FINETUNE / "gritlm_7b.yaml").keys()
+
+
+def test_a_flag_that_is_renamed_is_seen(tmp_path: Path) -> None:
+    """The reading above is no empty one: quoting, line ends and comments are the shell's."""
+    line = "python train/merge.py --checkpoint 'a b' \\\n  --scal 0.5 --out c # for now\n"
+    ((program, words),) = commands(line, tmp_path)
+    assert words == ["--checkpoint", "a b", "--scal", "0.5", "--out", "c"]
+    with pytest.raises(Exception, match="scal"):
+        READERS[program](words)
+    with pytest.raises(AssertionError, match="no_such_program"):
+        commands("no_such_program --x\n", tmp_path)
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
+def test_every_command_in_a_configs_remarks_is_one_its_program_takes(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(REPOSITORY)
+    text = path.read_text(encoding="utf-8")
+    shell = re.findall(
+        r"^ *# ((?:python|accelerate launch) (?:.*\\\n *# )*.*\n)", text, re.MULTILINE
+    )
+    for line in shell:
+        ((program, words),) = commands(re.sub(r"\\\n *# ", " ", line), tmp_path)
+        READERS[program](words)
+    if path == PAPER:
+        merged, (evaluation,) = "checkpoints/gritlm_f_merged", (x for x in shell if "eval/" in x)
+        assert f"--checkpoint {merged} --model.max_length 512" in evaluation
+        assert any("train/merge.py" in line and f"--out {merged}" in line for line in shell)
+
+
+def test_the_translations_that_the_2026_experiment_shows_are_ones_it_takes(tmp_path: Path) -> None:
+    (shown,) = blocks("json")
+    task, file = tmp_path / "task", tmp_path / "translations.jsonl"
+    task.mkdir()
+    papers = [{"pubkey": 1, "title": "t", "abstract": "a", "venue": "v", "authors": "Doe, Jane"}]
+    (task / checkthat2026.COLLECTION).write_text(json.dumps(papers))
+    for lang, index in (("de", 7), ("fr", 12)):
+        claims = [{"index": index, "text": "x", "pubkey": 1}]
+        (task / f"{lang}_dev.json").write_text(json.dumps(claims))
+    file.write_text(shown, encoding="utf-8")
+    (dev,) = checkthat2026.prepare(task, tmp_path / "out", file).splits
+    found = {claim.id: claim.translation for claim in dev.claims}
+    assert sorted(found) == ["dev-de-7", "dev-fr-12"] and all(found.values())
+
+
+def test_the_mining_command_of_the_2026_experiment_is_what_gritlm_7b_mines(tmp_path: Path) -> None:
+    """As the shell reads it: a file mined apart must hold what the run would mine."""
+    (block,) = (block for block in blocks("bash") if "python train/mine.py" in block)
+    ((_, words),) = commands(block, tmp_path)
+    apart = parsed(MineConfig, words)
+    run = parsed(FinetuneConfig, ["--config", str(FINETUNE / "gritlm_7b.yaml")])
+    assert apart.mining == run.mining and apart.model == run.model
+    assert apart.rendering == run.rendering and apart.dataset == run.data.dataset
+    assert (apart.val_share, apart.val_seed) == (run.data.val_share, run.data.val_seed)
+
+
 def test_gritlm_7b_states_and_explains_every_value_that_is_not_the_papers() -> None:
     """None is silent by being a default."""
-    folder = REPOSITORY / "configs" / "finetune"
-    paper, ours = (
-        leaves(as_plain(read_config(FinetuneConfig, ["--config", str(folder / name)],
-                                    program="t", description="t")))
-        for name in ("gritlm_f_paper.yaml", "gritlm_7b.yaml")
-    )  # fmt: skip
-    text = (folder / "gritlm_7b.yaml").read_text(encoding="utf-8")
-    said, lines = leaves(yaml.safe_load(text)), text.splitlines()
-    different = [key for key in ours if ours[key] != paper.get(key) and key != ".out"]
-    assert {".data.val_share", ".mining.bm25.k1", ".optimisation.epochs"} <= set(different)
+    paper, ours = resolved(PAPER), resolved(FINETUNE / "gritlm_7b.yaml")
+    text = (FINETUNE / "gritlm_7b.yaml").read_text(encoding="utf-8")
+    said, lines = remarks(FINETUNE / "gritlm_7b.yaml"), text.splitlines()
+    different = [key for key in ours if ours[key] != paper.get(key) and key != "out"]
+    assert {"data.val_share", "mining.bm25.k1", "optimisation.epochs"} <= set(different)
     for key in different:
         assert key in said, f"{key} is silent"
         explained = False
         # The reason stands beside the key, above it, or beside its group.
-        for part in key.strip(".").split(".")[-2:]:
+        for part in key.split(".")[-2:]:
             explained |= any(
                 "#" in line or lines[i - 1].lstrip().startswith("#")
                 for i, line in enumerate(lines)

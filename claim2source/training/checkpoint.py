@@ -20,7 +20,7 @@ from claim2source.errors import InputError, UserError
 from claim2source.files import atomic_folder, atomic_path, file_hash
 
 STATE_FILE = "state.pt"
-STATE_FORMAT = 1
+STATE_FORMAT = 2
 # One file, so that one hash names the weights.
 _ONE_SHARD = "1000GB"
 

@@ -1,4 +1,4 @@
-"""The end of a run: which checkpoint it stands for, chosen on val alone."""
+"""The end of a run: which checkpoint it stands for, chosen on val if at all."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ class Choice:
 
 
 def choose(run: RunFolder, data: TrainingData, config: FinetuneConfig, store: Store) -> Choice:
-    """The epoch that is best on val, and of it the best of `config.scales`.
+    """The epoch that is best on val, or the last one, and of it the best of `config.scales`.
 
     Scales other than 1 lie between the base and the epoch (LoRA: W + scale * delta; full: as
     WiSE-FT); the one that wins is written as a checkpoint beside the epochs. Of equal scores
     the epoch as it was trained wins.
     """
-    epoch = run.best_epoch()
+    epoch = run.best_epoch() if config.choose == "best" else run.history[-1]["epoch"]
     folder = run.checkpoint(epoch)
     scales = [float(scale) for scale in config.scales or () if scale != 1]
     if epoch == 0 or not scales:

@@ -205,6 +205,8 @@ class FinetuneConfig:
         optimisation: how the weights are moved.
         batches: which pairs share a batch.
         losses: what is minimised.
+        choose: the checkpoint that the run stands for: the epoch that is best on val, the model
+            before training among them, or the last one.
         keep: checkpoints of all epochs, or only of the best and the last.
         after: baselines and a page of figures at the end.
         wandb: Weights & Biases.
@@ -225,6 +227,7 @@ class FinetuneConfig:
     optimisation: OptimisationConfig = field(default_factory=OptimisationConfig)
     batches: BatchesConfig = field(default_factory=BatchesConfig)
     losses: LossesConfig = field(default_factory=LossesConfig)
+    choose: Literal["best", "last"] = "best"
     keep: Literal["all", "best"] = "all"
     after: AfterConfig = field(default_factory=AfterConfig)
     wandb: WandbConfig = field(default_factory=WandbConfig)
@@ -252,8 +255,10 @@ class FinetuneConfig:
             self.model.dtype, "float32 with tuning: full; 16 bits lose small steps",
         )  # fmt: skip
         wanted, mined = self.optimisation.negatives, self.mining.hard + self.mining.random
+        # A file's rows may be longer; what is mined anew is not.
+        by_file_alone = self.mined is not None and self.optimisation.remine_every == 0
         require(
-            self.mined is not None or wanted <= mined, "optimisation.negatives", wanted,
+            by_file_alone or wanted <= mined, "optimisation.negatives", wanted,
             f"at most mining.hard + mining.random ({mined})",
         )  # fmt: skip
         good = all(math.isfinite(scale) and scale >= 0 for scale in self.scales or ())

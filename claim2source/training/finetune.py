@@ -6,6 +6,7 @@ import gc
 import logging
 import warnings
 from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 import pytorch_lightning as pl
@@ -18,6 +19,7 @@ from claim2source.encode.resolve import tokenizer_hash
 from claim2source.encode.sides import base_side
 from claim2source.errors import UserError
 from claim2source.evaluation.retrieval import evaluate_dense
+from claim2source.files import file_hash
 from claim2source.mining import MinedRow
 from claim2source.store import Store
 from claim2source.threads import use_cores
@@ -329,7 +331,7 @@ class Finetuning:
                 "steps_done": module.steps_done,
                 "losses": module.losses,
                 "world_size": self.world.size,
-                "data_sha256": self.data.train.fingerprint,
+                "begun_with": self._begun_with,
                 "mined": self.negatives.state(),
                 "weights": {n: p.detach().cpu() for n, p in module.trainable().items()},
                 "optimizer": module.optimizers().optimizer.state_dict(),  # type: ignore[union-attr]
@@ -344,8 +346,23 @@ class Finetuning:
                 f"the run was begun with {state['world_size']} processes, not {self.world.size}: "
                 "batches would differ"
             )
-        if state["data_sha256"] != self.data.train.fingerprint:
-            raise UserError("the training data is not what the run was begun with")
+        for what, sha256 in self._begun_with.items():
+            if state["begun_with"][what] != sha256:
+                raise UserError(f"the {what} is not what the run was begun with")
+
+    @cached_property
+    def _begun_with(self) -> dict[str, str | None]:
+        """Hashes of what lies outside the run and decides its losses and its choice."""
+        distillation = self.config.losses.distillation
+        taught = distillation.scores if distillation.weight else None
+        if taught is not None and not taught.is_file():
+            taught = None
+        return {
+            "training data": self.data.train.fingerprint,
+            "val data": self.data.val.fingerprint,
+            "base model": self.resolved.base.sha256,
+            "teacher's run": None if taught is None else file_hash(taught),
+        }
 
     def _restore(self, state: dict[str, Any]) -> None:
         restore_weights(self.encoder.model, state["weights"])
@@ -357,6 +374,9 @@ class Finetuning:
 
     def _report(self) -> dict[str, Any]:
         """Score step 0 and the chosen epoch as anybody would load them, and write the report."""
+        if not self.loggers:
+            # Resumed after its last step: tables and the plot belong to the same page.
+            self.loggers = make_loggers(self.config, self.run.path, self.module.steps_done)
         del self.module
         self.encoder.model.to(torch.device("cpu"))  # type: ignore[arg-type]
         gc.collect()

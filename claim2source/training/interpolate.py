@@ -14,7 +14,7 @@ from claim2source.encode import ModelConfig
 from claim2source.encode.resolve import RUN_FILE
 from claim2source.errors import UserError
 from claim2source.evaluation.hybrid import HybridConfig, Selection, selection_data
-from claim2source.evaluation.retrieval import Table, evaluate_dense
+from claim2source.evaluation.retrieval import Table, evaluate_dense, mean_of
 from claim2source.evaluation.tables import markdown_table, plain_table
 from claim2source.files import atomic_folder, write_json, write_text
 from claim2source.records import Dataset
@@ -27,8 +27,6 @@ from claim2source.training.scaled import Scaled, refuse_existing, require_scalab
 OUT = "interpolation"
 CURVE_FILE, PLOT_FILE = "interpolation.json", "interpolation.png"
 SCALES = (0.0, 0.25, 0.5, 0.75, 1.0)
-# Equal scores summed in another order differ in their last digits.
-_DIGITS = 12
 
 
 @dataclass(frozen=True)
@@ -145,7 +143,7 @@ def pick(curve: Mapping[float, Table], by: Literal["one", "per_language"]) -> Pi
     """
 
     def best(name: str) -> float:
-        return min(curve, key=lambda scale: (-round(curve[scale][name][METRIC], _DIGITS), scale))
+        return min(curve, key=lambda scale: (-mean_of(curve[scale], METRIC, name), scale))
 
     languages = [name for name in next(iter(curve.values())) if name != "macro"]
     return Picked(

@@ -40,6 +40,7 @@ def build_report(
             for part in ("seen", "unseen")
         },
         "history": run.history,
+        "choose": config.choose,
         "chosen_epoch": chosen.epoch,
         "chosen_scale": chosen.scale,
         "chosen_checkpoint": str(chosen.folder.relative_to(run.path)),
@@ -114,7 +115,8 @@ def report_text(report: dict[str, Any]) -> str:
     languages = list(before)
     columns = [f"MRR@5 on {report['split']}", *languages]
     scale = "" if report["chosen_scale"] == 1 else f" at scale {report['chosen_scale']:g}"
-    chosen = f"epoch {report['chosen_epoch']}{scale} (chosen on val)"
+    how = "chosen on val" if report["choose"] == "best" or report["scales"] else "the last"
+    chosen = f"epoch {report['chosen_epoch']}{scale} ({how})"
     rows: list[list[Any]] = [
         ["step 0", *(before[lang][METRIC] for lang in languages)],
         [chosen, *(after[lang][METRIC] for lang in languages)],

@@ -14,6 +14,7 @@ import yaml
 from claim2source.config import as_plain, to_yaml
 from claim2source.encode.resolve import RUN_FILE
 from claim2source.errors import ConfigError, InputError, UserError
+from claim2source.evaluation.retrieval import mean_of
 from claim2source.files import is_leftover, mend, write_json, write_text
 from claim2source.training.checkpoint import STATE_FILE, epoch_folder
 from claim2source.training.config import FinetuneConfig
@@ -22,7 +23,18 @@ CONFIG_FILE = "config.yaml"
 MINED_FILE = "mined.jsonl"
 REPORT_FILE = "report.json"
 # Settings that may differ between a run and its resumption: they change no step of the training.
-_FREE = ("resume", "overwrite", "after", "wandb", "out", "store", "device", "keep", "scales")
+_FREE = (
+    "resume",
+    "overwrite",
+    "after",
+    "wandb",
+    "out",
+    "store",
+    "device",
+    "keep",
+    "choose",
+    "scales",
+)
 
 
 @dataclass
@@ -90,9 +102,7 @@ class RunFolder:
 
     def best_epoch(self) -> int:
         """The epoch with the highest macro MRR@5 on val; the earliest of equals."""
-        best = max(
-            self.history, key=lambda entry: (entry["val"]["macro"]["mrr@5"], -entry["epoch"])
-        )
+        best = max(self.history, key=lambda entry: (mean_of(entry["val"]), -entry["epoch"]))
         return int(best["epoch"])
 
     def record(self, epoch: int, val: Mapping[str, Any], loss: float | None) -> None:

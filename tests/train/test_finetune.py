@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -208,19 +209,25 @@ def uninterrupted(setup: tuple[Path, Path], tmp_path_factory: pytest.TempPathFac
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("moment", ["step"] * 6 + ["save"] * 4)
+@pytest.mark.parametrize("half_written", [None] * 6 + [".state.pt."] * 3 + ["checkpoints/.epoch-"])
 def test_kill_nine_and_resume(
-    moment: str,
+    half_written: str | None,
     uninterrupted: Path,
     setup: tuple[Path, Path],
     tmp_path: Path,
     request: pytest.FixtureRequest,
 ) -> None:
-    """At random steps, and while a state is being written."""
+    """At random steps, and while a state or a checkpoint is being written."""
     dice = random.Random(request.node.name)
     cut, saves = tmp_path / "cut", dice.randint(1, 12)
     command = [*ONE, *arguments(*setup, cut, **KILLED)]
-    _kill_after_saves(command, cut, saves, while_saving=moment == "save")
+    for _ in range(10):
+        _kill_after_saves(command, cut, saves, half_written)
+        if half_written is None or _left(cut, half_written):
+            break
+        shutil.rmtree(cut)  # the file was whole before the signal came
+    else:
+        pytest.fail("no kill met a save")
     assert not (cut / "report.json").exists()
     load_state(cut / "state.pt")  # whole, whatever the moment of the kill
     for folder in (cut / "checkpoints").glob("epoch-*"):
@@ -234,12 +241,19 @@ def test_kill_nine_and_resume(
     assert reports[0] == reports[1]
 
 
+def _left(out: Path, half_written: str) -> bool:
+    """Whether something of this name is not whole yet."""
+    folder = out / Path(half_written).parent
+    name = Path(half_written).name
+    return any(at.startswith(name) and at.endswith(".tmp") for at in os.listdir(folder))
+
+
 def _kill_after_saves(
-    command: list[str], out: Path, saves: int, *, while_saving: bool = False
+    command: list[str], out: Path, saves: int, half_written: str | None = None
 ) -> None:
     """Start a run and kill its whole process group once its state has changed `saves` times.
 
-    With `while_saving`, as soon as the next state's temporary file is there.
+    With `half_written`, as soon as there is something of this name that is not whole yet.
     """
     process = subprocess.Popen(
         command, cwd=out.parent, env=environment(), start_new_session=True,
@@ -252,7 +266,7 @@ def _kill_after_saves(
             assert time.monotonic() < deadline
             if state.is_file():
                 seen.add(state.stat().st_mtime_ns)
-        while while_saving and not any(name.startswith(".state.pt") for name in os.listdir(out)):
+        while half_written is not None and not _left(out, half_written):
             assert process.poll() is None and time.monotonic() < deadline
     finally:
         os.killpg(process.pid, signal.SIGKILL)

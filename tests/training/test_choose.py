@@ -43,8 +43,8 @@ def score(value: float) -> dict[str, dict[str, float]]:
 class Shown(CSVLogger):
     """Takes what W&B's logger would."""
 
-    def __init__(self) -> None:
-        super().__init__("unused")
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
         self.tables: dict[str, tuple[list[str], list[list[Any]]]] = {}
         self.images: dict[str, list[str]] = {}
 
@@ -71,10 +71,17 @@ def test_scales_may_be_tried_when_the_run_is_over(
     before = finetune(config)
     assert before["scales"] == [] and not (out / "scales.png").exists()
     trained = {path: path.read_bytes() for path in (out / "checkpoints").rglob("*.safetensors")}
+    logged = {path: path.read_bytes() for path in (out / "logs").rglob("*.csv")}
+    shown = Shown(tmp_path / "shown")
+    monkeypatch.setattr(program, "make_loggers", lambda *a: [*make_loggers(*a), shown])
     after = finetune(replace(config, resume=True, scales=[0.0, 0.5]))
     assert [entry["scale"] for entry in after["scales"]] == [1.0, 0.0, 0.5]
     assert after["history"] == before["history"]
     assert all(path.read_bytes() == content for path, content in trained.items())
+    # W&B is told too, though nothing was trained; the curves of the run stay as they are.
+    assert [row[0] for row in shown.tables["scales"][1]] == ["0", "0.5", "1"]
+    assert shown.images == {"scales_plot": [str(out / "scales.png")]}
+    assert logged and all(path.read_bytes() == content for path, content in logged.items())
     assert json.loads((out / "report.json").read_text()) == after
     chosen = json.loads((out / "run.json").read_text())["chosen"]
     assert f"checkpoints/{chosen}" == after["chosen_checkpoint"]
@@ -96,7 +103,7 @@ def test_the_best_scale_on_val_is_written_and_reported(
 
     monkeypatch.setattr(module, "evaluate_dense", lambda *a, **k: Scored())
     monkeypatch.setattr(RunFolder, "best_epoch", lambda self: 1)
-    shown = Shown()
+    shown = Shown(tmp_path / "shown")
     monkeypatch.setattr(program, "make_loggers", lambda *a: [*make_loggers(*a), shown])
     out = tmp_path / "run"
     report = finetune(
@@ -172,15 +179,39 @@ def test_of_equal_scores_the_trained_epoch_wins(
     config = replace(plain, scales=[0.5, 0.9])
     run = RunFolder(tmp_path / "run")
     run.record(0, score(0.1), None)
-    run.record(1, score(0.9), 0.5)
+    # The same reciprocal ranks, summed in another order.
+    run.record(1, score(0.4068181818181818), 0.5)
 
     class Scored:
         def flat(self) -> dict[str, dict[str, float]]:
-            return score(0.9)
+            return score(0.40681818181818186)
 
     monkeypatch.setattr(module, "evaluate_dense", lambda *a, **k: Scored())
     chosen = choose(run, load_data(config), config, Store(tmp_path / "store"))
     assert (chosen.epoch, chosen.scale, chosen.folder) == (1, 1.0, run.checkpoint(1))
+    run.record(2, score(0.40681818181818186), 0.4)
+    assert run.best_epoch() == 1
+    run.record(3, score(0.4068181819), 0.3)
+    assert run.best_epoch() == 3
+
+
+def test_the_last_epoch_may_be_asked_for(
+    setup: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As the published run has it, though val likes the model before training best."""
+    rate: dict[str, Any] = {"optimisation__learning_rate": 1e-12}
+    config = small_config(*setup, tmp_path / "run", optimisation__epochs=2, choose="last", **rate)
+    report = finetune(config)
+    assert report["history"][0]["val"] == report["history"][2]["val"]
+    assert (report["chosen_epoch"], report["choose"]) == (2, "last")
+    assert "epoch 2 (the last)" in capsys.readouterr().out
+    assert resolve(tmp_path / "run").manifest.epoch == 2  # type: ignore[union-attr]
+    # It changes no step: a finished run may be asked for the other.
+    report = finetune(replace(config, choose="best", resume=True))
+    assert (report["chosen_epoch"], report["choose"]) == (0, "best")
+    assert "epoch 0 (chosen on val)" in capsys.readouterr().out
+    with pytest.raises(UserError, match=r"choose: 'first' is not allowed; allowed: best, last"):
+        small_config(*setup, tmp_path / "run", choose="first")
 
 
 @pytest.mark.parametrize("scale", [-0.5, float("inf"), float("nan")])

@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import csv
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
+from claim2source.datasets import carve_val, load
 from claim2source.encode import Manifest, resolve
 from claim2source.errors import ConfigError, UserError
 from claim2source.files import file_hash
+from claim2source.run import Run
+from claim2source.run_files import write_trec_run
+from claim2source.store import Store
 from claim2source.training import finetune as program
 from claim2source.training.checkpoint import load_state
 from claim2source.training.finetune import finetune
@@ -216,6 +222,49 @@ def test_resuming_a_finished_run_only_reports_again(
     assert (finished / "report.json").read_text() == before
 
 
+@pytest.mark.parametrize("what", ["base model", "val data", "training data", "teacher's run"])
+def test_a_run_is_not_resumed_on_something_else(
+    what: str, setup: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What lies outside the run's folder and is not what its settings say is refused."""
+    model, data = (Path(shutil.copytree(old, tmp_path / old.name)) for old in setup)
+    train, val = carve_val(load(str(data), "train"), 0.2)
+    teacher = tmp_path / "teacher.trec"
+    write_trec_run(Run.from_lists({c.id: [(c.golds[0], 1.0)] for c in train.claims}), teacher)
+    more: dict[str, Any] = {
+        "tuning": "lora", "optimisation__epochs": 1, "losses__distillation__weight": 0.5,
+        "losses__distillation__scores": teacher,
+    }  # fmt: skip
+    real = program.save_state
+
+    def save_then_die(path: Path, state: dict[str, Any]) -> None:
+        real(path, state)
+        raise RuntimeError("power cut")
+
+    monkeypatch.setattr(program, "save_state", save_then_die)
+    with pytest.raises(RuntimeError, match="power cut"):
+        finetune(small_config(model, data, tmp_path / "run", **more))
+    monkeypatch.setattr(program, "save_state", real)
+    before = (tmp_path / "run" / "state.pt").read_bytes()
+    if what == "base model":
+        weights = load_file(model / "model.safetensors")
+        weights["embeddings.word_embeddings.weight"][999] += 1
+        save_file(weights, model / "model.safetensors", metadata={"format": "pt"})
+    elif what == "teacher's run":
+        write_trec_run(Run.from_lists({c.id: [(c.golds[0], 2.0)] for c in train.claims}), teacher)
+    else:
+        changed = (val if what == "val data" else train).claims[0]
+        file = data / "queries.jsonl"
+        old, new = (json.dumps(text, ensure_ascii=False)[1:-1] for text in
+                    (changed.text, f"{changed.text} and more"))  # fmt: skip
+        text = file.read_text(encoding="utf-8")
+        assert text.count(f'"{old}"') == 1
+        file.write_text(text.replace(f'"{old}"', f'"{new}"'), encoding="utf-8")
+    with pytest.raises(UserError, match=f"^the {what} is not what the run was begun with"):
+        finetune(small_config(model, data, tmp_path / "run", resume=True, **more))
+    assert (tmp_path / "run" / "state.pt").read_bytes() == before
+
+
 def test_lora_leaves_the_base_alone_and_loads_as_it_was(
     setup: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -246,6 +295,23 @@ def test_lora_leaves_the_base_alone_and_loads_as_it_was(
     untrained, _ = resolve(out / "checkpoints" / "epoch-0").encoder.encode(["some post"], "claim")
     assert abs(loaded - untrained).max() > 1e-3
     assert not list(folder.glob("*.bin"))
+
+
+@pytest.mark.parametrize("tuning", ["full", "lora"])
+def test_vectors_of_an_epoch_do_not_depend_on_the_precision_of_its_steps(
+    tuning: str, setup: tuple[Path, Path], tmp_path: Path
+) -> None:
+    """Epochs are scored within a step, in its mixed precision; what is stored must not be."""
+    more: dict[str, Any] = {"optimisation__precision": "bf16", "optimisation__epochs": 1}
+    config = small_config(*setup, tmp_path / "run", tuning=tuning, **more)
+    config = replace(config, store=tmp_path / "store")
+    finetune(config)
+    encoder = resolve(tmp_path / "run" / "checkpoints" / "epoch-1").encoder
+    texts = config.rendering.source_texts(load(str(setup[1]), "train").sources)
+    stored, cost = encoder.encode(texts, "source", store=Store(tmp_path / "store"))
+    fresh, _ = encoder.encode(texts, "source")
+    assert cost.reused == len(texts)
+    assert abs(stored - fresh).max() < 1e-6
 
 
 def test_keep_best_drops_the_others(setup: tuple[Path, Path], tmp_path: Path) -> None:
