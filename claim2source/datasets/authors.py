@@ -1,56 +1,140 @@
-"""Authors given as one string -> their names in reading order."""
+"""Authors as a data set gives them, "Doe, Jane" or "Jane Doe, Wuhan" -> names in reading order."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
+from typing import NamedTuple
 
 # What follows a comma or stands alone where a name should, and is none.
 AFFILIATION = re.compile(
-    r"\b(universit|hospital|institut|department|faculty|school|college|cent(?:er|re)\b|"
-    r"laborator|academy|clinic|ministry|council|foundation|inc\b|ltd\b|gmbh\b)",
+    r"\b(universi[dt]|univ\b|h[oô]pital|hospital|institut|d[eé]part[ae]?ment|dept\b|division\b|"
+    r"facult|fakult|school|college|cent(?:er|re)\b|laborator|academy|clinic|ministry|council|"
+    r"foundation|inc\b|ltd\b|gmbh\b)",
     re.IGNORECASE,
 )
-_SUFFIX = re.compile(r"(jr|sr|ii|iii|iv|md|phd|m\.d|ph\.d)\.?", re.IGNORECASE)
+_SUFFIX = re.compile(r"(jr|sr|ii|iii|iv|2nd|3rd|md|phd|m\.d|ph\.\s?d)\.?", re.IGNORECASE)
+# Compared without full stops, and only behind a given name: they are initials too.
+_DEGREES = frozenset("ba bs bsc ma ms msc mba mph rn dvm mbbs facp frcp pharmd dphil drph".split())
+# Only as written in small letters: "Di Wu" and "Van Nguyen" are whole names.
+_PARTICLES = frozenset(
+    "af al da das de del della den der des di do dos du e el la le ten ter van von y zu zum "
+    "zur".split()
+)
+
+
+class _Entry(NamedTuple):
+    """One author: the text, and of it what may be the name, suffixes ("Jr."), the affiliation."""
+
+    text: str
+    name: list[str]
+    suffixes: list[str]
+    affiliation: list[str]
 
 
 def author_names(text: str) -> tuple[str, ...]:
-    """Names of a list whose separator is not known.
+    """Names of a list whose separator and form are not known.
 
-    With a semicolon, or where the commas can only lie within one name: as `turned_names`.
+    With a semicolon, or where the commas can only lie within one entry: as `in_reading_order`.
     Else commas part the names: "Jane Doe, Richard Roe" -> Jane Doe, Richard Roe.
     """
     if ";" in text:
-        return turned_names(text)
+        return in_reading_order([entry.strip(" ,") for entry in text.split(";")])
     parts = [part for part in _parts(text) if part]
     names = [part for part in parts if not _SUFFIX.fullmatch(part)]
     if len(names) < 2:
         return (" ".join(parts),) if parts else ()
-    # "Doe, Jane" has a part of one word; names in reading order have two or more.
-    if len(names) == 2 and any(" " not in name for name in names):
-        return turned_names(", ".join(parts))
+    # "Doe, Jane" has a part of one word, names in reading order have two or more; so have they
+    # in "Jane Doe, Wuhan, China".
+    within_one = len(names) == 2 and (_is_surname(names[0]) or " " not in names[1])
+    if within_one or " " in names[0] and all(" " not in name for name in names[1:]):
+        return in_reading_order([", ".join(parts)])
     listed: list[str] = []
+    affiliated = False
     for part in parts:
+        # "Paris, France" after a hospital is where that is.
+        affiliated = bool(AFFILIATION.search(part)) or affiliated and " " not in part
         if listed and _SUFFIX.fullmatch(part):
             listed[-1] += f" {part}"
+        elif listed and affiliated:
+            listed[-1] += f", {part}"
         else:
             listed.append(part)
     return tuple(listed)
 
 
 def turned_names(text: str) -> tuple[str, ...]:
-    """Names of a list parted by semicolons: "Doe, Jane; King, Martin, Jr." -> Jane Doe, ...
+    """Names of a list known to be "Surname, Given; ...": "King, Martin, Jr." -> Martin King Jr.
 
-    An entry that gives an affiliation after the name keeps its comma before it.
+    An entry of one or of more than two parts (suffixes apart) is not in that form: what follows
+    its first comma is no name, and keeps the comma before it, as an affiliation does.
     """
-    names = []
-    for entry in text.split(";"):
-        last, *rest = _parts(entry)
-        place = next((i for i, part in enumerate(rest) if AFFILIATION.search(part)), len(rest))
-        rest, debris = rest[:place], rest[place:]
-        turned = " ".join(part for part in (*rest[:1], last, *rest[1:]) if part)
-        if turned:
-            names.append(", ".join([turned, *debris]))
-    return tuple(names)
+    entries = (_entry(entry.strip(" ,")) for entry in text.split(";"))
+    written = (_written(entry, turn=len(entry.name) == 2) for entry in entries)
+    return tuple(name for name in written if name)
+
+
+def in_reading_order(entries: Sequence[str]) -> tuple[str, ...]:
+    """Names of a list of which it is not known whether it is "Surname, Given".
+
+    It is not where most of the texts before a first comma have two or more words: then nothing is
+    turned, and "Jane Doe, Wuhan" is Jane Doe. Otherwise an entry of two parts (suffixes and known
+    affiliations apart) is turned if the first is a lone surname, or the second looks like given
+    names. What follows the first comma of any other entry keeps that comma, by which
+    `claim2source.text.clean_authors` cuts it off.
+    """
+    split = [_entry(entry) for entry in entries]
+    # An entry without a comma, such as a consortium, says nothing of the others' form.
+    lone = [_is_surname(e.name[0]) for e in split if len(e.name) > 1 or e.affiliation]
+    surnames_first = 2 * sum(lone) >= len(lone)
+    written = (_written(entry, surnames_first and _is_turned(entry)) for entry in split)
+    return tuple(name for name in written if name)
+
+
+def _entry(text: str) -> _Entry:
+    first, *rest = parts = _parts(text)
+    place = next((i for i, part in enumerate(rest) if AFFILIATION.search(part)), len(rest))
+    names = [first]
+    suffixes: list[str] = []
+    for part in rest[:place]:
+        # "Doe, MD" and "Rahman Khan, Md" have a given name; "Doe, Jane, MD" has a degree.
+        plain = part.replace(".", "").casefold()
+        ends = place > 1 and (_SUFFIX.fullmatch(part) or plain in _DEGREES)
+        (suffixes if ends or plain in ("jr", "sr") else names).append(part)
+    return _Entry(", ".join(parts), names, suffixes, rest[place:])
+
+
+def _written(entry: _Entry, turn: bool) -> str:
+    if not turn:
+        return entry.text
+    surname, given = entry.name
+    return ", ".join([" ".join([given, surname, *entry.suffixes]), *entry.affiliation])
+
+
+def _is_turned(entry: _Entry) -> bool:
+    """Whether an entry of a list of surnames first is one: "Doe, Jane", not "Doe, 12"."""
+    if len(entry.name) != 2 or not entry.name[0] or not entry.name[1]:
+        return False
+    first, second = entry.name
+    # Footnote marks and addresses.
+    if re.search(r"[\d@&*†]", second):
+        return False
+    return _is_surname(first) or _is_given(second)
+
+
+def _is_surname(text: str) -> bool:
+    """One word, particles ("van der") and suffixes apart."""
+    words = [word for word in text.split() if not _SUFFIX.fullmatch(word)]
+    while len(words) > 1 and words[0] in _PARTICLES:
+        del words[0]
+    return len(words) == 1 and words[0][0].isalpha()
+
+
+def _is_given(text: str) -> bool:
+    """At most four words in capitals or initials; "Ludwig van" has a particle."""
+    words = text.split()
+    large = (not word[0].islower() or word in _PARTICLES for word in words)
+    return len(words) <= 4 and not words[0][0].islower() and all(large)
 
 
 def _parts(text: str) -> list[str]:

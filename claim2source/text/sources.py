@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import Literal, get_args
 
-from claim2source.datasets.authors import AFFILIATION
+from claim2source.datasets.authors import AFFILIATION, in_reading_order
 from claim2source.errors import ConfigError
 from claim2source.records import Source
 
@@ -19,11 +19,12 @@ _ENDS_SENTENCE = (".", "!", "?")
 def clean_authors(authors: Sequence[str], keep: int = 3) -> tuple[str, ...]:
     """First and last `keep` authors, once each, without affiliation debris.
 
-    What follows the first comma of an entry is dropped; an entry that is an affiliation
-    itself ("& Tongji Hospital") is dropped whole, as are footnote marks and e-mail addresses.
+    In a list of "Surname, Given" names are turned; else what follows the first comma of an entry
+    is dropped. An entry that is an affiliation itself ("& Tongji Hospital") is dropped whole, as
+    are footnote marks and e-mail addresses.
     """
     names: list[str] = []
-    for entry in authors:
+    for entry in in_reading_order(authors):
         name = " ".join(_MARKS.sub("", entry.split(",")[0]).split())
         if name and not name.startswith("&") and "@" not in name and not AFFILIATION.search(name):
             names.append(name)

@@ -61,7 +61,7 @@ def test_an_unknown_form_is_refused_with_what_is_allowed():
         ("  Jane \t Doe ", "Jane Doe"),
         ("Jane Doe, University of X", "Jane Doe"),
         ("Jane Doe, Department of Y, Z", "Jane Doe"),
-        ("van der Berg, J.", "van der Berg"),
+        ("van der Berg, J.", "J. van der Berg"),
         ("Li Wei1,2", "Li Wei"),
         ("Li Wei 1 *", "Li Wei"),
         ("1 Li Wei†", "Li Wei"),
