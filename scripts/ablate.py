@@ -361,8 +361,7 @@ def _rows(
     for row in table.rows:
         found = outcomes.get(row.name)
         if found is None:
-            command = f"not run: python scripts/ablate.py --tables {name} --rows {row.name}"
-            lines.append([row.name, command, *[None] * (len(columns) - 2)])
+            lines.append([row.name, _not_run(config, name, row), *[None] * (len(columns) - 2)])
             continue
         line: list[Any] = [row.name, row.what, found["val"], found["note"], found["seconds"]]
         for target in table.targets:
@@ -370,6 +369,16 @@ def _rows(
             line.append(_difference(row, target, outcomes))
         lines.append(line)
     return columns, lines
+
+
+def _not_run(config: AblateConfig, name: str, row: Row) -> str:
+    """Says so, with the command that runs it and, for a row of another's weights, that one."""
+    rows = row.name if row.scale is None else f"{row.on} {row.name}"
+    default, more = AblateConfig(), ""
+    for key in ("seed", "out"):
+        if getattr(config, key) != getattr(default, key):
+            more += f" --{key} {getattr(config, key)}"
+    return f"not run: python scripts/ablate.py --tables {name} --rows {rows}{more}"
 
 
 def _difference(row: Row, target: str, outcomes: dict[str, dict[str, Any]]) -> str | None:

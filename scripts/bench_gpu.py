@@ -206,17 +206,16 @@ def settings_of(config: BenchConfig) -> list[Setting]:
 
 
 def time_training(config: BenchConfig, setting: Setting) -> dict[str, Any]:
-    """One row: seconds a step, tokens a second, FLOPs and peak memory; None where it ran out."""
-    row: dict[str, Any] = {
-        "claims": setting.batch,
-        "chunk": setting.chunk,
-        "checkpointing": setting.checkpointing,
-        "compiled": setting.compiled,
-    }
+    """One row: seconds, tokens and FLOPs a second, peak memory; or why it `failed`, and None."""
+    row: dict[str, Any] = {"claims": setting.batch, "chunk": setting.chunk}
+    row |= {"checkpointing": setting.checkpointing, "compiled": setting.compiled}
     try:
         return row | _train(config, setting)
-    except torch.cuda.OutOfMemoryError:
-        return row | {"seconds": None, "tokens_per_second": None, "peak_mb": None}
+    except Exception as error:  # torch.compile's backends raise many kinds
+        if not (setting.compiled or isinstance(error, torch.cuda.OutOfMemoryError)):
+            raise
+        why = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+        return row | {"seconds": None, "tokens_per_second": None, "peak_mb": None, "failed": why}
     finally:
         gc.collect()
         if torch.cuda.is_available():
@@ -338,16 +337,17 @@ def as_table(config: BenchConfig, result: dict[str, Any]) -> str:
         f"{result['device']}: bf16 peak {said}; torch.mm reaches "
         f"{result['matmul_flops'] / 1e12:.3f} TFLOP/s",
         f"training, group {config.group}, {config.tokens} tokens a text, median of {config.steps} "
-        "steps; - : out of memory",
+        "steps; - : see below",
         plain_table(
             ["claims", "chunk", "checkpointing", "compiled", "tokens/s", "% of peak",
              "% with repeats", "MB"], training, digits=1,
         ),
+        *(f"row {i}: {row['failed']}" for i, row in enumerate(result["training"], 1)
+          if "failed" in row),
         *(
-            f"memory: {grown['batch_times']} times the batch takes {grown['memory_times']} times "
-            f"the memory (checkpointing {yes(grown['checkpointing'])}, compiled "
-            f"{yes(grown['compiled'])})"
-            for grown in result["memory"]
+            f"memory: {ends['batch_times']} times the batch takes {ends['memory_times']} times the "
+            f"memory (checkpointing {yes(ends['checkpointing'])}, compiled {yes(ends['compiled'])})"
+            for ends in result["memory"]
         ),
         f"encoding {result['encoding']['documents']} documents of "
         f"{result['encoding']['mean_tokens']} tokens on average",

@@ -129,14 +129,28 @@ def small_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "out"
 
 
+def test_rows_not_run_stand_with_the_command_that_runs_them(small_table: Path) -> None:
+    def commands(config: AblateConfig) -> list[str]:
+        return [line[1] for line in script._rows(config, "small", {})[1]]
+
+    plain = "not run: python scripts/ablate.py --tables small --rows "
+    names = ["plain", "slow", "plain half", "plain none"]
+    assert commands(AblateConfig()) == [plain + name for name in names]
+    assert commands(AblateConfig(seed=43, out=small_table))[1] == (
+        f"{plain}slow --seed 43 --out {small_table}"
+    )
+
+
 @pytest.mark.slow
 def test_rows_run_once_and_gaps_are_said(
     small_table: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     text = ablate(AblateConfig(small_table, rows=["half"]))  # of what is not trained yet
-    assert "not run: python scripts/ablate.py --tables small --rows half" in text
+    assert f"ablate.py --tables small --rows plain half --out {small_table} " in text
     text = ablate(AblateConfig(small_table, rows=["plain"]))
-    assert "not run: python scripts/ablate.py --tables small --rows slow" in text
+    assert (
+        f"not run: python scripts/ablate.py --tables small --rows slow --out {small_table}" in text
+    )
     report = json.loads((small_table / "small-plain-42" / "report.json").read_text())
     row = json.loads((small_table / "small-plain-42" / "row.json").read_text())
     assert row["targets"]["dev"]["scores"]["macro"] == pytest.approx(

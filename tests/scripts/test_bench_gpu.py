@@ -175,11 +175,28 @@ def test_running_out_of_memory_is_a_row(monkeypatch: pytest.MonkeyPatch) -> None
 
     monkeypatch.setattr(bench_gpu, "_train", full)
     row = bench_gpu.time_training(SMALL, Setting(64, None, False, False))
-    assert row["peak_mb"] is None and row["claims"] == 64
+    assert row["peak_mb"] is None and row["claims"] == 64 and "too large" in row["failed"]
     result = {"training": [row], "encoding": {"documents": 1, "mean_tokens": 1.0},
               "device": "x", "peak_flops": 1e15, "matmul_flops": 1e14, "memory": [],
               "load_average": []}  # fmt: skip
     assert "whole" in bench_gpu.as_table(SMALL, result)
+
+
+def test_what_the_compiler_cannot_do_costs_no_other_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(config: BenchConfig, setting: Setting) -> dict[str, Any]:
+        if setting.compiled:
+            raise RuntimeError("no kernel\nand a long trace")
+        raise ValueError("a fault of ours")
+
+    monkeypatch.setattr(bench_gpu, "_train", fail)
+    row = bench_gpu.time_training(SMALL, Setting(64, None, False, True))
+    assert row["failed"] == "RuntimeError: no kernel" and row["tokens_per_second"] is None
+    result = {"training": [row], "encoding": {"documents": 1, "mean_tokens": 1.0},
+              "device": "x", "peak_flops": 1e15, "matmul_flops": 1e14,
+              "memory": memory_growth([row | {"chunk": 4}]), "load_average": []}  # fmt: skip
+    assert "row 1: RuntimeError: no kernel" in bench_gpu.as_table(SMALL, result)
+    with pytest.raises(ValueError, match="a fault of ours"):
+        bench_gpu.time_training(SMALL, Setting(64, None, False, False))
 
 
 @pytest.mark.slow

@@ -19,6 +19,16 @@ from tests.shared_data import REPOSITORY
 SMALL = BenchConfig(documents=150, claims=60, repeats=3, dimensions=16, words=500)
 
 
+def test_texts_that_were_made_are_not_counted_as_mining(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor does what making them left behind hide it."""
+    held: list[np.ndarray] = []
+    many = replace(SMALL, documents=20_000, claims=20_000, memory="ours")
+    monkeypatch.setattr(bench_mining, "mine_ours", lambda *_: None)
+    assert bench_mining.growth(many) < 8 * 2**20
+    monkeypatch.setattr(bench_mining, "mine_ours", lambda *_: held.append(np.ones(2**23)))
+    assert 60 * 2**20 < bench_mining.growth(many) < 80 * 2**20
+
+
 @pytest.mark.slow
 def test_the_program_ends_with_one_line_of_json() -> None:
     arguments = ["--documents=150", "--claims=40", "--repeats=3", "--dimensions=16", "--words=500"]
