@@ -315,13 +315,9 @@ def _trained(folder: Path, words: list[str]) -> dict[str, Any]:
 
 
 def _scored(
-    config: AblateConfig,
-    recipe: Settings,
-    model: Resolved,
-    data: str,
-    split: str,
+    config: AblateConfig, recipe: Settings, model: Resolved, data: str, split: str,
     langs: list[str] | None,
-) -> dict[str, Any]:
+) -> dict[str, Any]:  # fmt: skip
     """Scores by language, and of every claim with its group of gold papers."""
     dataset = load(_folder(data), split, langs)
     rendering = model.rendering or Rendering(
