@@ -115,9 +115,10 @@ class Repeated(TrainingPairs):
         again = torch.tensor([first[name] != column for column, name in enumerate(names)])
         masked = again.repeat(len(own), 1)
         for i, row in enumerate(own):
-            for gold in self.golds[row.claim]:
-                if gold in first and gold != row.positive:
-                    masked[i, first[gold]] = True
+            texts = self._gold_texts(row.claim)
+            for name, column in first.items():
+                if name != row.positive and self.reads_as[name] in texts:
+                    masked[i, column] = True
         return replace(
             batch,
             claims=[_apart(text) for text in batch.claims],

@@ -237,7 +237,7 @@ def test_padding_is_counted_as_each_side_pads(tiny: str, monkeypatch: pytest.Mon
     )
 
 
-@pytest.mark.parametrize("tuning", ["full", "lora"])
+@pytest.mark.parametrize("tuning", [pytest.param("full", marks=pytest.mark.slow), "lora"])
 def test_every_variant_of_the_ablation_trains_alike(tiny: str, tuning: Any) -> None:
     pairs = timing_trainers.with_negatives(material("short", None, 8, 13), 3, 1)
     assert all(len(row.negatives) == 3 for row in pairs.rows)

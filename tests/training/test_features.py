@@ -47,7 +47,7 @@ def losses_of(run: Path) -> list[float]:
     return list(load_state(run / "state.pt")["losses"])
 
 
-@pytest.mark.parametrize("tuning", ["full", "lora"])
+@pytest.mark.parametrize("tuning", [pytest.param("full", marks=pytest.mark.slow), "lora"])
 def test_query_only_leaves_source_vectors_as_they_were(
     tuning: str, setup: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

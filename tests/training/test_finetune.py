@@ -297,7 +297,7 @@ def test_lora_leaves_the_base_alone_and_loads_as_it_was(
     assert not list(folder.glob("*.bin"))
 
 
-@pytest.mark.parametrize("tuning", ["full", "lora"])
+@pytest.mark.parametrize("tuning", ["full", pytest.param("lora", marks=pytest.mark.slow)])
 def test_vectors_of_an_epoch_do_not_depend_on_the_precision_of_its_steps(
     tuning: str, setup: tuple[Path, Path], tmp_path: Path
 ) -> None:
