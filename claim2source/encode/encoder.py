@@ -84,7 +84,7 @@ class Encoder:
         """Token ids of texts, template included, cut at `max_length`.
 
         A special token's name in a text is plain text. Raises `ConfigError` where the
-        tokenizer cannot do what the template asks.
+        tokenizer cannot do what the template asks, or the template leaves no room for a text.
         """
         if not texts:
             return []
@@ -94,6 +94,11 @@ class Encoder:
             allowed = "true: this model's tokenizer does not say where its tokens lie"
             raise ConfigError("model.template.pool_prefix", False, allowed)
         end = self._end()
+        room = self.settings.max_length - len(end) - len(self.tokenizer(prefix)["input_ids"])
+        if prefix and room < 1:
+            length = self.settings.max_length
+            allowed = f"{length - room + 1} or more: the {side}'s template fills the rest"
+            raise ConfigError("model.max_length", length, allowed)
         # Only a prefix may hold special tokens: a post could end itself with "</s>".
         plain = not any(token in prefix for token in self.tokenizer.all_special_tokens)
         encoded = self.tokenizer(
