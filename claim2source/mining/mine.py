@@ -86,6 +86,7 @@ class MiningConfig:
             value = getattr(self, key)
             require(value is None or 0 < value <= 1, f"mining.{key}", value,
                     "above 0, at most 1, or none")  # fmt: skip
+        require(self.seed >= 0, "mining.seed", self.seed, "0 or more")
         require(self.margin is None or self.margin >= 0, "mining.margin", self.margin, "0 or more")
 
 

@@ -22,9 +22,7 @@ def adapt(encoder: Encoder, config: FinetuneConfig) -> None:
     `ConfigError` when a LoRA target names no layer of the model, or the model cannot be
     trained so.
     """
-    if config.tuning == "full" and encoder.settings.own_code:
-        allowed = "lora: a full checkpoint does not carry the code that this model ships"
-        raise ConfigError("tuning", config.tuning, allowed)
+    check_adaptable(encoder, config)
     if config.optimisation.dropout is not None:
         set_dropout(encoder.model, config.optimisation.dropout)
     if config.tuning == "full":
@@ -34,6 +32,25 @@ def adapt(encoder: Encoder, config: FinetuneConfig) -> None:
     if config.optimisation.gradient_checkpointing:
         # Not reentrant: a frozen first block would pass no gradient on.
         encoder.model.gradient_checkpointing_enable({"use_reentrant": False})
+
+
+def check_adaptable(encoder: Encoder, config: FinetuneConfig) -> None:
+    """Raise `ConfigError` as `adapt` does, and do nothing else."""
+    if config.tuning == "full":
+        if encoder.settings.own_code:
+            allowed = "lora: a full checkpoint does not carry the code that this model ships"
+            raise ConfigError("tuning", config.tuning, allowed)
+        return
+    layers = dict(encoder.model.named_modules())
+    for name in config.lora.targets:
+        if not any(path == name or path.endswith(f".{name}") for path in layers):
+            linear = {
+                path.rsplit(".", 1)[-1]
+                for path, module in layers.items()
+                if isinstance(module, torch.nn.Linear)
+            }
+            allowed = "layers of this model: " + ", ".join(sorted(linear))
+            raise ConfigError("lora.targets", name, allowed)
 
 
 def frozen_copy(encoder: Encoder) -> Encoder:
@@ -54,27 +71,13 @@ def set_dropout(model: torch.nn.Module, rate: float) -> None:
 def _with_adapter(encoder: Encoder, config: FinetuneConfig) -> PeftModel:
     from peft import LoraConfig, get_peft_model
 
-    targets = list(config.lora.targets)
-    for name in targets:
-        found = any(
-            path == name or path.endswith(f".{name}") for path, _ in encoder.model.named_modules()
-        )
-        if not found:
-            linear = sorted(
-                {
-                    path.rsplit(".", 1)[-1]
-                    for path, module in encoder.model.named_modules()
-                    if isinstance(module, torch.nn.Linear)
-                }
-            )
-            raise ConfigError("lora.targets", name, "layers of this model: " + ", ".join(linear))
     return get_peft_model(
         encoder.model,
         LoraConfig(
             r=config.lora.r,
             lora_alpha=config.lora.alpha,
             lora_dropout=config.lora.dropout,
-            target_modules=targets or "all-linear",
+            target_modules=list(config.lora.targets) or "all-linear",
         ),
         # 16-bit adapters would lose steps smaller than their last digit.
         autocast_adapter_dtype=True,

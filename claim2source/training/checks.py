@@ -5,14 +5,25 @@ from __future__ import annotations
 from claim2source.config import require
 from claim2source.encode import Encoder
 from claim2source.errors import ConfigError
+from claim2source.mining import read_mined
 from claim2source.records import Dataset
 from claim2source.text.claims import untranslated_sentences
+from claim2source.training.adapt import check_adaptable
 from claim2source.training.config import FinetuneConfig
+from claim2source.training.teacher import read_teacher
 
 
 def check_data(config: FinetuneConfig, train: Dataset) -> None:
-    """Raise `ConfigError` for a loss that would find nothing to work on in these claims."""
+    """Raise `ConfigError` for a loss that would find nothing to work on in these claims.
+
+    Files that the run will need are read too, and their errors raised: not hours later. A run
+    that is resumed has its own copy of the mined negatives.
+    """
     losses = config.losses
+    if config.mined is not None and not config.resume:
+        read_mined(config.mined, train)
+    if losses.distillation.weight and losses.distillation.scores is not None:
+        read_teacher(losses.distillation.scores, train)
     if losses.consistency.weight and not any(
         c.lang != "en" and c.translation for c in train.claims
     ):
@@ -28,6 +39,7 @@ def check_data(config: FinetuneConfig, train: Dataset) -> None:
 
 def check_model(config: FinetuneConfig, encoder: Encoder) -> None:
     """Raise `ConfigError` for vectors that this model does not have, or that cannot be trained."""
+    check_adaptable(encoder, config)
     if encoder.dense is not None:
         allowed = "a model without a Dense layer behind its pooling: such a layer is not trained"
         raise ConfigError("model.name", config.model.name, allowed)
@@ -35,6 +47,18 @@ def check_model(config: FinetuneConfig, encoder: Encoder) -> None:
     for size in config.losses.matryoshka.dimensions:
         key, allowed = "losses.matryoshka.dimensions", f"at most {width}, this model's width"
         require(size <= width, key, size, allowed)
+
+
+def left_aside(config: FinetuneConfig, train: Dataset, pairs: int) -> list[str]:
+    """Sentences on what was named or could be trained on, and is not; `pairs` are trained on."""
+    lines = []
+    whole = sum(len(claim.golds) for claim in train.claims)
+    if config.mined is not None and pairs < whole:
+        lines.append(f"{whole - pairs} of {whole} training pairs have no row in {config.mined}")
+    distillation = config.losses.distillation
+    if distillation.scores is not None and not distillation.weight:
+        lines.append(f"losses.distillation.weight is 0: {distillation.scores} is not used")
+    return lines
 
 
 def missing_translations_of(config: FinetuneConfig, train: Dataset) -> list[str]:

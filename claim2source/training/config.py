@@ -35,6 +35,7 @@ class DataConfig:
 
     def __post_init__(self) -> None:
         require(0 < self.val_share < 1, "data.val_share", self.val_share, "above 0, below 1")
+        require(self.val_seed >= 0, "data.val_seed", self.val_seed, "0 or more")
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,7 @@ class LoraConfig:
 
     def __post_init__(self) -> None:
         require(self.r >= 1, "lora.r", self.r, "1 or more")
-        require(self.alpha > 0, "lora.alpha", self.alpha, "above 0")
+        require(0 < self.alpha < math.inf, "lora.alpha", self.alpha, "above 0, and finite")
         require(0 <= self.dropout < 1, "lora.dropout", self.dropout, "0 or more, below 1")
 
 
@@ -115,13 +116,19 @@ class OptimisationConfig:
         for key in ("epochs", "batch_size", "accumulation", "log_every"):
             require(getattr(self, key) >= 1, f"optimisation.{key}", getattr(self, key), "1 or more")
         for key in ("negatives", "remine_every", "weight_decay", "max_grad_norm", "save_every"):
-            require(getattr(self, key) >= 0, f"optimisation.{key}", getattr(self, key), "0 or more")
+            value = getattr(self, key)
+            require(0 <= value < math.inf, f"optimisation.{key}", value, "0 or more, and finite")
         require(
             self.chunk_size is None or self.chunk_size >= 1, "optimisation.chunk_size",
             self.chunk_size, "1 or more, or none",
         )  # fmt: skip
         for key in ("temperature", "learning_rate"):
-            require(getattr(self, key) > 0, f"optimisation.{key}", getattr(self, key), "above 0")
+            value = getattr(self, key)
+            require(0 < value < math.inf, f"optimisation.{key}", value, "above 0, and finite")
+        # NumPy takes no seed below 0, Lightning none above.
+        require(
+            0 <= self.seed < 2**32, "optimisation.seed", self.seed, f"0 to {2**32 - 1}",
+        )  # fmt: skip
         require(
             0 <= self.warmup_ratio < 1, "optimisation.warmup_ratio", self.warmup_ratio,
             "0 or more, below 1",
@@ -261,6 +268,9 @@ class FinetuneConfig:
             by_file_alone or wanted <= mined, "optimisation.negatives", wanted,
             f"at most mining.hard + mining.random ({mined})",
         )  # fmt: skip
+        require(
+            self.threads is None or self.threads >= 1, "threads", self.threads, "1 or more, or none"
+        )
         good = all(math.isfinite(scale) and scale >= 0 for scale in self.scales or ())
         require(good, "scales", self.scales, "numbers, 0 or more")
         require(not (self.resume and self.overwrite), "overwrite", True, "not with resume")

@@ -36,7 +36,7 @@ from claim2source.training.checkpoint import (
     save_state,
     weights_identity,
 )
-from claim2source.training.checks import check_model, missing_translations_of
+from claim2source.training.checks import check_model, left_aside, missing_translations_of
 from claim2source.training.choose import choose
 from claim2source.training.config import FinetuneConfig
 from claim2source.training.data import PairsModule, TrainingPairs
@@ -224,6 +224,7 @@ class Finetuning:
         trained = sum(p.numel() for p in self.module.trainable().values())
         lines = [
             *missing_translations_of(self.config, self.data.train),
+            *left_aside(self.config, self.data.train, len(pairs)),
             *self.negatives.sentences,
             f"{len(pairs)} pairs in {sampler.batches} batches an epoch, "
             f"{sampler.optimizer_steps} optimizer steps; "

@@ -10,9 +10,9 @@ import pytest
 
 from claim2source.datasets import write_beir
 from claim2source.encode import resolve
-from claim2source.errors import ConfigError
+from claim2source.errors import ConfigError, InputError
 from claim2source.records import Dataset
-from claim2source.training.checks import check_model, missing_translations_of
+from claim2source.training.checks import check_model, left_aside, missing_translations_of
 from claim2source.training.splits import load_data
 from tests.training.small import small_config, small_setup, small_splits
 
@@ -77,3 +77,65 @@ def test_missing_translations_are_counted(
     expected = f"{german} of {len(train.claims)} claims have no translation and are read as posted"
     assert missing_translations_of(config, train) == ([expected] if said else [])
     assert missing_translations_of(config, load_data(small_config(*setup, Path("r"))).train) == []
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("losses__info_nce__weight", 0), ("losses__info_nce__weight", ".inf"),
+        ("losses__consistency__weight", ".inf"), ("losses__matryoshka__weight", ".inf"),
+        ("losses__keep_base__weight", ".inf"), ("losses__keep_base__temperature", ".inf"),
+        ("losses__distillation__temperature", ".inf"), ("optimisation__temperature", ".inf"),
+        ("optimisation__learning_rate", ".inf"), ("optimisation__weight_decay", ".inf"),
+        ("optimisation__seed", -1), ("optimisation__seed", 2**32), ("data__val_seed", -1),
+        ("mining__seed", -1), ("threads", 0),
+    ],
+)  # fmt: skip
+def test_numbers_that_would_train_nothing_are_refused(key: str, value: object) -> None:
+    name = key.replace("__", r"\.")
+    with pytest.raises(ConfigError, match=f"{name}: .* is not allowed"):
+        small_config(Path("m"), Path("d"), Path("run"), **{key: value})
+
+
+def test_some_loss_must_be_on() -> None:
+    more: dict[str, Any] = {"losses__info_nce__weight": 0}
+    small_config(Path("m"), Path("d"), Path("run"), losses__consistency__weight=1, **more)
+    small_config(Path("m"), Path("d"), Path("r"), losses__matryoshka__dimensions="[8]", **more)
+    with pytest.raises(ConfigError, match=r"losses\.keep_base\.languages: .*share above 0"):
+        small_config(Path("m"), Path("d"), Path("run"), losses__keep_base__weight=1,
+                     losses__keep_base__languages='{"en": 0.0}')  # fmt: skip
+
+
+def test_files_are_read_before_anything_is_scored(setup: tuple[Path, Path], tmp_path: Path) -> None:
+    mined = tmp_path / "mined.jsonl"
+    mined.write_text('{"claim": "nobody", "positive": "s00", "negatives": []}\n')
+    with pytest.raises(InputError, match=r"mined\.jsonl.*nobody"):
+        load_data(small_config(*setup, Path("run"), mined=mined))
+    # A run that is resumed has its own copy.
+    load_data(small_config(*setup, Path("run"), mined=mined, resume=True))
+    more: dict[str, Any] = {"losses__distillation__scores": tmp_path / "none.trec"}
+    load_data(small_config(*setup, Path("run"), **more))
+    with pytest.raises(InputError, match=r"none\.trec.*no such file"):
+        load_data(small_config(*setup, Path("run"), losses__distillation__weight=1, **more))
+
+
+def test_targets_are_checked_before_anything_is_scored(setup: tuple[Path, Path]) -> None:
+    encoder = resolve(small_config(*setup, Path("run")).model, "cpu").encoder
+    lora: dict[str, Any] = {"tuning": "lora"}
+    check_model(small_config(*setup, Path("r"), lora__targets="[query]", **lora), encoder)
+    with pytest.raises(ConfigError, match=r"lora\.targets: 'q_proj' .*query"):
+        check_model(small_config(*setup, Path("r"), lora__targets="[q_proj]", **lora), encoder)
+
+
+def test_what_is_left_aside_is_said(setup: tuple[Path, Path]) -> None:
+    train = load_data(small_config(*setup, Path("run"))).train
+    pairs = sum(len(claim.golds) for claim in train.claims)
+    config = small_config(*setup, Path("run"), mined="m.jsonl")
+    assert left_aside(config, train, pairs) == []
+    (said,) = left_aside(config, train, pairs - 3)
+    assert said == f"3 of {pairs} training pairs have no row in m.jsonl"
+    more: dict[str, Any] = {"losses__distillation__scores": "t.trec"}
+    (said,) = left_aside(small_config(*setup, Path("run"), **more), train, pairs)
+    assert said == "losses.distillation.weight is 0: t.trec is not used"
+    more["losses__distillation__weight"] = 1
+    assert left_aside(small_config(*setup, Path("run"), **more), train, pairs) == []

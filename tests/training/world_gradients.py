@@ -6,6 +6,7 @@ import os
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -84,12 +85,14 @@ def main(model: str, data: str, chunk: str, out: str) -> None:
     encoder.model.requires_grad_(True)
     encoder.model.eval()  # dropout differs by process
     terms = module._backward(pairs.batch(plan))
-    found = {n: p.grad for n, p in encoder.model.named_parameters() if p.grad is not None}
+    read = {n: p for n, p in encoder.model.named_parameters() if p.grad is not None}
+    module._trainer = SimpleNamespace(world_size=world)
+    module._reduce_gradients(list(encoder.model.parameters()))
+    found = {name: parameter.grad for name, parameter in read.items()}
     loss = terms["loss"].clone()
     if world > 1:
-        for gradient in [loss, *found.values()]:
-            dist.all_reduce(gradient)
-            gradient /= world
+        dist.all_reduce(loss)
+        loss /= world
     if rank == 0:
         values = {name: float(value) for name, value in terms.items()}
         torch.save({"loss": loss, "gradients": found, "terms": values}, out)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
+from claim2source.config import require
 from claim2source.training.losses.consistency import ConsistencyConfig, consistency
 from claim2source.training.losses.distillation import DistillationConfig, distillation
 from claim2source.training.losses.info_nce import InfoNCEConfig, info_nce, source_to_claim
@@ -30,6 +31,14 @@ class LossesConfig:
     keep_base: KeepBaseConfig = field(default_factory=KeepBaseConfig)
     consistency: ConsistencyConfig = field(default_factory=ConsistencyConfig)
     matryoshka: MatryoshkaConfig = field(default_factory=MatryoshkaConfig)
+
+    def __post_init__(self) -> None:
+        others = [self.distillation, self.keep_base, self.consistency]
+        others += [self.matryoshka] if self.matryoshka.dimensions else []
+        require(
+            self.info_nce.weight > 0 or any(loss.weight for loss in others),
+            "losses.info_nce.weight", self.info_nce.weight, "above 0 where no other loss is on",
+        )  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -21,7 +22,8 @@ class ConsistencyConfig:
     weight: float = 0.0
 
     def __post_init__(self) -> None:
-        require(self.weight >= 0, "losses.consistency.weight", self.weight, "0 or more")
+        key = "losses.consistency.weight"
+        require(0 <= self.weight < math.inf, key, self.weight, "0 or more, and finite")
 
 
 def consistency(claims: Tensor, views: Tensor, owners: Tensor, claims_in_batch: int) -> Tensor:

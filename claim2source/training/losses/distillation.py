@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -28,7 +29,10 @@ class DistillationConfig:
         scores: run file (TREC) with the teacher's scores of training claims' candidates.
         kind: `kl`: the teacher's distribution over the candidates; `margin_mse`: its margins
             between the gold and each other candidate.
-        temperature: the teacher's scores are divided by it.
+        temperature: the teacher's scores are divided by it, the student's cosines by
+            `optimisation.temperature`: both should then spread alike. 1 fits logits; for
+            probabilities, which lie in 0 to 1, take about 0.1, or nearly all candidates are
+            asked to be alike and the gold is pushed down.
     """
 
     weight: float = 0.0
@@ -38,8 +42,10 @@ class DistillationConfig:
 
     def __post_init__(self) -> None:
         key = "losses.distillation"
-        require(self.weight >= 0, f"{key}.weight", self.weight, "0 or more")
-        require(self.temperature > 0, f"{key}.temperature", self.temperature, "above 0")
+        good = 0 <= self.weight < math.inf
+        require(good, f"{key}.weight", self.weight, "0 or more, and finite")
+        good = 0 < self.temperature < math.inf
+        require(good, f"{key}.temperature", self.temperature, "above 0, and finite")
         require(
             self.weight == 0 or self.scores is not None, f"{key}.scores", self.scores,
             "a run file with the teacher's scores, since the weight is above 0",

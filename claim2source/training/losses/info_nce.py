@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -23,7 +24,8 @@ class InfoNCEConfig:
     both_ways: bool = False
 
     def __post_init__(self) -> None:
-        require(self.weight >= 0, "losses.info_nce.weight", self.weight, "0 or more")
+        key = "losses.info_nce.weight"
+        require(0 <= self.weight < math.inf, key, self.weight, "0 or more, and finite")
 
 
 def info_nce(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -27,10 +28,18 @@ class KeepBaseConfig:
 
     def __post_init__(self) -> None:
         key = "losses.keep_base"
-        require(self.weight >= 0, f"{key}.weight", self.weight, "0 or more")
-        require(self.temperature > 0, f"{key}.temperature", self.temperature, "above 0")
+        good = 0 <= self.weight < math.inf
+        require(good, f"{key}.weight", self.weight, "0 or more, and finite")
+        good = 0 < self.temperature < math.inf
+        require(good, f"{key}.temperature", self.temperature, "above 0, and finite")
         for language, share in self.languages.items():
-            require(share >= 0, f"{key}.languages.{language}", share, "0 or more")
+            good = 0 <= share < math.inf
+            require(good, f"{key}.languages.{language}", share, "0 or more, and finite")
+        shares = self.languages.values()
+        require(
+            self.weight == 0 or not shares or any(shares), f"{key}.languages", self.languages,
+            "a share above 0 for one language at least, since the weight is above 0",
+        )  # fmt: skip
 
 
 def language_weights(languages: list[str], wanted: Mapping[str, float]) -> list[float]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -24,7 +25,8 @@ class MatryoshkaConfig:
 
     def __post_init__(self) -> None:
         key = "losses.matryoshka"
-        require(self.weight >= 0, f"{key}.weight", self.weight, "0 or more")
+        good = 0 <= self.weight < math.inf
+        require(good, f"{key}.weight", self.weight, "0 or more, and finite")
         for size in self.dimensions:
             require(size >= 1, f"{key}.dimensions", size, "1 or more")
 
