@@ -4,7 +4,8 @@ Weights are random, of Mistral-7B's shape; nothing is downloaded. Training is th
 RetrieverModule under Lightning, bf16 weights, LoRA on every linear layer in fp32, all texts of
 the same length. `share` is of the device's bf16 peak, by the FLOPs that the step needs;
 `hardware_share` counts what is computed twice (checkpointing, chunks) as well. `ratio` is the
-best training row's share. Without a GPU nothing is measured.
+best share of a training row that is not compiled, as the trainer is not; `compiled_ratio` that of
+the others. Rows go to stderr, as JSON, when they are done. Without a GPU nothing is measured.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ import gc
 import json
 import math
 import os
-import re
 import statistics
 import sys
 from collections.abc import Sequence
@@ -46,7 +46,9 @@ from scripts.timing_common import (
     fit,
     library_versions,
     matmul_rate,
+    memory_growth,
     own_peak,
+    peak_flops,
     read_flat,
 )
 
@@ -58,14 +60,6 @@ TINY = {
     "vocab_size": 200, "hidden_size": 32, "intermediate_size": 64,
     "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
 }  # fmt: skip
-# Dense bf16 FLOPs a second by words of the device's name, the first that fits; makers' sheets.
-PEAKS = (
-    ("gb200", 2.5e15), ("b200", 2.25e15), ("b100", 1.8e15), ("h200 nvl", 835e12),
-    ("h200", 989e12), ("h100 nvl", 835e12), ("h100 pcie", 756e12), ("h100", 989e12),
-    ("gh200", 989e12), ("a100", 312e12), ("a800", 312e12), ("l40s", 362e12), ("l4", 121e12),
-    ("a40", 149.7e12), ("a30", 165e12), ("rtx 5090", 209.5e12), ("rtx 4090", 165.2e12),
-    ("rtx 3090", 71e12),
-)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -127,14 +121,6 @@ class Setting:
     chunk: int | None
     checkpointing: bool
     compiled: bool
-
-
-def peak_flops(name: str) -> float:
-    """The device's dense bf16 peak by its name; infinity, so that a share is 0, where unknown."""
-    found = set(re.split(r"[^a-z0-9]+", name.lower()))
-    # A laptop's chip bears the name of a card that is faster.
-    known = (peak for words, peak in PEAKS if found >= set(words.split()))
-    return math.inf if "laptop" in found else next(known, math.inf)
 
 
 def make_encoder(config: BenchConfig) -> Encoder:
@@ -210,16 +196,26 @@ def time_training(config: BenchConfig, setting: Setting) -> dict[str, Any]:
     row: dict[str, Any] = {"claims": setting.batch, "chunk": setting.chunk}
     row |= {"checkpointing": setting.checkpointing, "compiled": setting.compiled}
     try:
-        return row | _train(config, setting)
+        row |= _train(config, setting)
     except Exception as error:  # torch.compile's backends raise many kinds
         if not (setting.compiled or isinstance(error, torch.cuda.OutOfMemoryError)):
             raise
-        why = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
-        return row | {"seconds": None, "tokens_per_second": None, "peak_mb": None, "failed": why}
-    finally:
-        gc.collect()
-        if torch.cuda.is_available():
-            torch.cuda.empty_cache()
+        nothing = {"seconds": None, "tokens_per_second": None, "peak_mb": None}
+        row |= nothing | {"failed": _why(error)}
+    return _done(row)
+
+
+def _why(error: Exception) -> str:
+    return f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+
+
+def _done(row: dict[str, Any]) -> dict[str, Any]:
+    """Show a row, so that a run that is cut short has said what it knows; free its memory."""
+    print(json.dumps(row), file=sys.stderr, flush=True)
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+    return row
 
 
 def _train(config: BenchConfig, setting: Setting) -> dict[str, Any]:
@@ -234,7 +230,7 @@ def _train(config: BenchConfig, setting: Setting) -> dict[str, Any]:
     shape = ModelShape.of(encoder.model)
     if setting.compiled:
         # In place, so that the encoder's model stays the one that peft made.
-        encoder.model.compile(dynamic=True, backend="aot_eager" if config.tiny else "inductor")
+        encoder.model.compile(dynamic=True, backend="eager" if config.tiny else "inductor")
     pairs = training_pairs(config, encoder, setting.batch * (config.steps + 1))
     sampler = InOrder(len(pairs), setting.batch)
     module = RetrieverModule(
@@ -245,9 +241,12 @@ def _train(config: BenchConfig, setting: Setting) -> dict[str, Any]:
         torch.cuda.reset_peak_memory_stats()
     seconds = statistics.median(fit(module, sampler, precision="bf16")[1:])
     peak = torch.cuda.max_memory_allocated() if config.device == "cuda" else own_peak()
-    lengths = [config.tokens] * (setting.batch * (1 + config.group))
+    texts = setting.batch * (1 + config.group)
+    lengths = [config.tokens] * texts
     needed, again = shape.training(lengths, "lora"), shape.forward(lengths)
-    repeated = again * (int(setting.checkpointing) + int(setting.chunk is not None))
+    # The last chunk, a full one, is encoded only once.
+    chunked = 0.0 if setting.chunk is None else 1 - min(setting.chunk, texts) / texts
+    repeated = again * (int(setting.checkpointing) + chunked)
     return {
         "seconds": round(seconds, 4),
         "tokens_per_second": round(sum(lengths) / seconds, 1),
@@ -267,17 +266,22 @@ def time_encoding(config: BenchConfig) -> dict[str, Any]:
     texts = made_up(config, lengths, 3)
     found: dict[str, Any] = {"documents": len(texts), "mean_tokens": round(np.mean(lengths), 1)}
     for name in ("merged", "adapter"):
+        row: dict[str, Any] = {"weights": name}
         if name == "adapter":
             lora = LoraConfig(r=config.lora_r, dropout=config.lora_dropout)
             adapt(encoder, FinetuneConfig(tuning="lora", lora=lora))
-        encoder.encode(texts[: max(1, len(texts) // 8)], "source")
-        _, cost = encoder.encode(texts, "source")
-        flops = ModelShape.of(encoder.model).forward(lengths)
-        found[name] = {
-            "documents_per_second": round(len(texts) / cost.seconds, 2),
-            "tokens_per_second": round(sum(lengths) / cost.seconds, 1),
-            "flops_per_second": flops / cost.seconds,
-        }
+        try:
+            encoder.encode(texts[: max(1, len(texts) // 8)], "source")
+            _, cost = encoder.encode(texts, "source")
+        except torch.cuda.OutOfMemoryError as error:
+            row |= {"documents_per_second": None, "tokens_per_second": None, "failed": _why(error)}
+        else:
+            row |= {
+                "documents_per_second": round(len(texts) / cost.seconds, 2),
+                "tokens_per_second": round(sum(lengths) / cost.seconds, 1),
+                "flops_per_second": ModelShape.of(encoder.model).forward(lengths) / cost.seconds,
+            }
+        found[name] = _done(row)
     return found
 
 
@@ -291,25 +295,10 @@ def with_shares(result: dict[str, Any], peak: float) -> dict[str, Any]:
     return result
 
 
-def memory_growth(training: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Peak of the largest chunked batch over that of the smallest, for every setting."""
-    found = []
-    for compiled in (False, True):
-        for checkpointing in (False, True):
-            rows = [
-                row for row in training
-                if row["chunk"] is not None and row["peak_mb"] is not None
-                and (row["compiled"], row["checkpointing"]) == (compiled, checkpointing)
-            ]  # fmt: skip
-            if len(rows) < 2:
-                continue
-            small, large = (pick(rows, key=lambda row: row["claims"]) for pick in (min, max))
-            found.append({
-                "checkpointing": checkpointing, "compiled": compiled,
-                "batch_times": round(large["claims"] / small["claims"], 2),
-                "memory_times": round(large["peak_mb"] / small["peak_mb"], 3),
-            })  # fmt: skip
-    return found
+def best_share(training: Sequence[dict[str, Any]], compiled: bool) -> float | None:
+    """The best of the rows that are compiled, or of those that are not; None: there is none."""
+    shares = [row.get("share") or 0.0 for row in training if row["compiled"] is compiled]
+    return max(shares, default=0.0) or None
 
 
 def as_table(config: BenchConfig, result: dict[str, Any]) -> str:
@@ -328,7 +317,8 @@ def as_table(config: BenchConfig, result: dict[str, Any]) -> str:
         for row in result["training"]
     ]  # fmt: skip
     encoding = [
-        [name, found["documents_per_second"], found["tokens_per_second"], percent(found["share"])]
+        [name, found["documents_per_second"], found["tokens_per_second"],
+         percent(found.get("share"))]
         for name, found in result["encoding"].items() if isinstance(found, dict)
     ]  # fmt: skip
     peak = result["peak_flops"]
@@ -344,6 +334,8 @@ def as_table(config: BenchConfig, result: dict[str, Any]) -> str:
         ),
         *(f"row {i}: {row['failed']}" for i, row in enumerate(result["training"], 1)
           if "failed" in row),
+        *(f"encoding, {row['weights']}: {row['failed']}" for row in result["encoding"].values()
+          if isinstance(row, dict) and "failed" in row),
         *(
             f"memory: {ends['batch_times']} times the batch takes {ends['memory_times']} times the "
             f"memory (checkpointing {yes(ends['checkpointing'])}, compiled {yes(ends['compiled'])})"
@@ -362,14 +354,11 @@ def measure(config: BenchConfig) -> dict[str, Any]:
     name = "CPU (tiny model)" if config.tiny else torch.cuda.get_device_name()
     peak = math.inf if config.tiny else peak_flops(name)
     limit = matmul_rate(256 if config.tiny else 8192, config.device, torch.bfloat16)
-    training = []
-    for setting in settings_of(config):
-        training.append(time_training(config, setting))
-        print(training[-1], file=sys.stderr, flush=True)
+    training = [time_training(config, setting) for setting in settings_of(config)]
     result = with_shares({"training": training, "encoding": time_encoding(config)}, peak)
-    best = max((row.get("share") or 0.0 for row in training), default=0.0)
     return {
-        "ratio": best or None,
+        "ratio": best_share(training, False),
+        "compiled_ratio": best_share(training, True),
         "device": name,
         "peak_flops": None if math.isinf(peak) else peak,
         "matmul_flops": limit,

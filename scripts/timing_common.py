@@ -7,7 +7,9 @@ import dataclasses
 import gc
 import inspect
 import logging
+import math
 import platform
+import re
 import resource
 import statistics
 import sys
@@ -27,6 +29,15 @@ from claim2source.errors import UserError
 from claim2source.training.batches import BatchSampler
 from claim2source.training.data import PairsModule
 from claim2source.training.module import RetrieverModule
+
+# Dense bf16 FLOPs a second by words of the device's name, the first that fits; makers' sheets.
+PEAKS = (
+    ("gb200", 2.5e15), ("b200", 2.25e15), ("b100", 1.8e15), ("h200 nvl", 835e12),
+    ("h200", 989e12), ("h100 nvl", 835e12), ("h100 pcie", 756e12), ("h100", 989e12),
+    ("gh200", 989e12), ("a100", 312e12), ("a800", 312e12), ("l40s", 362e12), ("l4", 121e12),
+    ("a40", 149.7e12), ("a30", 165e12), ("rtx 5090", 209.5e12), ("rtx 4090", 165.2e12),
+    ("rtx 3090", 71e12),
+)  # fmt: skip
 
 Tuning = Literal["full", "lora"]
 Config = TypeVar("Config")
@@ -270,4 +281,33 @@ def library_versions(*names: str) -> dict[str, str]:
             found[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
             continue
+    return found
+
+
+def peak_flops(name: str) -> float:
+    """The device's dense bf16 peak by its name; infinity, so that a share is 0, where unknown."""
+    found = set(re.split(r"[^a-z0-9]+", name.lower()))
+    # A laptop's chip bears the name of a card that is faster.
+    known = (peak for words, peak in PEAKS if found >= set(words.split()))
+    return math.inf if "laptop" in found else next(known, math.inf)
+
+
+def memory_growth(training: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Peak of the largest chunked batch over that of the smallest, for every setting."""
+    found = []
+    for compiled in (False, True):
+        for checkpointing in (False, True):
+            rows = [
+                row for row in training
+                if row["chunk"] is not None and row["peak_mb"] is not None
+                and (row["compiled"], row["checkpointing"]) == (compiled, checkpointing)
+            ]  # fmt: skip
+            if len(rows) < 2:
+                continue
+            small, large = (pick(rows, key=lambda row: row["claims"]) for pick in (min, max))
+            found.append({
+                "checkpointing": checkpointing, "compiled": compiled,
+                "batch_times": round(large["claims"] / small["claims"], 2),
+                "memory_times": round(large["peak_mb"] / small["peak_mb"], 3),
+            })  # fmt: skip
     return found

@@ -326,8 +326,9 @@ class Encoder:
         return grouped(tokens, self._token_budget(), extra)
 
     def _token_budget(self) -> int:
-        # Small batches stay in a CPU's cache; a GPU wants large ones.
-        return 4096 if self.device.type == "cpu" else 131_072
+        # Small batches stay in a CPU's cache; a GPU wants large ones, but a wide model's
+        # activations must fit beside its weights.
+        return 4096 if self.device.type == "cpu" else min(2**17, 2**27 // self.dimensions)
 
 
 def _covered(offsets: Sequence[tuple[int, int]], length: int) -> int:

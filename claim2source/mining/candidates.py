@@ -19,9 +19,12 @@ from claim2source.retrieve.stage import (
 )
 from claim2source.retrieve.terms import Terms
 
-# Similarities held at a time (64 MiB): memory does not grow with the number of claims.
+# Similarities held at a time (64 MiB) in large pools: memory does not grow with the claims.
 CELLS = 2**24
-# Of these ranked at a time: they stay in the processor's cache.
+# Claims compared at a time in others: fewer would leave the processor waiting for the vectors,
+# and of more the memory would be asked of the system, and cleared by it, for every block.
+BLOCK = 256
+# Similarities ranked at a time: they stay in the processor's cache.
 PIECE = 2**21
 
 
@@ -75,7 +78,10 @@ class Candidates:
         """Blocks of claims, in order, with what was found; `vectors` [claims, dimensions]."""
         vectors = np.ascontiguousarray(vectors, dtype=np.float32)
         sources = max(len(self.ids), 1)
-        block, piece = max(1, CELLS // sources), max(1, PIECE // sources)
+        most = max(1, min(BLOCK, CELLS // sources))
+        piece = min(most, max(1, PIECE // sources))
+        # Whole pieces, so that none is small.
+        block = most - most % piece
         terms = self._sparse.terms(claims) if self._sparse is not None else None
         for start in range(0, len(claims), block):
             similarities = vectors[start : start + block] @ self.vectors.T

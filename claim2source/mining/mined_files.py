@@ -19,10 +19,10 @@ _LARGEST = sys.float_info.max
 
 def write_mined(rows: Iterable[MinedRow], path: str | Path) -> int:
     """Write rows one by one, atomically; returns their number."""
-    count = 0
+    count, encoder = 0, json.JSONEncoder(ensure_ascii=False)
     with atomic_path(path) as temporary, open(temporary, "w", encoding="utf-8") as file:
         for row in rows:
-            file.write(json.dumps(_as_json(row), ensure_ascii=False) + "\n")
+            file.write(encoder.encode(_as_json(row)) + "\n")
             count += 1
     return count
 

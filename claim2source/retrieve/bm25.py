@@ -166,7 +166,10 @@ def _analysis(config: BM25Config) -> Analysis:
         return Analysis(True, (), None)
     import Stemmer
 
-    stemmer = Stemmer.Stemmer(_STEMMERS[config.language]) if config.stemmer else None
+    stemmer = None
+    if config.stemmer:
+        # It is asked for every word once: a cache would only be filled and purged.
+        stemmer = Stemmer.Stemmer(_STEMMERS[config.language], 0)
     return Analysis(False, _stop_words(config, (config.language,)), stemmer)
 
 

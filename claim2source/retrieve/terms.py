@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, compress, count, islice, repeat
 from typing import Any
 
 import numpy as np
 
 _NONE = np.empty(0, dtype=np.int32)
+# Texts split at a time: of all of them the words would take several times the texts' own room.
+_SPLIT = 2**14
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,7 +65,7 @@ class Terms:
         return known.where(known.ids >= 0)
 
 
-def _bounds(lengths: Sequence[int]) -> np.ndarray:
+def _bounds(lengths: Sequence[int] | np.ndarray) -> np.ndarray:
     return np.concatenate([[0], np.cumsum(np.array(lengths, dtype=np.int64))])
 
 
@@ -77,58 +80,44 @@ class Analysis:
 
     def __init__(self, whole: bool, stop_words: Iterable[str], stemmer: Any | None) -> None:
         self._whole, self._stop_words, self._stemmer = whole, set(stop_words), stemmer
-        self._words: dict[str, int] = {}
-        self._tokens: dict[str, int] = {}
-        self._of_word = Terms.of([])
-        self._term_of = np.empty(0, dtype=np.int32)
         self.vocabulary: dict[str, int] = {}
 
     def sources(self, texts: Iterable[str]) -> Terms:
         """The terms of all sources; those of claims are numbered by the `vocabulary` they give."""
-        words, tokens, terms = _Numbers({}), _Numbers({}), _Numbers({})
-        split = _words(texts, words)
-        self._of_word = self._tokens_of(words.new, tokens)
-        kept = [token for token in tokens.new if token not in self._stop_words]
-        self._term_of = np.full(len(tokens), -1, dtype=np.int32)
-        for token, stem in zip(kept, self._stems(kept), strict=True):
-            self._term_of[tokens[token]] = terms[stem]
-        # Plain ones: a question must not add to them.
-        self._words, self._tokens, self.vocabulary = dict(words), dict(tokens), dict(terms)
-        return _expanded(split, self._of_word.numbered(self._term_of))
+        words, split = _words(texts)
+        tokens, of_word = self._tokens_of(words)
+        stems = self._stems(tokens)
+        left_out = _among(tokens, self._stop_words)
+        terms = dict.fromkeys(compress(stems, ~left_out))
+        self.vocabulary = dict(zip(terms, count()))
+        return self._terms(split, of_word, stems, left_out)
 
     def claims(self, texts: Iterable[str], stop_words: Iterable[str]) -> Terms:
         """The terms of other texts, without those that the sources have not.
 
         Their `stop_words` are left out and the sources' own.
         """
-        words, tokens = _Numbers(self._words), _Numbers(self._tokens)
-        split = _words(texts, words)
-        new = self._tokens_of(words.new, tokens)
-        terms = [self.vocabulary.get(stem, -1) for stem in self._stems(tokens.new)]
-        term_of = np.concatenate([self._term_of, np.array(terms, dtype=np.int32)])
-        for word in {*self._stop_words, *stop_words}:
-            if word in self._tokens or word in tokens:
-                term_of[tokens[word]] = -1
-        # Of the sources' words only those that are asked for.
-        used, split_ids = np.unique(split.ids, return_inverse=True)
-        ids, bounds = self._of_word.ids, self._of_word.bounds
-        first, others = len(self._words), new.split()
-        of_word = Terms.joined(
-            [
-                ids[bounds[i] : bounds[i + 1]] if i < first else others[i - first]
-                for i in used.tolist()
-            ]
-        )
-        return _expanded(Terms(split_ids, split.bounds), of_word.numbered(term_of))
+        words, split = _words(texts)
+        tokens, of_word = self._tokens_of(words)
+        left_out = _among(tokens, self._stop_words.union(stop_words))
+        return self._terms(split, of_word, self._stems(tokens), left_out)
 
     def _stems(self, tokens: list[str]) -> list[str]:
         stems: list[str] = self._stemmer.stemWords(tokens) if self._stemmer else tokens
         return stems
 
-    def _tokens_of(self, words: list[str], tokens: _Numbers) -> Terms:
-        """The tokens of each word, new ones numbered."""
+    def _terms(self, split: Terms, of_word: Terms, stems: list[str], left_out: np.ndarray) -> Terms:
+        """The terms of texts, from their words, the tokens of each word and the tokens' stems."""
+        numbers = map(self.vocabulary.get, stems, repeat(-1))
+        term_of = np.fromiter(numbers, dtype=np.int32, count=len(stems))
+        term_of[left_out] = -1
+        return _expanded(split, of_word.numbered(term_of))
+
+    def _tokens_of(self, words: list[str]) -> tuple[list[str], Terms]:
+        """The distinct tokens, and those of each word by their places in that list."""
         if self._whole:
-            return Terms.of([[tokens[word]] for word in words])
+            every = np.arange(len(words) + 1)
+            return words, Terms(every[:-1].astype(np.int32), every)
         import bm25s
 
         # One text, each word followed by a token that no word has: lists by the ten thousand
@@ -138,44 +127,57 @@ class Analysis:
             mark += "_"
         text = f" {mark} ".join([*words, ""])
         (found,), number_of = bm25s.tokenize(text, stopwords=[], show_progress=False)
-        numbers = [-1 if token == mark else tokens[token] for token in number_of]
-        ids = np.array(numbers, dtype=np.int32)[np.array(found, dtype=np.int32)]
-        ends = np.flatnonzero(ids < 0) + 1
-        return Terms(ids, np.concatenate([[0], ends])).where(ids >= 0)
+        ids = np.array(found, dtype=np.int32)
+        ends = np.flatnonzero(ids == number_of.get(mark)) + 1
+        return _without(mark, number_of, Terms(ids, np.concatenate([[0], ends])))
+
+
+def _among(tokens: Sequence[str], some: set[str]) -> np.ndarray:
+    """Which of the tokens are among some, bool [tokens]."""
+    return np.fromiter(map(some.__contains__, tokens), dtype=bool, count=len(tokens))
 
 
 def _expanded(split: Terms, of_word: Terms) -> Terms:
     """The terms of texts, from their words and the terms of each word."""
-    counts = np.diff(of_word.bounds)[split.ids]
-    # Where the terms of each word begin, less where they are to stand: one gather for all.
-    ends = np.cumsum(counts)
-    shift = np.repeat(of_word.bounds[split.ids] - (ends - counts), counts)
-    ids = of_word.ids[shift + np.arange(len(shift))]
-    return Terms(ids, np.concatenate([[0], ends])[split.bounds])
+    # Here, since training on mined negatives needs neither this nor Arrow.
+    from scipy.sparse import csr_array
+
+    shape = (len(of_word), int(of_word.ids.max(initial=0)) + 1)
+    ones = np.ones(len(of_word.ids), dtype=np.int8)
+    expanded = csr_array((ones, of_word.ids, of_word.bounds), shape=shape)[split.ids]
+    return Terms(expanded.indices, expanded.indptr.astype(np.int64)[split.bounds])
 
 
-class _Numbers(dict[str, int]):
-    """Numbers strings as they come; `new` ones behind those of `before`, which stays as it is."""
+def _words(texts: Iterable[str]) -> tuple[list[str], Terms]:
+    """The distinct words of texts, as `str.split` parts them, and every text's by their numbers."""
+    # Both of Arrow's steps are several times faster than Python's own over millions of words.
+    import pyarrow
+    from pyarrow import compute
 
-    def __init__(self, before: dict[str, int]) -> None:
-        super().__init__()
-        self.new: list[str] = []
-        self._before = before
+    number_of: defaultdict[str, int] = defaultdict(count().__next__)
+    found, left = [Terms.of([])], iter(texts)
+    while part := list(islice(left, _SPLIT)):
+        try:
+            together = pyarrow.array(part, pyarrow.large_string())
+        except UnicodeEncodeError:
+            # Half of a surrogate pair, which no loader lets in, is no letter.
+            whole = [text.encode("utf-8", "replace").decode("utf-8") for text in part]
+            together = pyarrow.array(whole, pyarrow.large_string())
+        split = compute.utf8_split_whitespace(together)
+        words = split.values.dictionary_encode()
+        numbers = map(number_of.__getitem__, words.dictionary.to_pylist())
+        numbered = np.fromiter(numbers, dtype=np.int32, count=len(words.dictionary))
+        found.append(Terms(numbered[np.asarray(words.indices)], np.asarray(split.offsets)))
+    ids = np.concatenate([terms.ids for terms in found])
+    lengths = np.concatenate([np.diff(terms.bounds) for terms in found])
+    # White space at a text's end leaves Arrow an empty word.
+    return _without("", number_of, Terms(ids, _bounds(lengths)))
 
-    def __missing__(self, key: str) -> int:
-        number = self._before.get(key)
-        if number is None:
-            number = len(self._before) + len(self.new)
-            self.new.append(key)
-        self[key] = number
-        return number
 
-
-def _words(texts: Iterable[str], numbers: _Numbers) -> Terms:
-    """The words of texts, as white space parts them; new ones are numbered."""
-    number_of = numbers.__getitem__
-    ids = []
-    for text in texts:
-        words = text.split()
-        ids.append(np.fromiter(map(number_of, words), dtype=np.int32, count=len(words)))
-    return Terms.joined(ids)
+def _without(string: str, number_of: dict[str, int], texts: Terms) -> tuple[list[str], Terms]:
+    """Numbered strings, in order, and texts of them, both without one: those behind it move up."""
+    number = number_of.pop(string, None)
+    if number is None:
+        return list(number_of), texts
+    kept = texts.where(texts.ids != number)
+    return list(number_of), Terms(kept.ids - (kept.ids > number), kept.bounds)

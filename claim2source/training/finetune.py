@@ -297,7 +297,6 @@ class Finetuning:
             replace(manifest, scores={"val": evaluation.flat()}).write(folder)
             loss = sum(losses) / len(losses) if losses else None
             self.run.record(epoch, evaluation.flat(), loss)
-            self.run.prune(self.config.keep)
             self._log_epoch(epoch, evaluation.flat())
         if self.negatives.due(epoch):
             self.module.pairs.use(self.negatives.again(self.encoder, epoch))
@@ -307,6 +306,9 @@ class Finetuning:
         self.encoder.weights = None
         barrier(self.world)
         self._save()
+        if self.world.is_first:
+            # Behind the save: an epoch that is done again may be scored otherwise on a GPU.
+            self.run.prune(self.config.keep)
 
     def _show_negatives(self) -> None:
         if self.config.optimisation.negatives:

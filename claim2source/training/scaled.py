@@ -208,8 +208,9 @@ def _refuse_variants(model: Any, folder: Path) -> None:
     from peft.tuners.lora import LoraLayer
 
     for config in model.peft_config.values():
-        if config.bias != "none" or config.modules_to_save:
-            why = "adapters that also change biases or whole modules cannot be scaled"
+        others = config.modules_to_save or config.lora_bias or config.trainable_token_indices
+        if config.bias != "none" or others:
+            why = "adapters that also change biases, tokens or whole modules cannot be scaled"
             raise InputError.at(folder / ADAPTER_CONFIG_FILE, why=why)
     if any(module.lora_variant for module in model.modules() if isinstance(module, LoraLayer)):
         why = "a variant of LoRA that is no sum of base and delta cannot be scaled"

@@ -719,6 +719,13 @@ def test_no_search_is_larger_than_a_chunk_and_chunks_change_nothing(
     monkeypatch.setattr(candidates_module, "PIECE", 60 * 2)
     assert mined(dataset, encoder, FREE)[0] == whole
     assert max(sizes) == 2 and sum(sizes) == 50
+    # However small the pool, a block is of so many claims at most, and of whole pieces.
+    sizes.clear()
+    monkeypatch.setattr(candidates_module, "CELLS", 60 * 50)
+    monkeypatch.setattr(candidates_module, "PIECE", 60 * 50)
+    monkeypatch.setattr(candidates_module, "BLOCK", 5)
+    assert mined(dataset, encoder, FREE)[0] == whole
+    assert max(sizes) == 5 and sum(sizes) == 50
 
 
 def test_memory_does_not_grow_with_the_number_of_claims(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,6 +23,7 @@ from claim2source.errors import ConfigError
 from claim2source.evaluation.retrieval import evaluate_result
 from claim2source.records import Claim, Source
 from claim2source.retrieve import BM25Config, BM25Index, BM25Retriever, bm25
+from claim2source.retrieve import terms as terms_module
 from claim2source.retrieve.bm25 import NO_TERM
 from claim2source.retrieve.postings import Counts
 from claim2source.retrieve.terms import Analysis, Terms
@@ -284,6 +285,27 @@ def test_terms_are_what_bm25s_makes_of_whole_texts(texts: list[str], claims: lis
     again = [found.claims(claims, ["nicht"]) for _ in range(2)]
     for terms in again:  # the first has left nothing behind
         assert [[names[i] for i in ids] for ids in terms.split()] == known
+
+
+@given(st.lists(st.one_of(st.text(), text_pieces), max_size=7))
+@example(["", " ", "a", " a\u3000b\x85", "\x00 a"])
+def test_whole_terms_are_what_white_space_parts(texts: list[str]) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(terms_module, "_SPLIT", 2)
+        found = Analysis(True, (), None)
+        split = found.sources(texts)
+        again = found.claims([*texts, "nowhere-else"], ())
+    names = {number: term for term, number in found.vocabulary.items()}
+    assert [[names[i] for i in ids] for ids in split.split()] == [text.split() for text in texts]
+    assert list(found.vocabulary) == list(dict.fromkeys(w for text in texts for w in text.split()))
+    assert again.ids.tolist() == split.ids.tolist()
+    assert again.bounds.tolist() == [*split.bounds.tolist(), len(split.ids)]
+
+
+def test_half_of_a_surrogate_pair_is_no_letter() -> None:
+    sources = sources_of("masks \ud83d", "tea\udc00pot")
+    assert list(ranked(sources, "\ud83dmasks")) == ["s000"]
+    assert list(ranked(sources, "pot")) == ["s001"]
 
 
 def test_a_language_without_a_list_falls_back_to_the_sources() -> None:

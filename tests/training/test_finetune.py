@@ -115,22 +115,24 @@ def test_manifest_says_how_it_was_trained(finished: Path, setup: tuple[Path, Pat
 
 
 @pytest.mark.parametrize(
-    ("tuning", "batches"),
+    ("tuning", "batches", "accumulation"),
     [
-        ("full", 3),
-        ("lora", 5),
-        pytest.param("full", 5, marks=pytest.mark.slow),
-        pytest.param("lora", 3, marks=pytest.mark.slow),
+        ("full", 3, 1),
+        ("lora", 5, 2),
+        pytest.param("full", 5, 1, marks=pytest.mark.slow),
+        pytest.param("lora", 3, 1, marks=pytest.mark.slow),
     ],
 )
 def test_resuming_gives_the_same_losses_and_weights(
     tuning: str,
     batches: int,
+    accumulation: int,
     setup: tuple[Path, Path],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    more: dict[str, Any] = {"tuning": tuning, "optimisation__epochs": 2, "lora__r": 4}
+    more: dict[str, Any] = {"tuning": tuning, "optimisation__epochs": 2, "lora__r": 4,
+                            "optimisation__accumulation": accumulation}  # fmt: skip
     finetune(small_config(*setup, tmp_path / "whole", **more))
     real, saves = program.save_state, []
 

@@ -371,15 +371,22 @@ def test_what_cannot_be_scaled_is_said(base: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
-def test_an_adapter_that_is_no_sum_is_refused(base: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "more", [{"bias": "all"}, {"modules_to_save": ["embeddings"]}, {"lora_bias": True},
+             {"trainable_token_indices": [1, 2]}, {"use_dora": True}],
+    ids=lambda more: next(iter(more)),
+)  # fmt: skip
+def test_an_adapter_that_is_no_sum_is_refused(
+    more: dict[str, Any], base: Path, tmp_path: Path
+) -> None:
     point = tmp_path / "point"
     write_point(config(base), point, "lora")
     path = point / "adapter_config.json"
     said = json.loads(path.read_text())
-    path.write_text(json.dumps(said | {"bias": "all"}))
+    path.write_text(json.dumps(said | more))
     manifest = Manifest.read(point)
     replace(manifest, weights=replace(manifest.weights, config_sha256=file_hash(path))).write(point)
-    with pytest.raises(InputError, match=r"adapter_config\.json.*biases"):
+    with pytest.raises(InputError, match=r"adapter_config\.json.*cannot be scaled"):
         exported(point, tmp_path / "out")
 
 

@@ -33,10 +33,11 @@ class LossesConfig:
     matryoshka: MatryoshkaConfig = field(default_factory=MatryoshkaConfig)
 
     def __post_init__(self) -> None:
-        others = [self.distillation, self.keep_base, self.consistency]
-        others += [self.matryoshka] if self.matryoshka.dimensions else []
+        weights = [self.info_nce.weight, self.distillation.weight, self.keep_base.weight]
+        weights += [self.consistency.weight]
+        weights += [self.matryoshka.weight] if self.matryoshka.dimensions else []
         require(
-            self.info_nce.weight > 0 or any(loss.weight for loss in others),
+            any(weights),
             "losses.info_nce.weight", self.info_nce.weight, "above 0 where no other loss is on",
         )  # fmt: skip
 
