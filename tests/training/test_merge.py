@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from claim2source.files import file_hash
 from claim2source.text import Rendering
 from claim2source.training import merge as program
 from claim2source.training.merge import MergeConfig, merge
-from claim2source.training.scaled import Scaled
+from claim2source.training.scaled import Scaled, _refuse_variants
 from tests.encode import mistral as gritlm
 from tests.training.points import (
     RENDERING,
@@ -372,10 +373,10 @@ def test_what_cannot_be_scaled_is_said(base: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "more", [{"bias": "all"}, {"modules_to_save": ["embeddings"]}, {"lora_bias": True},
-             {"trainable_token_indices": [1, 2]}, {"use_dora": True}],
+    "more",
+    [{"bias": "all"}, {"lora_bias": True}, {"use_dora": True}],
     ids=lambda more: next(iter(more)),
-)  # fmt: skip
+)
 def test_an_adapter_that_is_no_sum_is_refused(
     more: dict[str, Any], base: Path, tmp_path: Path
 ) -> None:
@@ -388,6 +389,22 @@ def test_an_adapter_that_is_no_sum_is_refused(
     replace(manifest, weights=replace(manifest.weights, config_sha256=file_hash(path))).write(point)
     with pytest.raises(InputError, match=r"adapter_config\.json.*cannot be scaled"):
         exported(point, tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+    "more", [{}, {"modules_to_save": ["pooler"]}, {"trainable_token_indices": [1, 2]}],
+    ids=lambda more: next(iter(more), "plain"),
+)  # fmt: skip
+def test_an_adapter_that_holds_more_than_deltas_is_refused(
+    more: dict[str, Any], base: Path
+) -> None:
+    from peft import LoraConfig, get_peft_model
+
+    model = resolve(config(base), "cpu").encoder.model
+    adapted = get_peft_model(model, LoraConfig(r=2, target_modules=["query"], **more))
+    expected = pytest.raises(InputError, match="cannot be scaled") if more else nullcontext()
+    with expected:
+        _refuse_variants(adapted, base)
 
 
 def test_another_base_than_it_was_trained_from_is_refused(
