@@ -1,0 +1,66 @@
+"""Every command that README.md and BENCHMARKS.md show is one its program takes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from claim2source.config import REPOSITORY
+from tests.test_configs import commands, load_program, parsed, read_prepare
+
+PAGES = ["README.md", "BENCHMARKS.md"]
+# The launcher's own options are not ours to read.
+LAUNCHED = (
+    'accelerate() { while [[ "$1" != *.py ]]; do shift; done; python "$@"; }; make() { :; }\n'
+)
+
+
+def shown(page: str) -> list[str]:
+    """Blocks of shell, and commands within sentences."""
+    text = (REPOSITORY / page).read_text(encoding="utf-8")
+    blocks: list[str] = re.findall(r"^```bash\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
+    starts = r"python (?:train|eval|scripts)/|accelerate launch |eval/\w+\.py --|for \w+ in "
+    rest = re.sub(r"^```.*?^```$", "", text, flags=re.DOTALL | re.MULTILINE)
+    for inline in re.findall(rf"`((?:{starts})[^`]*)`", rest):
+        blocks.append(f"python {inline}\n" if inline.startswith("eval/") else f"{inline}\n")
+    return blocks
+
+
+def read(program: str, words: Sequence[str]) -> Any:
+    """The words as the program itself reads them."""
+    if program == "scripts/prepare.py":
+        return read_prepare(words)
+    source = (REPOSITORY / program).read_text(encoding="utf-8")
+    (name,) = set(re.findall(r"config = read_(?:config|flat)\(\s*(\w+),", source))
+    # A config of the reader's own stands for that of the user.
+    ours = ["configs/finetune/demo.yaml" if word == "my.yaml" else word for word in words]
+    return parsed(getattr(load_program(program), name), ours)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_command_shown_is_one_its_program_takes(
+    page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(REPOSITORY)
+    seen = set()
+    for block in shown(page):
+        for program, words in commands(LAUNCHED + block, tmp_path):
+            if "--help" not in words:
+                read(program, words)
+            seen.add(program)
+    programs = {f"{path.parent.name}/{path.name}" for path in REPOSITORY.glob("scripts/bench_*.py")}
+    if page == "README.md":
+        programs = {f"{p.parent.name}/{p.name}" for p in REPOSITORY.glob("[te][rv]a*/*.py")}
+    assert programs <= seen
+
+
+def test_an_option_that_is_missing_or_renamed_is_seen() -> None:
+    for words in (["--dataset", "demo"], ["--dataset", "demo", "--out", "o", "--splits", "test"]):
+        with pytest.raises(Exception, match="out|splits"):
+            read("eval/checkpoint.py", words)
+    with pytest.raises(Exception, match="cell"):
+        read("scripts/bench_training.py", ["--cell", "ct25_full_plain"])
