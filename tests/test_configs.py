@@ -197,7 +197,7 @@ OF_THE_MODEL = {
         ("qwen3_embedding_8b.yaml", set()),
         # Small enough to move every weight, in float32: no adapters, gentler steps.
         ("multilingual_e5_large.yaml",
-         {"tuning", "model.dtype", "lora.alpha", "lora.targets", "optimisation.chunk_size",
+         {"tuning", "model.dtype", "lora.alpha", "lora.targets",
           "optimisation.gradient_checkpointing", "optimisation.learning_rate",
           "optimisation.warmup_ratio"}),
     ],

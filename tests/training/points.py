@@ -33,12 +33,12 @@ def write_point(
 
     found = resolve(model, "cpu")
     encoder = found.encoder
-    if kind == "lora":
-        lora = LoraConfig(r=2, lora_alpha=8, target_modules=targets, lora_dropout=0.1)
-        encoder.model = get_peft_model(encoder.model, lora)  # type: ignore[assignment]
-    if kind != "base":
-        with torch.random.fork_rng(), torch.no_grad():
-            torch.manual_seed(1)
+    with torch.random.fork_rng(), torch.no_grad():
+        torch.manual_seed(1)  # an adapter's beginning is random too
+        if kind == "lora":
+            lora = LoraConfig(r=2, lora_alpha=8, target_modules=targets, lora_dropout=0.1)
+            encoder.model = get_peft_model(encoder.model, lora)  # type: ignore[assignment]
+        if kind != "base":
             for parameter in encoder.model.parameters():
                 if parameter.requires_grad:
                     parameter.add_(torch.randn_like(parameter) * move)
