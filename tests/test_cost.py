@@ -61,7 +61,8 @@ print(found.cost.peak_memory / 2**20)
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=REPOSITORY
     )
-    assert 10 < float(done.stdout) < 400
+    # The libraries alone take less than that; with what was held it would be far more.
+    assert 10 < float(done.stdout) < 600
 
 
 def test_where_nothing_may_be_reset_the_peak_is_the_processs(
