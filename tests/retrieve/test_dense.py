@@ -220,8 +220,12 @@ def test_the_first_dimensions_alone_are_searched_and_whole_vectors_kept(
         IndexConfig(dimensions=0)
 
 
+@pytest.mark.slow
 def test_the_known_score_on_real_data(model: Resolved) -> None:
-    """The truth was made from plain "title. abstract", whatever the title ends with."""
+    """The truth was made from plain "title. abstract", whatever the title ends with.
+
+    Minutes of encoding, most of which other slow tests need too.
+    """
     data = load(shared("ct25"), "dev")
     store = Store()  # the session's: other tests on this set make most of these vectors
     texts = [f"{s.title}. {s.abstract}" for s in data.sources]
