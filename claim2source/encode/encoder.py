@@ -94,17 +94,16 @@ class Encoder:
             allowed = "true: this model's tokenizer does not say where its tokens lie"
             raise ConfigError("model.template.pool_prefix", False, allowed)
         end = self._end()
-        room = self.settings.max_length - len(end) - len(self.tokenizer(prefix)["input_ids"])
-        if prefix and room < 1:
-            length = self.settings.max_length
-            allowed = f"{length - room + 1} or more: the {side}'s template fills the rest"
+        length = self.settings.max_length
+        if prefix and length <= (taken := len(self.tokenizer(prefix)["input_ids"]) + len(end)):
+            allowed = f"{taken + 1} or more: the {side}'s template takes {taken}"
             raise ConfigError("model.max_length", length, allowed)
         # Only a prefix may hold special tokens: a post could end itself with "</s>".
         plain = not any(token in prefix for token in self.tokenizer.all_special_tokens)
         encoded = self.tokenizer(
             [prefix + text for text in texts],
             truncation=True,
-            max_length=self.settings.max_length - len(end),
+            max_length=length - len(end),
             padding=False,
             split_special_tokens=plain,
             return_attention_mask=False,

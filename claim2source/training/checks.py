@@ -10,20 +10,17 @@ from claim2source.records import Dataset
 from claim2source.text.claims import untranslated_sentences
 from claim2source.training.adapt import check_adaptable
 from claim2source.training.config import FinetuneConfig
-from claim2source.training.teacher import read_teacher
 
 
 def check_data(config: FinetuneConfig, train: Dataset) -> None:
     """Raise `ConfigError` for a loss that would find nothing to work on in these claims.
 
-    Files that the run will need are read too, and their errors raised: not hours later. A run
-    that is resumed has its own copy of the mined negatives.
+    A named file of mined negatives is read too, so that its errors do not come hours later; a
+    run that is resumed has its own copy.
     """
     losses = config.losses
     if config.mined is not None and not config.resume:
         read_mined(config.mined, train)
-    if losses.distillation.weight and losses.distillation.scores is not None:
-        read_teacher(losses.distillation.scores, train)
     if losses.consistency.weight and not any(
         c.lang != "en" and c.translation for c in train.claims
     ):

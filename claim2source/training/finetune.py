@@ -53,7 +53,6 @@ from claim2source.training.negatives import RunNegatives, shown_negatives
 from claim2source.training.report import build_report, plot_scales, report_tables, report_text
 from claim2source.training.runfolder import RunFolder
 from claim2source.training.splits import TrainingData, load_data
-from claim2source.training.teacher import read_teacher
 from claim2source.training.world import barrier, gathered, joined_world
 
 log = logging.getLogger(__name__)
@@ -176,9 +175,6 @@ class Finetuning:
     def _pairs(self, rows: list[MinedRow]) -> TrainingPairs:
         """Make the model trainable, after taking from the base what losses need of it."""
         config, losses, train = self.config, self.config.losses, self.data.train
-        teacher = None
-        if losses.distillation.weight and losses.distillation.scores is not None:
-            teacher = read_teacher(losses.distillation.scores, train)
         base = None
         if losses.keep_base.weight or self.query_only:
             # The first process encodes; the others then find everything in the store.
@@ -200,7 +196,7 @@ class Finetuning:
         return TrainingPairs(
             train, rows, self.encoder, config.rendering, config.optimisation.negatives,
             rotate=config.batches.rotate_negatives, losses=losses, base=base,
-            query_only=self.query_only, teacher=teacher,
+            query_only=self.query_only, teacher=self.data.teacher,
         )  # fmt: skip
 
     def _sampler(self, pairs: TrainingPairs, state: dict[str, Any] | None) -> BatchSampler:

@@ -316,3 +316,12 @@ def test_settings_that_nothing_implements_are_refused():
     ):
         with pytest.raises(ConfigError, match=f"{key}: {value!r} is not allowed"):
             EncoderSettings(**{key: value})
+
+
+@pytest.mark.parametrize(("width", "budget"), [(384, 2**17), (1024, 2**17), (4096, 2**15)])
+def test_wide_models_get_smaller_batches_on_a_gpu(tiny, monkeypatch, width, budget):
+    encoder = tiny()
+    monkeypatch.setattr(Encoder, "dimensions", width)
+    assert encoder._token_budget() == 4096
+    monkeypatch.setattr(Encoder, "device", torch.device("cuda"))
+    assert encoder._token_budget() == budget

@@ -160,6 +160,25 @@ def test_resuming_gives_the_same_losses_and_weights(
     assert history[0] == history[1]
 
 
+def test_nothing_is_dropped_before_what_makes_it_final_is_saved(
+    setup: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed between the two, an epoch is done again; on a GPU it may then score otherwise."""
+    saved: list[int] = []
+
+    def dropped(run: RunFolder, keep: str) -> None:
+        assert keep == "best"
+        saved.append(load_state(run.state)["batches_done"])
+
+    monkeypatch.setattr(RunFolder, "prune", dropped)
+    config = small_config(*setup, tmp_path / "run", optimisation__epochs=2, keep="best")
+    finetune(config)
+    assert (
+        len(saved) == 2
+        and saved[1] == 2 * saved[0] == load_state(tmp_path / "run/state.pt")["batches_done"]
+    )
+
+
 def test_a_run_is_not_overwritten_by_accident(finished: Path, setup: tuple[Path, Path]) -> None:
     with pytest.raises(UserError, match="--resume, --overwrite"):
         finetune(small_config(*setup, finished, optimisation__accumulation=2))

@@ -33,11 +33,10 @@ class LossesConfig:
     matryoshka: MatryoshkaConfig = field(default_factory=MatryoshkaConfig)
 
     def __post_init__(self) -> None:
-        weights = [self.info_nce.weight, self.distillation.weight, self.keep_base.weight]
-        weights += [self.consistency.weight]
-        weights += [self.matryoshka.weight] if self.matryoshka.dimensions else []
+        shortened = self.matryoshka.weight if self.matryoshka.dimensions else 0.0
+        others = (self.distillation.weight, self.keep_base.weight, self.consistency.weight)
         require(
-            any(weights),
+            any((self.info_nce.weight, shortened, *others)),
             "losses.info_nce.weight", self.info_nce.weight, "above 0 where no other loss is on",
         )  # fmt: skip
 
