@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from claim2source.config import read_config
-from claim2source.errors import run_program
+from claim2source.core.config import read_config
+from claim2source.core.errors import run_program
 from claim2source.evaluation.baselines import BaselinesConfig, evaluate_baselines
 
 

@@ -14,15 +14,15 @@ from typing import Literal
 
 import torch
 
-from claim2source.config import read_config, require, several
+from claim2source.core.config import list_field, read_config, require
+from claim2source.core.errors import run_program
+from claim2source.core.threads import use_cores
 from claim2source.datasets import load
-from claim2source.encode import ModelConfig, Side, resolve
-from claim2source.encode.share import Filled, fill_share
-from claim2source.errors import run_program
 from claim2source.evaluation.retrieval import rendering_of
-from claim2source.store import Store, VectorType
+from claim2source.io.store import Store, VectorType
+from claim2source.models import ModelConfig, Side, resolve
+from claim2source.models.multi_process import Filled, fill_store
 from claim2source.text import Rendering
-from claim2source.threads import use_cores
 from claim2source.training.launch import World, launched_world
 
 
@@ -41,7 +41,7 @@ class EncodeConfig:
     """
 
     dataset: str = "demo"
-    splits: list[str] = several(str, ["dev"], help="splits whose claims are encoded")
+    splits: list[str] = list_field(str, ["dev"], help="splits whose claims are encoded")
     model: ModelConfig = field(default_factory=ModelConfig)
     rendering: Rendering | None = None
     store: Path | None = None
@@ -64,13 +64,15 @@ def main(argv: Sequence[str] | None = None) -> None:
     rendering = rendering_of(resolved, config.rendering)
     store = Store(config.store, config.vectors)
     claims = [claim for split in splits for claim in split.claims]
-    sides = {"source": rendering.source_texts(splits[0].sources),
-             "claim": rendering.claim_texts(claims)}  # fmt: skip
+    sides = {
+        "source": rendering.source_texts(splits[0].sources),
+        "claim": rendering.claim_texts(claims),
+    }
     sides_in_turn: tuple[Side, ...] = ("source", "claim")
     for side in sides_in_turn:
         # One bar: the other processes have as much to do.
         progress = f"{side}s" if world.is_first else None
-        done = fill_share(
+        done = fill_store(
             resolved.encoder, sides[side], side, store, world.rank, world.size, progress
         )
         print(line(side, done, world), flush=True)

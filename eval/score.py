@@ -8,13 +8,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from claim2source.config import flag, read_config, require, several
-from claim2source.errors import run_program
+from claim2source.core.config import flag, list_field, read_config, require
+from claim2source.core.errors import run_program
+from claim2source.core.records import Qrels
 from claim2source.evaluation.metrics import ALLOWED, Coverage, Scores, coverage, cutoff, evaluate
 from claim2source.evaluation.significance import gold_groups, paired_randomisation
 from claim2source.evaluation.tables import Cell, plain_table
-from claim2source.records import Qrels
-from claim2source.run_files import read_qrels, read_run, run_names
+from claim2source.io.trec import read_qrels, read_run, run_names
 
 METRICS = ["mrr@1", "mrr@5", "mrr@10", "recall@10", "recall@100"]
 
@@ -30,8 +30,8 @@ class Config:
     """
 
     qrels: Path
-    run: list[Path] = several(Path, repeats=True, help="TREC runs or the lab's TSVs")
-    metrics: list[str] = several(str, METRICS, help="mrr@K recall@K hit@K p@K ndcg@K map map@K")
+    run: list[Path] = list_field(Path, repeats=True, help="TREC runs or the lab's TSVs")
+    metrics: list[str] = list_field(str, METRICS, help="mrr@K recall@K hit@K p@K ndcg@K map map@K")
     json: bool = flag("print JSON, and nothing else, to stdout")
     repeats: int = 10_000
     seed: int = 0

@@ -20,20 +20,20 @@ from typing import Any
 
 import numpy as np
 
-from claim2source.config import REPOSITORY, read_config, several
-from claim2source.datasets import kept_folder, load
-from claim2source.encode import ModelConfig, Resolved, resolve
-from claim2source.errors import UserError, run_program
+from claim2source.core.config import REPOSITORY, list_field, read_config
+from claim2source.core.errors import UserError, run_program
+from claim2source.core.files import content_hash, write_json, write_text
+from claim2source.datasets import data_folder, load
 from claim2source.evaluation.metrics import evaluate
 from claim2source.evaluation.retrieval import evaluate_dense
 from claim2source.evaluation.significance import gold_groups, paired_randomisation
 from claim2source.evaluation.tables import markdown_table, plain_table
-from claim2source.files import content_hash, write_json, write_text
-from claim2source.store import Store
+from claim2source.io.store import Store
+from claim2source.models import ModelConfig, Resolved, resolve
 from claim2source.text import Rendering
 from claim2source.training.config import FinetuneConfig
-from claim2source.training.runfolder import CONFIG_FILE, resumable
-from claim2source.training.scaled import Scaled
+from claim2source.training.export.scaling import ScaledCheckpoint
+from claim2source.training.run_folder import CONFIG_FILE, resumable
 
 METRIC = "mrr@5"
 MINILM = "sentence-transformers/all-MiniLM-L6-v2"
@@ -83,37 +83,67 @@ def _settings(**settings: Any) -> Settings:
 _UNLIMITED = _settings(mining__max_share="null", mining__max_title_similarity="null")
 _LIMITED = _settings(mining__max_share=0.95, mining__max_title_similarity=0.9)
 _COMMON = _settings(
-    tuning="full", optimisation__temperature=0.05, optimisation__dropout=0.0,
-    optimisation__batch_size=32, optimisation__warmup_ratio=0.1,
-)  # fmt: skip
+    tuning="full",
+    optimisation__temperature=0.05,
+    optimisation__dropout=0.0,
+    optimisation__batch_size=32,
+    optimisation__warmup_ratio=0.1,
+)
 
 CT25 = Table(
     "ct25",
     {
         **_COMMON,
         **_settings(
-            model__name=MINILM, model__max_length=128, rendering__claims="original",
-            rendering__sources="title_abstract", optimisation__epochs=1,
-            optimisation__learning_rate=1e-4, optimisation__negatives=1,
+            model__name=MINILM,
+            model__max_length=128,
+            rendering__claims="original",
+            rendering__sources="title_abstract",
+            optimisation__epochs=1,
+            optimisation__learning_rate=1e-4,
+            optimisation__negatives=1,
         ),
     },
     {"dev": ("ct25", "dev", None)},
     (
         Row("zero-shot", "the base model", trained=False),
-        Row("pool-all", "one hard negative from the whole pool, no limits",
-            {**_UNLIMITED, **_settings(mining__pool="all")}, against="zero-shot"),
-        Row("pool-train-golds", "the same from the golds of training claims",
-            _settings(mining__pool="train-golds"), on="pool-all", against="pool-all"),
-        Row("limits", "train golds; no near-duplicates of the gold, at most 0.95 of its score "
+        Row(
+            "pool-all",
+            "one hard negative from the whole pool, no limits",
+            {**_UNLIMITED, **_settings(mining__pool="all")},
+            against="zero-shot",
+        ),
+        Row(
+            "pool-train-golds",
+            "the same from the golds of training claims",
+            _settings(mining__pool="train-golds"),
+            on="pool-all",
+            against="pool-all",
+        ),
+        Row(
+            "limits",
+            "train golds; no near-duplicates of the gold, at most 0.95 of its score "
             "(in-batch golds are masked in every row)",
-            _LIMITED, on="pool-train-golds", against="pool-train-golds"),
-        Row("large-pool", "limits, and batches of 128 claims in chunks of 32 texts",
-            _settings(optimisation__batch_size=128, optimisation__chunk_size=32), on="limits",
-            against="limits"),
-        Row("scale", "large-pool, and the scale between base and tuned chosen on val",
-            _settings(scales=[0.25, 0.5, 0.75]), on="large-pool", against="large-pool"),
+            _LIMITED,
+            on="pool-train-golds",
+            against="pool-train-golds",
+        ),
+        Row(
+            "large-pool",
+            "limits, and batches of 128 claims in chunks of 32 texts",
+            _settings(optimisation__batch_size=128, optimisation__chunk_size=32),
+            on="limits",
+            against="limits",
+        ),
+        Row(
+            "scale",
+            "large-pool, and the scale between base and tuned chosen on val",
+            _settings(scales=[0.25, 0.5, 0.75]),
+            on="large-pool",
+            against="large-pool",
+        ),
     ),
-)  # fmt: skip
+)
 _DEMO = {
     **_COMMON,
     **_settings(
@@ -132,18 +162,43 @@ DEMO = Table(
     (
         Row("zero-shot", "the base model", trained=False),
         *CT25.rows[1:],
-        Row("alpha", "limits, and languages' shares as the root of their size",
-            _settings(batches__alpha=0.5), on="limits", against="limits"),
-        Row("one-language", "limits, and one language per batch",
-            _settings(batches__order="language"), on="limits", against="limits"),
-        Row("consistency", "limits, and translated-pair consistency at weight 1",
-            _settings(losses__consistency__weight=1.0), on="limits", against="limits"),
-        Row("keep-base", "limits, and KL to the base model at weight 1",
-            _settings(losses__keep_base__weight=1.0), on="limits", against="limits"),
-        Row("query-only", "limits, and the claims' side alone",
-            _settings(optimisation__train="query_only"), on="limits", against="limits"),
+        Row(
+            "alpha",
+            "limits, and languages' shares as the root of their size",
+            _settings(batches__alpha=0.5),
+            on="limits",
+            against="limits",
+        ),
+        Row(
+            "one-language",
+            "limits, and one language per batch",
+            _settings(batches__order="language"),
+            on="limits",
+            against="limits",
+        ),
+        Row(
+            "consistency",
+            "limits, and translated-pair consistency at weight 1",
+            _settings(losses__consistency__weight=1.0),
+            on="limits",
+            against="limits",
+        ),
+        Row(
+            "keep-base",
+            "limits, and KL to the base model at weight 1",
+            _settings(losses__keep_base__weight=1.0),
+            on="limits",
+            against="limits",
+        ),
+        Row(
+            "query-only",
+            "limits, and the claims' side alone",
+            _settings(optimisation__train="query_only"),
+            on="limits",
+            against="limits",
+        ),
     ),
-)  # fmt: skip
+)
 RETENTION = Table(
     "demo",
     {**_DEMO, **_LIMITED, **_settings(languages=["de", "fr"])},
@@ -155,23 +210,59 @@ RETENTION = Table(
     (
         Row("base", "the base model", trained=False),
         Row("tuned", "tuned on German and French alone", against="base"),
-        Row("kl", "tuned, and KL to the base model at weight 1",
-            _settings(losses__keep_base__weight=1.0), on="tuned", against="tuned"),
-        Row("half", "tuned, at half the way from the base", on="tuned", against="tuned",
-            trained=False, scale=0.5),
-        Row("claims-only", "tuned, the claims' side alone",
-            _settings(optimisation__train="query_only"), on="tuned", against="tuned"),
-        Row("slow", "tuned, at a quarter of the learning rate",
-            _settings(optimisation__learning_rate=1.25e-5), on="tuned", against="tuned"),
-        Row("replay", "tuned with the English claims replayed",
-            _settings(languages=["en", "de", "fr"]), on="tuned", against="tuned"),
-        Row("lora", "tuned by LoRA (rank 16, learning rate 5e-4)",
-            _settings(tuning="lora", lora__r=16, optimisation__learning_rate=5e-4), on="tuned",
-            against="base"),
-        Row("lora-half", "lora, at half its scale", on="lora", against="lora", trained=False,
-            scale=0.5),
+        Row(
+            "kl",
+            "tuned, and KL to the base model at weight 1",
+            _settings(losses__keep_base__weight=1.0),
+            on="tuned",
+            against="tuned",
+        ),
+        Row(
+            "half",
+            "tuned, at half the way from the base",
+            on="tuned",
+            against="tuned",
+            trained=False,
+            scale=0.5,
+        ),
+        Row(
+            "claims-only",
+            "tuned, the claims' side alone",
+            _settings(optimisation__train="query_only"),
+            on="tuned",
+            against="tuned",
+        ),
+        Row(
+            "slow",
+            "tuned, at a quarter of the learning rate",
+            _settings(optimisation__learning_rate=1.25e-5),
+            on="tuned",
+            against="tuned",
+        ),
+        Row(
+            "replay",
+            "tuned with the English claims replayed",
+            _settings(languages=["en", "de", "fr"]),
+            on="tuned",
+            against="tuned",
+        ),
+        Row(
+            "lora",
+            "tuned by LoRA (rank 16, learning rate 5e-4)",
+            _settings(tuning="lora", lora__r=16, optimisation__learning_rate=5e-4),
+            on="tuned",
+            against="base",
+        ),
+        Row(
+            "lora-half",
+            "lora, at half its scale",
+            on="lora",
+            against="lora",
+            trained=False,
+            scale=0.5,
+        ),
     ),
-)  # fmt: skip
+)
 TABLES = {"ct25": CT25, "demo": DEMO, "retention": RETENTION}
 
 
@@ -188,8 +279,8 @@ class AblateConfig:
     out: Path = Path("checkpoints/ablate")
     seed: int = 42
     store: Path | None = None
-    tables: list[str] | None = several(str, help="these tables only")
-    rows: list[str] | None = several(str, help="run only these rows, and show those done before")
+    tables: list[str] | None = list_field(str, help="these tables only")
+    rows: list[str] | None = list_field(str, help="run only these rows, and show those done before")
 
     @property
     def vectors(self) -> Path:
@@ -226,11 +317,14 @@ def arguments(config: AblateConfig, name: str, row: Row) -> list[str]:
     """The command line of a row's run of train/finetune.py."""
     table = TABLES[name]
     settings = {
-        **table.settings(row), "data.dataset": _folder(table.data),
+        **table.settings(row),
+        "data.dataset": _folder(table.data),
         "data.report_split": next(iter(table.targets.values()))[1],
-        "optimisation.seed": config.seed, "store": config.vectors, "wandb.mode": "off",
+        "optimisation.seed": config.seed,
+        "store": config.vectors,
+        "wandb.mode": "off",
         "out": config.out / f"{name}-{row.name}-{config.seed}",
-    }  # fmt: skip
+    }
     words: list[str] = []
     for key, value in settings.items():
         words += [f"--{key}", *map(str, value)] if isinstance(value, list) else [f"--{key}={value}"]
@@ -241,7 +335,7 @@ def _folder(data: str) -> str:
     """A data set's folder; `demo` ships with the package."""
     if data == "demo":
         return data
-    return str(kept_folder(data).resolve())
+    return str(data_folder(data).resolve())
 
 
 def _key(config: AblateConfig, name: str, row: Row) -> str:
@@ -277,7 +371,7 @@ def _outcome(config: AblateConfig, name: str, row: Row) -> dict[str, Any] | None
         found |= _trained(folder, arguments(config, name, row))
         model = resolve(folder)
     elif row.scale is not None:
-        scaled = Scaled(config.out / f"{name}-{row.on}-{config.seed}")
+        scaled = ScaledCheckpoint(config.out / f"{name}-{row.on}-{config.seed}")
         scaled.set(row.scale)
         model, found["note"] = scaled.resolved, f"scale {row.scale:g}"
     else:
@@ -315,9 +409,13 @@ def _trained(folder: Path, words: list[str]) -> dict[str, Any]:
 
 
 def _scored(
-    config: AblateConfig, recipe: Settings, model: Resolved, data: str, split: str,
+    config: AblateConfig,
+    recipe: Settings,
+    model: Resolved,
+    data: str,
+    split: str,
     langs: list[str] | None,
-) -> dict[str, Any]:  # fmt: skip
+) -> dict[str, Any]:
     """Scores by language, and of every claim with its group of gold papers."""
     dataset = load(_folder(data), split, langs)
     rendering = model.rendering or Rendering(

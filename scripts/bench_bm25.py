@@ -20,11 +20,11 @@ from typing import Any
 import numpy as np
 from rank_bm25 import BM25Okapi
 
-from claim2source.config import read_config, require
-from claim2source.cost import peak_memory
-from claim2source.errors import UserError, run_program
+from claim2source.core.config import read_config, require
+from claim2source.core.errors import UserError, run_program
+from claim2source.core.memory import peak_memory
+from claim2source.core.records import Claim, Source
 from claim2source.evaluation.tables import plain_table
-from claim2source.records import Claim, Source
 from claim2source.retrieve import BM25Config, BM25Index
 
 DEPTH = 100
@@ -164,8 +164,10 @@ def report(config: BenchConfig, timings: Sequence[Timing], ours_peak: int) -> di
         "index_ratio": round(statistics.median(ratios("index", "peer_index")), 2),
         "search_ratio": round(statistics.median(ratios("search", "peer_search")), 2),
         "median": {
-            "ours_seconds": median("ours"), "terms_seconds": median("terms"),
-            "peer_seconds": median("peer"), **{f"{name}_seconds": median(name) for name in names},
+            "ours_seconds": median("ours"),
+            "terms_seconds": median("terms"),
+            "peer_seconds": median("peer"),
+            **{f"{name}_seconds": median(name) for name in names},
         },
         "peer_search": f"extrapolated from {config.sample} of {config.claims} claims",
         "repeats": config.repeats,
@@ -178,7 +180,7 @@ def report(config: BenchConfig, timings: Sequence[Timing], ours_peak: int) -> di
             **{name: metadata.version(name) for name in ("numpy", "bm25s", "rank_bm25")},
         },
         "load_average": [round(load, 2) for load in os.getloadavg()],
-    }  # fmt: skip
+    }
 
 
 def as_table(config: BenchConfig, result: dict[str, Any], before: int) -> str:

@@ -23,11 +23,11 @@ from typing import Any
 
 import torch
 
-from claim2source.config import read_config, require
-from claim2source.cost import peak_memory
-from claim2source.encode import ModelConfig, Tokens, resolve
-from claim2source.errors import UserError, run_program
+from claim2source.core.config import read_config, require
+from claim2source.core.errors import UserError, run_program
+from claim2source.core.memory import peak_memory
 from claim2source.evaluation.tables import plain_table
+from claim2source.models import ModelConfig, Tokens, resolve
 from claim2source.training.chunked import chunked_backward, whole_backward
 from claim2source.training.losses import info_nce
 from claim2source.training.module import length_chunks
@@ -96,9 +96,10 @@ def measure(config: BenchConfig) -> dict[str, Any]:
     """All measurements, in turn."""
     large = config.batch * GROWS
     cells = {
-        "chunked": (config.batch, True), "plain": (config.batch, False),
+        "chunked": (config.batch, True),
+        "plain": (config.batch, False),
         "chunked_large": (large, True),
-    }  # fmt: skip
+    }
     found: dict[str, list[dict[str, float]]] = {name: [] for name in cells}
     for _ in range(config.repeats):
         for name, (batch, chunked) in cells.items():

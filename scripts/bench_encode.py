@@ -23,14 +23,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from claim2source.config import REPOSITORY, flag, read_config, require
-from claim2source.cost import peak_memory
+from claim2source.core.config import REPOSITORY, flag, read_config, require
+from claim2source.core.errors import UserError, run_program
+from claim2source.core.memory import peak_memory
 from claim2source.datasets import load
-from claim2source.encode import Encoder, ModelConfig, Side, resolve
-from claim2source.encode.int8 import to_int8
-from claim2source.errors import UserError, run_program
 from claim2source.evaluation.metrics import evaluate, judged_claims
 from claim2source.evaluation.tables import plain_table
+from claim2source.models import Encoder, ModelConfig, Side, resolve
+from claim2source.models.int8 import to_int8
 from claim2source.retrieve import DenseRetriever
 from claim2source.text import Rendering
 
@@ -99,8 +99,10 @@ def drawn(config: BenchConfig) -> Texts:
     """Texts of documents and claims, the same for one seed, in random order of length."""
     data = load(config.folder, config.split)
     rendering, draw = Rendering(), np.random.default_rng(config.seed)
-    whole: Texts = {"source": sorted(set(rendering.source_texts(data.sources))),
-                    "claim": sorted(set(rendering.claim_texts(data.claims)))}  # fmt: skip
+    whole: Texts = {
+        "source": sorted(set(rendering.source_texts(data.sources))),
+        "claim": sorted(set(rendering.claim_texts(data.claims))),
+    }
     texts: Texts = {}
     sizes: dict[Side, int] = {"source": config.documents, "claim": config.claims}
     for side, wanted in sizes.items():

@@ -28,12 +28,12 @@ import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import MistralConfig, MistralModel, PreTrainedTokenizerFast
 
-from claim2source.config import flag, require, several
-from claim2source.encode import Encoder, EncoderSettings
-from claim2source.errors import run_program
+from claim2source.core.config import flag, list_field, require
+from claim2source.core.errors import run_program
+from claim2source.core.records import Claim, Dataset, Qrels, Source
 from claim2source.evaluation.tables import plain_table
 from claim2source.mining import MinedRow, Negative
-from claim2source.records import Claim, Dataset, Qrels, Source
+from claim2source.models import Encoder, EncoderSettings
 from claim2source.text import Rendering
 from claim2source.training.adapt import adapt
 from claim2source.training.config import FinetuneConfig, LoraConfig, OptimisationConfig
@@ -53,13 +53,21 @@ from scripts.timing_common import (
 )
 
 MISTRAL_7B = {
-    "vocab_size": 32_000, "hidden_size": 4096, "intermediate_size": 14_336,
-    "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8,
-}  # fmt: skip
+    "vocab_size": 32_000,
+    "hidden_size": 4096,
+    "intermediate_size": 14_336,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+}
 TINY = {
-    "vocab_size": 200, "hidden_size": 32, "intermediate_size": 64,
-    "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
-}  # fmt: skip
+    "vocab_size": 200,
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+}
 
 
 @dataclass(frozen=True)
@@ -89,7 +97,7 @@ class BenchConfig:
     documents: int = 2_000
     document_tokens: int = 300
     seed: int = 13
-    batches: list[int] = several(int, [8, 64], help="claims per step of the chunked rows")
+    batches: list[int] = list_field(int, [8, 64], help="claims per step of the chunked rows")
     compiled: bool = flag("also with torch.compile", True)
     tiny: bool = flag("the same on a CPU with a model of two layers: shows that it runs")
 
@@ -221,10 +229,15 @@ def _done(row: dict[str, Any]) -> dict[str, Any]:
 def _train(config: BenchConfig, setting: Setting) -> dict[str, Any]:
     encoder = make_encoder(config)
     optimisation = OptimisationConfig(
-        batch_size=setting.batch, chunk_size=setting.chunk, negatives=config.negatives,
-        temperature=0.02, dropout=0.0, gradient_checkpointing=setting.checkpointing,
-        precision="bf16", save_every=0,
-    )  # fmt: skip
+        batch_size=setting.batch,
+        chunk_size=setting.chunk,
+        negatives=config.negatives,
+        temperature=0.02,
+        dropout=0.0,
+        gradient_checkpointing=setting.checkpointing,
+        precision="bf16",
+        save_every=0,
+    )
     lora = LoraConfig(r=config.lora_r, dropout=config.lora_dropout)
     adapt(encoder, FinetuneConfig(tuning="lora", lora=lora, optimisation=optimisation))
     shape = ModelShape.of(encoder.model)
@@ -234,9 +247,14 @@ def _train(config: BenchConfig, setting: Setting) -> dict[str, Any]:
     pairs = training_pairs(config, encoder, setting.batch * (config.steps + 1))
     sampler = InOrder(len(pairs), setting.batch)
     module = RetrieverModule(
-        encoder, pairs, optimisation, LossesConfig(), sampler.optimizer_steps,
-        lambda epoch: None, lambda: None,
-    )  # fmt: skip
+        encoder,
+        pairs,
+        optimisation,
+        LossesConfig(),
+        sampler.optimizer_steps,
+        lambda epoch: None,
+        lambda: None,
+    )
     if config.device == "cuda":
         torch.cuda.reset_peak_memory_stats()
     seconds = statistics.median(fit(module, sampler, precision="bf16")[1:])
@@ -311,16 +329,28 @@ def as_table(config: BenchConfig, result: dict[str, Any]) -> str:
         return "yes" if value else "no"
 
     training = [
-        [row["claims"], row["chunk"] or "whole", yes(row["checkpointing"]), yes(row["compiled"]),
-         row["tokens_per_second"], percent(row.get("share")), percent(row.get("hardware_share")),
-         row["peak_mb"]]
+        [
+            row["claims"],
+            row["chunk"] or "whole",
+            yes(row["checkpointing"]),
+            yes(row["compiled"]),
+            row["tokens_per_second"],
+            percent(row.get("share")),
+            percent(row.get("hardware_share")),
+            row["peak_mb"],
+        ]
         for row in result["training"]
-    ]  # fmt: skip
+    ]
     encoding = [
-        [name, found["documents_per_second"], found["tokens_per_second"],
-         percent(found.get("share"))]
-        for name, found in result["encoding"].items() if isinstance(found, dict)
-    ]  # fmt: skip
+        [
+            name,
+            found["documents_per_second"],
+            found["tokens_per_second"],
+            percent(found.get("share")),
+        ]
+        for name, found in result["encoding"].items()
+        if isinstance(found, dict)
+    ]
     peak = result["peak_flops"]
     said = f"{peak / 1e12:.0f} TFLOP/s" if peak else "unknown, so that shares are too"
     lines = [
@@ -329,13 +359,29 @@ def as_table(config: BenchConfig, result: dict[str, Any]) -> str:
         f"training, group {config.group}, {config.tokens} tokens a text, median of {config.steps} "
         "steps; - : see below",
         plain_table(
-            ["claims", "chunk", "checkpointing", "compiled", "tokens/s", "% of peak",
-             "% with repeats", "MB"], training, digits=1,
+            [
+                "claims",
+                "chunk",
+                "checkpointing",
+                "compiled",
+                "tokens/s",
+                "% of peak",
+                "% with repeats",
+                "MB",
+            ],
+            training,
+            digits=1,
         ),
-        *(f"row {i}: {row['failed']}" for i, row in enumerate(result["training"], 1)
-          if "failed" in row),
-        *(f"encoding, {row['weights']}: {row['failed']}" for row in result["encoding"].values()
-          if isinstance(row, dict) and "failed" in row),
+        *(
+            f"row {i}: {row['failed']}"
+            for i, row in enumerate(result["training"], 1)
+            if "failed" in row
+        ),
+        *(
+            f"encoding, {row['weights']}: {row['failed']}"
+            for row in result["encoding"].values()
+            if isinstance(row, dict) and "failed" in row
+        ),
         *(
             f"memory: {ends['batch_times']} times the batch takes {ends['memory_times']} times the "
             f"memory (checkpointing {yes(ends['checkpointing'])}, compiled {yes(ends['compiled'])})"
@@ -345,7 +391,7 @@ def as_table(config: BenchConfig, result: dict[str, Any]) -> str:
         f"{result['encoding']['mean_tokens']} tokens on average",
         plain_table(["weights", "documents/s", "tokens/s", "% of peak"], encoding, digits=1),
         f"Load average: {result['load_average']}",
-    ]  # fmt: skip
+    ]
     return "\n".join(lines)
 
 

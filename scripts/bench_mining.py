@@ -29,13 +29,13 @@ from typing import Any, Literal
 import numpy as np
 from bm25s.stopwords import STOPWORDS_EN
 
-from claim2source.config import read_config, require
-from claim2source.cost import peak_memory, reset_peak_memory
-from claim2source.errors import UserError, run_program
+from claim2source.core.config import read_config, require
+from claim2source.core.errors import UserError, run_program
+from claim2source.core.memory import peak_memory, reset_peak_memory
+from claim2source.core.records import Claim, Dataset, Qrels, Source
+from claim2source.core.run import Cost
 from claim2source.evaluation.tables import plain_table
 from claim2source.mining import Miner, MiningConfig, write_mined
-from claim2source.records import Claim, Dataset, Qrels, Source
-from claim2source.run import Cost
 from claim2source.text import Rendering
 
 DEPTH = 100
@@ -153,10 +153,14 @@ def made_up(config: BenchConfig) -> Inputs:
     golds = draw.integers(0, config.documents, config.claims)
     noise = draw.normal(size=shape) / config.dimensions**0.5
     # The number makes every text one of a kind: the peer joins equal ones.
-    pool = [Source(f"s{i:06d}", abstract=f"{text} d{i}")
-            for i, text in enumerate(texts(config.documents, 120, 280))]  # fmt: skip
-    claims = [Claim(f"c{i:06d}", f"{text} c{i}", golds=(f"s{golds[i]:06d}",))
-              for i, text in enumerate(texts(config.claims, 15, 35))]  # fmt: skip
+    pool = [
+        Source(f"s{i:06d}", abstract=f"{text} d{i}")
+        for i, text in enumerate(texts(config.documents, 120, 280))
+    ]
+    claims = [
+        Claim(f"c{i:06d}", f"{text} c{i}", golds=(f"s{golds[i]:06d}",))
+        for i, text in enumerate(texts(config.claims, 15, 35))
+    ]
     dataset = Dataset(tuple(claims), tuple(pool), Qrels(), "train")
     return Inputs(dataset, unit(sources[golds] + 2 * noise), sources)
 
@@ -174,8 +178,10 @@ def mine_peer(inputs: Inputs) -> Any:
     from sentence_transformers.util import mine_hard_negatives
 
     abstract = {source.id: source.abstract for source in inputs.dataset.sources}
-    pairs = {"claim": [claim.text for claim in inputs.dataset.claims],
-             "source": [abstract[claim.golds[0]] for claim in inputs.dataset.claims]}  # fmt: skip
+    pairs = {
+        "claim": [claim.text for claim in inputs.dataset.claims],
+        "source": [abstract[claim.golds[0]] for claim in inputs.dataset.claims],
+    }
     with contextlib.redirect_stderr(io.StringIO()):
         return mine_hard_negatives(
             Columns.from_dict(pairs),
@@ -192,9 +198,10 @@ def mine_peer(inputs: Inputs) -> Any:
 def check_same(inputs: Inputs) -> None:
     """Raise `UserError` unless both choose the same by dense scores: else times compare nothing."""
     some = replace(
-        inputs, dataset=inputs.dataset.with_claims(inputs.dataset.claims[:CHECKED]),
+        inputs,
+        dataset=inputs.dataset.with_claims(inputs.dataset.claims[:CHECKED]),
         claims=inputs.claims[:CHECKED],
-    )  # fmt: skip
+    )
     text_of = {source.id: source.abstract for source in some.dataset.sources}
     miner = Miner(some.dataset, Given(some), Rendering(), DENSE)  # type: ignore[arg-type]
     ours = {row.claim: [text_of[n.source] for n in row.negatives] for row in miner.mine()}
@@ -237,8 +244,14 @@ def growth(config: BenchConfig) -> int:
 
 def grown(config: BenchConfig, side: str, claims: int) -> float:
     """The same in MB, in a fresh process."""
-    given = {"documents": config.documents, "claims": claims, "words": config.words,
-             "dimensions": config.dimensions, "seed": config.seed, "memory": side}  # fmt: skip
+    given = {
+        "documents": config.documents,
+        "claims": claims,
+        "words": config.words,
+        "dimensions": config.dimensions,
+        "seed": config.seed,
+        "memory": side,
+    }
     command = [sys.executable, __file__, *(f"--{key}={value}" for key, value in given.items())]
     ran = subprocess.run(command, capture_output=True, text=True, check=False)
     if ran.returncode:

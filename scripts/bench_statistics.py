@@ -21,11 +21,11 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
-from claim2source.config import read_config, require
-from claim2source.cost import peak_memory
-from claim2source.errors import run_program
-from claim2source.evaluation.anova import two_way_anova
-from claim2source.evaluation.comparison import Family, compare
+from claim2source.core.config import read_config, require
+from claim2source.core.errors import run_program
+from claim2source.core.memory import peak_memory
+from claim2source.evaluation.analysis.anova import two_way_anova
+from claim2source.evaluation.families import Family, compare
 from claim2source.evaluation.significance import bootstrap_intervals
 from claim2source.evaluation.tables import plain_table
 
@@ -86,13 +86,22 @@ def peer_seconds(
     for mine in summed[1:]:
         started = time.perf_counter()
         stats.bootstrap(
-            (mine, sizes), lambda a, b, axis: a.sum(axis) / b.sum(axis), paired=True,
-            n_resamples=repeats, method="percentile", batch=1000, vectorized=True,
-        )  # fmt: skip
+            (mine, sizes),
+            lambda a, b, axis: a.sum(axis) / b.sum(axis),
+            paired=True,
+            n_resamples=repeats,
+            method="percentile",
+            batch=1000,
+            vectorized=True,
+        )
         stats.permutation_test(
-            (mine, summed[0]), lambda a, b, axis: (a - b).sum(axis), permutation_type="samples",
-            n_resamples=permutations, batch=1000, vectorized=True,
-        )  # fmt: skip
+            (mine, summed[0]),
+            lambda a, b, axis: (a - b).sum(axis),
+            permutation_type="samples",
+            n_resamples=permutations,
+            batch=1000,
+            vectorized=True,
+        )
         seconds.append(time.perf_counter() - started)
     return seconds
 
@@ -116,8 +125,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     matrix = np.stack(list(scores.values()))
     timed("intervals", lambda: bootstrap_intervals(matrix, papers, repeats=config.repeats))
     micro = timed("family, micro", lambda: compare(scores, family, papers, repeats=config.repeats))
-    timed("family, macro", lambda: compare(scores, family, papers, languages,
-                                           repeats=config.repeats))  # fmt: skip
+    timed(
+        "family, macro", lambda: compare(scores, family, papers, languages, repeats=config.repeats)
+    )
     anova = timed("ANOVA and Tukey", lambda: two_way_anova(scores))
     total = round(sum(seconds.values()), 2)
     each = peer_seconds(scores, papers, config.repeats, micro.repeats, config.peer_systems)
@@ -137,15 +147,22 @@ def main(argv: Sequence[str] | None = None) -> None:
     result = {
         "ratio": round(statistics.median(ratios), 2),
         "spread": [round(min(ratios), 2), round(max(ratios), 2)],
-        "median": {"ours_seconds": round(ours, 2),
-                   "peer_seconds_a_system": round(statistics.median(each), 3)},
-        "repeats": len(each), "seconds": total, "under_a_minute": under, "parts": seconds,
+        "median": {
+            "ours_seconds": round(ours, 2),
+            "peer_seconds_a_system": round(statistics.median(each), 3),
+        },
+        "repeats": len(each),
+        "seconds": total,
+        "under_a_minute": under,
+        "parts": seconds,
         "systems": config.systems,
-        "claims": config.claims, "draws": config.repeats, "permutations": micro.repeats,
+        "claims": config.claims,
+        "draws": config.repeats,
+        "permutations": micro.repeats,
         "peak_memory_mb": round(peak_memory() / 2**20, 1),
         "versions": {name: metadata.version(name) for name in ("numpy", "scipy", "statsmodels")},
         "load_average": [round(load, 2) for load in os.getloadavg()],
-    }  # fmt: skip
+    }
     print(json.dumps(result))
 
 

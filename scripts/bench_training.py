@@ -24,8 +24,15 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import torch
 
-from claim2source.config import REPOSITORY, flag, read_config, require, require_one_of, several
-from claim2source.errors import UserError, run_program
+from claim2source.core.config import (
+    REPOSITORY,
+    flag,
+    list_field,
+    read_config,
+    require,
+    require_one_of,
+)
+from claim2source.core.errors import UserError, run_program
 from claim2source.evaluation.tables import plain_table
 from scripts.timing_common import (
     StepProfile,
@@ -96,7 +103,7 @@ class BenchConfig:
     operators: int = 12
     ct25: Path | None = None
     only: Literal["ours", "peer"] | None = None
-    cells: list[str] = several(str, DEFAULT_CELLS, help="cells to time: " + ", ".join(CELLS))
+    cells: list[str] = list_field(str, DEFAULT_CELLS, help="cells to time: " + ", ".join(CELLS))
     all_cells: bool = flag("time all cells (about twice as long)")
     peaks: bool = flag("measure peak memory, each side in a process of its own", True)
     ablate: bool = flag("time ours with its pieces switched off one by one, and nothing else")
@@ -125,9 +132,14 @@ class BenchConfig:
         """What both sides are told in a cell."""
         _, tuning, loss = cell.split("_")
         return Recipe(
-            self.model, cast(Tuning, tuning), self.chunk if loss == "cached" else None,
-            self.batch_size, self.max_length, self.temperature, self.learning_rate,
-        )  # fmt: skip
+            self.model,
+            cast(Tuning, tuning),
+            self.chunk if loss == "cached" else None,
+            self.batch_size,
+            self.max_length,
+            self.temperature,
+            self.learning_rate,
+        )
 
     def material(self, cell: str) -> Material:
         """A cell's pairs."""
@@ -225,12 +237,20 @@ def peaks_of(config: BenchConfig, cell: str) -> dict[str, dict[str, float]]:
     found = {}
     for side in ("ours", "peer"):
         command = [
-            sys.executable, str(Path(__file__).resolve()), f"--only={side}", "--cells", cell,
-            f"--model={config.model}", f"--batch_size={config.batch_size}",
-            f"--max_length={config.max_length}", f"--chunk={config.chunk}",
-            f"--seed={config.seed}", "--warmup=1", "--steps=1",
+            sys.executable,
+            str(Path(__file__).resolve()),
+            f"--only={side}",
+            "--cells",
+            cell,
+            f"--model={config.model}",
+            f"--batch_size={config.batch_size}",
+            f"--max_length={config.max_length}",
+            f"--chunk={config.chunk}",
+            f"--seed={config.seed}",
+            "--warmup=1",
+            "--steps=1",
             *([f"--ct25={config.ct25}"] if config.ct25 else []),
-        ]  # fmt: skip
+        ]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
             last = (done.stderr.strip().splitlines() or ["no message"])[-1]
@@ -245,9 +265,7 @@ def one_peak(config: BenchConfig) -> dict[str, float]:
     run = run_ours if config.only == "ours" else run_peer
     steps = run(config.material(cell), config.recipe(cell))
     mega = 2**20
-    return {
-        "peak_mb": round(own_peak() / mega, 1), "before_mb": round(steps.before / mega, 1)
-    }  # fmt: skip
+    return {"peak_mb": round(own_peak() / mega, 1), "before_mb": round(steps.before / mega, 1)}
 
 
 def profile_ours(config: BenchConfig, cell: str) -> list[tuple[str, float, int]]:
@@ -283,31 +301,60 @@ def circumstances(config: BenchConfig) -> dict[str, Any]:
         "chunk": config.chunk,
         "threads": torch.get_num_threads(),
         "versions": library_versions(
-            "torch", "transformers", "peft", "pytorch-lightning", "sentence-transformers",
-            "accelerate", "datasets",
+            "torch",
+            "transformers",
+            "peft",
+            "pytorch-lightning",
+            "sentence-transformers",
+            "accelerate",
+            "datasets",
         ),
         "load_average": [round(load, 2) for load in os.getloadavg()],
-    }  # fmt: skip
+    }
 
 
 def as_table(config: BenchConfig, result: dict[str, Any]) -> str:
     """The same for a person."""
-    columns = ["", "ratio", "spread", "pairs/s", "theirs", "% of mm", "theirs", "MB", "theirs",
-               "tokens", "padded", "theirs", "first loss", "theirs"]  # fmt: skip
+    columns = [
+        "",
+        "ratio",
+        "spread",
+        "pairs/s",
+        "theirs",
+        "% of mm",
+        "theirs",
+        "MB",
+        "theirs",
+        "tokens",
+        "padded",
+        "theirs",
+        "first loss",
+        "theirs",
+    ]
     rows = []
     for cell in CELLS:
         found = result.get(cell)
         if found is None:
             continue
         low, high = found["spread"]
-        rows.append([
-            cell, found["ratio"], f"{low:.2f} - {high:.2f}", found["ours_pairs_per_second"],
-            found["peer_pairs_per_second"], 100 * found["ours_share_of_limit"],
-            100 * found["peer_share_of_limit"], _whole(found.get("ours_peak_mb")),
-            _whole(found.get("peer_peak_mb")), _whole(found["real_tokens"]),
-            _whole(found["ours_padded_tokens"]), _whole(found["peer_padded_tokens"]),
-            f"{found['ours_first_loss']:.5f}", f"{found['peer_first_loss']:.5f}",
-        ])  # fmt: skip
+        rows.append(
+            [
+                cell,
+                found["ratio"],
+                f"{low:.2f} - {high:.2f}",
+                found["ours_pairs_per_second"],
+                found["peer_pairs_per_second"],
+                100 * found["ours_share_of_limit"],
+                100 * found["peer_share_of_limit"],
+                _whole(found.get("ours_peak_mb")),
+                _whole(found.get("peer_peak_mb")),
+                _whole(found["real_tokens"]),
+                _whole(found["ours_padded_tokens"]),
+                _whole(found["peer_padded_tokens"]),
+                f"{found['ours_first_loss']:.5f}",
+                f"{found['peer_first_loss']:.5f}",
+            ]
+        )
     lines = [
         f"{config.batch_size} pairs a step, at most {config.max_length} tokens a text, median of "
         f"{config.repeats} repeats of {config.steps} steps after {config.warmup}; fp32, dropout 0",

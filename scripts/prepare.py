@@ -7,10 +7,10 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
+from claim2source.core.errors import run_program
+from claim2source.core.records import sorted_languages
 from claim2source.datasets import checkthat2025, checkthat2026
 from claim2source.datasets.checkthat2026 import Prepared
-from claim2source.errors import run_program
-from claim2source.records import sorted_languages
 
 
 def prepare_2025(options: argparse.Namespace) -> Prepared:
@@ -30,17 +30,21 @@ def prepare_2026(options: argparse.Namespace) -> Prepared:
 def parser() -> argparse.ArgumentParser:
     """The command line: one sub-command a task."""
     program = argparse.ArgumentParser(
-        prog="prepare.py", description="Turn a task's own files into the native data layout.",
+        prog="prepare.py",
+        description="Turn a task's own files into the native data layout.",
         allow_abbrev=False,
-    )  # fmt: skip
+    )
     tasks = program.add_subparsers(dest="task", metavar="TASK", required=True)
 
     def task(name: str, what: str) -> argparse.ArgumentParser:
         added = tasks.add_parser(name, help=what, description=what, allow_abbrev=False)
         added.add_argument(
-            "--output", type=Path, required=True, metavar="DIR",
+            "--output",
+            type=Path,
+            required=True,
+            metavar="DIR",
             help="folder to write; an older data folder there is replaced",
-        )  # fmt: skip
+        )
         return added
 
     old = task(
@@ -60,10 +64,12 @@ def parser() -> argparse.ArgumentParser:
     )
     new.add_argument("--revision", help="of the data set on the hub: a commit, branch or tag")
     new.add_argument(
-        "--translations", type=Path, metavar="FILE",
+        "--translations",
+        type=Path,
+        metavar="FILE",
         help='JSONL of English translations: {"index", "lang", "split", "translation"}, or "id" '
         "(such as dev-de-7) in place of the first three",
-    )  # fmt: skip
+    )
     new.set_defaults(prepare=prepare_2026)
     return program
 

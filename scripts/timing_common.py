@@ -25,19 +25,32 @@ import numpy as np
 import pytorch_lightning as pl
 import torch
 
-from claim2source.errors import UserError
+from claim2source.core.errors import UserError
 from claim2source.training.batches import BatchSampler
 from claim2source.training.data import PairsModule
 from claim2source.training.module import RetrieverModule
 
 # Dense bf16 FLOPs a second by words of the device's name, the first that fits; makers' sheets.
 PEAKS = (
-    ("gb200", 2.5e15), ("b200", 2.25e15), ("b100", 1.8e15), ("h200 nvl", 835e12),
-    ("h200", 989e12), ("h100 nvl", 835e12), ("h100 pcie", 756e12), ("h100", 989e12),
-    ("gh200", 989e12), ("a100", 312e12), ("a800", 312e12), ("l40s", 362e12), ("l4", 121e12),
-    ("a40", 149.7e12), ("a30", 165e12), ("rtx 5090", 209.5e12), ("rtx 4090", 165.2e12),
+    ("gb200", 2.5e15),
+    ("b200", 2.25e15),
+    ("b100", 1.8e15),
+    ("h200 nvl", 835e12),
+    ("h200", 989e12),
+    ("h100 nvl", 835e12),
+    ("h100 pcie", 756e12),
+    ("h100", 989e12),
+    ("gh200", 989e12),
+    ("a100", 312e12),
+    ("a800", 312e12),
+    ("l40s", 362e12),
+    ("l4", 121e12),
+    ("a40", 149.7e12),
+    ("a30", 165e12),
+    ("rtx 5090", 209.5e12),
+    ("rtx 4090", 165.2e12),
     ("rtx 3090", 71e12),
-)  # fmt: skip
+)
 
 Tuning = Literal["full", "lora"]
 Config = TypeVar("Config")
@@ -59,9 +72,12 @@ def read_flat(
     For programs that run where jsonargparse is not installed. Raises `UserError` naming the key.
     """
     parser = _Parser(
-        prog=program, description=description, epilog=inspect.getdoc(kind), allow_abbrev=False,
+        prog=program,
+        description=description,
+        epilog=inspect.getdoc(kind),
+        allow_abbrev=False,
         formatter_class=argparse.RawDescriptionHelpFormatter,
-    )  # fmt: skip
+    )
     for spec in dataclasses.fields(kind):  # type: ignore[arg-type]
         name, said = f"--{spec.name}", spec.metadata
         if "flag" in said:
@@ -70,9 +86,12 @@ def read_flat(
         elif "several" in said:
             assert spec.default_factory is not dataclasses.MISSING
             parser.add_argument(
-                name, nargs="+", type=said["several"], default=spec.default_factory(),
+                name,
+                nargs="+",
+                type=said["several"],
+                default=spec.default_factory(),
                 help=said["help"],
-            )  # fmt: skip
+            )
         else:
             parser.add_argument(name, type=type(spec.default), default=spec.default)
     return kind(**vars(parser.parse_args(argv)))
@@ -298,16 +317,21 @@ def memory_growth(training: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     for compiled in (False, True):
         for checkpointing in (False, True):
             rows = [
-                row for row in training
-                if row["chunk"] is not None and row["peak_mb"] is not None
+                row
+                for row in training
+                if row["chunk"] is not None
+                and row["peak_mb"] is not None
                 and (row["compiled"], row["checkpointing"]) == (compiled, checkpointing)
-            ]  # fmt: skip
+            ]
             if len(rows) < 2:
                 continue
             small, large = (pick(rows, key=lambda row: row["claims"]) for pick in (min, max))
-            found.append({
-                "checkpointing": checkpointing, "compiled": compiled,
-                "batch_times": round(large["claims"] / small["claims"], 2),
-                "memory_times": round(large["peak_mb"] / small["peak_mb"], 3),
-            })  # fmt: skip
+            found.append(
+                {
+                    "checkpointing": checkpointing,
+                    "compiled": compiled,
+                    "batch_times": round(large["claims"] / small["claims"], 2),
+                    "memory_times": round(large["peak_mb"] / small["peak_mb"], 3),
+                }
+            )
     return found

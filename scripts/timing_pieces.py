@@ -10,11 +10,11 @@ from typing import Any, Protocol
 
 import torch
 
-from claim2source.encode import Encoder, TokenBatch, Tokens
-from claim2source.encode.encoder import EXTRA_BACKWARD
-from claim2source.encode.tokens import grouped
-from claim2source.errors import UserError
+from claim2source.core.errors import UserError
 from claim2source.evaluation.tables import plain_table
+from claim2source.models import Encoder, TokenBatch, Tokens
+from claim2source.models.encoder import EXTRA_BACKWARD
+from claim2source.models.tokens import grouped
 from claim2source.training.batches import BatchPlan
 from claim2source.training.data import TrainBatch, TrainingPairs
 from claim2source.training.module import RetrieverModule
@@ -211,11 +211,17 @@ def ablation(config: Asked) -> dict[str, Any]:
 def ablation_table(found: dict[str, Any]) -> str:
     """The same for a person."""
     rows = [
-        [cell, name, way["seconds"], way["times_as_long"],
-         f"{way['spread'][0]:.2f} - {way['spread'][1]:.2f}"]
-        for cell, ways in found.items() if isinstance(ways, dict) and cell != "versions"
+        [
+            cell,
+            name,
+            way["seconds"],
+            way["times_as_long"],
+            f"{way['spread'][0]:.2f} - {way['spread'][1]:.2f}",
+        ]
+        for cell, ways in found.items()
+        if isinstance(ways, dict) and cell != "versions"
         for name, way in ways.items()
-    ]  # fmt: skip
+    ]
     return "\n".join(
         [
             f"seconds a step, and how many times as long as ours takes; {found['repeats']} repeats",

@@ -15,11 +15,11 @@ from typing import Any, Literal
 import pytorch_lightning as pl
 import torch
 
+from claim2source.core.errors import UserError
+from claim2source.core.records import Dataset
 from claim2source.datasets import load
-from claim2source.encode import Encoder, ModelConfig, resolve
-from claim2source.errors import UserError
 from claim2source.mining import MinedRow, Negative
-from claim2source.records import Dataset
+from claim2source.models import Encoder, ModelConfig, resolve
 from claim2source.retrieve import BM25Config, BM25Index
 from claim2source.text import Rendering
 from claim2source.training.adapt import adapt, set_dropout
@@ -140,8 +140,9 @@ def with_negatives(pairs: Material, count: int, seed: int) -> Material:
         golds = by_id[row.claim].golds
         negatives = [
             Negative(name, scores.get(name, 0.0), "bm25" if name in scores else "random")
-            for name in names if name not in golds
-        ]  # fmt: skip
+            for name in names
+            if name not in golds
+        ]
         rows.append(replace(row, negatives=tuple(negatives[:count])))
     return Material(pairs.dataset, tuple(rows))
 
@@ -159,11 +160,17 @@ def run_ours(
     loaded = resolve(recipe.loaded, "cpu").encoder
     encoder = encoder_kind(loaded.model, loaded.tokenizer, loaded.settings, None)
     optimisation = OptimisationConfig(
-        batch_size=recipe.batch_size, chunk_size=recipe.chunk, negatives=0,
-        temperature=recipe.temperature, learning_rate=recipe.learning_rate, warmup_ratio=0.0,
-        weight_decay=recipe.weight_decay, max_grad_norm=recipe.max_grad_norm, dropout=0.0,
+        batch_size=recipe.batch_size,
+        chunk_size=recipe.chunk,
+        negatives=0,
+        temperature=recipe.temperature,
+        learning_rate=recipe.learning_rate,
+        warmup_ratio=0.0,
+        weight_decay=recipe.weight_decay,
+        max_grad_norm=recipe.max_grad_norm,
+        dropout=0.0,
         save_every=0,
-    )  # fmt: skip
+    )
     lora = LoraConfig(r=recipe.lora_r, alpha=recipe.lora_alpha, dropout=0.0)
     torch.manual_seed(0)
     adapt(encoder, FinetuneConfig(tuning=recipe.tuning, lora=lora, optimisation=optimisation))
@@ -173,9 +180,14 @@ def run_ours(
     preparing = time.perf_counter() - started
     sampler = InOrder(len(data), recipe.batch_size)
     module = module_kind(
-        encoder, data, optimisation, LossesConfig(), sampler.optimizer_steps,
-        lambda epoch: None, lambda: None,
-    )  # fmt: skip
+        encoder,
+        data,
+        optimisation,
+        LossesConfig(),
+        sampler.optimizer_steps,
+        lambda epoch: None,
+        lambda: None,
+    )
     trained = sum(p.numel() for p in module.trainable().values())
     before = own_peak()
     seconds = fit(module, sampler, callbacks=callbacks)
@@ -273,9 +285,11 @@ def _same_adapter(recipe: Recipe) -> Any:
     import peft
 
     return peft.LoraConfig(
-        r=recipe.lora_r, lora_alpha=recipe.lora_alpha, lora_dropout=0.0,
+        r=recipe.lora_r,
+        lora_alpha=recipe.lora_alpha,
+        lora_dropout=0.0,
         target_modules="all-linear",
-    )  # fmt: skip
+    )
 
 
 @dataclass(frozen=True)

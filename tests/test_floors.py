@@ -10,21 +10,36 @@ import pytest
 REPOSITORY = Path(__file__).resolve().parent.parent
 TOP = ("train", "eval", "scripts")
 FLOORS = (
-    ("errors", "files", "config", "cost", "tracking", "threads"),
-    ("records", "run", "run_files", "store", "datasets"),
+    ("core",),
+    ("io",),
+    ("datasets",),
     ("text",),
-    ("encode", "retrieve", "llm"),
-    ("mining", "rerank", "verify"),
+    ("llm",),
+    ("models",),
+    ("retrieve",),
+    ("mining",),
+    ("rerank",),
+    ("verify",),
     ("evaluation",),
+    ("pipeline",),
     ("training",),
+    ("serve",),
     TOP,
 )
 FLOOR = {name: number for number, floor in enumerate(FLOORS) for name in floor}
 FILES = sorted(
     path for folder in ("claim2source", *TOP) for path in (REPOSITORY / folder).rglob("*.py")
 )
-HEAVY = ("faiss", "wandb", "datasets", "sentence_transformers", "pandas", "bitsandbytes", "vllm",
-         "matplotlib")  # fmt: skip
+HEAVY = (
+    "faiss",
+    "wandb",
+    "datasets",
+    "sentence_transformers",
+    "pandas",
+    "bitsandbytes",
+    "vllm",
+    "matplotlib",
+)
 
 
 def module_of(path: Path) -> str:
@@ -125,8 +140,8 @@ def test_the_tools_of_this_test_see_what_they_should():
     assert {n for _, n in imports(module_level(tree), "p.q")} == both - {"b", "g", "k"}
     assert cycle_in({"a": {"b"}, "b": {"c"}, "c": {"b"}}) == ["b", "c", "b"]
     assert cycle_in({"a": {"b", "c"}, "b": {"c"}, "c": set()}) == []
-    assert resolved("claim2source.encode.Encoder") == "claim2source.encode"
-    assert resolved("claim2source.encode.encoder.Encoder") == "claim2source.encode.encoder"
+    assert resolved("claim2source.models.Encoder") == "claim2source.models"
+    assert resolved("claim2source.models.encoder.Encoder") == "claim2source.models.encoder"
     assert resolved("numpy.random") is None
 
 
@@ -156,11 +171,11 @@ def test_no_cycle_of_imports_anywhere_within_functions_and_type_checking_include
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(REPOSITORY)))
 def test_a_file_is_short_and_keeps_its_hands_off(path):
     text = path.read_text(encoding="utf-8")
-    assert len(text.splitlines()) <= 400
+    assert len(text.splitlines()) <= 600
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.keyword) and node.arg == "trust_remote_code":
             # One place may run a model's own code: where `model.allow_remote_code` was checked.
-            allowed = {"False"} | ({"settings.own_code"} if path.name == "loading.py" else set())
+            allowed = {"False"} | ({"settings.own_code"} if path.name == "load.py" else set())
             assert ast.unparse(node.value) in allowed, node.lineno
         if isinstance(node, ast.Call):
             called = ast.unparse(node.func)
@@ -174,9 +189,7 @@ def test_a_file_is_short_and_keeps_its_hands_off(path):
                 assert "trust_remote_code" in {k.arg for k in node.keywords}, node.lineno
 
 
-@pytest.mark.parametrize(
-    "name", [name for name in MODULES if name.startswith("claim2source")]
-)  # fmt: skip
+@pytest.mark.parametrize("name", [name for name in MODULES if name.startswith("claim2source")])
 def test_heavy_and_optional_modules_are_imported_where_they_are_used(name):
     tree = module_level(ast.parse(MODULES[name].read_text(encoding="utf-8")))
     named = {imported.split(".")[0] for _, imported in imports(tree, name)}
@@ -185,7 +198,7 @@ def test_heavy_and_optional_modules_are_imported_where_they_are_used(name):
 
 def test_a_fresh_process_loads_no_heavy_module():
     code = (
-        "import sys, claim2source.encode, claim2source.retrieve\n"
+        "import sys, claim2source.models, claim2source.retrieve\n"
         f"print([name for name in {(*HEAVY, 'peft', 'pytorch_lightning')} if name in sys.modules])"
     )
     done = subprocess.run(

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from claim2source.config import REPOSITORY
+from claim2source.core.config import REPOSITORY
 
 CHECK = """
 import claim2source, pathlib, sys
@@ -41,11 +41,14 @@ def test_wheel_builds_installs_and_works(tmp_path: Path) -> None:
     assert {name.split("/")[0] for name in names if ".dist-info" not in name} == {"claim2source"}
     assert "claim2source/datasets/demo/qrels/test.tsv" in names
     assert "claim2source/py.typed" in names
-    assert "claim2source/published/checkthat2025.yaml" in names
+    assert "claim2source/evaluation/published/checkthat2025.yaml" in names
     pip("install", "--no-deps", "--target", str(tmp_path / "site"), str(wheel))
     done = subprocess.run(
-        [sys.executable, "-c", CHECK, str(tmp_path / "site")], cwd=tmp_path, timeout=300,
+        [sys.executable, "-c", CHECK, str(tmp_path / "site")],
+        cwd=tmp_path,
+        timeout=300,
         env={"PYTHONPATH": str(tmp_path / "site"), "PATH": "/usr/bin:/bin"},
-        capture_output=True, text=True,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+    )
     assert done.stdout.strip() == "works", done.stderr

@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from claim2source.config import REPOSITORY, read_config
-from claim2source.errors import run_program
+from claim2source.core.config import REPOSITORY, read_config
+from claim2source.core.errors import run_program
 from claim2source.training.config import FinetuneConfig
 from claim2source.training.finetune import finetune
 

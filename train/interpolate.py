@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from claim2source.config import read_config
-from claim2source.errors import run_program
-from claim2source.training.interpolate import InterpolateConfig, interpolate
+from claim2source.core.config import read_config
+from claim2source.core.errors import run_program
+from claim2source.training.export.interpolate import InterpolateConfig, interpolate
 
 
 def main(argv: Sequence[str] | None = None) -> None:

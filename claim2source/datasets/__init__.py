@@ -2,12 +2,12 @@
 
 from claim2source.datasets.beir import (
     DEMO,
+    data_folder,
     folder_of,
-    kept_folder,
     load,
     read_beir,
     write_beir,
 )
 from claim2source.datasets.split import carve_val
 
-__all__ = ["DEMO", "carve_val", "folder_of", "kept_folder", "load", "read_beir", "write_beir"]
+__all__ = ["DEMO", "carve_val", "folder_of", "data_folder", "load", "read_beir", "write_beir"]

@@ -11,12 +11,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from claim2source.config import REPOSITORY
+from claim2source.core.config import REPOSITORY
+from claim2source.core.errors import ConfigError, InputError, Problems, UserError
+from claim2source.core.files import atomic_folder
+from claim2source.core.records import Claim, Dataset, Qrels, Source
 from claim2source.datasets.authors import author_names
-from claim2source.datasets.lines import JsonLines, Row, text_lines, why_not_id
-from claim2source.errors import ConfigError, InputError, Problems, UserError
-from claim2source.files import atomic_folder
-from claim2source.records import Claim, Dataset, Qrels, Source
+from claim2source.io.jsonl import JsonLines, Row, text_lines, why_not_id
 
 DEMO = Path(__file__).resolve().parent / "demo"
 
@@ -58,7 +58,7 @@ def load(folder: str | Path, split: str, languages: Sequence[str] | None = None)
     return replace(found, name="demo") if str(folder) == "demo" else found
 
 
-def kept_folder(name: str | Path) -> Path:
+def data_folder(name: str | Path) -> Path:
     """Where a data set of this name is kept, there or not: in CLAIM2SOURCE_DATA or its default."""
     return REPOSITORY / (os.environ.get("CLAIM2SOURCE_DATA") or "../shared/data") / name
 
@@ -73,7 +73,7 @@ def folder_of(name: str | Path) -> Path:
     folder = Path(name)
     if folder.is_dir() or len(folder.parts) != 1:
         return folder
-    kept = kept_folder(folder)
+    kept = data_folder(folder)
     if not kept.is_dir():
         why = f"no such folder, nor {kept} (set CLAIM2SOURCE_DATA to the folder that holds it)"
         raise InputError.at(folder, why=why)
@@ -167,7 +167,7 @@ def _query(row: Row) -> _Query:
     lang = row.text("metadata.lang").strip().lower() or "en"
     if not _LANGUAGE.fullmatch(lang):
         row.complain("metadata.lang", f"{lang!r} is not a language code such as en")
-    candidates = row.several("candidates")
+    candidates = row.list_field("candidates")
     if candidates is not None:
         ids = [row.as_id("metadata.candidates", value) for value in candidates]
         if len(set(ids)) < len(ids):
@@ -192,7 +192,7 @@ def _source(row: Row) -> Source:
     if isinstance(names, str):
         names = author_names(row.as_text("metadata.authors", names))
     else:
-        names = [row.as_text("metadata.authors", n) for n in row.several("authors") or ()]
+        names = [row.as_text("metadata.authors", n) for n in row.list_field("authors") or ()]
     return Source(
         id=row.key,
         title=title,

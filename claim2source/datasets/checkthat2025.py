@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from claim2source.core.errors import Problems
+from claim2source.core.records import Claim, Dataset, Qrels, Source
 from claim2source.datasets.authors import turned_names
 from claim2source.datasets.beir import check_folders, write_beir
 from claim2source.datasets.frame_pickle import Cell, read_frame
-from claim2source.datasets.lines import text_lines, why_not_id, why_not_text
-from claim2source.errors import Problems
-from claim2source.records import Claim, Dataset, Qrels, Source
+from claim2source.io.jsonl import text_lines, why_not_id, why_not_text
 
 COLLECTION = "subtask4b_collection_data.pkl"
 TWEETS = "subtask4b_query_tweets_{}.tsv"

@@ -8,11 +8,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from claim2source.core.errors import InputError, Problems, UserError
+from claim2source.core.records import Claim, Dataset, Qrels, Source
 from claim2source.datasets.authors import author_names
 from claim2source.datasets.beir import check_folders, refuse_foreign, write_beir
-from claim2source.datasets.lines import JsonLines, Row
-from claim2source.errors import InputError, Problems, UserError
-from claim2source.records import Claim, Dataset, Qrels, Source
+from claim2source.io.jsonl import JsonLines, Row
 
 COLLECTION = "collection_data.json"
 SPLITS = ("train", "dev", "test")

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from claim2source.core.errors import InputError
 from claim2source.datasets.pickle_machine import Built, Name, Refused, described
-from claim2source.errors import InputError
 
 Cell = str | int | float | bool | None
 
@@ -121,8 +121,11 @@ class _Reader:
             return [self.arrow(array)]
         if node.kind == "backed":
             _need(node.args[0].kind == "array class", "an array of an unknown class")
-            arrays = [part for part in node.state if type(part) is Built and part.kind in
-                      ("array", "array of buffer")]  # fmt: skip
+            arrays = [
+                part
+                for part in node.state
+                if type(part) is Built and part.kind in ("array", "array of buffer")
+            ]
             _need(len(arrays) == 1, "an extension array without its data")
             node = arrays[0]
         if node.kind == "array":
@@ -220,8 +223,10 @@ class _Reader:
         data = b"" if text is None else self.bytes(text)
         _need(length >= 0 and offset >= 0 and len(stops) == length + 1, "arrow text lacks rows")
         # Rising ends mean that no byte is read twice.
-        _need(bool((np.diff(stops) >= 0).all()) and 0 <= stops[0] and stops[-1] <= len(data),
-              "arrow text with impossible ends")  # fmt: skip
+        _need(
+            bool((np.diff(stops) >= 0).all()) and 0 <= stops[0] and stops[-1] <= len(data),
+            "arrow text with impossible ends",
+        )
         bits = None if valid is None else self.bytes(valid)
         ends = stops.tolist()
         return [

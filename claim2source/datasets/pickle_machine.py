@@ -195,8 +195,19 @@ _STEPS: dict[str, Callable[[_Machine, Any], None]] = {
     "NEWFALSE": _constant(lambda: False),
     **dict.fromkeys(
         (
-            "BININT", "BININT1", "BININT2", "LONG1", "LONG4", "BINFLOAT", "SHORT_BINUNICODE",
-            "BINUNICODE", "BINUNICODE8", "SHORT_BINBYTES", "BINBYTES", "BINBYTES8", "BYTEARRAY8",
+            "BININT",
+            "BININT1",
+            "BININT2",
+            "LONG1",
+            "LONG4",
+            "BINFLOAT",
+            "SHORT_BINUNICODE",
+            "BINUNICODE",
+            "BINUNICODE8",
+            "SHORT_BINBYTES",
+            "BINBYTES",
+            "BINBYTES8",
+            "BYTEARRAY8",
         ),
         _Machine.push,
     ),
@@ -219,4 +230,4 @@ _STEPS: dict[str, Callable[[_Machine, Any], None]] = {
     "REDUCE": _Machine.build_from,
     "NEWOBJ": _Machine.build_from,
     "BUILD": _Machine.state,
-}  # fmt: skip
+}

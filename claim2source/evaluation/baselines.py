@@ -11,9 +11,11 @@ from typing import Any, Literal, get_args
 
 from tqdm import tqdm
 
-from claim2source.config import REPOSITORY, as_plain, flag, require, require_one_of, several
+from claim2source.core.config import REPOSITORY, as_plain, flag, list_field, require, require_one_of
+from claim2source.core.errors import ConfigError, UserError
+from claim2source.core.files import content_hash, write_json, write_text
+from claim2source.core.records import Dataset
 from claim2source.datasets import load
-from claim2source.errors import ConfigError, UserError
 from claim2source.evaluation.baseline_report import (
     NotRun,
     baselines_tables,
@@ -29,21 +31,19 @@ from claim2source.evaluation.baseline_systems import (
     ordered,
     parts_of,
     read_systems,
-)  # fmt: skip
+)
 from claim2source.evaluation.baseline_tests import ending, untested
 from claim2source.evaluation.by_language import intervals_of
 from claim2source.evaluation.retrieval import DEPTH, METRICS, cost_report, evaluate_result
 from claim2source.evaluation.rewrites import read_rewrites
 from claim2source.evaluation.saved import REPORT
 from claim2source.evaluation.tables import markdown_table, plain_table
-from claim2source.files import content_hash, write_json, write_text
-from claim2source.records import Dataset
+from claim2source.io.store import Store, VectorType
+from claim2source.io.trec import write_trec_run
+from claim2source.io.wandb import Tracking, log_tables, require_tracking
 from claim2source.retrieve import IndexConfig
-from claim2source.run_files import write_trec_run
-from claim2source.store import Store, VectorType
 from claim2source.text import ClaimForm
 from claim2source.text.claims import missing_translations, why_same_forms
-from claim2source.tracking import Tracking, log_tables, require_tracking
 
 # Counted up when the same settings would give another report.
 _FORMAT = 3
@@ -79,10 +79,12 @@ class BaselinesConfig:
     out: Path
     dataset: str = "demo"
     split: str = "dev"
-    files: list[Path] = several(Path, help="YAML files of systems; none: all of configs/baselines")
-    systems: list[str] = several(str, help="only these systems of the files")
-    claims: list[str] = several(str, _FORMS, help="claim representations")
-    languages: list[str] | None = several(str, help="score claims in these languages only")
+    files: list[Path] = list_field(
+        Path, help="YAML files of systems; none: all of configs/baselines"
+    )
+    systems: list[str] = list_field(str, help="only these systems of the files")
+    claims: list[str] = list_field(str, _FORMS, help="claim representations")
+    languages: list[str] | None = list_field(str, help="score claims in these languages only")
     train_split: str = "train"
     val: Literal["auto", "carved", "train"] = "auto"
     val_share: float = 0.1
@@ -135,12 +137,16 @@ def evaluate_baselines(config: BaselinesConfig) -> str:
     if config.rewrites and rewrites.keys().isdisjoint(claim.id for claim in dataset.claims):
         raise UserError(f"{config.rewrites}: no rewriting of a claim of {config.split}")
     bench = Bench(
-        {name: systems[name] for name in _with_parts(names, systems)}, dataset, config.dataset,
+        {name: systems[name] for name in _with_parts(names, systems)},
+        dataset,
+        config.dataset,
         Choosing(config.train_split, config.val, config.val_share, config.val_seed),
         rewrites=rewrites,
-        models=config.models, store=Store(config.store, config.vectors), device=config.device,
+        models=config.models,
+        store=Store(config.store, config.vectors),
+        device=config.device,
         index=config.index,
-    )  # fmt: skip
+    )
     forms, notes = _forms(config, dataset)
     reports: dict[Cell, dict[str, Any]] = {}
     not_run: dict[Cell, NotRun] = {}
@@ -169,13 +175,21 @@ def evaluate_baselines(config: BaselinesConfig) -> str:
     # Last: where it lies, all that it names does.
     write_json(
         config.out / REPORT,
-        {"checkpoints": done, "chosen": None, "notes": notes, "not_run": as_plain(left),
-         **(end.plain() if end else {})},
-    )  # fmt: skip
+        {
+            "checkpoints": done,
+            "chosen": None,
+            "notes": notes,
+            "not_run": as_plain(left),
+            **(end.plain() if end else {}),
+        },
+    )
     log_tables(
-        config.wandb, {**baselines_tables(done, left), **(end.tables() if end else {})},
-        folder=config.out, program="baselines", config=as_plain(config),
-    )  # fmt: skip
+        config.wandb,
+        {**baselines_tables(done, left), **(end.tables() if end else {})},
+        folder=config.out,
+        program="baselines",
+        config=as_plain(config),
+    )
     return f"{title}\n{text(plain_table)}"
 
 

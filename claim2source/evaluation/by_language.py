@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from claim2source.evaluation.comparison import Family, FamilyResult, Pairs, compare
+from claim2source.core.records import Dataset, sorted_languages
+from claim2source.core.run import Run
+from claim2source.evaluation.families import Family, FamilyResult, Pairs, compare
 from claim2source.evaluation.metrics import evaluate, judged_claims
 from claim2source.evaluation.saved import SavedSystem, whole_run
 from claim2source.evaluation.significance import bootstrap_intervals, gold_groups
 from claim2source.evaluation.slices import language_strata
-from claim2source.records import Dataset, sorted_languages
-from claim2source.run import Run
 
 SHOWN = "mrr@5"
 
@@ -83,8 +83,11 @@ def tested_families(
             alone = compare(
                 {name: values[mine] for name, values in scores.items()},
                 replace(family, name=f"{family.name}, {language} claims (a family of its own)"),
-                groups[mine], alpha=alpha, repeats=repeats, seed=seed,
-            )  # fmt: skip
+                groups[mine],
+                alpha=alpha,
+                repeats=repeats,
+                seed=seed,
+            )
             found.append(replace(alone, average=language))
     return found
 

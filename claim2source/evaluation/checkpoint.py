@@ -7,15 +7,16 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from claim2source.config import as_plain, flag, require, require_one_of, several
+from claim2source.core.config import as_plain, flag, list_field, require, require_one_of
+from claim2source.core.errors import ConfigError, UserError
+from claim2source.core.files import write_json, write_text
+from claim2source.core.records import Dataset
+from claim2source.core.run import Result
 from claim2source.datasets import load
 from claim2source.datasets.checkthat2026 import written_index
-from claim2source.encode import ModelConfig, resolve
-from claim2source.encode.resolve import RUN_FILE, chosen_checkpoint
-from claim2source.errors import ConfigError, UserError
 from claim2source.evaluation.by_language import SHOWN, intervals_of
-from claim2source.evaluation.comparison import Family, Pairs
 from claim2source.evaluation.ending import Ending, ending_of
+from claim2source.evaluation.families import Family, Pairs
 from claim2source.evaluation.hybrid import is_trained
 from claim2source.evaluation.metrics import cutoff
 from claim2source.evaluation.retrieval import (
@@ -25,11 +26,14 @@ from claim2source.evaluation.retrieval import (
     cost_report,
     evaluate_result,
     rendering_of,
-)  # fmt: skip
+)
 from claim2source.evaluation.saved import systems_in
 from claim2source.evaluation.tables import COST_COLUMNS, cost_cells, markdown_table, plain_table
-from claim2source.files import write_json, write_text
-from claim2source.records import Dataset
+from claim2source.io.store import Store, VectorType
+from claim2source.io.trec import write_submission_2025, write_submission_2026, write_trec_run
+from claim2source.io.wandb import LoggedTable, Tracking, log_tables, require_tracking
+from claim2source.models import ModelConfig, resolve
+from claim2source.models.resolve import RUN_FILE, chosen_checkpoint
 from claim2source.retrieve import (
     BM25Config,
     BM25Retriever,
@@ -37,13 +41,9 @@ from claim2source.retrieve import (
     FusionConfig,
     IndexConfig,
 )
-from claim2source.retrieve.hybrid import fuse_results
-from claim2source.run import Result
-from claim2source.run_files import write_submission_2025, write_submission_2026, write_trec_run
-from claim2source.store import Store, VectorType
+from claim2source.retrieve.fuse import fuse_results
 from claim2source.text import ClaimForm, Rendering
 from claim2source.text.claims import missing_translations, why_same_forms
-from claim2source.tracking import LoggedTable, Tracking, log_tables, require_tracking
 
 _SUBMITTED = 5
 _STEP_0 = "epoch-0"
@@ -85,7 +85,7 @@ class CheckpointConfig:
     model: ModelConfig = field(default_factory=ModelConfig)
     rendering: Rendering | None = None
     label: str | None = None
-    claims: list[str] | None = several(
+    claims: list[str] | None = list_field(
         str, help="score these claim representations too: original, translated, bilingual"
     )
     hybrid: bool = flag("score the fusion with the papers' BM25 too: min-max, alpha 0.5")
@@ -99,7 +99,7 @@ class CheckpointConfig:
     wandb: Tracking = "off"
     device: Literal["cpu", "cuda"] | None = None
     only: Literal["chosen"] | None = None
-    languages: list[str] | None = several(str, help="score claims in these languages only")
+    languages: list[str] | None = list_field(str, help="score claims in these languages only")
 
     def __post_init__(self) -> None:
         require(self.repeats >= 1, "repeats", self.repeats, "1 or more")
@@ -163,9 +163,10 @@ def _families(reports: Mapping[str, Mapping[str, Any]]) -> list[Family | Pairs]:
     ):
         before = _STEP_0 + form
         epochs = tuple(
-            name for name, report in dense.items()
+            name
+            for name, report in dense.items()
             if name == report["system"] + form and name != before
-        )  # fmt: skip
+        )
         if before in dense and epochs:
             told = f", {form.removeprefix('.')} claims" if form else ""
             families.append(Family(f"Every epoch against step 0{told}", before, epochs))
@@ -222,8 +223,11 @@ def _evaluate_one(
                 "without_translation": len(missing_translations(dataset.claims, form)),
             }
             if mixed:
-                report["hybrid"] = {"dense": f"{name}{ending}", "bm25": vars(PAPERS_BM25),
-                                    "fusion": vars(fusion)}  # fmt: skip
+                report["hybrid"] = {
+                    "dense": f"{name}{ending}",
+                    "bm25": vars(PAPERS_BM25),
+                    "fusion": vars(fusion),
+                }
             folder = out if cell == name else config.out / cell
             reports[cell] = _saved(config, report, result, dataset, folder)
     return reports
@@ -244,9 +248,11 @@ def _saved(
         run = result.run.restricted(claim.id for claim in part.claims)
         write_trec_run(run, out / "runs" / f"{language}.trec")
         write_submission_2026(
-            run, out / "submission_2026" / f"predictions_{language}.tsv", k=_SUBMITTED,
+            run,
+            out / "submission_2026" / f"predictions_{language}.tsv",
+            k=_SUBMITTED,
             written_id=written_index(dataset.split, language),
-        )  # fmt: skip
+        )
     write_submission_2025(
         result.run, out / "submission_2025" / "predictions.tsv", k=_SUBMITTED, split=dataset.split
     )
@@ -277,7 +283,7 @@ def _end(
     tables = {"scores": LoggedTable(columns, rows), **(end.tables() if end else {})}
     log_tables(
         config.wandb, tables, folder=config.out, program="checkpoint", config=as_plain(config)
-    )  # fmt: skip
+    )
     return text
 
 

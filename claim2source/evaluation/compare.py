@@ -7,13 +7,16 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from claim2source.config import require, several
+from claim2source.core.config import list_field, require
+from claim2source.core.errors import ConfigError, InputError, UserError
+from claim2source.core.files import write_json, write_text
+from claim2source.core.records import Dataset
+from claim2source.core.run import Run
 from claim2source.datasets import load
-from claim2source.errors import ConfigError, InputError, UserError
-from claim2source.evaluation.anova import Anova, two_way_anova
+from claim2source.evaluation.analysis.anova import Anova, two_way_anova
+from claim2source.evaluation.analysis.language_errors import LostReport, lost_claims, lost_text
 from claim2source.evaluation.by_language import tested_families
-from claim2source.evaluation.comparison import Family, FamilyResult, family_text
-from claim2source.evaluation.lost import LostReport, lost_claims, lost_text
+from claim2source.evaluation.families import Family, FamilyResult, family_text
 from claim2source.evaluation.metrics import Scores, cutoff, evaluate, judged_claims
 from claim2source.evaluation.ranks import NOT_FOUND, bucket_changes, first_ranks, summarise
 from claim2source.evaluation.saved import SavedSystem, common_data, judged_run, read_reports
@@ -24,9 +27,6 @@ from claim2source.evaluation.slices import (
     slices_of,
 )
 from claim2source.evaluation.tables import COST_COLUMNS, cost_cells, markdown_table, plain_table
-from claim2source.files import write_json, write_text
-from claim2source.records import Dataset
-from claim2source.run import Run
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class CompareConfig:
     """
 
     out: Path
-    reports: list[Path] = several(
+    reports: list[Path] = list_field(
         Path, repeats=True, help="folders that eval/checkpoint.py or eval/hybrid.py wrote"
     )
     dataset: str | None = None
@@ -94,8 +94,10 @@ def compare_systems(config: CompareConfig) -> str:
         name: evaluate(run, dataset.qrels, [config.metric], claims) for name, run in runs.items()
     }
     ranks = {name: first_ranks(run, dataset.qrels, claims)[1] for name, run in runs.items()}
-    parts = [*slices_of(dataset.claims, _seen_golds(folder, config.train_split)),
-             *rank_slices(claims, ranks[baseline], f"rank of {baseline}")]  # fmt: skip
+    parts = [
+        *slices_of(dataset.claims, _seen_golds(folder, config.train_split)),
+        *rank_slices(claims, ranks[baseline], f"rank of {baseline}"),
+    ]
     slices = breakdown(
         scores, config.metric, dataset, parts, repeats=config.repeats, seed=config.seed
     )
@@ -107,15 +109,21 @@ def compare_systems(config: CompareConfig) -> str:
         for name, found in ranks.items()
         if name != baseline
     }
-    write_json(config.out / "compare.json", {
-        "dataset": folder, "split": split, "metric": config.metric,
-        "baseline": baseline, "slices": [asdict(row) for row in slices],
-        "ranks": {name: asdict(found) for name, found in summaries.items()},
-        "rank_changes": changes,
-        "tests": [asdict(result) for result in family],
-        "anova": None if anova is None else _finite(asdict(anova)),
-        "lost": None if lost is None else _finite(asdict(lost)),
-    })  # fmt: skip
+    write_json(
+        config.out / "compare.json",
+        {
+            "dataset": folder,
+            "split": split,
+            "metric": config.metric,
+            "baseline": baseline,
+            "slices": [asdict(row) for row in slices],
+            "ranks": {name: asdict(found) for name, found in summaries.items()},
+            "rank_changes": changes,
+            "tests": [asdict(result) for result in family],
+            "anova": None if anova is None else _finite(asdict(anova)),
+            "lost": None if lost is None else _finite(asdict(lost)),
+        },
+    )
 
     costs = {name: system.cost for name, system in systems.items()}
 
@@ -160,9 +168,15 @@ def _tests(
     values = {name: found[config.metric] for name, found in scores.items()}
     family = Family(f"All against {baseline}", baseline, others)
     tested = tested_families(
-        values, [family], dataset, claims, micro=True, alpha=config.alpha,
-        repeats=config.repeats, seed=config.seed,
-    )  # fmt: skip
+        values,
+        [family],
+        dataset,
+        claims,
+        micro=True,
+        alpha=config.alpha,
+        repeats=config.repeats,
+        seed=config.seed,
+    )
     return tested, two_way_anova(values, config.alpha)
 
 
@@ -197,10 +211,30 @@ def _systems_text(
         median = None if ranks.median is None else f"{ranks.median:g}"
         mean = None if ranks.mean is None else f"{ranks.mean:.1f}"
         found = f"{ranks.found}/{ranks.claims}"
-        rows.append([name, row.value, row.low, row.high, whole["micro", name].value, mean, median,
-                     found, *cost_cells(system.cost)])  # fmt: skip
-    columns = ["system", "macro", "low", "high", "micro", "mean rank", "median", "found",
-               *COST_COLUMNS]  # fmt: skip
+        rows.append(
+            [
+                name,
+                row.value,
+                row.low,
+                row.high,
+                whole["micro", name].value,
+                mean,
+                median,
+                found,
+                *cost_cells(system.cost),
+            ]
+        )
+    columns = [
+        "system",
+        "macro",
+        "low",
+        "high",
+        "micro",
+        "mean rank",
+        "median",
+        "found",
+        *COST_COLUMNS,
+    ]
     return table(columns, rows)
 
 
@@ -211,10 +245,15 @@ def _slices_text(
     for row in slices:
         cells.setdefault((row.by, row.part), {})[row.system] = row
     rows = [
-        [by, part, found[names[0]].claims, found[names[0]].papers,
-         *(f"{found[n].value:.4f} [{found[n].low:.3f}, {found[n].high:.3f}]" for n in names)]
+        [
+            by,
+            part,
+            found[names[0]].claims,
+            found[names[0]].papers,
+            *(f"{found[n].value:.4f} [{found[n].low:.3f}, {found[n].high:.3f}]" for n in names),
+        ]
         for (by, part), found in cells.items()
-    ]  # fmt: skip
+    ]
     return table(["by", "part", "claims", "papers", *names], rows)
 
 

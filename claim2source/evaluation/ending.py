@@ -6,20 +6,20 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from claim2source.config import as_plain
+from claim2source.core.config import as_plain
+from claim2source.core.records import Dataset, Qrels
 from claim2source.evaluation.by_language import SHOWN, saved_families
-from claim2source.evaluation.comparison import (
+from claim2source.evaluation.families import (
     Family,
     FamilyResult,
     Pairs,
     family_table,
     family_text,
 )
-from claim2source.evaluation.paper_cells import Beside, Scorer, beside, beside_text
-from claim2source.evaluation.published import load_published
+from claim2source.evaluation.published.cells import Beside, Scorer, beside, beside_text
+from claim2source.evaluation.published.tables import load_published
 from claim2source.evaluation.saved import SavedSystem
-from claim2source.records import Dataset, Qrels
-from claim2source.tracking import LoggedTable, TableTaker
+from claim2source.io.wandb import LoggedTable, TableTaker
 
 
 @dataclass(frozen=True)

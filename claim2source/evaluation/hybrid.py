@@ -8,13 +8,15 @@ from itertools import product
 from pathlib import Path
 from typing import Any, Literal
 
-from claim2source.config import as_plain
+from claim2source.core.config import as_plain
+from claim2source.core.errors import UserError
+from claim2source.core.files import write_json, write_text
+from claim2source.core.records import Dataset
+from claim2source.core.run import Result, Run
 from claim2source.datasets import carve_val, load
 from claim2source.datasets.checkthat2026 import written_index
-from claim2source.encode import ModelConfig, Resolved, resolve
-from claim2source.errors import UserError
 from claim2source.evaluation.by_language import SHOWN, intervals_of, tested_families
-from claim2source.evaluation.comparison import FamilyResult, Pairs, family_text
+from claim2source.evaluation.families import FamilyResult, Pairs, family_text
 from claim2source.evaluation.metrics import evaluate, judged_claims, macro, score_languages
 from claim2source.evaluation.retrieval import (
     DEPTH,
@@ -22,10 +24,11 @@ from claim2source.evaluation.retrieval import (
     cost_report,
     evaluate_result,
     rendering_of,
-)  # fmt: skip
+)
 from claim2source.evaluation.tables import COST_COLUMNS, cost_cells, markdown_table, plain_table
-from claim2source.files import write_json, write_text
-from claim2source.records import Dataset
+from claim2source.io.store import Store, VectorType
+from claim2source.io.trec import write_submission_2026, write_trec_run
+from claim2source.models import ModelConfig, Resolved, resolve
 from claim2source.retrieve import (
     BM25Config,
     BM25Index,
@@ -34,10 +37,7 @@ from claim2source.retrieve import (
     FusionConfig,
     IndexConfig,
 )
-from claim2source.retrieve.hybrid import Fusion
-from claim2source.run import Result, Run
-from claim2source.run_files import write_submission_2026, write_trec_run
-from claim2source.store import Store, VectorType
+from claim2source.retrieve.fuse import Fusion
 from claim2source.text import Rendering
 
 CHOSEN_BY = "mrr@5"
@@ -173,8 +173,11 @@ def evaluate_hybrid(config: HybridConfig) -> str:
     }
     tests: list[FamilyResult] = []
     if dataset.golds:
-        weights = {"bm25": None, "dense": resolved.encoder.parameters,
-                   "hybrid": resolved.encoder.parameters}  # fmt: skip
+        weights = {
+            "bm25": None,
+            "dense": resolved.encoder.parameters,
+            "hybrid": resolved.encoder.parameters,
+        }
         report["systems"] = {
             name: _system(result, dataset, weights[name], config)
             for name, result in results.items()
@@ -326,9 +329,11 @@ def _write(
             write_trec_run(run, config.out / "runs" / name / f"{language}.trec")
             if name == "hybrid":
                 write_submission_2026(
-                    run, config.out / "submission_2026" / f"predictions_{language}.tsv", k=_CUT,
+                    run,
+                    config.out / "submission_2026" / f"predictions_{language}.tsv",
+                    k=_CUT,
                     written_id=written_index(dataset.split, language),
-                )  # fmt: skip
+                )
     write_json(config.out / "report.json", report)
     write_text(config.out / "report.md", f"# Hybrid\n\n{_text(report, tests, markdown_table)}\n")
 

@@ -10,9 +10,9 @@ from typing import Any
 import ir_measures
 import numpy as np
 
-from claim2source.errors import ConfigError, UserError
-from claim2source.records import Claim, Qrels, sorted_languages
-from claim2source.run import Run
+from claim2source.core.errors import ConfigError, UserError
+from claim2source.core.records import Claim, Qrels, sorted_languages
+from claim2source.core.run import Run
 
 ALLOWED = "mrr@K, recall@K, hit@K, p@K, ndcg@K, map, map@K, with K from 1 to 1000000"
 

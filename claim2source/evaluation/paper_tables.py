@@ -9,21 +9,35 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from claim2source.config import require, several
-from claim2source.errors import ConfigError, UserError
-from claim2source.evaluation.paper_cells import Cells, Scorer, fill
-from claim2source.evaluation.published import Column, Row, Table, load_published
+from claim2source.core.config import list_field, require
+from claim2source.core.errors import ConfigError, UserError
+from claim2source.core.files import write_text
+from claim2source.core.records import Qrels
+from claim2source.evaluation.published.cells import Cells, Scorer, fill
+from claim2source.evaluation.published.tables import Column, Row, Table, load_published
 from claim2source.evaluation.saved import SavedSystem, read_reports
 from claim2source.evaluation.tables import COST_COLUMNS, cost_cells, markdown_table, plain_table
-from claim2source.files import write_text
-from claim2source.records import Qrels
-from claim2source.run_files import read_qrels
+from claim2source.io.trec import read_qrels
 
 _WIDEST = 10  # columns beside each other in a terminal
 CSV_COLUMNS = (
-    "table", "row", "column", "metric", "language", "unit", "published", "unreliable", "ours",
-    "difference", "low", "high", "inside", "same_claims", "report", *COST_COLUMNS,
-)  # fmt: skip
+    "table",
+    "row",
+    "column",
+    "metric",
+    "language",
+    "unit",
+    "published",
+    "unreliable",
+    "ours",
+    "difference",
+    "low",
+    "high",
+    "inside",
+    "same_claims",
+    "report",
+    *COST_COLUMNS,
+)
 
 
 @dataclass(frozen=True)
@@ -37,16 +51,16 @@ class PaperTablesConfig:
         seed: of the draws.
     """
 
-    reports: list[Path] | None = several(
+    reports: list[Path] | None = list_field(
         Path, repeats=True, help="folders that eval/checkpoint.py or eval/hybrid.py wrote"
     )
-    qrels: list[Path] | None = several(
+    qrels: list[Path] | None = list_field(
         Path, repeats=True, help="judgements of the runs, for intervals; none: reports' own"
     )
-    rows: list[str] | None = several(
+    rows: list[str] | None = list_field(
         str, repeats=True, help="what names do not tell: 'GritLM-F=NAME' puts system NAME in a row"
     )
-    tables: list[str] | None = several(
+    tables: list[str] | None = list_field(
         str, help="only these tables or papers, such as 2025-styles or 2026; none: all"
     )
     format: Literal["text", "markdown", "csv"] = "text"
@@ -196,10 +210,8 @@ def _notes(table: Table, cells: Cells) -> list[str]:
     if table.note:
         lines.append(f"Note: {table.note}")
     other = {
-        f"{ours.system.name}: {ours.system.queries}"
-        for ours in cells.values()
-        if not ours.same
-    }  # fmt: skip
+        f"{ours.system.name}: {ours.system.queries}" for ours in cells.values() if not ours.same
+    }
     if other:
         lines.append(
             f"* over other claims than the paper's, so not compared ({'; '.join(sorted(other))})."
@@ -243,18 +255,32 @@ def _csv_row(table: Table, row: Row, column: Column, cells: Cells) -> list[Any]:
     value = table.value(row.name, column.name)
     reasons = [table.flags[place].reason for place in table.flags_of(row.name, column.name)]
     line: list[Any] = [
-        table.id, row.name, column.name, column.metric or "", column.language, column.unit,
+        table.id,
+        row.name,
+        column.name,
+        column.metric or "",
+        column.language,
+        column.unit,
         "" if value is None else column.text(value),
         "; ".join(reasons),
-    ]  # fmt: skip
+    ]
     cell = cells.get((row.name, column.name))
     if cell is None:
         return [*line, *[""] * (7 + len(COST_COLUMNS))]
     published = table.absolute(row.name, column.name)
     known = published is not None and cell.same
-    numbers = [cell.value, cell.value - published if known and published is not None else None,
-               cell.low, cell.high]  # fmt: skip
+    numbers = [
+        cell.value,
+        cell.value - published if known and published is not None else None,
+        cell.low,
+        cell.high,
+    ]
     texts = ["" if n is None else f"{n:.6f}" for n in numbers]
-    return [*line, *texts, cell.inside(published), "yes" if cell.same else "no",
-            str(cell.system.folder),
-            *("" if c is None else c for c in cost_cells(cell.system.cost))]  # fmt: skip
+    return [
+        *line,
+        *texts,
+        cell.inside(published),
+        "yes" if cell.same else "no",
+        str(cell.system.folder),
+        *("" if c is None else c for c in cost_cells(cell.system.cost)),
+    ]

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from claim2source.core.records import Qrels
+from claim2source.core.run import Run
 from claim2source.evaluation.metrics import evaluate
-from claim2source.records import Qrels
-from claim2source.run import Run
 
 # First and last rank of every bucket; what is deeper or absent is "not found" or "101+".
 BUCKETS: Mapping[str, tuple[int, float]] = {

@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from claim2source.encode import Encoder, Resolved
-from claim2source.errors import UserError
+from claim2source.core.errors import UserError
+from claim2source.core.records import Dataset
+from claim2source.core.run import Result
 from claim2source.evaluation.metrics import macro, score_languages
-from claim2source.records import Dataset
+from claim2source.io.store import Store
+from claim2source.models import Encoder, Resolved
 from claim2source.retrieve import DenseRetriever
-from claim2source.run import Result
-from claim2source.store import Store
 from claim2source.text import Rendering
 
 METRICS = ("mrr@1", "mrr@5", "mrr@10", "recall@5", "recall@100")

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from claim2source.datasets.lines import JsonLines
-from claim2source.errors import Problems
-from claim2source.records import Claim, Dataset
+from claim2source.core.errors import Problems
+from claim2source.core.records import Claim, Dataset
+from claim2source.io.jsonl import JsonLines
 from claim2source.text import ClaimForm
 
 

@@ -9,12 +9,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from claim2source.core.errors import InputError, UserError
+from claim2source.core.records import Dataset
+from claim2source.core.run import Run
 from claim2source.datasets import folder_of
-from claim2source.errors import InputError, UserError
 from claim2source.evaluation.metrics import coverage
-from claim2source.records import Dataset
-from claim2source.run import Run
-from claim2source.run_files import read_run
+from claim2source.io.trec import read_run
 
 REPORT = "report.json"
 _TUNED = "bm25-tuned"

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from claim2source.records import Qrels
+from claim2source.core.records import Qrels
 
 # Doubles held at once by one chunk of repeats: 16 MB.
 _CHUNK = 2_000_000
@@ -187,9 +187,9 @@ def bootstrap_interval(
     scores = np.asarray(values, np.float64)
     if scores.ndim != 1:
         raise ValueError("scores and groups must be arrays [claims] of one length, not empty")
-    low, high = bootstrap_intervals(
-        scores[None], groups, repeats=repeats, seed=seed, level=level
-    )[0]  # fmt: skip
+    low, high = bootstrap_intervals(scores[None], groups, repeats=repeats, seed=seed, level=level)[
+        0
+    ]
     return float(low), float(high)
 
 

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from claim2source.core.records import Claim, Dataset, Qrels, sorted_languages
 from claim2source.evaluation.metrics import Scores
 from claim2source.evaluation.ranks import BUCKETS, NOT_FOUND, bucket_of
 from claim2source.evaluation.significance import bootstrap_intervals, gold_groups
-from claim2source.records import Claim, Dataset, Qrels, sorted_languages
 
 HASHTAG = re.compile(r"(?<![\w#])#\w+")
 MENTION = re.compile(r"(?<![\w@])@\w+")

@@ -9,28 +9,28 @@ from itertools import product
 from pathlib import Path
 from typing import Any, Literal
 
-from claim2source.config import require, several, to_yaml
-from claim2source.cost import peak_memory, reset_peak_memory
+from claim2source.core.config import list_field, require, to_yaml
+from claim2source.core.errors import UserError
+from claim2source.core.files import write_json, write_text
+from claim2source.core.memory import peak_memory, reset_peak_memory
+from claim2source.core.records import Dataset
+from claim2source.core.run import Cost, Result
 from claim2source.datasets import carve_val, load
-from claim2source.errors import UserError
-from claim2source.evaluation.comparison import Family, FamilyResult, compare, family_text
+from claim2source.evaluation.families import Family, FamilyResult, compare, family_text
 from claim2source.evaluation.hybrid import (
     BM25_B,
     BM25_K1,
     BM25_TITLE_WEIGHT,
     CHOSEN_BY,
     choose_bm25,
-)  # fmt: skip
+)
 from claim2source.evaluation.metrics import cutoff, evaluate, judged_claims
 from claim2source.evaluation.retrieval import DEPTH, METRICS, evaluate_result
 from claim2source.evaluation.significance import gold_groups
 from claim2source.evaluation.slices import language_strata
 from claim2source.evaluation.tables import COST_COLUMNS, cost_cells, markdown_table, plain_table
-from claim2source.files import write_json, write_text
-from claim2source.records import Dataset
+from claim2source.io.trec import write_trec_run
 from claim2source.retrieve import BM25Config, BM25Retriever
-from claim2source.run import Cost, Result
-from claim2source.run_files import write_trec_run
 
 TUNED, DEFAULT = "bm25-tuned", "bm25-default"
 
@@ -60,10 +60,10 @@ class TuneConfig:
     val_share: float = 0.1
     val_seed: int = 13
     bm25: BM25Config = field(default_factory=BM25Config)
-    k1: list[float] = several(float, BM25_K1, help="values of k1 to try")
-    b: list[float] = several(float, BM25_B, help="values of b to try")
-    title_weight: list[int] = several(int, BM25_TITLE_WEIGHT, help="title weights to try")
-    analyses: list[str] = several(
+    k1: list[float] = list_field(float, BM25_K1, help="values of k1 to try")
+    b: list[float] = list_field(float, BM25_B, help="values of b to try")
+    title_weight: list[int] = list_field(int, BM25_TITLE_WEIGHT, help="title weights to try")
+    analyses: list[str] = list_field(
         str, ["stop_words", "stemmer", "metadata"], help="parts of the analysis tried on and off"
     )
     seed: int = 0
@@ -76,9 +76,7 @@ class TuneConfig:
         allowed = {"stop_words", "stemmer", "metadata"}
         for name in self.analyses:
             require(name in allowed, "analyses", name, ", ".join(sorted(allowed)))
-        require(
-            self.split != self.train_split, "split", self.split, "another than train_split's"
-        )  # fmt: skip
+        require(self.split != self.train_split, "split", self.split, "another than train_split's")
 
 
 def tune_bm25(config: TuneConfig) -> str:
@@ -162,8 +160,9 @@ def settled(
         scores[str(place)] = evaluate(run, val.qrels, [CHOSEN_BY], claims)[CHOSEN_BY]
     groups, strata = gold_groups(val.qrels, claims), language_strata(val.claims, claims)
     names = list(scores)
-    found = compare(scores, Family("analyses", names[0], tuple(names[1:])), groups, strata,
-                    seed=seed)  # fmt: skip
+    found = compare(
+        scores, Family("analyses", names[0], tuple(names[1:])), groups, strata, seed=seed
+    )
     verdicts = ["given", *(c.verdict for c in found.comparisons)]
     better = [place for place, verdict in enumerate(verdicts) if verdict == "better"]
     return max(better, key=lambda place: tried[place][1], default=0), verdicts
@@ -233,11 +232,16 @@ def _costs(report: dict[str, Any]) -> dict[str, Any]:
 def _text(report: dict[str, Any], test: FamilyResult | None, table: Callable[..., str]) -> str:
     settings = ("stop_words", "stemmer", "metadata", "title_weight", "k1", "b", CHOSEN_BY)
     tried = [
-        [*("yes" if one[n] else "no" for n in settings[:3]), *(one[n] for n in settings[3:4]),
-         *(f"{one[n]:g}" for n in settings[4:6]), one[CHOSEN_BY], one["verdict"],
-         *cost_cells(one["cost"])]
+        [
+            *("yes" if one[n] else "no" for n in settings[:3]),
+            *(one[n] for n in settings[3:4]),
+            *(f"{one[n]:g}" for n in settings[4:6]),
+            one[CHOSEN_BY],
+            one["verdict"],
+            *cost_cells(one["cost"]),
+        ]
         for one in report["tried"]
-    ]  # fmt: skip
+    ]
     held, best = report["selection"], report["chosen"]["bm25"]
     parts = [
         f"{report['dataset']}: chosen on {held['claims']} claims of {held['split']}: "

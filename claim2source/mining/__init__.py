@@ -1,7 +1,7 @@
 """Hard negatives."""
 
+from claim2source.mining.files import read_mined, write_mined
 from claim2source.mining.mine import MinedRow, Miner, MiningConfig, MiningCounts, Negative
-from claim2source.mining.mined_files import read_mined, write_mined
 
 __all__ = [
     "MinedRow",

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from claim2source.records import Claim, Source
+from claim2source.core.records import Claim, Source
 from claim2source.retrieve import BM25Config, BM25Index
-from claim2source.retrieve.stage import (
+from claim2source.retrieve.terms import Terms
+from claim2source.retrieve.topk import (
     candidate_positions,
     floors_of_best,
     sort_keys,
@@ -17,7 +18,6 @@ from claim2source.retrieve.stage import (
     top_of_rows,
     unsorted_keys,
 )
-from claim2source.retrieve.terms import Terms
 
 # Similarities held at a time (64 MiB) in large pools: memory does not grow with the claims.
 CELLS = 2**24

@@ -11,13 +11,13 @@ from typing import Literal
 import numpy as np
 from tqdm import tqdm
 
-from claim2source.config import require
-from claim2source.encode.encoder import Encoder
+from claim2source.core.config import require
+from claim2source.core.records import Claim, Dataset
+from claim2source.io.store import Store
 from claim2source.mining.candidates import Candidates, Window
-from claim2source.mining.twins import GoldTwins, Twins
-from claim2source.records import Claim, Dataset
+from claim2source.mining.near_duplicates import GoldDuplicates, NearDuplicates
+from claim2source.models.encoder import Encoder
 from claim2source.retrieve import BM25Config
-from claim2source.store import Store
 from claim2source.text import Rendering
 
 Origin = Literal["bm25", "dense", "both", "random"]
@@ -74,18 +74,26 @@ class MiningConfig:
         require(self.random >= 0, "mining.random", self.random, "0 or more")
         require(self.first_rank >= 1, "mining.first_rank", self.first_rank, "1 or more")
         require(
-            self.last_rank >= self.first_rank, "mining.last_rank", self.last_rank,
+            self.last_rank >= self.first_rank,
+            "mining.last_rank",
+            self.last_rank,
             f"first_rank ({self.first_rank}) or more",
-        )  # fmt: skip
+        )
         require(0 <= self.alpha <= 1, "mining.alpha", self.alpha, "0 to 1")
         require(
-            self.max_share is None or 0 < self.max_share <= 1, "mining.max_share",
-            self.max_share, "above 0, at most 1, or none",
-        )  # fmt: skip
+            self.max_share is None or 0 < self.max_share <= 1,
+            "mining.max_share",
+            self.max_share,
+            "above 0, at most 1, or none",
+        )
         for key in ("max_title_similarity", "max_text_similarity", "max_gold_similarity"):
             value = getattr(self, key)
-            require(value is None or 0 < value <= 1, f"mining.{key}", value,
-                    "above 0, at most 1, or none")  # fmt: skip
+            require(
+                value is None or 0 < value <= 1,
+                f"mining.{key}",
+                value,
+                "above 0, at most 1, or none",
+            )
         require(self.seed >= 0, "mining.seed", self.seed, "0 or more")
         require(self.margin is None or self.margin >= 0, "mining.margin", self.margin, "0 or more")
 
@@ -172,9 +180,11 @@ class Miner:
         """Rows in the order of the claims, one per (claim, gold); `counts` fills as it goes."""
         config, dataset = self.config, self.dataset
         vectors, _ = self.encoder.encode(
-            self.rendering.source_texts(dataset.sources), "source", store=self.store,
+            self.rendering.source_texts(dataset.sources),
+            "source",
+            store=self.store,
             progress="sources" if self.progress else None,
-        )  # fmt: skip
+        )
         candidates = Candidates(
             dataset.sources, vectors, config.alpha, config.last_rank, config.bm25
         )
@@ -201,10 +211,13 @@ class _Pool:
         in_pool = [config.pool == "all" or source in golds for source in self.ids]
         self.allowed = np.array(in_pool, dtype=bool)
         self.drawable = np.flatnonzero(self.allowed)
-        self.twins = Twins(
-            dataset.sources, candidates.vectors, config.max_title_similarity,
-            config.max_text_similarity, config.max_gold_similarity,
-        )  # fmt: skip
+        self.twins = NearDuplicates(
+            dataset.sources,
+            candidates.vectors,
+            config.max_title_similarity,
+            config.max_text_similarity,
+            config.max_gold_similarity,
+        )
 
 
 @dataclass(frozen=True)
@@ -215,7 +228,7 @@ class _Pair:
     claim: Claim
     gold: str
     golds: frozenset[int]
-    twins: GoldTwins
+    twins: GoldDuplicates
 
 
 class _Picker:
@@ -258,7 +271,7 @@ class _Picker:
     def _pairs(self, claims: Sequence[Claim]) -> Iterator[_Pair]:
         position = self.pool.position
         # Claims of the same text have the same golds, and what is kept of them is not small.
-        twins: dict[frozenset[int], GoldTwins] = {}
+        twins: dict[frozenset[int], GoldDuplicates] = {}
         for row, claim in enumerate(claims):
             golds = frozenset(position[g] for g in self.golds[claim.id] if g in position)
             if golds not in twins:
@@ -312,13 +325,17 @@ class _Picker:
         self.counts.left_out_twin += int((twin & seen).sum())
         self.counts.left_out_close += int((free & near & ~twin & seen).sum())
         ids, origins = self.pool.ids, window.in_sparse * (1 + window.in_dense)
-        found = iter([
-            Negative(ids[position], score, _ORIGINS[origin])
-            for position, score, origin in zip(
-                positions[taken].tolist(), window.scores[rows, columns][taken].tolist(),
-                origins[rows, columns][taken].tolist(), strict=True,
-            )
-        ])  # fmt: skip
+        found = iter(
+            [
+                Negative(ids[position], score, _ORIGINS[origin])
+                for position, score, origin in zip(
+                    positions[taken].tolist(),
+                    window.scores[rows, columns][taken].tolist(),
+                    origins[rows, columns][taken].tolist(),
+                    strict=True,
+                )
+            ]
+        )
         return [list(islice(found, count)) for count in taken.sum(axis=1).tolist()]
 
     def _random(

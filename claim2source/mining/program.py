@@ -6,12 +6,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from claim2source.config import require, several
+from claim2source.core.config import list_field, require
 from claim2source.datasets import carve_val, load
-from claim2source.encode import ModelConfig, resolve
+from claim2source.io.store import Store
+from claim2source.mining.files import write_mined
 from claim2source.mining.mine import Miner, MiningConfig
-from claim2source.mining.mined_files import write_mined
-from claim2source.store import Store
+from claim2source.models import ModelConfig, resolve
 from claim2source.text import Rendering
 from claim2source.text.claims import untranslated_sentences
 
@@ -43,7 +43,7 @@ class MineConfig:
     mining: MiningConfig = field(default_factory=MiningConfig)
     store: Path | None = None
     device: Literal["cpu", "cuda"] | None = None
-    languages: list[str] | None = several(str, help="mine claims in these languages only")
+    languages: list[str] | None = list_field(str, help="mine claims in these languages only")
 
     def __post_init__(self) -> None:
         require(0 <= self.val_share < 1, "val_share", self.val_share, "0 or more, less than 1")

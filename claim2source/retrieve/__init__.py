@@ -2,9 +2,9 @@
 
 from claim2source.retrieve.bm25 import BM25Config, BM25Index, BM25Retriever
 from claim2source.retrieve.dense import DenseIndex, DenseRetriever
-from claim2source.retrieve.hybrid import FusionConfig, HybridRetriever, fuse
-from claim2source.retrieve.index import IndexConfig
-from claim2source.retrieve.stage import Retriever, candidate_pool
+from claim2source.retrieve.faiss_index import IndexConfig
+from claim2source.retrieve.fuse import FusionConfig, HybridRetriever, fuse
+from claim2source.retrieve.topk import Retriever, candidate_pool
 
 __all__ = [
     "BM25Config",

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from claim2source.config import require
-from claim2source.cost import peak_memory, reset_peak_memory
-from claim2source.records import Claim, Source
-from claim2source.retrieve.kept import asked_key, kept_result, stored_result
-from claim2source.retrieve.stage import candidate_pool, candidate_positions, tie_order, top_of_rows
+from claim2source.core.config import require
+from claim2source.core.memory import peak_memory, reset_peak_memory
+from claim2source.core.records import Claim, Source
+from claim2source.core.run import Cost, Failure, Result, Run
+from claim2source.io.store import Store
+from claim2source.retrieve.cache import load_result, request_key, store_result
 from claim2source.retrieve.terms import Analysis, Terms
-from claim2source.run import Cost, Failure, Result, Run
-from claim2source.store import Store
+from claim2source.retrieve.topk import candidate_pool, candidate_positions, tie_order, top_of_rows
 from claim2source.text import ClaimForm, clean_authors, render_claim
 from claim2source.text.claims import text_languages
 
@@ -207,12 +207,12 @@ class BM25Retriever:
         started = time.perf_counter()
         reset_peak_memory()
         key = self._key(claims, sources, k) if self.store is not None else None
-        if (stored := stored_result(self.store, key)) is not None:
+        if (stored := load_result(self.store, key)) is not None:
             return stored
         run = BM25Index(sources, self.config).search(claims, k)
         failures = [Failure(c.id, NO_TERM) for c in claims if not run.sources(c.id, 1)]
         cost = Cost(time.perf_counter() - started, len(claims), peak_memory(gpu=False))
-        return kept_result(self.store, key, Result(run, failures=tuple(failures), cost=cost))
+        return store_result(self.store, key, Result(run, failures=tuple(failures), cost=cost))
 
     def _key(self, claims: Sequence[Claim], sources: Sequence[Source], k: int) -> dict[str, Any]:
         """All that the run depends on."""
@@ -221,7 +221,8 @@ class BM25Retriever:
         claim_texts = [[render_claim(c, form), *text_languages(c, form)] for c in claims]
         source_texts = [_source_text(source, self.config) for source in sources]
         return {
-            "stage": "bm25", "bm25": [_FORMAT, asdict(self.config)],
+            "stage": "bm25",
+            "bm25": [_FORMAT, asdict(self.config)],
             "versions": {name: version(name) for name in ("bm25s", "PyStemmer")},
-            **asked_key(claims, claim_texts, sources, source_texts, k),
-        }  # fmt: skip
+            **request_key(claims, claim_texts, sources, source_texts, k),
+        }

@@ -10,15 +10,15 @@ from typing import Any
 
 import numpy as np
 
-from claim2source.cost import peak_memory, reset_peak_memory
-from claim2source.encode.encoder import Encoder
-from claim2source.errors import ConfigError
-from claim2source.records import Claim, Source
-from claim2source.retrieve.index import GPU_DEPTH, IndexConfig, build_index, on_gpu
-from claim2source.retrieve.kept import asked_key, kept_result, stored_result
-from claim2source.retrieve.stage import candidate_pool, candidate_positions, tie_order, top_of
-from claim2source.run import Cost, Result, Run
-from claim2source.store import Store
+from claim2source.core.errors import ConfigError
+from claim2source.core.memory import peak_memory, reset_peak_memory
+from claim2source.core.records import Claim, Source
+from claim2source.core.run import Cost, Result, Run
+from claim2source.io.store import Store
+from claim2source.models.encoder import Encoder
+from claim2source.retrieve.cache import load_result, request_key, store_result
+from claim2source.retrieve.faiss_index import GPU_DEPTH, IndexConfig, build_index, on_gpu
+from claim2source.retrieve.topk import candidate_pool, candidate_positions, tie_order, top_of
 from claim2source.text import Rendering
 
 # Claims searched at a time: keeps FAISS's result buffers flat in the number of claims.
@@ -149,12 +149,14 @@ class DenseRetriever:
         source_texts = self.rendering.source_texts(sources)
         claim_texts = self.rendering.claim_texts(claims)
         key = self._key(claims, claim_texts, sources, source_texts, k)
-        if (stored := stored_result(self.store, key)) is not None:
+        if (stored := load_result(self.store, key)) is not None:
             return stored
         source_vectors, cost = self.encoder.encode(
-            source_texts, "source", store=self.store,
+            source_texts,
+            "source",
+            store=self.store,
             progress="sources" if self.progress else None,
-        )  # fmt: skip
+        )
         claim_vectors, more = self.encoder.encode(
             claim_texts, "claim", store=self.store, progress="claims" if self.progress else None
         )
@@ -167,10 +169,13 @@ class DenseRetriever:
         if self.index.kind != "exact":
             about["index"] |= index.recall(claims, claim_vectors, run)
         cost = Cost(
-            time.perf_counter() - started, len(claims), peak_memory(), cost.tokens + more.tokens,
+            time.perf_counter() - started,
+            len(claims),
+            peak_memory(),
+            cost.tokens + more.tokens,
             cost.reused + more.reused,
-        )  # fmt: skip
-        return kept_result(self.store, key, Result(run, cost=cost, about=about))
+        )
+        return store_result(self.store, key, Result(run, cost=cost, about=about))
 
     def _shortened(self, vectors: np.ndarray) -> np.ndarray:
         """Vectors [n, d] as they are searched; the store keeps them whole."""
@@ -204,11 +209,15 @@ class DenseRetriever:
         if None in encoders.values():
             return None
         return {
-            "stage": "dense", "encoders": encoders, "vectors": self.store.vectors,
+            "stage": "dense",
+            "encoders": encoders,
+            "vectors": self.store.vectors,
             "template": asdict(self.encoder.settings.template),
             "source_template": asdict(source_side.settings.template),
             "index": asdict(self.index),
-            "versions": {"faiss": faiss.__version__,
-                         **{name: version(name) for name in ("torch", "transformers")}},
-            **asked_key(claims, claim_texts, sources, source_texts, k),
-        }  # fmt: skip
+            "versions": {
+                "faiss": faiss.__version__,
+                **{name: version(name) for name in ("torch", "transformers")},
+            },
+            **request_key(claims, claim_texts, sources, source_texts, k),
+        }

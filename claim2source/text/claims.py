@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Literal, get_args
 
-from claim2source.errors import ConfigError
-from claim2source.records import Claim
+from claim2source.core.errors import ConfigError
+from claim2source.core.records import Claim
 
 ClaimForm = Literal["original", "translated", "bilingual"]
 

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import get_args
 
-from claim2source.config import require_one_of
-from claim2source.records import Claim, Source
+from claim2source.core.config import require_one_of
+from claim2source.core.records import Claim, Source
 from claim2source.text.claims import ClaimForm, render_claim
 from claim2source.text.sources import SourceForm, render_source
 

@@ -6,9 +6,9 @@ import re
 from collections.abc import Sequence
 from typing import Literal, get_args
 
+from claim2source.core.errors import ConfigError
+from claim2source.core.records import Source
 from claim2source.datasets.authors import AFFILIATION, in_reading_order
-from claim2source.errors import ConfigError
-from claim2source.records import Source
 
 SourceForm = Literal["title_abstract", "metadata", "metadata_paper_order"]
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from claim2source.encode import Encoder
-from claim2source.errors import ConfigError
+from claim2source.core.errors import ConfigError
+from claim2source.models import Encoder
 from claim2source.training.config import FinetuneConfig
 
 if TYPE_CHECKING:

@@ -8,10 +8,10 @@ from pathlib import Path
 
 from claim2source.evaluation.baselines import BaselinesConfig, evaluate_baselines, named_systems
 from claim2source.evaluation.checkpoint import CheckpointConfig, evaluate_checkpoints
-from claim2source.evaluation.report import ReportConfig, html_report
-from claim2source.tracking import wandb_mode
+from claim2source.evaluation.html.page import ReportConfig, html_report
+from claim2source.io.wandb import wandb_mode
 from claim2source.training.config import FinetuneConfig
-from claim2source.training.runfolder import RunFolder
+from claim2source.training.run_folder import RunFolder
 
 log = logging.getLogger(__name__)
 

@@ -8,9 +8,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from claim2source.encode import Encoder
-from claim2source.records import Claim, Source
-from claim2source.store import Store
+from claim2source.core.records import Claim, Source
+from claim2source.io.store import Store
+from claim2source.models import Encoder
 from claim2source.text import Rendering
 
 
@@ -27,13 +27,17 @@ class BaseVectors:
         progress: bool = False,
     ) -> None:
         self._claims, _ = encoder.encode(
-            rendering.claim_texts(claims), "claim", store=store,
+            rendering.claim_texts(claims),
+            "claim",
+            store=store,
             progress="claims, base model" if progress else None,
-        )  # fmt: skip
+        )
         self._sources, _ = encoder.encode(
-            rendering.source_texts(sources), "source", store=store,
+            rendering.source_texts(sources),
+            "source",
+            store=store,
             progress="sources, base model" if progress else None,
-        )  # fmt: skip
+        )
         self._claim_rows = {claim.id: row for row, claim in enumerate(claims)}
         self._source_rows = {source.id: row for row, source in enumerate(sources)}
 

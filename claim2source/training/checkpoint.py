@@ -9,15 +9,15 @@ from typing import Any
 
 import torch
 
-from claim2source.encode import Base, Encoder, Manifest, Weights
-from claim2source.encode.resolve import (
+from claim2source.core.errors import InputError, UserError
+from claim2source.core.files import atomic_folder, atomic_path, file_hash
+from claim2source.models import Base, Encoder, Manifest, Weights
+from claim2source.models.resolve import (
     ADAPTER_CONFIG_FILE,
     ADAPTER_FILE,
     adapter_identity,
     tokenizer_files,
 )
-from claim2source.errors import InputError, UserError
-from claim2source.files import atomic_folder, atomic_path, file_hash
 
 STATE_FILE = "state.pt"
 STATE_FORMAT = 2

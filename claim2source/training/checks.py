@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from claim2source.config import require
-from claim2source.encode import Encoder
-from claim2source.errors import ConfigError
+from claim2source.core.config import require
+from claim2source.core.errors import ConfigError
+from claim2source.core.records import Dataset
 from claim2source.mining import read_mined
-from claim2source.records import Dataset
+from claim2source.models import Encoder
 from claim2source.text.claims import untranslated_sentences
 from claim2source.training.adapt import check_adaptable
 from claim2source.training.config import FinetuneConfig
@@ -29,9 +29,11 @@ def check_data(config: FinetuneConfig, train: Dataset) -> None:
     if losses.keep_base.weight:
         for language in losses.keep_base.languages:
             require(
-                language in train.languages, "losses.keep_base.languages", language,
+                language in train.languages,
+                "losses.keep_base.languages",
+                language,
                 f"languages of the training claims: {', '.join(train.languages)}",
-            )  # fmt: skip
+            )
 
 
 def check_model(config: FinetuneConfig, encoder: Encoder) -> None:

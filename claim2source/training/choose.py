@@ -6,12 +6,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from claim2source.core.files import atomic_folder
 from claim2source.evaluation.retrieval import evaluate_dense, mean_of
-from claim2source.files import atomic_folder
-from claim2source.store import Store
+from claim2source.io.store import Store
 from claim2source.training.config import FinetuneConfig
-from claim2source.training.runfolder import RunFolder
-from claim2source.training.scaled import Scaled
+from claim2source.training.export.scaling import ScaledCheckpoint
+from claim2source.training.run_folder import RunFolder
 from claim2source.training.splits import TrainingData
 
 
@@ -42,7 +42,7 @@ def choose(run: RunFolder, data: TrainingData, config: FinetuneConfig, store: St
         return Choice(folder, epoch)
     trained = next(entry["val"] for entry in run.history if entry["epoch"] == epoch)
     tried: list[dict[str, Any]] = [{"scale": 1.0, "val": trained}]
-    scaled = Scaled(folder, config.device, model=config.model.for_checkpoint(folder))
+    scaled = ScaledCheckpoint(folder, config.device, model=config.model.for_checkpoint(folder))
     for scale in scales:
         scaled.set(scale)
         evaluation = evaluate_dense(

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
-from claim2source.config import flag, require, several
-from claim2source.encode import ModelConfig
+from claim2source.core.config import flag, list_field, require
 from claim2source.mining import MiningConfig
+from claim2source.models import ModelConfig
 from claim2source.text import Rendering
 from claim2source.training.losses import LossesConfig
 
@@ -119,24 +119,33 @@ class OptimisationConfig:
             value = getattr(self, key)
             require(0 <= value < math.inf, f"optimisation.{key}", value, "0 or more, and finite")
         require(
-            self.chunk_size is None or self.chunk_size >= 1, "optimisation.chunk_size",
-            self.chunk_size, "1 or more, or none",
-        )  # fmt: skip
+            self.chunk_size is None or self.chunk_size >= 1,
+            "optimisation.chunk_size",
+            self.chunk_size,
+            "1 or more, or none",
+        )
         for key in ("temperature", "learning_rate"):
             value = getattr(self, key)
             require(0 < value < math.inf, f"optimisation.{key}", value, "above 0, and finite")
         # NumPy takes no seed below 0, Lightning none above.
         require(
-            0 <= self.seed < 2**32, "optimisation.seed", self.seed, f"0 to {2**32 - 1}",
-        )  # fmt: skip
+            0 <= self.seed < 2**32,
+            "optimisation.seed",
+            self.seed,
+            f"0 to {2**32 - 1}",
+        )
         require(
-            0 <= self.warmup_ratio < 1, "optimisation.warmup_ratio", self.warmup_ratio,
+            0 <= self.warmup_ratio < 1,
+            "optimisation.warmup_ratio",
+            self.warmup_ratio,
             "0 or more, below 1",
-        )  # fmt: skip
+        )
         require(
-            self.dropout is None or 0 <= self.dropout < 1, "optimisation.dropout", self.dropout,
+            self.dropout is None or 0 <= self.dropout < 1,
+            "optimisation.dropout",
+            self.dropout,
             "none, or 0 or more and below 1",
-        )  # fmt: skip
+        )
 
 
 @dataclass(frozen=True)
@@ -242,10 +251,10 @@ class FinetuneConfig:
     store: Path | None = None
     device: Literal["cpu", "cuda"] | None = None
     threads: int | None = None
-    scales: list[float] | None = several(
+    scales: list[float] | None = list_field(
         float, help="tried on val at the end: 0 is the base, 1 the chosen epoch as trained"
     )
-    languages: list[str] | None = several(str, help="train and report on these languages only")
+    languages: list[str] | None = list_field(str, help="train and report on these languages only")
     resume: bool = flag("go on from the run's last saved state")
     overwrite: bool = flag("replace a run that is in the output folder")
 
@@ -254,20 +263,26 @@ class FinetuneConfig:
             # The manifest takes it from here: a checkpoint is used over the base it was made on.
             object.__setattr__(self, "model", replace(self.model, quantization="nf4"))
         require(
-            self.tuning == "qlora" or self.model.quantization is None, "model.quantization",
-            self.model.quantization, f"none with tuning: {self.tuning}; write tuning: qlora",
-        )  # fmt: skip
+            self.tuning == "qlora" or self.model.quantization is None,
+            "model.quantization",
+            self.model.quantization,
+            f"none with tuning: {self.tuning}; write tuning: qlora",
+        )
         require(
-            self.tuning != "full" or self.model.dtype == "float32", "model.dtype",
-            self.model.dtype, "float32 with tuning: full; 16 bits lose small steps",
-        )  # fmt: skip
+            self.tuning != "full" or self.model.dtype == "float32",
+            "model.dtype",
+            self.model.dtype,
+            "float32 with tuning: full; 16 bits lose small steps",
+        )
         wanted, mined = self.optimisation.negatives, self.mining.hard + self.mining.random
         # A file's rows may be longer; what is mined anew is not.
         by_file_alone = self.mined is not None and self.optimisation.remine_every == 0
         require(
-            by_file_alone or wanted <= mined, "optimisation.negatives", wanted,
+            by_file_alone or wanted <= mined,
+            "optimisation.negatives",
+            wanted,
             f"at most mining.hard + mining.random ({mined})",
-        )  # fmt: skip
+        )
         require(
             self.threads is None or self.threads >= 1, "threads", self.threads, "1 or more, or none"
         )

@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
 
-from claim2source.encode import Encoder, Tokens
+from claim2source.core.records import Dataset
 from claim2source.mining import MinedRow, Negative
 from claim2source.mining.mine import golds_by_text
-from claim2source.records import Dataset
+from claim2source.models import Encoder, Tokens
 from claim2source.text import Rendering
 from claim2source.text.claims import ClaimForm
 from claim2source.training.base_vectors import BaseVectors
@@ -131,9 +131,10 @@ class TrainingPairs:
     def _views(self) -> dict[str, list[Tokens]]:
         """Claim id -> its other representations, of claims that have a translation."""
         claims = [
-            claim for claim in self.dataset.claims
+            claim
+            for claim in self.dataset.claims
             if claim.id in self.claim_tokens and claim.lang != "en" and claim.translation
-        ]  # fmt: skip
+        ]
         found: dict[str, list[Tokens]] = {claim.id: [] for claim in claims}
         for form in get_args(ClaimForm):
             if form == self.rendering.claims:

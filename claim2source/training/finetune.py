@@ -12,18 +12,18 @@ from typing import Any
 import pytorch_lightning as pl
 import torch
 
-from claim2source.config import as_plain
-from claim2source.encode import Encoder, Manifest, Resolved, Weights, resolve
-from claim2source.encode.manifest import git_state, versions
-from claim2source.encode.resolve import tokenizer_hash
-from claim2source.encode.sides import base_side
-from claim2source.errors import UserError
+from claim2source.core.config import as_plain
+from claim2source.core.errors import UserError
+from claim2source.core.files import file_hash
+from claim2source.core.threads import use_cores
 from claim2source.evaluation.retrieval import evaluate_dense
-from claim2source.files import file_hash
+from claim2source.io.store import Store
+from claim2source.io.wandb import table_key
 from claim2source.mining import MinedRow
-from claim2source.store import Store
-from claim2source.threads import use_cores
-from claim2source.tracking import table_key
+from claim2source.models import Encoder, Manifest, Resolved, Weights, resolve
+from claim2source.models.manifest import git_state, versions
+from claim2source.models.query_only import base_side
+from claim2source.models.resolve import tokenizer_hash
 from claim2source.training.adapt import adapt, frozen_copy
 from claim2source.training.after import check_after, evaluate_after
 from claim2source.training.base_vectors import BaseVectors
@@ -40,6 +40,7 @@ from claim2source.training.checks import check_model, left_aside, missing_transl
 from claim2source.training.choose import choose
 from claim2source.training.config import FinetuneConfig
 from claim2source.training.data import PairsModule, TrainingPairs
+from claim2source.training.distributed import barrier, gathered, joined_world
 from claim2source.training.launch import World, check_same_world, launched_world
 from claim2source.training.loggers import (
     end_loggers,
@@ -51,9 +52,8 @@ from claim2source.training.loggers import (
 from claim2source.training.module import Progress, RetrieverModule
 from claim2source.training.negatives import RunNegatives, shown_negatives
 from claim2source.training.report import build_report, plot_scales, report_tables, report_text
-from claim2source.training.runfolder import RunFolder
+from claim2source.training.run_folder import RunFolder
 from claim2source.training.splits import TrainingData, load_data
-from claim2source.training.world import barrier, gathered, joined_world
 
 log = logging.getLogger(__name__)
 
@@ -117,9 +117,14 @@ class Finetuning:
         pairs = self._pairs(rows)
         sampler = self._sampler(pairs, state)
         self.module = RetrieverModule(
-            self.encoder, pairs, self.config.optimisation, self.config.losses,
-            sampler.optimizer_steps, self._epoch_done, self._save,
-        )  # fmt: skip
+            self.encoder,
+            pairs,
+            self.config.optimisation,
+            self.config.losses,
+            sampler.optimizer_steps,
+            self._epoch_done,
+            self._save,
+        )
         torch.manual_seed(self.config.optimisation.seed + self.world.rank)
         self.module.random = random_state()
         if state is not None:
@@ -181,9 +186,13 @@ class Finetuning:
             for turn in (True, False):
                 if self.world.is_first is turn:
                     base = BaseVectors(
-                        self.encoder, config.rendering, train.claims, train.sources, self.store,
+                        self.encoder,
+                        config.rendering,
+                        train.claims,
+                        train.sources,
+                        self.store,
                         progress=turn,
-                    )  # fmt: skip
+                    )
                 barrier(self.world)
         untrained = self.encoder.weights
         frozen = frozen_copy(self.encoder) if self.query_only and config.tuning == "full" else None
@@ -194,10 +203,17 @@ class Finetuning:
         if self.query_only:
             self.encoder.source_encoder = frozen or base_side(self.encoder, untrained)
         return TrainingPairs(
-            train, rows, self.encoder, config.rendering, config.optimisation.negatives,
-            rotate=config.batches.rotate_negatives, losses=losses, base=base,
-            query_only=self.query_only, teacher=self.data.teacher,
-        )  # fmt: skip
+            train,
+            rows,
+            self.encoder,
+            config.rendering,
+            config.optimisation.negatives,
+            rotate=config.batches.rotate_negatives,
+            losses=losses,
+            base=base,
+            query_only=self.query_only,
+            teacher=self.data.teacher,
+        )
 
     def _sampler(self, pairs: TrainingPairs, state: dict[str, Any] | None) -> BatchSampler:
         optimisation = self.config.optimisation

@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from claim2source.errors import UserError
+from claim2source.core.errors import UserError
 
 # Launcher settings that Lightning would pass over in silence -> values that ask for nothing.
 _IGNORED_BY_LIGHTNING = {

@@ -10,10 +10,10 @@ from typing import Any
 
 from pytorch_lightning.loggers import CSVLogger
 
-from claim2source.config import as_plain
-from claim2source.errors import UserError
-from claim2source.files import write_json
-from claim2source.tracking import wandb_mode
+from claim2source.core.config import as_plain
+from claim2source.core.errors import UserError
+from claim2source.core.files import write_json
+from claim2source.io.wandb import wandb_mode
 from claim2source.training.config import FinetuneConfig
 
 _WANDB_FILE = "wandb.json"

@@ -14,8 +14,8 @@ from pytorch_lightning.callbacks import TQDMProgressBar
 from torch import Tensor
 from transformers import get_cosine_schedule_with_warmup
 
-from claim2source.cost import peak_memory
-from claim2source.encode import Encoder, Tokens
+from claim2source.core.memory import peak_memory
+from claim2source.models import Encoder, Tokens
 from claim2source.training.batches import BatchPlan
 from claim2source.training.checkpoint import restore_random_state
 from claim2source.training.chunked import chunked_backward, whole_backward

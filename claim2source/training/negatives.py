@@ -8,16 +8,16 @@ from typing import Any
 
 import torch
 
-from claim2source.encode import Encoder
-from claim2source.errors import UserError
-from claim2source.files import atomic_path, file_hash
+from claim2source.core.errors import UserError
+from claim2source.core.files import atomic_path, file_hash
+from claim2source.core.records import Dataset
+from claim2source.io.store import Store
 from claim2source.mining import MinedRow, Miner, read_mined, write_mined
-from claim2source.records import Dataset
-from claim2source.store import Store
+from claim2source.models import Encoder
 from claim2source.training.config import FinetuneConfig
+from claim2source.training.distributed import barrier
 from claim2source.training.launch import World
-from claim2source.training.runfolder import RunFolder
-from claim2source.training.world import barrier
+from claim2source.training.run_folder import RunFolder
 
 # Pairs whose negatives are shown in W&B.
 SHOWN_PAIRS = 50
@@ -88,9 +88,13 @@ class RunNegatives:
     def _mine(self, encoder: Encoder, pairs: Sequence[MinedRow] | None = None) -> None:
         """Mine all pairs of the data set, or only `pairs`, to the current file."""
         miner = Miner(
-            self.train, encoder, self.config.rendering, self.config.mining, self.store,
+            self.train,
+            encoder,
+            self.config.rendering,
+            self.config.mining,
+            self.store,
             progress=True,
-        )  # fmt: skip
+        )
         rows = miner.mine()
         write_mined(rows if pairs is None else _in_places_of(pairs, rows), self.current)
         self.sentences = miner.counts.sentences()
@@ -124,10 +128,14 @@ def shown_negatives(
     order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(seed)).tolist()
     table = [
         [
-            claims[row.claim].lang, claims[row.claim].text, titles[row.positive],
-            titles[negative.source], negative.score, negative.origin,
+            claims[row.claim].lang,
+            claims[row.claim].text,
+            titles[row.positive],
+            titles[negative.source],
+            negative.score,
+            negative.origin,
         ]
         for row in (rows[i] for i in order[:SHOWN_PAIRS])
         for negative in row.negatives
-    ]  # fmt: skip
+    ]
     return columns, table

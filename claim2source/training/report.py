@@ -5,17 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from claim2source.encode import resolve
-from claim2source.errors import UserError
+from claim2source.core.errors import UserError
+from claim2source.core.files import write_json
 from claim2source.evaluation.retrieval import Evaluation, evaluate_dense, seen_and_unseen
 from claim2source.evaluation.tables import plain_table
-from claim2source.files import write_json
-from claim2source.store import Store
-from claim2source.tracking import LoggedTable
+from claim2source.io.store import Store
+from claim2source.io.wandb import LoggedTable
+from claim2source.models import resolve
 from claim2source.training.choose import Choice
 from claim2source.training.config import FinetuneConfig
 from claim2source.training.curve import METRIC, Picked, curve_table, draw
-from claim2source.training.runfolder import RunFolder
+from claim2source.training.run_folder import RunFolder
 from claim2source.training.splits import TrainingData
 
 SCALES_PLOT = "scales.png"

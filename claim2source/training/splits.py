@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from claim2source.core.errors import UserError
+from claim2source.core.records import Dataset
 from claim2source.datasets import carve_val, load
-from claim2source.errors import UserError
-from claim2source.records import Dataset
 from claim2source.training.checks import check_data
 from claim2source.training.config import FinetuneConfig
 from claim2source.training.teacher import read_teacher

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from claim2source.errors import InputError
-from claim2source.records import Dataset
-from claim2source.run_files import read_run
+from claim2source.core.errors import InputError
+from claim2source.core.records import Dataset
+from claim2source.io.trec import read_run
 
 
 def read_teacher(path: Path, train: Dataset) -> Mapping[str, Mapping[str, float]]:

@@ -93,8 +93,10 @@ def test_a_name_before_its_affiliation_is_kept_whole(entry: str) -> None:
         ("Jane Doe, Wuhan; Richard Roe, Paris", ("Jane Doe", "Richard Roe")),
         ("Jane Doe, Wuhan; Richard Roe, Paris; Ng, A.", ("Jane Doe", "Richard Roe", "Ng")),
         # What has no comma says nothing of the others.
-        ("Big Consortium; Other Big Group; Doe, Jane", ("Big Consortium", "Other Big Group",
-                                                        "Jane Doe")),
+        (
+            "Big Consortium; Other Big Group; Doe, Jane",
+            ("Big Consortium", "Other Big Group", "Jane Doe"),
+        ),
         # More than two parts: the name is what the released code takes.
         ("Doe, Jane; Ng, Wuhan, China", ("Jane Doe", "Ng")),
         # Particles are written small; in capitals they are names.
@@ -102,7 +104,7 @@ def test_a_name_before_its_affiliation_is_kept_whole(entry: str) -> None:
         ("Rahman, Md; Doe, MD", ("Md Rahman", "MD Doe")),
         ("Doe, 2; Ng, 3", ("Doe", "Ng")),
     ],
-)  # fmt: skip
+)
 def test_a_string_and_a_list_give_the_same_names(text: str, names: tuple[str, ...]) -> None:
     entries = [entry.strip() for entry in text.split(";")]
     assert clean_authors(author_names(text)) == names

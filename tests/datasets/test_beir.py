@@ -12,19 +12,27 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from claim2source.core.errors import ConfigError, InputError, UserError
+from claim2source.core.records import Claim, Dataset, Qrels, Source
 from claim2source.datasets import DEMO, load, read_beir, write_beir
-from claim2source.errors import ConfigError, InputError, UserError
-from claim2source.records import Claim, Dataset, Qrels, Source
 from tests.shared_data import REPOSITORY, shared
 
 CORPUS = [
-    {"_id": "p1", "title": "Masks", "text": "Droplets.",
-     "metadata": {"authors": ["Jane Doe", "Ng"], "venue": "J", "date": "2020-04-01"}},
+    {
+        "_id": "p1",
+        "title": "Masks",
+        "text": "Droplets.",
+        "metadata": {"authors": ["Jane Doe", "Ng"], "venue": "J", "date": "2020-04-01"},
+    },
     {"_id": "p2", "title": "", "text": "Only a text."},
     {"_id": "p3", "title": "Only a title", "text": "", "metadata": {}},
-    {"_id": "p4", "title": "Old", "text": "x", "metadata": {"authors": "Doe, J.; ;Ng, A. ",
-                                                           "date": 1999, "url": "u", "venue": None}},
-]  # fmt: skip
+    {
+        "_id": "p4",
+        "title": "Old",
+        "text": "x",
+        "metadata": {"authors": "Doe, J.; ;Ng, A. ", "date": 1999, "url": "u", "venue": None},
+    },
+]
 QUERIES = [
     {"_id": "q1", "text": "masks work", "metadata": {"lang": "en"}},
     {"_id": "q3", "text": "Masken", "metadata": {"lang": "de", "translation": "masks"}},
@@ -72,8 +80,11 @@ def test_loads_a_split(tmp_path: Path) -> None:
         Source("p3", "Only a title"),
         Source("p4", "Old", "x", ("J. Doe", "A. Ng"), "", "1999"),
     )
-    assert dataset.qrels.grades == {"q2": {"p2": 1}, "q1": {"p3": 3, "p2": 0, "p1": 1},
-                                    "q3": {"p1": 2}}  # fmt: skip
+    assert dataset.qrels.grades == {
+        "q2": {"p2": 1},
+        "q1": {"p3": 3, "p2": 0, "p1": 1},
+        "q3": {"p1": 2},
+    }
     assert (dataset.split, dataset.name) == ("dev", "set")
     assert [claim.id for claim in load(tmp_path / "set", "train").claims] == ["q4"]
     assert load(str(tmp_path / "set"), "dev") == dataset == read_beir(tmp_path / "set", "dev")
@@ -81,8 +92,10 @@ def test_loads_a_split(tmp_path: Path) -> None:
 
 def test_authors_in_one_string_are_turned_round_and_lists_are_not(tmp_path: Path) -> None:
     given = ["Doe, Jane; Roe, Richard", ["Doe, Jane", "Ng"], "Jane Doe, Richard Roe"]
-    corpus = [{**paper, "metadata": {"authors": names}}
-              for paper, names in zip(CORPUS, given, strict=False)]  # fmt: skip
+    corpus = [
+        {**paper, "metadata": {"authors": names}}
+        for paper, names in zip(CORPUS, given, strict=False)
+    ]
     sources = load(make(tmp_path / "set", corpus=corpus), "dev").sources
     both = ("Jane Doe", "Richard Roe")
     assert [source.authors for source in sources] == [both, ("Doe, Jane", "Ng"), both]
@@ -206,20 +219,28 @@ BAD_CORPUS: list[tuple[Any, str]] = [
     ({"_id": "p9", "title": "t\x00"}, "title: holds a NUL character"),
     ('{"_id": "p9", "title": "t", "text": "\\ud800"}', "text: holds half of a surrogate pair"),
     ({"_id": "p9", "title": "t", "metadata": "m"}, "metadata: is text, not an object"),
-    ({"_id": "p9", "title": "t", "metadata": {"authors": 3}},
-     "metadata.authors: is a number, not a list"),
-    ({"_id": "p9", "title": "t", "metadata": {"authors": ["a", 3]}},
-     "metadata.authors: is a number, not text"),
-    ({"_id": "p9", "title": "t", "metadata": {"venue": {}}},
-     "metadata.venue: is an object, not text"),
-    ({"_id": "p9", "title": "t", "metadata": {"date": 1.5}},
-     "metadata.date: is a number, not text"),
+    (
+        {"_id": "p9", "title": "t", "metadata": {"authors": 3}},
+        "metadata.authors: is a number, not a list",
+    ),
+    (
+        {"_id": "p9", "title": "t", "metadata": {"authors": ["a", 3]}},
+        "metadata.authors: is a number, not text",
+    ),
+    (
+        {"_id": "p9", "title": "t", "metadata": {"venue": {}}},
+        "metadata.venue: is an object, not text",
+    ),
+    (
+        {"_id": "p9", "title": "t", "metadata": {"date": 1.5}},
+        "metadata.date: is a number, not text",
+    ),
     ('{"_id": "p9", ', "broken JSON: Expecting property name enclosed in double quotes"),
     ('{"_id": "p9\x00", "title": "t"}', "broken JSON: Invalid control character at"),
     ('["p9"]', "is not a JSON object"),
     ("[" * 100_000, "broken JSON: nested too deeply"),
     ('{"_id": ' + "1" * 5000 + "}", "broken JSON: a number is too long"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("record", "said"), BAD_CORPUS, ids=[said for _, said in BAD_CORPUS])
@@ -237,12 +258,16 @@ BAD_QUERIES: list[tuple[Any, str]] = [
     ({"_id": "q9", "text": 4}, "text: is a number, not text"),
     ({"_id": "q9", "text": "x", "metadata": []}, "metadata: is a list, not an object"),
     ({"_id": "q9", "text": "x", "metadata": {"lang": 4}}, "metadata.lang: is a number, not text"),
-    ({"_id": "q9", "text": "x", "metadata": {"lang": "english language"}},
-     "metadata.lang: 'english language' is not a language code such as en"),
-    ({"_id": "q9", "text": "x", "metadata": {"translation": 4}},
-     "metadata.translation: is a number, not text"),
+    (
+        {"_id": "q9", "text": "x", "metadata": {"lang": "english language"}},
+        "metadata.lang: 'english language' is not a language code such as en",
+    ),
+    (
+        {"_id": "q9", "text": "x", "metadata": {"translation": 4}},
+        "metadata.translation: is a number, not text",
+    ),
     ("{", "broken JSON: Expecting property name enclosed in double quotes"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("record", "said"), BAD_QUERIES, ids=[said for _, said in BAD_QUERIES])
@@ -337,8 +362,9 @@ def test_all_problems_are_told_at_once_and_many_are_counted(tmp_path: Path) -> N
     said = problems(folder)
     assert len(said) == 21
     assert said[:2] == [
-        "queries.jsonl:5: text: is empty", "corpus.jsonl:5: _id: 'p1' is already on line 1"
-    ]  # fmt: skip
+        "queries.jsonl:5: text: is empty",
+        "corpus.jsonl:5: _id: 'p1' is already on line 1",
+    ]
     assert said[2] == "qrels/dev.tsv:7: corpus-id: gold 'x0' is not in corpus.jsonl"
     assert said[-1] == "... and 5 more problems"
 
@@ -355,8 +381,10 @@ def test_missing_things(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="file: no such folder"):
         load(tmp_path / "file", "dev")
     (tmp_path / "bare").mkdir()
-    assert problems(tmp_path / "bare") == ["corpus.jsonl: no such file",
-                                           "queries.jsonl: no such file"]  # fmt: skip
+    assert problems(tmp_path / "bare") == [
+        "corpus.jsonl: no such file",
+        "queries.jsonl: no such file",
+    ]
     folder = make(tmp_path / "set", qrels={"dev": QRELS, "train": [], "zz": [], "aa": []})
     for split in ("test", "", "../qrels/dev", "tra", "DEV"):
         with pytest.raises(InputError) as caught:
@@ -420,20 +448,28 @@ def datasets(draw: st.DrawFn) -> list[Dataset]:
             st.builds(
                 Source, ids, filled, texts, st.lists(filled, max_size=3).map(tuple), texts, texts
             ),
-            min_size=1, max_size=5, unique_by=lambda source: source.id,
+            min_size=1,
+            max_size=5,
+            unique_by=lambda source: source.id,
         )
-    )  # fmt: skip
+    )
     pool = [source.id for source in sources]
     subsets = st.lists(st.sampled_from(pool), unique=True, max_size=3)
     claims = draw(
         st.lists(
             st.builds(
-                Claim, ids, filled, languages, st.none() | filled,
+                Claim,
+                ids,
+                filled,
+                languages,
+                st.none() | filled,
                 candidates=st.none() | subsets.map(tuple),
             ),
-            min_size=1, max_size=6, unique_by=lambda claim: claim.id,
+            min_size=1,
+            max_size=6,
+            unique_by=lambda claim: claim.id,
         )
-    )  # fmt: skip
+    )
     cut = draw(st.integers(1, len(claims)))
     parts = []
     for split, own in (("train", claims[:cut]), ("dev", claims[cut:])):
@@ -473,18 +509,26 @@ def test_written_layout(tmp_path: Path) -> None:
     write_beir(parts, tmp_path / "a" / "b")
     folder = tmp_path / "a" / "b"
     assert sorted(str(p.relative_to(folder)) for p in folder.rglob("*")) == [
-        "corpus.jsonl", "qrels", "qrels/dev.tsv", "queries.jsonl"
-    ]  # fmt: skip
+        "corpus.jsonl",
+        "qrels",
+        "qrels/dev.tsv",
+        "queries.jsonl",
+    ]
     assert (folder / "qrels" / "dev.tsv").read_bytes() == f"{HEADER}\nq1\tp1\t1\n".encode()
     lines = (folder / "queries.jsonl").read_text("utf-8").splitlines()
     assert json.loads(lines[0])["metadata"] == {"lang": "en", "translation": None}
     assert json.loads(lines[1]) == {
-        "_id": "t", "text": "y", "metadata": {"lang": "de", "translation": "z", "split": "test"}
-    }  # fmt: skip
+        "_id": "t",
+        "text": "y",
+        "metadata": {"lang": "de", "translation": "z", "split": "test"},
+    }
     meta = {"authors": [], "venue": "", "date": ""}
     assert json.loads((folder / "corpus.jsonl").read_text("utf-8")) == {
-        "_id": "p1", "title": "t", "text": "", "metadata": meta
-    }  # fmt: skip
+        "_id": "p1",
+        "title": "t",
+        "text": "",
+        "metadata": meta,
+    }
 
 
 def test_an_older_data_folder_is_replaced_and_nothing_else(tmp_path: Path) -> None:
@@ -528,10 +572,14 @@ def _other_sources() -> list[Dataset]:
         (_other_sources, "has other sources"),
         (lambda: Dataset((), small().sources, Qrels(), "dev"), "has no claims"),
         (lambda: Dataset(small().claims, small().sources, Qrels(), "dev"), "differ from its"),
-        (lambda: Dataset(small().claims, small().sources,
-                         Qrels({"q1": {"p1": 1}, "q2": {"p1": 1}}), "dev"), "does not have"),
+        (
+            lambda: Dataset(
+                small().claims, small().sources, Qrels({"q1": {"p1": 1}, "q2": {"p1": 1}}), "dev"
+            ),
+            "does not have",
+        ),
     ],
-)  # fmt: skip
+)
 def test_parts_that_do_not_fit_together(
     tmp_path: Path, parts: Callable[[], Any], said: str
 ) -> None:

@@ -11,10 +11,10 @@ from typing import Any
 import pandas
 import pytest
 
+from claim2source.core.errors import InputError, Problems, UserError
+from claim2source.core.records import Claim, Source
 from claim2source.datasets import load
 from claim2source.datasets.checkthat2025 import COLLECTION, prepare, read_tsv
-from claim2source.errors import InputError, Problems, UserError
-from claim2source.records import Claim, Source
 from tests.shared_data import shared
 
 FIXTURES = Path(__file__).parent / "fixtures"
@@ -77,12 +77,18 @@ def refused(source: Path, target: Path) -> list[str]:
 
 
 SOURCES = (
-    Source("aaa00001", "Masks and droplets", "We measured\ndroplets.", ("Jane Doe", "Jörg Müller"),
-           "J Invented Med", "2020-04-01"),
+    Source(
+        "aaa00001",
+        "Masks and droplets",
+        "We measured\ndroplets.",
+        ("Jane Doe", "Jörg Müller"),
+        "J Invented Med",
+        "2020-04-01",
+    ),
     Source("bbb00002", "Schnelltests für Ärzte \u2028 im Vergleich", "", ("Single",), "", "2021"),
     Source("ccc00003", "", 'Only an abstract, "quoted".', (), "BMJ", ""),
     Source("ddd00004", "水 🦠", "", ("Martin King Jr.", "A. B. Ng"), "", "2020-12-24"),
-)  # fmt: skip
+)
 
 
 @pytest.mark.parametrize(
@@ -103,8 +109,10 @@ def test_prepared_task_is_loaded(tmp_path: Path, pickled: str) -> None:
         Claim("dev-1", "Same number, other split", golds=("ccc00003",)),
         Claim("dev-30", "水", golds=("ddd00004",)),
     )
-    assert [(c.id, c.golds) for c in test.claims] == [("test-1", ("aaa00001",)),
-                                                      ("test-2", ("ccc00003",))]  # fmt: skip
+    assert [(c.id, c.golds) for c in test.claims] == [
+        ("test-1", ("aaa00001",)),
+        ("test-2", ("ccc00003",)),
+    ]
 
 
 def test_test_without_golds(tmp_path: Path) -> None:
@@ -140,8 +148,10 @@ LONE_RETURN = (
     "do you need to open the file in universal-newline mode?"
 )
 BAD_TWEETS: list[tuple[str | bytes, list[str]]] = [
-    (HEAD + '1\t"two\nlines"\taaa00001\n1\tagain\taaa00001\n',
-     ["dev.tsv:4: post_id: '1' is already on line 2"]),
+    (
+        HEAD + '1\t"two\nlines"\taaa00001\n1\tagain\taaa00001\n',
+        ["dev.tsv:4: post_id: '1' is already on line 2"],
+    ),
     (HEAD + '1\t"two\nlines"\taaa00001\n2\t \taaa00001\n', ["dev.tsv:4: tweet_text: is empty"]),
     (HEAD + "1\t\taaa00001\n", ["dev.tsv:2: tweet_text: is empty"]),
     (HEAD + "1\tx\ty\n", [f"dev.tsv:2: cord_uid: gold 'y' is not in {COLLECTION}"]),
@@ -150,22 +160,35 @@ BAD_TWEETS: list[tuple[str | bytes, list[str]]] = [
     (HEAD + "1\tx\x00\taaa00001\n", ["dev.tsv:2: tweet_text: holds a NUL character"]),
     (HEAD + "1\tx\n", ["dev.tsv:2: has 2 fields, the header 3"]),
     (HEAD + "1\tx\taaa00001\t\n", ["dev.tsv:2: has 4 fields, the header 3"]),
-    (HEAD + '1\tx\taaa00001\n2\t"x\taaa00001\n3\tx\taaa00001\n',
-     ["dev.tsv:3: broken row: unexpected end of data"]),
-    (HEAD + '1\t"x"y\taaa00001\n2\t\taaa00001\n',
-     ["dev.tsv:2: broken row: '\t' expected after '\"'", "dev.tsv:3: tweet_text: is empty"]),
+    (
+        HEAD + '1\tx\taaa00001\n2\t"x\taaa00001\n3\tx\taaa00001\n',
+        ["dev.tsv:3: broken row: unexpected end of data"],
+    ),
+    (
+        HEAD + '1\t"x"y\taaa00001\n2\t\taaa00001\n',
+        ["dev.tsv:2: broken row: '\t' expected after '\"'", "dev.tsv:3: tweet_text: is empty"],
+    ),
     (HEAD + "1\ta\rb\taaa00001\n", [f"dev.tsv:2: broken row: {LONE_RETURN}"]),
     (HEAD, ["dev.tsv: empty split: no posts"]),
     ("", ["dev.tsv: empty split: no posts"]),
     ("post_id\ttweet_text\n1\tx\n", ["dev.tsv:1: cord_uid: must be a column of the header, once"]),
-    ("1\tx\taaa00001\n", [f"dev.tsv:1: {column}: must be a column of the header, once"
-                          for column in ("post_id", "tweet_text", "cord_uid")]),
-    ("post_id\tcord_uid\ttweet_text\tcord_uid\n1\ta\tb\tc\n",
-     ["dev.tsv:1: cord_uid: must be a column of the header, once"]),
-    (HEAD.encode() + '1\t"a\nb"\taaa00001\n2\tfür\taaa00001\n'.encode("latin-1"),
-     ["dev.tsv:4: is not UTF-8: byte 0xfc at byte 4"]),
+    (
+        "1\tx\taaa00001\n",
+        [
+            f"dev.tsv:1: {column}: must be a column of the header, once"
+            for column in ("post_id", "tweet_text", "cord_uid")
+        ],
+    ),
+    (
+        "post_id\tcord_uid\ttweet_text\tcord_uid\n1\ta\tb\tc\n",
+        ["dev.tsv:1: cord_uid: must be a column of the header, once"],
+    ),
+    (
+        HEAD.encode() + '1\t"a\nb"\taaa00001\n2\tfür\taaa00001\n'.encode("latin-1"),
+        ["dev.tsv:4: is not UTF-8: byte 0xfc at byte 4"],
+    ),
     ((HEAD + "1\tx\taaa00001\n").encode("utf-16"), ["dev.tsv:1: is UTF-16, not UTF-8"]),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("dev", "said"), BAD_TWEETS, ids=[said[0] for _, said in BAD_TWEETS])
@@ -191,22 +214,35 @@ def test_a_test_post_without_gold_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("columns", "said"),
     [
-        ({"cord_uid": ["aaa00001", "bbb00002", "ccc00003", "aaa00001"]},
-         ["cord_uid: row 3: 'aaa00001' is already in row 0",
-          "gold 'ddd00004'"]),
-        ({"cord_uid": ["aaa00001", None, "ccc00003", "ddd00004"]},
-         ["cord_uid: row 1: is empty", "gold 'bbb00002'", "gold 'bbb00002'"]),
-        ({"cord_uid": ["", "", "ccc00003", "ddd00004"]},
-         ["cord_uid: row 0: is empty", "cord_uid: row 1: is empty",
-          "gold 'aaa00001'", "gold 'bbb00002'", "gold 'bbb00002'", "gold 'aaa00001'"]),
-        ({"title": ["t", "t", float("nan"), "t"], "abstract": ["", None, float("nan"), ""]},
-         ["title: row 2: is empty, and so is abstract"]),
+        (
+            {"cord_uid": ["aaa00001", "bbb00002", "ccc00003", "aaa00001"]},
+            ["cord_uid: row 3: 'aaa00001' is already in row 0", "gold 'ddd00004'"],
+        ),
+        (
+            {"cord_uid": ["aaa00001", None, "ccc00003", "ddd00004"]},
+            ["cord_uid: row 1: is empty", "gold 'bbb00002'", "gold 'bbb00002'"],
+        ),
+        (
+            {"cord_uid": ["", "", "ccc00003", "ddd00004"]},
+            [
+                "cord_uid: row 0: is empty",
+                "cord_uid: row 1: is empty",
+                "gold 'aaa00001'",
+                "gold 'bbb00002'",
+                "gold 'bbb00002'",
+                "gold 'aaa00001'",
+            ],
+        ),
+        (
+            {"title": ["t", "t", float("nan"), "t"], "abstract": ["", None, float("nan"), ""]},
+            ["title: row 2: is empty, and so is abstract"],
+        ),
         ({"title": ["t", 3, "t", "t"]}, ["title: row 1: 3 is not text"]),
         ({"authors": [1.5, None, None, None]}, ["authors: row 0: 1.5 is not text"]),
         ({"journal": [True, None, None, None]}, ["journal: row 0: True is not text"]),
         ({"abstract": ["a\x00", "a", "a", "a"]}, ["abstract: row 0: holds a NUL character"]),
     ],
-)  # fmt: skip
+)
 def test_bad_papers_are_named_with_their_row(
     tmp_path: Path, columns: dict[str, list[Any]], said: list[str]
 ) -> None:
@@ -257,8 +293,10 @@ def test_missing_files(tmp_path: Path) -> None:
     source = task(tmp_path / "in", train=None, dev=None)
     (source / COLLECTION).unlink()
     assert refused(source, tmp_path / "out") == [
-        f"{COLLECTION}: no such file", "train.tsv: no such file", "dev.tsv: no such file"
-    ]  # fmt: skip
+        f"{COLLECTION}: no such file",
+        "train.tsv: no such file",
+        "dev.tsv: no such file",
+    ]
     with pytest.raises(InputError, match="nowhere: no such folder"):
         prepare(tmp_path / "nowhere", tmp_path / "out")
 

@@ -10,25 +10,42 @@ from typing import Any
 
 import pytest
 
+from claim2source.core.errors import InputError, UserError
+from claim2source.core.records import Claim, Source
+from claim2source.core.run import Run
 from claim2source.datasets import load
 from claim2source.datasets.checkthat2026 import Prepared, prepare, prepare_hub, written_index
-from claim2source.errors import InputError, UserError
-from claim2source.records import Claim, Source
-from claim2source.run import Run
-from claim2source.run_files import read_run, write_submission_2026
+from claim2source.io.trec import read_run, write_submission_2026
 
 COLLECTION: list[dict[str, Any]] = [
-    {"pubkey": 11, "title": "Otters and tea", "abstract": "We gave otters\ntea.",
-     "venue": "J Invented Zool", "authors": "Doe, Jane; Roe, Richard"},
-    {"pubkey": "p22", "title": "Schlaf bei Robben", "abstract": None, "venue": None,
-     "authors": ["Ng, A.", "Jane Doe", ""]},
-    {"pub_key": 33, "title": "", "abstract": "Only an abstract.", "venue": "",
-     "authors": "Jane Doe, Richard Roe"},
+    {
+        "pubkey": 11,
+        "title": "Otters and tea",
+        "abstract": "We gave otters\ntea.",
+        "venue": "J Invented Zool",
+        "authors": "Doe, Jane; Roe, Richard",
+    },
+    {
+        "pubkey": "p22",
+        "title": "Schlaf bei Robben",
+        "abstract": None,
+        "venue": None,
+        "authors": ["Ng, A.", "Jane Doe", ""],
+    },
+    {
+        "pub_key": 33,
+        "title": "",
+        "abstract": "Only an abstract.",
+        "venue": "",
+        "authors": "Jane Doe, Richard Roe",
+    },
     {"pubkey": 44, "title": "Le thé", "abstract": "x"},
-]  # fmt: skip
+]
 CLAIMS: dict[str, list[dict[str, Any]]] = {
-    "en_train": [{"index": 0, "text": "otters love tea", "pubkey": 11},
-                 {"index": 7, "text": "seals nap", "pub_key": "p22"}],
+    "en_train": [
+        {"index": 0, "text": "otters love tea", "pubkey": 11},
+        {"index": 7, "text": "seals nap", "pub_key": "p22"},
+    ],
     "de_train": [{"index": 0, "text": "Otter mögen Tee", "pubkey": 11}],
     "fr_train": [{"index": "x-1", "text": "le thé, bon", "pubkey": 44, "pub_key": "44"}],
     "en_dev": [{"index": 0, "text": "abstract only", "pubkey": "33"}],
@@ -37,14 +54,19 @@ CLAIMS: dict[str, list[dict[str, Any]]] = {
     "en_test": [{"index": 0, "text": "who knows"}, {"index": "en-1", "text": "and this"}],
     "de_test": [{"index": 0, "text": "wer weiß", "pubkey": None}],
     "fr_test": [{"index": 0, "text": "qui sait", "pub_key": ""}],
-}  # fmt: skip
+}
 SOURCES = (
-    Source("11", "Otters and tea", "We gave otters\ntea.", ("Jane Doe", "Richard Roe"),
-           "J Invented Zool"),
+    Source(
+        "11",
+        "Otters and tea",
+        "We gave otters\ntea.",
+        ("Jane Doe", "Richard Roe"),
+        "J Invented Zool",
+    ),
     Source("p22", "Schlaf bei Robben", "", ("Ng, A.", "Jane Doe")),
     Source("33", "", "Only an abstract.", ("Jane Doe", "Richard Roe")),
     Source("44", "Le thé", "x"),
-)  # fmt: skip
+)
 
 
 def task(folder: Path, collection: Any = COLLECTION, **changed: Any) -> Path:
@@ -61,10 +83,14 @@ def task(folder: Path, collection: Any = COLLECTION, **changed: Any) -> Path:
 
 def hub(folder: Path, collection: Any = COLLECTION, drop: tuple[str, ...] = ()) -> Path:
     """A folder laid out as a hub set: configurations and their splits in README.md."""
-    layout = {"collection": {"train": collection}} | {
-        lang: {split: CLAIMS[f"{lang}_{split}"] for split in ("train", "dev")}
-        for lang in ("en", "de", "fr")
-    } | {"test": {lang: CLAIMS[f"{lang}_test"] for lang in ("en", "de", "fr")}}  # fmt: skip
+    layout = (
+        {"collection": {"train": collection}}
+        | {
+            lang: {split: CLAIMS[f"{lang}_{split}"] for split in ("train", "dev")}
+            for lang in ("en", "de", "fr")
+        }
+        | {"test": {lang: CLAIMS[f"{lang}_test"] for lang in ("en", "de", "fr")}}
+    )
     lines = ["---", "configs:"]
     for config, splits in layout.items():
         if config in drop:
@@ -75,8 +101,10 @@ def hub(folder: Path, collection: Any = COLLECTION, drop: tuple[str, ...] = ()) 
             path.parent.mkdir(parents=True, exist_ok=True)
             # The columns of one configuration are the same in all of its splits, of one type.
             columns = {k for part in splits.values() for e in part for k in e if e[k]}
-            rows = [{k: None if e.get(k) is None else str(e[k]) for k in columns | {"index"}}
-                    for e in entries]  # fmt: skip
+            rows = [
+                {k: None if e.get(k) is None else str(e[k]) for k in columns | {"index"}}
+                for e in entries
+            ]
             path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
             lines += [f"  - split: {split}", f"    path: {config}/{split}.jsonl"]
     (folder / "README.md").write_text("\n".join([*lines, "---", ""]), encoding="utf-8")
@@ -110,12 +138,16 @@ def check_whole(prepared: Prepared, folder: Path) -> None:
         Claim("train-fr-x-1", "le thé, bon", "fr", golds=("44",)),
     )
     assert [(c.id, c.lang, c.golds) for c in found["dev"]] == [
-        ("dev-en-0", "en", ("33",)), ("dev-de-0", "de", ("p22",)), ("dev-fr-0", "fr", ("p22",)),
-    ]  # fmt: skip
+        ("dev-en-0", "en", ("33",)),
+        ("dev-de-0", "de", ("p22",)),
+        ("dev-fr-0", "fr", ("p22",)),
+    ]
     assert [(c.id, c.lang, c.golds) for c in found["test"]] == [
-        ("test-en-0", "en", ()), ("test-en-en-1", "en", ()), ("test-de-0", "de", ()),
+        ("test-en-0", "en", ()),
+        ("test-en-en-1", "en", ()),
+        ("test-de-0", "de", ()),
         ("test-fr-0", "fr", ()),
-    ]  # fmt: skip
+    ]
     assert len(load(folder, "test").qrels) == 0
 
 
@@ -190,23 +222,26 @@ def test_an_index_that_looks_like_a_prefix_is_left_alone() -> None:
 BAD_CLAIMS = [
     ({"index": 0, "text": "t"}, "pubkey: entry 2: is missing"),
     ({"index": 0, "text": "t", "pubkey": None}, "pubkey: entry 2: is missing"),
-    ({"index": 0, "text": "t", "pubkey": 99},
-     "pubkey: entry 2: gold '99' is not in the collection"),
+    (
+        {"index": 0, "text": "t", "pubkey": 99},
+        "pubkey: entry 2: gold '99' is not in the collection",
+    ),
     ({"index": 0, "text": "t", "pubkey": 11.0}, "pubkey: entry 2: is a number, not text"),
     ({"index": 0, "text": "t", "pub_key": [11]}, "pub_key: entry 2: is a list, not text"),
-    ({"index": 0, "text": "t", "pubkey": 11, "pub_key": 44},
-     "pub_key: entry 2: '44' is not the pubkey, '11'"),
+    (
+        {"index": 0, "text": "t", "pubkey": 11, "pub_key": 44},
+        "pub_key: entry 2: '44' is not the pubkey, '11'",
+    ),
     ({"index": 0, "pubkey": 11}, "text: entry 2: is missing"),
     ({"index": 0, "text": " \n", "pubkey": 11}, "text: entry 2: is empty"),
     ({"index": 0, "text": 3, "pubkey": 11}, "text: entry 2: is a number, not text"),
     ({"text": "t", "pubkey": 11}, "index: entry 2: is missing"),
     ({"index": True, "text": "t", "pubkey": 11}, "index: entry 2: is a truth value, not text"),
-    ({"index": "a\tb", "text": "t", "pubkey": 11},
-     "index: entry 2: holds a tab or a line break"),
+    ({"index": "a\tb", "text": "t", "pubkey": 11}, "index: entry 2: holds a tab or a line break"),
     ({"index": 5, "text": "t", "pubkey": 11}, "index: entry 2: '5' is already entry 1"),
     ({"index": "5", "text": "t", "pubkey": 11}, "index: entry 2: '5' is already entry 1"),
     ("text", "entry 2: is not an object"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("entry", "said"), BAD_CLAIMS)
@@ -297,9 +332,11 @@ def test_translations_by_id_or_by_index_language_and_split(tmp_path: Path) -> No
     ]
     found = {c.id: c.translation for part in loaded(tmp_path / "out").values() for c in part}
     assert {claim: text for claim, text in found.items() if text} == {
-        "train-de-0": "otters like tea", "dev-de-0": "seals doze", "dev-fr-0": "seals",
+        "train-de-0": "otters like tea",
+        "dev-de-0": "seals doze",
+        "dev-fr-0": "seals",
         "test-de-0": "who knows",
-    }  # fmt: skip
+    }
 
 
 @pytest.mark.parametrize(
@@ -307,10 +344,14 @@ def test_translations_by_id_or_by_index_language_and_split(tmp_path: Path) -> No
     [
         ({"id": "train-de-9", "translation": "x"}, ":2: id: 'train-de-9' is no claim"),
         ({"index": 0, "translation": "x"}, ":2: id: '0' is no claim"),
-        ({"index": 7, "lang": "de", "split": "train", "translation": "x"},
-         ":2: id: 'train-de-7' is no claim"),
-        ({"id": "dev-de-0", "lang": "fr", "split": "dev", "translation": "x"},
-         ":2: id: 'dev-fr-dev-de-0' is no claim"),
+        (
+            {"index": 7, "lang": "de", "split": "train", "translation": "x"},
+            ":2: id: 'train-de-7' is no claim",
+        ),
+        (
+            {"id": "dev-de-0", "lang": "fr", "split": "dev", "translation": "x"},
+            ":2: id: 'dev-fr-dev-de-0' is no claim",
+        ),
         ({"index": 0, "lang": "de", "translation": "x"}, ":2: split: is missing"),
         ({"index": 0, "split": "dev", "translation": "x"}, ":2: lang: is missing"),
         ({"id": "dev-de-0", "translation": " "}, ":2: translation: is empty"),
@@ -320,7 +361,7 @@ def test_translations_by_id_or_by_index_language_and_split(tmp_path: Path) -> No
         ("{", ":2: broken JSON"),
         ("[]", ":2: is not a JSON object"),
     ],
-)  # fmt: skip
+)
 def test_a_translation_that_fits_no_claim_is_refused(tmp_path: Path, row: Any, said: str) -> None:
     file = translations(tmp_path / "t.jsonl", {"id": "train-de-0", "translation": "a"}, row)
     (line,) = refused(task(tmp_path / "in"), tmp_path / "out", translations=file)

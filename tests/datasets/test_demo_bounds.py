@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from claim2source.config import REPOSITORY, read_config
+from claim2source.core.config import REPOSITORY, read_config
+from claim2source.core.records import Dataset, Qrels
 from claim2source.datasets import load, write_beir
-from claim2source.encode import ModelConfig, resolve
 from claim2source.evaluation.retrieval import evaluate_dense, evaluate_result, mean_of
-from claim2source.records import Dataset, Qrels
+from claim2source.io.store import Store
+from claim2source.models import ModelConfig, resolve
 from claim2source.retrieve import BM25Config, BM25Retriever
-from claim2source.store import Store
 from claim2source.text import Rendering
 from claim2source.training.config import FinetuneConfig
 from claim2source.training.finetune import finetune

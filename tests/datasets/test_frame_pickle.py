@@ -18,9 +18,9 @@ import numpy
 import pandas
 import pytest
 
+from claim2source.core.errors import InputError
 from claim2source.datasets import frame_pickle, pickle_machine
 from claim2source.datasets.frame_pickle import read_frame
-from claim2source.errors import InputError
 
 FIXTURES = Path(__file__).parent / "fixtures"
 PICKLES = sorted(FIXTURES.glob("*.pkl"))
@@ -71,10 +71,14 @@ def test_reads_without_pandas(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("protocol", [2, 3, 4, 5])
 def test_reads_larger_frames_of_this_pandas(tmp_path: Path, protocol: int) -> None:
     rows = 5000
-    frame = pandas.DataFrame({
-        "id": [f"p{i}" for i in range(rows)], "n": range(rows), "m": range(rows, 0, -1),
-        "text": [None if i % 3 == 0 else "é" * (i % 50) for i in range(rows)],
-    })[::2]  # fmt: skip
+    frame = pandas.DataFrame(
+        {
+            "id": [f"p{i}" for i in range(rows)],
+            "n": range(rows),
+            "m": range(rows, 0, -1),
+            "text": [None if i % 3 == 0 else "é" * (i % 50) for i in range(rows)],
+        }
+    )[::2]
     path = written(tmp_path, pickle.dumps(frame, protocol))
     table = read_frame(path)
     assert table["id"] == [f"p{i}" for i in range(0, rows, 2)]
@@ -118,11 +122,24 @@ def sentinel_calls(sentinel: Path) -> dict[str, Any]:
     }
 
 
-CALLS = sorted([
-    "os.system", "exec", "eval", "pandas.eval", "pandas.read_pickle", "numpy.load", "pickle.loads",
-    "getattr", "functools.partial", "operator.attrgetter", "DataFrame method", "savetxt", "memmap",
-    "fromfile",
-])  # fmt: skip
+CALLS = sorted(
+    [
+        "os.system",
+        "exec",
+        "eval",
+        "pandas.eval",
+        "pandas.read_pickle",
+        "numpy.load",
+        "pickle.loads",
+        "getattr",
+        "functools.partial",
+        "operator.attrgetter",
+        "DataFrame method",
+        "savetxt",
+        "memmap",
+        "fromfile",
+    ]
+)
 
 
 @pytest.mark.parametrize("protocol", [2, 4, 5])
@@ -209,8 +226,14 @@ def test_admitted_names_are_data_only() -> None:
     """Every admitted pair is one of pandas', numpy's or pyarrow's data classes and builders."""
     modules = {module.split(".")[0] for module, _ in pickle_machine.ADMITTED}
     assert modules == {
-        "pandas", "numpy", "pyarrow", "builtins", "__builtin__", "_codecs", "datetime"
-    }  # fmt: skip
+        "pandas",
+        "numpy",
+        "pyarrow",
+        "builtins",
+        "__builtin__",
+        "_codecs",
+        "datetime",
+    }
     assert not any("." in name for _, name in pickle_machine.ADMITTED)
 
 
@@ -389,12 +412,19 @@ def test_a_buffer_may_not_be_read_many_times(tmp_path: Path) -> None:
     assert len(read_frame(written(tmp_path, frame_of(data)))["c0"]) == size
     # Forty columns that all say to be the same 200 kB.
     blocks = b"".join(
-        short("pandas._libs.internals") + short("_unpickle_block") + b"\x93"
+        short("pandas._libs.internals")
+        + short("_unpickle_block")
+        + b"\x93"
         + (data + b"q\x00" if i == 0 else b"h\x00")
-        + short("builtins") + short("slice") + b"\x93K" + bytes([i]) + b"K" + bytes([i + 1])
+        + short("builtins")
+        + short("slice")
+        + b"\x93K"
+        + bytes([i])
+        + b"K"
+        + bytes([i + 1])
         + b"K\x01\x87RK\x02\x87R"
         for i in range(40)
-    )  # fmt: skip
+    )
     labels = frame_of(b"N", 40)
     labels = labels[labels.index(b"\x8c\x18pandas.core.indexes") :]
     manager = short("pandas.core.internals.managers") + short("BlockManager") + b"\x93"

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from claim2source.core.errors import ConfigError
+from claim2source.core.records import Claim, Dataset, Qrels, Source
 from claim2source.datasets import carve_val, load
-from claim2source.errors import ConfigError
-from claim2source.records import Claim, Dataset, Qrels, Source
 from tests.shared_data import shared
 
 
@@ -60,8 +60,11 @@ def test_share_counts_for_each_language() -> None:
 
 
 def test_a_small_language_gets_one_claim_and_a_single_paper_none() -> None:
-    train = joined(singles(100), singles(3, "de", "d"), dataset({"f0": ("f",), "f1": ("f",)},
-                                                                {"f0": "fr", "f1": "fr"}))  # fmt: skip
+    train = joined(
+        singles(100),
+        singles(3, "de", "d"),
+        dataset({"f0": ("f",), "f1": ("f",)}, {"f0": "fr", "f1": "fr"}),
+    )
     rest, val = carve_val(train)
     assert Counter(claim.lang for claim in val.claims) == {"en": 10, "de": 1}
     assert Counter(claim.lang for claim in rest.claims) == {"en": 90, "de": 2, "fr": 2}
@@ -138,12 +141,13 @@ def test_a_share_that_leaves_a_side_empty() -> None:
     golds=st.dictionaries(
         st.text("abcdefg", min_size=1, max_size=3),
         st.lists(st.sampled_from([f"g{i}" for i in range(40)]), unique=True, max_size=2).map(tuple),
-        min_size=2, max_size=40,
+        min_size=2,
+        max_size=40,
     ),
     share=st.floats(0.05, 0.6),
     seed=st.integers(0, 1000),
     data=st.data(),
-)  # fmt: skip
+)
 def test_no_gold_is_on_both_sides(
     golds: dict[str, tuple[str, ...]], share: float, seed: int, data: st.DataObject
 ) -> None:

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 import torch
 
-from claim2source.config import REPOSITORY
+from claim2source.core.config import REPOSITORY
+from claim2source.core.errors import ConfigError, UserError
+from claim2source.core.records import Claim, Dataset, Qrels
+from claim2source.core.run import Run
 from claim2source.datasets import carve_val, load
-from claim2source.encode import Manifest, Resolved, Weights, resolve
-from claim2source.encode.model_config import ModelConfig
-from claim2source.errors import ConfigError, UserError
 from claim2source.evaluation import baseline_retrieval, baselines
 from claim2source.evaluation.baseline_systems import read_systems
 from claim2source.evaluation.baseline_tests import declared, untested
@@ -24,10 +24,10 @@ from claim2source.evaluation.hybrid import BM25_GRID, choose_bm25, choose_fusion
 from claim2source.evaluation.metrics import evaluate, judged_claims
 from claim2source.evaluation.retrieval import METRICS
 from claim2source.evaluation.saved import read_reports, whole_run
-from claim2source.records import Claim, Dataset, Qrels
+from claim2source.io.trec import read_run
+from claim2source.models import Manifest, Resolved, Weights, resolve
+from claim2source.models.config import ModelConfig
 from claim2source.retrieve import BM25Config, BM25Retriever, DenseRetriever, FusionConfig, fuse
-from claim2source.run import Run
-from claim2source.run_files import read_run
 from claim2source.text import Rendering
 from eval.baselines import main
 from tests.shared_data import shared
@@ -59,8 +59,15 @@ def setup(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, Path]:
 
 
 def arguments(setup: tuple[Path, Path, Path], out: Path, *more: str) -> list[str]:
-    return [f"--dataset={setup[1]}", f"--out={out}", "--repeats=200", "--val_share=0.25",
-            *more, "--files", str(setup[2])]  # fmt: skip
+    return [
+        f"--dataset={setup[1]}",
+        f"--out={out}",
+        "--repeats=200",
+        "--val_share=0.25",
+        *more,
+        "--files",
+        str(setup[2]),
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -150,8 +157,9 @@ def trained_as(monkeypatch: pytest.MonkeyPatch, kind: str, **data: Any) -> None:
 
     def found(model: ModelConfig, device: str | None) -> Resolved:
         plain = resolve(model, "cpu")
-        manifest = Manifest(plain.base, Weights(kind), plain.encoder.settings, Rendering(),
-                            data=data)  # type: ignore[arg-type]  # fmt: skip
+        manifest = Manifest(
+            plain.base, Weights(kind), plain.encoder.settings, Rendering(), data=data
+        )  # type: ignore[arg-type]
         return replace(plain, manifest=manifest)
 
     monkeypatch.setattr(baseline_retrieval, "resolve", found)
@@ -159,13 +167,22 @@ def trained_as(monkeypatch: pytest.MonkeyPatch, kind: str, **data: Any) -> None:
 
 @pytest.mark.parametrize(
     ("kind", "val", "on"),
-    [("full", "auto", "val"), ("base", "auto", "train"), ("full", "carved", "val"),
-     ("base", "carved", "val"), ("base", "train", "train")],
-)  # fmt: skip
+    [
+        ("full", "auto", "val"),
+        ("base", "auto", "train"),
+        ("full", "carved", "val"),
+        ("base", "carved", "val"),
+        ("base", "train", "train"),
+    ],
+)
 def test_a_fusion_is_chosen_on_claims_that_its_dense_part_was_not_trained_on(
-    setup: tuple[Path, Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-    kind: str, val: str, on: str,
-) -> None:  # fmt: skip
+    setup: tuple[Path, Path, Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    kind: str,
+    val: str,
+    on: str,
+) -> None:
     asked: list[set[str]] = []
 
     def choose(sparse: Run, dense: Run, data: Dataset) -> tuple[FusionConfig, float]:
@@ -192,9 +209,13 @@ def test_a_fusion_is_chosen_on_claims_that_its_dense_part_was_not_trained_on(
     ],
 )
 def test_a_trained_checkpoint_is_not_tuned_on_what_it_saw(
-    setup: tuple[Path, Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-    data: dict[str, Any], options: list[str], said: str,
-) -> None:  # fmt: skip
+    setup: tuple[Path, Path, Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    data: dict[str, Any],
+    options: list[str],
+    said: str,
+) -> None:
     trained_as(monkeypatch, "full", **data)
     main(arguments(setup, tmp_path, "--systems=HT-Small", "--claims=original", *options))
     (row,) = report_of(tmp_path)["not_run"]
@@ -214,15 +235,18 @@ def test_the_families_and_their_cost(setup: tuple[Path, Path, Path], out: Path) 
         )
         for average in ("macro", "en", "de")
     ]
-    pairs = [[(c["system"], c["baseline"]) for c in test["comparisons"]]
-             for test in report["tests"][::3]]  # fmt: skip
+    pairs = [
+        [(c["system"], c["baseline"]) for c in test["comparisons"]] for test in report["tests"][::3]
+    ]
     assert pairs[0] == [(f"Small.{form}", f"BM25.{form}") for form in FORMS]
-    assert pairs[1] == [(f"{name}.{form}", f"Small.{form}") for name in ("H-Small", "HT-Small")
-                        for form in FORMS]  # fmt: skip
+    assert pairs[1] == [
+        (f"{name}.{form}", f"Small.{form}") for name in ("H-Small", "HT-Small") for form in FORMS
+    ]
     assert pairs[2] == [(f"BM25-tuned.{form}", f"BM25.{form}") for form in FORMS]
     systems = ["BM25", "BM25-tuned", "Small", "H-Small", "HT-Small"]
-    assert pairs[3] == [(f"{name}.{form}", f"{name}.original") for name in systems
-                        for form in FORMS[1:]]  # fmt: skip
+    assert pairs[3] == [
+        (f"{name}.{form}", f"{name}.original") for name in systems for form in FORMS[1:]
+    ]
     assert not [note for note in report["notes"] if "Not tested" in note]
     for test in report["tests"]:
         for c in test["comparisons"]:
@@ -245,14 +269,21 @@ def test_dense_systems_meet_the_bm25_over_like_sources() -> None:
 
     def base(*names: str) -> dict[str, str]:
         rich = {"BM25-metadata", "BM25-tuned", "E5", "mE5-small"}
-        reports = {f"{name}.original": cell(name, "metadata" if name in rich else "title_abstract")
-                   for name in names}  # fmt: skip
-        return {s.split(".")[0]: b.split(".")[0] for f in declared(reports, systems)
-                for s, b in f.pairs if f.name.startswith(("Dense", "Hybrids"))}  # fmt: skip
+        reports = {
+            f"{name}.original": cell(name, "metadata" if name in rich else "title_abstract")
+            for name in names
+        }
+        return {
+            s.split(".")[0]: b.split(".")[0]
+            for f in declared(reports, systems)
+            for s, b in f.pairs
+            if f.name.startswith(("Dense", "Hybrids"))
+        }
 
     assert base("BM25-okapi", "BM25", "BM25-tuned", "BM25-metadata", "E5", "MiniLM") == {
-        "E5": "BM25-metadata", "MiniLM": "BM25-okapi"
-    }  # fmt: skip
+        "E5": "BM25-metadata",
+        "MiniLM": "BM25-okapi",
+    }
     assert base("BM25", "BM25-tuned", "mE5-small") == {"mE5-small": "BM25-tuned"}
     assert base("BM25", "mE5-small") == {"mE5-small": "BM25"}
     assert base("H-MiniLM", "BM25") == {}
@@ -262,17 +293,27 @@ def test_bm25s_meet_the_papers_and_hybrids_without_their_part_are_named() -> Non
     systems = read_systems(sorted((REPOSITORY / "configs" / "baselines").glob("*.yaml")))
 
     def cells(*names: str) -> dict[str, Any]:
-        return {name: {"system": name.split(".")[0], "macro": {}, "rendering": {"sources": ""}}
-                for name in names}  # fmt: skip
+        return {
+            name: {"system": name.split(".")[0], "macro": {}, "rendering": {"sources": ""}}
+            for name in names
+        }
 
-    ran = cells("BM25-okapi.original", "BM25.original", "BM25-tuned.original",
-                "BM25-terms.translated", "H-MiniLM.original", "H-MiniLM.translated",
-                "H-MPNet.original", "MPNet.original")  # fmt: skip
+    ran = cells(
+        "BM25-okapi.original",
+        "BM25.original",
+        "BM25-tuned.original",
+        "BM25-terms.translated",
+        "H-MiniLM.original",
+        "H-MiniLM.translated",
+        "H-MPNet.original",
+        "MPNet.original",
+    )
     families = {family.name: family.pairs for family in declared(ran, systems)}
     # Never another form's BM25, nor the first that ran: the papers' own.
     assert families["Other BM25s against the papers'"] == (
-        ("BM25-okapi.original", "BM25.original"), ("BM25-tuned.original", "BM25.original")
-    )  # fmt: skip
+        ("BM25-okapi.original", "BM25.original"),
+        ("BM25-tuned.original", "BM25.original"),
+    )
     assert families["Other claim forms against original claims"] == (
         ("H-MiniLM.translated", "H-MiniLM.original"),
     )
@@ -390,9 +431,17 @@ def test_vectors_encoded_before_as_float16_are_found_and_an_index_is_reported(
     from eval.encode import main as encode
 
     stored = [f"--store={tmp_path / 'store'}", "--vectors=float16"]
-    encode([f"--model.name={setup[0]}", f"--dataset={setup[1]}", "--model.pooling=mean",
-            "--model.max_length=24", "--rendering.sources=title_abstract", "--device=cpu",
-            *stored])  # fmt: skip
+    encode(
+        [
+            f"--model.name={setup[0]}",
+            f"--dataset={setup[1]}",
+            "--model.pooling=mean",
+            "--model.max_length=24",
+            "--rendering.sources=title_abstract",
+            "--device=cpu",
+            *stored,
+        ]
+    )
     some = ["--systems", "BM25", "Small", "H-Small", "--claims=original", *stored, "--no_tests"]
     hnsw = ["--index.kind=hnsw", "--index.compared=5"]
     main(arguments(setup, tmp_path / "o", *some, *hnsw))
@@ -406,8 +455,9 @@ def test_vectors_encoded_before_as_float16_are_found_and_an_index_is_reported(
     main(arguments(setup, tmp_path / "o", *some))
     again = {name: report_of(tmp_path / "o", f"{name}.original") for name in cells}
     assert {name for name in cells if again[name]["key"] != cells[name]["key"]} == {
-        "Small", "H-Small"
-    }  # fmt: skip
+        "Small",
+        "H-Small",
+    }
     assert again["Small"]["index"] == {"kind": "exact"} and again["BM25"]["index"] is None
 
 
@@ -474,9 +524,13 @@ def test_a_missing_model_is_asked_for_once(
     ],
 )
 def test_what_fails_is_a_row_with_advice_of_its_kind(
-    setup: tuple[Path, Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-    error: Exception, reason: str, advice: str,
-) -> None:  # fmt: skip
+    setup: tuple[Path, Path, Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    error: Exception,
+    reason: str,
+    advice: str,
+) -> None:
     def fail(model: ModelConfig, device: str | None) -> Any:
         raise error
 

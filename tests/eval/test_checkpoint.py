@@ -14,16 +14,16 @@ from typing import Any
 
 import pytest
 
-from claim2source.config import REPOSITORY, read_config
+from claim2source.core.config import REPOSITORY, read_config
+from claim2source.core.errors import ConfigError, UserError
 from claim2source.datasets import load, write_beir
-from claim2source.encode import resolve
-from claim2source.errors import ConfigError, UserError
 from claim2source.evaluation import checkpoint
 from claim2source.evaluation.checkpoint import CheckpointConfig, evaluate_checkpoints
 from claim2source.evaluation.metrics import evaluate
 from claim2source.evaluation.saved import read_reports
+from claim2source.io.trec import read_run
+from claim2source.models import resolve
 from claim2source.retrieve import BM25Config, BM25Retriever, DenseRetriever, FusionConfig, fuse
-from claim2source.run_files import read_run
 from claim2source.text import Rendering
 from claim2source.training.finetune import finetune
 from tests.training.small import small_config, small_setup, small_splits
@@ -61,8 +61,13 @@ def test_a_checkpoint_scores_what_training_reported(
     for lang in ("en", "de"):
         assert report["languages"][lang] == pytest.approx(said["after"][lang])
         assert set(report["languages"][lang]) == {
-            "mrr@1", "mrr@5", "mrr@10", "recall@5", "recall@100", "queries",
-        }  # fmt: skip
+            "mrr@1",
+            "mrr@5",
+            "mrr@10",
+            "recall@5",
+            "recall@100",
+            "queries",
+        }
     assert report["rendering"] == {"claims": "bilingual", "sources": "metadata"}
     assert report["cost"]["seconds"] > 0 and report["cost"]["parameters"] > 0
     assert "macro" in text and "macro" in (tmp_path / "report.md").read_text()
@@ -220,9 +225,13 @@ def test_a_plain_model_and_a_missing_one(trained: tuple[Path, Path], tmp_path: P
     run, data = trained
     model = run.parent / "model"
     evaluated(
-        model, data, tmp_path / "plain", "--model.pooling=mean", "--model.max_length=24",
+        model,
+        data,
+        tmp_path / "plain",
+        "--model.pooling=mean",
+        "--model.max_length=24",
         "--rendering.claims=bilingual",
-    )  # fmt: skip
+    )
     plain = json.loads((tmp_path / "plain" / "report.json").read_text())
     said = json.loads((run / "report.json").read_text())
     assert plain["macro"] == pytest.approx(said["before"]["macro"])
@@ -234,13 +243,23 @@ def test_a_plain_model_and_a_missing_one(trained: tuple[Path, Path], tmp_path: P
 @pytest.mark.slow
 def test_as_a_program_with_a_mistake(tmp_path: Path) -> None:
     command = [
-        sys.executable, str(REPOSITORY / "eval" / "checkpoint.py"), "--checkpoint", "x",
-        "--dataset", str(tmp_path / "nowhere"), "--out", str(tmp_path / "out"),
-    ]  # fmt: skip
+        sys.executable,
+        str(REPOSITORY / "eval" / "checkpoint.py"),
+        "--checkpoint",
+        "x",
+        "--dataset",
+        str(tmp_path / "nowhere"),
+        "--out",
+        str(tmp_path / "out"),
+    ]
     done = subprocess.run(
-        command, capture_output=True, text=True, cwd=tmp_path, timeout=300,
+        command,
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        timeout=300,
         env={"PATH": "/usr/bin:/bin", "PYTHONPATH": str(REPOSITORY), "HOME": str(tmp_path)},
-    )  # fmt: skip
+    )
     assert done.returncode == 2
     assert "nowhere" in done.stderr and "Traceback" not in done.stderr
 
@@ -266,10 +285,16 @@ def test_an_approximate_index_is_reported_and_the_second_time_read(
     reports = []
     for name in ("first", "second"):
         evaluated(
-            tiny_folder, tmp_path / "data", tmp_path / name, "--model.pooling=mean",
-            "--model.max_length=24", "--index.kind=hnsw", "--index.compared=5",
-            f"--store={tmp_path / 'store'}", "--vectors=float16",
-        )  # fmt: skip
+            tiny_folder,
+            tmp_path / "data",
+            tmp_path / name,
+            "--model.pooling=mean",
+            "--model.max_length=24",
+            "--index.kind=hnsw",
+            "--index.compared=5",
+            f"--store={tmp_path / 'store'}",
+            "--vectors=float16",
+        )
         reports.append(json.loads((tmp_path / name / "report.json").read_text()))
     first, second = reports
     assert first["index"]["kind"] == "hnsw" and first["index"]["claims"] == 5
@@ -344,10 +369,10 @@ def test_forms_and_hybrids_are_tested_against_what_they_come_from(
         for test in report["tests"]
         if test["average"] == "macro"
     }
-    forms = [(f"{front}epoch-{i}.original", f"{front}epoch-{i}") for i in (0, 2)
-             for front in ("", "H-")]  # fmt: skip
-    mixed = [(f"H-epoch-{i}{end}", f"epoch-{i}{end}") for i in (0, 2)
-             for end in ("", ".original")]  # fmt: skip
+    forms = [
+        (f"{front}epoch-{i}.original", f"{front}epoch-{i}") for i in (0, 2) for front in ("", "H-")
+    ]
+    mixed = [(f"H-epoch-{i}{end}", f"epoch-{i}{end}") for i in (0, 2) for end in ("", ".original")]
     assert pairs == {
         "Every epoch against step 0": [("epoch-2", "epoch-0")],
         "Every epoch against step 0, original claims": [("epoch-2.original", "epoch-0.original")],
@@ -394,8 +419,13 @@ def test_published_numbers_stand_beside_ours(trained: tuple[Path, Path], tmp_pat
     run, data = trained
     shutil.copytree(data, tmp_path / "ct25")
     model = Path(shutil.copytree(run.parent / "model", tmp_path / "all-MiniLM-L6-v2"))
-    some = ["--languages=en", "--repeats=50", "--rendering.sources=title_abstract",
-            "--model.pooling=mean", "--model.max_length=24"]  # fmt: skip
+    some = [
+        "--languages=en",
+        "--repeats=50",
+        "--rendering.sources=title_abstract",
+        "--model.pooling=mean",
+        "--model.max_length=24",
+    ]
     text = evaluated(model, tmp_path / "ct25", tmp_path / "o", "--hybrid", *some)
     report = json.loads((tmp_path / "o" / "report.json").read_text())
     rows = {(row["row"], row["system"]): row for row in report["published"]}

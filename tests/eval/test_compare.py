@@ -9,15 +9,15 @@ from typing import Any
 import numpy as np
 import pytest
 
+from claim2source.core.errors import run_program
+from claim2source.core.records import Dataset
+from claim2source.core.run import Run
 from claim2source.datasets import load
-from claim2source.errors import run_program
-from claim2source.evaluation.comparison import holm
+from claim2source.evaluation.families import holm
 from claim2source.evaluation.metrics import evaluate
 from claim2source.evaluation.retrieval import evaluate_result
-from claim2source.records import Dataset
+from claim2source.io.trec import read_run, write_trec_run
 from claim2source.retrieve import BM25Config, BM25Retriever
-from claim2source.run import Run
-from claim2source.run_files import read_run, write_trec_run
 from eval.compare import main
 
 FORMS = ("original", "translated", "bilingual")
@@ -41,14 +41,24 @@ def folders(dev: Dataset, runs: dict[str, Run], tmp_path_factory: pytest.TempPat
     """One report a representation, as eval/checkpoint.py writes them."""
     root = tmp_path_factory.mktemp("compare")
     for form, run in runs.items():
-        from claim2source.run import Result
+        from claim2source.core.run import Result
 
         found = evaluate_result(Result(run), dev)
-        report = {"checkpoint": form, "dataset": "demo", "split": "dev",
-                  "rendering": {"claims": form, "sources": "metadata"},
-                  "cost": {"seconds": 2.0, "claims": 90, "peak_memory_bytes": 2**21,
-                           "tokens": 7, "parameters": 11},
-                  "languages": found.languages, "macro": found.macro}  # fmt: skip
+        report = {
+            "checkpoint": form,
+            "dataset": "demo",
+            "split": "dev",
+            "rendering": {"claims": form, "sources": "metadata"},
+            "cost": {
+                "seconds": 2.0,
+                "claims": 90,
+                "peak_memory_bytes": 2**21,
+                "tokens": 7,
+                "parameters": 11,
+            },
+            "languages": found.languages,
+            "macro": found.macro,
+        }
         for lang in dev.languages:
             claims = [c.id for c in dev.claims if c.lang == lang]
             write_trec_run(run.restricted(claims), root / form / "runs" / f"{lang}.trec")
@@ -129,8 +139,16 @@ def test_german_claims_are_explained(done: tuple[dict[str, Any], str], dev: Data
 
 
 def test_the_text_has_every_part(done: tuple[dict[str, Any], str]) -> None:
-    for said in ("| original |", "items/s", "45.0", "Holm", "Tukey", "Rank of the gold: original",
-                 "claims miss their gold", "gold in training"):  # fmt: skip
+    for said in (
+        "| original |",
+        "items/s",
+        "45.0",
+        "Holm",
+        "Tukey",
+        "Rank of the gold: original",
+        "claims miss their gold",
+        "gold in training",
+    ):
         assert said in done[1]
 
 
@@ -146,8 +164,16 @@ def test_one_system_is_shown_without_tests(folders: Path, tmp_path: Path) -> Non
 
 
 def test_another_baseline_metric_and_language(folders: Path, tmp_path: Path) -> None:
-    main(arguments(folders, tmp_path, "--baseline=bilingual", "--metric=recall@10",
-                   "--lost_language=it", "--posted=original"))  # fmt: skip
+    main(
+        arguments(
+            folders,
+            tmp_path,
+            "--baseline=bilingual",
+            "--metric=recall@10",
+            "--lost_language=it",
+            "--posted=original",
+        )
+    )
     report = json.loads((tmp_path / "compare.json").read_text())
     assert (report["baseline"], report["metric"], report["lost"]) == (
         "bilingual",

@@ -13,12 +13,12 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from claim2source.config import REPOSITORY
+from claim2source.core.config import REPOSITORY
+from claim2source.core.errors import UserError
+from claim2source.core.records import Claim, Dataset, Qrels, Source
 from claim2source.datasets import load, write_beir
-from claim2source.encode import ModelConfig, resolve
-from claim2source.errors import UserError
-from claim2source.records import Claim, Dataset, Qrels, Source
-from claim2source.store import Store
+from claim2source.io.store import Store
+from claim2source.models import ModelConfig, resolve
 from claim2source.text import Rendering
 
 PROGRAM = REPOSITORY / "eval" / "encode.py"
@@ -50,9 +50,14 @@ def data(tmp_path: Path) -> Path:
 
 def words(model: Path, data: Path, store: Path, *more: str) -> list[str]:
     return [
-        f"--model.name={model}", "--model.pooling=mean", "--model.max_length=16",
-        f"--dataset={data}", f"--store={store}", "--device=cpu", *more,
-    ]  # fmt: skip
+        f"--model.name={model}",
+        "--model.pooling=mean",
+        "--model.max_length=16",
+        f"--dataset={data}",
+        f"--store={store}",
+        "--device=cpu",
+        *more,
+    ]
 
 
 def assert_all_there(model: Path, data: Path, store: Store, split: str) -> None:
@@ -98,24 +103,43 @@ def test_mistakes_are_said(tiny_folder: Path, data: Path, tmp_path: Path) -> Non
 def test_two_processes_share_the_work(tiny_folder: Path, data: Path, tmp_path: Path) -> None:
     store = tmp_path / "store"
     command = [
-        sys.executable, "-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes", "2",
-        "--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no",
-        "--main_process_port", "29531", str(PROGRAM),
+        sys.executable,
+        "-m",
+        "accelerate.commands.launch",
+        "--multi_gpu",
+        "--num_processes",
+        "2",
+        "--num_machines",
+        "1",
+        "--mixed_precision",
+        "no",
+        "--dynamo_backend",
+        "no",
+        "--main_process_port",
+        "29531",
+        str(PROGRAM),
         *words(tiny_folder, data, store, "--splits", "train"),
-    ]  # fmt: skip
+    ]
     kept = {k: v for k, v in os.environ.items() if not k.startswith("ACCELERATE")}
     done = subprocess.run(
-        command, cwd=tmp_path, capture_output=True, text=True, timeout=900,
+        command,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=900,
         env={**kept, "PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1"},
-    )  # fmt: skip
+    )
     assert done.returncode == 0, done.stderr
     pattern = (
         r"process (\d) of 2: (\w+): (\d+) distinct texts, 0 in the store already, (\d+) encoded"
     )
     said = sorted(re.findall(pattern, done.stdout))
     assert [(rank, side) for rank, side, *_ in said] == [
-        ("1", "claims"), ("1", "sources"), ("2", "claims"), ("2", "sources")
-    ]  # fmt: skip
+        ("1", "claims"),
+        ("1", "sources"),
+        ("2", "claims"),
+        ("2", "sources"),
+    ]
     counts = {(rank, side): int(encoded) for rank, side, _, encoded in said}
     assert counts["1", "sources"] + counts["2", "sources"] == 150
     assert counts["1", "claims"] + counts["2", "claims"] == 70

@@ -8,22 +8,28 @@ from typing import Any
 
 import pytest
 
+from claim2source.core.errors import run_program
+from claim2source.core.run import Run
 from claim2source.datasets import load
-from claim2source.encode import resolve
-from claim2source.errors import run_program
 from claim2source.evaluation import hybrid
 from claim2source.evaluation.metrics import evaluate
 from claim2source.evaluation.retrieval import METRICS, evaluate_dense, evaluate_result
+from claim2source.io.trec import read_run
+from claim2source.models import resolve
 from claim2source.retrieve import BM25Config, BM25Retriever, FusionConfig, fuse
-from claim2source.run import Run
-from claim2source.run_files import read_run
 from claim2source.text import Rendering
 from eval.hybrid import main
 from tests.shared_data import shared
 from tests.training.small import small_setup
 
-OPTIONS = ["--model.pooling=mean", "--model.max_length=24", "--rendering.sources=title_abstract",
-           "--bm25.claims=bilingual", "--rendering.claims=bilingual", "--repeats=200"]  # fmt: skip
+OPTIONS = [
+    "--model.pooling=mean",
+    "--model.max_length=24",
+    "--rendering.sources=title_abstract",
+    "--bm25.claims=bilingual",
+    "--rendering.claims=bilingual",
+    "--repeats=200",
+]
 
 
 @pytest.fixture(scope="module")
@@ -92,8 +98,15 @@ def test_the_cost_counts_each_claim_once_and_is_read_with_the_runs(
     done: tuple[Path, Path, Path], tmp_path: Path
 ) -> None:
     for out in ("a", "b"):
-        main([f"--checkpoint={done[0]}", f"--dataset={done[1]}", f"--out={tmp_path / out}",
-              f"--store={tmp_path}", *OPTIONS])  # fmt: skip
+        main(
+            [
+                f"--checkpoint={done[0]}",
+                f"--dataset={done[1]}",
+                f"--out={tmp_path / out}",
+                f"--store={tmp_path}",
+                *OPTIONS,
+            ]
+        )
     first, again = (
         json.loads((tmp_path / out / "report.json").read_text())["systems"] for out in ("a", "b")
     )
@@ -113,12 +126,30 @@ def test_vectors_encoded_before_as_float16_are_found_and_an_index_is_reported(
     model = ["--model.pooling=mean", "--model.max_length=24"]
     rendering = ["--rendering.sources=title_abstract", "--rendering.claims=bilingual"]
     stored = [f"--store={tmp_path / 'store'}", "--vectors=float16"]
-    encode([f"--model.name={done[0]}", f"--dataset={done[1]}", *model, *rendering, *stored,
-            "--device=cpu", "--splits", "dev", "train"])  # fmt: skip
+    encode(
+        [
+            f"--model.name={done[0]}",
+            f"--dataset={done[1]}",
+            *model,
+            *rendering,
+            *stored,
+            "--device=cpu",
+            "--splits",
+            "dev",
+            "train",
+        ]
+    )
     shards = sorted((tmp_path / "store").rglob("embeddings/*/*.safetensors"))
     more = ["--index.kind=hnsw", "--index.compared=5", *stored]
-    main([f"--checkpoint={done[0]}", f"--dataset={done[1]}", f"--out={tmp_path / 'o'}", *OPTIONS,
-          *more])  # fmt: skip
+    main(
+        [
+            f"--checkpoint={done[0]}",
+            f"--dataset={done[1]}",
+            f"--out={tmp_path / 'o'}",
+            *OPTIONS,
+            *more,
+        ]
+    )
     assert sorted((tmp_path / "store").rglob("embeddings/*/*.safetensors")) == shards
     report = json.loads((tmp_path / "o" / "report.json").read_text())
     assert report["index"]["kind"] == "hnsw" and report["index"]["recall@36"] == 1.0
@@ -150,8 +181,16 @@ def test_nothing_of_the_reported_split_reaches_the_choice(
 
     monkeypatch.setattr(hybrid, "choose_bm25", first)
     monkeypatch.setattr(hybrid, "choose_fusion", second)
-    main([f"--checkpoint={done[0]}", f"--dataset={done[1]}", f"--out={tmp_path / 'o'}",
-          "--val=carved", "--val_share=0.25", *OPTIONS])  # fmt: skip
+    main(
+        [
+            f"--checkpoint={done[0]}",
+            f"--dataset={done[1]}",
+            f"--out={tmp_path / 'o'}",
+            "--val=carved",
+            "--val_share=0.25",
+            *OPTIONS,
+        ]
+    )
     train, dev = (load(done[1], split) for split in ("train", "dev"))
     assert seen[0] == {claim.id for claim in train.claims}
     assert seen[1] < seen[0] and len(seen[1]) == 12
@@ -199,9 +238,12 @@ def test_the_chosen_settings_are_the_ones_used(
     ],
 )
 def test_what_a_user_does_wrong_ends_with_2(
-    done: tuple[Path, Path, Path], option: str, said: str, tmp_path: Path,
+    done: tuple[Path, Path, Path],
+    option: str,
+    said: str,
+    tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
+) -> None:
     arguments = [
         f"--checkpoint={done[0]}",
         f"--dataset={done[1]}",
@@ -230,9 +272,15 @@ def test_tuned_bm25_on_real_data() -> None:
 @pytest.mark.slow
 def test_the_hybrid_on_real_data(tmp_path: Path) -> None:
     """Zero-shot MiniLM and tuned BM25 together; some five minutes of encoding, once a session."""
-    main(["--checkpoint=sentence-transformers/all-MiniLM-L6-v2", "--model.max_length=256",
-          "--rendering.sources=title_abstract", f"--dataset={shared('ct25')}",
-          f"--out={tmp_path / 'out'}"])  # fmt: skip
+    main(
+        [
+            "--checkpoint=sentence-transformers/all-MiniLM-L6-v2",
+            "--model.max_length=256",
+            "--rendering.sources=title_abstract",
+            f"--dataset={shared('ct25')}",
+            f"--out={tmp_path / 'out'}",
+        ]
+    )
     report = json.loads((tmp_path / "out" / "report.json").read_text())
     assert report["systems"]["hybrid"]["macro"]["mrr@5"] >= 0.68
     assert {c["verdict"] for c in report["tests"][0]["comparisons"]} == {"better"}

@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from claim2source.errors import run_program
+from claim2source.core.errors import run_program
+from claim2source.core.records import Qrels
+from claim2source.core.run import Run
 from claim2source.evaluation.metrics import evaluate, macro
 from claim2source.evaluation.significance import bootstrap_interval, gold_groups
-from claim2source.records import Qrels
-from claim2source.run import Run
-from claim2source.run_files import write_trec_qrels, write_trec_run
+from claim2source.io.trec import write_trec_qrels, write_trec_run
 from eval.paper_tables import main
 
 METRICS = ["mrr@5", "recall@1"]
@@ -46,9 +46,16 @@ def save(
         write_trec_run(runs[lang], folder / "runs" / f"{lang}.trec")
         found = evaluate(runs[lang], Qrels(golds), METRICS, ids)
         table[lang] = {**found.means(), "queries": count}
-    report = {"checkpoint": checkpoint, "dataset": dataset, "split": split,
-              "rendering": {"claims": "original", "sources": "title_abstract"},
-              "cost": {"seconds": 12.34, "claims": 1400}, "languages": table, "macro": macro(table), **more}  # fmt: skip
+    report = {
+        "checkpoint": checkpoint,
+        "dataset": dataset,
+        "split": split,
+        "rendering": {"claims": "original", "sources": "title_abstract"},
+        "cost": {"seconds": 12.34, "claims": 1400},
+        "languages": table,
+        "macro": macro(table),
+        **more,
+    }
     (folder / "report.json").write_text(json.dumps(report))
     write_trec_qrels(Qrels(golds), folder / "qrels.txt")
     return runs, Qrels(golds)
@@ -153,8 +160,9 @@ def test_metrics_that_the_report_lacks_are_computed_down_to_the_runs_depth(
     names = {"checkpoint": "bm25-lemmas", "dataset": "adma2023", "split": "test"}
     _, qrels = save(tmp_path, {"en": 30}, **names)
     rest = [(f"x{i}", -float(i)) for i in range(9)]
-    first = Run.from_lists({c: [("first", 2.0), (qrels.golds(c)[0], 1.0), *rest[:8]]
-                            for c in qrels.claim_ids})  # fmt: skip
+    first = Run.from_lists(
+        {c: [("first", 2.0), (qrels.golds(c)[0], 1.0), *rest[:8]] for c in qrels.claim_ids}
+    )
     asked = ["--tables=2023-candidates", "--reports", tmp_path]
     given = [*asked, "--qrels", tmp_path / "qrels.txt"]
     table = {"mrr@5": 0.5, "recall@1": 0.0, "queries": 30}
@@ -213,8 +221,13 @@ VAL = {"en": 3905, "de": 386, "fr": 702}
 def test_three_languages_their_average_and_the_representation(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    save(tmp_path, VAL, split="val", checkpoint="e5-large-v2-metadata",
-         rendering={"claims": "translated", "sources": "metadata_paper_order"})  # fmt: skip
+    save(
+        tmp_path,
+        VAL,
+        split="val",
+        checkpoint="e5-large-v2-metadata",
+        rendering={"claims": "translated", "sources": "metadata_paper_order"},
+    )
     found = cells(capsys, "--reports", tmp_path, "--qrels", tmp_path / "qrels.txt")
     filled = {key[1:] for key, row in found.items() if row["ours"]}
     # English is the same text in all three; the others are filled for translations alone.
@@ -243,8 +256,13 @@ def test_what_one_paper_did_does_not_stand_in_the_other_ones_row(
 
 def test_a_row_that_names_do_not_tell(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "mine"
-    save(folder, VAL, split="val", checkpoint="runs/mine/epoch-2",
-         rendering={"claims": "bilingual", "sources": "metadata"})  # fmt: skip
+    save(
+        folder,
+        VAL,
+        split="val",
+        checkpoint="runs/mine/epoch-2",
+        rendering={"claims": "bilingual", "sources": "metadata"},
+    )
     arguments = ["--reports", folder, "--tables", "2026-stage1", "2026-chosen"]
     assert not [r for r in cells(capsys, *arguments).values() if r["ours"]]
     found = cells(capsys, *arguments, "--rows", "GritLM-F=epoch-2")
@@ -280,12 +298,25 @@ def test_a_training_run_has_its_checkpoints(
 ) -> None:
     reports = {}
     for i in range(2):
-        runs, qrels = save(tmp_path / f"epoch-{i}", {"en": 1446}, split="test", seed=i,
-                           checkpoint=f"run/checkpoints/epoch-{i}")  # fmt: skip
+        runs, qrels = save(
+            tmp_path / f"epoch-{i}",
+            {"en": 1446},
+            split="test",
+            seed=i,
+            checkpoint=f"run/checkpoints/epoch-{i}",
+        )
         reports[f"epoch-{i}"] = json.loads((tmp_path / f"epoch-{i}" / "report.json").read_text())
     (tmp_path / "report.json").write_text(json.dumps({"checkpoints": reports, "chosen": "epoch-1"}))
-    arguments = ["--reports", tmp_path, "--rows", "GritLM-7B=epoch-1", "--tables", "2025-test",
-                 "--qrels", tmp_path / "epoch-1" / "qrels.txt"]  # fmt: skip
+    arguments = [
+        "--reports",
+        tmp_path,
+        "--rows",
+        "GritLM-7B=epoch-1",
+        "--tables",
+        "2025-test",
+        "--qrels",
+        tmp_path / "epoch-1" / "qrels.txt",
+    ]
     cell = cells(capsys, *arguments)["2025-test", "GritLM-7B", "test"]
     assert float(cell["ours"]) == pytest.approx(
         reports["epoch-1"]["languages"]["en"]["mrr@5"], abs=1e-6
@@ -305,8 +336,14 @@ def test_rewritten_claims_are_not_the_plain_ones(
 
 def test_percent_and_deltas_of_ours(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     news = tmp_path / "news"
-    save(news, {"en": 3000}, checkpoint="bm25-lemmas", dataset="adma2023", split="test",
-         rendering={"claims": "original", "sources": "title_abstract"})  # fmt: skip
+    save(
+        news,
+        {"en": 3000},
+        checkpoint="bm25-lemmas",
+        dataset="adma2023",
+        split="test",
+        rendering={"claims": "original", "sources": "title_abstract"},
+    )
     report = json.loads((news / "report.json").read_text())
     found = cells(capsys, "--reports", news)["2023-candidates", "BM25", "TB@1"]
     assert float(found["ours"]) == pytest.approx(100 * report["macro"]["recall@1"], abs=1e-4)

@@ -15,14 +15,14 @@ from typing import Any
 
 import pytest
 
+from claim2source.core.errors import run_program
+from claim2source.core.records import Claim, Dataset, Qrels, Source
+from claim2source.core.run import Result, Run
 from claim2source.datasets import write_beir
-from claim2source.errors import run_program
-from claim2source.evaluation import report
+from claim2source.evaluation.html import page as report
 from claim2source.evaluation.retrieval import evaluate_result
 from claim2source.evaluation.saved import SavedSystem
-from claim2source.records import Claim, Dataset, Qrels, Source
-from claim2source.run import Result, Run
-from claim2source.run_files import write_trec_run
+from claim2source.io.trec import write_trec_run
 from eval.report import main
 
 EVIL = '<script>document.title="owned"</script><img src=x onerror="document.title=1">'
@@ -42,11 +42,19 @@ def data() -> Dataset:
 
 
 RUNS = {
-    "epoch-0": {"c1": [("p1", 2.0), ("p2", 1.0)], "c2": [("p2", 1.0)], "c3": [("p1", 1.0)],
-                "c4": [("p1", 2.0), ("p3", 1.0)]},
-    "epoch-1": {"c1": [("p2", 2.0)], "c2": [("p2", 1.0)], "c3": [("p1", 1.0)],
-                "c4": [("p3", 2.0), ("gone", 1.0)]},
-}  # fmt: skip
+    "epoch-0": {
+        "c1": [("p1", 2.0), ("p2", 1.0)],
+        "c2": [("p2", 1.0)],
+        "c3": [("p1", 1.0)],
+        "c4": [("p1", 2.0), ("p3", 1.0)],
+    },
+    "epoch-1": {
+        "c1": [("p2", 2.0)],
+        "c2": [("p2", 1.0)],
+        "c3": [("p1", 1.0)],
+        "c4": [("p3", 2.0), ("gone", 1.0)],
+    },
+}
 
 
 def save(root: Path) -> tuple[Path, Path]:
@@ -58,11 +66,14 @@ def save(root: Path) -> tuple[Path, Path]:
         run = Run.from_lists(ranked)
         found = evaluate_result(Result(run), dataset)
         reports[name] = {
-            "checkpoint": NAME, "dataset": "data", "split": "dev",
+            "checkpoint": NAME,
+            "dataset": "data",
+            "split": "dev",
             "rendering": {"claims": ("original", "bilingual")[i], "sources": "metadata"},
-            "cost": {"seconds": 2.0 + i, "claims": 4}, "languages": found.languages,
+            "cost": {"seconds": 2.0 + i, "claims": 4},
+            "languages": found.languages,
             "macro": found.macro,
-        }  # fmt: skip
+        }
         for lang, ids in (("en", ["c1", "c4"]), ("de", ["c2", "c3"])):
             write_trec_run(run.restricted(ids), root / "run" / name / "runs" / f"{lang}.trec")
     (root / "run" / "report.json").write_text(json.dumps({"checkpoints": reports, "chosen": None}))
@@ -127,9 +138,15 @@ def test_only_our_script_may_run_and_nothing_is_loaded(read: Reader, page: Path)
 def test_every_plot_is_there(read: Reader, page: Path) -> None:
     assert [tag for tag, _ in read.tags].count("svg") == 6
     shown = "".join(read.text)
-    for heading in ("Score by language", "Tests", "Learning curve", "Recall by depth",
-                    "Rank of the gold: from epoch-0 (rows) to epoch-1 (columns)",
-                    "Systems and representations, macro mrr@5", "Cost against quality"):  # fmt: skip
+    for heading in (
+        "Score by language",
+        "Tests",
+        "Learning curve",
+        "Recall by depth",
+        "Rank of the gold: from epoch-0 (rows) to epoch-1 (columns)",
+        "Systems and representations, macro mrr@5",
+        "Cost against quality",
+    ):
         assert heading in shown
     assert NAME in shown  # a model's name with markup and a dollar sign, in a plot
     for value in ("0.7500", "1.0000", "items/s", "too few papers differ"):
@@ -154,10 +171,12 @@ def test_every_run_has_a_learning_curve_of_its_own(monkeypatch: pytest.MonkeyPat
     systems = {folder: saved(folder) for folder in [*folders, "r3/checkpoints/epoch-0"]}
     macro = {name: i / 10 for i, name in enumerate(systems)}
     report._learning_curve(compared_of(systems, macro))
-    assert drawn == [{
-        "r1/evaluation/checkpoints": [(0.0, 0.1), (1.0, 0.0)],
-        "r2/evaluation/checkpoints": [(0.0, 0.3), (1.0, 0.2)],
-    }]  # fmt: skip
+    assert drawn == [
+        {
+            "r1/evaluation/checkpoints": [(0.0, 0.1), (1.0, 0.0)],
+            "r2/evaluation/checkpoints": [(0.0, 0.3), (1.0, 0.2)],
+        }
+    ]
     report._learning_curve(compared_of({name: systems[name] for name in folders[:2]}, macro))
     assert list(drawn[1]) == ["checkpoints"]
 
@@ -167,9 +186,16 @@ def test_fewer_languages_and_a_metric_of_no_report_fill_every_section(
 ) -> None:
     logged: dict[str, Any] = {}
     monkeypatch.setattr(report, "log_tables", lambda mode, tables, **_: logged.update(tables))
-    main([f"--reports={page.parent / 'run'}", f"--dataset={page.parent / 'data'}",
-          f"--out={tmp_path / 'o.html'}", "--repeats=20", "--languages=en",
-          "--metric=mrr@7"])  # fmt: skip
+    main(
+        [
+            f"--reports={page.parent / 'run'}",
+            f"--dataset={page.parent / 'data'}",
+            f"--out={tmp_path / 'o.html'}",
+            "--repeats=20",
+            "--languages=en",
+            "--metric=mrr@7",
+        ]
+    )
     # Of the two English claims epoch-0 has one at rank 1 and one at 2, epoch-1 one alone.
     cost = {row[0]: row[1] for row in logged["Cost against quality"].rows}
     assert cost == {"epoch-0": "0.7500", "epoch-1": "0.5000"}
@@ -204,8 +230,10 @@ def test_the_heat_map_has_a_row_for_each_system(
     assert (rows, tuple(columns)) == (["BM25", "BM25-metadata"], forms)
     assert values.ravel().tolist() == [i / 10 for i in range(2 * len(forms))]
     # The same system of two folders, with other rewritings say, is not hidden behind the first.
-    again = {f"{n}/BM25.original": replace(systems["BM25.original"], name=f"{n}/BM25.original")
-             for n in "ab"}  # fmt: skip
+    again = {
+        f"{n}/BM25.original": replace(systems["BM25.original"], name=f"{n}/BM25.original")
+        for n in "ab"
+    }
     report._representations(replace(compared, systems=again, macro=dict.fromkeys(again, 0.5)))
     assert drawn[1][0] == ["a/BM25.original", "b/BM25.original"]
 
@@ -234,16 +262,31 @@ def test_wandb_gets_the_tables_of_the_page(
 ) -> None:
     logged: dict[str, Any] = {}
     monkeypatch.setattr(report, "log_tables", lambda mode, tables, **_: logged.update(tables))
-    main([f"--reports={page.parent / 'run'}", f"--dataset={page.parent / 'data'}",
-          f"--out={tmp_path / 'out.html'}", "--repeats=200", "--wandb=offline"])  # fmt: skip
+    main(
+        [
+            f"--reports={page.parent / 'run'}",
+            f"--dataset={page.parent / 'data'}",
+            f"--out={tmp_path / 'out.html'}",
+            "--repeats=200",
+            "--wandb=offline",
+        ]
+    )
     assert {"Score by language", "Recall by depth", "Cost against quality"} <= set(logged)
     assert any(title.startswith("Tests: ") for title in logged)
     assert [row[:2] for row in logged["Learning curve"].rows] == [["run", "0"], ["run", "1"]]
     changes = logged["Rank of the gold: from epoch-0 (rows) to epoch-1 (columns)"]
-    moved = {(row[0], to): int(n) for row in changes.rows
-             for to, n in zip(changes.columns[1:], row[1:], strict=True) if int(n)}  # fmt: skip
-    assert moved == {("1", "not found"): 1, ("1", "1"): 1, ("not found", "not found"): 1,
-                     ("2-5", "1"): 1}  # fmt: skip
+    moved = {
+        (row[0], to): int(n)
+        for row in changes.rows
+        for to, n in zip(changes.columns[1:], row[1:], strict=True)
+        if int(n)
+    }
+    assert moved == {
+        ("1", "not found"): 1,
+        ("1", "1"): 1,
+        ("not found", "not found"): 1,
+        ("2-5", "1"): 1,
+    }
     assert any(title.startswith("Systems and representations") for title in logged)
     for table in logged.values():
         assert all(len(row) == len(table.columns) for row in table.rows)
@@ -256,8 +299,15 @@ def test_fewer_claims_and_one_system(tmp_path: Path) -> None:
     folder, reports = save(tmp_path)
     report = json.loads((reports / "report.json").read_text())["checkpoints"]["epoch-1"]
     (reports / "epoch-1" / "report.json").write_text(json.dumps(report))
-    main([f"--reports={reports / 'epoch-1'}", f"--dataset={folder}", f"--out={tmp_path / 'o.html'}",
-          "--claims=1", "--repeats=20"])  # fmt: skip
+    main(
+        [
+            f"--reports={reports / 'epoch-1'}",
+            f"--dataset={folder}",
+            f"--out={tmp_path / 'o.html'}",
+            "--claims=1",
+            "--repeats=20",
+        ]
+    )
     reader = Reader()
     reader.feed((tmp_path / "o.html").read_text())
     assert len(claims_of(reader)) == 1
@@ -267,16 +317,22 @@ def test_fewer_claims_and_one_system(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("option", "said"),
-    [("--baseline=nobody", "baseline"), ("--claims=-1", "claims"), ("--metric=x", "metrics"),
-     ("--split=test", "test")],
-)  # fmt: skip
+    [
+        ("--baseline=nobody", "baseline"),
+        ("--claims=-1", "claims"),
+        ("--metric=x", "metrics"),
+        ("--split=test", "test"),
+    ],
+)
 def test_what_a_user_does_wrong_ends_with_2(
     option: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder, reports = save(tmp_path)
     with pytest.raises(SystemExit) as ended:
-        run_program(main, [f"--reports={reports}", f"--dataset={folder}",
-                           f"--out={tmp_path / 'o.html'}", option])  # fmt: skip
+        run_program(
+            main,
+            [f"--reports={reports}", f"--dataset={folder}", f"--out={tmp_path / 'o.html'}", option],
+        )
     assert ended.value.code == 2
     assert said in capsys.readouterr().err
     assert not (tmp_path / "o.html").exists()
@@ -307,10 +363,21 @@ def in_chromium(page: Path, profile: Path) -> str:
     if chromium is None:
         pytest.skip("no Chromium")
     done = subprocess.run(
-        [chromium, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={profile}",
-         "--virtual-time-budget=3000", "--dump-dom", page.as_uri()],
-        capture_output=True, text=True, timeout=120, check=True,
-    )  # fmt: skip
+        [
+            chromium,
+            "--headless",
+            "--no-sandbox",
+            "--disable-gpu",
+            f"--user-data-dir={profile}",
+            "--virtual-time-budget=3000",
+            "--dump-dom",
+            page.as_uri(),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
     return done.stdout
 
 

@@ -10,7 +10,7 @@ from types import ModuleType
 
 import pytest
 
-from claim2source.errors import UserError
+from claim2source.core.errors import UserError
 from claim2source.evaluation.tables import markdown_table, plain_table
 from tests.shared_data import shared
 
@@ -65,12 +65,19 @@ def folder(tmp_path, monkeypatch):
 def test_the_published_figures(tmp_path):
     data = shared("runs")
     done = program(
-        "--qrels", data / "subtask4b_query_tweets_dev.tsv",
-        "--run", data / "predictions_BM25_dev_TOP10.tsv",
-        "--run", data / "predictions_BM25_Pre_Processed_dev_TOP10.tsv",
-        "--metrics", "mrr@1", "mrr@5", "mrr@10", "--json",
+        "--qrels",
+        data / "subtask4b_query_tweets_dev.tsv",
+        "--run",
+        data / "predictions_BM25_dev_TOP10.tsv",
+        "--run",
+        data / "predictions_BM25_Pre_Processed_dev_TOP10.tsv",
+        "--metrics",
+        "mrr@1",
+        "mrr@5",
+        "mrr@10",
+        "--json",
         cwd=tmp_path,
-    )  # fmt: skip
+    )
     assert (done.returncode, done.stderr) == (0, "")
     report = json.loads(done.stdout)
     assert {
@@ -79,9 +86,11 @@ def test_the_published_figures(tmp_path):
     } == {
         "predictions_BM25_dev_TOP10": {"mrr@1": 0.505714, "mrr@5": 0.552274, "mrr@10": 0.557658},
         "predictions_BM25_Pre_Processed_dev_TOP10": {
-            "mrr@1": 0.565, "mrr@5": 0.615726, "mrr@10": 0.622075,
+            "mrr@1": 0.565,
+            "mrr@5": 0.615726,
+            "mrr@10": 0.622075,
         },
-    }  # fmt: skip
+    }
     assert report["claims"] == 1400
     nothing = dict.fromkeys(report["runs"], 0)
     assert report["missing"] == report["repeated"] == report["ignored"] == nothing
@@ -104,8 +113,21 @@ def test_json_counts_what_was_let_through(folder, capsys):
 
 
 def test_two_runs_are_tested_by_paper_three_are_not(folder, capsys):
-    report = as_json(capsys, "--qrels", "q.tsv", "--run", "run.trec", "lab.tsv", "--metrics",
-                     "mrr@5", "mrr@1", "--seed", 3, "--repeats", 4_000)  # fmt: skip
+    report = as_json(
+        capsys,
+        "--qrels",
+        "q.tsv",
+        "--run",
+        "run.trec",
+        "lab.tsv",
+        "--metrics",
+        "mrr@5",
+        "mrr@1",
+        "--seed",
+        3,
+        "--repeats",
+        4_000,
+    )
     assert report["runs"]["run"] == {"mrr@5": 3.5 / 4, "mrr@1": 0.75}
     test = report["paired_test"]
     assert test["runs"] == ["run", "lab"] and list(test["metrics"]) == ["mrr@5", "mrr@1"]

@@ -9,17 +9,17 @@ from typing import Any
 import pytest
 import yaml
 
-from claim2source.config import read_config
+from claim2source.core.config import read_config
+from claim2source.core.errors import ConfigError, UserError
+from claim2source.core.records import Claim, Dataset, Qrels, Source
 from claim2source.datasets import carve_val, load, write_beir
-from claim2source.errors import ConfigError, UserError
 from claim2source.evaluation import tune
 from claim2source.evaluation.hybrid import HybridConfig
 from claim2source.evaluation.retrieval import evaluate_result
 from claim2source.evaluation.saved import read_reports
 from claim2source.evaluation.tune import TuneConfig
-from claim2source.records import Claim, Dataset, Qrels, Source
+from claim2source.io.trec import read_run
 from claim2source.retrieve import BM25Config, BM25Retriever
-from claim2source.run_files import read_run
 from eval.tune_bm25 import main
 from tests.shared_data import shared
 
@@ -79,8 +79,9 @@ def test_the_yaml_is_what_other_programs_take(done: Path) -> None:
     read = read_config(
         HybridConfig,
         ["--config", str(done / "bm25.yaml"), "--checkpoint=m", "--out=o"],
-        program="t", description="t",
-    )  # fmt: skip
+        program="t",
+        description="t",
+    )
     assert read.bm25 == chosen
 
 
@@ -123,8 +124,17 @@ def test_only_the_training_split_or_its_val_is_looked_at(
     main([f"--out={tmp_path}"])
     assert seen == [{c.id for c in train.claims}] * 8
     seen.clear()
-    main([f"--out={tmp_path}", "--val=carved", "--val_share=0.2", "--val_seed=3", "--split=null",
-          "--analyses", "stemmer"])  # fmt: skip
+    main(
+        [
+            f"--out={tmp_path}",
+            "--val=carved",
+            "--val_share=0.2",
+            "--val_seed=3",
+            "--split=null",
+            "--analyses",
+            "stemmer",
+        ]
+    )
     assert seen == [{c.id for c in carve_val(train, 0.2, 3)[1].claims}] * 2
     assert report_of(tmp_path)["systems"] == {}
 
@@ -199,8 +209,10 @@ def test_without_golds_nothing_is_chosen_or_reported(tmp_path: Path) -> None:
     write_beir([judged], tmp_path / "data")
     with open(tmp_path / "data" / "queries.jsonl", "a") as file:
         file.write('{"_id": "dev-1", "text": "t", "metadata": {"lang": "en"}}\n')
-    for options, said in ((["--split=dev"], "no golds to report on"),
-                          (["--split=train", "--train_split=dev"], "to choose by")):  # fmt: skip
+    for options, said in (
+        (["--split=dev"], "no golds to report on"),
+        (["--split=train", "--train_split=dev"], "to choose by"),
+    ):
         with pytest.raises(UserError, match=said):
             main([f"--out={tmp_path / 'o'}", f"--dataset={tmp_path / 'data'}", *options])
 

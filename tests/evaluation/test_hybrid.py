@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from claim2source.core.errors import UserError
+from claim2source.core.records import Claim, Dataset, Qrels, Source
+from claim2source.core.run import Run
 from claim2source.datasets import carve_val, write_beir
-from claim2source.encode import Base, EncoderSettings, Manifest, Resolved, Weights
-from claim2source.errors import UserError
 from claim2source.evaluation import hybrid
 from claim2source.evaluation.hybrid import (
     BM25_GRID,
@@ -23,10 +24,9 @@ from claim2source.evaluation.hybrid import (
     selection_data,
 )
 from claim2source.evaluation.metrics import evaluate
-from claim2source.records import Claim, Dataset, Qrels, Source
+from claim2source.models import Base, EncoderSettings, Manifest, Resolved, Weights
 from claim2source.retrieve import BM25Config, BM25Index, FusionConfig, fuse
 from claim2source.retrieve.terms import Analysis
-from claim2source.run import Run
 from claim2source.text import Rendering
 from tests.training.small import small_splits
 
@@ -40,8 +40,12 @@ def data_of(claims: list[Claim], sources: list[Source]) -> Dataset:
 
 TITLES = data_of(
     [Claim("c", "masks", golds=("title",)), Claim("no gold", "masks")],
-    [Source("title", "masks", "aa bb cc dd"), Source("z body", "aa", "masks masks bb cc"), Source("x", "zz")],
-)  # fmt: skip
+    [
+        Source("title", "masks", "aa bb cc dd"),
+        Source("z body", "aa", "masks masks bb cc"),
+        Source("x", "zz"),
+    ],
+)
 
 
 def test_the_title_weight_that_helps_is_chosen() -> None:
@@ -250,8 +254,9 @@ def test_the_hybrid_is_tested_against_both_parts_on_the_average_that_is_shown() 
     macro, english, alone = part_tests(runs, data, 2000, 0)
     assert [test.average for test in (macro, english, alone)] == ["macro", "en", "de"]
     assert [(c.system, c.baseline) for c in macro.comparisons] == [
-        ("hybrid", "bm25"), ("hybrid", "dense")
-    ]  # fmt: skip
+        ("hybrid", "bm25"),
+        ("hybrid", "dense"),
+    ]
     # Over all claims it would be 0.8 against dense; the better part is tested as the other is.
     assert [c.difference for c in macro.comparisons] == pytest.approx([0.5, 0.5])
     assert [c.difference for c in english.comparisons] == pytest.approx([0.5, 1.0])

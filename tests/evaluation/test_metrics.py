@@ -9,7 +9,9 @@ import pytrec_eval
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from claim2source.errors import ConfigError, UserError
+from claim2source.core.errors import ConfigError, UserError
+from claim2source.core.records import Claim, Qrels
+from claim2source.core.run import Run
 from claim2source.evaluation.metrics import (
     coverage,
     cutoff,
@@ -18,8 +20,6 @@ from claim2source.evaluation.metrics import (
     macro,
     score_languages,
 )
-from claim2source.records import Claim, Qrels
-from claim2source.run import Run
 
 SOURCES = "abcdefgh"
 SCORES = st.sampled_from([1.0, 1.0 + 1e-9, 1.0 - 1e-9, 2.0, 2.0 + 1e-12, 0.0, -0.0, -1.0])
@@ -62,8 +62,9 @@ def test_other_metrics_by_their_definitions(ranked, qrels):
         found = [s in golds for s in run.sources(claim)]
         precisions = [sum(found[: r + 1]) / (r + 1) if hit else 0 for r, hit in enumerate(found)]
         gains = sorted((g for g in qrels.grades[claim].values() if g > 0), reverse=True)[:3]
-        dcg = sum(max(qrels.grades[claim].get(s, 0), 0) / math.log2(r + 2)
-                  for r, s in enumerate(first))  # fmt: skip
+        dcg = sum(
+            max(qrels.grades[claim].get(s, 0), 0) / math.log2(r + 2) for r, s in enumerate(first)
+        )
         ideal = sum(gain / math.log2(r + 2) for r, gain in enumerate(gains))
         expected = {
             "recall@3": sum(found[:3]) / len(golds),
@@ -149,9 +150,23 @@ def test_cutting_to_the_deepest_metric_changes_nothing():
 
 @pytest.mark.parametrize(
     "name",
-    ["mrr", "mrr@0", "mrr@05", "mrr@-1", "mrr@1.5", "MRR@5", "foo@5", "map@", "mrr@5 ", "",
-     "recall", "mrr@1000001", "mrr@5\n", "ndcg@٣"],
-)  # fmt: skip
+    [
+        "mrr",
+        "mrr@0",
+        "mrr@05",
+        "mrr@-1",
+        "mrr@1.5",
+        "MRR@5",
+        "foo@5",
+        "map@",
+        "mrr@5 ",
+        "",
+        "recall",
+        "mrr@1000001",
+        "mrr@5\n",
+        "ndcg@٣",
+    ],
+)
 def test_unknown_metrics_are_refused_with_what_is_allowed(name):
     with pytest.raises(ConfigError, match=r"metrics.*mrr@K, recall@K, hit@K"):
         evaluate(Run.from_lists({}), Qrels({"c": {"s": 1}}), ["mrr@5", name])
@@ -182,9 +197,14 @@ def test_ids_that_never_meet_are_an_error_with_one_of_each():
 
 def test_languages_and_their_macro_average():
     claims = [
-        Claim("f", "", "fr"), Claim("e1", "", "en"), Claim("e2", "", "en"), Claim("e3", "", "en"),
-        Claim("g", "", "de"), Claim("nogold", "", "de"), Claim("i", "", "it"),
-    ]  # fmt: skip
+        Claim("f", "", "fr"),
+        Claim("e1", "", "en"),
+        Claim("e2", "", "en"),
+        Claim("e3", "", "en"),
+        Claim("g", "", "de"),
+        Claim("nogold", "", "de"),
+        Claim("i", "", "it"),
+    ]
     qrels = Qrels({c: {"s": 1} for c in ("e1", "e2", "e3", "f", "g", "elsewhere")})
     good, second = [("s", 2.0), ("t", 1.0)], [("s", 1.0), ("t", 2.0)]
     run = Run.from_lists({"e1": good, "e2": second, "f": second, "g": good, "elsewhere": good})

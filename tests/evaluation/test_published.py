@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import yaml
 
-from claim2source.errors import InputError
+from claim2source.core.errors import InputError
 from claim2source.evaluation.metrics import cutoff
-from claim2source.evaluation.published import FOLDER, Column, Table, load_published
+from claim2source.evaluation.published.tables import FOLDER, Column, Table, load_published
 
 TABLES = {table.id: table for table in load_published()}
 STYLES = TABLES["2025-styles"]
@@ -28,8 +28,11 @@ def cell(table: str, row: str, column: str) -> float:
 def test_every_paper_is_there() -> None:
     assert {table.paper for table in TABLES.values()} == {"2023", "2024", "2025", "2026"}
     assert {p.stem for p in FOLDER.glob("*.yaml")} == {
-        "adma2023", "axolotl2024", "checkthat2025", "checkthat2026"
-    }  # fmt: skip
+        "adma2023",
+        "axolotl2024",
+        "checkthat2025",
+        "checkthat2026",
+    }
     for table in TABLES.values():
         assert table.source and table.title and table.rows and table.columns
         assert len({row.name for row in table.rows}) == len(table.rows)
@@ -104,8 +107,10 @@ def test_the_findings_in_numbers() -> None:
     beaten = {name for name in plain if plain[name] > plain["BM25"]}
     assert beaten == {"E5-Large", "GritLM-7B", *HYBRIDS} - {"H-Specter"}
     assert [n for n in DENSE if plain[f"H-{n}"] < plain[n]] == ["GritLM-7B"]
-    drop = [cell("2025-test", name, "dev") - cell("2025-test", name, "test")
-            for name in ("BM25", "GritLM-7B")]  # fmt: skip
+    drop = [
+        cell("2025-test", name, "dev") - cell("2025-test", name, "test")
+        for name in ("BM25", "GritLM-7B")
+    ]
     assert drop == pytest.approx([0.13, 0.12])
 
 
@@ -280,10 +285,13 @@ def test_swapped_columns_are_flagged_where_map_exceeds_recall() -> None:
 
 def written(folder: Path, **changes: Any) -> Path:
     table: dict[str, Any] = {
-        "id": "t", "title": "T", "source": "S", "metric": "mrr@5",
+        "id": "t",
+        "title": "T",
+        "source": "S",
+        "metric": "mrr@5",
         "columns": {"A": {}, "B": {"language": "de", "digits": 2}},
         "rows": {"one": {"values": [0.5, None], "models": ["m"]}},
-    }  # fmt: skip
+    }
     table |= changes
     data = {"paper": "p", "names": ["n"], "tables": [table]}
     (folder / "a.yaml").write_text(yaml.safe_dump(data), encoding="utf-8")
@@ -293,9 +301,7 @@ def written(folder: Path, **changes: Any) -> Path:
 def test_a_table_is_read(tmp_path: Path) -> None:
     (table,) = load_published(written(tmp_path))
     assert isinstance(table, Table)
-    assert table.columns == (
-        Column("A", "mrr@5"), Column("B", "mrr@5", language="de", digits=2)
-    )  # fmt: skip
+    assert table.columns == (Column("A", "mrr@5"), Column("B", "mrr@5", language="de", digits=2))
     assert table.value("one", "B") is None and table.row("one").models == ("m",)
     with pytest.raises(KeyError):
         table.value("one", "C")

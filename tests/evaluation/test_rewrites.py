@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from claim2source.errors import InputError
+from claim2source.core.errors import InputError
+from claim2source.core.records import Claim, Dataset, Qrels
 from claim2source.evaluation.rewrites import read_rewrites, with_rewrites
-from claim2source.records import Claim, Dataset, Qrels
 from claim2source.text import ClaimForm, render_claim
 
 CLAIMS = (

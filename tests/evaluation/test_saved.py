@@ -8,25 +8,31 @@ from pathlib import Path
 
 import pytest
 
-from claim2source.errors import InputError, UserError
+from claim2source.core.errors import InputError, UserError
+from claim2source.core.records import Claim, Dataset, Qrels
+from claim2source.core.run import Run
 from claim2source.evaluation.saved import (
     common_data,
     judged_run,
     read_reports,
     runs_of,
     whole_run,
-)  # fmt: skip
+)
 from claim2source.evaluation.tables import COST_COLUMNS, cost_cells
-from claim2source.records import Claim, Dataset, Qrels
-from claim2source.run import Run
-from claim2source.run_files import write_trec_run
+from claim2source.io.trec import write_trec_run
 
 
 def save(folder: Path, checkpoint: str = "m/model", runs: tuple[str, ...] = ("en", "de")) -> Path:
     row = {"mrr@5": 0.5, "queries": 2}
-    report = {"checkpoint": checkpoint, "dataset": "d", "split": "dev",
-              "rendering": {"claims": "bilingual", "sources": "metadata"}, "cost": {"seconds": 1},
-              "languages": {"en": row, "de": row}, "macro": row}  # fmt: skip
+    report = {
+        "checkpoint": checkpoint,
+        "dataset": "d",
+        "split": "dev",
+        "rendering": {"claims": "bilingual", "sources": "metadata"},
+        "cost": {"seconds": 1},
+        "languages": {"en": row, "de": row},
+        "macro": row,
+    }
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "report.json").write_text(json.dumps(report))
     for lang in runs:
@@ -125,8 +131,12 @@ def test_cost_of_both_kinds_of_report() -> None:
     assert cost_cells({"seconds": 4.0, "claims": 10, "reused": 3})[:2] == [">4.0", "<2.5"]
     cells = cost_cells({"seconds": 4.0, "items": 10, "peak_memory": 3 * 2**20, "tokens": 5})
     assert dict(zip(COST_COLUMNS, cells, strict=True)) == {
-        "seconds": "4.0", "items/s": "2.5", "peak MB": "3", "tokens": "5", "parameters": None
-    }  # fmt: skip
+        "seconds": "4.0",
+        "items/s": "2.5",
+        "peak MB": "3",
+        "tokens": "5",
+        "parameters": None,
+    }
     other = {"seconds": 4.0, "claims": 10, "peak_memory_bytes": 2**20, "parameters": 7}
     assert cost_cells(other) == ["4.0", "2.5", "1", None, "7"]
     assert cost_cells(None) == cost_cells({}) == [None] * 5

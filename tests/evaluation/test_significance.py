@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from claim2source.core.records import Qrels
 from claim2source.evaluation import significance
 from claim2source.evaluation.significance import (
     bootstrap_interval,
     gold_groups,
     paired_randomisation,
 )
-from claim2source.records import Qrels
 
 VALUES = st.sampled_from([0.0, 1.0, 0.5, 1 / 3, 0.25, 0.2])
 PAIRS = st.lists(st.tuples(VALUES, VALUES, st.integers(0, 5)), min_size=1, max_size=9)

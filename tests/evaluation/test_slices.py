@@ -5,6 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from claim2source.core.records import Claim, Dataset, Qrels, Source
+from claim2source.core.run import Run
 from claim2source.evaluation.metrics import evaluate
 from claim2source.evaluation.ranks import (
     BUCKETS,
@@ -15,8 +17,6 @@ from claim2source.evaluation.ranks import (
     summarise,
 )
 from claim2source.evaluation.slices import breakdown, rank_slices, score_matrix, slices_of
-from claim2source.records import Claim, Dataset, Qrels, Source
-from claim2source.run import Run
 
 inf = np.inf
 
@@ -83,7 +83,7 @@ CLAIMS = (
     Claim("d1", "50 % von 1.000, also 2,5 #eins", "de", golds=("c",)),
     Claim("d2", "kein gold", "de"),
     Claim("f1", "mot " * 41 + "12", "fr", golds=("d",)),
-)  # fmt: skip
+)
 
 
 def parts(claims=CLAIMS, seen=None):
@@ -93,18 +93,23 @@ def parts(claims=CLAIMS, seen=None):
 def test_slices_by_every_trait():
     found = parts(seen=frozenset({"b", "c", "zz"}))
     assert found == {
-        ("language", "en"): {"e1", "e2", "e3"}, ("language", "de"): {"d1"},
+        ("language", "en"): {"e1", "e2", "e3"},
+        ("language", "de"): {"d1"},
         ("language", "fr"): {"f1"},
         ("gold in training", "seen"): {"e3", "d1"},
         ("gold in training", "unseen"): {"e1", "e2", "f1"},
-        ("words", "1-15"): {"e1", "e2", "d1"}, ("words", "16-25"): {"e3"},
+        ("words", "1-15"): {"e1", "e2", "d1"},
+        ("words", "16-25"): {"e3"},
         ("words", "over 40"): {"f1"},
-        ("hashtags", "0"): {"e2", "e3", "f1"}, ("hashtags", "1"): {"d1"},
+        ("hashtags", "0"): {"e2", "e3", "f1"},
+        ("hashtags", "1"): {"d1"},
         ("hashtags", "2+"): {"e1"},
-        ("mentions", "0"): {"e2", "e3", "d1", "f1"}, ("mentions", "1"): {"e1"},
-        ("numbers", "0"): {"e1", "e2", "e3"}, ("numbers", "1"): {"f1"},
+        ("mentions", "0"): {"e2", "e3", "d1", "f1"},
+        ("mentions", "1"): {"e1"},
+        ("numbers", "0"): {"e1", "e2", "e3"},
+        ("numbers", "1"): {"f1"},
         ("numbers", "2+"): {"d1"},
-    }  # fmt: skip
+    }
     assert not {by for by, _ in parts()} & {"gold in training"}
 
 
@@ -117,8 +122,9 @@ def test_every_trait_parts_the_judged_claims():
 def test_slices_by_rank():
     found = rank_slices(["x", "y", "z"], np.array([inf, 4, 2]), "rank of bm25")
     assert {(s.by, s.part): set(s.claim_ids) for s in found} == {
-        ("rank of bm25", "2-5"): {"y", "z"}, ("rank of bm25", NOT_FOUND): {"x"}
-    }  # fmt: skip
+        ("rank of bm25", "2-5"): {"y", "z"},
+        ("rank of bm25", NOT_FOUND): {"x"},
+    }
 
 
 QRELS = Qrels({c.id: dict.fromkeys(c.golds, 1) for c in CLAIMS if c.golds})

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from claim2source.core.records import Claim, Source
 from claim2source.mining.candidates import Candidates
-from claim2source.mining.twins import title_similarity, title_words
-from claim2source.records import Claim, Source
+from claim2source.mining.near_duplicates import title_similarity, title_words
 from claim2source.retrieve import BM25Config, BM25Index, DenseIndex, FusionConfig, fuse
 
 WORDS = ["masks", "otters", "tea", "sleep", "sea", "rooms", "seals"]
@@ -17,8 +17,12 @@ WORDS = ["masks", "otters", "tea", "sleep", "sea", "rooms", "seals"]
 
 @settings(max_examples=40, deadline=None)
 @example(seed=0, n=400, depth=300, alpha=0.5)
-@given(seed=st.integers(0, 10**6), n=st.integers(1, 40), depth=st.integers(1, 12),
-       alpha=st.sampled_from([0.0, 0.3, 0.5, 1.0]))  # fmt: skip
+@given(
+    seed=st.integers(0, 10**6),
+    n=st.integers(1, 40),
+    depth=st.integers(1, 12),
+    alpha=st.sampled_from([0.0, 0.3, 0.5, 1.0]),
+)
 def test_a_window_is_the_fused_run(seed: int, n: int, depth: int, alpha: float) -> None:
     draw = np.random.default_rng(seed)
     # Few words and small whole numbers: scores are exact and many of them tie.

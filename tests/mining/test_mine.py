@@ -12,17 +12,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from claim2source.core.errors import ConfigError
+from claim2source.core.records import Claim, Dataset, Qrels, Source
+from claim2source.core.run import Cost
 from claim2source.datasets import carve_val
-from claim2source.encode import Encoder
-from claim2source.errors import ConfigError
 from claim2source.mining import MinedRow, Miner, MiningConfig, MiningCounts, Negative, mine
 from claim2source.mining import candidates as candidates_module
 from claim2source.mining.candidates import Candidates
 from claim2source.mining.mine import golds_by_text
-from claim2source.mining.twins import Twins, title_similarity, title_words
-from claim2source.records import Claim, Dataset, Qrels, Source
+from claim2source.mining.near_duplicates import NearDuplicates, title_similarity, title_words
+from claim2source.models import Encoder
 from claim2source.retrieve import BM25Config, BM25Index, DenseIndex, FusionConfig, bm25, fuse
-from claim2source.run import Cost
 from claim2source.text import Rendering, render_source
 
 PLAIN = Rendering(sources="title_abstract")
@@ -185,12 +185,17 @@ def test_a_twins_gold_is_never_a_negative() -> None:
 
 def test_golds_by_text() -> None:
     claims = [
-        Claim("a", "Straße  x", golds=("1",)), Claim("b", " strasse X", golds=("2", "3")),
-        Claim("c", "y", golds=("1",)), Claim("d", "y z"),
-    ]  # fmt: skip
+        Claim("a", "Straße  x", golds=("1",)),
+        Claim("b", " strasse X", golds=("2", "3")),
+        Claim("c", "y", golds=("1",)),
+        Claim("d", "y z"),
+    ]
     assert golds_by_text(claims) == {
-        "a": frozenset("123"), "b": frozenset("123"), "c": frozenset("1"), "d": frozenset(),
-    }  # fmt: skip
+        "a": frozenset("123"),
+        "b": frozenset("123"),
+        "c": frozenset("1"),
+        "d": frozenset(),
+    }
 
 
 # --- positive-aware limits ----------------------------------------------------------------
@@ -306,8 +311,13 @@ def test_titles_are_compared_with_the_golds_not_with_the_claim() -> None:
 
 
 def test_a_twin_of_any_gold_is_left_out_for_each_of_them() -> None:
-    titles = {"a1": "Tea and sleep", "b1": "Otters at sea", "x": "Seals", "a": "Tea and sleep",
-              "b": "Otters at sea"}  # fmt: skip
+    titles = {
+        "a1": "Tea and sleep",
+        "b1": "Otters at sea",
+        "x": "Seals",
+        "a": "Tea and sleep",
+        "b": "Otters at sea",
+    }
     dataset, encoder = titled(titles, Claim("c", "text", golds=("a", "b")))
     rows, miner = mined(dataset, encoder, replace(FREE, random=0))
     assert [names(row) for row in rows] == [["x"], ["x"]]
@@ -328,11 +338,13 @@ def spread() -> tuple[Dataset, Encoder]:
     """Two golds at right angles, their near copies, and one source between them."""
     near, length = 0.96, 3.0  # vectors that are not normalised
     vectors = {
-        "a": [1.0, 0.0, 0.0], "b": [0.0, 2.0, 0.0],
+        "a": [1.0, 0.0, 0.0],
+        "b": [0.0, 2.0, 0.0],
         "near_a": [length * near, 0.0, length * (1 - near**2) ** 0.5],
         "near_b": [0.0, near, (1 - near**2) ** 0.5],
-        "far": [0.0, 0.1, 0.5], "between": [5.0, 5.0, 0.0],
-    }  # fmt: skip
+        "far": [0.0, 0.1, 0.5],
+        "between": [5.0, 5.0, 0.0],
+    }
     claim = Claim("c", "claim", golds=("a", "b"))
     sources = [Source(name, title=name) for name in vectors]
     table = {**vectors, "claim": [0.0, 0.1, 0.5]}
@@ -401,7 +413,7 @@ def test_the_words_of_abstracts_take_little_memory() -> None:
     texts = [" ".join(f"w{n}" for n in draw.integers(0, 5000, 150)) for _ in range(400)]
     sources = [Source(str(i), f"t{i}", text) for i, text in enumerate(texts)]
     tracemalloc.start()
-    twins = Twins(sources, np.zeros((400, 2)), None, 0.9, None)
+    twins = NearDuplicates(sources, np.zeros((400, 2)), None, 0.9, None)
     kept, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert kept / 400 < 1500  # a set of so many words takes 8 kB and more
@@ -566,16 +578,33 @@ def one_by_one(
 
 @settings(max_examples=150, deadline=None)
 @given(
-    seed=st.integers(0, 10**6), n=st.integers(1, 30), hard=st.integers(0, 4),
-    first=st.integers(1, 3), last=st.integers(3, 12), alpha=st.sampled_from([0.0, 0.5, 1.0]),
-    share=st.sampled_from([None, 0.75]), margin=st.sampled_from([None, 1.0]),
-    title=st.sampled_from([None, 0.9]), pool=st.sampled_from(["all", "train-golds"]),
-    sizes=st.lists(st.integers(1, 90), min_size=4, max_size=4), chunk=st.integers(1, 9),
-)  # fmt: skip
+    seed=st.integers(0, 10**6),
+    n=st.integers(1, 30),
+    hard=st.integers(0, 4),
+    first=st.integers(1, 3),
+    last=st.integers(3, 12),
+    alpha=st.sampled_from([0.0, 0.5, 1.0]),
+    share=st.sampled_from([None, 0.75]),
+    margin=st.sampled_from([None, 1.0]),
+    title=st.sampled_from([None, 0.9]),
+    pool=st.sampled_from(["all", "train-golds"]),
+    sizes=st.lists(st.integers(1, 90), min_size=4, max_size=4),
+    chunk=st.integers(1, 9),
+)
 def test_blocks_of_pairs_are_picked_as_they_are_one_by_one(
-    seed: int, n: int, hard: int, first: int, last: int, alpha: float, share: float | None,
-    margin: float | None, title: float | None, pool: Any, sizes: list[int], chunk: int,
-) -> None:  # fmt: skip
+    seed: int,
+    n: int,
+    hard: int,
+    first: int,
+    last: int,
+    alpha: float,
+    share: float | None,
+    margin: float | None,
+    title: float | None,
+    pool: Any,
+    sizes: list[int],
+    chunk: int,
+) -> None:
     draw = np.random.default_rng(seed)
     # Few words and small whole numbers: scores are exact, many tie, titles repeat.
     sources = [
@@ -593,21 +622,32 @@ def test_blocks_of_pairs_are_picked_as_they_are_one_by_one(
         claims.append(Claim(f"c{i}", text, golds=tuple(dict.fromkeys(golds)), candidates=bound))
     dataset = data_of(claims, sources)
     of_sources = draw.integers(-2, 3, (n, 3)).astype(np.float32)
-    by_text = {text: draw.integers(-2, 3, 3).astype(np.float32) for text in
-               sorted({claim.text for claim in claims})}  # fmt: skip
+    by_text = {
+        text: draw.integers(-2, 3, 3).astype(np.float32)
+        for text in sorted({claim.text for claim in claims})
+    }
     of_claims = np.array([by_text[claim.text] for claim in claims])
     encoder = Table({**by_text, **dict(zip(PLAIN.source_texts(sources), of_sources, strict=True))})
     config = MiningConfig(
-        hard=hard, random=0, first_rank=first, last_rank=last, alpha=alpha, max_share=share,
-        margin=margin, max_title_similarity=title, pool=pool,
-    )  # fmt: skip
+        hard=hard,
+        random=0,
+        first_rank=first,
+        last_rank=last,
+        alpha=alpha,
+        max_share=share,
+        margin=margin,
+        max_title_similarity=title,
+        pool=pool,
+    )
     expected, counts = one_by_one(dataset, of_sources, of_claims, config)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(mine, "CHUNK", chunk)
         for place, name, size in zip(
             (candidates_module, candidates_module, mine, bm25),
-            ("CELLS", "PIECE", "PICKED", "_CELLS"), sizes, strict=True,
-        ):  # fmt: skip
+            ("CELLS", "PIECE", "PICKED", "_CELLS"),
+            sizes,
+            strict=True,
+        ):
             patch.setattr(place, name, size)
         found, miner = mined(dataset, encoder, config)  # type: ignore[arg-type]
     assert found == expected
@@ -663,9 +703,11 @@ def test_counts_add_up_and_what_is_missing_is_said() -> None:
         (r.claim, r.positive): (len(names(r, "hard")), len(names(r, "random"))) for r in rows
     }
     assert by_pair == {
-        ("full", "s19"): (0, 0), ("low", "s17"): (0, 2),
-        ("two", "s00"): (6, 2), ("two", "s18"): (0, 1),
-    }  # fmt: skip
+        ("full", "s19"): (0, 0),
+        ("low", "s17"): (0, 2),
+        ("two", "s00"): (6, 2),
+        ("two", "s18"): (0, 1),
+    }
     assert counts.short_rows == 3
     assert counts.left_out_gold == 2  # s00 in both rows of `two`
     assert counts.left_out_close == 8 + 8 + 0 + 7
@@ -759,9 +801,17 @@ def test_rows_come_while_mining_goes_on() -> None:
 
 @pytest.mark.parametrize(
     ("key", "value"),
-    [("hard", -1), ("random", -1), ("first_rank", 0), ("last_rank", 0), ("alpha", 1.1),
-     ("max_share", 0.0), ("max_share", 1.1), ("margin", -0.1)],
-)  # fmt: skip
+    [
+        ("hard", -1),
+        ("random", -1),
+        ("first_rank", 0),
+        ("last_rank", 0),
+        ("alpha", 1.1),
+        ("max_share", 0.0),
+        ("max_share", 1.1),
+        ("margin", -0.1),
+    ],
+)
 def test_settings_that_cannot_be(key: str, value: float) -> None:
     with pytest.raises(ConfigError, match=rf"mining\.{key}"):
         MiningConfig(**{key: value})  # type: ignore[arg-type]

@@ -18,10 +18,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from rank_bm25 import BM25Okapi
 
+from claim2source.core.errors import ConfigError
+from claim2source.core.records import Claim, Source
 from claim2source.datasets import load
-from claim2source.errors import ConfigError
 from claim2source.evaluation.retrieval import evaluate_result
-from claim2source.records import Claim, Source
 from claim2source.retrieve import BM25Config, BM25Index, BM25Retriever, bm25
 from claim2source.retrieve import terms as terms_module
 from claim2source.retrieve.bm25 import NO_TERM
@@ -170,7 +170,7 @@ PAPERS = [
     Source("p4", "", "Adults wearing glasses, infected less"),
     Source("p5", "Mask mandates"),
     Source("p6"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("k1", "b"), [(1.2, 0.75), (0.0, 0.75), (2.0, 0.0), (0.7, 1.0)])
@@ -258,10 +258,32 @@ def test_words_joined_by_punctuation_are_taken_apart_wherever_they_stand() -> No
 
 text_pieces = st.lists(
     st.sampled_from(
-        ["the", "will", "wills", "mask", "masks", "Masking", "-", ",", "/", " ", "  ", "\n",
-         "\u00a0", "\u2028", "\x1c", "\u03a3", "\u0391\u03a3", "nicht", "x", "2", "_"]
-    ), max_size=12,
-).map("".join)  # fmt: skip
+        [
+            "the",
+            "will",
+            "wills",
+            "mask",
+            "masks",
+            "Masking",
+            "-",
+            ",",
+            "/",
+            " ",
+            "  ",
+            "\n",
+            "\u00a0",
+            "\u2028",
+            "\x1c",
+            "\u03a3",
+            "\u0391\u03a3",
+            "nicht",
+            "x",
+            "2",
+            "_",
+        ]
+    ),
+    max_size=12,
+).map("".join)
 
 
 @settings(max_examples=150, deadline=None)
@@ -449,9 +471,12 @@ def test_duplicated_texts_are_one_score() -> None:
 
 @settings(max_examples=80, deadline=None)
 @given(
-    seed=st.integers(0, 10**6), n=st.integers(1, 12), cells=st.integers(1, 40),
-    k=st.integers(1, 14), analysis=st.sampled_from(["terms", "whitespace"]),
-)  # fmt: skip
+    seed=st.integers(0, 10**6),
+    n=st.integers(1, 12),
+    cells=st.integers(1, 40),
+    k=st.integers(1, 14),
+    analysis=st.sampled_from(["terms", "whitespace"]),
+)
 def test_blocks_of_claims_are_claims_searched_alone(
     seed: int, n: int, cells: int, k: int, analysis: Any
 ) -> None:

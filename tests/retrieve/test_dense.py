@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from claim2source.core.errors import ConfigError
+from claim2source.core.records import Claim, Source
+from claim2source.core.run import Cost, Result
 from claim2source.datasets import load
-from claim2source.encode import ModelConfig, Resolved, resolve
-from claim2source.errors import ConfigError
 from claim2source.evaluation.metrics import evaluate
-from claim2source.records import Claim, Source
+from claim2source.io.store import Store
+from claim2source.models import ModelConfig, Resolved, resolve
 from claim2source.retrieve import DenseIndex, DenseRetriever, IndexConfig, dense
-from claim2source.run import Cost, Result
-from claim2source.store import Store
 from claim2source.text import Rendering
 from tests.shared_data import shared
 

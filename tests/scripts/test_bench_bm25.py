@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from claim2source.errors import ConfigError, UserError
+from claim2source.core.errors import ConfigError, UserError
 from scripts import bench_bm25
 from scripts.bench_bm25 import BenchConfig, Timing, check_same, made_up, main, report
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from claim2source.errors import UserError
+from claim2source.core.errors import UserError
 from scripts import bench_chunks
 from scripts.bench_chunks import BenchConfig, as_table, main, measure, step
 from tests.training.small import save_small_model

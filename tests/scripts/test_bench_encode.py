@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from claim2source.core.errors import ConfigError, UserError
+from claim2source.core.records import Claim, Dataset, Qrels, Source
 from claim2source.datasets import write_beir
-from claim2source.encode import ModelConfig, Template, resolve
-from claim2source.errors import ConfigError, UserError
-from claim2source.records import Claim, Dataset, Qrels, Source
+from claim2source.models import ModelConfig, Template, resolve
 from scripts import bench_encode
 from scripts.bench_encode import BenchConfig, Timing, check_same, drawn, main, operations, report
 
@@ -27,16 +27,26 @@ def data(tmp_path: Path) -> Path:
 
 
 def test_the_program_ends_with_one_line_of_json(
-    tiny_folder: Path, data: Path, capsys: pytest.CaptureFixture[str],
+    tiny_folder: Path,
+    data: Path,
+    capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+) -> None:
     pytest.importorskip("sentence_transformers")
     monkeypatch.setattr(bench_encode, "_SQUARE", 8)
-    main([
-        f"--dataset={data}", "--split=dev", f"--model.name={tiny_folder}", "--model.pooling=mean",
-        "--model.max_length=16", "--model.normalize=false", "--documents=8", "--claims=5",
-        "--repeats=2",
-    ])  # fmt: skip
+    main(
+        [
+            f"--dataset={data}",
+            "--split=dev",
+            f"--model.name={tiny_folder}",
+            "--model.pooling=mean",
+            "--model.max_length=16",
+            "--model.normalize=false",
+            "--documents=8",
+            "--claims=5",
+            "--repeats=2",
+        ]
+    )
     *table, last = capsys.readouterr().out.strip().splitlines()
     found = json.loads(last)
     assert next(iter(found)) == "ratio"

@@ -12,21 +12,39 @@ from typing import Any
 import pytest
 import torch
 
-from claim2source.config import REPOSITORY, read_config
-from claim2source.errors import ConfigError, UserError
+from claim2source.core.config import REPOSITORY, read_config
+from claim2source.core.errors import ConfigError, UserError
 from scripts import bench_gpu
 from scripts.bench_gpu import BenchConfig, Setting, main, make_encoder, memory_growth, peak_flops
 from scripts.timing_common import read_flat
 
 SMALL = BenchConfig(
-    tiny=True, tokens=12, negatives=2, plain_batch=2, chunk=4, steps=1, documents=9,
-    document_tokens=10, batches=[2, 4], compiled=False,
-)  # fmt: skip
+    tiny=True,
+    tokens=12,
+    negatives=2,
+    plain_batch=2,
+    chunk=4,
+    steps=1,
+    documents=9,
+    document_tokens=10,
+    batches=[2, 4],
+    compiled=False,
+)
 # The same as words.
 WORDS = [
-    "--tiny", "--tokens=12", "--negatives=2", "--plain_batch=2", "--chunk=4", "--steps=1",
-    "--documents=9", "--document_tokens=10", "--no_compiled", "--batches", "2", "4",
-]  # fmt: skip
+    "--tiny",
+    "--tokens=12",
+    "--negatives=2",
+    "--plain_batch=2",
+    "--chunk=4",
+    "--steps=1",
+    "--documents=9",
+    "--document_tokens=10",
+    "--no_compiled",
+    "--batches",
+    "2",
+    "4",
+]
 
 
 def test_without_a_gpu_it_says_so_and_ends_well(
@@ -49,8 +67,14 @@ def test_the_tiny_run_ends_with_its_json(capsys: pytest.CaptureFixture[str]) -> 
     assert found["peak_flops"] is None
     rows = found["training"]
     shape = [(row["claims"], row["chunk"], row["checkpointing"]) for row in rows]
-    assert shape == [(2, None, False), (2, 4, False), (4, 4, False),
-                     (2, None, True), (2, 4, True), (4, 4, True)]  # fmt: skip
+    assert shape == [
+        (2, None, False),
+        (2, 4, False),
+        (4, 4, False),
+        (2, None, True),
+        (2, 4, True),
+        (4, 4, True),
+    ]
     for row in rows:
         tokens = 12 * row["claims"] * (1 + 3)
         assert row["tokens_per_second"] == pytest.approx(tokens / row["seconds"], rel=0.05)
@@ -97,8 +121,13 @@ def test_running_out_of_memory_when_encoding_costs_nothing_else(
     assert "too large" in found[fails]["failed"] and found[fails]["documents_per_second"] is None
     assert found[other]["documents_per_second"] > 0
     result = bench_gpu.with_shares({"training": [], "encoding": found}, 1e15)
-    result |= {"device": "x", "peak_flops": 1e15, "matmul_flops": 1e14, "memory": [],
-               "load_average": []}  # fmt: skip
+    result |= {
+        "device": "x",
+        "peak_flops": 1e15,
+        "matmul_flops": 1e14,
+        "memory": [],
+        "load_average": [],
+    }
     assert f"encoding, {fails}: " in bench_gpu.as_table(SMALL, result)
     # Each row was said when it was done.
     said = [json.loads(line) for line in capsys.readouterr().err.splitlines() if line[:1] == "{"]
@@ -106,8 +135,12 @@ def test_running_out_of_memory_when_encoding_costs_nothing_else(
 
 
 def test_the_ratio_is_of_what_the_trainer_can_do() -> None:
-    rows = [{"compiled": False, "share": 0.3}, {"compiled": False, "share": 0.4},
-            {"compiled": True, "share": 0.6}, {"compiled": True}]  # fmt: skip
+    rows = [
+        {"compiled": False, "share": 0.3},
+        {"compiled": False, "share": 0.4},
+        {"compiled": True, "share": 0.6},
+        {"compiled": True},
+    ]
     assert bench_gpu.best_share(rows, False) == 0.4
     assert bench_gpu.best_share(rows, True) == 0.6
     assert bench_gpu.best_share(rows[3:], True) is None
@@ -178,26 +211,40 @@ def test_peaks_by_name_and_none_where_unknown() -> None:
 
 def test_shares_are_of_the_peak() -> None:
     row = {"flops_per_second": 4e14, "hardware_flops_per_second": 6e14}
-    result = {"training": [dict(row), {"seconds": None}],
-              "encoding": {"merged": {"flops_per_second": 5e14},
-                           "adapter": {"flops_per_second": 2e14}}}  # fmt: skip
+    result = {
+        "training": [dict(row), {"seconds": None}],
+        "encoding": {"merged": {"flops_per_second": 5e14}, "adapter": {"flops_per_second": 2e14}},
+    }
     found = bench_gpu.with_shares(result, 1e15)
     assert (found["training"][0]["share"], found["training"][0]["hardware_share"]) == (0.4, 0.6)
     assert "share" not in found["training"][1]
     assert found["encoding"]["merged"]["share"] == 0.5
-    assert bench_gpu.with_shares({"training": [dict(row)], "encoding": {
-        "merged": {}, "adapter": {}}}, math.inf)["training"][0]["share"] == 0  # fmt: skip
+    assert (
+        bench_gpu.with_shares(
+            {"training": [dict(row)], "encoding": {"merged": {}, "adapter": {}}}, math.inf
+        )["training"][0]["share"]
+        == 0
+    )
 
 
 def test_memory_growth_compares_the_ends_of_one_setting() -> None:
     def row(claims: int, peak: float | None, checkpointing: bool, chunk: int | None = 4) -> Any:
-        return {"claims": claims, "peak_mb": peak, "checkpointing": checkpointing,
-                "compiled": False, "chunk": chunk}  # fmt: skip
+        return {
+            "claims": claims,
+            "peak_mb": peak,
+            "checkpointing": checkpointing,
+            "compiled": False,
+            "chunk": chunk,
+        }
 
     rows = [
-        row(4, 900.0, True, None), row(8, 100.0, True), row(16, 102.0, True),
-        row(64, 110.0, True), row(8, 200.0, False), row(64, None, False),
-    ]  # fmt: skip
+        row(4, 900.0, True, None),
+        row(8, 100.0, True),
+        row(16, 102.0, True),
+        row(64, 110.0, True),
+        row(8, 200.0, False),
+        row(64, None, False),
+    ]
     assert memory_growth(rows) == [
         {"checkpointing": True, "compiled": False, "batch_times": 8, "memory_times": 1.1}
     ]
@@ -210,9 +257,15 @@ def test_running_out_of_memory_is_a_row(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(bench_gpu, "_train", full)
     row = bench_gpu.time_training(SMALL, Setting(64, None, False, False))
     assert row["peak_mb"] is None and row["claims"] == 64 and "too large" in row["failed"]
-    result = {"training": [row], "encoding": {"documents": 1, "mean_tokens": 1.0},
-              "device": "x", "peak_flops": 1e15, "matmul_flops": 1e14, "memory": [],
-              "load_average": []}  # fmt: skip
+    result = {
+        "training": [row],
+        "encoding": {"documents": 1, "mean_tokens": 1.0},
+        "device": "x",
+        "peak_flops": 1e15,
+        "matmul_flops": 1e14,
+        "memory": [],
+        "load_average": [],
+    }
     assert "whole" in bench_gpu.as_table(SMALL, result)
 
 
@@ -225,9 +278,15 @@ def test_what_the_compiler_cannot_do_costs_no_other_row(monkeypatch: pytest.Monk
     monkeypatch.setattr(bench_gpu, "_train", fail)
     row = bench_gpu.time_training(SMALL, Setting(64, None, False, True))
     assert row["failed"] == "RuntimeError: no kernel" and row["tokens_per_second"] is None
-    result = {"training": [row], "encoding": {"documents": 1, "mean_tokens": 1.0},
-              "device": "x", "peak_flops": 1e15, "matmul_flops": 1e14,
-              "memory": memory_growth([row | {"chunk": 4}]), "load_average": []}  # fmt: skip
+    result = {
+        "training": [row],
+        "encoding": {"documents": 1, "mean_tokens": 1.0},
+        "device": "x",
+        "peak_flops": 1e15,
+        "matmul_flops": 1e14,
+        "memory": memory_growth([row | {"chunk": 4}]),
+        "load_average": [],
+    }
     assert "row 1: RuntimeError: no kernel" in bench_gpu.as_table(SMALL, result)
     with pytest.raises(ValueError, match="a fault of ours"):
         bench_gpu.time_training(SMALL, Setting(64, None, False, False))
@@ -235,8 +294,17 @@ def test_what_the_compiler_cannot_do_costs_no_other_row(monkeypatch: pytest.Monk
 
 @pytest.mark.slow
 def test_it_runs_without_any_library_that_training_does_not_need() -> None:
-    absent = ("faiss", "datasets", "wandb", "ir_measures", "sentence_transformers", "bm25s",
-              "Stemmer", "jsonargparse", "pyarrow")  # fmt: skip
+    absent = (
+        "faiss",
+        "datasets",
+        "wandb",
+        "ir_measures",
+        "sentence_transformers",
+        "bm25s",
+        "Stemmer",
+        "jsonargparse",
+        "pyarrow",
+    )
     code = (
         f"import sys\nsys.path[:0] = [{str(REPOSITORY)!r}]\n"
         f"sys.modules |= dict.fromkeys({absent})\n"  # an import of any of them raises
@@ -252,9 +320,12 @@ def test_its_words_are_read_as_by_every_other_program() -> None:
         found = read_flat(BenchConfig, words, "p", "d")
         assert found == read_config(BenchConfig, words, program="p", description="d")
     for words, said in (
-        (["--chunk=x"], "--chunk: .*'x'"), (["--chunks=2"], "--chunks=2"), (["--chunk=0"], "chunk"),
-        (["--batches"], "--batches"), (["--tin"], "--tin"),
-    ):  # fmt: skip
+        (["--chunk=x"], "--chunk: .*'x'"),
+        (["--chunks=2"], "--chunks=2"),
+        (["--chunk=0"], "chunk"),
+        (["--batches"], "--batches"),
+        (["--tin"], "--tin"),
+    ):
         with pytest.raises(UserError, match=said):
             read_flat(BenchConfig, words, "p", "d")
 
@@ -271,9 +342,12 @@ def test_the_training_module_needs_no_library_of_retrieval_or_of_the_command_lin
         "print(FinetuneConfig().optimisation.epochs)"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, cwd=REPOSITORY,
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        cwd=REPOSITORY,
         check=False,
-    )  # fmt: skip
+    )
     assert done.returncode == 0, done.stderr[-2000:]
     assert done.stdout.strip() == "3"
 

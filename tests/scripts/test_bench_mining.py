@@ -11,7 +11,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from claim2source.errors import ConfigError, UserError
+from claim2source.core.errors import ConfigError, UserError
 from scripts import bench_mining
 from scripts.bench_mining import BenchConfig, Timing, check_same, made_up, report
 from tests.shared_data import REPOSITORY
@@ -34,9 +34,11 @@ def test_the_program_ends_with_one_line_of_json() -> None:
     arguments = ["--documents=150", "--claims=40", "--repeats=3", "--dimensions=16", "--words=500"]
     ran = subprocess.run(
         [sys.executable, str(REPOSITORY / "scripts" / "bench_mining.py"), *arguments],
-        capture_output=True, text=True, check=False,
+        capture_output=True,
+        text=True,
+        check=False,
         env=os.environ | {"PYTHONPATH": str(REPOSITORY)},
-    )  # fmt: skip
+    )
     assert ran.returncode == 0, ran.stderr
     *table, last = ran.stdout.strip().splitlines()
     found = json.loads(last)

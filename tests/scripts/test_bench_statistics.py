@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from claim2source.errors import ConfigError
+from claim2source.core.errors import ConfigError
 from scripts.bench_statistics import BenchConfig, made_up, main, peer_seconds
 
 
@@ -41,7 +41,7 @@ def test_what_takes_a_minute_is_not_under_it(
 def test_the_peer_computes_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     from scipy import stats
 
-    from claim2source.evaluation.comparison import Family, compare
+    from claim2source.evaluation.families import Family, compare
     from claim2source.evaluation.significance import bootstrap_intervals
 
     found: dict[str, Any] = {}

@@ -15,8 +15,8 @@ import pytest
 import torch
 from transformers import BertConfig, BertModel, MistralConfig, MistralModel
 
-from claim2source.encode.packed import PackedBatch
-from claim2source.errors import ConfigError, UserError
+from claim2source.core.errors import ConfigError, UserError
+from claim2source.models.packed import PackedBatch
 from claim2source.training.data import TrainingPairs
 from claim2source.training.module import RetrieverModule
 from scripts import bench_training, timing_common, timing_pieces, timing_trainers
@@ -38,9 +38,15 @@ def recipe(model: str, **changes: Any) -> Recipe:
 
 def options(model: str, *more: str) -> list[str]:
     return [
-        f"--model={model}", "--batch_size=4", "--max_length=32", "--chunk=3", "--steps=1",
-        "--matmul=32", "--cells", *more,
-    ]  # fmt: skip
+        f"--model={model}",
+        "--batch_size=4",
+        "--max_length=32",
+        "--chunk=3",
+        "--steps=1",
+        "--matmul=32",
+        "--cells",
+        *more,
+    ]
 
 
 def steps(seconds: list[float], losses: list[float] | None = None, preparing: float = 0.0) -> Steps:
@@ -104,8 +110,15 @@ def test_a_process_does_not_inherit_its_parents_peak() -> None:
 
 
 def test_other_losses_stop_the_benchmark(tiny: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    config = BenchConfig(model=tiny, batch_size=4, max_length=32, steps=1, repeats=1, matmul=32,
-                         cells=["short_full_plain"])  # fmt: skip
+    config = BenchConfig(
+        model=tiny,
+        batch_size=4,
+        max_length=32,
+        steps=1,
+        repeats=1,
+        matmul=32,
+        cells=["short_full_plain"],
+    )
     monkeypatch.setattr(bench_training, "run_ours", lambda *_: steps([1.0, 1.0], [2.0, 1.0]))
     monkeypatch.setattr(bench_training, "run_peer", lambda *_: steps([1.0, 1.0], [2.003, 1.0]))
     with pytest.raises(UserError, match=r"first batch differ: ours 2\.0"):
@@ -225,7 +238,7 @@ def test_padding_is_counted_as_each_side_pads(tiny: str, monkeypatch: pytest.Mon
     assert work.ours_padded == work.real_tokens  # packed
     by_chunk = timing_trainers.step_work(pairs, recipe(tiny, chunk=3))
     assert by_chunk.ours_padded == by_chunk.real_tokens
-    monkeypatch.setattr("claim2source.encode.encoder.can_pack", lambda model: False)
+    monkeypatch.setattr("claim2source.models.encoder.can_pack", lambda model: False)
     padded = timing_trainers.step_work(pairs, recipe(tiny))
     assert padded.real_tokens < padded.ours_padded <= 8 * max(claims + sources)
     lengths = sorted(claims + sources, reverse=True)
@@ -279,7 +292,7 @@ def test_a_piece_that_is_off_is_off(tiny: str, monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr(timing_trainers.Encoder, "vectors", spy)
     monkeypatch.setattr(timing_trainers.Encoder, "_token_budget", lambda self: 100)
-    monkeypatch.setattr("claim2source.encode.encoder._ROW_TOKENS", 100)
+    monkeypatch.setattr("claim2source.models.encoder._ROW_TOKENS", 100)
     monkeypatch.setattr(RetrieverModule, "_step", spy_step)
     for way in timing_pieces.variants(pairs, recipe(tiny, batch_size=8), 1):
         current = way.name

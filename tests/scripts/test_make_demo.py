@@ -114,7 +114,7 @@ def test_papers_are_complete_and_short(corpus: dict[str, Row]) -> None:
 
 
 def test_families_hold_four_to_eight_near_twins(corpus: dict[str, Row]) -> None:
-    """Twins share most of their words; strangers do not."""
+    """NearDuplicates share most of their words; strangers do not."""
     families: dict[str, list[set[str]]] = defaultdict(list)
     for row in corpus.values():
         families[row["metadata"]["family"]].append(

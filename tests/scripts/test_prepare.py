@@ -84,9 +84,7 @@ def test_2026_says_what_was_written_and_what_was_absent(tmp_path: Path) -> None:
         tmp_path / "t.jsonl", {"id": "dev-de-0", "translation": "seals doze"}
     )
     target = tmp_path / "out"
-    ran = prepare(
-        "checkthat2026", "--input", source, "--output", target, "--translations", file
-    )  # fmt: skip
+    ran = prepare("checkthat2026", "--input", source, "--output", target, "--translations", file)
     assert (ran.returncode, ran.stderr) == (0, "")
     assert ran.stdout.splitlines() == [
         f"{target}: 4 sources",

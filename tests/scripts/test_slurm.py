@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from claim2source.config import REPOSITORY
+from claim2source.core.config import REPOSITORY
 
 JOB = REPOSITORY / "scripts" / "slurm_finetune.sh"
 # srun runs its command once a node; the launcher prints what it was given, one word a line.
@@ -21,8 +21,10 @@ def bin_folder(tmp_path: Path) -> Path:
     folder = tmp_path / "bin"
     folder.mkdir()
     for name, text in {
-        "srun": SRUN, "accelerate": LAUNCHER, "scontrol": "#!/bin/sh\nprintf 'node7\\nnode8\\n'\n",
-    }.items():  # fmt: skip
+        "srun": SRUN,
+        "accelerate": LAUNCHER,
+        "scontrol": "#!/bin/sh\nprintf 'node7\\nnode8\\n'\n",
+    }.items():
         (folder / name).write_text(text)
         (folder / name).chmod(0o755)
     return folder
@@ -30,10 +32,13 @@ def bin_folder(tmp_path: Path) -> Path:
 
 def submit(bin_folder: Path, *arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
     environment = {
-        "PATH": f"{bin_folder}:{os.environ['PATH']}", "SLURM_NNODES": "2",
-        "SLURM_GPUS_ON_NODE": "4", "SLURM_JOB_NODELIST": "node[7-8]",
-        "SLURM_SUBMIT_DIR": str(REPOSITORY), **more,
-    }  # fmt: skip
+        "PATH": f"{bin_folder}:{os.environ['PATH']}",
+        "SLURM_NNODES": "2",
+        "SLURM_GPUS_ON_NODE": "4",
+        "SLURM_JOB_NODELIST": "node[7-8]",
+        "SLURM_SUBMIT_DIR": str(REPOSITORY),
+        **more,
+    }
     return subprocess.run(
         ["bash", str(JOB), *arguments], env=environment, capture_output=True, text=True
     )

@@ -2,8 +2,8 @@
 
 import pytest
 
-from claim2source.errors import ConfigError
-from claim2source.records import Claim
+from claim2source.core.errors import ConfigError
+from claim2source.core.records import Claim
 from claim2source.text import Rendering, render_claim
 from claim2source.text.claims import missing_translations, text_languages
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from claim2source.errors import ConfigError
-from claim2source.records import Source
+from claim2source.core.errors import ConfigError
+from claim2source.core.records import Source
 from claim2source.text import Rendering, clean_authors, render_source
 
 FULL = Source("p", "Vaccines work", "We show it.", ("Jane Doe", "Li Wei"), "The Journal")

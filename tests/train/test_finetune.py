@@ -15,10 +15,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from claim2source.config import REPOSITORY
+from claim2source.core.config import REPOSITORY
 from claim2source.datasets import carve_val, load
-from claim2source.encode import resolve
 from claim2source.mining import read_mined
+from claim2source.models import resolve
 from claim2source.text import Rendering
 from claim2source.training.batches import BatchSampler
 from claim2source.training.checkpoint import load_state
@@ -28,16 +28,42 @@ from tests.training.small import arguments, small_setup
 
 SCRIPT = str(REPOSITORY / "train" / "finetune.py")
 LAUNCH = [sys.executable, "-m", "accelerate.commands.launch"]
-ONE = [*LAUNCH, "--cpu", "--num_processes", "1", "--num_machines", "1",
-       "--mixed_precision", "no", "--dynamo_backend", "no", SCRIPT]  # fmt: skip
-TWO = [*LAUNCH, "--multi_gpu", "--num_processes", "2", "--num_machines", "1", "--mixed_precision",
-       "no", "--dynamo_backend", "no", "--main_process_port", "29517", SCRIPT]  # fmt: skip
+ONE = [
+    *LAUNCH,
+    "--cpu",
+    "--num_processes",
+    "1",
+    "--num_machines",
+    "1",
+    "--mixed_precision",
+    "no",
+    "--dynamo_backend",
+    "no",
+    SCRIPT,
+]
+TWO = [
+    *LAUNCH,
+    "--multi_gpu",
+    "--num_processes",
+    "2",
+    "--num_machines",
+    "1",
+    "--mixed_precision",
+    "no",
+    "--dynamo_backend",
+    "no",
+    "--main_process_port",
+    "29517",
+    SCRIPT,
+]
 
 
 KILLED: dict[str, object] = {
-    "optimisation__epochs": 4, "optimisation__chunk_size": 5, "optimisation__remine_every": 2,
+    "optimisation__epochs": 4,
+    "optimisation__chunk_size": 5,
+    "optimisation__remine_every": 2,
     "batches__rotate_negatives": True,
-}  # fmt: skip
+}
 
 
 def environment(**more: str) -> dict[str, str]:
@@ -60,8 +86,9 @@ def setup(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 def test_launched_from_anywhere(setup: tuple[Path, Path], tmp_path: Path) -> None:
     """With W&B offline: no key, no account, no network."""
     more: dict[str, object] = {
-        "optimisation__epochs": 1, "wandb__mode": "auto",
-    }  # fmt: skip
+        "optimisation__epochs": 1,
+        "wandb__mode": "auto",
+    }
     home = {"HOME": str(tmp_path), "WANDB_API_KEY": "", "NETRC": str(tmp_path / "none")}
     done = run([*ONE, *arguments(*setup, tmp_path / "run", **more)], tmp_path, **home)
     assert done.returncode == 0, done.stderr[-3000:]
@@ -76,10 +103,15 @@ def test_launched_from_anywhere(setup: tuple[Path, Path], tmp_path: Path) -> Non
         for path in folder.glob("files/media/table/*.table.json")
     }
     assert set(tables) == {
-        "mined negatives", "history", "before_and_after", "seen_and_unseen_golds",
-    }  # fmt: skip
-    history = [dict(zip(tables["history"]["columns"], row, strict=True))
-               for row in tables["history"]["data"]]  # fmt: skip
+        "mined negatives",
+        "history",
+        "before_and_after",
+        "seen_and_unseen_golds",
+    }
+    history = [
+        dict(zip(tables["history"]["columns"], row, strict=True))
+        for row in tables["history"]["data"]
+    ]
     assert [(row["epoch"], row["language"]) for row in history] == [
         (epoch, language) for epoch in (0, 1) for language in ("en", "de", "macro")
     ]
@@ -130,10 +162,13 @@ def test_two_processes_take_the_step_of_the_mean_gradient(
     """
     out = tmp_path / "run"
     more: dict[str, object] = {
-        "optimisation__epochs": 1, "optimisation__batch_size": 64, "optimisation__dropout": 0.0,
-        "optimisation__warmup_ratio": 0, "optimisation__max_grad_norm": limit,
+        "optimisation__epochs": 1,
+        "optimisation__batch_size": 64,
+        "optimisation__dropout": 0.0,
+        "optimisation__warmup_ratio": 0,
+        "optimisation__max_grad_norm": limit,
         "optimisation__chunk_size": chunk,
-    }  # fmt: skip
+    }
     done = run([*TWO, *arguments(*setup, out, **more)], tmp_path)
     assert done.returncode == 0, done.stderr[-3000:]
     assert done.stdout.count("MRR@5 on dev") == 1  # one process reports
@@ -151,10 +186,15 @@ def test_two_processes_take_the_step_of_the_mean_gradient(
     # Each process encodes half of the sources; both use all of them as negatives.
     sources = torch.cat([encoder.vectors(encoder.collate(batch.sources)) for batch in batches])
     losses = [
-        info_nce(encoder.vectors(encoder.collate(batch.claims)), sources, batch.positives,
-                 batch.masked, 0.05)
+        info_nce(
+            encoder.vectors(encoder.collate(batch.claims)),
+            sources,
+            batch.positives,
+            batch.masked,
+            0.05,
+        )
         for batch in batches
-    ]  # fmt: skip
+    ]
     mean = torch.stack(losses).mean()
     assert state["losses"] == pytest.approx([float(mean)], rel=1e-5)
     decayed = [p for p in encoder.model.parameters() if p.ndim > 1]
@@ -256,9 +296,13 @@ def _kill_after_saves(
     With `half_written`, as soon as there is something of this name that is not whole yet.
     """
     process = subprocess.Popen(
-        command, cwd=out.parent, env=environment(), start_new_session=True,
-        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-    )  # fmt: skip
+        command,
+        cwd=out.parent,
+        env=environment(),
+        start_new_session=True,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
     state, seen, deadline = out / "state.pt", set[int](), time.monotonic() + 300
     try:
         while len(seen) < saves:

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from claim2source.config import REPOSITORY
-from claim2source.encode import Manifest
-from claim2source.errors import run_program
-from claim2source.training import interpolate as program
+from claim2source.core.config import REPOSITORY
+from claim2source.core.errors import run_program
+from claim2source.models import Manifest
+from claim2source.training.export import interpolate as program
 from claim2source.training.finetune import finetune
 from tests.training.small import small_config, small_setup
 from train.interpolate import main
@@ -34,15 +34,32 @@ def test_a_trained_checkpoint_needs_nothing_but_its_name(trained: Path, tmp_path
     """The data set is the manifest's; W&B is offline without a key, an account or a network."""
     out = tmp_path / "out"
     command = [
-        sys.executable, str(REPOSITORY / "train" / "interpolate.py"), "--out", str(out),
-        "--checkpoint", str(trained / "checkpoints" / "epoch-1"), "--scales", "0", "0.5", "1",
-    ]  # fmt: skip
+        sys.executable,
+        str(REPOSITORY / "train" / "interpolate.py"),
+        "--out",
+        str(out),
+        "--checkpoint",
+        str(trained / "checkpoints" / "epoch-1"),
+        "--scales",
+        "0",
+        "0.5",
+        "1",
+    ]
     kept = {k: v for k, v in os.environ.items() if not k.startswith("WANDB")}
     done = subprocess.run(
-        command, cwd=tmp_path, capture_output=True, text=True, timeout=300,
-        env={**kept, "PYTHONPATH": str(REPOSITORY), "HOME": str(tmp_path), "OMP_NUM_THREADS": "1",
-             "NETRC": str(tmp_path / "none")},
-    )  # fmt: skip
+        command,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env={
+            **kept,
+            "PYTHONPATH": str(REPOSITORY),
+            "HOME": str(tmp_path),
+            "OMP_NUM_THREADS": "1",
+            "NETRC": str(tmp_path / "none"),
+        },
+    )
     assert done.returncode == 0, done.stderr[-3000:]
     report = json.loads((out / "report.json").read_text())
     assert [at["scale"] for at in report["curve"]] == [0.0, 0.5, 1.0]

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from claim2source.config import REPOSITORY
-from claim2source.encode import resolve
-from claim2source.errors import run_program
-from claim2source.files import file_hash
+from claim2source.core.config import REPOSITORY
+from claim2source.core.errors import run_program
+from claim2source.core.files import file_hash
+from claim2source.models import resolve
 from tests.training.points import config, write_point
 from train.merge import main
 
@@ -51,12 +51,22 @@ def test_a_mistake_is_one_line_and_exit_code_2(
 
 @pytest.mark.slow
 def test_as_a_program_from_anywhere(tmp_path: Path) -> None:
-    command = [sys.executable, str(REPOSITORY / "train" / "merge.py"), "--checkpoint", "nowhere",
-               "--out", str(tmp_path / "out")]  # fmt: skip
+    command = [
+        sys.executable,
+        str(REPOSITORY / "train" / "merge.py"),
+        "--checkpoint",
+        "nowhere",
+        "--out",
+        str(tmp_path / "out"),
+    ]
     done = subprocess.run(
-        command, capture_output=True, text=True, cwd=tmp_path, timeout=300,
+        command,
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        timeout=300,
         env={"PATH": "/usr/bin:/bin", "PYTHONPATH": str(REPOSITORY), "HOME": str(tmp_path)},
-    )  # fmt: skip
+    )
     assert done.returncode == 2
     assert "manifest.json" in done.stderr and "Traceback" not in done.stderr
     assert not (tmp_path / "out").exists()

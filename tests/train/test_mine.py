@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from claim2source.config import REPOSITORY, read_config
+from claim2source.core.config import REPOSITORY, read_config
+from claim2source.core.errors import UserError, run_program
 from claim2source.datasets import carve_val, load, write_beir
-from claim2source.errors import UserError, run_program
 from claim2source.mining import MinedRow, read_mined
 from claim2source.mining.program import MineConfig, mine_file
 from tests.training.small import small_setup, small_splits
@@ -30,10 +30,15 @@ def setup(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 def options(setup: tuple[Path, Path], out: Path, **more: Any) -> list[str]:
     model, data = setup
     settings = {
-        "out": out, "dataset": data, "model.name": model, "model.pooling": "mean",
-        "model.max_length": 24, "mining.max_share": "null", "val_share": 0.2,
+        "out": out,
+        "dataset": data,
+        "model.name": model,
+        "model.pooling": "mean",
+        "model.max_length": 24,
+        "mining.max_share": "null",
+        "val_share": 0.2,
         **{key.replace("__", "."): value for key, value in more.items()},
-    }  # fmt: skip
+    }
     return [f"--{key}={value}" for key, value in settings.items()]
 
 
@@ -45,9 +50,11 @@ def mined(setup: tuple[Path, Path], out: Path, **more: Any) -> list[str]:
 def run(arguments: list[str]) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, str(REPOSITORY / "train" / "mine.py"), *arguments],
-        capture_output=True, text=True, timeout=300,
+        capture_output=True,
+        text=True,
+        timeout=300,
         env={**os.environ, "PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1"},
-    )  # fmt: skip
+    )
 
 
 def test_missing_translations_are_said(setup: tuple[Path, Path], tmp_path: Path) -> None:

@@ -9,8 +9,8 @@ import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import MistralConfig, MistralModel, PreTrainedTokenizerFast
 
-from claim2source.encode import Encoder, Manifest, ModelConfig, Template, Weights, resolve
-from claim2source.encode.resolve import tokenizer_hash
+from claim2source.models import Encoder, Manifest, ModelConfig, Template, Weights, resolve
+from claim2source.models.resolve import tokenizer_hash
 from claim2source.text import Rendering
 from claim2source.training.checkpoint import save_checkpoint, weights_identity
 
@@ -67,10 +67,16 @@ def save_mistral(folder: Path) -> Path:
     """A tiny random Mistral whose tokenizer has no padding token."""
     byte_level(folder)
     sizes = MistralConfig(
-        vocab_size=260, hidden_size=16, num_hidden_layers=2, num_attention_heads=2,
-        num_key_value_heads=1, intermediate_size=32, max_position_embeddings=64, head_dim=8,
+        vocab_size=260,
+        hidden_size=16,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        intermediate_size=32,
+        max_position_embeddings=64,
+        head_dim=8,
         initializer_range=0.3,
-    )  # fmt: skip
+    )
     with torch.random.fork_rng():
         torch.manual_seed(0)
         MistralModel(sizes).save_pretrained(folder)

@@ -7,17 +7,38 @@ from pathlib import Path
 import torch
 from transformers import AutoTokenizer, BertConfig, BertModel
 
-from claim2source.config import read_config
+from claim2source.core.config import read_config
+from claim2source.core.records import Claim, Dataset, Qrels, Source
 from claim2source.datasets import write_beir
-from claim2source.encode.resolve import PACKAGED
-from claim2source.records import Claim, Dataset, Qrels, Source
+from claim2source.models.resolve import PACKAGED
 from claim2source.training.config import FinetuneConfig
 
 TOPICS = [
-    "masks", "vitamin D", "coffee", "sleep", "exercise", "aspirin", "screens", "noise", "sugar",
-    "pollen", "tea", "yoga", "fish oil", "statins", "zinc", "walking", "music", "chess", "salt",
-    "olive oil", "pollution", "heat", "stress", "daylight",
-]  # fmt: skip
+    "masks",
+    "vitamin D",
+    "coffee",
+    "sleep",
+    "exercise",
+    "aspirin",
+    "screens",
+    "noise",
+    "sugar",
+    "pollen",
+    "tea",
+    "yoga",
+    "fish oil",
+    "statins",
+    "zinc",
+    "walking",
+    "music",
+    "chess",
+    "salt",
+    "olive oil",
+    "pollution",
+    "heat",
+    "stress",
+    "daylight",
+]
 
 
 def save_small_model(folder: Path, dropout: float = 0.1) -> Path:
@@ -28,10 +49,15 @@ def save_small_model(folder: Path, dropout: float = 0.1) -> Path:
     AutoTokenizer.from_pretrained(import_module(module).get_model_path()).save_pretrained(folder)
     torch.manual_seed(0)
     config = BertConfig(
-        vocab_size=30522, hidden_size=32, num_hidden_layers=2, num_attention_heads=4,
-        intermediate_size=64, max_position_embeddings=64, hidden_dropout_prob=dropout,
+        vocab_size=30522,
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        intermediate_size=64,
+        max_position_embeddings=64,
+        hidden_dropout_prob=dropout,
         attention_probs_dropout_prob=dropout,
-    )  # fmt: skip
+    )
     BertModel(config).save_pretrained(folder)
     return folder
 
@@ -39,19 +65,27 @@ def save_small_model(folder: Path, dropout: float = 0.1) -> Path:
 def small_splits() -> list[Dataset]:
     """48 claims to train on and 12 to report on, in two languages, over 36 sources."""
     sources = tuple(
-        Source(f"s{i:02d}", f"Effect of {TOPICS[i % 24]} on health, part {i // 24}",
-               f"We studied {TOPICS[i % 24]} in {100 + i} adults.", ("A. Author",), "A Journal")
+        Source(
+            f"s{i:02d}",
+            f"Effect of {TOPICS[i % 24]} on health, part {i // 24}",
+            f"We studied {TOPICS[i % 24]} in {100 + i} adults.",
+            ("A. Author",),
+            "A Journal",
+        )
         for i in range(36)
-    )  # fmt: skip
+    )
 
     def claim(name: str, i: int) -> Claim:
         topic, lang = TOPICS[i % 24], "en" if i % 2 else "de"
         if lang == "en":
             return Claim(name, f"wow study no {i} says {topic} matters", golds=(f"s{i % 24:02d}",))
         return Claim(
-            name, f"krass, Studie {i} zu {topic}", lang, f"wow, study {i} on {topic}",
+            name,
+            f"krass, Studie {i} zu {topic}",
+            lang,
+            f"wow, study {i} on {topic}",
             (f"s{i % 24:02d}",),
-        )  # fmt: skip
+        )
 
     def split(name: str, claims: list[Claim]) -> Dataset:
         qrels = Qrels({c.id: dict.fromkeys(c.golds, 1) for c in claims})
@@ -72,14 +106,25 @@ def small_setup(folder: Path) -> tuple[Path, Path]:
 def arguments(model: Path, data: Path, out: Path, **more: object) -> list[str]:
     """The command line of a run of a few seconds."""
     settings: dict[str, object] = {
-        "data.dataset": data, "data.report_split": "dev", "data.val_share": 0.2,
-        "model.name": model, "model.pooling": "mean", "model.max_length": 24,
-        "tuning": "full", "rendering.claims": "bilingual",
-        "mining.hard": 2, "mining.random": 1, "mining.max_share": "null",
-        "optimisation.epochs": 3, "optimisation.batch_size": 8, "optimisation.save_every": 1,
-        "optimisation.learning_rate": 1e-3, "optimisation.negatives": 2,
-        "wandb.mode": "off", "out": out,
-    }  # fmt: skip
+        "data.dataset": data,
+        "data.report_split": "dev",
+        "data.val_share": 0.2,
+        "model.name": model,
+        "model.pooling": "mean",
+        "model.max_length": 24,
+        "tuning": "full",
+        "rendering.claims": "bilingual",
+        "mining.hard": 2,
+        "mining.random": 1,
+        "mining.max_share": "null",
+        "optimisation.epochs": 3,
+        "optimisation.batch_size": 8,
+        "optimisation.save_every": 1,
+        "optimisation.learning_rate": 1e-3,
+        "optimisation.negatives": 2,
+        "wandb.mode": "off",
+        "out": out,
+    }
     settings |= {key.replace("__", "."): value for key, value in more.items()}
     return [f"--{key}={value}" for key, value in settings.items()]
 

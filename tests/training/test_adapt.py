@@ -8,15 +8,15 @@ import pytest
 import torch
 from peft.tuners.lora import LoraLayer
 
-from claim2source.config import read_config
-from claim2source.encode import Manifest, ModelConfig, Weights, resolve
-from claim2source.encode.resolve import ADAPTER_FILE
-from claim2source.errors import ConfigError, UserError
+from claim2source.core.config import read_config
+from claim2source.core.errors import ConfigError, UserError
+from claim2source.models import Manifest, ModelConfig, Weights, resolve
+from claim2source.models.resolve import ADAPTER_FILE
 from claim2source.text import Rendering
 from claim2source.training.adapt import adapt
 from claim2source.training.checkpoint import save_checkpoint
 from claim2source.training.config import FinetuneConfig
-from tests.encode.mistral import save_mistral
+from tests.models.mistral import save_mistral
 
 SEVEN = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
 TEXTS = ["the study", "vaccines work, they say", "x"]
@@ -30,10 +30,18 @@ def folder(tmp_path_factory):
 def config_of(folder, *more):
     return read_config(
         FinetuneConfig,
-        [f"--model.name={folder}", "--model.pooling=mean", "--model.max_length=64",
-         "--model.bidirectional=true", "--optimisation.dropout=0", "--lora.dropout=0", *more],
-        program="t", description="t",
-    )  # fmt: skip
+        [
+            f"--model.name={folder}",
+            "--model.pooling=mean",
+            "--model.max_length=64",
+            "--model.bidirectional=true",
+            "--optimisation.dropout=0",
+            "--lora.dropout=0",
+            *more,
+        ],
+        program="t",
+        description="t",
+    )
 
 
 def adapted(folder, *more):
@@ -69,7 +77,10 @@ def test_targets_on_the_command_line(folder, written):
 
 def test_targets_in_a_file_and_the_option_that_follows_them(folder, tmp_path):
     (tmp_path / "c.yaml").write_text("lora:\n  targets:\n    - q_proj\n    - o_proj\n")
-    assert config_of(folder, "--config", str(tmp_path / "c.yaml")).lora.targets == ("q_proj", "o_proj")  # fmt: skip
+    assert config_of(folder, "--config", str(tmp_path / "c.yaml")).lora.targets == (
+        "q_proj",
+        "o_proj",
+    )
     config = config_of(folder, "--lora.targets", "up_proj", "--lora.r", "3", "--resume")
     assert (config.lora.targets, config.lora.r, config.resume) == (("up_proj",), 3, True)
 
@@ -178,14 +189,14 @@ class TestQlora:
             config_of(folder, "--tuning=lora", "--model.quantization=nf4")
 
     def test_without_the_package_it_says_so(self, folder, monkeypatch):
-        monkeypatch.setattr("claim2source.encode.loading.find_spec", lambda name: None)
+        monkeypatch.setattr("claim2source.models.load.find_spec", lambda name: None)
         with pytest.raises(
             UserError, match=r"qlora.* bitsandbytes: pip install 'claim2source\[gpu\]'"
         ):
             resolve(config_of(folder, "--tuning=qlora").model, "cpu")
 
     def test_without_a_gpu_it_says_so(self, folder, monkeypatch):
-        monkeypatch.setattr("claim2source.encode.loading.find_spec", lambda name: object())
+        monkeypatch.setattr("claim2source.models.load.find_spec", lambda name: object())
         with pytest.raises(ConfigError, match=r"model\.quantization: 'nf4' .*need a GPU"):
             resolve(config_of(folder, "--tuning=qlora").model, "cpu")
 
@@ -193,7 +204,7 @@ class TestQlora:
         modules = pytest.importorskip("bitsandbytes.nn.modules", reason="needs bitsandbytes")
         # On some CPUs it packs weights in a way that has no gradient; a GPU has none of this.
         monkeypatch.setattr(modules, "has_avx512bf16", lambda: False)
-        place = "claim2source.encode.loading._check_machine"
+        place = "claim2source.models.load._check_machine"
         monkeypatch.setattr(place, lambda *_: None)
         said = ["--tuning=qlora", "--model.dtype=bfloat16", "--lora.targets", *SEVEN]
         encoder = adapted(folder, *said).encoder
@@ -208,7 +219,7 @@ class TestQlora:
     ):
         found = adapted(folder)
         said = config_of(folder, "--tuning=qlora").model
-        from claim2source.encode.declared import settings_of
+        from claim2source.models.sentence_transformers import settings_of
 
         settings = settings_of(said, folder)
         assert settings.quantization == "nf4"
@@ -216,22 +227,37 @@ class TestQlora:
         save_checkpoint(tmp_path / "point", found.encoder, found.folder, manifest, "lora")
         names = {path.name for path in (tmp_path / "point").iterdir()}
         assert names == {ADAPTER_FILE, "adapter_config.json", "manifest.json"}
-        assert json.loads((tmp_path / "point" / "manifest.json").read_text())["encoder"]["quantization"] == "nf4"  # fmt: skip
+        assert (
+            json.loads((tmp_path / "point" / "manifest.json").read_text())["encoder"][
+                "quantization"
+            ]
+            == "nf4"
+        )
         asked = []
 
         def stop(folder, settings, *_):
             asked.append(settings.quantization)
             raise UserError("seen")
 
-        monkeypatch.setattr(sys.modules["claim2source.encode.resolve"], "load", stop)
+        monkeypatch.setattr(sys.modules["claim2source.models.resolve"], "load", stop)
         with pytest.raises(UserError, match="seen"):
             resolve(tmp_path / "point", "cpu")
         assert asked == ["nf4"]
 
     def test_a_checkpoint_is_resolved_with_what_its_manifest_cannot_say(self):
-        said = ModelConfig("org/base", "a" * 40, "last", True, 99, dtype="bfloat16",
-                           bidirectional=True, attention="eager", quantization="nf4",
-                           allow_remote_code=("org/base",), allow_bin=("org/base",))  # fmt: skip
+        said = ModelConfig(
+            "org/base",
+            "a" * 40,
+            "last",
+            True,
+            99,
+            dtype="bfloat16",
+            bidirectional=True,
+            attention="eager",
+            quantization="nf4",
+            allow_remote_code=("org/base",),
+            allow_bin=("org/base",),
+        )
         assert said.for_checkpoint("point") == ModelConfig(
             "point", attention="eager", allow_remote_code=("org/base",), allow_bin=("org/base",)
         )

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from claim2source.errors import ConfigError
+from claim2source.core.errors import ConfigError
 from claim2source.training import after
 from claim2source.training.finetune import finetune
 from claim2source.training.loggers import end_loggers
-from claim2source.training.runfolder import RunFolder
+from claim2source.training.run_folder import RunFolder
 from tests.training.small import small_config, small_setup
 
 SYSTEMS = """
@@ -38,9 +38,14 @@ def systems(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def asked(setup: tuple[Path, Path], out: Path, systems: Path, **more: Any) -> Any:
     baselines = more.pop("baselines", '["BM25", "Absent"]')
     return small_config(
-        *setup, out, optimisation__epochs=1, after__baselines=baselines, after__report="true",
-        after__files=f'["{systems}"]', **more,
-    )  # fmt: skip
+        *setup,
+        out,
+        optimisation__epochs=1,
+        after__baselines=baselines,
+        after__report="true",
+        after__files=f'["{systems}"]',
+        **more,
+    )
 
 
 @pytest.fixture(scope="module")

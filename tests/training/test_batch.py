@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from claim2source.encode import Encoder, ModelConfig, resolve
+from claim2source.core.records import Claim, Dataset, Qrels, Source
+from claim2source.io.store import Store
 from claim2source.mining import MinedRow, Negative
-from claim2source.records import Claim, Dataset, Qrels, Source
-from claim2source.store import Store
+from claim2source.models import Encoder, ModelConfig, resolve
 from claim2source.text import Rendering
 from claim2source.training.base_vectors import BaseVectors
 from claim2source.training.batches import BatchPlan
@@ -34,8 +34,10 @@ CLAIMS = (
 )
 SOURCES = tuple(
     Source(name, f"{topic} and health", f"A study of {topic}.")
-    for name, topic in zip("abcdef", ["masks", "tea", "salt", "sugar", "coffee", "yoga"], strict=True)
-)  # fmt: skip
+    for name, topic in zip(
+        "abcdef", ["masks", "tea", "salt", "sugar", "coffee", "yoga"], strict=True
+    )
+)
 
 
 def row(claim: str, positive: str, *negatives: str) -> MinedRow:
@@ -51,7 +53,7 @@ ROWS = [
 ]
 SHARES = ((0, 2), (1, 3, 4))
 # In order of appearance the sources are a, c, d, e, b, f: every second one is rank 1's.
-COLUMNS = "adb" "cef"  # fmt: skip
+COLUMNS = "adbcef"
 
 
 @pytest.fixture(scope="module")
@@ -83,20 +85,37 @@ TEACHER = {"3": {"c": 2.0, "d": 5.0, "b": -1.0}, "4": {"f": 0.25}}
     ("rank", "claims", "positives", "masked", "claims_masked", "teacher", "weights"),
     [
         (
-            0, "13", [0, 3], ["......", ".x...."], ["..x..", "...x."],
-            [[NAN] * 6, [NAN, NAN, -1.0, 2.0, NAN, NAN]], [0.75, 0.0],
+            0,
+            "13",
+            [0, 3],
+            ["......", ".x...."],
+            ["..x..", "...x."],
+            [[NAN] * 6, [NAN, NAN, -1.0, 2.0, NAN, NAN]],
+            [0.75, 0.0],
         ),
         (
-            1, "234", [0, 1, 4], ["......", "...x..", "......"], ["x....", ".x...", "....."],
-            [[NAN] * 6, [NAN, 5.0, -1.0, NAN, NAN, NAN], [NAN] * 5 + [0.25]], [0.5, 0.0, 0.5],
+            1,
+            "234",
+            [0, 1, 4],
+            ["......", "...x..", "......"],
+            ["x....", ".x...", "....."],
+            [[NAN] * 6, [NAN, 5.0, -1.0, NAN, NAN, NAN], [NAN] * 5 + [0.25]],
+            [0.5, 0.0, 0.5],
         ),
     ],
-)  # fmt: skip
+)
 def test_what_the_losses_get(
-    rank: int, claims: str, positives: list[int], masked: list[str], claims_masked: list[str],
-    teacher: list[list[float]], weights: list[float], query_only: bool, encoder: Encoder,
+    rank: int,
+    claims: str,
+    positives: list[int],
+    masked: list[str],
+    claims_masked: list[str],
+    teacher: list[list[float]],
+    weights: list[float],
+    query_only: bool,
+    encoder: Encoder,
     tmp_path: Path,
-) -> None:  # fmt: skip
+) -> None:
     data, rendering = data_of(CLAIMS, SOURCES), Rendering()
     base = BaseVectors(encoder, rendering, CLAIMS, SOURCES, Store(tmp_path))
     losses = LossesConfig(
@@ -105,9 +124,16 @@ def test_what_the_losses_get(
         keep_base=KeepBaseConfig(1.0, {"en": 0.75, "de": 0.5}),
     )
     pairs = TrainingPairs(
-        data, ROWS, encoder, rendering, 1, losses=losses, base=base, query_only=query_only,
+        data,
+        ROWS,
+        encoder,
+        rendering,
+        1,
+        losses=losses,
+        base=base,
+        query_only=query_only,
         teacher=TEACHER,
-    )  # fmt: skip
+    )
     batch = pairs.batch(plan_of(rank))
 
     named = {c.id: c for c in CLAIMS}
@@ -161,9 +187,16 @@ def test_a_gold_under_another_id_is_masked(
     base = BaseVectors(encoder, Rendering(), claims, TWINS, Store(tmp_path))
     teacher = {"1": {"a": 1.0, "g": 1.0, "b": 0.0}}
     pairs = TrainingPairs(
-        data_of(claims, TWINS), rows, encoder, Rendering(), 1, losses=losses, base=base,
-        query_only=query_only, teacher=teacher,
-    )  # fmt: skip
+        data_of(claims, TWINS),
+        rows,
+        encoder,
+        Rendering(),
+        1,
+        losses=losses,
+        base=base,
+        query_only=query_only,
+        teacher=teacher,
+    )
     batch = pairs.batch(BatchPlan((0, 1, 2, 3), 0, 0, 1, True, True))
     # Columns a c g e b h; claim 3's other gold, d, is not among them, but reads as h does.
     assert torch.equal(batch.masked, cells(["..x...", ".....x", "x.....", "......"]))
@@ -177,9 +210,7 @@ def test_a_gold_under_another_id_is_masked_in_the_other_process(encoder: Encoder
     claims = (*CLAIMS, Claim("5", "masks? no", "en", golds=("g",)))
     rows = [row("1", "a"), row("3", "c"), row("4", "e", "h"), row("5", "g")]
     losses = LossesConfig(info_nce=InfoNCEConfig(both_ways=True))
-    pairs = TrainingPairs(
-        data_of(claims, TWINS), rows, encoder, Rendering(), 1, losses=losses
-    )  # fmt: skip
+    pairs = TrainingPairs(data_of(claims, TWINS), rows, encoder, Rendering(), 1, losses=losses)
     first, second = (pairs.batch(plan_of(rank, ((0, 1), (2, 3)))) for rank in (0, 1))
     # Columns by rank: a e h, c g.
     assert torch.equal(first.masked, cells(["....x", "..x.."]))

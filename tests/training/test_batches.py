@@ -42,10 +42,13 @@ def test_ranks_share_each_batch_equally(
             BatchSampler(groups, batch_size, epochs=1, world_size=world)
         return
     ranks = [
-        list(BatchSampler(groups, batch_size, epochs=2, accumulation=accumulation,
-                          rank=rank, world_size=world))
+        list(
+            BatchSampler(
+                groups, batch_size, epochs=2, accumulation=accumulation, rank=rank, world_size=world
+            )
+        )
         for rank in range(world)
-    ]  # fmt: skip
+    ]
     whole = BatchSampler(groups, batch_size, epochs=2, world_size=world)
     for step, plans in enumerate(zip(*ranks, strict=True)):
         assert len({len(plan.rows) for plan in plans}) == 1

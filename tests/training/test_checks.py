@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from claim2source.core.errors import ConfigError, InputError
+from claim2source.core.records import Dataset
 from claim2source.datasets import write_beir
-from claim2source.encode import resolve
-from claim2source.errors import ConfigError, InputError
-from claim2source.records import Dataset
+from claim2source.models import resolve
 from claim2source.training.checks import check_model, left_aside, missing_translations_of
 from claim2source.training.splits import load_data
 from tests.training.small import small_config, small_setup, small_splits
@@ -64,9 +64,9 @@ def test_no_vector_is_cut_to_more_than_it_has(setup: tuple[Path, Path]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("form", "weight", "said"), [("bilingual", 0, True), ("original", 0, False),
-                                 ("original", 1, True)]
-)  # fmt: skip
+    ("form", "weight", "said"),
+    [("bilingual", 0, True), ("original", 0, False), ("original", 1, True)],
+)
 def test_missing_translations_are_counted(
     form: str, weight: float, said: bool, setup: tuple[Path, Path], untranslated: Path
 ) -> None:
@@ -82,15 +82,23 @@ def test_missing_translations_are_counted(
 @pytest.mark.parametrize(
     ("key", "value"),
     [
-        ("losses__info_nce__weight", 0), ("losses__info_nce__weight", ".inf"),
-        ("losses__consistency__weight", ".inf"), ("losses__matryoshka__weight", ".inf"),
-        ("losses__keep_base__weight", ".inf"), ("losses__keep_base__temperature", ".inf"),
-        ("losses__distillation__temperature", ".inf"), ("optimisation__temperature", ".inf"),
-        ("optimisation__learning_rate", ".inf"), ("optimisation__weight_decay", ".inf"),
-        ("optimisation__seed", -1), ("optimisation__seed", 2**32), ("data__val_seed", -1),
-        ("mining__seed", -1), ("threads", 0),
+        ("losses__info_nce__weight", 0),
+        ("losses__info_nce__weight", ".inf"),
+        ("losses__consistency__weight", ".inf"),
+        ("losses__matryoshka__weight", ".inf"),
+        ("losses__keep_base__weight", ".inf"),
+        ("losses__keep_base__temperature", ".inf"),
+        ("losses__distillation__temperature", ".inf"),
+        ("optimisation__temperature", ".inf"),
+        ("optimisation__learning_rate", ".inf"),
+        ("optimisation__weight_decay", ".inf"),
+        ("optimisation__seed", -1),
+        ("optimisation__seed", 2**32),
+        ("data__val_seed", -1),
+        ("mining__seed", -1),
+        ("threads", 0),
     ],
-)  # fmt: skip
+)
 def test_numbers_that_would_train_nothing_are_refused(key: str, value: object) -> None:
     name = key.replace("__", r"\.")
     with pytest.raises(ConfigError, match=f"{name}: .* is not allowed"):
@@ -102,8 +110,13 @@ def test_some_loss_must_be_on() -> None:
     small_config(Path("m"), Path("d"), Path("run"), losses__consistency__weight=1, **more)
     small_config(Path("m"), Path("d"), Path("r"), losses__matryoshka__dimensions="[8]", **more)
     with pytest.raises(ConfigError, match=r"losses\.keep_base\.languages: .*share above 0"):
-        small_config(Path("m"), Path("d"), Path("run"), losses__keep_base__weight=1,
-                     losses__keep_base__languages='{"en": 0.0}')  # fmt: skip
+        small_config(
+            Path("m"),
+            Path("d"),
+            Path("run"),
+            losses__keep_base__weight=1,
+            losses__keep_base__languages='{"en": 0.0}',
+        )
 
 
 def test_files_are_read_before_anything_is_scored(setup: tuple[Path, Path], tmp_path: Path) -> None:

@@ -14,19 +14,19 @@ import torch
 from pytorch_lightning.loggers import CSVLogger
 from safetensors.torch import load_file
 
-from claim2source.config import read_config
-from claim2source.encode import Manifest, resolve
-from claim2source.errors import ConfigError, UserError
+from claim2source.core.config import read_config
+from claim2source.core.errors import ConfigError, UserError
 from claim2source.evaluation.checkpoint import CheckpointConfig, evaluate_checkpoints
-from claim2source.store import Store
+from claim2source.io.store import Store
+from claim2source.models import Manifest, resolve
 from claim2source.training import choose as module
 from claim2source.training import finetune as program
 from claim2source.training.choose import choose
+from claim2source.training.export.interpolate import InterpolateConfig, interpolate
+from claim2source.training.export.merge import MergeConfig, merge
 from claim2source.training.finetune import finetune
-from claim2source.training.interpolate import InterpolateConfig, interpolate
 from claim2source.training.loggers import make_loggers
-from claim2source.training.merge import MergeConfig, merge
-from claim2source.training.runfolder import RunFolder
+from claim2source.training.run_folder import RunFolder
 from claim2source.training.splits import load_data
 from tests.training.small import small_config, small_setup
 
@@ -107,9 +107,11 @@ def test_the_best_scale_on_val_is_written_and_reported(
     monkeypatch.setattr(program, "make_loggers", lambda *a: [*make_loggers(*a), shown])
     out = tmp_path / "run"
     report = finetune(
-        replace(small_config(*setup, out, tuning=tuning, optimisation__epochs=2),
-                scales=[0.25, 0.5, 0.75])
-    )  # fmt: skip
+        replace(
+            small_config(*setup, out, tuning=tuning, optimisation__epochs=2),
+            scales=[0.25, 0.5, 0.75],
+        )
+    )
     assert report["chosen_epoch"] == 1 and report["chosen_scale"] == 0.5
     assert report["chosen_checkpoint"] == "checkpoints/epoch-1-scale-0.5"
     assert [entry["scale"] for entry in report["scales"]] == [1.0, 0.25, 0.5, 0.75]
@@ -130,9 +132,11 @@ def test_the_best_scale_on_val_is_written_and_reported(
     assert Manifest.read(folder / "epoch-1-scale-0.5").weights.scale == 0.5
     if tuning == "full":
         for (name, w0), w5, w1 in zip(
-            base.model.named_parameters(), half.model.parameters(), whole.model.parameters(),
+            base.model.named_parameters(),
+            half.model.parameters(),
+            whole.model.parameters(),
             strict=True,
-        ):  # fmt: skip
+        ):
             assert torch.allclose(w5, (w0 + w1) / 2, atol=1e-6), name
     vectors = [e.encode(["some post"], "claim")[0] for e in (base, half, whole)]
     assert abs(vectors[1] - vectors[0]).max() > 1e-4 and abs(vectors[1] - vectors[2]).max() > 1e-4
@@ -160,8 +164,12 @@ def test_scales_are_tried_with_what_the_config_allows_the_base(
     report = finetune(replace(config, model=allowed, scales=[0.5]))
     assert [entry["scale"] for entry in report["scales"]] == [1.0, 0.5]
     # The same by hand, by the programs' flags.
-    given = [f"--checkpoint={tmp_path / 'run' / 'checkpoints' / 'epoch-1'}", "--wandb.mode=off",
-             "--scales", "0.5"]  # fmt: skip
+    given = [
+        f"--checkpoint={tmp_path / 'run' / 'checkpoints' / 'epoch-1'}",
+        "--wandb.mode=off",
+        "--scales",
+        "0.5",
+    ]
     opt_in = ["--model.allow_bin", str(base)]
     read = partial(read_config, InterpolateConfig, program="t", description="t")
     with pytest.raises(UserError, match="allow_bin"):

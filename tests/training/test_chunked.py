@@ -14,21 +14,28 @@ from typing import Any
 import pytest
 import torch
 
-from claim2source.encode import Encoder, ModelConfig, Template, Tokens, resolve
-from claim2source.encode.packed import PackedBatch
+from claim2source.models import Encoder, ModelConfig, Template, Tokens, resolve
+from claim2source.models.packed import PackedBatch
 from claim2source.training.checkpoint import random_state
 from claim2source.training.chunked import chunked_backward, whole_backward
 from claim2source.training.losses import info_nce
 from claim2source.training.module import length_chunks
-from tests.encode.mistral import CLAIM, SOURCE, save_mistral
+from tests.models.mistral import CLAIM, SOURCE, save_mistral
 from tests.training.small import save_small_model
 
 TEXTS = [
-    "masks cut outbreaks", "a study", "Effect of masks on health. We studied masks in 100 adults.",
-    "coffee", "Effect of coffee on sleep. A trial.", "vitamin D does nothing, says new trial",
-    "Vitamin D and death", "statins save lives, they found in a huge trial of adults",
-    "tea", "Aspirin in old age: a randomised trial in Australia", "aspirin useless?",
-]  # fmt: skip
+    "masks cut outbreaks",
+    "a study",
+    "Effect of masks on health. We studied masks in 100 adults.",
+    "coffee",
+    "Effect of coffee on sleep. A trial.",
+    "vitamin D does nothing, says new trial",
+    "Vitamin D and death",
+    "statins save lives, they found in a huge trial of adults",
+    "tea",
+    "Aspirin in old age: a randomised trial in Australia",
+    "aspirin useless?",
+]
 
 
 @pytest.fixture(scope="module")
@@ -76,8 +83,9 @@ def loaded(folder: Path, *, checkpointing: bool = False, lora: bool = False) -> 
         from peft import LoraConfig, get_peft_model
 
         torch.manual_seed(1)
-        config = LoraConfig(r=4, lora_dropout=0.2, target_modules="all-linear",
-                            init_lora_weights=False)  # fmt: skip
+        config = LoraConfig(
+            r=4, lora_dropout=0.2, target_modules="all-linear", init_lora_weights=False
+        )
         encoder.model = get_peft_model(encoder.model, config)  # type: ignore[assignment]
     if checkpointing:
         encoder.model.gradient_checkpointing_enable({"use_reentrant": False})

@@ -9,10 +9,10 @@ from typing import Literal
 import pytest
 import torch
 
-from claim2source.config import REPOSITORY, read_config
-from claim2source.encode import Encoder, ModelConfig, resolve
+from claim2source.core.config import REPOSITORY, read_config
+from claim2source.core.records import Claim, Dataset, Qrels, Source
 from claim2source.mining import MinedRow, Negative
-from claim2source.records import Claim, Dataset, Qrels, Source
+from claim2source.models import Encoder, ModelConfig, resolve
 from claim2source.text import Rendering
 from claim2source.training.batches import BatchPlan
 from claim2source.training.config import FinetuneConfig
@@ -145,9 +145,13 @@ def test_the_recipes_use_more_than_the_hardest_and_random_ones_too(
     mining, optimisation = config.mining, config.optimisation
     listed = mixed_row(mining.hard, mining.random)
     pairs = TrainingPairs(
-        wide_dataset(), [listed], encoder, Rendering(), optimisation.negatives,
+        wide_dataset(),
+        [listed],
+        encoder,
+        Rendering(),
+        optimisation.negatives,
         rotate=config.batches.rotate_negatives,
-    )  # fmt: skip
+    )
     epochs = sources_of(pairs, listed, optimisation.epochs)
     used = "".join(epochs)
     assert len(used) == len(set(used)) == optimisation.epochs * optimisation.negatives
@@ -170,9 +174,14 @@ def test_what_the_teacher_scores_is_trained_on_first(
 ) -> None:
     teacher = {"2": {source: float(i) for i, source in enumerate(scored)}}
     pairs = TrainingPairs(
-        dataset(), [row("2", "c", *"abdef")], encoder, Rendering(), 2, rotate=rotate,
+        dataset(),
+        [row("2", "c", *"abdef")],
+        encoder,
+        Rendering(),
+        2,
+        rotate=rotate,
         teacher=teacher,
-    )  # fmt: skip
+    )
     assert sources_of(pairs, pairs.rows[0], 3) == expected
     for epoch, names in enumerate(expected):
         batch = pairs.batch(BatchPlan((0,), epoch, 0, 1, True, True))
@@ -187,9 +196,14 @@ def test_how_much_a_teacher_teaches_is_said(encoder: Encoder) -> None:
     for kind in ("kl", "margin_mse"):
         losses = LossesConfig(distillation=DistillationConfig(1.0, Path("t"), kind))
         pairs = TrainingPairs(
-            dataset(), [*ROWS[:2], row("3", "d", "c")], encoder, Rendering(), 2,
-            losses=losses, teacher=teacher,
-        )  # fmt: skip
+            dataset(),
+            [*ROWS[:2], row("3", "d", "c")],
+            encoder,
+            Rendering(),
+            2,
+            losses=losses,
+            teacher=teacher,
+        )
         said += pairs.taught_sentences()
     # KL: only pair 1 has two scored sources of its own, a and both negatives.
     assert [line[:64] for line in said] == [

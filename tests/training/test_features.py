@@ -11,20 +11,21 @@ from typing import Any
 import pytest
 import torch
 
+from claim2source.core.errors import UserError
+from claim2source.core.records import Claim, Dataset, Qrels, Source
+from claim2source.core.run import Run
 from claim2source.datasets import carve_val, load
-from claim2source.encode import Encoder, ModelConfig, Tokens, resolve
-from claim2source.errors import UserError
+from claim2source.io.store import Store
+from claim2source.io.trec import write_trec_run
 from claim2source.mining import MinedRow, Negative, read_mined
-from claim2source.records import Claim, Dataset, Qrels, Source
-from claim2source.run import Run
-from claim2source.run_files import write_trec_run
-from claim2source.store import Store
+from claim2source.models import Encoder, ModelConfig, Tokens, resolve
 from claim2source.text import Rendering
 from claim2source.training import finetune as program
 from claim2source.training.batches import BatchPlan
 from claim2source.training.checkpoint import load_state
 from claim2source.training.config import OptimisationConfig
 from claim2source.training.data import TrainingPairs
+from claim2source.training.export.merge import MergeConfig, merge
 from claim2source.training.finetune import finetune
 from claim2source.training.losses import (
     ConsistencyConfig,
@@ -32,7 +33,6 @@ from claim2source.training.losses import (
     LossesConfig,
     combined,
 )
-from claim2source.training.merge import MergeConfig, merge
 from claim2source.training.module import RetrieverModule
 from claim2source.training.negatives import shown_negatives
 from tests.training.small import small_config, small_setup
@@ -53,9 +53,13 @@ def test_query_only_leaves_source_vectors_as_they_were(
 ) -> None:
     out = tmp_path / "run"
     config = small_config(
-        *setup, out, tuning=tuning, optimisation__train="query_only", optimisation__epochs=2,
+        *setup,
+        out,
+        tuning=tuning,
+        optimisation__train="query_only",
+        optimisation__epochs=2,
         store=tmp_path / "store",
-    )  # fmt: skip
+    )
     encoded: list[tuple[str, int]] = []
     real = Encoder._encode_chunk
 
@@ -98,9 +102,13 @@ def test_both_sides_move_by_default(setup: tuple[Path, Path], tmp_path: Path) ->
 def test_query_only_learns(setup: tuple[Path, Path], tmp_path: Path) -> None:
     """The losses fall: the claims' side is trained against the right columns."""
     config = small_config(
-        *setup, tmp_path / "run", optimisation__train="query_only", optimisation__epochs=8,
-        optimisation__dropout=0.0, optimisation__learning_rate=1e-2,
-    )  # fmt: skip
+        *setup,
+        tmp_path / "run",
+        optimisation__train="query_only",
+        optimisation__epochs=8,
+        optimisation__dropout=0.0,
+        optimisation__learning_rate=1e-2,
+    )
     finetune(config)
     losses = losses_of(tmp_path / "run")
     assert sum(losses[-5:]) < sum(losses[:5]) * 0.8
@@ -111,9 +119,11 @@ def test_remining_uses_the_current_model_and_resumes_exactly(
     setup: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     more: dict[str, Any] = {
-        "optimisation__epochs": 3, "optimisation__remine_every": 1, "mining__alpha": 0.0,
+        "optimisation__epochs": 3,
+        "optimisation__remine_every": 1,
+        "mining__alpha": 0.0,
         "optimisation__learning_rate": 1e-2,
-    }  # fmt: skip
+    }
     whole = tmp_path / "whole"
     finetune(small_config(*setup, whole, **more))
     files = sorted(path.name for path in whole.glob("mined*.jsonl"))
@@ -130,8 +140,9 @@ def test_remining_uses_the_current_model_and_resumes_exactly(
     row = next(row for row in rows[1] if row.claim == claim.id)
     claim_vector, _ = tuned.encode(rendering.claim_texts([claim]), "claim")
     source_vectors, _ = tuned.encode(rendering.source_texts(train.sources), "source")
-    scores = dict(zip([s.id for s in train.sources], (source_vectors @ claim_vector[0]).tolist(),
-                      strict=True))  # fmt: skip
+    scores = dict(
+        zip([s.id for s in train.sources], (source_vectors @ claim_vector[0]).tolist(), strict=True)
+    )
     hard = [n for n in row.negatives if n.origin != "random"]
     best = sorted((s for s in scores if s not in claim.golds), key=lambda s: -scores[s])
     assert {n.source for n in hard} <= set(best[: len(hard) + 3])
@@ -278,9 +289,13 @@ def test_distillation_from_a_run_file(
     empty.write_text("nobody Q0 s00 1 1.0 teacher\n")
     with pytest.raises(UserError, match="no claim of the training split"):
         finetune(
-            small_config(*setup, tmp_path / "x", losses__distillation__weight=1.0,
-                         losses__distillation__scores=empty)
-        )  # fmt: skip
+            small_config(
+                *setup,
+                tmp_path / "x",
+                losses__distillation__weight=1.0,
+                losses__distillation__scores=empty,
+            )
+        )
 
 
 @pytest.mark.slow

@@ -13,17 +13,17 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from claim2source.core.errors import ConfigError, UserError
+from claim2source.core.files import file_hash
+from claim2source.core.run import Run
 from claim2source.datasets import carve_val, load
-from claim2source.encode import Manifest, resolve
-from claim2source.errors import ConfigError, UserError
-from claim2source.files import file_hash
-from claim2source.run import Run
-from claim2source.run_files import write_trec_run
-from claim2source.store import Store
+from claim2source.io.store import Store
+from claim2source.io.trec import write_trec_run
+from claim2source.models import Manifest, resolve
 from claim2source.training import finetune as program
 from claim2source.training.checkpoint import load_state
 from claim2source.training.finetune import finetune
-from claim2source.training.runfolder import RunFolder
+from claim2source.training.run_folder import RunFolder
 from tests.training.small import small_config, small_setup
 
 
@@ -75,8 +75,13 @@ def test_csv_has_a_line_a_step(finished: Path) -> None:
     with open(finished / "logs" / "step-000000" / "metrics.csv", newline="") as file:
         rows = [row for row in csv.DictReader(file) if row["loss"]]
     assert [float(row["loss"]) for row in rows] == pytest.approx(losses_of(finished))
-    for column in ("learning_rate", "claims_per_second", "real_tokens_per_second",
-                   "padded_tokens_per_second", "peak_memory_mib"):  # fmt: skip
+    for column in (
+        "learning_rate",
+        "claims_per_second",
+        "real_tokens_per_second",
+        "padded_tokens_per_second",
+        "peak_memory_mib",
+    ):
         assert all(float(row[column]) >= 0 for row in rows)
     assert all(
         float(row["real_tokens_per_second"]) <= float(row["padded_tokens_per_second"]) + 1e-6
@@ -131,8 +136,12 @@ def test_resuming_gives_the_same_losses_and_weights(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    more: dict[str, Any] = {"tuning": tuning, "optimisation__epochs": 2, "lora__r": 4,
-                            "optimisation__accumulation": accumulation}  # fmt: skip
+    more: dict[str, Any] = {
+        "tuning": tuning,
+        "optimisation__epochs": 2,
+        "lora__r": 4,
+        "optimisation__accumulation": accumulation,
+    }
     finetune(small_config(*setup, tmp_path / "whole", **more))
     real, saves = program.save_state, []
 
@@ -185,10 +194,13 @@ def test_a_run_is_not_overwritten_by_accident(finished: Path, setup: tuple[Path,
     with pytest.raises(ConfigError, match="optimisation.learning_rate"):
         finetune(
             small_config(
-                *setup, finished, resume=True, optimisation__accumulation=2,
+                *setup,
+                finished,
+                resume=True,
+                optimisation__accumulation=2,
                 optimisation__learning_rate=5e-4,
             )
-        )  # fmt: skip
+        )
 
 
 def test_a_folder_that_is_no_run_is_left_alone(setup: tuple[Path, Path], tmp_path: Path) -> None:
@@ -253,9 +265,11 @@ def test_a_run_is_not_resumed_on_something_else(
     teacher = tmp_path / "teacher.trec"
     write_trec_run(Run.from_lists({c.id: [(c.golds[0], 1.0)] for c in train.claims}), teacher)
     more: dict[str, Any] = {
-        "tuning": "lora", "optimisation__epochs": 1, "losses__distillation__weight": 0.5,
+        "tuning": "lora",
+        "optimisation__epochs": 1,
+        "losses__distillation__weight": 0.5,
         "losses__distillation__scores": teacher,
-    }  # fmt: skip
+    }
     real = program.save_state
 
     def save_then_die(path: Path, state: dict[str, Any]) -> None:
@@ -276,8 +290,10 @@ def test_a_run_is_not_resumed_on_something_else(
     else:
         changed = (val if what == "val data" else train).claims[0]
         file = data / "queries.jsonl"
-        old, new = (json.dumps(text, ensure_ascii=False)[1:-1] for text in
-                    (changed.text, f"{changed.text} and more"))  # fmt: skip
+        old, new = (
+            json.dumps(text, ensure_ascii=False)[1:-1]
+            for text in (changed.text, f"{changed.text} and more")
+        )
         text = file.read_text(encoding="utf-8")
         assert text.count(f'"{old}"') == 1
         file.write_text(text.replace(f'"{old}"', f'"{new}"'), encoding="utf-8")
@@ -296,9 +312,10 @@ def test_lora_leaves_the_base_alone_and_loads_as_it_was(
         self.encoder.model.eval()
         seen["vectors"], _ = self.encoder.encode(["some post"], "claim")
         seen["base"] = {
-            name: weight.clone() for name, weight in self.encoder.model.state_dict().items()
+            name: weight.clone()
+            for name, weight in self.encoder.model.state_dict().items()
             if "lora" not in name
-        }  # fmt: skip
+        }
         return real(self)
 
     monkeypatch.setattr(program.Finetuning, "_report", remember)
@@ -383,9 +400,10 @@ def test_accumulation_moves_the_weights_once_a_window(
     setup: tuple[Path, Path], tmp_path: Path
 ) -> None:
     finetune(
-        small_config(*setup, tmp_path / "run", optimisation__epochs=1,
-                     optimisation__accumulation=100)
-    )  # fmt: skip
+        small_config(
+            *setup, tmp_path / "run", optimisation__epochs=1, optimisation__accumulation=100
+        )
+    )
     state = load_state(tmp_path / "run" / "state.pt")
     assert state["steps_done"] == 1 and state["batches_done"] > 1
 

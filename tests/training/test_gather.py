@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from claim2source.config import REPOSITORY
+from claim2source.core.config import REPOSITORY
 from claim2source.training.gather import gather_vectors
 from tests.training.small import small_setup
 from tests.training.world_gradients import PER_BATCH
@@ -34,14 +34,29 @@ def gradients(setup: tuple[Path, Path], world: int, chunk: str, out: Path) -> di
     port = str(next(PORTS) + os.getpid() % 1000)
     processes = [
         subprocess.Popen(
-            [sys.executable, "-m", "tests.training.world_gradients", *map(str, setup), chunk, str(out)],
-            cwd=REPOSITORY, stderr=subprocess.PIPE, text=True,
-            env={**os.environ, "PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1",
-                 "RANK": str(rank), "WORLD_SIZE": str(world),
-                 "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port},
+            [
+                sys.executable,
+                "-m",
+                "tests.training.world_gradients",
+                *map(str, setup),
+                chunk,
+                str(out),
+            ],
+            cwd=REPOSITORY,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={
+                **os.environ,
+                "PYTHONPATH": str(REPOSITORY),
+                "OMP_NUM_THREADS": "1",
+                "RANK": str(rank),
+                "WORLD_SIZE": str(world),
+                "MASTER_ADDR": "127.0.0.1",
+                "MASTER_PORT": port,
+            },
         )
         for rank in range(world)
-    ]  # fmt: skip
+    ]
     for process in processes:
         _, said = process.communicate(timeout=300)
         assert process.returncode == 0, said[-3000:]
@@ -63,8 +78,13 @@ def same(one: dict[str, Any], other: dict[str, Any]) -> None:
 def test_every_loss_takes_part(alone: dict[str, Any]) -> None:
     """Or comparing their gradients would compare nothing."""
     assert alone["terms"].keys() == {
-        "info_nce", "matryoshka", "distillation", "keep_base", "consistency", "loss",
-    }  # fmt: skip
+        "info_nce",
+        "matryoshka",
+        "distillation",
+        "keep_base",
+        "consistency",
+        "loss",
+    }
     assert all(value > 1e-4 for value in alone["terms"].values())
     assert PER_BATCH % 4 == 0
 

@@ -6,9 +6,9 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from claim2source.errors import UserError
+from claim2source.core.errors import UserError
+from claim2source.training.distributed import joined_world
 from claim2source.training.launch import World, check_same_world, launched_world
-from claim2source.training.world import joined_world
 
 
 def test_nothing_set_means_one_process() -> None:

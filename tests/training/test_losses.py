@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from claim2source.errors import ConfigError
+from claim2source.core.errors import ConfigError
 from claim2source.training.losses import (
     ConsistencyConfig,
     DistillationConfig,
@@ -100,9 +100,14 @@ def test_kl_to_the_teacher(teacher_temperature: float) -> None:
         given = softmax([dot(claims[i].tolist(), sources[j].tolist()) / 0.1 for j in scored])
         expected += sum(w * math.log(w / g) for w, g in zip(wished, given, strict=True))
     loss = distillation(
-        claims, sources, torch.tensor(POSITIVES), torch.tensor(TEACHER), kind="kl",
-        temperature=0.1, teacher_temperature=teacher_temperature,
-    )  # fmt: skip
+        claims,
+        sources,
+        torch.tensor(POSITIVES),
+        torch.tensor(TEACHER),
+        kind="kl",
+        temperature=0.1,
+        teacher_temperature=teacher_temperature,
+    )
     assert float(loss) == pytest.approx(expected / 4, rel=1e-5)
 
 
@@ -116,9 +121,14 @@ def test_margins_to_the_teacher() -> None:
     first = [(cosine(0, 0) - cosine(0, j)) - (5.0 - TEACHER[0][j]) / 2 for j in (1, 3)]
     expected = sum(value**2 for value in first) / 2 / 4
     loss = distillation(
-        claims, sources, torch.tensor(POSITIVES), torch.tensor(TEACHER), kind="margin_mse",
-        temperature=0.1, teacher_temperature=2.0,
-    )  # fmt: skip
+        claims,
+        sources,
+        torch.tensor(POSITIVES),
+        torch.tensor(TEACHER),
+        kind="margin_mse",
+        temperature=0.1,
+        teacher_temperature=2.0,
+    )
     assert float(loss) == pytest.approx(expected, rel=1e-5)
 
 
@@ -127,9 +137,14 @@ def test_margins_to_the_teacher() -> None:
 def test_silent_rows_give_no_gradient_and_no_nan(kind: str, rows: list[int]) -> None:
     claims = unit(4, 5)[rows].requires_grad_()
     loss = distillation(
-        claims, unit(4, 5, seed=1), torch.tensor(POSITIVES)[rows], torch.tensor(TEACHER)[rows],
-        kind=kind, temperature=0.1, teacher_temperature=1.0,
-    )  # fmt: skip
+        claims,
+        unit(4, 5, seed=1),
+        torch.tensor(POSITIVES)[rows],
+        torch.tensor(TEACHER)[rows],
+        kind=kind,
+        temperature=0.1,
+        teacher_temperature=1.0,
+    )
     loss.backward()
     assert torch.isfinite(loss) and claims.grad is not None
     assert torch.isfinite(claims.grad).all()
@@ -143,9 +158,14 @@ def test_a_perfect_student_has_nothing_to_learn() -> None:
     teacher = claims @ sources.T / 0.1
     for kind in ("kl", "margin_mse"):
         loss = distillation(
-            claims, sources, torch.tensor([0, 1, 2, 3]), teacher, kind=kind,
-            temperature=0.1, teacher_temperature=1.0,
-        )  # fmt: skip
+            claims,
+            sources,
+            torch.tensor([0, 1, 2, 3]),
+            teacher,
+            kind=kind,
+            temperature=0.1,
+            teacher_temperature=1.0,
+        )
         assert float(loss) == pytest.approx(0, abs=1e-6)
 
 
@@ -194,12 +214,20 @@ def inputs() -> LossInputs:
     others = torch.zeros(3, 4, dtype=torch.bool)
     others[2, 0] = True
     return LossInputs(
-        claims, sources, torch.tensor([0, 1, 2]), masked,
-        all_claims=torch.cat([claims, unit(1, 8, seed=4)]), rows=torch.arange(3),
-        claims_masked=others, teacher=torch.randn(3, 5), base_claims=unit(3, 8, seed=5),
-        base_sources=unit(5, 8, seed=6), keep_weights=torch.ones(3),
-        views=unit(2, 8, seed=7), owners=torch.tensor([0, 2]),
-    )  # fmt: skip
+        claims,
+        sources,
+        torch.tensor([0, 1, 2]),
+        masked,
+        all_claims=torch.cat([claims, unit(1, 8, seed=4)]),
+        rows=torch.arange(3),
+        claims_masked=others,
+        teacher=torch.randn(3, 5),
+        base_claims=unit(3, 8, seed=5),
+        base_sources=unit(5, 8, seed=6),
+        keep_weights=torch.ones(3),
+        views=unit(2, 8, seed=7),
+        owners=torch.tensor([0, 2]),
+    )
 
 
 def test_both_ways_is_the_mean_of_both() -> None:
@@ -217,22 +245,35 @@ def test_both_ways_is_the_mean_of_both() -> None:
 
 def test_the_sum_is_weighted_and_every_term_is_named() -> None:
     config = LossesConfig(
-        InfoNCEConfig(0.5), DistillationConfig(2.0, Path("x")), KeepBaseConfig(3.0),
-        ConsistencyConfig(5.0), MatryoshkaConfig(7.0, (4, 2)),
-    )  # fmt: skip
+        InfoNCEConfig(0.5),
+        DistillationConfig(2.0, Path("x")),
+        KeepBaseConfig(3.0),
+        ConsistencyConfig(5.0),
+        MatryoshkaConfig(7.0, (4, 2)),
+    )
     given = inputs()
     total, terms = combined(given, config, 0.05)
-    weights = {"info_nce": 0.5, "distillation": 2, "keep_base": 3, "consistency": 5,
-               "matryoshka": 7}  # fmt: skip
+    weights = {
+        "info_nce": 0.5,
+        "distillation": 2,
+        "keep_base": 3,
+        "consistency": 5,
+        "matryoshka": 7,
+    }
     assert terms.keys() == weights.keys()
     assert len({round(float(term), 5) for term in terms.values()}) == 5
     expected = sum(weights[name] * float(term) for name, term in terms.items())
     assert float(total) == pytest.approx(expected, rel=1e-5)
     short = [
-        by_hand(shortened(given.claims, d), shortened(given.sources, d), [0, 1, 2],
-                given.masked.tolist(), 0.05)
+        by_hand(
+            shortened(given.claims, d),
+            shortened(given.sources, d),
+            [0, 1, 2],
+            given.masked.tolist(),
+            0.05,
+        )
         for d in (4, 2)
-    ]  # fmt: skip
+    ]
     assert float(terms["matryoshka"]) == pytest.approx(sum(short) / 2, rel=1e-5)
 
 

@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from claim2source.datasets import load
-from claim2source.encode import ModelConfig, resolve
 from claim2source.mining import MinedRow
+from claim2source.models import ModelConfig, resolve
 from claim2source.text import Rendering
 from claim2source.training.batches import BatchSampler
 from claim2source.training.config import OptimisationConfig

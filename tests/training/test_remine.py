@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
+from claim2source.core.errors import ConfigError
+from claim2source.core.records import Dataset
 from claim2source.datasets import carve_val, load
-from claim2source.encode import Encoder, ModelConfig, resolve
-from claim2source.errors import ConfigError
+from claim2source.io.store import Store
 from claim2source.mining import MinedRow, Negative, read_mined, write_mined
-from claim2source.records import Dataset
-from claim2source.store import Store
+from claim2source.models import Encoder, ModelConfig, resolve
 from claim2source.text import Rendering
 from claim2source.training import finetune as program
 from claim2source.training.batches import BatchPlan
@@ -22,13 +22,16 @@ from claim2source.training.data import TrainBatch, TrainingPairs
 from claim2source.training.finetune import finetune
 from claim2source.training.launch import World
 from claim2source.training.negatives import RunNegatives
-from claim2source.training.runfolder import RunFolder
+from claim2source.training.run_folder import RunFolder
 from tests.training.small import small_config, small_setup
 
 REMINED: dict[str, Any] = {
-    "optimisation__epochs": 3, "optimisation__remine_every": 1, "batches__order": "language",
-    "optimisation__learning_rate": 1e-2, "mining__alpha": 0.0,
-}  # fmt: skip
+    "optimisation__epochs": 3,
+    "optimisation__remine_every": 1,
+    "batches__order": "language",
+    "optimisation__learning_rate": 1e-2,
+    "mining__alpha": 0.0,
+}
 
 
 @pytest.fixture(scope="module")
@@ -67,9 +70,12 @@ def pairs_in(path: Path, train: Dataset) -> list[tuple[str, str]]:
 
 @pytest.mark.parametrize("kind", ["reversed", "subset"])
 def test_a_named_file_keeps_its_pairs_in_their_places(
-    kind: str, setup: tuple[Path, Path], train: Dataset, tmp_path: Path,
+    kind: str,
+    setup: tuple[Path, Path],
+    train: Dataset,
+    tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+) -> None:
     languages: list[set[str]] = []
     real = TrainingPairs.batch
 
@@ -154,14 +160,21 @@ def test_a_named_file_that_is_mined_anew_needs_enough_negatives(
     [(0, 2, []), (1, 2, [1, 2, 3, 4, 5]), (2, 2, [2, 4]), (4, 2, [4]), (6, 2, []), (2, 0, [])],
 )
 def test_after_which_epochs_negatives_are_mined(
-    every: int, negatives: int, expected: list[int], setup: tuple[Path, Path], train: Dataset,
+    every: int,
+    negatives: int,
+    expected: list[int],
+    setup: tuple[Path, Path],
+    train: Dataset,
     tmp_path: Path,
-) -> None:  # fmt: skip
+) -> None:
     """Not after the last: nothing would be trained on them."""
     config = small_config(
-        *setup, tmp_path, optimisation__epochs=6, optimisation__remine_every=every,
+        *setup,
+        tmp_path,
+        optimisation__epochs=6,
+        optimisation__remine_every=every,
         optimisation__negatives=negatives,
-    )  # fmt: skip
+    )
     run = RunFolder(tmp_path)
     mined = RunNegatives(config, train, run, Store(tmp_path / "store"), World())
     assert [epoch for epoch in range(1, 7) if mined.due(epoch)] == expected

@@ -16,8 +16,9 @@ from claim2source.training.config import BatchesConfig
 
 PAIRS = st.lists(
     st.tuples(st.integers(0, 9), st.sampled_from(["de", "en", "fr"]), st.integers(1, 40)),
-    min_size=4, max_size=60,
-)  # fmt: skip
+    min_size=4,
+    max_size=60,
+)
 
 
 def sampler(
@@ -25,10 +26,14 @@ def sampler(
 ) -> BatchSampler:
     settings_ = BatchesConfig(order, float(more.pop("alpha", 1.0)))  # type: ignore[arg-type]
     return BatchSampler(
-        [group for group, _, _ in pairs], batch_size, epochs=6, config=settings_,
+        [group for group, _, _ in pairs],
+        batch_size,
+        epochs=6,
+        config=settings_,
         languages=[language for _, language, _ in pairs],
-        lengths=[length for _, _, length in pairs], **more,
-    )  # fmt: skip
+        lengths=[length for _, _, length in pairs],
+        **more,
+    )
 
 
 def reference_deal(shuffled: list[int], group_of: dict[int, int], count: int) -> list[list[int]]:
@@ -113,8 +118,12 @@ def reference_epoch(
 
 
 @pytest.mark.parametrize("order", ["mixed", "language", "length"])
-@given(pairs=PAIRS, size=st.integers(1, 7), epoch=st.integers(0, 3),
-       alpha=st.sampled_from([1.0, 0.7, 0.5, 0.0]))  # fmt: skip
+@given(
+    pairs=PAIRS,
+    size=st.integers(1, 7),
+    epoch=st.integers(0, 3),
+    alpha=st.sampled_from([1.0, 0.7, 0.5, 0.0]),
+)
 @settings(max_examples=60, deadline=None)
 def test_against_a_slow_reference(
     order: str, pairs: list[tuple[int, str, int]], size: int, epoch: int, alpha: float
@@ -127,8 +136,13 @@ def test_against_a_slow_reference(
 
 
 @pytest.mark.parametrize("order", ["mixed", "language", "length"])
-@given(pairs=PAIRS, size=st.integers(1, 4), world=st.integers(1, 3),
-       alpha=st.sampled_from([1.0, 0.5]), gather=st.booleans())  # fmt: skip
+@given(
+    pairs=PAIRS,
+    size=st.integers(1, 4),
+    world=st.integers(1, 3),
+    alpha=st.sampled_from([1.0, 0.5]),
+    gather=st.booleans(),
+)
 @settings(max_examples=40, deadline=None)
 def test_shares_against_a_slow_reference(
     order: str, pairs: list[tuple[int, str, int]], size: int, world: int, alpha: float, gather: bool
@@ -223,8 +237,12 @@ def test_a_repeated_claim_does_not_meet_itself() -> None:
             assert len(set(batch.tolist())) == len(batch)
 
 
-@given(pairs=PAIRS, world=st.integers(1, 3), order=st.sampled_from(["mixed", "language", "length"]),
-       alpha=st.sampled_from([0.0, 0.5, 1.0]))  # fmt: skip
+@given(
+    pairs=PAIRS,
+    world=st.integers(1, 3),
+    order=st.sampled_from(["mixed", "language", "length"]),
+    alpha=st.sampled_from([0.0, 0.5, 1.0]),
+)
 @settings(max_examples=100, deadline=None)
 def test_ranks_know_each_others_rows(
     pairs: list[tuple[int, str, int]], world: int, order: str, alpha: float

@@ -24,9 +24,14 @@ def rate(step: int, warmup: int, steps: int) -> float:
 def test_every_logged_rate_is_the_formulas(tmp_path: Path) -> None:
     out = tmp_path / "run"
     finetune(
-        small_config(*small_setup(tmp_path), out, optimisation__learning_rate=PEAK,
-                     optimisation__warmup_ratio=0.3, optimisation__save_every=0)
-    )  # fmt: skip
+        small_config(
+            *small_setup(tmp_path),
+            out,
+            optimisation__learning_rate=PEAK,
+            optimisation__warmup_ratio=0.3,
+            optimisation__save_every=0,
+        )
+    )
     with open(out / "logs" / "step-000000" / "metrics.csv", newline="") as file:
         rows = [row for row in csv.DictReader(file) if row["loss"]]
     found = [float(row["learning_rate"]) for row in rows]

@@ -13,8 +13,8 @@ import torch
 import torch.distributed as dist
 
 from claim2source.datasets import load
-from claim2source.encode import ModelConfig, resolve
 from claim2source.mining import MinedRow, Negative
+from claim2source.models import ModelConfig, resolve
 from claim2source.text import Rendering
 from claim2source.training.base_vectors import BaseVectors
 from claim2source.training.batches import BatchSampler
@@ -52,10 +52,17 @@ def main(model: str, data: str, chunk: str, out: str) -> None:
     ids = [source.id for source in train.sources]
     rows = [
         # Neighbours share negatives, so that two processes want the same source.
-        MinedRow(c.id, c.golds[0], tuple(Negative(ids[(i // 2 + k) % 36], 0.5, "both")
-                                         for k in (25, 26) if ids[(i // 2 + k) % 36] not in c.golds))
+        MinedRow(
+            c.id,
+            c.golds[0],
+            tuple(
+                Negative(ids[(i // 2 + k) % 36], 0.5, "both")
+                for k in (25, 26)
+                if ids[(i // 2 + k) % 36] not in c.golds
+            ),
+        )
         for i, c in enumerate(train.claims)
-    ]  # fmt: skip
+    ]
     teacher = {
         row.claim: {row.positive: 3.0, **{n.source: float(i) for i, n in enumerate(row.negatives)}}
         for row in rows[::2]

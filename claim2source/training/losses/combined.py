@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from claim2source.config import require
+from claim2source.core.config import require
 from claim2source.training.losses.consistency import ConsistencyConfig, consistency
 from claim2source.training.losses.distillation import DistillationConfig, distillation
 from claim2source.training.losses.info_nce import InfoNCEConfig, info_nce, source_to_claim
@@ -37,8 +37,10 @@ class LossesConfig:
         others = (self.distillation.weight, self.keep_base.weight, self.consistency.weight)
         require(
             any((self.info_nce.weight, shortened, *others)),
-            "losses.info_nce.weight", self.info_nce.weight, "above 0 where no other loss is on",
-        )  # fmt: skip
+            "losses.info_nce.weight",
+            self.info_nce.weight,
+            "above 0 where no other loss is on",
+        )
 
 
 @dataclass(frozen=True)
@@ -82,17 +84,25 @@ def combined(
         weights["matryoshka"] = config.matryoshka.weight
     if inputs.teacher is not None:
         terms["distillation"] = distillation(
-            inputs.claims, inputs.sources, inputs.positives, inputs.teacher,
-            kind=config.distillation.kind, temperature=temperature,
+            inputs.claims,
+            inputs.sources,
+            inputs.positives,
+            inputs.teacher,
+            kind=config.distillation.kind,
+            temperature=temperature,
             teacher_temperature=config.distillation.temperature,
-        )  # fmt: skip
+        )
         weights["distillation"] = config.distillation.weight
     if inputs.base_claims is not None:
         assert inputs.base_sources is not None and inputs.keep_weights is not None
         terms["keep_base"] = keep_base(
-            inputs.claims, inputs.sources, inputs.base_claims, inputs.base_sources,
-            inputs.keep_weights, config.keep_base.temperature,
-        )  # fmt: skip
+            inputs.claims,
+            inputs.sources,
+            inputs.base_claims,
+            inputs.base_sources,
+            inputs.keep_weights,
+            config.keep_base.temperature,
+        )
         weights["keep_base"] = config.keep_base.weight
     if inputs.views is not None:
         assert inputs.owners is not None
@@ -120,7 +130,10 @@ def _contrastive(
     assert inputs.all_claims is not None and inputs.rows is not None
     assert inputs.claims_masked is not None
     back = source_to_claim(
-        sources[inputs.positives], cut(inputs.all_claims), inputs.rows, inputs.claims_masked,
+        sources[inputs.positives],
+        cut(inputs.all_claims),
+        inputs.rows,
+        inputs.claims_masked,
         temperature,
-    )  # fmt: skip
+    )
     return (forth + back) / 2

@@ -10,7 +10,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from claim2source.config import require
+from claim2source.core.config import require
 
 Kind = Literal["kl", "margin_mse"]
 
@@ -47,9 +47,11 @@ class DistillationConfig:
         good = 0 < self.temperature < math.inf
         require(good, f"{key}.temperature", self.temperature, "above 0, and finite")
         require(
-            self.weight == 0 or self.scores is not None, f"{key}.scores", self.scores,
+            self.weight == 0 or self.scores is not None,
+            f"{key}.scores",
+            self.scores,
             "a run file with the teacher's scores, since the weight is above 0",
-        )  # fmt: skip
+        )
 
 
 def taught(teacher: Tensor, positives: Tensor, kind: Kind) -> Tensor:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from claim2source.config import require
+from claim2source.core.config import require
 
 
 @dataclass(frozen=True)
@@ -37,9 +37,11 @@ class KeepBaseConfig:
             require(good, f"{key}.languages.{language}", share, "0 or more, and finite")
         shares = self.languages.values()
         require(
-            self.weight == 0 or not shares or any(shares), f"{key}.languages", self.languages,
+            self.weight == 0 or not shares or any(shares),
+            f"{key}.languages",
+            self.languages,
             "a share above 0 for one language at least, since the weight is above 0",
-        )  # fmt: skip
+        )
 
 
 def language_weights(languages: list[str], wanted: Mapping[str, float]) -> list[float]:

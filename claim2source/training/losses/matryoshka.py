@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from claim2source.config import require
+from claim2source.core.config import require
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,111 @@
+"""The records everything is made of: claims, sources, relevance judgements, data sets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
+
+from claim2source.core.files import content_hash
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A post that means a paper without naming it.
+
+    `lang` is an ISO 639-1 code, `translation` its English translation if there is one,
+    `golds` the ids of the sources it means (empty where unknown), `candidates` the ids a
+    stage may choose from (None: the whole pool).
+    """
+
+    id: str
+    text: str
+    lang: str = "en"
+    translation: str | None = None
+    golds: tuple[str, ...] = ()
+    candidates: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A document that a claim may mean: a paper, an article, a post of an authority."""
+
+    id: str
+    title: str = ""
+    abstract: str = ""
+    authors: tuple[str, ...] = ()
+    venue: str = ""
+    date: str = ""
+
+
+@dataclass(frozen=True)
+class Qrels:
+    """Relevance judgements: claim id -> source id -> grade (above 0 is relevant)."""
+
+    grades: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+
+    def golds(self, claim_id: str) -> tuple[str, ...]:
+        """Ids of the relevant sources of a claim, in file order."""
+        return tuple(s for s, grade in self.grades.get(claim_id, {}).items() if grade > 0)
+
+    def restricted(self, claim_ids: Iterable[str]) -> Qrels:
+        """The judgements of these claims only."""
+        return Qrels({c: self.grades[c] for c in claim_ids if c in self.grades})
+
+    @property
+    def claim_ids(self) -> tuple[str, ...]:
+        """Ids of the judged claims, in file order."""
+        return tuple(self.grades)
+
+    def __len__(self) -> int:
+        return len(self.grades)
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """Claims, sources and judgements of one split."""
+
+    claims: tuple[Claim, ...]
+    sources: tuple[Source, ...]
+    qrels: Qrels
+    split: str
+    name: str = ""
+
+    @property
+    def languages(self) -> tuple[str, ...]:
+        """Languages of the claims: English, German, French first, then by name."""
+        return sorted_languages(claim.lang for claim in self.claims)
+
+    @property
+    def golds(self) -> frozenset[str]:
+        """Every source that is gold for a claim of this split."""
+        return frozenset(gold for claim in self.claims for gold in claim.golds)
+
+    def with_claims(self, claims: Iterable[Claim], split: str | None = None) -> Dataset:
+        """The same pool with only these claims and their judgements."""
+        kept = tuple(claims)
+        qrels = self.qrels.restricted(claim.id for claim in kept)
+        return Dataset(kept, self.sources, qrels, split or self.split, self.name)
+
+    def in_languages(self, languages: Iterable[str]) -> Dataset:
+        """The same pool with only the claims in these languages."""
+        wanted = set(languages)
+        return self.with_claims(claim for claim in self.claims if claim.lang in wanted)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Hash of every claim, source and judgement: the data hash of a manifest."""
+        return content_hash(
+            {
+                "claims": [asdict(claim) for claim in self.claims],
+                "sources": [asdict(source) for source in self.sources],
+                "qrels": {claim: dict(grades) for claim, grades in self.qrels.grades.items()},
+            }
+        )
+
+
+def sorted_languages(languages: Iterable[str]) -> tuple[str, ...]:
+    """Distinct languages in the order every table uses: en, de, fr, then the others."""
+    first = ["en", "de", "fr"]
+    rest = set(languages)
+    return tuple([lang for lang in first if lang in rest] + sorted(rest - set(first)))

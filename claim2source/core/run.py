@@ -1,0 +1,260 @@
+"""The one ranking type: a columnar run, and the result that a stage gives back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+Pool = Mapping[str, frozenset[str]]
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """Ranked sources of every claim, in trec_eval's order: float32 score, then id, descending.
+
+    Columns: `claim_ids` [n], `offsets` [n + 1] into the rows of each claim, `codes` [rows]
+    into `vocabulary` (sorted distinct source ids) and `scores` [rows] float32. A claim for
+    which nothing was found has an empty range. `pool` holds the candidates of the claims
+    that may not choose from all sources. Build one with `from_rows`, `from_lists` or
+    `from_topk`, which sort and check.
+    """
+
+    claim_ids: tuple[str, ...]
+    offsets: np.ndarray
+    codes: np.ndarray
+    vocabulary: np.ndarray
+    scores: np.ndarray
+    pool: Pool | None = None
+
+    @classmethod
+    def _sorted(
+        cls,
+        claim_ids: Sequence[str],
+        claim_rows: np.ndarray,
+        codes: np.ndarray,
+        vocabulary: np.ndarray,
+        scores: np.ndarray,
+        pool: Pool | None,
+    ) -> Run:
+        # +0.0 turns -0.0 into 0.0: they are one score and must tie.
+        scores = scores.astype(np.float32) + np.float32(0.0)
+        if np.isnan(scores).any():
+            row = int(np.flatnonzero(np.isnan(scores))[0])
+            raise ValueError(f"score of claim {claim_ids[claim_rows[row]]!r} is not a number")
+        order = np.lexsort((-codes.astype(np.int64), -scores, claim_rows))
+        claim_rows, codes, scores = claim_rows[order], codes[order], scores[order]
+        pairs = claim_rows.astype(np.int64) * max(len(vocabulary), 1) + codes
+        if len(np.unique(pairs)) != len(pairs):
+            values, counts = np.unique(pairs, return_counts=True)
+            claim, code = divmod(int(values[counts > 1][0]), len(vocabulary))
+            raise ValueError(
+                f"claim {claim_ids[claim]!r} ranks source {str(vocabulary[code])!r} twice"
+            )
+        counts = np.bincount(claim_rows, minlength=len(claim_ids))
+        offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+        return cls(tuple(claim_ids), offsets, codes.astype(np.int32), vocabulary, scores, pool)
+
+    @classmethod
+    def from_rows(
+        cls,
+        claims: Sequence[str],
+        sources: Sequence[str],
+        scores: Sequence[float] | np.ndarray,
+        *,
+        claim_ids: Sequence[str] | None = None,
+        pool: Pool | None = None,
+    ) -> Run:
+        """Build from three columns of equal length; `claim_ids` adds claims without rows.
+
+        Raises ValueError on columns of different length, a score that is not a number, or a
+        source ranked twice for one claim.
+        """
+        if not len(claims) == len(sources) == len(scores):
+            raise ValueError("claims, sources and scores differ in length")
+        ids = list(dict.fromkeys([*(claim_ids or ()), *claims]))
+        number = {claim: i for i, claim in enumerate(ids)}
+        rows = np.fromiter((number[c] for c in claims), dtype=np.int64, count=len(claims))
+        words = sorted(set(sources))
+        code = {source: i for i, source in enumerate(words)}
+        codes = np.fromiter((code[s] for s in sources), dtype=np.int64, count=len(sources))
+        vocabulary = np.array(words, dtype=object)
+        return cls._sorted(ids, rows, codes, vocabulary, np.asarray(scores, np.float32), pool)
+
+    @classmethod
+    def from_lists(
+        cls, ranked: Mapping[str, Sequence[tuple[str, float]]], *, pool: Pool | None = None
+    ) -> Run:
+        """Build from claim id -> [(source id, score), ...]."""
+        rows = [(c, s, score) for c, pairs in ranked.items() for s, score in pairs]
+        claims, sources, scores = zip(*rows, strict=True) if rows else ((), (), ())
+        return cls.from_rows(claims, sources, scores, claim_ids=list(ranked), pool=pool)
+
+    @classmethod
+    def from_topk(
+        cls,
+        claim_ids: Sequence[str],
+        source_ids: Sequence[str],
+        positions: np.ndarray,
+        scores: np.ndarray,
+        *,
+        pool: Pool | None = None,
+    ) -> Run:
+        """Build from top-k arrays [claims, k] of positions in `source_ids`; -1 is no entry.
+
+        Raises ValueError on a claim or source id that repeats, or a score that is not a number.
+        """
+        if len(set(claim_ids)) != len(claim_ids):
+            raise ValueError("a claim id repeats")
+        ids = np.array(source_ids, dtype=object)
+        order = np.argsort(ids, kind="stable")
+        if (ids[order][1:] == ids[order][:-1]).any():
+            raise ValueError("a source id repeats")
+        code_of = np.empty(len(ids), dtype=np.int64)
+        code_of[order] = np.arange(len(ids))
+        found = positions >= 0
+        rows = np.broadcast_to(np.arange(len(claim_ids))[:, None], positions.shape)[found]
+        codes = code_of[positions[found]]
+        return cls._sorted(claim_ids, rows, codes, ids[order], scores[found], pool)
+
+    def __len__(self) -> int:
+        """Number of rows."""
+        return len(self.scores)
+
+    def rows(self, claim_id: str) -> slice:
+        """The rows of a claim; an empty slice for a claim the run does not know."""
+        number = self._numbers.get(claim_id)
+        if number is None:
+            return slice(0, 0)
+        return slice(int(self.offsets[number]), int(self.offsets[number + 1]))
+
+    @property
+    def _numbers(self) -> dict[str, int]:
+        cached = self.__dict__.get("_number_of")
+        if cached is None:
+            cached = {claim: i for i, claim in enumerate(self.claim_ids)}
+            self.__dict__["_number_of"] = cached
+        return cached
+
+    def sources(self, claim_id: str, k: int | None = None) -> list[str]:
+        """Ids of a claim's first `k` sources, best first."""
+        rows = self.rows(claim_id)
+        return [str(s) for s in self.vocabulary[self.codes[rows][:k]]]
+
+    def scored(self, claim_id: str) -> dict[str, float]:
+        """Source id -> score of a claim, best first."""
+        rows = self.rows(claim_id)
+        return dict(zip(self.sources(claim_id), self.scores[rows].tolist(), strict=True))
+
+    def __iter__(self) -> Iterator[tuple[str, str, float]]:
+        """Rows (claim id, source id, score) in rank order."""
+        for claim in self.claim_ids:
+            for source, score in self.scored(claim).items():
+                yield claim, source, score
+
+    def ranks(self) -> np.ndarray:
+        """1-based rank of every row, [rows] int64."""
+        starts = np.repeat(self.offsets[:-1], np.diff(self.offsets))
+        return np.arange(len(self.scores)) - starts + 1
+
+    def top(self, k: int) -> Run:
+        """The first `k` rows of every claim."""
+        return self._kept(self.ranks() <= k)
+
+    def restricted(self, claim_ids: Iterable[str]) -> Run:
+        """The rows of these claims, in this order; an unknown claim gets no rows."""
+        wanted = list(dict.fromkeys(claim_ids))
+        slices = [self.rows(claim) for claim in wanted]
+        counts = [rows.stop - rows.start for rows in slices]
+        picked = np.concatenate(
+            [np.arange(rows.start, rows.stop) for rows in slices] or [np.empty(0)]
+        ).astype(np.int64)
+        offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+        return Run(
+            tuple(wanted),
+            offsets,
+            self.codes[picked],
+            self.vocabulary,
+            self.scores[picked],
+            self.pool,
+        )
+
+    def _kept(self, keep: np.ndarray) -> Run:
+        owner = np.repeat(np.arange(len(self.claim_ids)), np.diff(self.offsets))
+        counts = np.bincount(owner[keep], minlength=len(self.claim_ids))
+        offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+        return Run(
+            self.claim_ids,
+            offsets,
+            self.codes[keep],
+            self.vocabulary,
+            self.scores[keep],
+            self.pool,
+        )
+
+    def rescored(self) -> Run:
+        """The same ranking with strictly decreasing integer scores.
+
+        Libraries break ties by rules of their own; after this there is none to break.
+        """
+        longest = int(np.diff(self.offsets).max(initial=0))
+        scores = (longest + 1 - self.ranks()).astype(np.float32)
+        return Run(self.claim_ids, self.offsets, self.codes, self.vocabulary, scores, self.pool)
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A claim (or pair) that a stage could not do, and why."""
+
+    claim_id: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What a stage cost: wall seconds, items done, peak memory in bytes, tokens read.
+
+    `reused` texts had a vector in the store: their encoding is not in the seconds and tokens.
+    """
+
+    seconds: float = 0.0
+    items: int = 0
+    peak_memory: int = 0
+    tokens: int = 0
+    reused: int = 0
+
+    def __add__(self, other: Cost) -> Cost:
+        return Cost(
+            self.seconds + other.seconds,
+            self.items + other.items,
+            max(self.peak_memory, other.peak_memory),
+            self.tokens + other.tokens,
+            self.reused + other.reused,
+        )
+
+    def over_same(self, other: Cost) -> Cost:
+        """The cost of two parts that did the same items one after the other."""
+        return replace(self + other, items=max(self.items, other.items))
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a stage gives back: the run, notes by claim, counted failures, cost.
+
+    `about` says in JSON values what holds for the whole run, such as its index's recall.
+    """
+
+    run: Run
+    notes: Mapping[str, str] = field(default_factory=dict)
+    failures: tuple[Failure, ...] = ()
+    cost: Cost = Cost()
+    about: Mapping[str, Any] = field(default_factory=dict)
+
+    def failure_counts(self) -> dict[str, int]:
+        """Reason -> number of failures, most frequent first."""
+        counts: dict[str, int] = {}
+        for failure in self.failures:
+            counts[failure.reason] = counts.get(failure.reason, 0) + 1
+        return dict(sorted(counts.items(), key=lambda pair: (-pair[1], pair[0])))

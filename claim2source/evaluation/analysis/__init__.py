@@ -1,0 +1,1 @@
+"""Explain results: language errors and analysis of variance."""

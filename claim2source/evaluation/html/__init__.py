@@ -1,0 +1,1 @@
+"""Draw a comparison as one HTML page."""

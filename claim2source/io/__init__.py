@@ -1,0 +1,1 @@
+"""Read and write runs, judgements and submissions, the store, and W&B."""

@@ -1,0 +1,120 @@
+"""Weights & Biases: whether there is a key, and a run that holds the tables of an evaluation."""
+
+from __future__ import annotations
+
+import importlib.util
+import netrc
+import os
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, cast
+from urllib.parse import urlparse
+
+from claim2source.core.errors import UserError
+
+Tracking = Literal["off", "offline", "online"]
+PROJECT = "claim2source"
+
+
+@dataclass(frozen=True)
+class LoggedTable:
+    """A table as W&B takes it: cells as values, not texts, each row as long as `columns`."""
+
+    columns: Sequence[str]
+    rows: Sequence[Sequence[Any]]
+
+
+@dataclass
+class TableTaker:
+    """Stands in for `plain_table` where a report draws its tables, and keeps what they hold."""
+
+    taken: list[LoggedTable] = field(default_factory=list)
+
+    def __call__(
+        self, columns: Sequence[str], rows: Sequence[Sequence[Any]], *_: Any, **__: Any
+    ) -> str:
+        self.taken.append(LoggedTable(columns, rows))
+        return ""
+
+    @classmethod
+    def last_of(cls, draw: Callable[[TableTaker], Any]) -> LoggedTable:
+        """The last table that `draw` draws."""
+        taker = cls()
+        draw(taker)
+        return taker.taken[-1]
+
+
+def wandb_mode(asked: str) -> Tracking:
+    """`online`, `offline` or `off`; `auto` is online exactly when a key is there."""
+    if asked != "auto":
+        return cast(Tracking, asked)
+    if os.environ.get("WANDB_MODE") in ("disabled", "offline"):
+        return "off" if os.environ["WANDB_MODE"] == "disabled" else "offline"
+    return "online" if has_key() else "offline"
+
+
+def has_key() -> bool:
+    """Whether a key is in the environment or in netrc; it is not read out."""
+    if os.environ.get("WANDB_API_KEY"):
+        return True
+    host = urlparse(os.environ.get("WANDB_BASE_URL", "https://api.wandb.ai")).hostname or ""
+    try:
+        return netrc.netrc(os.environ.get("NETRC")).authenticators(host) is not None
+    except (OSError, netrc.NetrcParseError):
+        return False
+
+
+def require_tracking(asked: Tracking) -> None:
+    """Raise `UserError` where W&B is asked for and cannot be: before the work, not after it."""
+    if asked == "off":
+        return
+    if importlib.util.find_spec("wandb") is None:
+        raise UserError("wandb is not installed: pip install wandb, or leave --wandb off")
+    if asked == "online" and not has_key():
+        raise UserError("wandb: online needs a key (run `wandb login`); or --wandb offline")
+
+
+def log_tables(
+    asked: Tracking,
+    tables: Mapping[str, LoggedTable],
+    *,
+    folder: Path,
+    program: str,
+    config: Mapping[str, Any],
+) -> None:
+    """Put tables into a W&B run named as `folder`; nothing where tracking is off.
+
+    Raises `UserError` where W&B fails.
+    """
+    if asked == "off":
+        return
+    import wandb
+
+    try:
+        run = wandb.init(
+            project=PROJECT,
+            name=folder.resolve().name,
+            dir=folder,
+            job_type=program,
+            config=dict(config),
+            mode=asked,
+        )
+        run.log({table_key(name): as_wandb(table) for name, table in tables.items()})
+        run.finish()
+    except wandb.errors.Error as error:
+        raise UserError(f"wandb: {error}; what was to be logged lies in {folder}") from None
+
+
+def as_wandb(table: LoggedTable) -> Any:
+    """A `wandb.Table`; a column may hold numbers and texts."""
+    import wandb
+
+    rows = [list(row) for row in table.rows]
+    return wandb.Table(columns=list(table.columns), data=rows, allow_mixed_types=True)
+
+
+def table_key(name: str) -> str:
+    """A name as a key of W&B: small letters, digits and low lines."""
+    return re.sub(r"[^a-z0-9]+", "_", name.lower()).strip("_")

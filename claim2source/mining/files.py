@@ -1,0 +1,128 @@
+"""Mined negatives as JSONL: {"claim", "positive", "negatives": [{"source", "score", "origin"}]}."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Container, Iterable, Mapping
+from pathlib import Path
+from typing import Any, cast, get_args
+
+from claim2source.core.errors import InputError, Problems
+from claim2source.core.files import atomic_path
+from claim2source.core.records import Claim, Dataset
+from claim2source.io.jsonl import text_lines
+from claim2source.mining.mine import MinedRow, Negative, Origin
+
+_LARGEST = sys.float_info.max
+
+
+def write_mined(rows: Iterable[MinedRow], path: str | Path) -> int:
+    """Write rows one by one, atomically; returns their number."""
+    count, encoder = 0, json.JSONEncoder(ensure_ascii=False)
+    with atomic_path(path) as temporary, open(temporary, "w", encoding="utf-8") as file:
+        for row in rows:
+            file.write(encoder.encode(_as_json(row)) + "\n")
+            count += 1
+    return count
+
+
+def _as_json(row: MinedRow) -> dict[str, Any]:
+    negatives = [{"source": n.source, "score": n.score, "origin": n.origin} for n in row.negatives]
+    return {"claim": row.claim, "positive": row.positive, "negatives": negatives}
+
+
+def read_mined(path: str | Path, dataset: Dataset) -> list[MinedRow]:
+    """Read rows and check them against the claims and sources they name.
+
+    Raises `InputError` with file, line and field of every problem: broken JSON, a missing or
+    wrong field, a claim or source that the data set does not have, a negative that is gold for
+    the claim or stands there twice, a pair that stands there twice.
+    """
+    path, problems = Path(path), Problems()
+    if not path.exists():
+        raise InputError.at(path, why="no such file")
+    claims = {claim.id: claim for claim in dataset.claims}
+    sources = {source.id for source in dataset.sources}
+    rows: list[MinedRow] = []
+    pairs: dict[tuple[str, str], int] = {}
+    for number, line in text_lines(path, problems):
+        if line is None or not line.strip():
+            continue
+        try:
+            row = _row(line)
+            _check(row, claims, sources)
+            first = pairs.setdefault((row.claim, row.positive), number)
+            if first != number:
+                raise _Wrong("positive", f"this pair is already on line {first}")
+            rows.append(row)
+        except _Wrong as wrong:
+            problems.add(path, number, wrong.field, wrong.why)
+    problems.raise_if_any()
+    if not rows:
+        raise InputError.at(path, why="no rows")
+    return rows
+
+
+class _Wrong(Exception):
+    """What is wrong with a line, and in which field."""
+
+    def __init__(self, field: str | None, why: str) -> None:
+        super().__init__(why)
+        self.field, self.why = field, why
+
+
+def _row(line: str) -> MinedRow:
+    try:
+        raw = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        why = error.msg if isinstance(error, json.JSONDecodeError) else str(error)
+        raise _Wrong(None, f"not JSON: {why}") from None
+    negatives = _field(raw, "negatives", list)
+    return MinedRow(
+        _field(raw, "claim", str),
+        _field(raw, "positive", str),
+        tuple(_negative(negative, f"negatives[{i}]") for i, negative in enumerate(negatives)),
+    )
+
+
+def _negative(raw: Any, place: str) -> Negative:
+    source, origin = _field(raw, "source", str, place), _field(raw, "origin", str, place)
+    score = _field(raw, "score", (int, float), place)
+    # An integer may be too large for a float: it compares all the same.
+    if isinstance(score, bool) or not -_LARGEST <= score <= _LARGEST:
+        raise _Wrong(f"{place}.score", "is not a finite number")
+    if origin not in get_args(Origin):
+        raise _Wrong(f"{place}.origin", f"{origin!r} is none of {', '.join(get_args(Origin))}")
+    return Negative(source, float(score), cast(Origin, origin))
+
+
+def _field(raw: Any, name: str, kind: type | tuple[type, ...], place: str = "") -> Any:
+    if not isinstance(raw, dict):
+        raise _Wrong(place or None, "is not a JSON object")
+    full = f"{place}.{name}" if place else name
+    if name not in raw:
+        raise _Wrong(full, "is missing")
+    if not isinstance(raw[name], kind):
+        expected = "text" if kind is str else "a list" if kind is list else "a number"
+        raise _Wrong(full, f"{raw[name]!r} is not {expected}")
+    return raw[name]
+
+
+def _check(row: MinedRow, claims: Mapping[str, Claim], sources: Container[str]) -> None:
+    """Raise `_Wrong` unless the data set has what the row names, each in its place."""
+    if row.claim not in claims:
+        raise _Wrong("claim", f"{row.claim!r} is no training claim")
+    golds = claims[row.claim].golds
+    if row.positive not in golds:
+        raise _Wrong("positive", f"{row.positive!r} is not gold for the claim")
+    seen: set[str] = set()
+    for i, negative in enumerate(row.negatives):
+        place, source = f"negatives[{i}].source", negative.source
+        if source not in sources:
+            raise _Wrong(place, f"{source!r} is not in the corpus")
+        if source in golds:
+            raise _Wrong(place, f"{source!r} is gold for the claim")
+        if source in seen:
+            raise _Wrong(place, f"{source!r} stands there twice")
+        seen.add(source)

@@ -1,0 +1,345 @@
+"""The one path from text to vector, in mining, training and evaluation alike."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from tqdm import tqdm
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from claim2source.core.errors import ConfigError, UserError
+from claim2source.core.files import content_hash
+from claim2source.core.memory import peak_memory
+from claim2source.core.run import Cost
+from claim2source.io.store import EmbeddingSpace, Store, text_key
+from claim2source.models.packed import PackedBatch, can_pack, pack, packed_hidden
+from claim2source.models.templates import EncoderSettings, Side
+from claim2source.models.tokens import TokenBatch, Tokens, grouped, in_rows
+
+# Parts of a model's config that do not say what it computes.
+_ORIGIN = (
+    "_name_or_path",
+    "architectures",
+    "dtype",
+    "torch_dtype",
+    "transformers_version",
+    "use_cache",
+)
+# Tokens in a row of packed texts: more make no layer faster, and a short row makes it slower.
+_ROW_TOKENS = 4096
+# A further group of texts costs what so many padded tokens do: in attention alone, in a forward
+# pass, and where the backward pass adds to the gradient of every weight.
+_EXTRA_ATTENTION, _EXTRA_FORWARD, EXTRA_BACKWARD = 64, 16, 96
+_EXTRA_GPU = 2048
+# Padded tokens of a forward pass on a CPU: without a backward pass little stays, and in the cache.
+_FORWARD_TOKENS = 2048
+# Rows of the store are written in shards of this many texts, so that a stopped run resumes.
+SHARD_TEXTS = 2048
+
+
+class Encoder:
+    """A transformer with its tokenizer and settings.
+
+    `weights` names what the vectors depend on besides the settings: hashes of the base and
+    of the adapter and its scale. It is None while weights are being trained, and then
+    nothing is stored. Where only the claims' side was trained, `source_encoder` is the base
+    model, and encodes the sources. `dense` is a trained layer behind the pooling (GTR's); models
+    that have one encode and are not trained.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase,
+        settings: EncoderSettings,
+        weights: dict[str, Any] | None,
+    ) -> None:
+        self.model = model
+        self.tokenizer = tokenizer
+        self.settings = settings
+        self.weights = weights
+        self.source_encoder: Encoder | None = None
+        self.dense: torch.nn.Sequential | None = None
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model is."""
+        return next(self.model.parameters()).device
+
+    @property
+    def dimensions(self) -> int:
+        """Length of a vector."""
+        if self.dense is not None:
+            return int(self.dense[0].out_features)  # type: ignore[arg-type]
+        return int(self.model.config.hidden_size)
+
+    @property
+    def parameters(self) -> int:
+        """Number of weights."""
+        parts = [self.model] if self.dense is None else [self.model, self.dense]
+        return sum(p.numel() for part in parts for p in part.parameters())
+
+    def tokenize(self, texts: Sequence[str], side: Side) -> list[Tokens]:
+        """Token ids of texts, template included, cut at `max_length`.
+
+        A special token's name in a text is plain text. Raises `ConfigError` where the
+        tokenizer cannot do what the template asks, or the template leaves no room for a text.
+        """
+        if not texts:
+            return []
+        prefix = self.settings.template.prefix(side)
+        masked = bool(prefix) and not self.settings.template.pool_prefix
+        if masked and not self.tokenizer.is_fast:
+            allowed = "true: this model's tokenizer does not say where its tokens lie"
+            raise ConfigError("model.template.pool_prefix", False, allowed)
+        end = self._end()
+        length = self.settings.max_length
+        if prefix and length <= (taken := len(self.tokenizer(prefix)["input_ids"]) + len(end)):
+            allowed = f"{taken + 1} or more: the {side}'s template takes {taken}"
+            raise ConfigError("model.max_length", length, allowed)
+        # Only a prefix may hold special tokens: a post could end itself with "</s>".
+        plain = not any(token in prefix for token in self.tokenizer.all_special_tokens)
+        encoded = self.tokenizer(
+            [prefix + text for text in texts],
+            truncation=True,
+            max_length=length - len(end),
+            padding=False,
+            split_special_tokens=plain,
+            return_attention_mask=False,
+            return_token_type_ids=False,
+            return_offsets_mapping=masked,
+        )
+        # A tokenizer without special tokens has no token for an empty text.
+        empty = self.tokenizer.eos_token_id or self.tokenizer.pad_token_id or 0
+        ids = [(*row, *end) or (empty,) for row in encoded["input_ids"]]
+        if not masked:
+            return [Tokens(row) for row in ids]
+        skips = [_covered(ends, len(prefix)) for ends in encoded["offset_mapping"]]
+        return [Tokens(row, min(skip, len(row) - 1)) for row, skip in zip(ids, skips, strict=True)]
+
+    def _end(self) -> tuple[int, ...]:
+        """The token to append; none where the template has none or the tokenizer appends it."""
+        name = self.settings.template.append_token
+        if not name:
+            return ()
+        found = self.tokenizer.get_vocab().get(name)
+        if found is None:
+            raise ConfigError(
+                "model.template.append_token",
+                name,
+                f"a token of this tokenizer, such as {self.tokenizer.eos_token!r}",
+            )
+        return () if self.tokenizer("")["input_ids"][-1:] == [found] else (found,)
+
+    def collate(self, tokens: Sequence[Tokens]) -> TokenBatch:
+        """Pad to the longest of these texts."""
+        longest = max(len(text.ids) for text in tokens)
+        pad = self.tokenizer.pad_token_id
+        ids = torch.full((len(tokens), longest), pad if pad is not None else 0, dtype=torch.long)
+        attend = torch.zeros((len(tokens), longest), dtype=torch.long)
+        pool = torch.zeros((len(tokens), longest), dtype=torch.long)
+        for row, text in enumerate(tokens):
+            length = len(text.ids)
+            ids[row, :length] = torch.tensor(text.ids, dtype=torch.long)
+            attend[row, :length] = 1
+            pool[row, text.skip : length] = 1
+        return TokenBatch(ids, attend, pool)
+
+    def batch(self, tokens: Sequence[Tokens]) -> TokenBatch | PackedBatch:
+        """Texts without padding where the model allows that, else padded."""
+        if not can_pack(self.model):
+            return self.collate(tokens)
+        return pack(
+            tokens, list(grouped(tokens, self._token_budget(), _EXTRA_ATTENTION)), self.model
+        )
+
+    def vectors(self, batch: TokenBatch | PackedBatch) -> Tensor:
+        """Pooled vectors [n, dimensions] in float32, with gradient where the caller has it on."""
+        if isinstance(batch, PackedBatch):
+            pooled = self._pool_packed(packed_hidden(self.model, batch), batch)
+        else:
+            hidden = self.model(
+                input_ids=batch.input_ids, attention_mask=batch.attention_mask
+            ).last_hidden_state
+            pooled = self._pool(hidden, batch)
+        if self.dense is not None:
+            pooled = self.dense(pooled)
+        return torch.nn.functional.normalize(pooled, dim=-1) if self.settings.normalize else pooled
+
+    def _pool(self, hidden: Tensor, batch: TokenBatch) -> Tensor:
+        rows = torch.arange(len(hidden), device=hidden.device)
+        # By the mask, not by position: a batch may be padded on either side.
+        if self.settings.pooling == "cls":
+            return hidden[rows, batch.attention_mask.argmax(dim=1)].float()
+        if self.settings.pooling == "last":
+            return hidden[rows, batch.attention_mask.cumsum(dim=1).argmax(dim=1)].float()
+        # Sum in float32: a bf16 sum over hundreds of tokens loses digits.
+        mask = batch.pool_mask.unsqueeze(-1)
+        return (hidden.float() * mask).sum(dim=1) / mask.sum(dim=1)
+
+    def _pool_packed(self, hidden: Tensor, batch: PackedBatch) -> Tensor:
+        if self.settings.pooling == "cls":
+            return hidden[batch.firsts].float()
+        if self.settings.pooling == "last":
+            return hidden[batch.lasts].float()
+        mask = batch.pool_mask[:, None].float()
+        zeros = hidden.new_zeros((len(batch.firsts), hidden.shape[1]), dtype=torch.float32)
+        total = zeros.index_add(0, batch.owners, hidden.float() * mask)
+        return total / zeros[:, :1].index_add(0, batch.owners, mask)
+
+    def key(self) -> dict[str, Any] | None:
+        """All that a vector depends on besides its text, or None while weights change."""
+        if self.weights is None:
+            return None
+        settings = asdict(self.settings)
+        # The prefix is hashed with the text: two sides with one prefix share their vectors.
+        template = settings.pop("template")
+        ends = {key: template[key] for key in ("pool_prefix", "append_token")}
+        # The same weights under another config (activation, rotary base) are another model.
+        model = json.loads(self.model.config.to_json_string())
+        config = content_hash({k: v for k, v in model.items() if k not in _ORIGIN})
+        # Not the attention kernel: kernels differ by rounding, as batches and devices do.
+        return {"weights": self.weights, "config": config, **settings, **ends}
+
+    def encode(
+        self,
+        texts: Sequence[str],
+        side: Side,
+        *,
+        store: Store | None = None,
+        progress: str | None = None,
+        token_budget: int | None = None,
+    ) -> tuple[np.ndarray, Cost]:
+        """Vectors [n, dimensions] float32 in the order of `texts`, and what they cost.
+
+        Each distinct text is encoded once, texts of like length together (at most
+        `token_budget` padded tokens a batch). With a `store`, vectors made before are read
+        and new ones are kept. `progress` names a bar on stderr.
+        """
+        if side == "source" and self.source_encoder is not None:
+            return self.source_encoder.encode(
+                texts, side, store=store, progress=progress, token_budget=token_budget
+            )
+        started = time.perf_counter()
+        if not len(texts):
+            return np.zeros((0, self.dimensions), dtype=np.float32), Cost()
+        keys = self.text_keys(texts, side)
+        space = self._space(store)
+        made, encoded, tokens = self._make(texts, keys, side, space, progress, token_budget)
+        found = space.get(keys) if space is not None else np.stack([made[k] for k in keys])
+        reused = len(set(keys)) - encoded
+        cost = Cost(time.perf_counter() - started, len(texts), peak_memory(), tokens, reused)
+        return found.astype(np.float32, copy=False), cost
+
+    def fill(
+        self, texts: Sequence[str], side: Side, store: Store, *, progress: str | None = None
+    ) -> tuple[int, Cost]:
+        """Keep the vectors of `texts` in the store without gathering them.
+
+        Returns how many distinct texts it had to encode, and their cost. Raises `UserError`
+        where the weights have no name to keep vectors under.
+        """
+        if side == "source" and self.source_encoder is not None:
+            return self.source_encoder.fill(texts, side, store, progress=progress)
+        started = time.perf_counter()
+        space = self._space(store)
+        if space is None:
+            raise UserError("weights in training have no name: their vectors cannot be stored")
+        keys = self.text_keys(texts, side)
+        _, count, tokens = self._make(texts, keys, side, space, progress, None)
+        return count, Cost(time.perf_counter() - started, count, peak_memory(), tokens)
+
+    def text_keys(self, texts: Sequence[str], side: Side) -> list[bytes]:
+        """What the vectors of these texts are found by in this encoder's space."""
+        prefix = self.settings.template.prefix(side)
+        pool_prefix = self.settings.template.pool_prefix
+        # Where the prefix is not pooled, "a" + "b" and "" + "ab" are different vectors.
+        return [text_key(prefix + text if pool_prefix else f"{prefix}\0{text}") for text in texts]
+
+    def _space(self, store: Store | None) -> EmbeddingSpace | None:
+        key = self.key()
+        return store.space(key) if store is not None and key is not None else None
+
+    def _make(
+        self,
+        texts: Sequence[str],
+        keys: Sequence[bytes],
+        side: Side,
+        space: EmbeddingSpace | None,
+        progress: str | None,
+        token_budget: int | None,
+    ) -> tuple[dict[bytes, np.ndarray], int, int]:
+        """Encode each distinct text that `space` lacks, into it, or into a dict without one.
+
+        Returns that dict, the number of texts encoded and the tokens read.
+        """
+        distinct = {key: position for position, key in reversed(list(enumerate(keys)))}
+        todo = [k for k in distinct if space is None or k not in space]
+        made: dict[bytes, np.ndarray] = {}
+        tokens_read = 0
+        with tqdm(total=len(todo), desc=progress, disable=progress is None, leave=False) as bar:
+            for start in range(0, len(todo), SHARD_TEXTS):
+                chunk = todo[start : start + SHARD_TEXTS]
+                vectors, tokens = self._encode_chunk(
+                    [texts[distinct[k]] for k in chunk], side, bar, token_budget
+                )
+                tokens_read += tokens
+                if space is not None:
+                    space.put(chunk, vectors)
+                else:
+                    made.update(zip(chunk, vectors, strict=True))
+        return made, len(todo), tokens_read
+
+    @torch.inference_mode()
+    def _encode_chunk(
+        self, texts: Sequence[str], side: Side, bar: tqdm[Any], token_budget: int | None
+    ) -> tuple[np.ndarray, int]:
+        tokens = self.tokenize(texts, side)
+        extra, budget = _EXTRA_GPU, self._token_budget()
+        if self.device.type == "cpu":
+            extra, budget = _EXTRA_FORWARD, _FORWARD_TOKENS
+        out = np.empty((len(texts), self.dimensions), dtype=np.float32)
+        was_training = self.model.training
+        self.model.eval()
+        try:
+            # A run in mixed precision scores its epochs from within a step: their vectors are
+            # those of the checkpoint, wherever it is loaded.
+            with torch.autocast(self.device.type, enabled=False):
+                for rows in grouped(tokens, token_budget or budget, extra):
+                    batch = self.collate([tokens[row] for row in rows]).to(self.device)
+                    out[rows] = self.vectors(batch).float().cpu().numpy()
+                    bar.update(len(rows))
+        finally:
+            self.model.train(was_training)
+        if not np.isfinite(out).all():
+            raise UserError(
+                f"the model gave a vector that is not finite (dtype {self.settings.dtype})"
+            )
+        return out, sum(len(text.ids) for text in tokens)
+
+    def length_batches(self, tokens: Sequence[Tokens]) -> Iterator[list[int]]:
+        """Positions of texts of like length, as many as fit this device's token budget."""
+        if can_pack(self.model):
+            return in_rows(tokens, _ROW_TOKENS)
+        extra = EXTRA_BACKWARD if self.device.type == "cpu" else _EXTRA_GPU
+        return grouped(tokens, self._token_budget(), extra)
+
+    def _token_budget(self) -> int:
+        # Small batches stay in a CPU's cache; a GPU wants large ones, but a wide model's
+        # activations must fit beside its weights.
+        return 4096 if self.device.type == "cpu" else min(2**17, 2**27 // self.dimensions)
+
+
+def _covered(offsets: Sequence[tuple[int, int]], length: int) -> int:
+    """Leading tokens that lie within the first `length` characters, special ones included.
+
+    A token that reaches beyond them (byte-level "Ġword" takes the prefix's last space) is text.
+    """
+    return next((i for i, (_, end) in enumerate(offsets) if end > length), len(offsets))

@@ -1,0 +1,162 @@
+"""From a folder of files to an `Encoder` in memory."""
+
+from __future__ import annotations
+
+import pickle
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from transformers import AutoConfig, AutoModel, AutoModelForTextEncoding, AutoTokenizer
+
+from claim2source.core.errors import ConfigError, InputError, UserError
+from claim2source.models.config import Attention
+from claim2source.models.dense_layer import load_dense
+from claim2source.models.encoder import Encoder
+from claim2source.models.hub import read_object, short, tokenizer_files, uses_bin
+from claim2source.models.templates import EncoderSettings
+
+ADAPTER_CONFIG_FILE = "adapter_config.json"
+# Of these two halves the encoder is the retriever (GTR, sentence-T5).
+_ENCODER_HALF = ("t5", "mt5")
+
+
+def load(
+    folder: Path, settings: EncoderSettings, device: str | None, attention: Attention | None = None
+) -> Encoder:
+    """Load a model and its tokenizer.
+
+    The caller has made sure that code which the model ships may run (`settings.own_code`).
+    Raises `UserError` for files that do not make a model, and for settings that this model
+    or machine cannot have.
+    """
+    target = _device(device)
+    _check_machine(settings, target, attention)
+    if (folder / ADAPTER_CONFIG_FILE).is_file():
+        # transformers would load it with whatever base it names.
+        raise InputError.at(folder / ADAPTER_CONFIG_FILE, why="an adapter that is no checkpoint")
+    if not tokenizer_files(folder):
+        raise InputError.at(folder, why="no tokenizer here")
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=settings.own_code)
+        config = _model_config(folder, settings)
+        kind = AutoModelForTextEncoding if config.model_type in _ENCODER_HALF else AutoModel
+        model, loading = kind.from_pretrained(
+            folder,
+            config=config,
+            trust_remote_code=settings.own_code,
+            use_safetensors=not uses_bin(folder),
+            weights_only=True,
+            dtype=getattr(torch, settings.dtype),
+            attn_implementation=attention,
+            output_loading_info=True,
+            **_quantized(settings, target),
+        )
+    except (
+        OSError,
+        ValueError,
+        KeyError,
+        RuntimeError,
+        ImportError,
+        SafetensorError,
+        pickle.UnpicklingError,
+    ) as error:
+        raise UserError(f"model {folder}: {short(error)}") from None
+    # A pooler is made up where a checkpoint has none; nothing here reads it.
+    absent = sorted(key for key in loading["missing_keys"] if not key.startswith("pooler."))
+    if absent:
+        why = f"the weights lack {absent[0]} ({len(absent)} in all); they would be random"
+        raise InputError.at(folder, why=why)
+    if tokenizer.pad_token_id is None:
+        tokenizer.pad_token = tokenizer.eos_token
+    # The template's beginning must stay, whatever the checkpoint was used for before.
+    tokenizer.truncation_side = "right"
+    positions = _positions(model)
+    if positions is not None and settings.max_length > positions:
+        raise ConfigError("model.max_length", settings.max_length, f"at most {positions}")
+    if settings.quantization is None:
+        model = model.to(target)
+    encoder = Encoder(model.eval(), tokenizer, settings, weights=None)
+    dense = load_dense(folder, encoder.dimensions)
+    encoder.dense = None if dense is None else dense.to(target)
+    if settings.bidirectional and not _sees_ahead(encoder):
+        kind = model.config.model_type
+        raise ConfigError("model.bidirectional", True, f"false: {kind} models here look back only")
+    return encoder
+
+
+def _device(device: str | None) -> str:
+    if device is not None and device.startswith("cuda") and not torch.cuda.is_available():
+        raise ConfigError("device", device, "cpu: there is no GPU here")
+    return device or ("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def _check_machine(settings: EncoderSettings, target: str, attention: Attention | None) -> None:
+    """Say what is missing before gigabytes are read."""
+    on_gpu = target.startswith("cuda")
+    if attention == "flash_attention_2":
+        # Without this transformers may fetch compiled kernels from the hub.
+        if find_spec("flash_attn") is None:
+            raise UserError(
+                "model.attention: flash_attention_2 needs the package flash-attn: "
+                "pip install flash-attn, or write sdpa"
+            )
+        if not on_gpu or settings.dtype == "float32":
+            allowed = "sdpa or eager: flash attention needs a GPU and a 16-bit model.dtype"
+            raise ConfigError("model.attention", attention, allowed)
+    if settings.quantization is not None:
+        if find_spec("bitsandbytes") is None:
+            raise UserError(
+                f"model.quantization: {settings.quantization} (tuning: qlora) needs the package "
+                "bitsandbytes: pip install 'claim2source[gpu]'"
+            )
+        if not on_gpu:
+            allowed = "none: 4-bit layers (tuning: qlora) need a GPU"
+            raise ConfigError("model.quantization", settings.quantization, allowed)
+
+
+def _model_config(folder: Path, settings: EncoderSettings) -> Any:
+    config = AutoConfig.from_pretrained(folder, trust_remote_code=settings.own_code)
+    if not settings.own_code and hasattr(config, "auto_map"):
+        # Nor may a checkpoint of ours point to it.
+        del config.auto_map
+    if settings.bidirectional:
+        config.is_causal = False
+    elif read_object(folder / "config.json").get("is_causal") is False:
+        config.is_causal = True
+    # Nothing is generated: keys and values of every layer would be kept for nothing.
+    config.use_cache = False
+    return config
+
+
+def _quantized(settings: EncoderSettings, target: str) -> dict[str, Any]:
+    """What `from_pretrained` is told of 4-bit layers: QLoRA's, doubly quantised."""
+    if settings.quantization is None:
+        return {}
+    from transformers import BitsAndBytesConfig
+
+    four_bit = BitsAndBytesConfig(
+        load_in_4bit=True,
+        bnb_4bit_quant_type=settings.quantization,
+        bnb_4bit_use_double_quant=True,
+        bnb_4bit_compute_dtype=getattr(torch, settings.dtype),
+    )
+    return {"quantization_config": four_bit, "device_map": {"": target}}
+
+
+@torch.inference_mode()
+def _sees_ahead(encoder: Encoder) -> bool:
+    """Whether the first token's state depends on the second: not every model obeys its config."""
+    ids = torch.tensor([[0, 1], [0, 2]], device=encoder.device)
+    hidden = encoder.model(input_ids=ids, attention_mask=torch.ones_like(ids)).last_hidden_state
+    return not torch.equal(hidden[0, 0], hidden[1, 0])
+
+
+def _positions(model: Any) -> int | None:
+    """Tokens that a model has positions for; RoBERTa's kind spends some on padding."""
+    positions = getattr(model.config, "max_position_embeddings", None)
+    table = getattr(getattr(model, "embeddings", None), "position_embeddings", None)
+    padding = getattr(table, "padding_idx", None)
+    return positions if positions is None or padding is None else positions - padding - 1

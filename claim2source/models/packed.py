@@ -1,0 +1,225 @@
+"""Texts end to end in one row, without padding, where the model's layers allow it.
+
+Only attention looks at more than one token. There, texts of like length are padded and kept
+apart; everything else (most of the arithmetic) sees no padding, and every weight's gradient is
+made at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import AttentionInterface
+
+from claim2source.models.tokens import Tokens
+
+KERNEL = "claim2source_packed"
+# Model types whose position numbers can be given, and begin at 0 or behind the padding's.
+_ABSOLUTE, _BEHIND_PADDING = "bert", "xlm-roberta"
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionGroup:
+    """Texts that attend side by side: how many `tokens` of the row are theirs, and their places.
+
+    `padded` [texts * longest] says which of these tokens stands where they are padded, `back`
+    [tokens] where each of them stands there. `mask` is [texts, 1, 1, longest], or None where all
+    have one length.
+    """
+
+    tokens: int
+    padded: Tensor
+    back: Tensor
+    mask: Tensor | None
+    texts: int
+
+
+@dataclass(frozen=True, slots=True)
+class PackedBatch:
+    """Tokens of all texts in one row [t]: ids, place in their text, whose they are, if pooled.
+
+    `firsts` and `lasts` [n] say where each text begins and ends, in the order of the texts.
+    """
+
+    input_ids: Tensor
+    positions: Tensor
+    owners: Tensor
+    pool_mask: Tensor
+    firsts: Tensor
+    lasts: Tensor
+    groups: tuple[AttentionGroup, ...]
+
+    @property
+    def real_tokens(self) -> int:
+        """All of them."""
+        return self.input_ids.numel()
+
+    @property
+    def padded_tokens(self) -> int:
+        """The same: there is no padding but in attention."""
+        return self.real_tokens
+
+    def to(self, device: torch.device | str) -> PackedBatch:
+        """Where it is: on the CPU, where alone it is used."""
+        if torch.device(device).type != "cpu":
+            raise ValueError(f"packed texts are for the CPU, not {device}")
+        return self
+
+
+def can_pack(model: Any) -> bool:
+    """Whether the vectors are the same: known layers, on a CPU, without recomputed activations."""
+    config = model.config
+    return (
+        config.model_type in (_ABSOLUTE, _BEHIND_PADDING)
+        and config._attn_implementation == "sdpa"
+        and not getattr(config, "is_decoder", False)
+        and getattr(config, "position_embedding_type", None) in (None, "absolute")
+        and next(model.parameters()).device.type == "cpu"
+        and not any(getattr(part, "gradient_checkpointing", False) for part in model.modules())
+    )
+
+
+def pack(tokens: Sequence[Tokens], groups: Sequence[Sequence[int]], model: Any) -> PackedBatch:
+    """One row of texts, group after group; the texts of a group attend side by side."""
+    order = [row for rows in groups for row in rows]
+    lengths = torch.tensor([len(tokens[row].ids) for row in order])
+    ends = lengths.cumsum(0)
+    starts = ends - lengths
+    place = torch.repeat_interleave(torch.arange(len(order)), lengths)
+    positions = torch.arange(len(place)) - starts[place]
+    skips = torch.tensor([tokens[row].skip for row in order])
+    owner = torch.tensor(order)
+    back = torch.empty_like(owner)
+    back[owner] = torch.arange(len(order))
+    config = model.config
+    first = config.pad_token_id + 1 if config.model_type == _BEHIND_PADDING else 0
+    attending, done = [], 0
+    for rows in groups:
+        attending.append(_group(lengths[done : done + len(rows)]))
+        done += len(rows)
+    return PackedBatch(
+        input_ids=torch.tensor([number for row in order for number in tokens[row].ids]),
+        positions=positions + first,
+        owners=owner[place],
+        pool_mask=positions >= skips[place],
+        firsts=starts[back],
+        lasts=ends[back] - 1,
+        groups=tuple(attending),
+    )
+
+
+def _group(lengths: Tensor) -> AttentionGroup:
+    place = torch.arange(int(lengths.max()))
+    real = place < lengths[:, None]
+    # Padding repeats a text's last token: what it gives is masked, and never read.
+    inside = torch.minimum(place.expand_as(real), lengths[:, None] - 1)
+    padded = ((lengths.cumsum(0) - lengths)[:, None] + inside).flatten()
+    mask = None if bool(real.all()) else real[:, None, None, :]
+    return AttentionGroup(
+        int(lengths.sum()), padded, real.flatten().nonzero().flatten(), mask, len(lengths)
+    )
+
+
+def packed_hidden(model: Any, batch: PackedBatch) -> Tensor:
+    """The last layer's output [t, width] for the tokens of the row."""
+    with _kernel(model.config):
+        output = model(
+            **_inputs(model, batch.input_ids[None]),
+            position_ids=batch.positions[None],
+            packed_groups=batch.groups,
+        )
+    hidden: Tensor = output.last_hidden_state[0]
+    return hidden
+
+
+def _inputs(model: Any, ids: Tensor) -> dict[str, Tensor]:
+    """The ids; or, where their table is trained, its rows.
+
+    A row's gradient then goes to its place in the table's, instead of by way of a gradient of
+    the whole table for every pass.
+    """
+    table = model.get_input_embeddings()
+    plain = type(table) is torch.nn.Embedding and not table.scale_grad_by_freq
+    if not (plain and torch.is_grad_enabled() and table.weight.requires_grad):
+        return {"input_ids": ids}
+    if table.weight.grad is None:
+        table.weight.grad = torch.zeros_like(table.weight)
+    rows = torch.nn.functional.embedding(ids, table.weight, table.padding_idx, sparse=True)
+    return {"inputs_embeds": rows}
+
+
+@contextmanager
+def _kernel(config: Any) -> Iterator[None]:
+    before = config._attn_implementation_internal
+    config._attn_implementation_internal = KERNEL
+    try:
+        yield
+    finally:
+        config._attn_implementation_internal = before
+
+
+class _Gather(torch.autograd.Function):
+    """Padded places [n, ..] back to tokens [t, ..]; no place is asked for twice."""
+
+    @staticmethod
+    def forward(ctx: Any, padded: Tensor, back: Tensor) -> Tensor:
+        ctx.save_for_backward(back)
+        ctx.places = len(padded)
+        return padded.index_select(0, back)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        (back,) = ctx.saved_tensors
+        zeros = gradients[0].new_zeros((ctx.places, *gradients[0].shape[1:]))
+        return zeros.index_copy_(0, back, gradients[0]), None
+
+
+class _Spread(torch.autograd.Function):
+    """Tokens [t, ..] to padded places [n, ..]; padding has no gradient, so it gathers back."""
+
+    @staticmethod
+    def forward(ctx: Any, tokens: Tensor, padded: Tensor, back: Tensor) -> Tensor:
+        ctx.save_for_backward(back)
+        return tokens.index_select(0, padded)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
+        (back,) = ctx.saved_tensors
+        return gradients[0].index_select(0, back), None, None
+
+
+def _attention(
+    module: Any,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    *,
+    packed_groups: Sequence[AttentionGroup],
+    dropout: float = 0.0,
+    scaling: float | None = None,
+    **_: Any,
+) -> tuple[Tensor, None]:
+    """Attention of [1, heads, t, d] within each text; returns [1, t, heads, d]."""
+    sizes = [group.tokens for group in packed_groups]
+    # Not slices: a slice's gradient is as large as what it was cut from.
+    split = [side.squeeze(0).transpose(0, 1).split(sizes) for side in (query, key, value)]
+    parts = []
+    for group, *sides in zip(packed_groups, *split, strict=True):
+        if group.mask is not None:
+            sides = [_Spread.apply(side, group.padded, group.back) for side in sides]  # type: ignore[no-untyped-call]
+        q, k, v = (side.unflatten(0, (group.texts, -1)).transpose(1, 2) for side in sides)
+        found = torch.nn.functional.scaled_dot_product_attention(
+            q, k, v, attn_mask=group.mask, dropout_p=dropout, scale=scaling
+        )
+        found = found.transpose(1, 2).flatten(0, 1)
+        parts.append(found if group.mask is None else _Gather.apply(found, group.back))  # type: ignore[no-untyped-call]
+    return torch.cat(parts)[None], None
+
+
+AttentionInterface.register(KERNEL, _attention)

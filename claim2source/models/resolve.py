@@ -1,0 +1,235 @@
+"""From a model's name to an `Encoder`: a checkpoint, a folder, a packaged copy, or the hub."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from claim2source.core.errors import ConfigError, InputError
+from claim2source.core.files import file_hash
+from claim2source.models.config import TRAINED, ModelConfig
+from claim2source.models.encoder import Encoder
+from claim2source.models.export_record import EXPORT_FILE, read_export_record
+from claim2source.models.hub import (
+    PACKAGED,
+    base_files,
+    check_code,
+    dense_hash,
+    packaged_files,
+    short,
+    tokenizer_files,
+    tokenizer_hash,
+)
+from claim2source.models.load import ADAPTER_CONFIG_FILE, load
+from claim2source.models.manifest import FILE, Base, Manifest, Weights
+from claim2source.models.query_only import base_side
+from claim2source.models.sentence_transformers import settings_of
+from claim2source.models.templates import Dtype, EncoderSettings, Template
+from claim2source.text import Rendering
+
+__all__ = [
+    "ADAPTER_CONFIG_FILE",
+    "ADAPTER_FILE",
+    "PACKAGED",
+    "RUN_FILE",
+    "ModelConfig",
+    "Resolved",
+    "adapter_identity",
+    "chosen_checkpoint",
+    "resolve",
+    "set_adapter_scale",
+    "tokenizer_files",
+    "tokenizer_hash",
+]
+
+ADAPTER_FILE = "adapter_model.safetensors"
+RUN_FILE = "run.json"
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """An encoder with what is known of its origin; `manifest` only for checkpoints of ours.
+
+    `exported` is the rendering of a model that `train/merge.py` exported.
+    """
+
+    encoder: Encoder
+    base: Base
+    folder: Path
+    manifest: Manifest | None = None
+    exported: Rendering | None = None
+
+    @property
+    def rendering(self) -> Rendering | None:
+        """How its training rendered records, where known."""
+        return self.manifest.rendering if self.manifest else self.exported
+
+
+def resolve(
+    model: ModelConfig | str | Path, device: str | None = None, dtype: Dtype | None = None
+) -> Resolved:
+    """Load a model by name. Raises `UserError` when it is not to be had.
+
+    A checkpoint of ours takes every setting from its manifest; `ModelConfig` settings that
+    would contradict it are refused. `dtype` loads weights in another type, and its base as it
+    was before any quantization, as merging does.
+    """
+    config = model if isinstance(model, ModelConfig) else ModelConfig(name=str(model))
+    folder = Path(config.name)
+    is_run = (folder / RUN_FILE).is_file() and not (folder / FILE).is_file()
+    if is_run:
+        folder = chosen_checkpoint(folder)
+    if is_run or (folder / FILE).is_file():
+        _refuse_overrides(config)
+        return _checkpoint(folder, config, device, dtype)
+    files, base = base_files(config)
+    export = read_export_record(files)
+    if export is not None and config.template == Template():
+        config = replace(config, template=export.template)
+    settings = settings_of(replace(config, dtype=dtype or config.dtype), files)
+    encoder = load(files, settings, device, config.attention)
+    encoder.weights = _identity(base, files)
+    if export is None:
+        return Resolved(encoder, base, files)
+    if export.claims_only:
+        # Its sources were never tuned: read by its weights they would be nobody's vectors.
+        place = files / EXPORT_FILE
+        encoder.source_encoder = _trained_from(export.base, place, settings, config, device)[0]
+    return Resolved(encoder, base, files, exported=export.rendering)
+
+
+def chosen_checkpoint(run_folder: Path) -> Path:
+    """The checkpoint that a training run chose."""
+    path = run_folder / RUN_FILE
+    try:
+        chosen = json.loads(path.read_text(encoding="utf-8"))["chosen"]
+    except (OSError, ValueError, KeyError, TypeError):
+        raise InputError.at(path, field="chosen", why="missing or not JSON") from None
+    if chosen is None:
+        raise InputError.at(path, field="chosen", why="the run has not ended: none is chosen yet")
+    if not isinstance(chosen, str):
+        raise InputError.at(path, field="chosen", why="not a checkpoint's name")
+    return run_folder / "checkpoints" / Path(chosen).name
+
+
+def _refuse_overrides(config: ModelConfig) -> None:
+    plain = ModelConfig(name=config.name)
+    for key in TRAINED:
+        if getattr(config, key) != getattr(plain, key):
+            raise ConfigError(
+                f"model.{key}", getattr(config, key), "nothing: the checkpoint's manifest says it"
+            )
+
+
+def _checkpoint(
+    folder: Path, config: ModelConfig, device: str | None, dtype: Dtype | None
+) -> Resolved:
+    manifest = Manifest.read(folder)
+    settings, weights, place = manifest.encoder, manifest.weights, folder / FILE
+    if dtype is not None:
+        settings = replace(settings, dtype=dtype, quantization=None)
+    if weights.kind == "full":
+        _check_hash(folder / "model.safetensors", weights.sha256)
+        _check_hash(folder / "config.json", weights.config_sha256)
+        if settings.own_code:
+            raise InputError.at(place, field="encoder.own_code", why="not in a full model")
+        encoder = load(folder, settings, device, config.attention)
+        encoder.weights = {"base": weights.sha256, "tokenizer": tokenizer_hash(folder)}
+        if weights.trained == "query_only":
+            base = manifest.base
+            encoder.source_encoder = _trained_from(base, place, settings, config, device)[0]
+        return Resolved(encoder, manifest.base, folder, manifest)
+    encoder, files = _trained_from(manifest.base, place, settings, config, device)
+    if weights.kind == "lora":
+        identity = dict(encoder.weights or {})
+        _check_hash(folder / ADAPTER_FILE, weights.sha256)
+        _check_hash(folder / ADAPTER_CONFIG_FILE, weights.config_sha256)
+        encoder.model = _with_adapter(encoder.model, folder)
+        set_adapter_scale(encoder.model, weights.scale)
+        encoder.weights = identity | adapter_identity(weights)
+        if weights.trained == "query_only":
+            encoder.source_encoder = base_side(encoder, identity)
+    return Resolved(encoder, manifest.base, files, manifest)
+
+
+def _trained_from(
+    said: Base,
+    place: Path,
+    settings: EncoderSettings,
+    config: ModelConfig,
+    device: str | None,
+) -> tuple[Encoder, Path]:
+    """The base model that the file `place` names, and its files, checked against their hash."""
+    # A packaged copy serves any revision: its hash is compared with the one that is named.
+    name, revision = said.name, said.revision
+    # Its code runs where it ran in training, if this user allows it: a manifest cannot.
+    trusted = config.allow_remote_code if settings.own_code else ()
+    base_config = replace(
+        config,
+        name=name,
+        revision=revision,
+        allow_remote_code=trusted,
+        bidirectional=None if settings.own_code else settings.bidirectional,
+    )
+    files, base = packaged_files(name) or base_files(base_config)
+    if settings.own_code and not check_code(base_config, files):
+        why = f"{files} ships no code of its own"
+        raise InputError.at(place, field="encoder.own_code", why=why)
+    if base.sha256 != said.sha256:
+        raise InputError.at(
+            place,
+            field="base.sha256",
+            why=f"{files} has other weights ({base.sha256[:12]}...) than this was trained from",
+        )
+    encoder = load(files, settings, device, config.attention)
+    encoder.weights = _identity(base, files)
+    return encoder, files
+
+
+def _identity(base: Base, files: Path) -> dict[str, Any]:
+    """What names a base model's vectors in the store."""
+    found = {"base": base.sha256, "tokenizer": tokenizer_hash(files), "dense": dense_hash(files)}
+    return {part: value for part, value in found.items() if value is not None}
+
+
+def _with_adapter(model: Any, folder: Path) -> Any:
+    from peft import PeftModel
+
+    # Without it peft would look for the folder's name on the hub.
+    if not (folder / ADAPTER_CONFIG_FILE).is_file():
+        raise InputError.at(folder / ADAPTER_CONFIG_FILE, why="no such file")
+    try:
+        return PeftModel.from_pretrained(model, str(folder)).eval()
+    except (OSError, ValueError, TypeError, KeyError, RuntimeError) as error:
+        why = f"this adapter does not fit its base: {short(error)}"
+        raise InputError.at(folder / ADAPTER_CONFIG_FILE, why=why) from None
+
+
+def adapter_identity(weights: Weights) -> dict[str, Any]:
+    """What names an adapter in the store: its weights, how they are used, and how strongly."""
+    return {
+        "adapter": weights.sha256,
+        "adapter_config": weights.config_sha256,
+        "scale": weights.scale,
+    }
+
+
+def set_adapter_scale(model: torch.nn.Module, scale: float) -> None:
+    """Scale a LoRA adapter in place: 0 is the base model, 1 as trained."""
+    from peft.tuners.lora import LoraLayer
+
+    for module in model.modules():
+        if isinstance(module, LoraLayer):
+            for name in module.scaling:
+                module.set_scale(name, scale)
+
+
+def _check_hash(path: Path, expected: str | None) -> None:
+    if not path.is_file():
+        raise InputError.at(path, why="the manifest names this file, and it is missing")
+    if file_hash(path) != expected:
+        raise InputError.at(path, why="its sha256 is not the manifest's: damaged or exchanged")

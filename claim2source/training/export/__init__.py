@@ -1,0 +1,1 @@
+"""Turn trained checkpoints into other models: merged, or between base and tuned."""

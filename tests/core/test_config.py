@@ -1,0 +1,316 @@
+"""Configs: defaults in dataclasses, differences in YAML and flags, clear refusals."""
+
+import warnings
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+import pytest
+import yaml
+
+from claim2source.core.config import as_plain, flag, list_field, read_config, require, to_yaml
+from claim2source.core.errors import ConfigError, UserError
+
+
+@dataclass(frozen=True)
+class Deep:
+    """Deep.
+
+    Args:
+        name: of the deep thing.
+    """
+
+    name: str = "x"
+
+
+@dataclass(frozen=True)
+class Group:
+    """Group.
+
+    Args:
+        rate: how fast it goes.
+        steps: how far.
+        mode: in which way.
+        drop: what is left out.
+        deep: below.
+        layers: which ones.
+    """
+
+    rate: float = 0.5
+    steps: int = 3
+    mode: Literal["fp32", "bf16"] = "fp32"
+    drop: float | None = None
+    deep: Deep = field(default_factory=Deep)
+    layers: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        require(self.steps >= 1, "group.steps", self.steps, "1 or more")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Settings.
+
+    Args:
+        group: the group.
+        maybe: a group that may be absent.
+        out: where it goes.
+    """
+
+    group: Group = field(default_factory=Group)
+    maybe: Deep | None = None
+    out: Path = Path("here")
+    run: list[Path] = list_field(Path, repeats=True, help="files that are read")
+    langs: list[str] | None = list_field(str, help="languages that are kept")
+    names: list[str] = list_field(str, ["a", "b"], help="names that are said")
+    resume: bool = flag("go on from before")
+
+
+@dataclass(frozen=True)
+class Required:
+    """Required.
+
+    Args:
+        out: where it goes.
+    """
+
+    out: Path
+
+
+@pytest.fixture
+def read(tmp_path):
+    """Read YAML texts (given as `--config` files 0.yaml, 1.yaml, ...) and words after them."""
+
+    def run(*words, kind=Settings):
+        argv = []
+        for number, word in enumerate(words):
+            if word.startswith("--") or not ("\n" in word or word == ""):
+                argv.append(word)
+            else:
+                path = tmp_path / f"{number}.yaml"
+                path.write_text(word, encoding="utf-8")
+                argv += ["--config", str(path)]
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            return read_config(kind, argv, program="prog", description="What it does.")
+
+    return run
+
+
+def test_nothing_said_is_the_dataclass_defaults(read):
+    assert read() == Settings(names=["a", "b"])
+    assert read().run is None
+    assert read().out == Path("here")
+
+
+def test_flags_reach_every_depth_and_are_typed(read):
+    config = read(
+        "--group.rate",
+        "5e-5",
+        "--group.steps",
+        "7",
+        "--group.drop",
+        "null",
+        "--out",
+        "a/b",
+        "--group.deep.name",
+        "query: ",
+        "--group.layers",
+        "[q, v]",
+        "--maybe.name",
+        "y",
+    )
+    assert config.group == Group(5e-5, 7, drop=None, deep=Deep("query: "), layers=("q", "v"))
+    assert isinstance(config.group.rate, float)
+    assert config.out == Path("a/b")
+    assert config.maybe == Deep("y")
+
+
+def test_a_yaml_states_what_differs(read):
+    config = read("group:\n  steps: 9\n  deep: {name: z}\nrun: [r, s]\nresume: true\n")
+    assert config == Settings(
+        Group(steps=9, deep=Deep("z")), run=[Path("r"), Path("s")], resume=True, names=["a", "b"]
+    )
+
+
+@pytest.mark.parametrize("written", ["5e-5", "5.0e-5", "0.00005", '"5e-5"', "5E-05"])
+def test_every_spelling_of_a_float_is_a_number(read, written):
+    rate = read(f"group:\n  rate: {written}\n").group.rate
+    assert rate == 5e-5
+    assert isinstance(rate, float)
+
+
+def test_what_comes_later_wins(read):
+    first, second = "group:\n  steps: 4\n  rate: 0.1\n", "group:\n  steps: 5\n"
+    assert read(first, second).group == Group(0.1, 5)
+    assert read(first, "--group.steps", "6").group == Group(0.1, 6)
+    assert read("--group.steps", "6", first).group == Group(0.1, 4)
+    assert read("langs: [de]\nrun: [r]\n", "--langs", "fr").langs == ["fr"]
+
+
+@pytest.mark.parametrize("empty", ["", "\n", "# group:\n#   steps: 4\n"])
+def test_an_empty_file_changes_nothing(read, empty):
+    assert read(empty, "--resume").resume is True
+
+
+def test_several_values(read):
+    assert read("--langs", "de", "fr").langs == ["de", "fr"]
+    assert read("--langs", "de").langs == ["de"]
+    assert read("--run", "r", "s", "--run", "t").run == [Path("r"), Path("s"), Path("t")]
+    assert read("--names", "c").names == ["c"]
+    assert read("langs: null\n\n").langs is None
+    assert read('langs: ["no", fr]\n').langs == ["no", "fr"]
+
+
+def test_flags_are_set_and_unset(read):
+    assert read("--resume").resume is True
+    assert read("resume: true\n", "--no_resume").resume is False
+
+
+# Where the line starts with a number it is the line of the file; else "config".
+REFUSED = {
+    "group:\n  step: 4\n": "2: group.step: no such key; allowed: rate, steps, mode, drop, deep, layers",
+    "grup: 4\n": "1: grup: no such key; allowed: group, maybe, out, run, langs, names, resume",
+    "group:\n  deep:\n    nam: x\n": "3: group.deep.nam: no such key; allowed: name",
+    "config: other.yaml\n": "1: config: no such key",
+    "group:\n  steps: 2.5\n": "2: group.steps: '2.5' is not allowed; allowed: a whole number",
+    "group:\n  steps: true\n": "2: group.steps: 'True' is not allowed; allowed: a whole number",
+    "group:\n  mode: fp16\n": "2: group.mode: 'fp16' is not allowed; allowed: fp32, bf16",
+    "group:\n  drop: x\n": "2: group.drop: 'x' is not allowed; allowed: a number or null",
+    "group:\n  rate: 5e\n": "2: group.rate: '5e' is not allowed; allowed: a number",
+    "group:\n  layers: q\n": "2: group.layers: 'q' is not allowed; allowed: a list, such as [a, b]",
+    "group:\n  steps: 4\n  steps: 5\n": "3: group.steps: is set twice",
+    "group: 4\n": "1: group: must be `key: value` lines; allowed keys: rate,",
+    "out: x\ngroup:\n": "2: group: must be `key: value` lines",
+    "group:\n- steps\n": "2: group: must be `key: value` lines",
+    "run: r.txt\n": "1: run: 'r.txt' is not allowed; allowed: a list, such as [a, b]",
+    "langs: 3\n": "1: langs: '3' is not allowed; allowed: a list",
+    "langs: {a: b}\n": "1: langs: this is not allowed; allowed: a list",
+    "langs: [no]\n": '1: langs: this is not allowed; allowed: a list of texts; write no, yes, on and off in quotes: ["no"]',
+    "resume: maybe\n": "1: resume: 'maybe' is not allowed; allowed: true or false",
+    "resume: 1\n": "1: resume: '1' is not allowed; allowed: true or false",
+    "- a\n": "1: must be `key: value` lines; allowed keys: group,",
+    "text\n": "1: must be `key: value` lines",
+    "group: {\n\n": "3: not YAML: ",
+    "a: b: c\n": "1: not YAML: mapping values are not allowed here",
+    "? [a]\n: 3\n": "1: a key must be plain text",
+    "out: \x00\n": "not YAML",
+}
+
+
+@pytest.mark.parametrize("text", REFUSED)
+def test_a_bad_file_is_one_line_with_file_line_and_key(read, tmp_path, text):
+    with pytest.raises(UserError) as caught:
+        read(text)
+    (line,) = str(caught.value).splitlines()
+    place, said = f"{tmp_path / '0.yaml'}:", REFUSED[text]
+    assert line.startswith(place if said[0].isdigit() else place + " ")
+    assert f"{place}{said}" in line or not said[0].isdigit() and said in line
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (
+            ["--group.steps", "x"],
+            "config: group.steps: 'x' is not allowed; allowed: a whole number",
+        ),
+        (["--group.rate", "nan"], "config: group.rate: 'nan' is not allowed; allowed: a number"),
+        (
+            ["--group.mode", "fp16"],
+            "config: group.mode: 'fp16' is not allowed; allowed: fp32, bf16",
+        ),
+        (["--group.steps", "0"], "config: group.steps: 0 is not allowed; allowed: 1 or more"),
+        (["group:\n  rate: null\n"], "config: group.rate: None is not allowed; allowed: a number"),
+        (["--group.rate", "null"], "config: group.rate: 'None' is not allowed; allowed: a number"),
+        (["--group", "3"], "config: group: "),
+        (["--group", "null"], "config: group: "),
+        (["--group.step", "3"], "--group.step"),
+        (["--grou.steps", "3"], "--grou.steps"),
+        (["--res"], "--res"),  # no abbreviations
+        (["stray"], "stray"),
+        (["--langs"], "--langs: expected at least one argument"),
+        (["--config"], "--config: expected one argument"),
+        (["--config", "/no/such/file.yaml"], "/no/such/file.yaml: no such file or directory"),
+        (["--config=/no/such/file.yaml"], "/no/such/file.yaml: no such file or directory"),
+        (["--config", "/"], "/: is a directory"),
+    ],
+)
+def test_bad_words_are_one_line(read, words, said):
+    with pytest.raises(UserError) as caught:
+        read(*words)
+    (line,) = str(caught.value).splitlines()
+    assert said in line
+    assert "Traceback" not in line
+
+
+def test_a_file_that_is_not_utf8_is_said(tmp_path):
+    (tmp_path / "a.yaml").write_bytes(b"out: \xff\n")
+    with pytest.raises(UserError, match=r"a\.yaml: not UTF-8"):
+        read_config(Settings, [f"--config={tmp_path / 'a.yaml'}"], program="p", description="d")
+
+
+def test_a_required_key_is_named(read):
+    with pytest.raises(UserError, match="required: out"):
+        read(kind=Required)
+    assert read("--out", "x", kind=Required) == Required(Path("x"))
+
+
+def test_the_dataclass_checks_what_the_file_says(read):
+    with pytest.raises(ConfigError, match=r"group\.steps: 0 is not allowed; allowed: 1 or more"):
+        read("group:\n  steps: 0\n")
+
+
+def test_an_absent_group_may_stay_absent(read):
+    assert read("maybe: null\nout: x\n").maybe is None
+    assert read("maybe:\n  name: y\n").maybe == Deep("y")
+
+
+def printed(read, capsys, *words):
+    with pytest.raises(SystemExit) as caught:
+        read(*words)
+    assert caught.value.code == 0
+    return capsys.readouterr().out
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_print_config_prints_the_whole_config_wherever_it_stands(read, capsys, first):
+    words = ["group:\n  steps: 9\n", "--langs", "de", "--resume"]
+    words.insert(0 if first else len(words), "--print_config")
+    text = printed(read, capsys, *words)
+    content = yaml.safe_load(text)
+    assert content["group"]["steps"] == 9
+    assert content["group"]["rate"] == 0.5
+    assert content["out"] == "here"
+    assert (content["langs"], content["resume"]) == (["de"], True)
+    assert read(text) == read(*(word for word in words if word != "--print_config"))
+
+
+def test_help_says_what_the_docstrings_say(read, capsys):
+    text = " ".join(printed(read, capsys, "--help").split())
+    assert "What it does." in text
+    for said in (
+        "how fast it goes.",
+        "of the deep thing.",
+        "where it goes.",
+        "files that are read",
+        "languages that are kept",
+        "go on from before",
+        "--no_resume",
+        "--print_config",
+    ):
+        assert said in text
+    assert "default: 0.5" in text
+
+
+def test_a_written_config_reads_back(read):
+    config = read("--group.rate", "1e-7", "--langs", "no", "--run", "é/r", "--group.layers", "[q]")
+    assert read(to_yaml(config)) == config
+    assert as_plain(config)["run"] == ["é/r"]
+    assert as_plain(config)["group"]["layers"] == ["q"]
+    assert list(as_plain(config)) == ["group", "maybe", "out", "run", "langs", "names", "resume"]
+
+
+def test_argv_is_what_the_program_was_given(monkeypatch):
+    monkeypatch.setattr("sys.argv", ["prog", "--out", "there"])
+    assert read_config(Settings, None, program="p", description="d").out == Path("there")

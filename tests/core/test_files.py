@@ -1,0 +1,198 @@
+"""Writing: whole or not at all."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from claim2source.core.files import (
+    atomic_folder,
+    atomic_path,
+    content_hash,
+    file_hash,
+    is_leftover,
+    mend,
+    write_json,
+    write_text,
+)
+
+
+class Killed(BaseException):
+    pass
+
+
+def listing(folder: Path) -> list[str]:
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
+
+
+def test_a_file_appears_whole_under_its_name(tmp_path):
+    target = tmp_path / "new" / "folder" / "a.txt"
+    with atomic_path(target) as temporary:
+        temporary.write_text("half")
+        assert temporary.parent == target.parent
+        assert not target.exists()
+        temporary.write_text("whole")
+    assert target.read_text() == "whole"
+    assert listing(target.parent) == ["a.txt"]
+
+
+@pytest.mark.parametrize("error", [ValueError, Killed, KeyboardInterrupt])
+def test_a_failed_write_keeps_the_old_file_and_no_half_one(tmp_path, error):
+    target = tmp_path / "a.txt"
+    for before in ([], ["a.txt"]):
+        with pytest.raises(error), atomic_path(target) as temporary:
+            temporary.write_text("half")
+            raise error
+        assert listing(tmp_path) == before
+        assert not before or target.read_text() == "old"
+        target.write_text("old")
+
+
+def test_the_content_is_on_disk_before_the_name_is(tmp_path, monkeypatch):
+    done = []
+    fsync, replace = os.fsync, os.replace
+    monkeypatch.setattr(os, "fsync", lambda fd: done.append("fsync") or fsync(fd))
+    monkeypatch.setattr(os, "replace", lambda a, b: done.append("replace") or replace(a, b))
+    write_text(tmp_path / "a.txt", "x")
+    assert done == ["fsync", "replace"]
+
+
+def test_permissions_are_those_of_a_plain_file(tmp_path):
+    old = os.umask(0o027)
+    try:
+        write_text(tmp_path / "a.txt", "x")
+        with atomic_folder(tmp_path / "b"):
+            pass
+    finally:
+        os.umask(old)
+    assert (tmp_path / "a.txt").stat().st_mode & 0o777 == 0o640
+    assert (tmp_path / "b").stat().st_mode & 0o777 == 0o750
+
+
+def test_a_folder_replaces_the_old_one_whole(tmp_path):
+    target = tmp_path / "new" / "a"
+    for name in ("one", "two"):
+        with atomic_folder(target) as temporary:
+            (temporary / name).write_text(name)
+            assert name not in listing(target)
+        assert listing(tmp_path) == ["new", "new/a", f"new/a/{name}"]
+
+
+def test_a_failed_folder_keeps_the_old_one(tmp_path):
+    target = tmp_path / "a"
+    with pytest.raises(Killed), atomic_folder(target) as temporary:
+        (temporary / "half").write_text("half")
+        raise Killed
+    assert listing(tmp_path) == []
+    target.mkdir()
+    (target / "old").write_text("old")
+    with pytest.raises(Killed), atomic_folder(target) as temporary:
+        (temporary / "half").write_text("half")
+        raise Killed
+    assert listing(tmp_path) == ["a", "a/old"]
+
+
+def test_the_old_folder_comes_back_when_the_rename_fails(tmp_path, monkeypatch):
+    target = tmp_path / "a"
+    target.mkdir()
+    (target / "old").write_text("old")
+    replace = os.replace
+
+    def refuse_the_new(source, destination):
+        if Path(destination) == target and ".old" not in str(source):
+            raise OSError("no")
+        replace(source, destination)
+
+    monkeypatch.setattr(os, "replace", refuse_the_new)
+    with pytest.raises(OSError, match="no"), atomic_folder(target) as temporary:
+        (temporary / "new").write_text("new")
+    assert listing(tmp_path) == ["a", "a/old"]
+
+
+KILLED = """
+import os, signal, sys
+from claim2source.core.files import atomic_folder, atomic_path
+calls, real, rmtree = 0, os.replace, __import__("shutil").rmtree
+def die_at(wrapped):
+    def called(*arguments, **more):
+        global calls
+        calls += 1
+        if calls == int(sys.argv[1]):
+            os.kill(os.getpid(), signal.SIGKILL)
+        return wrapped(*arguments, **more)
+    return called
+with atomic_folder("a") as temporary:
+    (temporary / "new").write_text("new")
+    os.replace, __import__("shutil").rmtree = die_at(real), die_at(rmtree)
+"""
+
+
+@pytest.mark.parametrize(("call", "name"), [(1, "old"), (2, "old"), (3, "new"), (4, "new")])
+def test_a_folder_survives_a_kill_at_any_rename(call, name, tmp_path):
+    """Before the first rename, between the two, after them, and all done."""
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "old").write_text("old")
+    (tmp_path / ".hidden").write_text("theirs")
+    (tmp_path / ".b.abcdefgh.tmp").write_text("of another target")
+    done = subprocess.run(
+        [sys.executable, "-c", KILLED, str(call)],
+        cwd=tmp_path,
+        check=False,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+    )
+    assert done.returncode == -signal.SIGKILL
+    left = [path for path in tmp_path.iterdir() if path.name.startswith(".a.")]
+    assert len(left) == {1: 2, 2: 2, 3: 1, 4: 0}[call] and all(map(is_leftover, left))
+    assert (tmp_path / "a").exists() == (call != 2)
+    mend(tmp_path, "a")
+    assert listing(tmp_path) == [".b.abcdefgh.tmp", ".hidden", "a", f"a/{name}"]
+    mend(tmp_path)
+    assert listing(tmp_path) == [".hidden", "a", f"a/{name}"]
+
+
+def test_what_is_no_leftover_is_left_alone(tmp_path):
+    names = [".gitignore", ".x.tmp", "a.abcdefgh.tmp", ".a.ABCDEFGH.tmp", ".a.abcdefgh.tmp.py"]
+    for name in names:
+        (tmp_path / name).write_text("theirs")
+    mend(tmp_path)
+    assert listing(tmp_path) == sorted(names)
+    mend(tmp_path / "absent")
+
+
+def test_text_is_utf8_with_plain_line_ends(tmp_path):
+    write_text(tmp_path / "a.txt", "é🦠\r\nx\n")
+    assert (tmp_path / "a.txt").read_bytes() == "é🦠\r\nx\n".encode()
+
+
+def test_text_that_cannot_be_written_leaves_the_old(tmp_path):
+    write_text(tmp_path / "a.txt", "old")
+    with pytest.raises(UnicodeEncodeError):
+        write_text(tmp_path / "a.txt", "\ud800")
+    assert (tmp_path / "a.txt").read_text() == "old"
+    assert listing(tmp_path) == ["a.txt"]
+
+
+def test_json_is_readable(tmp_path):
+    write_json(tmp_path / "a.json", {"ü": [1, None]})
+    assert (tmp_path / "a.json").read_text(encoding="utf-8") == (
+        '{\n  "ü": [\n    1,\n    null\n  ]\n}\n'
+    )
+    with pytest.raises(TypeError):
+        write_json(tmp_path / "a.json", {"x": object()})
+    assert "ü" in (tmp_path / "a.json").read_text(encoding="utf-8")
+
+
+def test_hashes(tmp_path):
+    (tmp_path / "abc").write_bytes(b"abc")
+    # FIPS 180-2, appendix B.1
+    known = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+    assert file_hash(tmp_path / "abc") == known
+    assert re.fullmatch("[0-9a-f]{64}", content_hash({"a": 1}))
+    assert content_hash({"a": 1, "b": (1, 2)}) == content_hash({"b": [1, 2], "a": 1})
+    different = [{}, {"a": 1}, {"a": "1"}, {"a": None}, {"a": [1]}, {"a": "é"}, {"a": "e\u0301"}]
+    assert len({content_hash(value) for value in different}) == len(different)
+    content_hash("\ud800")  # a lone surrogate from a post is hashed, not refused

@@ -1,0 +1,78 @@
+"""Peak memory: of one stage, not of the process so far."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from claim2source.core import memory as cost
+from claim2source.core.config import REPOSITORY
+from claim2source.core.memory import peak_memory, reset_peak_memory
+
+_MIB = 2**20
+CLEAR = Path("/proc/self/clear_refs")
+
+
+def can_reset() -> bool:
+    try:
+        CLEAR.write_text("5", encoding="ascii")
+    except OSError:
+        return False
+    return True
+
+
+needs_reset = pytest.mark.skipif(not can_reset(), reason="the system does not allow a reset")
+
+
+def touched(mib: int) -> np.ndarray:
+    return np.ones(mib * _MIB, dtype=np.uint8)
+
+
+@needs_reset
+def test_the_peak_of_one_stage_is_not_that_of_the_one_before() -> None:
+    held = touched(200)
+    del held
+    large = peak_memory(gpu=False)
+    reset_peak_memory()
+    small = peak_memory(gpu=False)
+    assert small < large - 100 * _MIB
+    again = touched(200)
+    assert peak_memory(gpu=False) > small + 150 * _MIB
+    del again
+
+
+@pytest.mark.slow
+@needs_reset
+def test_bm25_after_something_large_does_not_show_its_peak() -> None:
+    code = """
+import numpy as np
+from claim2source.core.memory import peak_memory
+from claim2source.core.records import Claim, Source
+from claim2source.retrieve import BM25Retriever
+held = np.ones(400 * 2**20, dtype=np.uint8)
+del held
+found = BM25Retriever().retrieve([Claim("c", "masks")], [Source("s", "Masks")], 1)
+print(found.cost.peak_memory / 2**20)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=REPOSITORY
+    )
+    # The libraries alone take less than that; with what was held it would be far more.
+    assert 10 < float(done.stdout) < 600
+
+
+def test_where_nothing_may_be_reset_the_peak_is_the_processs(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    held = touched(50)
+    del held
+    before = peak_memory(gpu=False)
+    monkeypatch.setattr(cost, "_CLEAR", tmp_path / "no" / "such")
+    reset_peak_memory()
+    assert peak_memory(gpu=False) >= before
+    monkeypatch.setattr(cost, "_STATUS", tmp_path / "no" / "such")
+    assert peak_memory(gpu=False) > 10 * _MIB

@@ -1,0 +1,164 @@
+"""Run: order, slices, building."""
+
+import itertools
+import random
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from claim2source.core.run import Cost, Failure, Result, Run
+
+# Near-ties: distinct in float64, equal in float32; -0.0 and 0.0 are one score.
+SCORES = st.sampled_from([0.0, -0.0, 1.0, 1.0 + 1e-9, 1.0 - 1e-9, 2.5, -3.0, 1e-30]) | st.floats(
+    -10, 10
+)
+IDS = st.text(st.sampled_from("aAbB10é\uffff\U00010000"), min_size=1, max_size=3)
+RANKED = st.dictionaries(
+    st.sampled_from(["c1", "c2", "c3", "d"]),
+    st.dictionaries(IDS, SCORES, max_size=12).map(lambda d: list(d.items())),
+    max_size=4,
+)
+
+
+def reference(pairs: list[tuple[str, float]]) -> list[tuple[str, float]]:
+    """trec_eval's order, slowly: float32 score, then strcmp of the UTF-8 id, descending."""
+    rounded = [(s, float(np.float32(score)) + 0.0) for s, score in pairs]
+    return sorted(rounded, key=lambda pair: (pair[1], pair[0].encode()), reverse=True)
+
+
+@given(RANKED)
+def test_order_equals_a_slow_reference_sort(ranked):
+    run = Run.from_lists(ranked)
+    assert run.claim_ids == tuple(ranked)
+    assert len(run) == sum(map(len, ranked.values()))
+    for claim, pairs in ranked.items():
+        assert list(run.scored(claim).items()) == reference(pairs)
+        assert run.sources(claim) == [s for s, _ in reference(pairs)]
+    assert [c for c, _, _ in run] == [c for c, pairs in ranked.items() for _ in pairs]
+
+
+@given(RANKED, st.randoms(use_true_random=False))
+def test_order_of_the_input_changes_nothing(ranked, rng: random.Random):
+    rows = [(c, s, score) for c, pairs in ranked.items() for s, score in pairs]
+    shuffled = rng.sample(rows, len(rows))
+    runs = [
+        Run.from_rows(*(list(column) for column in zip(*r, strict=True)), claim_ids=list(ranked))
+        for r in (rows, shuffled)
+        if r
+    ]
+    assert not runs or list(runs[0]) == list(runs[1])
+
+
+def test_negative_zero_is_zero():
+    run = Run.from_lists({"c": [("a", 0.0), ("b", -0.0), ("d", -1e-60)]})
+    assert run.sources("c") == ["d", "b", "a"] and not np.signbit(run.scores).any()
+
+
+def test_a_constant_score_ranks_by_id_descending():
+    run = Run.from_lists({"c": [("b", 7.0), ("d", 7.0), ("a", 7.0), ("c", 7.0)]})
+    assert run.sources("c") == ["d", "c", "b", "a"]
+
+
+@given(RANKED, st.integers(0, 13))
+def test_top_keeps_the_first_of_every_claim(ranked, k):
+    run = Run.from_lists(ranked, pool={"c1": frozenset("ab")})
+    top = run.top(k)
+    assert top.claim_ids == run.claim_ids and top.pool == run.pool
+    for claim in ranked:
+        assert list(top.scored(claim).items()) == list(run.scored(claim).items())[:k]
+        assert run.sources(claim, k) == top.sources(claim)
+
+
+@given(RANKED, st.lists(st.sampled_from(["c1", "c2", "d", "unknown"])))
+def test_restricted_keeps_order_and_adds_empty_claims(ranked, wanted):
+    run = Run.from_lists(ranked)
+    part = run.restricted(wanted)
+    assert part.claim_ids == tuple(dict.fromkeys(wanted))
+    for claim in wanted:
+        assert list(part.scored(claim).items()) == list(run.scored(claim).items())
+    assert len(part) == sum(len(run.sources(claim)) for claim in part.claim_ids)
+
+
+@given(RANKED)
+def test_rescored_keeps_the_ranking_and_has_no_ties(ranked):
+    run = Run.from_lists(ranked)
+    again = run.rescored()
+    assert [row[:2] for row in again] == [row[:2] for row in run]
+    for claim in ranked:
+        scores = list(again.scored(claim).values())
+        assert all(a > b for a, b in itertools.pairwise(scores))
+        # Sorting it anew by any tie rule gives the same: it really is what a library will see.
+        assert Run.from_lists({claim: list(again.scored(claim).items())}).sources(
+            claim
+        ) == run.sources(claim)
+
+
+@given(RANKED)
+def test_ranks_start_at_one_in_every_claim(ranked):
+    run = Run.from_lists(ranked)
+    assert run.ranks().tolist() == [r for p in ranked.values() for r in range(1, len(p) + 1)]
+
+
+@given(
+    st.lists(IDS, unique=True, min_size=1, max_size=8).flatmap(
+        lambda ids: st.tuples(
+            st.just(ids),
+            st.lists(
+                st.lists(st.integers(0, len(ids) - 1), unique=True, min_size=2, max_size=2)
+                if len(ids) > 1
+                else st.just([0, -1]),
+                min_size=1,
+                max_size=3,
+            ),
+        )
+    ),
+    st.lists(SCORES, min_size=6, max_size=6),
+)
+def test_from_topk_equals_from_lists(ids_and_positions, scores):
+    ids, positions = ids_and_positions
+    claims = [f"c{i}" for i in range(len(positions))]
+    table = np.array(scores).reshape(3, 2)[: len(positions)]
+    run = Run.from_topk(claims, ids, np.array(positions), table)
+    lists = {
+        claim: [(ids[p], s) for p, s in zip(row, line, strict=True) if p >= 0]
+        for claim, row, line in zip(claims, positions, table.tolist(), strict=True)
+    }
+    assert list(run) == list(Run.from_lists(lists))
+
+
+def test_from_topk_skips_entries_without_a_position_whatever_their_score():
+    positions = np.array([[1, -1], [-1, -1]])
+    run = Run.from_topk(["x", "y"], ["a", "b"], positions, np.array([[1.0, np.nan]] * 2))
+    assert list(run) == [("x", "b", 1.0)]
+    assert run.claim_ids == ("x", "y") and run.sources("y") == []
+
+
+def test_empty_run():
+    for run in (Run.from_lists({}), Run.from_rows([], [], []), Run.from_lists({"c": []})):
+        assert len(run) == 0 and list(run.top(3).rescored()) == []
+        assert list(run.restricted(["c", "d"])) == []
+
+
+def test_bad_columns_are_refused():
+    with pytest.raises(ValueError, match="length"):
+        Run.from_rows(["c"], ["s", "t"], [1.0, 2.0])
+    with pytest.raises(ValueError, match="'d' is not a number"):
+        Run.from_rows(["c", "d"], ["s", "s"], [1.0, float("nan")])
+    with pytest.raises(ValueError, match="'d' ranks source 't' twice"):
+        Run.from_rows(["c", "c", "d", "d"], ["s", "t", "t", "t"], [1.0, 2.0, 3.0, 4.0])
+    one = np.zeros((2, 1), dtype=int)
+    with pytest.raises(ValueError, match="claim id repeats"):
+        Run.from_topk(["c", "c"], ["s"], one, np.ones((2, 1)))
+    with pytest.raises(ValueError, match="source id repeats"):
+        Run.from_topk(["c", "d"], ["s", "t", "s"], one, np.ones((2, 1)))
+
+
+def test_failures_are_counted_and_costs_added():
+    failures = (Failure("a", "slow"), Failure("b", "parse"), Failure("c", "parse"))
+    result = Result(Run.from_lists({}), failures=failures)
+    assert list(result.failure_counts().items()) == [("parse", 2), ("slow", 1)]
+    one, other = Cost(1.0, 2, 50, 4, 1), Cost(2.0, 3, 40, 6, 5)
+    assert one + other == Cost(3.0, 5, 50, 10, 6)
+    assert one.over_same(other) == Cost(3.0, 3, 50, 10, 6) == other.over_same(one)

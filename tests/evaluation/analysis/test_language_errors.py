@@ -1,0 +1,154 @@
+"""What German loses: numbers by value, names, rare terms first, and which claims count."""
+
+import numpy as np
+import pytest
+
+from claim2source.core.errors import UserError
+from claim2source.core.records import Claim, Dataset, Qrels, Source
+from claim2source.core.run import Run
+from claim2source.evaluation.analysis.language_errors import (
+    lost_claims,
+    lost_text,
+    names_of,
+    numbers_in,
+    overlap_of,
+)
+from claim2source.evaluation.tables import markdown_table, plain_table
+
+GOLD = Source(
+    "gold",
+    "Vaccination of Nurses With BNT162b2",
+    "We studied 1,000 nurses in Germany. Infection risk fell by 62.5%. Masks Were not needed; "
+    "the were is lower elsewhere.",
+    ("Anna Drosten, Berlin", "& Charité Hospital", "Bo Li"),
+    "Nature",
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "language", "expected"),
+    [
+        ("1.000 und 62,5%", "de", {"1000", "62.5"}),
+        ("1,000 and 62.5%", "en", {"1000", "62.5"}),
+        ("1.000.000 Dosen", "de", {"1000000"}),
+        ("Preis 3.5", "de", {"3.5"}),  # a point before one digit is no separator of thousands
+        ("1.000", "en", {"1"}),
+        ("am 1.2.2020, v1.5, covid19, 7.", "de", {"7"}),
+        ("٣ Studien", "de", set()),
+        ("0,50", "fr", {"0.5"}),
+    ],
+)
+def test_numbers_are_equal_by_value(text, language, expected):
+    assert numbers_in(text, language) == expected
+
+
+def test_names_are_authors_and_words_written_as_names():
+    assert names_of(GOLD) == {"drosten", "li", "bnt162b2", "germany"}
+
+
+def test_what_only_the_other_text_has():
+    frequency = {"nurs": 1, "vaccin": 9, "infect": 3, "risk": 3}
+    german = "Drosten: Impfung von 1.000 Pflegern senkt Infection, BNT162b2 und Berlin"
+    english = "Vaccinated 1,000 nurses in Germany: risk down 62.5%, by Drosten, infection"
+    found = overlap_of(german, "de", english, GOLD, frequency)
+    assert found.numbers == ("62.5",)
+    assert found.names == ("germany",)
+    assert found.terms == ("nurses", "risk", "Vaccinated".lower())
+    assert found.only_here == ("bnt162b2",)
+    assert found.kept == 3  # Drosten, 1,000 and infection
+
+
+def test_a_name_is_a_whole_word_and_no_term():
+    source = Source("s", "x", "In the study of Rome we saw COVID-19 spread.")
+    found = overlap_of("nichts", "de", "romeo and COVID-19-like spread in rome", source, {})
+    assert found.names == ("covid-19", "rome")
+    assert found.terms == ("spread",)
+    assert overlap_of("COVID-19-Impfung", "de", "COVID-19", source, {}).names == ()
+
+
+TRANSLATED = Claim("g1", "verloren", "de", "translated nurses", golds=("gold",))
+CLAIMS = (
+    TRANSLATED,
+    Claim("g2", "auch verloren", "de", golds=("gold",)),
+    Claim("g3", "nurses gewonnen", "de", "nurses 62.5", golds=("gold",)),
+    Claim("g4", "beides verloren", "de", "lost", golds=("other",)),
+    Claim("e1", "english nurses at 5", "en", golds=("gold",)),
+    Claim("e2", "english Drosten first", "en", golds=("gold",)),
+    Claim("e3", "english lost", "en", golds=("other",)),
+    Claim("f1", "perdu", "fr", "nurses", golds=("gold",)),
+    Claim("g5", "ohne", "de"),
+)
+
+
+def ranked(gold: str, rank: int) -> list[tuple[str, float]]:
+    return [(gold if r == rank else f"s{r}", -float(r)) for r in range(1, 8)]
+
+
+def data() -> tuple[Dataset, Run, Run]:
+    qrels = Qrels({c.id: dict.fromkeys(c.golds, 1) for c in CLAIMS if c.golds})
+    sources = (GOLD, Source("other", "t", "a"))
+    run = Run.from_lists(
+        {
+            "g1": ranked("gold", 6),
+            "g2": ranked("gold", 9),
+            "g3": ranked("gold", 5),
+            "g4": ranked("other", 7),
+            "e1": ranked("gold", 5),
+            "e2": ranked("gold", 1),
+            "e3": ranked("other", 6),
+            "f1": ranked("gold", 7),
+        }
+    )
+    translated = Run.from_lists(
+        {
+            "g1": ranked("gold", 5),
+            "g2": ranked("gold", 1),
+            "g3": ranked("gold", 2),
+            "g4": ranked("other", 6),
+        }
+    )
+    return Dataset(CLAIMS, sources, qrels, "dev"), run, translated
+
+
+def test_which_claims_are_lost_and_how_they_win():
+    dataset, run, translated = data()
+    report = lost_claims(dataset, run, translated)
+    assert (report.claims, report.missed) == (4, 3)
+    one, two = report.lost
+    assert (one.claim_id, one.how, one.rank, one.other_rank) == ("g1", "translation", 6, 5)
+    assert one.other_text == "translated nurses" and one.lost.terms == ("nurses",)
+    # g2 has no translation: the best English claim about its gold wins for it.
+    assert (two.claim_id, two.how, two.rank, two.other_rank) == ("g2", "english", np.inf, 1)
+    assert two.lost.names == ("drosten",)
+    assert [o.numbers for o in report.won_by_both] == [("62.5",)]
+    assert report.won_by_both[0].kept == 1
+
+
+def test_without_a_run_of_translations_english_alone_counts():
+    dataset, run, _ = data()
+    found = lost_claims(dataset, run)
+    assert [(c.claim_id, c.how) for c in found.lost] == [("g1", "english"), ("g2", "english")]
+    assert not lost_claims(dataset.in_languages(["de"]), run).lost
+    assert [c.claim_id for c in lost_claims(dataset, run, language="fr").lost] == ["f1"]
+    with pytest.raises(UserError, match="no claim has a gold"):
+        lost_claims(dataset, run, language="it")
+
+
+def test_a_smaller_k_loses_more():
+    dataset, run, translated = data()
+    report = lost_claims(dataset, run, translated, k=2)
+    assert [(c.claim_id, c.how) for c in report.lost] == [
+        ("g1", "english"),
+        ("g2", "english"),
+        ("g3", "translation"),
+    ]
+
+
+@pytest.mark.parametrize("table", [plain_table, markdown_table])
+def test_the_text_counts_causes_and_lists_claims(table):
+    dataset, run, translated = data()
+    text = lost_text(lost_claims(dataset, run, translated), table)
+    assert "de: 3 of 4 claims miss their gold among the first 5; 2 of these win" in text
+    for said in ("drosten (1)", "nurses (1)", "g1", "won by both", "1.00"):
+        assert said in text
+    assert "none" in lost_text(lost_claims(dataset.in_languages(["de"]), run), table)

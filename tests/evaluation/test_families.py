@@ -1,0 +1,317 @@
+"""Families of paired tests: many systems at once, strata, Holm, enough permutations, ANOVA."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from claim2source.evaluation.analysis.anova import two_way_anova
+from claim2source.evaluation.families import (
+    INSIDE,
+    TOO_FEW,
+    Family,
+    Pairs,
+    compare,
+    family_table,
+    family_text,
+    holm,
+)
+from claim2source.evaluation.significance import (
+    bootstrap_interval,
+    bootstrap_intervals,
+    claim_weights,
+    clustered_t_test,
+    enough_repeats,
+    paired_randomisation,
+    paired_randomisations,
+)
+from claim2source.evaluation.tables import COST_COLUMNS, markdown_table, plain_table
+
+RNG = np.random.default_rng(4)
+GROUPS = np.arange(60) // 3
+SYSTEMS = np.round(RNG.random((4, 60)), 1)
+STRATA = np.array([0] * 40 + [1] * 15 + [2] * 5)
+
+
+def test_many_systems_get_what_each_would_alone():
+    together = paired_randomisations(SYSTEMS - 0.5, GROUPS, repeats=3_000)
+    for i, row in enumerate(SYSTEMS):
+        alone = paired_randomisation(row, np.full(60, 0.5), GROUPS, repeats=3_000, seed=9)
+        assert together.differences[i] == pytest.approx(alone.difference)
+        assert together.p_values[i] == pytest.approx(alone.p_value, abs=0.04)
+        low, high = bootstrap_intervals(SYSTEMS, GROUPS, repeats=3_000)[i]
+        assert (low, high) == pytest.approx(bootstrap_interval(row, GROUPS, 3_000, 1), abs=0.02)
+    assert (together.repeats, together.groups) == (3_000, 20)
+
+
+def test_strata_make_the_macro_average():
+    macro = np.mean([SYSTEMS[:, STRATA == s].mean(axis=1) for s in range(3)], axis=0)
+    assert SYSTEMS @ claim_weights(STRATA, 60) == pytest.approx(macro)
+    assert SYSTEMS @ claim_weights(None, 60) == pytest.approx(SYSTEMS.mean(axis=1))
+    test = paired_randomisations(SYSTEMS, GROUPS, STRATA, repeats=10)
+    assert test.differences == pytest.approx(macro)
+    low, high = bootstrap_intervals(SYSTEMS, GROUPS, STRATA, repeats=3_000).T
+    assert ((low < macro) & (macro < high)).all()
+    # The five claims of the last stratum weigh a third: wider than over claims.
+    assert (high - low > 1.1 * np.diff(bootstrap_intervals(SYSTEMS, GROUPS))[:, 0]).all()
+
+
+def test_a_small_stratum_decides_the_macro_p():
+    # 1 for all of a stratum of two claims, slightly negative elsewhere.
+    d = np.array([[1.0, 1.0] + [-0.01] * 20])
+    groups, strata = np.arange(22), np.array([1, 1] + [0] * 20)
+    assert paired_randomisations(d, groups, repeats=4_000).differences[0] == pytest.approx(
+        0.0818, abs=1e-4
+    )
+    assert paired_randomisations(d, groups, strata, 4_000).differences[0] == pytest.approx(0.495)
+    assert paired_randomisations(d, groups, strata, 4_000).p_values[0] == pytest.approx(
+        0.5, abs=0.03
+    )
+
+
+def test_a_draw_without_a_stratum_averages_the_others():
+    # Two papers, one per language: half of the draws hold one language only.
+    values, groups = np.array([[1.0, 0.0]]), np.array([0, 1])
+    low, high = bootstrap_intervals(values, groups, np.array([0, 1]), repeats=500)[0]
+    assert (low, high) == (0.0, 1.0)
+
+
+def test_the_least_p_is_of_the_flips_and_of_the_papers():
+    d = np.zeros((2, 40))
+    d[0, :3] = 1.0  # three papers differ: 2 / 2^3
+    d[1] = RNG.random(40) + 1
+    test = paired_randomisations(d, np.arange(40), repeats=999)
+    assert test.least_p.tolist() == [0.25, 0.001]
+    assert paired_randomisations(np.zeros((1, 5)), np.arange(5), repeats=9).least_p[0] == 1.0
+
+
+@pytest.mark.parametrize(("tests", "alpha"), [(1, 0.05), (7, 0.05), (299, 0.05), (299, 0.01)])
+def test_enough_repeats_survive_holm(tests, alpha):
+    repeats = enough_repeats(tests, alpha)
+    assert tests / (repeats + 1) == pytest.approx(alpha / 10)
+    # The least p, once, among p-values of 1, is significant after Holm; with a tenth it is not.
+    assert holm([1 / (repeats + 1)] + [1.0] * (tests - 1))[0] <= alpha
+    assert holm([1 / (repeats // 11)] + [1.0] * (tests - 1))[0] > alpha
+
+
+def test_holm_by_hand():
+    assert holm([0.04, 0.01, 0.03]) == pytest.approx([0.06, 0.03, 0.06])
+
+
+def test_the_t_test_is_the_paired_one_where_papers_have_one_claim():
+    t, p = clustered_t_test(SYSTEMS[:3] - SYSTEMS[3], np.arange(60))
+    for i in range(3):
+        theirs = stats.ttest_rel(SYSTEMS[i], SYSTEMS[3])
+        assert (t[i], p[i]) == pytest.approx((theirs.statistic, theirs.pvalue))
+
+
+def test_the_t_test_is_statsmodels_clustered_one():
+    import statsmodels.api as sm
+
+    groups = np.sort(RNG.integers(0, 12, 60))
+    d = SYSTEMS[0] - SYSTEMS[1] + np.repeat(RNG.random(12), 5)
+    fitted = sm.OLS(d, np.ones(60)).fit(cov_type="cluster", cov_kwds={"groups": groups}, use_t=True)
+    t, p = clustered_t_test(d[None], groups)
+    assert (t[0], p[0]) == pytest.approx((fitted.tvalues[0], fitted.pvalues[0]))
+
+
+def test_the_t_test_without_spread():
+    t, p = clustered_t_test(np.array([[0.0] * 6, [0.1] * 6]), np.arange(6) // 2)
+    assert p.tolist() == [1.0, 0.0] and t[0] == 0
+    assert clustered_t_test(np.ones((1, 3)), np.zeros(3, int))[1].tolist() == [1.0]
+
+
+def scores() -> dict[str, np.ndarray]:
+    base = np.round(np.random.default_rng(0).random(80), 1) / 2
+    near = base.copy()
+    near[:2] += 0.1
+    return {
+        "base": base,
+        "better": base + 0.3,
+        "near": near,
+        "worse": base - 0.2,
+        "other": base[::-1].copy(),
+    }
+
+
+FAMILY = Family("f", "base", ("better", "near", "worse", "other"))
+
+
+def test_a_family_is_tested_against_its_baseline():
+    found = compare(scores(), FAMILY, np.arange(80) // 2)
+    by_name = {c.system: c for c in found.comparisons}
+    assert {n: c.verdict for n, c in by_name.items()} == {
+        "better": "better",
+        "near": TOO_FEW,
+        "worse": "worse",
+        "other": INSIDE,
+    }
+    better, near = by_name["better"], by_name["near"]
+    assert better.difference == pytest.approx(0.3) and better.baseline_mean < better.mean
+    assert (better.wins, better.ties, better.losses) == (80, 0, 0)
+    assert (near.wins, near.ties, near.losses) == (2, 78, 0)
+    assert (by_name["worse"].wins, by_name["worse"].losses) == (0, 80)
+    assert better.low <= 0.3 + 1e-9 and better.high >= 0.3 - 1e-9
+    assert (found.claims, found.groups, found.average, found.repeats) == (80, 40, "micro", 10_000)
+    assert [c.p_holm for c in found.comparisons] == pytest.approx(
+        holm([c.p for c in found.comparisons])
+    )
+    assert [c.t_p_holm for c in found.comparisons] == pytest.approx(
+        holm([c.t_p for c in found.comparisons])
+    )
+    assert by_name["better"].p_holm == pytest.approx(4 * by_name["better"].p)
+
+
+def test_too_few_permutations_are_raised():
+    many = {"base": np.zeros(30)} | {
+        f"s{i}": np.random.default_rng(i).random(30) for i in range(60)
+    }
+    found = compare(many, Family("f", "base", tuple(many)[1:]), np.arange(30), repeats=100)
+    assert found.repeats == enough_repeats(60) == 11_999
+    assert all(c.verdict == "better" for c in found.comparisons)
+
+
+def test_the_draws_asked_for_are_the_draws_made():
+    groups = np.arange(80) // 2
+    found = compare(scores(), FAMILY, groups, repeats=50)
+    assert (found.draws, found.repeats) == (50, enough_repeats(4))
+    differences = np.stack([scores()[name] - scores()["base"] for name in FAMILY.systems])
+    expected = bootstrap_intervals(differences, groups, repeats=50)
+    assert [(c.low, c.high) for c in found.comparisons] == [tuple(row) for row in expected]
+    assert "of 50 draws" in family_text(found, "mrr@5", plain_table)
+
+
+@pytest.mark.slow
+def test_each_may_have_a_baseline_of_its_own():
+    pairs = (("better", "base"), ("base", "worse"), ("near", "worse"))
+    groups = np.arange(80) // 2
+    found = compare(scores(), Pairs("f", pairs), groups)
+    assert tuple((c.system, c.baseline) for c in found.comparisons) == pairs
+    for c in found.comparisons:
+        (alone,) = compare(scores(), Family("f", c.baseline, (c.system,)), groups).comparisons
+        assert (c.difference, c.p, c.mean, c.baseline_mean) == pytest.approx(
+            (alone.difference, alone.p, alone.mean, alone.baseline_mean)
+        )
+    assert [c.p_holm for c in found.comparisons] == pytest.approx(
+        holm([c.p for c in found.comparisons])
+    )
+    columns, rows = family_table(found)
+    assert columns[:2] == ["system", "against"]
+    assert [row[:2] for row in rows] == [["base", ""], ["worse", ""], *map(list, pairs)]
+    for wrong, said in (
+        ((), "one or more"),
+        ((("a", "b"),) * 2, "each once"),
+        ((("a", "a"),), "itself"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            Pairs("f", wrong)
+
+
+def test_cost_stands_beside_what_is_known():
+    found = compare(scores(), FAMILY, np.arange(80) // 2)
+    plain, _ = family_table(found, {"elsewhere": {"seconds": 1.0}, "base": {}})
+    assert "seconds" not in plain
+    columns, rows = family_table(found, {"better": {"seconds": 3.0, "claims": 6}, "base": {}})
+    assert columns[-len(COST_COLUMNS) :] == list(COST_COLUMNS)
+    by_name = {row[0]: row[-len(COST_COLUMNS) :] for row in rows}
+    assert by_name["better"][:2] == ["3.0", "2.0"] and by_name["base"] == [None] * 5
+
+
+def test_macro_and_micro_may_disagree():
+    d = {"base": np.zeros(30), "s": np.array([0.2] * 24 + [-0.5] * 6)}
+    strata = np.array([0] * 24 + [1] * 6)
+    family = Family("f", "base", ("s",))
+    micro = compare(d, family, np.arange(30)).comparisons[0]
+    macro = compare(d, family, np.arange(30), strata).comparisons[0]
+    assert micro.difference == pytest.approx(0.06) and macro.difference == pytest.approx(-0.15)
+    assert macro.mean == pytest.approx(-0.15) and macro.high < 0 < micro.high
+
+
+def test_what_cannot_be_compared():
+    with pytest.raises(ValueError, match="itself"):
+        Family("f", "a", ("b", "a"))
+    for systems in ((), ("b", "b")):
+        with pytest.raises(ValueError, match="one or more"):
+            Family("f", "a", systems)
+    with pytest.raises(ValueError, match="no scores of missing"):
+        compare({"a": np.ones(3)}, Family("f", "a", ("missing",)), np.arange(3))
+
+
+@pytest.mark.parametrize("table", [plain_table, markdown_table])
+def test_the_text_states_how_it_was_made(table):
+    text = family_text(compare(scores(), FAMILY, np.arange(80) // 2), "mrr@5", table)
+    for said in (
+        "10000 permutations",
+        "intervals of 10000 draws",
+        "80 claims of 40 papers",
+        "Holm",
+        "0.3000",
+        "80/0/0",
+        "inside the noise",
+        "micro",
+    ):
+        assert said in text
+
+
+# --- ANOVA ---------------------------------------------------------------------------------
+
+
+def test_anova_is_statsmodels():
+    import pandas as pd
+    from statsmodels.formula.api import ols
+    from statsmodels.stats.anova import anova_lm
+
+    values = {f"s{i}": RNG.random(12) + 0.2 * i for i in range(4)}
+    rows = [(s, c, v) for s, row in values.items() for c, v in enumerate(row)]
+    frame = pd.DataFrame(rows, columns=["system", "claim", "score"])
+    theirs = anova_lm(ols("score ~ C(system) + C(claim)", frame).fit())
+    ours = two_way_anova(values)
+    for effect, name in ((ours.systems, "C(system)"), (ours.claims, "C(claim)")):
+        row = theirs.loc[name]
+        assert (effect.squares, effect.freedom, effect.f, effect.p) == pytest.approx(
+            (row["sum_sq"], row["df"], row["F"], row["PR(>F)"])
+        )
+    assert ours.residual_squares == pytest.approx(theirs.loc["Residual", "sum_sq"])
+    assert ours.residual_freedom == theirs.loc["Residual", "df"] == 33
+
+
+def test_tukey_is_of_the_residual_of_both_ways():
+    values = {f"s{i}": np.linspace(0, 5, 12) + RNG.random(12) + 0.25 * i for i in range(4)}
+    found = two_way_anova(values)
+    assert len(found.pairs) == 6
+    unit = np.sqrt(found.residual_squares / found.residual_freedom / 12)
+    for pair in found.pairs:
+        difference = values[pair.second].mean() - values[pair.first].mean()
+        assert pair.difference == pytest.approx(difference)
+        p = stats.studentized_range.sf(abs(difference) / unit, 4, 33)
+        assert pair.p == pytest.approx(np.clip(p, 0.001, 0.9), abs=0.02)
+        assert pair.differs is bool(p < 0.05) is bool(pair.low > 0 or pair.high < 0)
+        assert (pair.low + pair.high) / 2 == pytest.approx(difference)
+    assert {pair.differs for pair in found.pairs} == {True, False}
+    # Claims differ far more than systems: one-way Tukey would see nothing.
+    assert not stats.tukey_hsd(*values.values()).pvalue.min() < 0.05
+
+
+def test_anova_needs_two_of_each_and_survives_no_spread():
+    with pytest.raises(ValueError, match="two of each"):
+        two_way_anova({"a": np.ones(3)})
+    with pytest.raises(ValueError, match="two of each"):
+        two_way_anova({"a": np.ones(1), "b": np.ones(1)})
+    assert not two_way_anova({"a": np.ones(3), "b": np.ones(3)}).pairs[0].differs
+
+
+@pytest.mark.slow
+@settings(max_examples=6, deadline=None)
+@given(st.integers(0, 10_000))
+def test_swapping_system_and_baseline_mirrors_everything(seed):
+    rng = np.random.default_rng(seed)
+    a, b = rng.integers(0, 4, 24) / 4, rng.integers(0, 4, 24) / 4
+    groups = rng.integers(0, 9, 24)
+    one = compare({"a": a, "b": b}, Family("f", "b", ("a",)), groups, repeats=300).comparisons[0]
+    two = compare({"a": a, "b": b}, Family("f", "a", ("b",)), groups, repeats=300).comparisons[0]
+    assert (one.difference, one.low, one.high, one.t) == pytest.approx(
+        (-two.difference, -two.high, -two.low, -two.t), abs=1e-9
+    )
+    assert (one.p, one.t_p) == (two.p, pytest.approx(two.t_p))
+    assert (one.wins, one.ties, one.losses) == (two.losses, two.ties, two.wins)

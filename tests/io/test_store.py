@@ -1,0 +1,327 @@
+"""The store: one changed input is a miss, damage is said and rebuilt, nothing is half-written."""
+
+import copy
+import logging
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from transformers import AutoModel, AutoTokenizer
+
+from claim2source.io.store import Store, default_root, text_key
+from claim2source.models import Encoder, EncoderSettings, Template
+
+TEXTS = ["a b", "claim", "paper works", "a b"]
+KEYS = [text_key(text) for text in ("a", "b", "c")]
+VECTORS = np.arange(12, dtype=np.float32).reshape(3, 4)
+
+
+@pytest.fixture(scope="module")
+def parts(tiny_folder):
+    return AutoModel.from_pretrained(tiny_folder).eval(), AutoTokenizer.from_pretrained(tiny_folder)
+
+
+@pytest.fixture
+def make(parts):
+    """An encoder that differs from the standard one in what is named."""
+
+    def encoder(weights=(), template=(), config=(), **settings):
+        model, tokenizer = parts
+        if config:
+            model = copy.copy(model)
+            model.config = copy.deepcopy(model.config)
+            model.config.update(dict(config))
+        prefixes = Template(**{"claim": "query : ", "source": "query : "} | dict(template))
+        known = {"base": "b", "adapter": "a", "scale": 1.0, "tokenizer": "t"} | dict(weights)
+        return Encoder(
+            model,
+            tokenizer,
+            EncoderSettings(**{"max_length": 16} | settings, template=prefixes),
+            known,
+        )
+
+    return encoder
+
+
+class Called(Exception):
+    pass
+
+
+def no_model(encoder):
+    def refuse(batch):
+        raise Called
+
+    encoder.vectors = refuse
+    return encoder
+
+
+def test_what_was_made_once_is_read(make, tmp_path):
+    vectors, cost = make().encode(TEXTS, "claim", store=Store(tmp_path))
+    assert cost.tokens > 0
+    again, cost = no_model(make()).encode(TEXTS[::-1], "claim", store=Store(tmp_path))
+    assert np.array_equal(again, vectors[::-1])
+    assert again.dtype == np.float32
+    assert (cost.items, cost.tokens) == (4, 0)
+    # The other side has the same prefix here, so its vectors are the same ones.
+    assert np.array_equal(
+        no_model(make()).encode(TEXTS, "source", store=Store(tmp_path))[0], vectors
+    )
+    assert np.array_equal(vectors, make().encode(TEXTS, "claim")[0])
+
+
+FLIPS = {
+    "weights": {"weights": {"base": "B"}},
+    "adapter": {"weights": {"adapter": "A"}},
+    "scale": {"weights": {"scale": 0.5}},
+    "tokenizer": {"weights": {"tokenizer": "T"}},
+    "model config": {"config": {"hidden_act": "relu"}},
+    "prefix": {"template": {"claim": "claim : "}},
+    "pool_prefix": {"template": {"pool_prefix": False}},
+    "pooling": {"pooling": "cls"},
+    "normalize": {"normalize": False},
+    "length": {"max_length": 17},
+    "dtype": {"dtype": "bfloat16"},
+}
+
+
+@pytest.mark.parametrize("flip", FLIPS)
+def test_one_changed_input_is_a_miss(make, tmp_path, flip):
+    make().encode(TEXTS, "claim", store=Store(tmp_path))
+    no_model(make()).encode(TEXTS, "claim", store=Store(tmp_path))
+    with pytest.raises(Called):
+        no_model(make(**FLIPS[flip])).encode(TEXTS, "claim", store=Store(tmp_path))
+
+
+def test_another_text_is_a_miss_and_only_it_is_read(make, tmp_path):
+    make().encode(TEXTS, "claim", store=Store(tmp_path))
+    with pytest.raises(Called):
+        no_model(make()).encode(["a b "], "claim", store=Store(tmp_path))
+    encoder = make()
+    _, cost = encoder.encode([*TEXTS, "vaccine"], "claim", store=Store(tmp_path))
+    assert cost.tokens == len(encoder.tokenize(["vaccine"], "claim")[0].ids)
+
+
+def test_a_masked_prefix_is_not_mistaken_for_text(make, tmp_path):
+    template = {"claim": "a ", "source": "", "pool_prefix": False}
+    make(template=template).encode(["b"], "claim", store=Store(tmp_path))
+    with pytest.raises(Called):
+        no_model(make(template=template)).encode(["a b"], "source", store=Store(tmp_path))
+
+
+def test_weights_in_training_never_store(make, tmp_path):
+    encoder = make()
+    encoder.weights = None
+    encoder.encode(TEXTS, "claim", store=Store(tmp_path))
+    assert encoder.key() is None
+    assert list(tmp_path.rglob("*.safetensors")) == []
+    make().encode(TEXTS, "claim", store=Store(tmp_path))
+    with pytest.raises(Called):
+        no_model(encoder).encode(TEXTS, "claim", store=Store(tmp_path))
+
+
+def test_a_stopped_run_goes_on_where_it_was(make, tmp_path, monkeypatch):
+    monkeypatch.setattr("claim2source.models.encoder.SHARD_TEXTS", 1)
+    encoder, whole = make(), Encoder.vectors
+    done = []
+
+    def stop_at_the_third(batch):
+        if len(done) == 2:
+            raise Called
+        done.append(batch)
+        return whole(encoder, batch)
+
+    encoder.vectors = stop_at_the_third
+    with pytest.raises(Called):
+        encoder.encode(["a", "b", "c", "works"], "claim", store=Store(tmp_path))
+    _, cost = make().encode(["a", "b", "c", "works"], "claim", store=Store(tmp_path))
+    assert cost.tokens == 2 * len(encoder.tokenize(["a"], "claim")[0].ids)
+
+
+def shard(root: Path) -> Path:
+    (path,) = root.rglob("*.safetensors")
+    return path
+
+
+def flip_byte(position):
+    def harm(path):
+        content = bytearray(path.read_bytes())
+        content[position] ^= 1
+        path.write_bytes(content)
+
+    return harm
+
+
+@pytest.mark.parametrize(
+    "harm",
+    [
+        pytest.param(flip_byte(-1), id="last byte"),
+        pytest.param(flip_byte(-100), id="inside"),
+        pytest.param(flip_byte(3), id="header's length"),
+        pytest.param(flip_byte(20), id="header"),
+        pytest.param(lambda p: p.write_bytes(p.read_bytes()[:-7]), id="truncated"),
+        pytest.param(lambda p: p.write_bytes(p.read_bytes() + b"x"), id="longer"),
+        pytest.param(lambda p: p.write_bytes(b""), id="empty"),
+        pytest.param(lambda p: p.write_bytes(bytes(range(256)) * 9), id="garbage"),
+    ],
+)
+def test_damage_is_said_and_made_again(make, tmp_path, caplog, harm):
+    vectors, _ = make().encode(TEXTS, "claim", store=Store(tmp_path))
+    path = shard(tmp_path)
+    whole = path.read_bytes()
+    harm(path)
+    with caplog.at_level(logging.WARNING):
+        again, cost = make().encode(TEXTS, "claim", store=Store(tmp_path))
+    assert np.array_equal(again, vectors)
+    assert cost.tokens > 0
+    (record,) = caplog.records
+    assert str(path) in record.getMessage()
+    assert "damaged" in record.getMessage()
+    assert shard(tmp_path).read_bytes() == whole
+    no_model(make()).encode(TEXTS, "claim", store=Store(tmp_path))
+
+
+def test_keys_that_were_exchanged_are_damage(tmp_path):
+    from safetensors.numpy import load_file, save_file
+
+    Store(tmp_path).space({"x": 1}).put(KEYS, VECTORS)
+    path = shard(tmp_path)
+    content = load_file(path)
+    content["keys"] = content["keys"][::-1].copy()
+    save_file(content, path, metadata={"sha256": path.stem})
+    assert Store(tmp_path).space({"x": 1}).missing(KEYS) == [0, 1, 2]
+
+
+def test_a_damaged_shard_is_said_once(tmp_path, caplog):
+    Store(tmp_path).space({"x": 1}).put(KEYS, VECTORS)
+    flip_byte(-1)(shard(tmp_path))
+    for _ in range(2):
+        # Rows may be made again in other shards: the damaged one must not stay for ever.
+        Store(tmp_path).space({"x": 1}).put(KEYS[:1], VECTORS[:1])
+    assert len(caplog.records) == 1
+    assert Store(tmp_path).space({"x": 1}).missing(KEYS) == [1, 2]
+
+
+def test_a_shard_that_cannot_be_read_is_left_alone(tmp_path, caplog, monkeypatch):
+    Store(tmp_path).space({"x": 1}).put(KEYS, VECTORS)
+
+    def refuse(*args, **kwargs):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("claim2source.io.store.safe_open", refuse)
+    assert Store(tmp_path).space({"x": 1}).missing(KEYS) == [0, 1, 2]
+    assert "cannot be read" in caplog.text
+    monkeypatch.undo()
+    assert Store(tmp_path).space({"x": 1}).missing(KEYS) == []
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32])
+def test_vectors_come_back_as_they_were(tmp_path, dtype):
+    vectors = np.random.default_rng(0).normal(size=(3, 5)).astype(dtype)
+    Store(tmp_path).space({"x": 1}).put(KEYS, vectors)
+    found = Store(tmp_path).space({"x": 1}).get(KEYS[::-1])
+    assert found.dtype == dtype
+    assert np.array_equal(found, vectors[::-1])
+
+
+def test_shards_are_read_together(tmp_path):
+    space = Store(tmp_path).space({"x": 1})
+    space.put(KEYS[:2], VECTORS[:2])
+    space.put(KEYS[2:], VECTORS[2:])
+    for found in (space, Store(tmp_path).space({"x": 1})):
+        assert np.array_equal(found.get([KEYS[2], KEYS[0], KEYS[2]]), VECTORS[[2, 0, 2]])
+        assert KEYS[0] in found
+        assert text_key("d") not in found
+        assert found.missing([text_key("d"), KEYS[1], text_key("e")]) == [0, 2]
+        with pytest.raises(KeyError):
+            found.get([KEYS[0], text_key("d")])
+
+
+def test_spaces_are_apart(tmp_path):
+    store = Store(tmp_path)
+    store.space({"x": 1, "y": 2}).put(KEYS, VECTORS)
+    assert store.space({"y": 2, "x": 1}).missing(KEYS) == []
+    assert store.space({"x": 1, "y": 3}).missing(KEYS) == [0, 1, 2]
+
+
+def test_what_is_not_finite_or_does_not_fit_is_not_stored(tmp_path):
+    space = Store(tmp_path).space({"x": 1})
+    for bad in (np.nan, np.inf):
+        vectors = VECTORS.copy()
+        vectors[1, 2] = bad
+        with pytest.raises(ValueError, match="not finite"):
+            space.put(KEYS, vectors)
+    with pytest.raises(ValueError, match="3 keys for 2 vectors"):
+        space.put(KEYS, VECTORS[:2])
+    space.put([], VECTORS[:0])
+    assert list(tmp_path.rglob("*.safetensors")) == []
+    assert space.missing(KEYS) == [0, 1, 2]
+
+
+def test_a_killed_write_leaves_nothing_that_is_read(tmp_path, monkeypatch):
+    def killed(tensors, path, metadata):
+        Path(path).write_bytes(b"half a fi")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("claim2source.io.store.save_file", killed)
+    space = Store(tmp_path).space({"x": 1})
+    with pytest.raises(KeyboardInterrupt):
+        space.put(KEYS, VECTORS)
+    assert space.missing(KEYS) == [0, 1, 2]
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+    # A process that was killed outright cannot clean up: its file has another name.
+    (space.folder / ".x.safetensors.abc.tmp").write_bytes(b"half a fi")
+    assert Store(tmp_path).space({"x": 1}).missing(KEYS) == [0, 1, 2]
+
+
+WRITER = """
+import sys, time
+import numpy as np
+from claim2source.io.store import Store, text_key
+root, name = sys.argv[1:]
+space = Store(root).space({"x": 1})
+print("ready", flush=True)
+sys.stdin.readline()
+for i in range(40):
+    # Half of the shards are the same in both processes, byte for byte.
+    texts = [f"{name if i % 2 else 'both'} {i} {j}" for j in range(5)]
+    rows = np.array([[len(t), i, j] for j, t in enumerate(texts)], dtype=np.float32)
+    space.put([text_key(t) for t in texts], rows)
+"""
+
+
+def test_two_processes_writing_at_once_lose_nothing(tmp_path):
+    writers = [
+        subprocess.Popen(
+            [sys.executable, "-c", WRITER, str(tmp_path), name],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for name in ("one", "two")
+    ]
+    for writer in writers:
+        assert writer.stdout.readline() == "ready\n"
+    for writer in writers:
+        writer.stdin.write("go\n")
+        writer.stdin.flush()
+    assert [writer.communicate(timeout=60) and writer.returncode for writer in writers] == [0, 0]
+    space = Store(tmp_path).space({"x": 1})
+    for name in ("one", "two"):
+        for i in range(40):
+            texts = [f"{name if i % 2 else 'both'} {i} {j}" for j in range(5)]
+            expected = [[len(t), i, j] for j, t in enumerate(texts)]
+            assert space.get([text_key(t) for t in texts]).tolist() == expected
+    assert list(tmp_path.rglob("*.tmp")) == []
+
+
+def test_where_the_store_is(monkeypatch, tmp_path):
+    monkeypatch.setenv("CLAIM2SOURCE_STORE", str(tmp_path / "named"))
+    assert Store().root == Store(None).root == default_root() == tmp_path / "named"
+    assert Store(tmp_path / "given").root == tmp_path / "given"
+    monkeypatch.setenv("CLAIM2SOURCE_STORE", "")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    assert default_root() == tmp_path / "cache" / "claim2source"
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    assert default_root() == Path.home() / ".cache" / "claim2source"

@@ -1,0 +1,402 @@
+"""Runs and qrels as files: formats, round trips, problems with file, line and field."""
+
+import ir_measures
+import numpy as np
+import pytest
+import pytrec_eval
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from claim2source.core.errors import InputError
+from claim2source.core.records import Qrels
+from claim2source.core.run import Run
+from claim2source.io.trec import (
+    read_qrels,
+    read_run,
+    run_names,
+    write_beir_qrels,
+    write_submission_2025,
+    write_submission_2026,
+    write_trec_qrels,
+    write_trec_run,
+)
+from tests.shared_data import shared
+
+FLOATS = st.floats(width=32, allow_nan=False, allow_infinity=False)
+# Few distinct values, neighbours in float32 among them, so that ties are long.
+TIED = st.sampled_from(
+    [
+        0.0,
+        1.0,
+        -1.0,
+        float(np.nextafter(np.float32(1), np.float32(0))),
+        0.1,
+        -0.1,
+        2.0**-149,
+        -(2.0**-149),
+        2.0**-126,
+        3.4028234663852886e38,
+        -3.4028234663852886e38,
+        8192.0,
+    ]
+)
+IDS = st.text(
+    st.characters(exclude_categories=["Cs", "Cc", "Zs", "Zl", "Zp"]), min_size=1, max_size=4
+)
+RANKED = st.dictionaries(
+    IDS,
+    st.dictionaries(IDS, FLOATS | TIED, min_size=1, max_size=8).map(lambda d: list(d.items())),
+    max_size=4,
+    min_size=1,
+)
+
+
+def problems_of(reader, path) -> list[str]:
+    with pytest.raises(InputError) as caught:
+        reader(path)
+    return str(caught.value).replace(str(path), "F").splitlines()
+
+
+def written(tmp_path, content: str | bytes, name: str = "file"):
+    path = tmp_path / name
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return path
+
+
+@settings(max_examples=150)
+@given(RANKED)
+def test_trec_run_comes_back_to_the_last_bit(tmp_path_factory, ranked):
+    path = tmp_path_factory.mktemp("run") / "r.trec"
+    run = Run.from_lists(ranked)
+    write_trec_run(run, path)
+    again = read_run(path)
+    assert list(again.run) == list(run) and again.run.claim_ids == run.claim_ids
+    assert again.repeated == 0 and again.path == path
+
+
+@settings(max_examples=150)
+@given(RANKED)
+def test_any_tool_ranks_a_trec_run_as_we_do(tmp_path_factory, ranked):
+    path = tmp_path_factory.mktemp("run") / "r.trec"
+    run = Run.from_lists(ranked)
+    write_trec_run(run, path)
+    rows = [line.split(" ") for line in path.read_text("utf-8").splitlines()]
+    assert [(row[0], row[2]) for row in rows] == [row[:2] for row in run]
+    assert [int(row[3]) for row in rows] == run.ranks().tolist()
+    assert {(row[1], row[5]) for row in rows} == {("Q0", "claim2source")}
+    for claim in run.claim_ids:
+        ours = run.sources(claim)
+        exact = {row[2]: float(row[4]) for row in rows if row[0] == claim}
+        # float64 readers see no tie at all, float32 readers see ours.
+        assert len(set(exact.values())) == len(exact)
+        assert sorted(exact, key=lambda s: -exact[s]) == ours
+        rounded = {s: np.float32(score) for s, score in exact.items()}
+        assert sorted(rounded, key=lambda s: (rounded[s], s), reverse=True) == ours
+
+
+def test_trec_tools_agree_on_a_written_file_with_ties(tmp_path):
+    path = tmp_path / "r.trec"
+    write_trec_run(Run.from_lists({"c": [(s, 0.1) for s in "abcd"]}), path)
+    with open(path) as file:
+        theirs = pytrec_eval.parse_run(file)
+    for rank, gold in enumerate("dcba", 1):
+        trec_eval = pytrec_eval.RelevanceEvaluator({"c": {gold: 1}}, {"recip_rank"})
+        assert trec_eval.evaluate(theirs)["c"]["recip_rank"] == pytest.approx(1 / rank)
+        # RR@k breaks ties by ascending id, so a tie left in the file would show here.
+        docs = list(ir_measures.read_trec_run(str(path)))
+        qrels = [ir_measures.Qrel("c", gold, 1)]
+        got = ir_measures.calc_aggregate([ir_measures.RR @ 10], qrels, docs)
+        assert got[ir_measures.RR @ 10] == pytest.approx(1 / rank)
+
+
+def test_plain_scores_stay_short_in_a_trec_run(tmp_path):
+    path = tmp_path / "r.trec"
+    write_trec_run(Run.from_lists({"c": [("a", 0.1), ("b", 12.5)]}), path, tag="mine")
+    assert path.read_text() == "c Q0 b 1 12.5 mine\nc Q0 a 2 0.100000001 mine\n"
+    # Equal scores of two claims are no tie.
+    write_trec_run(Run.from_lists({"c": [("a", 0.1)], "d": [("a", 0.1)]}), path, tag="mine")
+    assert path.read_text() == "c Q0 a 1 0.100000001 mine\nd Q0 a 1 0.100000001 mine\n"
+
+
+def test_an_empty_run_is_written_and_ids_are_checked(tmp_path):
+    path = tmp_path / "r.trec"
+    write_trec_run(Run.from_lists({"c": []}), path)
+    assert path.read_text() == ""
+    path.unlink()
+    bad = Run.from_lists({"a b": [("x", 1.0)], "c": [("y\tz", 1.0), ("", 2.0), ("w\u00a0", 3.0)]})
+    lines = problems_of(lambda p: write_trec_run(bad, p), path)
+    assert [line.split(":")[1].strip() for line in lines] == ["claim id"] + ["source id"] * 3
+    assert "'a b'" in lines[0] and "white space" in lines[0]
+    lines = problems_of(lambda p: write_trec_run(Run.from_lists({}), p, "a tag"), path)
+    assert lines[0].startswith("F: tag: 'a tag'")
+    infinite = Run.from_lists({"c": [("s", float("-inf")), ("t", 1.0)]})
+    assert "'c', source 's'" in problems_of(lambda p: write_trec_run(infinite, p), path)[0]
+    assert not list(tmp_path.iterdir())
+    # A source of the vocabulary that the run does not rank is nobody's problem.
+    unused = Run.from_topk(["c"], ["a b", "ok"], np.array([[1]]), np.array([[1.0]]))
+    write_trec_run(unused, path)
+
+
+def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
+    path = written(tmp_path, "old")
+
+    def broken(run):
+        yield "1"
+        raise RuntimeError("disk")
+
+    monkeypatch.setattr("claim2source.io.trec._score_texts", broken)
+    with pytest.raises(RuntimeError):
+        write_trec_run(Run.from_lists({"c": [("s", 1.0), ("t", 2.0)]}), path)
+    assert path.read_text() == "old" and list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"])
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_formats_with_bom_crlf_and_blank_lines(tmp_path, mark, end):
+    def file(*lines: str):
+        return written(tmp_path, mark + end.join(["", *lines, "", " ", ""]).encode())
+
+    run = read_run(file("c1 Q0 a 1 0.5 t", "c1\tQ0\tb  2 1e0 t")).run
+    assert list(run) == [("c1", "b", 1.0), ("c1", "a", 0.5)]
+    # Only ASCII white space parts columns, as in trec_eval.
+    assert list(read_run(file("c1 Q0 a\u00a0b 1 2 t")).run) == [("c1", "a\u00a0b", 2.0)]
+    assert read_qrels(file("c1 0 a\u2003b 1")).grades == {"c1": {"a\u2003b": 1}}
+    run = read_run(file("post_id\tpreds", "7\t['a', 'b']", "8\t[]")).run
+    assert list(run) == [("7", "a", 2.0), ("7", "b", 1.0)] and run.claim_ids == ("7", "8")
+    run = read_run(file("text\tpreds\tindex", 'hi\t["x"]\t0')).run
+    assert list(run) == [("0", "x", 1.0)]
+    expected = {"c1": {"a": 1, "b": 0}, "c2": {"a": 2}}
+    for lines in (
+        ["c1 0 a 1", "c1 Q0 b 0", "c2\t0\ta\t2"],
+        ["query-id\tcorpus-id\tscore", "c1\ta\t1", "c1\tb\t0", "c2\ta\t2"],
+        ["score\tquery-id\tcorpus-id", "1\tc1\ta", "0\tc1\tb", "2\tc2\ta"],
+    ):
+        assert read_qrels(file(*lines)).grades == expected
+    lab = file("post_id\ttweet_text\tcord_uid", '1\t"two', '""lines"""\tx', "2\tplain\ty")
+    assert read_qrels(lab).grades == {"1": {"x": 1}, "2": {"y": 1}}
+    assert read_qrels(file("index\tpubkey", "3\t44")).grades == {"3": {"44": 1}}
+
+
+def test_preds_as_json_or_python_and_with_numbers(tmp_path):
+    cells = ["['a', \"b'c\"]", '"[""a"", ""d""]"', "[1, 'a']", "[]", "[ 'a' ,\t'b' ]"]
+    path = written(
+        tmp_path, "post_id\tpreds\n" + "\n".join(f"{i}\t{cell}" for i, cell in enumerate(cells[:4]))
+    )
+    run = read_run(path).run
+    lists = [run.sources(str(i)) for i in range(4)]
+    assert lists == [["a", "b'c"], ["a", "d"], ["1", "a"], []]
+    assert list(run.scored("0").values()) == [2.0, 1.0]
+
+
+def test_broken_preds_are_problems_and_never_evaluated(tmp_path):
+    marker = tmp_path / "evaluated"
+    cells = [
+        f"__import__('pathlib').Path({str(marker)!r}).touch()",
+        "['a', 'b'",
+        "",
+        "'a'",
+        "['a' 'b']",
+        "['a', None]",
+        "['a', ['b']]",
+        "[1.5]",
+        "[True]",
+        "['']",
+        "{'a': 1}",
+        "[" * 5000,
+        "nan",
+        "a, b",
+        "[a, b]",
+    ]
+    lines = [f"{i}\t{cell}" for i, cell in enumerate(cells)]
+    path = written(tmp_path, "post_id\tpreds\n" + "\n".join(lines))
+    said = problems_of(read_run, path)
+    assert len(said) == len(cells) and not marker.exists()
+    for number, line in enumerate(said, 2):
+        assert line.startswith(f"F:{number}: preds: ") and len(line) < 120
+
+
+def test_repeated_sources_keep_their_first_position_and_are_counted(tmp_path):
+    path = written(tmp_path, "post_id\tpreds\n1\t['b', 'a', 'b', 'c', 'a']\n2\t['b', 'b']\n")
+    read = read_run(path)
+    assert read.repeated == 3
+    assert read.run.sources("1") == ["b", "a", "c"] and read.run.sources("2") == ["b"]
+    read = read_run(written(tmp_path, "post_id\tpreds\n1\t['a']\n2\t['a']\n1\t['b', 'a']\n"))
+    assert read.run.sources("1") == ["a"] and read.repeated == 2
+    rows = ["c Q0 b 1 3 t", "c Q0 a 2 2 t", "c Q0 b 3 1 t", "d Q0 b 1 1 t", "c Q0 a 4 0 t"]
+    for lines in (rows, rows[::-1]):
+        read = read_run(written(tmp_path, "\n".join(lines)))
+        assert read.repeated == 2
+        assert read.run.scored("c") == {"b": 3.0, "a": 2.0} and read.run.scored("d") == {"b": 1.0}
+
+
+def test_a_trec_run_is_ranked_by_score_whatever_its_lines_and_ranks_say(tmp_path):
+    path = written(tmp_path, "c Q0 a 1 1 t\nd Q0 x 1 9 t\nc Q0 b 9 2 t\nc Q0 z 3 1.00000001 t\n")
+    run = read_run(path).run
+    assert run.sources("c") == ["b", "z", "a"] and run.claim_ids == ("c", "d")
+
+
+def test_problems_of_a_trec_run(tmp_path):
+    lines = [
+        "c Q0 a 1 2 t",
+        "",
+        "c Q0 b 2 x t",
+        "c Q0 c 3 NaN t",
+        "c Q0 d 4 1 t extra",
+        "c d e",
+        "c Q0 e 5 inf t",
+        "c Q0 f 6 1e39 t",
+        "c Q0 g 7 1_0 t",
+        "c Q0 h 8 \u0663 t",
+    ]
+    said = problems_of(read_run, written(tmp_path, "\n".join(lines)))
+    places = [line.split(": ")[:2] for line in said]
+    assert [place[0] for place in places] == [f"F:{n}" for n in (3, 4, 5, 6, 7, 8, 9, 10)]
+    assert said[0] == "F:3: score: 'x' is not a number"
+    assert said[1] == "F:4: score: 'NaN' is not a finite float32"
+    assert said[2].startswith("F:5: 7 columns; a TREC run has 6")
+    assert said[3].startswith("F:6: 3 columns") and "score: '1_0'" in said[6]
+    largest = read_run(written(tmp_path, "c Q0 a 1 3.40282356e+38 t")).run.scored("c")["a"]
+    assert largest == float(np.finfo(np.float32).max)
+
+
+def test_problems_of_qrels(tmp_path):
+    lines = ["c 0 a 1", "c 0 a 1", "c 0 b", "c 0 d 1.5", "c 0 a 2", "c 0 e x"]
+    said = problems_of(read_qrels, written(tmp_path, "\n".join(lines)))
+    assert [line.split(": ")[0] for line in said] == ["F:3", "F:4", "F:5", "F:6"]
+    assert "3 columns; TREC qrels have 4" in said[0] and said[1].endswith(
+        "'1.5' is not a whole number"
+    )
+    assert "'c' 'a' again, with another grade" in said[2]
+    tsv = "query-id\tcorpus-id\tscore\nc\ta\t1\nc\ta\n\tb\t1\nc\t \t1\nc\tb\t\n"
+    said = problems_of(read_qrels, written(tmp_path, tsv))
+    assert said == [
+        "F:3: 2 columns; the header has 3",
+        "F:4: claim id: empty",
+        "F:5: source id: empty",
+        "F:6: score: '' is not a whole number",
+    ]
+    said = problems_of(read_qrels, written(tmp_path, "\npost_id\ttext\n1\tx\n"))
+    assert said == ["F:2: cord_uid or pubkey: no such column; there are: post_id, text"]
+    said = problems_of(read_qrels, written(tmp_path, "query-id\tcorpus-id\nc\ta\n"))
+    assert said == ["F:1: score: no such column; there are: query-id, corpus-id"]
+
+
+def test_problems_of_a_labs_run(tmp_path):
+    tsv = "post_id\tpreds\n1\t['a']\n2\n1\t['b']\n\t['a']\n3\t['a']\tx\n"
+    assert problems_of(read_run, written(tmp_path, tsv)) == [
+        "F:3: 1 columns; the header has 2",
+        "F:5: post_id: empty",
+        "F:6: 3 columns; the header has 2",
+    ]
+    assert problems_of(read_run, written(tmp_path, "post_id\ttext\n1\tx\n")) == [
+        "F:1: preds: no such column; there are: post_id, text"
+    ]
+    assert problems_of(read_run, written(tmp_path, "claim\tpreds\n1\t['x']\n")) == [
+        "F:1: post_id or index: no such column; there are: claim, preds"
+    ]
+
+
+def test_the_line_of_a_problem_counts_the_lines_within_quotes(tmp_path):
+    tsv = 'post_id\ttweet_text\tcord_uid\n1\t"a\n\nb"\tx\n2\tshort\n3\t"left open\tz\n4\tw\tv\n'
+    said = problems_of(read_qrels, written(tmp_path, tsv))
+    assert said[0] == "F:5: 2 columns; the header has 3"
+    assert said[1].startswith("F:6: broken quoting") and len(said) == 2
+
+
+@pytest.mark.parametrize("reader", [read_run, read_qrels])
+def test_files_that_hold_nothing_or_are_not_there(tmp_path, reader):
+    for content in (b"", b"\n \r\n\n", b"\xef\xbb\xbf", b"\xef\xbb\xbf\n"):
+        assert problems_of(reader, written(tmp_path, content)) == ["F: the file is empty"]
+    assert problems_of(reader, tmp_path / "absent") == ["F: no such file"]
+    assert problems_of(reader, tmp_path)[0].startswith("F: cannot be read: ")
+    header = "query-id\tcorpus-id\tscore\n" if reader is read_qrels else "index\tpreds\n\n"
+    assert "only a header" in problems_of(reader, written(tmp_path, header))[0]
+
+
+def test_wrong_encoding_is_named_with_its_line(tmp_path):
+    good = "c Q0 é 1 2 t\n".encode()
+    path = written(tmp_path, good * 2 + "c Q0 è 1 1 t\n".encode("latin-1") + good)
+    assert problems_of(read_run, path)[0].startswith("F:3: not UTF-8: ")
+    assert len(problems_of(read_run, path)) == 1
+    utf16 = written(tmp_path, "c Q0 a 1 2 t\n".encode("utf-16"))
+    assert problems_of(read_run, utf16)[0].startswith("F:1: not UTF-8: ")
+
+
+def test_at_most_twenty_problems_are_shown(tmp_path):
+    said = problems_of(read_run, written(tmp_path, "c Q0 a 1 x t\n" * 33))
+    assert len(said) == 21 and said[-1] == "... and 13 more problems"
+
+
+@given(
+    st.dictionaries(
+        IDS,
+        st.dictionaries(IDS, st.integers(-1, 3), min_size=1, max_size=3),
+        min_size=1,
+        max_size=4,
+    )
+)
+def test_qrels_round_trips(tmp_path_factory, grades):
+    folder = tmp_path_factory.mktemp("qrels")
+    for write in (write_trec_qrels, write_beir_qrels):
+        write(Qrels(grades), folder / "q")
+        again = read_qrels(folder / "q").grades
+        assert again == grades
+        assert [(c, *g) for c, g in again.items()] == [(c, *g) for c, g in grades.items()]
+
+
+def test_beir_qrels_may_hold_white_space_and_quotes_trec_may_not(tmp_path):
+    qrels = Qrels({"a b": {'"x"': 1, "it's": 2}})
+    write_beir_qrels(qrels, tmp_path / "dev.tsv")
+    assert (tmp_path / "dev.tsv").read_text().startswith("query-id\tcorpus-id\tscore\na b\t")
+    assert read_qrels(tmp_path / "dev.tsv").grades == qrels.grades
+    said = problems_of(lambda path: write_trec_qrels(qrels, path), tmp_path / "q")
+    assert len(said) == 1 and said[0].startswith("F: claim id: 'a b'")
+
+
+def test_submissions(tmp_path):
+    ranked = {"dev-1": list("abcdef"), "dev-dev-2": ["it's", 'q"', "x"], "9": []}
+    run = Run.from_lists(
+        {c: [(s, -float(i)) for i, s in enumerate(ids)] for c, ids in ranked.items()}
+    )
+    path = tmp_path / "predictions.tsv"
+    assert write_submission_2025(run, path, split="dev") == 2
+    lines = path.read_text().splitlines()
+    assert lines[:2] == ["post_id\tpreds", "1\t['a', 'b', 'c', 'd', 'e']"] and lines[3] == "9\t[]"
+    again = read_run(path).run
+    assert again.claim_ids == ("1", "dev-2", "9") and again.sources("dev-2") == ["it's", 'q"', "x"]
+    assert write_submission_2026(run, path, k=2, written_id=lambda c: c.upper()) == 1
+    assert path.read_text().splitlines()[:2] == ["index\tpreds", "DEV-1\t['a', 'b']"]
+    assert write_submission_2025(run, path, k=1) == 1
+    assert read_run(path).run.claim_ids == tuple(ranked)
+
+
+def test_two_claims_may_not_share_a_written_id(tmp_path):
+    run = Run.from_lists({"dev-1": [], "1": []})
+    said = problems_of(lambda path: write_submission_2025(run, path, split="dev"), tmp_path / "p")
+    assert said == ["F: post_id: '1' for both 'dev-1' and '1'"]
+    assert not list(tmp_path.iterdir())
+
+
+def test_names_of_runs():
+    assert run_names(["a/x.tsv", "b/y.tsv"]) == ["x", "y"]
+    assert run_names(["a/x.tsv", "b/x.trec", "c/z"]) == ["a/x", "b/x", "z"]
+    assert run_names(["a/x.tsv", "a/x.trec", "b/x"]) == ["a/x.tsv", "a/x.trec", "b/x"]
+    assert run_names(["x.tsv", "x.tsv"]) == ["x", "x #2"]
+
+
+@pytest.mark.parametrize("name", ["BM25", "BM25_Pre_Processed", "SciBERT"])
+def test_a_labs_submission_comes_back_byte_for_byte(tmp_path, name):
+    source = shared("runs") / f"predictions_{name}_dev_TOP10.tsv"
+    read = read_run(source)
+    assert len(read.run.claim_ids) == 1400 and len(read.run) == 14_000 - read.repeated
+    assert write_submission_2025(read.run, tmp_path / "p.tsv", k=10) == 0
+    assert (tmp_path / "p.tsv").read_bytes() == source.read_bytes()
+
+
+def test_real_qrels():
+    lab = read_qrels(shared("runs") / "subtask4b_query_tweets_dev.tsv")
+    assert len(lab) == 1400 and lab.golds("69") == ("r58aohnu",)
+    beir = read_qrels(shared("ct25") / "qrels" / "dev.tsv")
+    assert len(beir) == 431
+    # The same 2025 dev set: each BEIR claim is a claim of the lab's file, with the same gold.
+    assert all(lab.golds(c.removeprefix("dev-")) == beir.golds(c) for c in beir.claim_ids)

@@ -1,0 +1,159 @@
+"""Models with a trained layer behind the pooling, as GTR has it, against sentence-transformers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from claim2source.core.config import read_config
+from claim2source.core.errors import ConfigError, InputError, UserError
+from claim2source.models import ModelConfig, resolve
+from claim2source.training.config import FinetuneConfig
+from claim2source.training.finetune import finetune
+from tests.models.mistral import VOCABULARY, save_tokenizer
+
+st = pytest.importorskip("sentence_transformers")
+TEXTS = ["the user", "in a thing", "a b c d e f g", "the the the embed user in about"]
+DENSE = "2_Dense"
+
+
+def save_t5(folder: Path, **layer: Any) -> Path:
+    """The encoder half of a T5, mean pooling, a Dense layer and normalisation: GTR in small."""
+    from sentence_transformers.sentence_transformer import modules
+    from transformers import T5Config, T5EncoderModel
+
+    sizes: dict[str, Any] = {
+        "vocab_size": len(VOCABULARY),
+        "d_model": 16,
+        "d_kv": 4,
+        "d_ff": 32,
+        "num_layers": 2,
+        "num_heads": 4,
+        "pad_token_id": 0,
+        "dropout_rate": 0.0,
+        "initializer_factor": 3.0,
+    }
+    with torch.random.fork_rng():
+        torch.manual_seed(3)
+        T5EncoderModel(T5Config(**sizes)).save_pretrained(str(folder / "plain"))
+        save_tokenizer(folder / "plain", adds_eos=True, pad_token="<unk>")
+        parts = [
+            modules.Transformer(str(folder / "plain"), max_seq_length=24),
+            modules.Pooling(16, "mean"),
+            modules.Dense(16, 6, **{"activation_function": torch.nn.Identity(), **layer}),
+            modules.Normalize(),
+        ]
+        st.SentenceTransformer(modules=parts, device="cpu").save(str(folder / "gtr"))
+    return folder / "gtr"
+
+
+@pytest.mark.parametrize(
+    "layer", [{"bias": False}, {"bias": True, "activation_function": torch.nn.Tanh()}]
+)
+def test_the_vectors_are_those_of_sentence_transformers(
+    tmp_path: Path, layer: dict[str, Any]
+) -> None:
+    folder = save_t5(tmp_path, **layer)
+    encoder = resolve(folder).encoder
+    oracle = st.SentenceTransformer(str(folder), device="cpu")
+    expected = oracle.encode(TEXTS)
+    found, _ = encoder.encode(TEXTS, "claim")
+    assert found.shape == (4, 6) and encoder.dimensions == 6
+    assert np.abs(found - expected).max() < 1e-5
+    assert np.abs(found[0] - found[1]).max() > 1e-2
+    assert encoder.parameters == sum(p.numel() for p in oracle.parameters())
+
+
+def test_another_layer_is_another_model_in_the_store(tmp_path: Path) -> None:
+    folder = save_t5(tmp_path)
+    before = resolve(folder).encoder.key()
+    assert resolve(folder).encoder.key() == before
+    weights = load_file(folder / DENSE / "model.safetensors")
+    save_file(
+        {name: 2 * value for name, value in weights.items()}, folder / DENSE / "model.safetensors"
+    )
+    assert resolve(folder).encoder.key() != before
+
+
+def test_bin_weights_of_the_layer_are_read_only_where_allowed_and_as_tensors(
+    tmp_path: Path,
+) -> None:
+    folder = save_t5(tmp_path)
+    expected, _ = resolve(folder).encoder.encode(TEXTS, "claim")
+    place = folder / DENSE
+    torch.save(load_file(place / "model.safetensors"), place / "pytorch_model.bin")
+    (place / "model.safetensors").unlink()
+    with pytest.raises(InputError, match=r"behind the pooling; .*model\.allow_bin"):
+        resolve(folder)
+    allowed = ModelConfig(str(folder), allow_bin=(str(folder),))
+    assert np.array_equal(resolve(allowed).encoder.encode(TEXTS, "claim")[0], expected)
+
+    ran = tmp_path / "ran"
+
+    class Hostile:
+        def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+            return Path.touch, (ran,)
+
+    torch.save({"linear.weight": Hostile()}, place / "pytorch_model.bin")
+    with pytest.raises(InputError, match=r"pytorch_model\.bin: not the weights of this layer"):
+        resolve(allowed)
+    assert not ran.exists()
+
+
+def said(folder: Path, **values: Any) -> None:
+    file = folder / DENSE / "config.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), **values}))
+
+
+@pytest.mark.parametrize(
+    ("values", "why"),
+    [
+        ({"activation_function": "torch.nn.modules.activation.GELU"}, "GELU is not supported"),
+        ({"in_features": 8}, "in_features: 8, but pooled vectors have 16"),
+        ({"out_features": 0}, "out_features: not a number of dimensions"),
+        ({"out_features": 7}, "not the weights of this layer"),
+        ({"module_input_name": "token_embeddings"}, "not the pooled vector"),
+    ],
+)
+def test_a_layer_we_cannot_compute_is_one_line(
+    tmp_path: Path, values: dict[str, Any], why: str
+) -> None:
+    folder = save_t5(tmp_path)
+    said(folder, **values)
+    with pytest.raises(UserError, match=why) as failure:
+        resolve(folder)
+    assert "\n" not in str(failure.value)
+
+
+@pytest.mark.parametrize("order", [[0, 1, 3, 2], [0, 1, 2, 2, 3]])
+def test_a_layer_elsewhere_is_refused(tmp_path: Path, order: list[int]) -> None:
+    folder = save_t5(tmp_path)
+    modules = json.loads((folder / "modules.json").read_text())
+    (folder / "modules.json").write_text(json.dumps([modules[i] for i in order]))
+    with pytest.raises(InputError, match="once, right behind the pooling"):
+        resolve(folder)
+
+
+def test_a_module_outside_the_folder_is_refused(tmp_path: Path) -> None:
+    folder = save_t5(tmp_path)
+    modules = json.loads((folder / "modules.json").read_text())
+    modules[2]["path"] = "../elsewhere"
+    (folder / "modules.json").write_text(json.dumps(modules))
+    with pytest.raises(InputError, match="outside the model's folder"):
+        resolve(folder)
+
+
+def test_training_such_a_model_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    folder = save_t5(tmp_path)
+    words = [f"--model.name={folder}", f"--out={tmp_path / 'run'}", "--wandb.mode=off"]
+    config = read_config(FinetuneConfig, words, program="finetune", description="")
+    with pytest.raises(ConfigError, match=r"model\.name: .*such a layer is not trained"):
+        finetune(config)
+    assert not list((tmp_path / "run" / "checkpoints").glob("*"))

@@ -1,0 +1,327 @@
+"""The Encoder against sentence-transformers and against arithmetic by hand."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import AutoModel, AutoTokenizer, PreTrainedTokenizerFast
+
+from claim2source.core.errors import ConfigError, UserError
+from claim2source.models import Encoder, EncoderSettings, ModelConfig, Template, Tokens, resolve
+
+TEXTS = [
+    "Vaccines work.",
+    "",
+    "a",
+    "Ivermectin! 🦠 https://t.co/x #covid @who",
+    "Étude française: naïve Impfstoffwirksamkeit",
+    "long " * 300,
+    "  spaces\tand\nlines  ",
+    "one two three four five six seven eight nine ten " * 4,
+]
+SHORT = ["a b c", "", "vaccine works .", "a", "claim : paper a b c works papers", "c b a"]
+
+
+@pytest.fixture(scope="module")
+def oracle(minilm):
+    st = pytest.importorskip("sentence_transformers")
+    return st.SentenceTransformer(str(minilm.folder), device="cpu")
+
+
+@pytest.fixture
+def tiny(tiny_folder):
+    """A tiny encoder with settings on request."""
+    tokenizer = AutoTokenizer.from_pretrained(tiny_folder)
+    model = AutoModel.from_pretrained(tiny_folder).eval()
+
+    def make(**settings):
+        return Encoder(model, tokenizer, EncoderSettings(**{"max_length": 16} | settings), None)
+
+    return make
+
+
+def with_settings(encoder, **changes):
+    settings = dataclasses.replace(encoder.settings, **changes)
+    return Encoder(encoder.model, encoder.tokenizer, settings, None)
+
+
+def test_equals_sentence_transformers(minilm, oracle):
+    ours, _ = minilm.encoder.encode(TEXTS, "claim")
+    assert ours.dtype == np.float32
+    assert np.abs(ours - oracle.encode(TEXTS)).max() < 1e-5
+
+
+def test_equals_sentence_transformers_where_texts_are_cut(minilm, oracle, monkeypatch):
+    monkeypatch.setattr(oracle, "max_seq_length", 12)
+    ours, _ = with_settings(minilm.encoder, max_length=12).encode(TEXTS, "source")
+    theirs = oracle.encode(TEXTS)
+    assert np.abs(ours - theirs).max() < 1e-5
+    whole, _ = minilm.encoder.encode(TEXTS[-1:], "source")
+    assert np.abs(whole - theirs[-1:]).max() > 1e-2
+
+
+def test_equals_sentence_transformers_with_a_prompt_pooled_or_masked(minilm, oracle, monkeypatch):
+    texts = [TEXTS[0], TEXTS[3]]
+    found = {}
+    for pooled in (True, False):
+        monkeypatch.setattr(oracle[1], "include_prompt", pooled)
+        template = Template(claim="query: ", source="passage: ", pool_prefix=pooled)
+        ours, _ = with_settings(minilm.encoder, template=template).encode(texts, "claim")
+        assert np.abs(ours - oracle.encode(texts, prompt="query: ")).max() < 1e-5
+        found[pooled] = ours
+    assert np.abs(found[True] - found[False]).max() > 1e-3
+
+
+def test_the_default_template_adds_nothing_to_either_side(tiny):
+    encoder = tiny()
+    claims, sources = (encoder.encode(SHORT, side)[0] for side in ("claim", "source"))
+    assert np.array_equal(claims, sources)
+
+
+def test_each_side_has_its_prefix(tiny):
+    prefixed = tiny(template=Template("query : ", "passage : "))
+    for side, prefix in (("claim", "query : "), ("source", "passage : ")):
+        ours, _ = prefixed.encode(SHORT, side)
+        plain, _ = tiny().encode([prefix + text for text in SHORT], side)
+        assert np.array_equal(ours, plain)
+
+
+def hidden_rows(encoder, ids):
+    with torch.inference_mode():
+        return encoder.model(input_ids=torch.tensor([ids])).last_hidden_state[0].double().numpy()
+
+
+@pytest.mark.parametrize("normalize", [True, False])
+@pytest.mark.parametrize("pooling", ["mean", "cls", "last"])
+def test_pooling_by_hand(tiny, pooling, normalize):
+    encoder = tiny(pooling=pooling, normalize=normalize)
+    ours, _ = encoder.encode(SHORT, "claim")
+    for text, vector in zip(SHORT, ours, strict=True):
+        rows = hidden_rows(encoder, encoder.tokenizer(text)["input_ids"])
+        expected = {"mean": rows.mean(axis=0), "cls": rows[0], "last": rows[-1]}[pooling]
+        if normalize:
+            expected = expected / np.linalg.norm(expected)
+        assert np.abs(vector - expected).max() < 1e-5
+
+
+def test_a_masked_prefix_is_read_but_not_pooled(tiny):
+    template = Template(claim="query : ", pool_prefix=False)
+    encoder = tiny(template=template, normalize=False)
+    ours, _ = encoder.encode(["a b"], "claim")
+    ids = encoder.tokenizer("query : a b")["input_ids"]
+    # [CLS] query : | a b [SEP]
+    expected = hidden_rows(encoder, ids)[3:].mean(axis=0)
+    assert np.abs(ours[0] - expected).max() < 1e-5
+    # The other side has no prefix: all of it is pooled.
+    assert [t.skip for t in encoder.tokenize(["a b"], "source")] == [0]
+
+
+def test_an_empty_text_behind_a_masked_prefix_still_has_a_vector(tiny):
+    encoder = tiny(template=Template(claim="query : ", pool_prefix=False))
+    (tokens,) = encoder.tokenize([""], "claim")
+    assert tokens.skip == len(tokens.ids) - 1
+    assert np.isfinite(encoder.encode([""], "claim")[0]).all()
+
+
+@pytest.fixture
+def byte_level(tiny):
+    """A tokenizer without special tokens whose words swallow the space before them."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    vocabulary = {letter: i for i, letter in enumerate(["<pad>", *alphabet, "Ġw"])}
+    core = Tokenizer(models.BPE(vocabulary, [("Ġ", "w")]))
+    core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    core.decoder = decoders.ByteLevel()
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=core, pad_token="<pad>")
+    model = tiny().model
+
+    def make(**settings):
+        return Encoder(model, tokenizer, EncoderSettings(max_length=16, **settings), None)
+
+    return make
+
+
+def test_a_token_that_joins_prefix_and_text_belongs_to_the_text(byte_level):
+    encoder = byte_level(template=Template(claim="q: ", pool_prefix=False))
+    texts = encoder.tokenizer.convert_ids_to_tokens
+    (joined, apart) = encoder.tokenize(["w", "x"], "claim")
+    assert texts(list(joined.ids)) == ["q", ":", "Ġw"]
+    assert joined.skip == 2
+    assert texts(list(apart.ids)) == ["q", ":", "Ġ", "x"]
+    assert apart.skip == 3
+
+
+def test_an_empty_text_has_a_token_even_without_special_tokens(byte_level):
+    assert byte_level().tokenize(["", "w"], "claim")[0] == Tokens((0,))
+
+
+def test_a_tokenizer_that_cannot_tell_the_prefix_is_refused(tiny, monkeypatch):
+    encoder = tiny(template=Template(claim="query : ", pool_prefix=False))
+    monkeypatch.setattr(type(encoder.tokenizer), "is_fast", False)
+    with pytest.raises(ConfigError, match="pool_prefix"):
+        encoder.tokenize(["a"], "claim")
+
+
+@pytest.mark.parametrize("masked", [True, False])
+def test_a_template_that_leaves_no_room_is_refused(tiny, masked):
+    template = Template(claim="query : " * 5, source="", pool_prefix=not masked)
+    encoder = tiny(template=template, max_length=64)
+    (text,), (none,) = encoder.tokenize(["a"], "claim"), encoder.tokenize([""], "claim")
+    least = len(none.ids) + 1
+    assert len(text.ids) == least > 9
+    fits = tiny(template=template, max_length=least)
+    assert fits.tokenize(["a"], "claim") == [text]
+    short = tiny(template=template, max_length=least - 1)
+    with pytest.raises(ConfigError, match=rf"model\.max_length: {least - 1} .*{least} or more"):
+        short.tokenize(["a"], "claim")
+    assert short.tokenize(["a"], "source")  # which has no template
+
+
+@pytest.mark.parametrize("pooling", ["mean", "cls", "last"])
+def test_batches_and_padding_change_nothing(tiny, pooling):
+    encoder = tiny(pooling=pooling)
+    together, _ = encoder.encode(SHORT, "claim", token_budget=10_000)
+    alone, _ = encoder.encode(SHORT, "claim", token_budget=1)
+    pairs, _ = encoder.encode(SHORT, "claim", token_budget=20)
+    single = np.concatenate([encoder.encode([text], "claim")[0] for text in SHORT])
+    for other in (alone, pairs, single):
+        assert np.abs(together - other).max() < 1e-6
+
+
+def test_the_token_budget_bounds_padded_tokens_a_batch(tiny, monkeypatch):
+    encoder, sizes = tiny(), []
+    whole = Encoder.vectors
+    monkeypatch.setattr(
+        Encoder, "vectors", lambda self, b: sizes.append(b.padded_tokens) or whole(self, b)
+    )
+    encoder.encode(SHORT, "claim", token_budget=20)
+    assert len(sizes) > 1
+    assert max(sizes) <= 20
+
+
+def test_order_and_duplicates(tiny):
+    encoder = tiny()
+    each = {text: encoder.encode([text], "claim")[0][0] for text in SHORT}
+    given = [*SHORT, *reversed(SHORT), SHORT[2]]
+    vectors, cost = encoder.encode(given, "claim")
+    for text, vector in zip(given, vectors, strict=True):
+        assert np.abs(vector - each[text]).max() < 1e-6
+    assert cost.items == len(given)
+    # Distinct texts are read once: 6 texts with 2 special tokens each.
+    assert cost.tokens == sum(len(t.ids) for t in encoder.tokenize(SHORT, "claim"))
+
+
+def test_more_texts_than_a_shard(tiny, monkeypatch):
+    monkeypatch.setattr("claim2source.models.encoder.SHARD_TEXTS", 4)
+    encoder = tiny()
+    assert (
+        np.abs(
+            encoder.encode(SHORT, "claim")[0] - encoder.encode(SHORT[::-1], "claim")[0][::-1]
+        ).max()
+        < 1e-6
+    )
+
+
+def test_no_texts(tiny):
+    vectors, cost = tiny().encode([], "claim")
+    assert vectors.shape == (0, 16)
+    assert vectors.dtype == np.float32
+    assert cost.items == 0
+    assert tiny().tokenize([], "claim") == []
+
+
+def test_tokens_are_cut_at_the_length_special_ones_included(tiny):
+    encoder = tiny(max_length=8)
+    (tokens,) = encoder.tokenize(["a " * 50], "claim")
+    assert tokens == Tokens((2, 4, 4, 4, 4, 4, 4, 3))
+
+
+def test_tokens_do_not_depend_on_their_company_or_on_what_was_asked_before(tiny):
+    encoder = tiny(max_length=8)
+    alone = [encoder.tokenize([text], "claim")[0] for text in SHORT]
+    encoder.tokenizer(["a b", "c"], padding="max_length", max_length=12, truncation=True)
+    encoder.encode(SHORT, "source")
+    assert encoder.tokenize(SHORT, "claim") == alone
+
+
+def test_collate_pads_on_the_right(tiny):
+    batch = tiny().collate([Tokens((2, 4, 3)), Tokens((2, 4, 5, 6, 3), skip=2)])
+    assert batch.input_ids.tolist() == [[2, 4, 3, 0, 0], [2, 4, 5, 6, 3]]
+    assert batch.attention_mask.tolist() == [[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]]
+    assert batch.pool_mask.tolist() == [[1, 1, 1, 0, 0], [0, 0, 1, 1, 1]]
+    assert (batch.real_tokens, batch.padded_tokens) == (8, 10)
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_encoding_is_without_dropout_and_puts_the_training_mode_back(tiny, training, monkeypatch):
+    encoder = tiny()
+    encoder.model.train(training)
+    first, _ = encoder.encode(SHORT, "claim")
+    assert encoder.model.training is training
+    encoder.model.eval()
+    assert np.array_equal(first, encoder.encode(SHORT, "claim")[0])
+    encoder.model.train(training)
+    monkeypatch.setattr(Encoder, "vectors", lambda self, batch: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        encoder.encode(SHORT, "claim")
+    assert encoder.model.training is training
+
+
+def test_vectors_of_training_have_a_gradient_and_equal_those_of_encoding(tiny):
+    encoder = tiny(template=Template(claim="query : ", pool_prefix=False))
+    batch = encoder.collate(encoder.tokenize(SHORT, "claim"))
+    vectors = encoder.vectors(batch)
+    assert np.abs(vectors.detach().numpy() - encoder.encode(SHORT, "claim")[0]).max() < 1e-6
+    vectors.sum().backward()
+    assert encoder.model.embeddings.word_embeddings.weight.grad.abs().sum() > 0
+
+
+def test_a_vector_that_is_not_finite_is_said(tiny):
+    encoder = tiny()
+    encoder.model.embeddings.word_embeddings.weight.data[4] = float("inf")
+    with pytest.raises(UserError, match=r"not finite \(dtype float32\)"):
+        encoder.encode(["a"], "claim")
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_vectors_are_float32_of_length_one_whatever_the_weights(tiny_folder, dtype):
+    config = ModelConfig(str(tiny_folder), pooling="mean", max_length=16, dtype=dtype)
+    encoder = resolve(config, "cpu").encoder
+    assert next(encoder.model.parameters()).dtype == getattr(torch, dtype)
+    vectors, _ = encoder.encode(SHORT, "claim")
+    assert vectors.dtype == np.float32
+    assert np.abs(np.linalg.norm(vectors, axis=1) - 1).max() < 1e-6
+
+
+def test_length_batches_hold_every_text_once(tiny):
+    encoder = tiny()
+    tokens = encoder.tokenize(SHORT, "claim")
+    assert sorted(row for rows in encoder.length_batches(tokens) for row in rows) == [*range(6)]
+
+
+def test_cost_counts_what_was_done(tiny):
+    _, cost = tiny().encode(["a b", "c"], "claim")
+    assert (cost.items, cost.tokens) == (2, 4 + 3)
+    assert cost.seconds > 0
+    assert cost.peak_memory > 1_000_000
+
+
+def test_settings_that_nothing_implements_are_refused():
+    for key, value in (
+        ("pooling", "max"),
+        ("dtype", "int8"),
+        ("max_length", 7),
+        ("normalize", "no"),
+    ):
+        with pytest.raises(ConfigError, match=f"{key}: {value!r} is not allowed"):
+            EncoderSettings(**{key: value})
+
+
+@pytest.mark.parametrize(("width", "budget"), [(384, 2**17), (1024, 2**17), (4096, 2**15)])
+def test_wide_models_get_smaller_batches_on_a_gpu(tiny, monkeypatch, width, budget):
+    encoder = tiny()
+    monkeypatch.setattr(Encoder, "dimensions", width)
+    assert encoder._token_budget() == 4096
+    monkeypatch.setattr(Encoder, "device", torch.device("cuda"))
+    assert encoder._token_budget() == budget

@@ -1,0 +1,348 @@
+"""GritLM, exactly: ids, mask, attention and vectors, on a tiny random Mistral."""
+
+import dataclasses
+import json
+import shutil
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from transformers import MistralModel
+
+from claim2source.core.errors import ConfigError
+from claim2source.models import Encoder, ModelConfig, Template, TokenBatch, Tokens, resolve
+from tests.models.mistral import CLAIM, INSTRUCTION, SOURCE, VOCABULARY, save_mistral
+
+GRITLM = Template(claim=CLAIM, source=SOURCE, pool_prefix=False)
+TEXTS = [
+    "the study: vaccines work",
+    "x",
+    "Impfung schützt, sagt die Studie 🦠 " * 4,
+    "\n\nétude naïve",
+    "  two  spaces",
+    "<|embed|>\nthe",
+    "#covid @who https://t.co/x",
+]
+# "<s> ▁< | user | > \n f i ▁ x \n < | embed | > \n the ▁ é F0 9F A6 A0", as numbers.
+GOLDEN = (
+    1,
+    361,
+    349,
+    356,
+    349,
+    289,
+    13,
+    327,
+    330,
+    259,
+    345,
+    13,
+    287,
+    349,
+    360,
+    349,
+    289,
+    13,
+    363,
+    259,
+    352,
+    243,
+    162,
+    169,
+    163,
+)
+
+
+def config(folder, **changes):
+    said = {"pooling": "mean", "max_length": 128, "template": GRITLM, "bidirectional": True}
+    return ModelConfig(str(folder), **said | changes)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return save_mistral(tmp_path_factory.mktemp("gritlm") / "model")
+
+
+@pytest.fixture(scope="module")
+def gritlm(folder):
+    """Do not change it."""
+    return resolve(config(folder), "cpu").encoder
+
+
+def with_template(encoder, **changes):
+    said = dataclasses.replace(encoder.settings, template=Template(**changes))
+    return Encoder(encoder.model, encoder.tokenizer, said, None)
+
+
+def ids_of(*tokens):
+    return tuple(VOCABULARY.index(token) for token in tokens)
+
+
+def test_golden_ids_of_a_claim(gritlm):
+    template = {"claim": "<|user|>\nfi x\n<|embed|>\n", "pool_prefix": False}
+    (tokens,) = with_template(gritlm, **template).tokenize(["the é🦠"], "claim")
+    written = [
+        "<s>",
+        "▁<",
+        "|",
+        "user",
+        "|",
+        ">",
+        "<0x0A>",
+        "f",
+        "i",
+        "▁",
+        "x",
+        "<0x0A>",
+        "<",
+        "|",
+        "embed",
+        "|",
+        ">",
+        "<0x0A>",
+        "the",
+        "▁",
+        "é",
+        "<0xF0>",
+        "<0x9F>",
+        "<0xA6>",
+        "<0xA0>",
+    ]
+    assert tokens == Tokens(ids_of(*written), skip=18)
+    assert tokens.ids == GOLDEN
+
+
+def test_golden_ids_of_a_source(gritlm):
+    (tokens,) = gritlm.tokenize(["ab the"], "source")
+    written = ["<s>", "▁<", "|", "embed", "|", ">", "<0x0A>", "ab", "▁the"]
+    assert tokens == Tokens(ids_of(*written), skip=7)
+
+
+def test_the_issues_template_is_what_stands_before_a_claim(gritlm):
+    (tokens,) = gritlm.tokenize(["x"], "claim")
+    shown = gritlm.tokenizer.decode(list(tokens.ids[1:-1]), skip_special_tokens=False)
+    assert shown.strip(" ") == f"<|user|>\n{INSTRUCTION}\n<|embed|>\n"
+    assert tokens.ids[-1:] == ids_of("x")
+    assert tokens.skip == len(tokens.ids) - 1
+
+
+@pytest.mark.parametrize("side", ["claim", "source"])
+def test_bos_stands_once_and_first_and_no_eos_is_added(gritlm, side):
+    hostile = ["<s>", "</s>", "a <s> b</s>", "<unk>", "", *TEXTS]
+    for tokens in gritlm.tokenize(hostile, side):
+        assert tokens.ids[0] == 1
+        assert not {0, 1, 2} & set(tokens.ids[1:])
+
+
+def package_rule(encoder, side):
+    """GritLM masks as many tokens as its tokenised instruction has, BOS among them."""
+    return len(encoder.tokenizer(encoder.settings.template.prefix(side))["input_ids"])
+
+
+ODD = [
+    "\n",
+    "\n\nx",
+    " ",
+    "  x",
+    "\t",
+    "\u00a0x",
+    "▁x",
+    "\u0301x",
+    "\u200bx",
+    "🦠x",
+    "👩‍🔬",
+    "é",
+    "e\u0301",
+    "<0x0A>",
+    ">",
+    "|>",
+    "<|user|>",
+    "\r\nx",
+    "\x00",
+    "\ufeffx",
+    "…",
+    "العلم",
+    "的",
+    "the",
+    "<",
+    "<s>",
+]
+
+
+@pytest.mark.parametrize("side", ["claim", "source"])
+@pytest.mark.parametrize("text", ODD)
+def test_the_mask_ends_where_the_package_ends_it(gritlm, side, text):
+    (tokens,) = gritlm.tokenize([text], side)
+    assert tokens.skip == package_rule(gritlm, side)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.text(min_size=1, max_size=12))
+def test_the_mask_ends_where_the_package_ends_it_for_any_text(gritlm, text):
+    (tokens,) = gritlm.tokenize([text], "source")
+    assert tokens.skip == package_rule(gritlm, "source")
+
+
+def test_it_is_the_native_model_and_its_own_code_is_left_alone(folder, gritlm):
+    assert "auto_map" in json.loads((folder / "config.json").read_text())
+    assert type(gritlm.model) is MistralModel
+    assert not hasattr(gritlm.model.config, "auto_map")
+    assert gritlm.model.config.use_cache is False
+
+
+def test_code_beside_a_known_type_asks_which_attention_is_meant(folder):
+    with pytest.raises(ConfigError, match=r"model\.bidirectional: None .*true or false.*GritLM"):
+        resolve(config(folder, bidirectional=None))
+    causal = resolve(config(folder, bidirectional=False), "cpu").encoder
+    assert not sees_the_last(causal)
+
+
+def states(encoder, ids):
+    mask = torch.ones_like(ids)
+    with torch.inference_mode():
+        return encoder.model(input_ids=ids, attention_mask=mask).last_hidden_state
+
+
+def sees_the_last(encoder):
+    hidden = states(encoder, torch.tensor([[1, 300, 301, 302], [1, 300, 301, 303]]))
+    return bool((hidden[0, 0] - hidden[1, 0]).abs().max() > 1e-4)
+
+
+@pytest.mark.parametrize("attention", ["sdpa", "eager", None])
+def test_token_0_sees_the_last_token(folder, attention):
+    both = resolve(config(folder, attention=attention), "cpu").encoder
+    assert sees_the_last(both)
+    # In a padded batch too, where the mask is built another way.
+    rows = torch.tensor([[1, 300, 302, 0], [1, 300, 303, 0]])
+    mask = torch.tensor([[1, 1, 1, 0]] * 2)
+    with torch.inference_mode():
+        hidden = both.model(input_ids=rows, attention_mask=mask).last_hidden_state
+    assert (hidden[0, 0] - hidden[1, 0]).abs().max() > 1e-4
+
+
+def test_kernels_give_the_same_vectors_and_share_the_store(folder, gritlm):
+    eager = resolve(config(folder, attention="eager"), "cpu")
+    assert eager.encoder.model.config._attn_implementation == "eager"
+    assert gritlm.model.config._attn_implementation == "sdpa"
+    assert (
+        np.abs(eager.encoder.encode(TEXTS, "claim")[0] - gritlm.encode(TEXTS, "claim")[0]).max()
+        < 1e-5
+    )
+    assert eager.encoder.key() == resolve(config(folder), "cpu").encoder.key()
+
+
+def test_direction_and_template_are_part_of_the_key(folder):
+    keys = [
+        resolve(config(folder, **changes), "cpu").encoder.key()
+        for changes in (
+            {},
+            {"bidirectional": False},
+            {"template": dataclasses.replace(GRITLM, pool_prefix=True)},
+            {"template": dataclasses.replace(GRITLM, append_token="</s>")},
+        )
+    ]
+    assert len({json.dumps(key) for key in keys}) == len(keys)
+
+
+def test_a_model_that_looks_back_only_is_refused(folder, monkeypatch):
+    from transformers.models.mistral import modeling_mistral
+
+    forward = modeling_mistral.MistralModel.forward
+    monkeypatch.setattr(
+        modeling_mistral.MistralModel,
+        "forward",
+        lambda self, **given: forward(self, **given | {"is_causal": True}),
+    )
+    with pytest.raises(ConfigError, match=r"model\.bidirectional: True .*mistral"):
+        resolve(config(folder))
+
+
+def by_hand(encoder, text, side):
+    """One text alone: instruction out of the mean, nothing else."""
+    (tokens,) = encoder.tokenize([text], side)
+    rows = states(encoder, torch.tensor([tokens.ids]))[0, tokens.skip :].double().numpy()
+    return rows.mean(axis=0) / np.linalg.norm(rows.mean(axis=0))
+
+
+@pytest.mark.parametrize("side", ["claim", "source"])
+def test_the_mean_is_over_the_texts_tokens_only(gritlm, side):
+    ours, _ = gritlm.encode(TEXTS, side)
+    assert np.abs(ours - np.stack([by_hand(gritlm, text, side) for text in TEXTS])).max() < 1e-5
+    assert np.abs(np.linalg.norm(ours, axis=1) - 1).max() < 1e-6
+
+
+def test_a_batch_of_one_equals_a_batch_of_many(gritlm):
+    together, _ = gritlm.encode(TEXTS, "claim", token_budget=100_000)
+    alone, _ = gritlm.encode(TEXTS, "claim", token_budget=1)
+    assert np.abs(together - alone).max() < 1e-5
+
+
+def padded(tokens, left, right):
+    """A batch padded by hand on either side; the padding holds ids that would matter."""
+    rows = []
+    for text in tokens:
+        body = [0] * left + [1] * len(text.ids) + [0] * right
+        pool = [0] * (left + text.skip) + [1] * (len(text.ids) - text.skip) + [0] * right
+        rows.append(([300] * left + list(text.ids) + [300] * right, body, pool))
+    return TokenBatch(*(torch.tensor([row[i] for row in rows]) for i in range(3)))
+
+
+@pytest.mark.parametrize("pooling", ["mean", "last", "cls"])
+@pytest.mark.parametrize(("left", "right"), [(0, 1), (0, 40), (1, 0), (40, 0), (7, 9)])
+def test_padding_side_and_amount_change_nothing(folder, pooling, left, right):
+    encoder = resolve(config(folder, pooling=pooling), "cpu").encoder
+    for text in TEXTS:
+        tokens = encoder.tokenize([text], "claim")
+        with torch.inference_mode():
+            plain = encoder.vectors(encoder.collate(tokens))
+            moved = encoder.vectors(padded(tokens, left, right))
+        assert (plain - moved).abs().max() < 1e-5
+
+
+def test_the_instruction_reaches_the_vector_through_attention_alone(folder, gritlm):
+    other = with_template(
+        gritlm, claim="<|user|>\nFind a cat\n<|embed|>\n", source=SOURCE, pool_prefix=False
+    )
+    here, there = (e.encode(["the study"], "claim")[0] for e in (gritlm, other))
+    assert np.abs(here - there).max() > 1e-3
+    # Without attention no token's state depends on another: the instruction must then vanish.
+    blind = resolve(config(folder), "cpu").encoder
+    for layer in blind.model.layers:
+        layer.self_attn.o_proj.weight.data.zero_()
+    silent = with_template(
+        blind, claim="<|user|>\nFind a cat\n<|embed|>\n", source=SOURCE, pool_prefix=False
+    )
+    here, there = (e.encode(["the study"], "claim")[0] for e in (blind, silent))
+    assert np.abs(here - there).max() < 1e-6
+
+
+@pytest.mark.parametrize("max_length", [128, 90])
+def test_vectors_equal_the_packages(tmp_path, folder, gritlm, max_length):
+    package = pytest.importorskip("gritlm", reason="pip install --no-deps gritlm")
+    # Without the pointer to code: the package would run it.
+    plain = shutil.copytree(folder, tmp_path / "plain")
+    said = json.loads((plain / "config.json").read_text())
+    (plain / "config.json").write_text(
+        json.dumps({k: v for k, v in said.items() if k != "auto_map"})
+    )
+    theirs = package.GritLM(str(plain), mode="embedding", dtype=torch.float32)
+    said = dataclasses.replace(gritlm.settings, max_length=max_length)
+    ours = Encoder(gritlm.model, gritlm.tokenizer, said, None)
+    for side, prefix in (("claim", CLAIM), ("source", SOURCE)):
+        expected = theirs.encode(TEXTS, instruction=prefix, max_length=max_length)
+        assert np.abs(ours.encode(TEXTS, side)[0] - expected).max() < 1e-5
+    cut = [len(t.ids) for t in ours.tokenize(TEXTS, "claim")]
+    assert max(cut) == max_length
+
+
+def test_a_config_that_declares_its_direction_is_believed(tmp_path, folder):
+    copy = shutil.copytree(folder, tmp_path / "copy")
+    said = json.loads((copy / "config.json").read_text())
+    del said["auto_map"]
+    (copy / "config.json").write_text(json.dumps(said | {"is_causal": False}))
+    for asked, found in ((None, True), (True, True), (False, False)):
+        encoder = resolve(config(copy, bidirectional=asked), "cpu").encoder
+        assert encoder.settings.bidirectional is found
+        assert sees_the_last(encoder) is found

@@ -1,0 +1,237 @@
+"""Last-token and encoder models by config: E5-Mistral, Qwen3-Embedding, Harrier, E5."""
+
+import dataclasses
+import json
+import shutil
+
+import numpy as np
+import pytest
+import torch
+from tokenizers import (
+    AddedToken,
+    Regex,
+    Tokenizer,
+    decoders,
+    models,
+    normalizers,
+    pre_tokenizers,
+    processors,
+)
+from transformers import AutoTokenizer
+
+from claim2source.core.errors import ConfigError
+from claim2source.models import EncoderSettings, Manifest, ModelConfig, Template, resolve
+from tests.models.mistral import save_mistral, save_tokenizer
+
+E5 = Template(claim="Instruct: find the paper\nQuery: ", append_token="</s>")
+QWEN = Template(claim="Instruct: find the paper\nQuery:", append_token="<|endoftext|>")
+TEXTS = ["the study", "x", "", "a very long post about the study 🦠 " * 9, "ends itself </s>"]
+
+
+def config(folder, **changes):
+    said = {"pooling": "last", "max_length": 48, "template": E5, "bidirectional": False}
+    return ModelConfig(str(folder), **said | changes)
+
+
+@pytest.fixture(scope="module")
+def mistral(tmp_path_factory):
+    return save_mistral(tmp_path_factory.mktemp("last") / "model")
+
+
+@pytest.fixture(scope="module")
+def qwen(tmp_path_factory):
+    """Qwen3-Embedding's layout: its tokenizer ends texts, and not with its own eos_token."""
+    from transformers import Qwen3Config, Qwen3Model
+
+    folder = tmp_path_factory.mktemp("last") / "qwen"
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    core = Tokenizer(models.BPE({letter: i for i, letter in enumerate(alphabet)}, []))
+    core.normalizer = normalizers.NFC()
+    words = pre_tokenizers.Split(Regex(r"\s+|\S+"), "isolated")
+    bytes_ = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    core.pre_tokenizer = pre_tokenizers.Sequence([words, bytes_])
+    core.decoder = decoders.ByteLevel()
+    ends = ("<|endoftext|>", "<|im_end|>")
+    core.add_special_tokens([AddedToken(t, special=True, normalized=False) for t in ends])
+    core.post_processor = processors.TemplateProcessing(
+        single="$A <|endoftext|>", special_tokens=[("<|endoftext|>", 256)]
+    )
+    torch.manual_seed(0)
+    Qwen3Model(
+        Qwen3Config(
+            vocab_size=258,
+            hidden_size=32,
+            intermediate_size=64,
+            num_hidden_layers=2,
+            num_attention_heads=4,
+            num_key_value_heads=2,
+            head_dim=8,
+            initializer_range=0.2,
+            max_position_embeddings=256,
+        )
+    ).save_pretrained(folder)
+    core.save(str(folder / "tokenizer.json"))
+    said = {
+        "tokenizer_class": "Qwen2Tokenizer",
+        "eos_token": "<|im_end|>",
+        "add_bos_token": False,
+        "pad_token": "<|endoftext|>",
+        "padding_side": "left",
+    }
+    (folder / "tokenizer_config.json").write_text(json.dumps(said))
+    return folder
+
+
+def ends_once(encoder, end, side):
+    for tokens in encoder.tokenize(TEXTS, side):
+        assert tokens.ids[-1] == end
+        assert tokens.ids.count(end) == 1
+        assert len(tokens.ids) <= encoder.settings.max_length
+    lengths = [len(t.ids) for t in encoder.tokenize(TEXTS, side)]
+    assert max(lengths) == encoder.settings.max_length, "no text was cut: the test shows nothing"
+
+
+@pytest.mark.parametrize("side", ["claim", "source"])
+@pytest.mark.parametrize("adds_eos", [False, True])
+def test_eos_stands_at_the_end_once_also_where_the_text_is_cut(tmp_path, mistral, adds_eos, side):
+    folder = shutil.copytree(mistral, tmp_path / "copy")
+    save_tokenizer(folder, adds_eos=adds_eos)
+    assert (AutoTokenizer.from_pretrained(folder)("x")["input_ids"][-1] == 2) is adds_eos
+    ends_once(resolve(config(folder), "cpu").encoder, 2, side)
+
+
+def test_the_tokenizer_may_or_may_not_add_it_the_vectors_are_the_same(tmp_path, mistral):
+    found = []
+    for adds_eos in (False, True):
+        folder = shutil.copytree(mistral, tmp_path / f"copy-{adds_eos}")
+        save_tokenizer(folder, adds_eos=adds_eos)
+        found.append(resolve(config(folder), "cpu").encoder.encode(TEXTS, "claim")[0])
+    assert np.array_equal(*found)
+
+
+@pytest.mark.parametrize("append", ["", "<|endoftext|>"])
+def test_qwens_tokenizer_ends_texts_by_itself(qwen, append):
+    template = dataclasses.replace(QWEN, append_token=append)
+    encoder = resolve(config(qwen, template=template), "cpu").encoder
+    ends_once(encoder, 256, "claim")
+    ends_once(encoder, 256, "source")
+
+
+def test_golden_ids_of_a_query(qwen):
+    encoder = resolve(config(qwen, template=QWEN), "cpu").encoder
+    (tokens,) = encoder.tokenize(["ab"], "claim")
+    shown = encoder.tokenizer.decode(list(tokens.ids), skip_special_tokens=False)
+    assert shown == "Instruct: find the paper\nQuery:ab<|endoftext|>"
+    (tokens,) = encoder.tokenize(["ab"], "source")
+    # Bytes in the order of their printable stand-ins: "!" is 0.
+    assert tokens.ids == (64, 65, 256)
+
+
+def test_without_it_nothing_is_appended(mistral):
+    encoder = resolve(config(mistral, template=Template()), "cpu").encoder
+    assert 2 not in {i for tokens in encoder.tokenize(TEXTS, "claim") for i in tokens.ids}
+
+
+@pytest.mark.parametrize("name", ["<|endoftext|>", "two words", "</S>"])
+def test_a_token_that_the_tokenizer_lacks_is_refused(mistral, name):
+    encoder = resolve(config(mistral, template=Template(append_token=name)), "cpu").encoder
+    with pytest.raises(ConfigError, match=r"model\.template\.append_token: .*'</s>'"):
+        encoder.tokenize(["x"], "claim")
+
+
+def test_the_vector_is_the_state_of_the_appended_token(mistral):
+    encoder = resolve(config(mistral), "cpu").encoder
+    ours, _ = encoder.encode(TEXTS, "claim")
+    for text, vector in zip(TEXTS, ours, strict=True):
+        (tokens,) = encoder.tokenize([text], "claim")
+        ids = torch.tensor([tokens.ids])
+        with torch.inference_mode():
+            state = encoder.model(input_ids=ids).last_hidden_state[0, -1].double().numpy()
+        assert np.abs(vector - state / np.linalg.norm(state)).max() < 1e-5
+
+
+@pytest.mark.parametrize("kind", ["mistral", "qwen"])
+def test_how_a_checkpoint_pads_and_cuts_changes_nothing(request, tmp_path, kind):
+    folder = request.getfixturevalue(kind)
+    template = E5 if kind == "mistral" else QWEN
+    found = []
+    for padding, cutting in (("left", "right"), ("right", "right"), ("left", "left")):
+        copy = shutil.copytree(folder, tmp_path / f"{padding}-{cutting}")
+        said = json.loads((copy / "tokenizer_config.json").read_text())
+        said |= {"padding_side": padding, "truncation_side": cutting}
+        (copy / "tokenizer_config.json").write_text(json.dumps(said))
+        assert AutoTokenizer.from_pretrained(copy).padding_side == padding
+        encoder = resolve(config(copy, template=template), "cpu").encoder
+        found.append(encoder.encode(TEXTS, "claim")[0])
+    assert np.array_equal(found[0], found[1])
+    assert np.array_equal(found[0], found[2])
+
+
+@pytest.mark.parametrize("kind", ["mistral", "qwen"])
+def test_a_batch_of_one_equals_a_batch_of_many(request, kind):
+    template = E5 if kind == "mistral" else QWEN
+    encoder = resolve(config(request.getfixturevalue(kind), template=template), "cpu").encoder
+    together, _ = encoder.encode(TEXTS, "claim", token_budget=100_000)
+    alone, _ = encoder.encode(TEXTS, "claim", token_budget=1)
+    assert np.abs(together - alone).max() < 1e-5
+
+
+def test_a_decoder_looks_back_only_unless_told(qwen):
+    plain = resolve(config(qwen, bidirectional=None, template=QWEN), "cpu").encoder
+    assert plain.settings.bidirectional is False
+    ids = torch.tensor([[5, 6, 7], [5, 6, 8]])
+    for encoder, seen in (
+        (plain, False),
+        (resolve(config(qwen, bidirectional=True), "cpu").encoder, True),
+    ):
+        with torch.inference_mode():
+            hidden = encoder.model(input_ids=ids).last_hidden_state
+        assert bool((hidden[0, 0] - hidden[1, 0]).abs().max() > 1e-4) is seen
+
+
+def test_e5_with_prefixes_equals_sentence_transformers(tiny_folder):
+    st = pytest.importorskip("sentence_transformers")
+    from sentence_transformers.sentence_transformer import modules
+
+    parts = [modules.Transformer(str(tiny_folder), max_seq_length=12), modules.Pooling(16, "mean")]
+    oracle = st.SentenceTransformer(modules=[*parts, modules.Normalize()], device="cpu")
+    template = Template(claim="query: ", source="passage: ")
+    encoder = resolve(
+        ModelConfig(str(tiny_folder), pooling="mean", max_length=12, template=template), "cpu"
+    ).encoder
+    texts = ["vaccine works .", "a b c " * 9, ""]
+    for side, prefix in (("claim", "query: "), ("source", "passage: ")):
+        ours, _ = encoder.encode(texts, side)
+        assert np.abs(ours - oracle.encode(texts, prompt=prefix)).max() < 1e-5
+
+
+def test_last_token_of_a_left_padding_model_equals_sentence_transformers(qwen):
+    st = pytest.importorskip("sentence_transformers")
+    from sentence_transformers.sentence_transformer import modules
+
+    parts = [modules.Transformer(str(qwen), max_seq_length=24), modules.Pooling(32, "lasttoken")]
+    oracle = st.SentenceTransformer(modules=[*parts, modules.Normalize()], device="cpu")
+    assert oracle.tokenizer.padding_side == "left"
+    encoder = resolve(config(qwen, template=Template(claim="Query:"), max_length=24), "cpu").encoder
+    texts = TEXTS[:2] + TEXTS[3:4]
+    ours, _ = encoder.encode(texts, "claim")
+    assert np.abs(ours - oracle.encode(texts, prompt="Query:")).max() < 1e-5
+
+
+def test_a_manifest_from_before_these_settings_is_read(tmp_path, mistral):
+    found = resolve(config(mistral), "cpu")
+    from claim2source.models import Weights
+    from claim2source.text import Rendering
+
+    Manifest(found.base, Weights(), found.encoder.settings, Rendering()).write(tmp_path)
+    raw = json.loads((tmp_path / "manifest.json").read_text())
+    for key in ("bidirectional", "quantization", "own_code"):
+        del raw["encoder"][key]
+    del raw["encoder"]["template"]["append_token"]
+    (tmp_path / "manifest.json").write_text(json.dumps(raw))
+    plain = Template(claim=E5.claim)
+    assert Manifest.read(tmp_path).encoder == EncoderSettings("last", True, 48, plain)
+    # It says how the model was used then, also where the base ships code for other ways.
+    again = resolve(tmp_path, "cpu").encoder
+    wanted = resolve(config(mistral, template=plain), "cpu").encoder
+    assert np.array_equal(again.encode(TEXTS, "claim")[0], wanted.encode(TEXTS, "claim")[0])

@@ -1,0 +1,126 @@
+"""manifest.json: everything comes back, and what cannot be is refused in one line."""
+
+import json
+from dataclasses import asdict
+
+import pytest
+
+from claim2source.core.errors import ConfigError, InputError
+from claim2source.models import Base, EncoderSettings, Manifest, Template, Weights
+from claim2source.models.manifest import git_state, versions
+from claim2source.text import Rendering
+
+# Nothing here is a default: a field that is dropped on the way shows.
+WHOLE = Manifest(
+    base=Base("org/model", "abc123", "f" * 64),
+    weights=Weights("lora", "e" * 64, 0.5),
+    encoder=EncoderSettings("last", False, 99, Template("q: ", "p: ", False), "bfloat16"),
+    rendering=Rendering("bilingual", "metadata_paper_order"),
+    epoch=2,
+    data={"train_sha256": "d" * 64},
+    scores={"val": {"macro": {"mrr@5": 0.5}}},
+    config={"tuning": "lora", "out": "über/x"},
+    git="0123+changes",
+    versions={"torch": "2"},
+)
+
+
+def test_everything_comes_back(tmp_path):
+    WHOLE.write(tmp_path)
+    assert Manifest.read(tmp_path) == WHOLE
+    assert [path.name for path in tmp_path.iterdir()] == ["manifest.json"]
+
+
+def change(tmp_path, *keys, to):
+    raw = json.loads(json.dumps(asdict(WHOLE)))
+    place = raw
+    for key in keys[:-1]:
+        place = place[key]
+    if to is KeyError:
+        del place[keys[-1]]
+    else:
+        place[keys[-1]] = to
+    (tmp_path / "manifest.json").write_text(json.dumps(raw), encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("keys", "to", "said"),
+    [
+        (["format"], 2, "format: this version reads format 1"),
+        (["format"], KeyError, "format: this version reads format 1"),
+        (["base"], KeyError, "base"),
+        (["base", "sha256"], KeyError, "sha256"),
+        (
+            ["weights", "kind"],
+            "qlora",
+            "weights.kind: 'qlora' is not allowed; allowed: base, lora, full",
+        ),
+        (["weights", "more"], 1, "more"),
+        (["encoder"], "mean", "missing or unknown"),
+        (["encoder", "template"], None, "missing or unknown"),
+        (["encoder", "template", "instruction"], "x", "instruction"),
+        (["encoder", "pooling"], "max", "pooling: 'max' is not allowed; allowed: mean, cls, last"),
+        (["encoder", "dtype"], "int8", "dtype: 'int8'"),
+        (["encoder", "normalize"], "false", "normalize: 'false'"),
+        (["encoder", "max_length"], "256", "missing or unknown"),
+        (["encoder", "max_length"], 2, "max_length: 2"),
+        (["rendering", "claims"], "both", "rendering.claims: 'both'"),
+        (["rendering"], KeyError, "rendering"),
+        (["surprise"], 1, "surprise"),
+    ],
+)
+def test_what_cannot_be_is_one_line_with_the_file(tmp_path, keys, to, said):
+    change(tmp_path, *keys, to=to)
+    with pytest.raises(InputError) as caught:
+        Manifest.read(tmp_path)
+    (line,) = str(caught.value).splitlines()
+    assert line.startswith(f"{tmp_path / 'manifest.json'}: ")
+    assert said in line
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"{", "not JSON"),
+        (b"", "not JSON"),
+        (b"\xff\xfe", "not JSON"),
+        (b"[1]", "format"),
+        (b'"x"', "format"),
+    ],
+)
+def test_other_files_are_refused(tmp_path, content, said):
+    (tmp_path / "manifest.json").write_bytes(content)
+    with pytest.raises(InputError, match=said):
+        Manifest.read(tmp_path)
+
+
+def test_a_folder_without_one_is_no_checkpoint(tmp_path):
+    with pytest.raises(InputError, match=r"manifest\.json: no such file; not a checkpoint of ours"):
+        Manifest.read(tmp_path)
+
+
+def test_weights_of_an_unknown_kind_are_refused():
+    with pytest.raises(ConfigError, match=r"weights\.kind"):
+        Weights("quantised")
+
+
+def test_versions_and_git_say_what_runs(monkeypatch, tmp_path):
+    import torch
+
+    found = versions()
+    assert (
+        found["torch"] == torch.__version__.partition("+")[0] or found["torch"] == torch.__version__
+    )
+    assert {"python", "transformers", "tokenizers", "numpy"} <= found.keys()
+    monkeypatch.setattr("claim2source.models.manifest.REPOSITORY", tmp_path)
+    assert git_state() is None
+
+
+def test_git_state_tells_a_clean_checkout_from_a_changed_one(monkeypatch, tmp_path):
+    (tmp_path / ".git").mkdir()
+    answers = {"rev-parse": "abc", "status": ""}
+    monkeypatch.setattr("claim2source.models.manifest.REPOSITORY", tmp_path)
+    monkeypatch.setattr("claim2source.models.manifest._git", lambda *args: answers[args[0]])
+    assert git_state() == "abc"
+    answers["status"] = " M file"
+    assert git_state() == "abc+changes"

@@ -1,0 +1,513 @@
+"""Names to encoders: checkpoints, folders, the packaged copy, the hub."""
+
+import json
+import shutil
+import types
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from peft import LoraConfig, get_peft_model
+from safetensors.torch import load_file, save_file
+
+from claim2source.core.errors import ConfigError, InputError, UserError
+from claim2source.core.files import file_hash
+from claim2source.models import (
+    EncoderSettings,
+    Manifest,
+    ModelConfig,
+    Template,
+    Weights,
+    resolve,
+)
+from claim2source.models.resolve import (
+    PACKAGED,
+    chosen_checkpoint,
+    set_adapter_scale,
+    tokenizer_hash,
+)
+from claim2source.text import Rendering
+from claim2source.training.checkpoint import save_checkpoint, weights_identity
+
+MINILM = "sentence-transformers/all-MiniLM-L6-v2"
+TEXTS = ["a b c", "vaccine works .", "claim : paper", ""]
+# None of these is a default: a checkpoint that forgot one would show it.
+TEMPLATE = Template("query : ", "passage : ", False)
+
+
+@pytest.fixture
+def base(tmp_path, tiny_folder):
+    """A copy of the tiny model that a test may damage."""
+    return shutil.copytree(tiny_folder, tmp_path / "base")
+
+
+def config(folder, **changes):
+    settings = {"pooling": "last", "normalize": False, "max_length": 12, "template": TEMPLATE}
+    return ModelConfig(str(folder), **settings | changes)
+
+
+def vectors(encoder):
+    return np.stack([encoder.encode(TEXTS, side)[0] for side in ("claim", "source")])
+
+
+def write(base, folder, kind):
+    """Train (that is: disturb) and save a checkpoint; returns its encoder as it is in memory."""
+    found = resolve(config(base), "cpu")
+    encoder = found.encoder
+    if kind == "lora":
+        lora = LoraConfig(r=2, lora_alpha=8, target_modules=["query", "value"], lora_dropout=0.1)
+        encoder.model = get_peft_model(encoder.model, lora)
+    if kind != "base":
+        torch.manual_seed(1)
+        with torch.no_grad():
+            for parameter in encoder.model.parameters():
+                if parameter.requires_grad:
+                    parameter.add_(torch.randn_like(parameter) * 0.3)
+    encoder.model.eval()
+    manifest = Manifest(found.base, Weights(), encoder.settings, Rendering("bilingual"), epoch=1)
+    written = save_checkpoint(folder, encoder, found.folder, manifest, kind)
+    encoder.weights = weights_identity(found.base, tokenizer_hash(found.folder), written.weights)
+    return encoder
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_encoding_sources_by_the_base_leaves_the_tuned_model_in_its_mode(base, tmp_path, training):
+    write(base, tmp_path / "point", "lora")
+    manifest = Manifest.read(tmp_path / "point")
+    half = replace(manifest, weights=replace(manifest.weights, trained="query_only"))
+    half.write(tmp_path / "point")
+    encoder = resolve(tmp_path / "point", "cpu").encoder
+    expected = vectors(encoder)
+    encoder.model.train(training)
+    encoder.encode(TEXTS, "source")
+    assert {module.training for module in encoder.model.modules()} == {training}
+    # And the wrapper asked by itself: dropout where it is wanted, none where it is not.
+    assert encoder.source_encoder.model.training is training
+    assert np.array_equal(vectors(encoder), expected)
+
+
+@pytest.mark.parametrize("kind", ["base", "lora", "full"])
+def test_a_checkpoint_gives_the_vectors_it_had_in_memory(base, tmp_path, kind):
+    plain = vectors(resolve(config(base), "cpu").encoder)
+    encoder = write(base, tmp_path / "point", kind)
+    found = resolve(tmp_path / "point", "cpu")
+    assert np.abs(vectors(found.encoder) - vectors(encoder)).max() < 1e-6
+    moved = np.abs(vectors(found.encoder) - plain).max()
+    assert moved == 0 if kind == "base" else moved > 1e-2
+    assert found.encoder.settings == encoder.settings
+    assert found.encoder.settings.template == TEMPLATE
+    assert found.rendering == Rendering("bilingual")
+    assert found.base.sha256 == file_hash(base / "model.safetensors")
+    # What training stored is found again by who loads the checkpoint.
+    assert found.encoder.key() == encoder.key()
+    assert not found.encoder.model.training
+
+
+def test_a_full_checkpoint_needs_no_base(base, tmp_path):
+    encoder = write(base, tmp_path / "point", "full")
+    shutil.rmtree(base)
+    assert np.abs(vectors(resolve(tmp_path / "point").encoder) - vectors(encoder)).max() < 1e-6
+
+
+def test_adapters_do_not_touch_the_base(base, tmp_path):
+    before = {path.name: file_hash(path) for path in base.iterdir()}
+    write(base, tmp_path / "point", "lora")
+    resolve(tmp_path / "point")
+    assert {path.name: file_hash(path) for path in base.iterdir()} == before
+
+
+def test_the_scale_runs_from_the_base_to_the_adapter(base, tmp_path):
+    encoder = write(base, tmp_path / "point", "lora")
+    plain, tuned = vectors(resolve(config(base)).encoder), vectors(encoder)
+    found = resolve(tmp_path / "point").encoder
+    set_adapter_scale(found.model, 0.0)
+    assert np.abs(vectors(found) - plain).max() < 1e-6
+    set_adapter_scale(found.model, 1.0)
+    assert np.abs(vectors(found) - tuned).max() < 1e-6
+    manifest = Manifest.read(tmp_path / "point")
+    replace(manifest, weights=replace(manifest.weights, scale=0.5)).write(tmp_path / "point")
+    half = resolve(tmp_path / "point").encoder
+    assert np.abs(vectors(half) - plain).max() > 1e-3
+    assert np.abs(vectors(half) - tuned).max() > 1e-3
+    assert half.key() != encoder.key()
+
+
+def test_hashes_tell_models_apart(base, tmp_path):
+    keys = [
+        write(base, tmp_path / f"point-{kind}", kind).key() for kind in ("base", "lora", "full")
+    ]
+    keys.append(resolve(config(base)).encoder.key())
+    assert keys[0] == keys[3]
+    assert len({json.dumps(key) for key in keys}) == 3
+
+
+def flip(path):
+    content = bytearray(path.read_bytes())
+    content[-5] ^= 1
+    path.write_bytes(content)
+
+
+def exchange(base):
+    weights = {k: v + 1e-3 for k, v in load_file(base / "model.safetensors").items()}
+    save_file(weights, base / "model.safetensors", metadata={"format": "pt"})
+
+
+@pytest.mark.parametrize(
+    ("kind", "harm", "said"),
+    [
+        (
+            "lora",
+            lambda p, b: flip(p / "adapter_model.safetensors"),
+            "adapter_model.safetensors: its sha256",
+        ),
+        ("lora", lambda p, b: (p / "adapter_model.safetensors").unlink(), "and it is missing"),
+        (
+            "lora",
+            lambda p, b: (p / "adapter_config.json").unlink(),
+            "adapter_config.json: the manifest names this file",
+        ),
+        (
+            "lora",
+            lambda p, b: (p / "adapter_config.json").write_text("{"),
+            "adapter_config.json: its sha256",
+        ),
+        ("lora", lambda p, b: exchange(b), "base.sha256"),
+        ("base", lambda p, b: exchange(b), "base.sha256"),
+        ("lora", lambda p, b: shutil.rmtree(b), "no such folder"),
+        ("full", lambda p, b: flip(p / "model.safetensors"), "model.safetensors: its sha256"),
+        ("full", lambda p, b: (p / "model.safetensors").unlink(), "and it is missing"),
+        ("full", lambda p, b: (p / "config.json").unlink(), "and it is missing"),
+        ("full", lambda p, b: [f.unlink() for f in p.glob("tokenizer*")], "no tokenizer here"),
+        ("full", lambda p, b: (p / "manifest.json").write_text('{"format": 9}'), "reads format 1"),
+    ],
+)
+def test_a_harmed_checkpoint_is_one_clear_line(base, tmp_path, kind, harm, said):
+    point = tmp_path / "point"
+    write(base, point, kind)
+    harm(point, base)
+    with pytest.raises(UserError) as caught:
+        resolve(point)
+    (line,) = str(caught.value).splitlines()
+    assert said in line
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"pooling": "mean"},
+        {"normalize": True},
+        {"max_length": 99},
+        {"dtype": "bfloat16"},
+        {"template": Template("x")},
+        {"revision": "abc"},
+    ],
+)
+def test_a_checkpoint_is_used_as_it_was_trained(base, tmp_path, change):
+    write(base, tmp_path / "point", "base")
+    (key,) = change
+    with pytest.raises(ConfigError, match=f"model.{key}: .*the checkpoint's manifest says it"):
+        resolve(ModelConfig(str(tmp_path / "point"), **change))
+
+
+def run_folder(tmp_path, base, **content):
+    write(base, tmp_path / "run" / "checkpoints" / "epoch-1", "full")
+    (tmp_path / "run" / "run.json").write_text(json.dumps(content), encoding="utf-8")
+    return tmp_path / "run"
+
+
+def test_a_runs_folder_stands_for_its_chosen_checkpoint(base, tmp_path):
+    run = run_folder(tmp_path, base, chosen="epoch-1")
+    assert resolve(run).folder == chosen_checkpoint(run) == run / "checkpoints" / "epoch-1"
+    with pytest.raises(ConfigError, match=r"model\.max_length"):
+        resolve(ModelConfig(str(run), max_length=99))
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ({"chosen": None}, "the run has not ended"),
+        ({}, "chosen: missing"),
+        ({"chosen": 3}, "chosen: not a checkpoint's name"),
+        ({"chosen": "epoch-7"}, r"epoch-7/manifest\.json: no such file"),
+    ],
+)
+def test_a_run_without_a_choice_is_said(base, tmp_path, content, said):
+    with pytest.raises(InputError, match=said):
+        resolve(run_folder(tmp_path, base, **content))
+
+
+def test_the_packaged_copy_is_the_model(minilm):
+    assert minilm.base.name == MINILM
+    assert minilm.base.sha256.startswith("53aa5117")
+    assert minilm.base.sha256 == file_hash(minilm.folder / "model.safetensors")
+    assert minilm.encoder.settings == EncoderSettings("mean", True, 256)
+    assert minilm.encoder.weights == {
+        "base": minilm.base.sha256,
+        "tokenizer": tokenizer_hash(minilm.folder),
+    }
+    assert minilm.manifest is None
+    assert minilm.rendering is None
+
+
+@pytest.fixture
+def packaged(tmp_path, monkeypatch, base):
+    """A packaged model of ours, for tampering."""
+    module = types.ModuleType("c2s_packaged")
+    module.get_model_path = lambda: str(base)
+    monkeypatch.setitem(__import__("sys").modules, "c2s_packaged", module)
+    right = file_hash(base / "model.safetensors")
+    monkeypatch.setitem(PACKAGED, "org/tiny", ("c2s_packaged", "demo", right))
+    return base
+
+
+def test_a_tampered_packaged_copy_is_refused(packaged, tmp_path):
+    assert resolve(config("org/tiny")).base.name == "org/tiny"
+    write("org/tiny", tmp_path / "point", "lora")
+    assert Manifest.read(tmp_path / "point").base.name == "org/tiny"
+    flip(packaged / "model.safetensors")
+    for name in (config("org/tiny"), tmp_path / "point"):
+        with pytest.raises(UserError, match="reinstall the package"):
+            resolve(name)
+
+
+def test_a_packaged_model_that_is_not_installed_names_the_extra(monkeypatch):
+    monkeypatch.setitem(PACKAGED, "org/tiny", ("c2s_no_such_package", "demo", "0" * 64))
+    with pytest.raises(UserError, match=r"pip install 'claim2source\[demo\]'"):
+        resolve("org/tiny")
+
+
+def test_a_revision_asks_the_hub_not_the_packaged_copy(packaged):
+    with pytest.raises(UserError, match="the hub did not give it"):
+        resolve(config("org/tiny", revision="abc"))
+
+
+def test_a_packaged_copy_serves_a_checkpoint_of_a_hub_revision(packaged, tmp_path):
+    write("org/tiny", tmp_path / "point", "lora")
+    manifest = Manifest.read(tmp_path / "point")
+    replace(manifest, base=replace(manifest.base, revision="abc")).write(tmp_path / "point")
+    assert resolve(tmp_path / "point").folder == packaged
+
+
+@pytest.mark.parametrize(
+    "name", ["nobody/nothing-at-all", "no-such-folder", "a/b/c/d", "../nowhere"]
+)
+def test_a_name_that_is_nothing_is_one_line(name):
+    with pytest.raises(UserError) as caught:
+        resolve(name)
+    (line,) = str(caught.value).splitlines()
+    assert f"model {name!r}: no such folder, not packaged" in line
+
+
+def test_only_safetensors_are_loaded(base):
+    weights = load_file(base / "model.safetensors")
+    (base / "model.safetensors").unlink()
+    torch.save(weights, base / "pytorch_model.bin")
+    with pytest.raises(InputError, match=r"no \*\.safetensors here"):
+        resolve(config(base))
+
+
+def test_sharded_weights_have_one_hash_over_all_shards(base, tmp_path):
+    from transformers import AutoModel
+
+    whole = vectors(resolve(config(base)).encoder)
+    model = AutoModel.from_pretrained(base)
+    (base / "model.safetensors").unlink()
+    model.save_pretrained(base, max_shard_size="10KB")
+    assert len(shards := sorted(base.glob("*.safetensors"))) > 1
+    found = resolve(config(base))
+    assert np.array_equal(vectors(found.encoder), whole)
+    save_file({k: v + 1 for k, v in load_file(shards[-1]).items()}, shards[-1], {"format": "pt"})
+    assert resolve(config(base)).base.sha256 != found.base.sha256
+
+
+def test_a_plain_folder_must_be_told_pooling_and_length(base):
+    with pytest.raises(ConfigError, match=r"model\.pooling: None .*mean, cls or last"):
+        resolve(base)
+    with pytest.raises(ConfigError, match=r"model\.max_length: None .*number of tokens"):
+        resolve(ModelConfig(str(base), pooling="mean"))
+    settings = resolve(ModelConfig(str(base), pooling="mean", max_length=9)).encoder.settings
+    assert settings == EncoderSettings("mean", True, 9)
+
+
+def test_a_folder_has_no_revision(base):
+    with pytest.raises(ConfigError, match=r"model\.revision: 'abc'"):
+        resolve(config(base, revision="abc"))
+
+
+def test_settings_that_cannot_be_name_their_key(base):
+    for key, value in (("pooling", "max"), ("dtype", "int8"), ("max_length", 0)):
+        with pytest.raises(ConfigError, match=f"model.{key}: {value!r} is not allowed"):
+            config(base, **{key: value})
+    with pytest.raises(ConfigError, match=r"model\.max_length: 65 .*at most 64"):
+        resolve(config(base, max_length=65))
+    with pytest.raises(ConfigError, match="device: 'cuda'"):
+        resolve(config(base), "cuda") if not torch.cuda.is_available() else _no_gpu()
+
+
+def _no_gpu():
+    raise ConfigError("device", "cuda", "this machine has one")
+
+
+def test_positions_that_padding_takes_are_not_counted(base):
+    # RoBERTa numbers positions from padding_idx + 1 on: 64 rows serve 62 tokens.
+    from transformers import RobertaConfig, RobertaModel
+
+    sizes = {"vocab_size": 20, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    roberta = RobertaConfig(
+        **sizes, intermediate_size=16, max_position_embeddings=64, pad_token_id=1
+    )
+    RobertaModel(roberta).save_pretrained(base)
+    with pytest.raises(ConfigError, match="at most 62"):
+        resolve(config(base, max_length=63))
+    assert resolve(config(base, max_length=62)).encoder.encode(["a " * 99], "claim")[0].shape == (
+        1,
+        16,
+    )
+
+
+def test_weights_that_are_absent_are_not_made_up(base):
+    weights = load_file(base / "model.safetensors")
+    save_file(
+        {k: v for k, v in weights.items() if "layer.1.attention.self.query" not in k},
+        base / "model.safetensors",
+        metadata={"format": "pt"},
+    )
+    with pytest.raises(InputError, match=r"the weights lack encoder\.layer\.1\S+ \(2 in all\)"):
+        resolve(config(base))
+
+
+def test_a_pooler_that_is_absent_is_not_missed(base):
+    before = vectors(resolve(config(base)).encoder)
+    weights = load_file(base / "model.safetensors")
+    kept = {k: v for k, v in weights.items() if not k.startswith("pooler.")}
+    assert len(kept) < len(weights)
+    save_file(kept, base / "model.safetensors", metadata={"format": "pt"})
+    assert np.array_equal(vectors(resolve(config(base)).encoder), before)
+
+
+@pytest.mark.parametrize(
+    "harm",
+    [
+        lambda b: (b / "model.safetensors").write_bytes(b"x" * 100),
+        lambda b: (b / "config.json").write_text("{"),
+        lambda b: (b / "config.json").write_text('{"model_type": "no-such-type"}'),
+        lambda b: (b / "tokenizer.json").write_text("{"),
+        lambda b: [path.unlink() for path in b.glob("tokenizer*")],
+        lambda b: (b / "adapter_config.json").write_text("{}"),
+    ],
+)
+def test_a_broken_model_folder_is_one_line(base, harm):
+    harm(base)
+    with pytest.raises(UserError) as caught:
+        resolve(config(base))
+    (line,) = str(caught.value).splitlines()
+    assert str(base) in line
+
+
+def declare(folder, pooling, *, normalize, length=20, more=()):
+    """Make `folder` a sentence-transformers model, as its files have been written for years."""
+    kinds = ["Transformer", "Pooling", *(["Normalize"] if normalize else []), *more]
+    modules = [
+        {
+            "idx": i,
+            "name": str(i),
+            "path": f"{i}_{kind}" if i else "",
+            "type": f"sentence_transformers.models.{kind}",
+        }
+        for i, kind in enumerate(kinds)
+    ]
+    (folder / "modules.json").write_text(json.dumps(modules))
+    (folder / "1_Pooling").mkdir()
+    content = {"word_embedding_dimension": 16, **pooling}
+    (folder / "1_Pooling" / "config.json").write_text(json.dumps(content))
+    said = {"max_seq_length": length, "do_lower_case": False}
+    (folder / "sentence_bert_config.json").write_text(json.dumps(said))
+    return folder
+
+
+MODES = ("cls_token", "mean_tokens", "max_tokens", "lasttoken")
+
+
+def old_style(*chosen):
+    return {f"pooling_mode_{mode}": mode in chosen for mode in MODES}
+
+
+@pytest.mark.parametrize("normalize", [True, False])
+@pytest.mark.parametrize(
+    ("pooling", "ours"),
+    [
+        (old_style("mean_tokens"), "mean"),
+        (old_style("cls_token"), "cls"),
+        (old_style("lasttoken"), "last"),
+        ({"pooling_mode": "mean"}, "mean"),
+        ({"pooling_mode": "cls"}, "cls"),
+        ({"pooling_mode": "lasttoken"}, "last"),
+    ],
+)
+def test_what_a_sentence_transformers_folder_declares_is_honoured(base, pooling, ours, normalize):
+    declare(base, pooling, normalize=normalize)
+    assert resolve(base).encoder.settings == EncoderSettings(ours, normalize, 20)
+    other = ModelConfig(str(base), pooling="cls", normalize=not normalize, max_length=11)
+    assert resolve(other).encoder.settings == EncoderSettings("cls", not normalize, 11)
+
+
+def test_a_folder_that_sentence_transformers_writes_gives_its_vectors(base, tmp_path):
+    st = pytest.importorskip("sentence_transformers")
+    from sentence_transformers.sentence_transformer import modules
+
+    parts = [modules.Transformer(str(base), max_seq_length=10), modules.Pooling(16, "lasttoken")]
+    oracle = st.SentenceTransformer(modules=parts, device="cpu")
+    oracle.save(str(tmp_path / "st"))
+    encoder = resolve(tmp_path / "st").encoder
+    assert encoder.settings == EncoderSettings("last", False, 10)
+    texts = [*TEXTS, "a b c " * 9]
+    assert np.abs(encoder.encode(texts, "claim")[0] - oracle.encode(texts)).max() < 1e-5
+
+
+@pytest.mark.parametrize(
+    ("pooling", "more", "said"),
+    [
+        (
+            old_style("max_tokens"),
+            (),
+            r"model\.pooling: 'pooling_mode_max_tokens' .*mean, cls, last",
+        ),
+        (old_style("mean_tokens", "cls_token"), (), r"model\.pooling: 'cls\+mean'"),
+        ({"pooling_mode": ["mean", "max"]}, (), r"model\.pooling: 'mean\+max'"),
+        (old_style("mean_tokens"), ("WordWeights",), "module WordWeights is not supported"),
+    ],
+)
+def test_what_we_cannot_do_is_not_done_otherwise(base, pooling, more, said):
+    declare(base, pooling, normalize=False, more=more)
+    with pytest.raises(UserError, match=said):
+        resolve(base)
+
+
+def test_a_folder_may_declare_no_length(base):
+    declare(base, old_style("mean_tokens"), normalize=False, length=None)
+    with pytest.raises(ConfigError, match=r"model\.max_length: None"):
+        resolve(base)
+    said = json.loads((base / "tokenizer_config.json").read_text())
+    (base / "tokenizer_config.json").write_text(json.dumps(said | {"model_max_length": 30}))
+    assert resolve(base).encoder.settings.max_length == 30
+
+
+def test_a_broken_declaration_is_one_line(base):
+    declare(base, old_style("mean_tokens"), normalize=False)
+    (base / "1_Pooling" / "config.json").write_text("{")
+    with pytest.raises(InputError, match=r"1_Pooling/config\.json: cannot be read as JSON"):
+        resolve(base)
+
+
+def test_the_tokenizer_and_the_models_config_are_part_of_the_key(base):
+    before = resolve(config(base)).encoder.key()
+    tokenizer = base / "tokenizer.json"
+    tokenizer.write_text(tokenizer.read_text().replace('"lowercase": true', '"lowercase": false'))
+    changed = resolve(config(base)).encoder.key()
+    assert changed != before
+    said = json.loads((base / "config.json").read_text())
+    (base / "config.json").write_text(json.dumps(said | {"hidden_act": "relu"}))
+    assert resolve(config(base)).encoder.key() != changed
+    (base / "config.json").write_text(json.dumps(said | {"transformers_version": "9"}))
+    assert resolve(config(base)).encoder.key() == changed

