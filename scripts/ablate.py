@@ -23,11 +23,11 @@ import numpy as np
 from claim2source.core.config import REPOSITORY, list_field, read_config
 from claim2source.core.errors import UserError, run_program
 from claim2source.core.files import content_hash, write_json, write_text
+from claim2source.core.tables import markdown_table, plain_table
 from claim2source.datasets import data_folder, load
 from claim2source.evaluation.metrics import evaluate
 from claim2source.evaluation.retrieval import evaluate_dense
 from claim2source.evaluation.significance import gold_groups, paired_randomisation
-from claim2source.evaluation.tables import markdown_table, plain_table
 from claim2source.io.store import Store
 from claim2source.models import ModelConfig, Resolved, resolve
 from claim2source.text import Rendering

@@ -24,7 +24,7 @@ from claim2source.core.config import read_config, require
 from claim2source.core.errors import UserError, run_program
 from claim2source.core.memory import peak_memory
 from claim2source.core.records import Claim, Source
-from claim2source.evaluation.tables import plain_table
+from claim2source.core.tables import plain_table
 from claim2source.retrieve import BM25Config, BM25Index
 
 DEPTH = 100

@@ -26,7 +26,7 @@ import torch
 from claim2source.core.config import read_config, require
 from claim2source.core.errors import UserError, run_program
 from claim2source.core.memory import peak_memory
-from claim2source.evaluation.tables import plain_table
+from claim2source.core.tables import plain_table
 from claim2source.models import ModelConfig, Tokens, resolve
 from claim2source.training.chunked import chunked_backward, whole_backward
 from claim2source.training.losses import info_nce

@@ -26,9 +26,9 @@ import torch
 from claim2source.core.config import REPOSITORY, flag, read_config, require
 from claim2source.core.errors import UserError, run_program
 from claim2source.core.memory import peak_memory
+from claim2source.core.tables import plain_table
 from claim2source.datasets import load
 from claim2source.evaluation.metrics import evaluate, judged_claims
-from claim2source.evaluation.tables import plain_table
 from claim2source.models import Encoder, ModelConfig, Side, resolve
 from claim2source.models.int8 import to_int8
 from claim2source.retrieve import DenseRetriever

@@ -31,7 +31,7 @@ from transformers import MistralConfig, MistralModel, PreTrainedTokenizerFast
 from claim2source.core.config import flag, list_field, require
 from claim2source.core.errors import run_program
 from claim2source.core.records import Claim, Dataset, Qrels, Source
-from claim2source.evaluation.tables import plain_table
+from claim2source.core.tables import plain_table
 from claim2source.mining import MinedRow, Negative
 from claim2source.models import Encoder, EncoderSettings
 from claim2source.text import Rendering

@@ -34,7 +34,7 @@ from claim2source.core.errors import UserError, run_program
 from claim2source.core.memory import peak_memory, reset_peak_memory
 from claim2source.core.records import Claim, Dataset, Qrels, Source
 from claim2source.core.run import Cost
-from claim2source.evaluation.tables import plain_table
+from claim2source.core.tables import plain_table
 from claim2source.mining import Miner, MiningConfig, write_mined
 from claim2source.text import Rendering
 

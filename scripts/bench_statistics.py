@@ -24,10 +24,10 @@ from scipy import stats
 from claim2source.core.config import read_config, require
 from claim2source.core.errors import run_program
 from claim2source.core.memory import peak_memory
+from claim2source.core.tables import plain_table
 from claim2source.evaluation.analysis.anova import two_way_anova
 from claim2source.evaluation.families import Family, compare
 from claim2source.evaluation.significance import bootstrap_intervals
-from claim2source.evaluation.tables import plain_table
 
 TARGET_SECONDS = 60.0
 

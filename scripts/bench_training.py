@@ -33,7 +33,7 @@ from claim2source.core.config import (
     require_one_of,
 )
 from claim2source.core.errors import UserError, run_program
-from claim2source.evaluation.tables import plain_table
+from claim2source.core.tables import plain_table
 from scripts.timing_common import (
     StepProfile,
     Tuning,

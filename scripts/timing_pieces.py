@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import torch
 
 from claim2source.core.errors import UserError
-from claim2source.evaluation.tables import plain_table
+from claim2source.core.tables import plain_table
 from claim2source.models import Encoder, TokenBatch, Tokens
 from claim2source.models.encoder import EXTRA_BACKWARD
 from claim2source.models.tokens import grouped

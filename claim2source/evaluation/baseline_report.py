@@ -10,10 +10,10 @@ import torch
 
 from claim2source.core.errors import ConfigError, UserError
 from claim2source.core.records import sorted_languages
+from claim2source.core.tables import COST_COLUMNS, cost_cells
 from claim2source.evaluation.baseline_retrieval import NothingToChooseOn
 from claim2source.evaluation.baseline_systems import Systems, parts_of
 from claim2source.evaluation.by_language import SHOWN
-from claim2source.evaluation.tables import COST_COLUMNS, cost_cells
 from claim2source.io.wandb import LoggedTable, TableTaker
 
 DEEP = "recall@100"

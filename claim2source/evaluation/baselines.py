@@ -15,6 +15,7 @@ from claim2source.core.config import REPOSITORY, as_plain, flag, list_field, req
 from claim2source.core.errors import ConfigError, UserError
 from claim2source.core.files import content_hash, write_json, write_text
 from claim2source.core.records import Dataset
+from claim2source.core.tables import markdown_table, plain_table
 from claim2source.datasets import load
 from claim2source.evaluation.baseline_report import (
     NotRun,
@@ -37,7 +38,6 @@ from claim2source.evaluation.by_language import intervals_of
 from claim2source.evaluation.retrieval import DEPTH, METRICS, cost_report, evaluate_result
 from claim2source.evaluation.rewrites import read_rewrites
 from claim2source.evaluation.saved import REPORT
-from claim2source.evaluation.tables import markdown_table, plain_table
 from claim2source.io.store import Store, VectorType
 from claim2source.io.trec import write_trec_run
 from claim2source.io.wandb import Tracking, log_tables, require_tracking

@@ -12,6 +12,7 @@ from claim2source.core.errors import ConfigError, UserError
 from claim2source.core.files import write_json, write_text
 from claim2source.core.records import Dataset
 from claim2source.core.run import Result
+from claim2source.core.tables import COST_COLUMNS, cost_cells, markdown_table, plain_table
 from claim2source.datasets import load
 from claim2source.datasets.checkthat2026 import written_index
 from claim2source.evaluation.by_language import SHOWN, intervals_of
@@ -28,7 +29,6 @@ from claim2source.evaluation.retrieval import (
     rendering_of,
 )
 from claim2source.evaluation.saved import systems_in
-from claim2source.evaluation.tables import COST_COLUMNS, cost_cells, markdown_table, plain_table
 from claim2source.io.store import Store, VectorType
 from claim2source.io.trec import write_submission_2025, write_submission_2026, write_trec_run
 from claim2source.io.wandb import LoggedTable, Tracking, log_tables, require_tracking

@@ -12,6 +12,7 @@ from claim2source.core.errors import ConfigError, InputError, UserError
 from claim2source.core.files import write_json, write_text
 from claim2source.core.records import Dataset
 from claim2source.core.run import Run
+from claim2source.core.tables import COST_COLUMNS, cost_cells, markdown_table, plain_table
 from claim2source.datasets import load
 from claim2source.evaluation.analysis.anova import Anova, two_way_anova
 from claim2source.evaluation.analysis.language_errors import LostReport, lost_claims, lost_text
@@ -26,7 +27,6 @@ from claim2source.evaluation.slices import (
     rank_slices,
     slices_of,
 )
-from claim2source.evaluation.tables import COST_COLUMNS, cost_cells, markdown_table, plain_table
 
 
 @dataclass(frozen=True)

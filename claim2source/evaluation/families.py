@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from claim2source.core.report import Comparison, FamilyResult
+from claim2source.core.tables import COST_COLUMNS, Cell, cost_cells
 from claim2source.evaluation.significance import (
     bootstrap_intervals,
     claim_weights,
@@ -15,7 +17,6 @@ from claim2source.evaluation.significance import (
     enough_repeats,
     paired_randomisations,
 )
-from claim2source.evaluation.tables import COST_COLUMNS, Cell, cost_cells
 
 _SAME = 1e-12
 
@@ -58,52 +59,6 @@ class Pairs:
             raise ValueError(f"family {self.name}: needs one or more pairs, each once")
         if same := [system for system, baseline in self.pairs if system == baseline]:
             raise ValueError(f"family {self.name}: {same[0]} is compared with itself")
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """One system against its baseline on one metric.
-
-    `low` and `high` bound the difference (95 %, by gold paper); `p` is the paired randomisation
-    test's, `p_holm` the same after Holm within the family, `t_p` the cluster-robust t-test's
-    and `t_p_holm` that after Holm. `wins`, `ties` and `losses` count claims.
-    """
-
-    system: str
-    baseline: str
-    mean: float
-    baseline_mean: float
-    difference: float
-    low: float
-    high: float
-    p: float
-    p_holm: float
-    t: float
-    t_p: float
-    t_p_holm: float
-    wins: int
-    ties: int
-    losses: int
-    verdict: str
-
-
-@dataclass(frozen=True)
-class FamilyResult:
-    """A family's comparisons and how they were made.
-
-    `average` is `macro`, `micro` or a language; `repeats` the permutations really used, `draws`
-    the bootstrap's.
-    """
-
-    family: str
-    average: str
-    alpha: float
-    repeats: int
-    draws: int
-    least_p: float
-    claims: int
-    groups: int
-    comparisons: tuple[Comparison, ...]
 
 
 INSIDE = "inside the noise"

@@ -13,6 +13,7 @@ from claim2source.core.errors import UserError
 from claim2source.core.files import write_json, write_text
 from claim2source.core.records import Dataset
 from claim2source.core.run import Result, Run
+from claim2source.core.tables import COST_COLUMNS, cost_cells, markdown_table, plain_table
 from claim2source.datasets import carve_val, load
 from claim2source.datasets.checkthat2026 import written_index
 from claim2source.evaluation.by_language import SHOWN, intervals_of, tested_families
@@ -25,7 +26,6 @@ from claim2source.evaluation.retrieval import (
     evaluate_result,
     rendering_of,
 )
-from claim2source.evaluation.tables import COST_COLUMNS, cost_cells, markdown_table, plain_table
 from claim2source.io.store import Store, VectorType
 from claim2source.io.trec import write_submission_2026, write_trec_run
 from claim2source.models import ModelConfig, Resolved, resolve

@@ -13,10 +13,10 @@ from claim2source.core.config import list_field, require
 from claim2source.core.errors import ConfigError, UserError
 from claim2source.core.files import write_text
 from claim2source.core.records import Qrels
+from claim2source.core.tables import COST_COLUMNS, cost_cells, markdown_table, plain_table
 from claim2source.evaluation.published.cells import Cells, Scorer, fill
 from claim2source.evaluation.published.tables import Column, Row, Table, load_published
 from claim2source.evaluation.saved import SavedSystem, read_reports
-from claim2source.evaluation.tables import COST_COLUMNS, cost_cells, markdown_table, plain_table
 from claim2source.io.trec import read_qrels
 
 _WIDEST = 10  # columns beside each other in a terminal

@@ -15,6 +15,7 @@ from claim2source.core.files import write_json, write_text
 from claim2source.core.memory import peak_memory, reset_peak_memory
 from claim2source.core.records import Dataset
 from claim2source.core.run import Cost, Result
+from claim2source.core.tables import COST_COLUMNS, cost_cells, markdown_table, plain_table
 from claim2source.datasets import carve_val, load
 from claim2source.evaluation.families import Family, FamilyResult, compare, family_text
 from claim2source.evaluation.hybrid import (
@@ -28,7 +29,6 @@ from claim2source.evaluation.metrics import cutoff, evaluate, judged_claims
 from claim2source.evaluation.retrieval import DEPTH, METRICS, evaluate_result
 from claim2source.evaluation.significance import gold_groups
 from claim2source.evaluation.slices import language_strata
-from claim2source.evaluation.tables import COST_COLUMNS, cost_cells, markdown_table, plain_table
 from claim2source.io.trec import write_trec_run
 from claim2source.retrieve import BM25Config, BM25Retriever
 

@@ -7,8 +7,8 @@ from typing import Any
 
 from claim2source.core.errors import UserError
 from claim2source.core.files import write_json
+from claim2source.core.tables import plain_table
 from claim2source.evaluation.retrieval import Evaluation, evaluate_dense, seen_and_unseen
-from claim2source.evaluation.tables import plain_table
 from claim2source.io.store import Store
 from claim2source.io.wandb import LoggedTable
 from claim2source.models import resolve

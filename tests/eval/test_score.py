@@ -11,7 +11,7 @@ from types import ModuleType
 import pytest
 
 from claim2source.core.errors import UserError
-from claim2source.evaluation.tables import markdown_table, plain_table
+from claim2source.core.tables import markdown_table, plain_table
 from tests.shared_data import shared
 
 REPOSITORY = Path(__file__).resolve().parents[2]

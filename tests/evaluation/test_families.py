@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
+from claim2source.core.tables import COST_COLUMNS, markdown_table, plain_table
 from claim2source.evaluation.analysis.anova import two_way_anova
 from claim2source.evaluation.families import (
     INSIDE,
@@ -26,7 +27,6 @@ from claim2source.evaluation.significance import (
     paired_randomisation,
     paired_randomisations,
 )
-from claim2source.evaluation.tables import COST_COLUMNS, markdown_table, plain_table
 
 RNG = np.random.default_rng(4)
 GROUPS = np.arange(60) // 3

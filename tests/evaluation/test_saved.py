@@ -11,6 +11,7 @@ import pytest
 from claim2source.core.errors import InputError, UserError
 from claim2source.core.records import Claim, Dataset, Qrels
 from claim2source.core.run import Run
+from claim2source.core.tables import COST_COLUMNS, cost_cells
 from claim2source.evaluation.saved import (
     common_data,
     judged_run,
@@ -18,7 +19,6 @@ from claim2source.evaluation.saved import (
     runs_of,
     whole_run,
 )
-from claim2source.evaluation.tables import COST_COLUMNS, cost_cells
 from claim2source.io.trec import write_trec_run
 
 

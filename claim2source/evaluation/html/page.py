@@ -18,6 +18,7 @@ from claim2source.core.errors import ConfigError, UserError
 from claim2source.core.files import write_text
 from claim2source.core.records import Dataset, Source
 from claim2source.core.run import Run
+from claim2source.core.tables import COST_COLUMNS, cost_cells, text_of
 from claim2source.datasets import load
 from claim2source.evaluation.by_language import tested_families
 from claim2source.evaluation.families import Family, family_note, family_table
@@ -27,7 +28,6 @@ from claim2source.evaluation.ranks import BUCKETS, NOT_FOUND, bucket_changes, fi
 from claim2source.evaluation.saved import SavedSystem, common_data, judged_run, read_reports
 from claim2source.evaluation.significance import claim_weights
 from claim2source.evaluation.slices import breakdown, language_strata, slices_of
-from claim2source.evaluation.tables import COST_COLUMNS, cost_cells, text_of
 from claim2source.io.wandb import LoggedTable, Tracking, log_tables, require_tracking
 
 TEMPLATE = "report.html"

@@ -12,12 +12,12 @@ import numpy as np
 from claim2source.core.errors import ConfigError, InputError
 from claim2source.core.records import Qrels
 from claim2source.core.run import Run
+from claim2source.core.tables import COST_COLUMNS, cost_cells, text_of
 from claim2source.datasets import folder_of
 from claim2source.evaluation.metrics import cutoff, evaluate
 from claim2source.evaluation.published.tables import MACRO, Column, Row, Table
 from claim2source.evaluation.saved import SavedSystem, runs_of
 from claim2source.evaluation.significance import bootstrap_intervals, gold_groups
-from claim2source.evaluation.tables import COST_COLUMNS, cost_cells, text_of
 from claim2source.io.trec import read_qrels
 
 _UNKNOWN = "unknown"

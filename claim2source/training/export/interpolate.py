@@ -12,10 +12,10 @@ from claim2source.core.config import as_plain, flag, list_field, require
 from claim2source.core.errors import UserError
 from claim2source.core.files import atomic_folder, write_json, write_text
 from claim2source.core.records import Dataset
+from claim2source.core.tables import markdown_table, plain_table
 from claim2source.datasets import load
 from claim2source.evaluation.hybrid import HybridConfig, Selection, selection_data
 from claim2source.evaluation.retrieval import Table, evaluate_dense, mean_of
-from claim2source.evaluation.tables import markdown_table, plain_table
 from claim2source.io.store import Store
 from claim2source.io.wandb import wandb_mode
 from claim2source.models import ModelConfig

@@ -6,6 +6,7 @@ import pytest
 from claim2source.core.errors import UserError
 from claim2source.core.records import Claim, Dataset, Qrels, Source
 from claim2source.core.run import Run
+from claim2source.core.tables import markdown_table, plain_table
 from claim2source.evaluation.analysis.language_errors import (
     lost_claims,
     lost_text,
@@ -13,7 +14,6 @@ from claim2source.evaluation.analysis.language_errors import (
     numbers_in,
     overlap_of,
 )
-from claim2source.evaluation.tables import markdown_table, plain_table
 
 GOLD = Source(
     "gold",

@@ -1,0 +1,357 @@
+"""Hold what an evaluation found: systems, scores, intervals, tests, costs, provenance."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+from claim2source.core.errors import InputError
+from claim2source.core.files import write_json
+from claim2source.core.run import Cost
+
+VERSION = 2
+FILE = "report.json"
+MACRO = "macro"
+# Language, or `macro`, -> metric -> mean; "queries" is the number of claims.
+Table = Mapping[str, Mapping[str, float]]
+Settings = Mapping[str, Any]  # JSON values: a system's or a choice's settings, for a reader
+_STRICT: Any = {"extra": "forbid"}
+
+
+@dataclass(frozen=True)
+class SystemCost:
+    """State what a system or a stage cost.
+
+    `stored`: the run was read from the store, and this is what it cost when it was made.
+    `reused`: texts whose vectors were in the store already; making them is not in this cost.
+    """
+
+    seconds: float = 0.0
+    claims: int = 0
+    peak_memory_bytes: int = 0
+    tokens: int = 0
+    reused: int = 0
+    stored: bool = False
+    parameters: int | None = None
+
+    @classmethod
+    def of(cls, cost: Cost, stored: bool = False, parameters: int | None = None) -> SystemCost:
+        """Convert a measured cost."""
+        return cls(
+            round(cost.seconds, 3),
+            cost.items,
+            cost.peak_memory,
+            cost.tokens,
+            cost.reused,
+            stored,
+            parameters,
+        )
+
+
+@dataclass(frozen=True)
+class StageReport:
+    """Describe one stage of a system: its cost and its failures, reason -> claims."""
+
+    name: str
+    cost: SystemCost
+    failures: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Trial:
+    """Record one setting that was tried: its score, and its scores by language where kept."""
+
+    settings: Settings
+    score: float
+    scores: Table = field(default_factory=dict)
+    verdict: str = ""
+    cost: SystemCost | None = None
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Record settings chosen by `metric` on `claims` claims of a split that is not reported."""
+
+    what: str
+    settings: Settings
+    score: float
+    split: str
+    claims: int
+    metric: str = "mrr@5"
+    note: str = ""
+    tried: tuple[Trial, ...] = ()
+
+
+@dataclass(frozen=True)
+class Intervals:
+    """Hold 95 % bootstrap intervals by gold paper: metric -> language or `macro` -> (low, high)."""
+
+    values: Mapping[str, Mapping[str, tuple[float, float]]]
+    repeats: int
+    seed: int
+    papers: int
+
+    def of(self, metric: str, language: str = MACRO) -> tuple[float, float] | None:
+        """Return the bounds of a metric, None where there are none."""
+        return self.values.get(metric, {}).get(language)
+
+
+@dataclass(frozen=True)
+class SystemReport:
+    """Describe one system over one claim form: its scores, how it was made, what it cost.
+
+    `model` is the name that published tables know it by (`bm25`, a model's name, `hybrid:NAME`;
+    `bm25-tuned` and `tuned-hybrid:NAME` where settings were chosen); `system` is its name whatever
+    the claim form; `parts` are the systems it fuses; `slices` are scores of a part of the claims,
+    such as those with a gold seen in training; `runs` is the folder of its TREC runs, relative to
+    the report's; `key` identifies all that made it.
+    """
+
+    __pydantic_config__: ClassVar[Any] = _STRICT
+
+    name: str
+    model: str
+    system: str
+    claims: str = "original"
+    sources: str = ""
+    style: str = "S0C0"
+    languages: Table = field(default_factory=dict)
+    macro: Mapping[str, float] = field(default_factory=dict)
+    intervals: Intervals | None = None
+    slices: Mapping[str, Table] = field(default_factory=dict)
+    cost: SystemCost | None = None
+    stages: tuple[StageReport, ...] = ()
+    choices: tuple[Choice, ...] = ()
+    failures: Mapping[str, int] = field(default_factory=dict)
+    index: Settings = field(default_factory=dict)
+    settings: Settings = field(default_factory=dict)
+    parts: tuple[str, ...] = ()
+    without_translation: int = 0
+    rewrites: str | None = None
+    runs: str = ""
+    key: str = ""
+
+    @property
+    def table(self) -> Table:
+        """Return the scores by language with `macro` last; empty without golds."""
+        return {**self.languages, MACRO: self.macro} if self.macro else {}
+
+    @property
+    def queries(self) -> dict[str, int]:
+        """Count the scored claims of every language."""
+        return {lang: int(row.get("queries", 0)) for lang, row in self.languages.items()}
+
+    def choice(self, what: str) -> Choice | None:
+        """Return what was chosen under this name, if anything was."""
+        return next((choice for choice in self.choices if choice.what == what), None)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Compare one system with its baseline on one metric.
+
+    `low` and `high` bound the difference (95 %, by gold paper); `p` is the paired randomisation
+    test's, `p_holm` the same after Holm within the family, `t_p` the cluster-robust t-test's
+    and `t_p_holm` that after Holm. `wins`, `ties` and `losses` count claims.
+    """
+
+    system: str
+    baseline: str
+    mean: float
+    baseline_mean: float
+    difference: float
+    low: float
+    high: float
+    p: float
+    p_holm: float
+    t: float
+    t_p: float
+    t_p_holm: float
+    wins: int
+    ties: int
+    losses: int
+    verdict: str
+
+
+@dataclass(frozen=True)
+class FamilyResult:
+    """Hold the comparisons of one declared family of tests, and how they were made.
+
+    `average` is `macro`, `micro` or a language; `repeats` the permutations used, `draws` the
+    bootstrap's; `least_p` the smallest p-value that these claims can give.
+    """
+
+    family: str
+    average: str
+    alpha: float
+    repeats: int
+    draws: int
+    least_p: float
+    claims: int
+    groups: int
+    comparisons: tuple[Comparison, ...]
+
+
+@dataclass(frozen=True)
+class PublishedComparison:
+    """Set our score beside a published cell, both in the paper's unit.
+
+    `unreliable` gives the reasons to doubt the published number, `inside` whether it lies within
+    our interval; where ours is over other claims there is no difference.
+    """
+
+    table: str
+    row: str
+    column: str
+    published: float
+    unreliable: str
+    system: str
+    ours: float
+    difference: float | None
+    low: float | None
+    high: float | None
+    inside: str
+    same_claims: bool
+    digits: int
+    cost: SystemCost | None
+
+
+@dataclass(frozen=True)
+class NotRun:
+    """Name a system and claim form that did not run, why, and what to do about it."""
+
+    system: str
+    claims: str
+    reason: str
+    advice: str
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """Record the scores on val after an epoch and its mean loss; epoch 0 is before training."""
+
+    epoch: int
+    val: Table
+    loss: float | None = None
+
+
+@dataclass(frozen=True)
+class TrainingReport:
+    """Describe how a run went and what it chose on val.
+
+    `chosen_checkpoint` is relative to the run's folder; `scales` are the points between base and
+    chosen epoch that were tried.
+    """
+
+    history: tuple[Epoch, ...]
+    choose: str
+    chosen_epoch: int
+    chosen_scale: float
+    chosen_checkpoint: str
+    scales: tuple[Trial, ...] = ()
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """State what made a report: program, versions, git state, hash of the data."""
+
+    program: str = ""
+    versions: Mapping[str, str] = field(default_factory=dict)
+    git: str | None = None
+    data_sha256: str = ""
+
+
+@dataclass(frozen=True)
+class Report:
+    """Hold all that one evaluation found.
+
+    `languages` and `macro` are the scores of the main system: the one that a training run chose,
+    or the only one. `systems` are in the order of the tables.
+    """
+
+    __pydantic_config__: ClassVar[Any] = _STRICT
+
+    dataset: str
+    split: str
+    systems: Mapping[str, SystemReport]
+    languages: Table = field(default_factory=dict)
+    macro: Mapping[str, float] = field(default_factory=dict)
+    chosen: str | None = None
+    tests: tuple[FamilyResult, ...] = ()
+    published: tuple[PublishedComparison, ...] = ()
+    notes: tuple[str, ...] = ()
+    not_run: tuple[NotRun, ...] = ()
+    choices: tuple[Choice, ...] = ()
+    training: TrainingReport | None = None
+    provenance: Provenance = Provenance()
+    version: Literal[2] = 2
+
+    @property
+    def scored(self) -> list[SystemReport]:
+        """List the systems that have scores."""
+        return [system for system in self.systems.values() if system.macro]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the JSON form: what a system does not state is left out."""
+        plain = asdict(self)
+        plain["systems"] = {
+            name: {key: value for key, value in system.items() if value not in _EMPTY}
+            for name, system in plain["systems"].items()
+        }
+        first = ("version", "dataset", "split", "languages", "macro", "chosen")
+        return {**{key: plain[key] for key in first}, **plain}
+
+    def write(self, folder: Path) -> None:
+        """Write `report.json` into a folder, whole or not at all."""
+        write_json(folder / FILE, self.to_json())
+
+    @classmethod
+    def read(cls, folder: str | Path) -> Report:
+        """Read a folder's `report.json`.
+
+        Raises `InputError` naming the field where there is none, where it is an older version's,
+        or where anything in it is missing, unknown or of another type.
+        """
+        path = Path(folder) / FILE
+        try:
+            text = path.read_text(encoding="utf-8")
+            raw = json.loads(text)
+        except OSError as error:
+            raise InputError.at(path, why=(error.strerror or str(error)).lower()) from None
+        except (ValueError, RecursionError) as error:
+            raise InputError.at(path, getattr(error, "lineno", None), why="not JSON") from None
+        version = raw.get("version") if isinstance(raw, dict) else None
+        if version != VERSION:
+            older = "a report of version 0.1.0; evaluate again to compare it with others"
+            why = older if version is None else f"{version!r}; this version reads {VERSION}"
+            raise InputError.at(path, field="version", why=why)
+        return _validated(path, text)
+
+
+_EMPTY: tuple[Any, ...] = (None, "", (), {}, [])
+
+
+def _validated(path: Path, text: str) -> Report:
+    from pydantic import TypeAdapter, ValidationError
+
+    try:
+        return TypeAdapter(Report).validate_json(text, strict=True)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        place = ".".join(str(part) for part in first["loc"])
+        why = first["msg"][:1].lower() + first["msg"][1:]
+        raise InputError.at(path, field=place, why=why) from None
+
+
+def main_scores(systems: Mapping[str, SystemReport], name: str | None) -> tuple[Table, Any]:
+    """Return languages and macro of the system `name`; empty where it has no scores."""
+    system = systems.get(name or "")
+    return (system.languages, system.macro) if system is not None else ({}, {})
+
+
+def one_system(name: str, systems: Sequence[SystemReport]) -> SystemReport:
+    """Find a system by name. Raises KeyError without it."""
+    return {system.name: system for system in systems}[name]
