@@ -83,12 +83,12 @@ def read_flat(
         if "flag" in said:
             parser.add_argument(name, action="store_true", default=spec.default, help=said["flag"])
             parser.add_argument(f"--no_{spec.name}", action="store_false", dest=spec.name)
-        elif "several" in said:
+        elif "list_of" in said:
             assert spec.default_factory is not dataclasses.MISSING
             parser.add_argument(
                 name,
                 nargs="+",
-                type=said["several"],
+                type=said["list_of"],
                 default=spec.default_factory(),
                 help=said["help"],
             )
