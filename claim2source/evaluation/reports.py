@@ -1,0 +1,202 @@
+"""Read back the reports that evaluation programs wrote, with the runs beside them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+
+from claim2source.core.errors import InputError, UserError
+from claim2source.core.records import Dataset
+from claim2source.core.report import Report, SystemCost, SystemReport, Table
+from claim2source.core.run import Run
+from claim2source.datasets import folder_of
+from claim2source.evaluation.metrics import coverage
+from claim2source.io.trec import read_run
+
+
+@dataclass(frozen=True)
+class LoadedSystem:
+    """Hold one system of a report, and its run: in memory, or as TREC files in `report_folder`.
+
+    `alias` replaces its name where reports of several folders use the same one.
+    """
+
+    report: SystemReport
+    report_folder: Path
+    dataset: str
+    split: str
+    alias: str | None = None
+    run: Run | None = None
+
+    @property
+    def name(self) -> str:
+        """Return the name that tables show."""
+        return self.alias or self.report.name
+
+    @property
+    def model(self) -> str:
+        """Return the name that published tables know the model by."""
+        return self.report.model
+
+    @property
+    def system(self) -> str:
+        """Return the name of the system whatever the claim form."""
+        return self.report.system
+
+    @property
+    def claims(self) -> str:
+        """Return the claim form."""
+        return self.report.claims
+
+    @property
+    def sources(self) -> str:
+        """Return the source form."""
+        return self.report.sources
+
+    @property
+    def style(self) -> str:
+        """Return the cell of the style grid; S0C0 is texts as they are."""
+        return self.report.style
+
+    @property
+    def languages(self) -> Table:
+        """Return the scores by language."""
+        return self.report.languages
+
+    @property
+    def macro(self) -> Mapping[str, float]:
+        """Return the macro average of the languages."""
+        return self.report.macro
+
+    @property
+    def cost(self) -> SystemCost | None:
+        """Return what the system cost."""
+        return self.report.cost
+
+    @property
+    def queries(self) -> dict[str, int]:
+        """Count the scored claims of every language."""
+        return self.report.queries
+
+    @property
+    def folder(self) -> Path:
+        """Return the folder of this system's own files."""
+        runs = Path(self.report.runs)
+        return self.report_folder / (runs.parent if runs.name == "runs" else "")
+
+    @cached_property
+    def runs(self) -> dict[str, Path]:
+        """Find the run files that are there: language -> path."""
+        folder = self.report_folder / self.report.runs
+        files = {lang: folder / f"{lang}.trec" for lang in self.languages}
+        return {lang: path for lang, path in files.items() if path.is_file()}
+
+    def interval(self, metric: str, language: str) -> tuple[float, float] | None:
+        """Return the report's 95 % interval of a metric, None where it has none."""
+        intervals = self.report.intervals
+        return None if intervals is None else intervals.of(metric, language)
+
+
+def read_reports(folders: Sequence[Path]) -> list[LoadedSystem]:
+    """Read the systems of every report, in order; systems without scores are left out.
+
+    Raises `InputError` where a folder has no report or one that cannot be read. A name that
+    repeats gets its folder's name in front, or the whole path of the folder.
+    """
+    distinct = {Path(folder).resolve(): Path(folder) for folder in folders}
+    systems = []
+    for folder in distinct.values():
+        report = Report.read(folder)
+        systems += [
+            LoadedSystem(system, folder, report.dataset, report.split) for system in report.scored
+        ]
+    return _distinct_names(_distinct_names(systems, lambda path: path.resolve().name), str)
+
+
+def _distinct_names(
+    systems: Sequence[LoadedSystem], front: Callable[[Path], str]
+) -> list[LoadedSystem]:
+    """Put `front` of the folder before every name that repeats."""
+    counts = Counter(system.name for system in systems)
+    return [
+        replace(s, alias=f"{front(s.folder)}/{s.report.name}") if counts[s.name] > 1 else s
+        for s in systems
+    ]
+
+
+def runs_of(system: LoadedSystem, languages: Sequence[str] | None = None) -> dict[str, Run]:
+    """Read the runs that are there, of these languages or of all."""
+    return {
+        lang: read_run(path).run
+        for lang, path in system.runs.items()
+        if languages is None or lang in languages
+    }
+
+
+def whole_run(system: LoadedSystem, languages: Sequence[str] | None = None) -> Run:
+    """Join the runs of the languages, by default all.
+
+    Raises `InputError` where a language's file is missing.
+    """
+    if system.run is not None:
+        return system.run
+    wanted = [lang for lang in system.languages if languages is None or lang in languages]
+    if absent := [lang for lang in wanted if lang not in system.runs]:
+        raise InputError.at(system.folder, why=f"{system.name}: no runs/.../{absent[0]}.trec")
+    rows = [row for run in runs_of(system, wanted).values() for row in run]
+    claims, sources, scores = zip(*rows, strict=True) if rows else ((), (), ())
+    return Run.from_rows(claims, sources, scores)
+
+
+def common_data(
+    systems: Sequence[LoadedSystem], dataset: str | None = None, split: str | None = None
+) -> tuple[str, str]:
+    """Return the data set and split given, else those that all the reports name.
+
+    Raises `UserError` naming what differs where the reports are of several.
+    """
+    found = []
+    for key, given in (("dataset", dataset), ("split", split)):
+        names: dict[str, list[str]] = {}
+        for system in systems:
+            value = system.dataset if key == "dataset" else system.split
+            # One folder by two ways to write it, or by its name, is one.
+            same = [name for name in names if key == "dataset" and _one_folder(name, value)]
+            names.setdefault(same[0] if same else value, []).append(system.name)
+        if given is None and len(names) != 1:
+            listed = "; ".join(f"{value!r} ({_few(who)})" for value, who in names.items())
+            raise UserError(f"{key}: the reports differ: {listed}; name one with --{key}")
+        found.append(given if given is not None else next(iter(names)))
+    return found[0], found[1]
+
+
+def _one_folder(one: str, other: str) -> bool:
+    try:
+        return one == other or folder_of(one).resolve() == folder_of(other).resolve()
+    except InputError:
+        return False  # a name without a folder is no other name's
+
+
+def _few(names: Sequence[str]) -> str:
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+
+
+def judged_run(system: LoadedSystem, dataset: Dataset) -> Run:
+    """Return a system's run in the languages of `dataset`.
+
+    Raises `UserError` where it is of another split: it has claims that `dataset` does not have
+    and lacks some that are judged.
+    """
+    run = whole_run(system, dataset.languages)
+    met = coverage(run, dataset.qrels, system.name)
+    known = {claim.id for claim in dataset.claims}
+    strangers = sum(claim not in known for claim in run.claim_ids)
+    if strangers and met.missing:
+        raise UserError(
+            f"{system.name}: its run has {strangers} claims that {dataset.split} does not have "
+            f"and lacks {met.missing} that it judges: a run of another split"
+        )
+    return run
