@@ -20,11 +20,13 @@ from typing import Any
 
 import numpy as np
 
-from claim2source.core.config import REPOSITORY, list_field, read_config
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from claim2source.core.config import list_field, read_config
 from claim2source.core.errors import UserError, run_program
 from claim2source.core.files import content_hash, write_json, write_text
 from claim2source.core.tables import markdown_table, plain_table
-from claim2source.datasets import data_folder, load
+from claim2source.datasets import load
 from claim2source.evaluation.metrics import evaluate
 from claim2source.evaluation.retrieval import evaluate_dense
 from claim2source.evaluation.significance import gold_groups, paired_randomisation
@@ -34,6 +36,7 @@ from claim2source.text import Rendering
 from claim2source.training.config import FinetuneConfig
 from claim2source.training.export.scaling import ScaledCheckpoint
 from claim2source.training.run_folder import CONFIG_FILE, resumable
+from scripts.data_folder import REPOSITORY, data_folder
 
 METRIC = "mrr@5"
 MINILM = "sentence-transformers/all-MiniLM-L6-v2"
@@ -333,9 +336,7 @@ def arguments(config: AblateConfig, name: str, row: Row) -> list[str]:
 
 def _folder(data: str) -> str:
     """A data set's folder; `demo` ships with the package."""
-    if data == "demo":
-        return data
-    return str(data_folder(data).resolve())
+    return data if data == "demo" else str(data_folder(data))
 
 
 def _key(config: AblateConfig, name: str, row: Row) -> str:

@@ -13,6 +13,7 @@ import json
 import os
 import platform
 import statistics
+import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -23,7 +24,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from claim2source.core.config import REPOSITORY, flag, read_config, require
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from claim2source.core.config import flag, read_config, require
 from claim2source.core.errors import UserError, run_program
 from claim2source.core.memory import peak_memory
 from claim2source.core.tables import plain_table
@@ -33,6 +36,7 @@ from claim2source.models import Encoder, ModelConfig, Side, resolve
 from claim2source.models.int8 import to_int8
 from claim2source.retrieve import DenseRetriever
 from claim2source.text import Rendering
+from scripts.data_folder import data_folder
 
 TOLERANCE = 1e-5
 SIDES: tuple[Side, ...] = ("source", "claim")
@@ -81,9 +85,7 @@ class BenchConfig:
     @property
     def folder(self) -> Path:
         """Where the texts are."""
-        if self.dataset is not None:
-            return self.dataset
-        return REPOSITORY / (os.environ.get("CLAIM2SOURCE_DATA") or "../shared/data") / "ct25"
+        return self.dataset or data_folder("ct25")
 
 
 @dataclass(frozen=True)

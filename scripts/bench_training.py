@@ -25,7 +25,6 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import torch
 
 from claim2source.core.config import (
-    REPOSITORY,
     flag,
     list_field,
     read_config,
@@ -34,6 +33,7 @@ from claim2source.core.config import (
 )
 from claim2source.core.errors import UserError, run_program
 from claim2source.core.tables import plain_table
+from scripts.data_folder import data_folder
 from scripts.timing_common import (
     StepProfile,
     Tuning,
@@ -143,9 +143,7 @@ class BenchConfig:
 
     def material(self, cell: str) -> Material:
         """A cell's pairs."""
-        folder = self.ct25
-        if folder is None:
-            folder = REPOSITORY / (os.environ.get("CLAIM2SOURCE_DATA") or "../shared/data") / "ct25"
+        folder = self.ct25 or data_folder("ct25")
         return material(cast(Texts, cell.split("_")[0]), folder, self.pairs, self.seed)
 
 

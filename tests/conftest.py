@@ -16,9 +16,14 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
+from tests.shared_data import set_data_folder
+
 # How long one example takes says nothing on a machine that does other work.
 settings.register_profile("untimed", deadline=None)
 settings.load_profile("untimed")
+
+# Before any test loads a data set by its name.
+set_data_folder()
 
 WORDS = ["a", "b", "c", "claim", "paper", "vaccine", "works", "query", "passage", ":", ".", "##s"]
 

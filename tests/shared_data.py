@@ -1,4 +1,4 @@
-"""Where the real data for tests is: CLAIM2SOURCE_DATA, else ../shared/data of the repository."""
+"""Locate the real data of tests: CLAIM2SOURCE_DATA, else ../shared/data of the repository."""
 
 from __future__ import annotations
 
@@ -7,13 +7,20 @@ from pathlib import Path
 
 import pytest
 
-REPOSITORY = Path(__file__).resolve().parent.parent
+from scripts.data_folder import REPOSITORY, data_folder
+
+__all__ = ["REPOSITORY", "set_data_folder", "shared"]
+
+
+def set_data_folder() -> None:
+    """Set CLAIM2SOURCE_DATA for tests that load data sets by name, where the folder exists."""
+    if data_folder().is_dir():
+        os.environ["CLAIM2SOURCE_DATA"] = str(data_folder())
 
 
 def shared(name: str) -> Path:
-    """A folder or file of the real data; skips the test, naming it, where it is absent."""
-    root = Path(os.environ.get("CLAIM2SOURCE_DATA") or "../shared/data")
-    path = (REPOSITORY / root / name).resolve()
+    """Give a folder or file of the real data; skip the test, naming it, where it is absent."""
+    path = data_folder(name)
     if not path.exists():
         pytest.skip(f"no {path} (set CLAIM2SOURCE_DATA to the folder that holds {name})")
     return path

@@ -1,8 +1,7 @@
-"""The native layout, a BEIR folder: corpus.jsonl, queries.jsonl and qrels/<split>.tsv."""
+"""Read and write the native layout, a BEIR folder of corpus.jsonl, queries.jsonl and qrels."""
 
 from __future__ import annotations
 
-import csv
 import json
 import os
 import re
@@ -11,17 +10,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from claim2source.core.config import REPOSITORY
 from claim2source.core.errors import ConfigError, InputError, Problems, UserError
 from claim2source.core.files import atomic_folder
 from claim2source.core.records import Claim, Dataset, Qrels, Source
 from claim2source.datasets.authors import author_names
-from claim2source.io.jsonl import JsonLines, Row, text_lines, why_not_id
+from claim2source.io.jsonl import JsonLines, Row
+from claim2source.io.text_files import text_lines, tsv_rows, why_not_id
+from claim2source.io.trec import BEIR_COLUMNS, is_grade, write_beir_qrels
 
 DEMO = Path(__file__).resolve().parent / "demo"
 
 CORPUS, QUERIES, QRELS = "corpus.jsonl", "queries.jsonl", "qrels"
-HEADER = ["query-id", "corpus-id", "score"]
 _LANGUAGE = re.compile(r"[a-z]{2,3}(-[a-z0-9]{1,8})*")
 _SPLIT = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 _USUAL_SPLITS = ("train", "val", "dev", "test")
@@ -43,28 +42,23 @@ class _Query(NamedTuple):
 def load(folder: str | Path, split: str, languages: Sequence[str] | None = None) -> Dataset:
     """Load one split of a data set, by its folder or its name.
 
-    The name `demo` is the packaged set; any other plain name that is no folder here is a folder
-    in CLAIM2SOURCE_DATA (by default `../shared/data` from the repository's root).
+    The name `demo` is the packaged set; another plain name that is no folder here is looked up
+    in the folder CLAIM2SOURCE_DATA.
 
     Claims are those that `qrels/<split>.tsv` judges, in the order of queries.jsonl, with
     `golds` the sources graded above 0; sources are the whole corpus. Claims without any
     judgement belong to a split by their `metadata.split`, or, where the split has no qrels
     file, by an id that begins with `<split>-`; their golds are empty.
 
-    Raises `InputError` on bad input (a line a problem) and `ConfigError` on a language that no
-    claim of the split has.
+    Raises `InputError` on bad input (a line per problem) and `ConfigError` on a language that
+    no claim of the split has.
     """
-    found = read_beir(folder_of(folder), split, languages)
-    return replace(found, name="demo") if str(folder) == "demo" else found
-
-
-def data_folder(name: str | Path) -> Path:
-    """Where a data set of this name is kept, there or not: in CLAIM2SOURCE_DATA or its default."""
-    return REPOSITORY / (os.environ.get("CLAIM2SOURCE_DATA") or "../shared/data") / name
+    dataset = read_beir(folder_of(folder), split, languages)
+    return replace(dataset, name="demo") if str(folder) == "demo" else dataset
 
 
 def folder_of(name: str | Path) -> Path:
-    """The folder that a data set's path or name means to `load`.
+    """Locate the folder of a data set given by path or name, as `load` does.
 
     Raises `InputError` where a plain name is no folder, here or in CLAIM2SOURCE_DATA.
     """
@@ -73,11 +67,12 @@ def folder_of(name: str | Path) -> Path:
     folder = Path(name)
     if folder.is_dir() or len(folder.parts) != 1:
         return folder
-    kept = data_folder(folder)
-    if not kept.is_dir():
-        why = f"no such folder, nor {kept} (set CLAIM2SOURCE_DATA to the folder that holds it)"
-        raise InputError.at(folder, why=why)
-    return kept
+    root = os.environ.get("CLAIM2SOURCE_DATA")
+    if root and (Path(root) / folder).is_dir():
+        return Path(root) / folder
+    nor = f", nor {Path(root) / folder}" if root else ""
+    why = f"no such folder{nor} (set CLAIM2SOURCE_DATA to the folder that holds it)"
+    raise InputError.at(folder, why=why)
 
 
 def read_beir(folder: str | Path, split: str, languages: Sequence[str] | None = None) -> Dataset:
@@ -206,47 +201,23 @@ def _source(row: Row) -> Source:
 def _read_qrels(path: Path, problems: Problems) -> list[_Judgement]:
     before = len(problems)
     judgements: list[_Judgement] = []
-    pairs: dict[tuple[str, str], int] = {}
-    header = False
-    for line, text in text_lines(path, problems):
-        if text is None or not text.strip():
-            continue
-        fields = _fields(text)
-        if not header:
-            header = True
-            if fields is None or [field.strip() for field in fields] != HEADER:
-                problems.add(path, line, None, f"the header must be {' <tab> '.join(HEADER)}")
-                # Without its header the meaning of the rows is a guess.
-                return []
-            continue
-        if fields is None or len(fields) != len(HEADER):
-            found = "quotes do not match" if fields is None else f"{len(fields)} fields"
-            problems.add(path, line, None, f"{found}; must be {' <tab> '.join(HEADER)}")
-            continue
-        claim, source, score = fields
-        wrong = [(n, why_not_id(v)) for n, v in zip(HEADER, (claim, source), strict=False)]
-        if not re.fullmatch(r"[+-]?[0-9]{1,9}", score.strip()):
-            wrong.append(("score", f"{score.strip()[:40]!r} is not an integer"))
-        elif (claim, source) in pairs:
-            already = f"{claim!r} is already judged for {source!r} on line {pairs[claim, source]}"
-            wrong.append(("corpus-id", already))
-        for name, why in wrong:
+    line_of: dict[tuple[str, str], int] = {}
+    lines = (text or "\n" for _, text in text_lines(path, problems))
+    for line, (claim, source, score) in tsv_rows(path, lines, BEIR_COLUMNS, problems, only=True):
+        whys = [why_not_id(claim), why_not_id(source), None]
+        first = line_of.setdefault((claim, source), line)
+        if not is_grade(score.strip()):
+            whys[2] = f"{score.strip()[:40]!r} is not an integer"
+        elif first != line:
+            whys[1] = f"{claim!r} is already judged for {source!r} on line {first}"
+        for column, why in zip(BEIR_COLUMNS, whys, strict=True):
             if why:
-                problems.add(path, line, name, why)
-        if not any(why for _, why in wrong):
-            pairs[claim, source] = line
+                problems.add(path, line, column, why)
+        if not any(whys):
             judgements.append(_Judgement(line, claim, source, int(score)))
     if not judgements and len(problems) == before:
         problems.add(path, None, None, "empty split: no judgements")
     return judgements
-
-
-def _fields(line: str) -> list[str] | None:
-    """The fields of a TSV line; None where its quotes do not match."""
-    try:
-        return next(csv.reader([line.rstrip("\r\n")], delimiter="\t", strict=True))
-    except csv.Error:
-        return None
 
 
 def write_beir(parts: Dataset | Sequence[Dataset], folder: str | Path) -> None:
@@ -268,7 +239,7 @@ def write_beir(parts: Dataset | Sequence[Dataset], folder: str | Path) -> None:
             (temporary / QRELS).mkdir()
             for part in splits:
                 if part.qrels.grades:
-                    _write_qrels(temporary / QRELS / f"{part.split}.tsv", part.qrels)
+                    write_beir_qrels(part.qrels, temporary / QRELS / f"{part.split}.tsv")
     except OSError as error:
         raise UserError(f"{target}: cannot be written: {error.strerror}") from None
 
@@ -326,14 +297,6 @@ def _claim_json(claim: Claim, part: Dataset) -> dict[str, Any]:
     if not part.qrels.grades.get(claim.id):
         metadata["split"] = part.split
     return {"_id": claim.id, "text": claim.text, "metadata": metadata}
-
-
-def _write_qrels(path: Path, qrels: Qrels) -> None:
-    with open(path, "w", encoding="utf-8", newline="") as file:
-        rows = csv.writer(file, delimiter="\t", lineterminator="\n")
-        rows.writerow(HEADER)
-        for claim, grades in qrels.grades.items():
-            rows.writerows((claim, source, grade) for source, grade in grades.items())
 
 
 def _write_lines(path: Path, records: Iterable[Mapping[str, Any]]) -> None:

@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 from claim2source.core.errors import Problems
 from claim2source.core.records import Claim, Dataset, Qrels, Source
 from claim2source.datasets.authors import turned_names
 from claim2source.datasets.beir import check_folders, write_beir
 from claim2source.datasets.frame_pickle import Cell, read_frame
-from claim2source.io.jsonl import text_lines, why_not_id, why_not_text
+from claim2source.io.text_files import text_lines, tsv_rows, why_not_id, why_not_text
 
 COLLECTION = "subtask4b_collection_data.pkl"
 TWEETS = "subtask4b_query_tweets_{}.tsv"
 COLUMNS = ("cord_uid", "title", "abstract", "authors", "journal", "publish_time")
-
-
-class _Record(NamedTuple):
-    line: int
-    values: dict[str, str]
 
 
 def prepare(source: str | Path, target: str | Path) -> list[Dataset]:
@@ -109,73 +102,42 @@ def _paper(record: dict[str, Cell], row: int, path: Path, problems: Problems) ->
 def _read_split(
     path: Path, split: str, papers: tuple[Source, ...], known: set[str] | None, problems: Problems
 ) -> Dataset:
-    """One split; `known` holds the ids that a gold may have, None where golds are unknown."""
+    """Read one split; `known` holds the ids that a gold may have, None where golds are unknown."""
     before = len(problems)
     claims: list[Claim] = []
     grades: dict[str, dict[str, int]] = {}
-    lines: dict[str, int] = {}
+    line_of: dict[str, int] = {}
     columns = ["post_id", "tweet_text", *(["cord_uid"] if known is not None else [])]
-    for line, values in read_tsv(path, columns, problems):
-        post, tweet, gold = values["post_id"], values["tweet_text"], values.get("cord_uid")
-        if post in lines:
-            problems.add(path, line, "post_id", f"{post!r} is already on line {lines[post]}")
-        lines.setdefault(post, line)
-        why = why_not_text(tweet) if tweet.strip() else "is empty"
-        if why:
-            problems.add(path, line, "tweet_text", why)
-        for field in ("post_id", "cord_uid"):
-            wrong = why_not_id(values[field]) if field in values else None
-            if wrong:
-                problems.add(path, line, field, wrong)
-        if known is not None and gold and gold not in known:
-            problems.add(path, line, "cord_uid", f"gold {gold!r} is not in {COLLECTION}")
+    for line, (post, tweet, *golds) in read_tsv(path, columns, problems):
+        whys = [why_not_id(post), why_not_text(tweet), *map(why_not_id, golds)]
+        if line_of.setdefault(post, line) != line:
+            problems.add(path, line, "post_id", f"{post!r} is already on line {line_of[post]}")
+        if not tweet.strip():
+            whys[1] = "is empty"
+        for gold in golds:
+            if known is not None and gold and gold not in known:
+                whys[2] = f"gold {gold!r} is not in {COLLECTION}"
+        for column, why in zip(columns, whys, strict=True):
+            if why:
+                problems.add(path, line, column, why)
         key = f"{split}-{post}"
-        claims.append(Claim(key, tweet, golds=(gold,) if gold else ()))
-        if gold:
-            grades[key] = {gold: 1}
+        claims.append(Claim(key, tweet, golds=tuple(filter(None, golds))))
+        if claims[-1].golds:
+            grades[key] = dict.fromkeys(claims[-1].golds, 1)
     if not claims and len(problems) == before:
         problems.add(path, None, None, "empty split: no posts")
     return Dataset(tuple(claims), papers, Qrels(grades), split)
 
 
 def _same_posts(plain: Path, gold: Path, problems: Problems) -> None:
-    """Note a post that is in the test file but not in the gold one: it would be lost."""
-    judged = {values["post_id"] for _, values in read_tsv(gold, ["post_id"], Problems())}
-    for line, values in read_tsv(plain, ["post_id"], problems):
-        if values["post_id"] not in judged:
-            why = f"{values['post_id']!r} is not in {gold.name}"
-            problems.add(plain, line, "post_id", why)
+    """Add a problem for each post of the test file that the gold file lacks: it would be lost."""
+    judged = {post for _, (post,) in read_tsv(gold, ["post_id"], Problems())}
+    for line, (post,) in read_tsv(plain, ["post_id"], problems):
+        if post not in judged:
+            problems.add(plain, line, "post_id", f"{post!r} is not in {gold.name}")
 
 
-def read_tsv(path: Path, columns: list[str], problems: Problems) -> Iterator[_Record]:
-    """Records of a TSV file with a header, by the line they begin on; quoted breaks are kept.
-
-    A record that cannot be read is noted in `problems` and left out.
-    """
-    # An undecodable line is noted already; an empty stand-in keeps the count of lines.
-    text = ("\n" if line is None else line for _, line in text_lines(path, problems))
-    reader = csv.reader(text, delimiter="\t", strict=True)
-    header: list[str] | None = None
-    while True:
-        line = reader.line_num + 1
-        try:
-            row = next(reader)
-        except StopIteration:
-            return
-        except csv.Error as error:
-            problems.add(path, line, None, f"broken row: {error}")
-            continue
-        if not "".join(row).strip():
-            continue
-        if header is None:
-            header = [name.strip() for name in row]
-            wrong = [name for name in columns if header.count(name) != 1]
-            for name in wrong:
-                problems.add(path, line, name, "must be a column of the header, once")
-            if wrong:
-                return
-        elif len(row) != len(header):
-            problems.add(path, line, None, f"has {len(row)} fields, the header {len(header)}")
-        else:
-            record = dict(zip(header, row, strict=True))
-            yield _Record(line, {name: record[name] for name in columns})
+def read_tsv(path: Path, columns: list[str], problems: Problems) -> Iterator[tuple[int, list[str]]]:
+    """Yield (first line, cells of `columns`) of a TSV file, as `tsv_rows`."""
+    lines = (text or "\n" for _, text in text_lines(path, problems))
+    return tsv_rows(path, lines, columns, problems)

@@ -30,7 +30,8 @@ from claim2source.evaluation.retrieval import (
 )
 from claim2source.evaluation.saved import systems_in
 from claim2source.io.store import Store, VectorType
-from claim2source.io.trec import write_submission_2025, write_submission_2026, write_trec_run
+from claim2source.io.submissions import write_submission_2025, write_submission_2026
+from claim2source.io.trec import write_trec_run
 from claim2source.io.wandb import LoggedTable, Tracking, log_tables, require_tracking
 from claim2source.models import ModelConfig, resolve
 from claim2source.models.resolve import RUN_FILE, chosen_checkpoint

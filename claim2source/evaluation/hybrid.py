@@ -27,7 +27,8 @@ from claim2source.evaluation.retrieval import (
     rendering_of,
 )
 from claim2source.io.store import Store, VectorType
-from claim2source.io.trec import write_submission_2026, write_trec_run
+from claim2source.io.submissions import write_submission_2026
+from claim2source.io.trec import write_trec_run
 from claim2source.models import ModelConfig, Resolved, resolve
 from claim2source.retrieve import (
     BM25Config,

@@ -2,57 +2,13 @@
 
 from __future__ import annotations
 
-import codecs
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from claim2source.core.errors import Problems
-
-
-def text_lines(path: Path, problems: Problems) -> Iterator[tuple[int, str | None]]:
-    """Lines of a UTF-8 file, numbered from 1, with their ends, without a BOM.
-
-    A line that is not UTF-8 is a problem and comes as None.
-    """
-    try:
-        with open(path, "rb") as file:
-            for number, raw in enumerate(file, start=1):
-                if number == 1 and raw.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-                    problems.add(path, 1, None, "is UTF-16, not UTF-8")
-                    yield number, None
-                    return
-                raw = raw.removeprefix(codecs.BOM_UTF8) if number == 1 else raw
-                text = None
-                try:
-                    text = raw.decode("utf-8")
-                except UnicodeDecodeError as error:
-                    why = f"is not UTF-8: byte 0x{raw[error.start]:02x} at byte {error.start + 1}"
-                    problems.add(path, number, None, why)
-                yield number, text
-    except OSError as error:
-        problems.add(path, None, None, f"cannot be read: {error.strerror}")
-
-
-def why_not_text(value: str) -> str | None:
-    """Why a text cannot be stored, or None."""
-    if "\0" in value:
-        return "holds a NUL character"
-    try:
-        value.encode("utf-8")
-    except UnicodeEncodeError:
-        return "holds half of a surrogate pair"
-    return None
-
-
-def why_not_id(value: str) -> str | None:
-    """Why a text cannot be an id, or None."""
-    if not value.strip():
-        return "is empty"
-    if any(character in value for character in "\t\n\r"):
-        return "holds a tab or a line break"
-    return why_not_text(value)
+from claim2source.io.text_files import text_lines, why_not_id, why_not_text
 
 
 class JsonLines:

@@ -11,7 +11,7 @@ from typing import Any, cast, get_args
 from claim2source.core.errors import InputError, Problems
 from claim2source.core.files import atomic_path
 from claim2source.core.records import Claim, Dataset
-from claim2source.io.jsonl import text_lines
+from claim2source.io.text_files import text_lines
 from claim2source.mining.mine import MinedRow, Negative, Origin
 
 _LARGEST = sys.float_info.max

@@ -158,8 +158,8 @@ BAD_TWEETS: list[tuple[str | bytes, list[str]]] = [
     (HEAD + "1\tx\t\n", ["dev.tsv:2: cord_uid: is empty"]),
     (HEAD + "\tx\taaa00001\n", ["dev.tsv:2: post_id: is empty"]),
     (HEAD + "1\tx\x00\taaa00001\n", ["dev.tsv:2: tweet_text: holds a NUL character"]),
-    (HEAD + "1\tx\n", ["dev.tsv:2: has 2 fields, the header 3"]),
-    (HEAD + "1\tx\taaa00001\t\n", ["dev.tsv:2: has 4 fields, the header 3"]),
+    (HEAD + "1\tx\n", ["dev.tsv:2: 2 columns; the header has 3"]),
+    (HEAD + "1\tx\taaa00001\t\n", ["dev.tsv:2: 4 columns; the header has 3"]),
     (
         HEAD + '1\tx\taaa00001\n2\t"x\taaa00001\n3\tx\taaa00001\n',
         ["dev.tsv:3: broken row: unexpected end of data"],
@@ -171,17 +171,25 @@ BAD_TWEETS: list[tuple[str | bytes, list[str]]] = [
     (HEAD + "1\ta\rb\taaa00001\n", [f"dev.tsv:2: broken row: {LONE_RETURN}"]),
     (HEAD, ["dev.tsv: empty split: no posts"]),
     ("", ["dev.tsv: empty split: no posts"]),
-    ("post_id\ttweet_text\n1\tx\n", ["dev.tsv:1: cord_uid: must be a column of the header, once"]),
+    (
+        "post_id\ttweet_text\n1\tx\n",
+        [
+            "dev.tsv:1: cord_uid: must be a column of the header, once; there are: post_id, tweet_text"
+        ],
+    ),
     (
         "1\tx\taaa00001\n",
         [
-            f"dev.tsv:1: {column}: must be a column of the header, once"
+            f"dev.tsv:1: {column}: must be a column of the header, once; there are: 1, x, aaa00001"
             for column in ("post_id", "tweet_text", "cord_uid")
         ],
     ),
     (
         "post_id\tcord_uid\ttweet_text\tcord_uid\n1\ta\tb\tc\n",
-        ["dev.tsv:1: cord_uid: must be a column of the header, once"],
+        [
+            "dev.tsv:1: cord_uid: must be a column of the header, once; "
+            "there are: post_id, cord_uid, tweet_text, cord_uid"
+        ],
     ),
     (
         HEAD.encode() + '1\t"a\nb"\taaa00001\n2\tfür\taaa00001\n'.encode("latin-1"),
@@ -322,5 +330,5 @@ def test_real_tweets_file() -> None:
     problems = Problems()
     rows = list(read_tsv(path, ["post_id", "tweet_text", "cord_uid"], problems))
     assert (len(rows), len(problems)) == (1400, 0)
-    assert len({row.values["post_id"] for row in rows}) == 1400
-    assert rows[1].values["tweet_text"].startswith('"Among 139 clients')
+    assert len({post for _, (post, _, _) in rows}) == 1400
+    assert rows[1][1][1].startswith('"Among 139 clients')

@@ -15,7 +15,8 @@ from claim2source.core.records import Claim, Source
 from claim2source.core.run import Run
 from claim2source.datasets import load
 from claim2source.datasets.checkthat2026 import Prepared, prepare, prepare_hub, written_index
-from claim2source.io.trec import read_run, write_submission_2026
+from claim2source.io.submissions import write_submission_2026
+from claim2source.io.trec import read_run
 
 COLLECTION: list[dict[str, Any]] = [
     {

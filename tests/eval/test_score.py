@@ -171,7 +171,7 @@ def test_the_table_says_it_all(folder, capsys):
         ("--qrels absent --run run.trec", "absent: no such file"),
         ("--qrels q.tsv --run empty", "empty: the file is empty"),
         ("--qrels q.tsv --run nan.trec", "nan.trec:2: score: 'nan' is not a finite float32"),
-        ("--qrels q.tsv --run latin.trec", "latin.trec:2: not UTF-8"),
+        ("--qrels q.tsv --run latin.trec", "latin.trec:2: is not UTF-8"),
         ("--qrels q.tsv --run broken.trec", "broken.trec:1: 5 columns; a TREC run has 6"),
         ("--qrels q.tsv --run strangers.tsv", "strangers.tsv: ids do not match: none of its 1"),
         ("--qrels run.trec --run run.trec", "run.trec:1: 6 columns; TREC qrels have 4"),

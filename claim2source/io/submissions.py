@@ -1,0 +1,114 @@
+"""Read and write prediction files of the CheckThat! labs 2025 and 2026."""
+
+from __future__ import annotations
+
+import ast
+import csv
+import json
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from claim2source.core.errors import InputError, Problems
+from claim2source.core.files import atomic_path
+from claim2source.core.run import Run
+from claim2source.io.text_files import first_cells, tsv_rows
+
+CLAIM_COLUMNS = ("post_id", "index")
+PREDICTIONS_COLUMN = "preds"
+
+IdWriter = Callable[[str], str]
+# Claim id -> source id -> score, and the number of rows dropped because their source repeats.
+Ranked = tuple[dict[str, dict[str, float]], int]
+
+
+def is_submission(lines: Sequence[str]) -> bool:
+    """Whether a file has the header of a lab's TSV."""
+    header = first_cells(lines)
+    return PREDICTIONS_COLUMN in header or header[0] in CLAIM_COLUMNS
+
+
+def column_among(header: Sequence[str], names: Sequence[str]) -> str:
+    """The first of `names` that a header has, else all of them as text for an error."""
+    return next((name for name in names if name in header), " or ".join(names))
+
+
+def read_submission(path: Path, lines: Sequence[str], problems: Problems) -> Ranked:
+    """Read predictions: a list of n sources gets the scores n, n - 1, ..., 1."""
+    claim_column = column_among(first_cells(lines), CLAIM_COLUMNS)
+    ranked: dict[str, dict[str, float]] = {}
+    repeated = 0
+    for number, cells in tsv_rows(path, lines, (claim_column, PREDICTIONS_COLUMN), problems):
+        claim = cells[0].strip()
+        if not claim:
+            problems.add(path, number, claim_column, "empty")
+        listed = _id_list(path, number, cells[1].strip(), problems)
+        # A claim's first row counts, and a source's first place.
+        distinct = [] if claim in ranked else list(dict.fromkeys(listed))
+        repeated += len(listed) - len(distinct)
+        ranked.setdefault(claim, {s: float(len(distinct) - i) for i, s in enumerate(distinct)})
+    if not ranked and not len(problems):
+        problems.add(path, None, None, "no predictions, only a header")
+    return ranked, repeated
+
+
+def _id_list(path: Path, number: int, cell: str, problems: Problems) -> list[str]:
+    """Parse the ids of a `preds` cell, a JSON or Python list, without evaluating it."""
+    try:
+        ids = json.loads(cell)
+    except (ValueError, RecursionError):
+        try:
+            ids = ast.literal_eval(cell)
+        except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+            ids = None
+        # Python joins 'a' 'b' (numpy's way to print a list) into the one id 'ab'.
+        if re.search(r"""['"]\s+['"]""", cell):
+            ids = None
+    if not isinstance(ids, list):
+        problems.add(path, number, PREDICTIONS_COLUMN, f"{cell[:60]!r} is not a list of ids")
+        return []
+    for item in ids:
+        if isinstance(item, bool) or not isinstance(item, str | int) or not str(item).strip():
+            problems.add(path, number, PREDICTIONS_COLUMN, f"{str(item)[:60]!r} is not an id")
+            return []
+    return [str(item).strip() for item in ids]
+
+
+def write_submission_2025(
+    run: Run, path: str | Path, k: int = 5, split: str = "", written_id: IdWriter | None = None
+) -> int:
+    """Write CheckThat! 2025's TSV (`post_id`, `preds`) with the first `k` sources of every claim.
+
+    The lab expects its own ids: with `split` the prefix "<split>-" of a claim id is dropped
+    ("dev-16" -> "16"); `written_id` replaces that rule. Returns the number of claims with fewer
+    than `k` sources. Raises `InputError` when two claims get the same id.
+    """
+    return _write_submission(run, path, "post_id", k, split, written_id)
+
+
+def write_submission_2026(
+    run: Run, path: str | Path, k: int = 5, split: str = "", written_id: IdWriter | None = None
+) -> int:
+    """Write CheckThat! 2026's TSV (`index`, `preds`), as `write_submission_2025` does.
+
+    The lab takes a file per language, `predictions_<lang>.tsv`: `run` holds its claims only.
+    """
+    return _write_submission(run, path, "index", k, split, written_id)
+
+
+def _write_submission(
+    run: Run, path: str | Path, column: str, k: int, split: str, written_id: IdWriter | None
+) -> int:
+    prefix = f"{split}-" if split else ""
+    claim_of: dict[str, str] = {}
+    for claim in run.claim_ids:
+        name = written_id(claim) if written_id else claim.removeprefix(prefix)
+        if claim_of.setdefault(name, claim) != claim:
+            why = f"{name!r} for both {claim_of[name]!r} and {claim!r}"
+            raise InputError.at(path, None, column, why)
+    lists = {name: run.sources(claim, k) for name, claim in claim_of.items()}
+    with atomic_path(path) as temporary, open(temporary, "w", encoding="utf-8", newline="") as out:
+        writer = csv.writer(out, delimiter="\t", lineterminator="\n")
+        writer.writerow((column, PREDICTIONS_COLUMN))
+        writer.writerows(lists.items())
+    return sum(len(ids) < k for ids in lists.values())

@@ -1,0 +1,117 @@
+"""Read UTF-8 text and TSV files line by line, collecting problems with file, line and field."""
+
+from __future__ import annotations
+
+import codecs
+import csv
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+from claim2source.core.errors import InputError, Problems
+
+
+def text_lines(path: Path, problems: Problems) -> Iterator[tuple[int, str | None]]:
+    """Yield the numbered lines of a UTF-8 file, with their line ends, without a BOM.
+
+    A line that is not UTF-8 is added to `problems` and yielded as None.
+    """
+    try:
+        with open(path, "rb") as file:
+            for number, raw in enumerate(file, start=1):
+                if number == 1 and raw.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+                    problems.add(path, 1, None, "is UTF-16, not UTF-8")
+                    yield number, None
+                    return
+                raw = raw.removeprefix(codecs.BOM_UTF8) if number == 1 else raw
+                text = None
+                try:
+                    text = raw.decode("utf-8")
+                except UnicodeDecodeError as error:
+                    why = f"is not UTF-8: byte 0x{raw[error.start]:02x} at byte {error.start + 1}"
+                    problems.add(path, number, None, why)
+                yield number, text
+    except FileNotFoundError:
+        problems.add(path, None, None, "no such file")
+    except OSError as error:
+        problems.add(path, None, None, f"cannot be read: {error.strerror}")
+
+
+def read_lines(path: Path) -> list[str]:
+    """Read all lines of a UTF-8 file. Raises `InputError`, also where all are blank."""
+    problems = Problems()
+    lines = [text or "" for _, text in text_lines(path, problems)]
+    problems.raise_if_any()
+    if not any(line.strip() for line in lines):
+        raise InputError.at(path, why="the file is empty")
+    return lines
+
+
+def first_cells(lines: Iterable[str]) -> list[str]:
+    """Split the first line that is not blank at its tabs."""
+    first = next(line for line in lines if line.strip())
+    return [cell.strip().strip('"') for cell in first.split("\t")]
+
+
+def tsv_rows(
+    path: Path,
+    lines: Iterable[str],
+    columns: Sequence[str],
+    problems: Problems,
+    *,
+    only: bool = False,
+) -> Iterator[tuple[int, list[str]]]:
+    """Yield (first line, cells of `columns`) for every row below a TSV's header.
+
+    Quoted cells may hold line breaks. With `only` the header must be exactly `columns`. A row
+    that cannot be read is added to `problems` and left out.
+    """
+    reader = csv.reader(lines, delimiter="\t", strict=True)
+    header: list[str] | None = None
+    while True:
+        number = reader.line_num + 1
+        try:
+            cells = next(reader)
+        except StopIteration:
+            return
+        except csv.Error as error:
+            problems.add(path, number, None, f"broken row: {error}")
+            continue
+        if not any(cell.strip() for cell in cells):
+            continue
+        if header is None:
+            header = [cell.strip() for cell in cells]
+            wrong = [name for name in columns if header.count(name) != 1]
+            if only and header != list(columns):
+                why = f"the header must be {' <tab> '.join(columns)}"
+                problems.add(path, number, None, why)
+                return
+            for name in wrong:
+                why = f"must be a column of the header, once; there are: {', '.join(header)}"
+                problems.add(path, number, name, why)
+            if wrong:
+                return
+            places = [header.index(name) for name in columns]
+        elif len(cells) != len(header):
+            problems.add(path, number, None, f"{len(cells)} columns; the header has {len(header)}")
+        else:
+            yield number, [cells[place] for place in places]
+
+
+def why_not_text(value: str) -> str | None:
+    """Say why a text cannot be stored; None where it can."""
+    if "\0" in value:
+        return "holds a NUL character"
+    try:
+        value.encode("utf-8")
+    except UnicodeEncodeError:
+        return "holds half of a surrogate pair"
+    return None
+
+
+def why_not_id(value: str) -> str | None:
+    """Say why a text cannot be an id; None where it can."""
+    if not value.strip():
+        return "is empty"
+    if any(character in value for character in "\t\n\r"):
+        return "holds a tab or a line break"
+    return why_not_text(value)

@@ -1,0 +1,95 @@
+"""The labs' prediction files: lists of ids that are never evaluated, written byte for byte."""
+
+import pytest
+
+from claim2source.core.run import Run
+from claim2source.io.submissions import write_submission_2025, write_submission_2026
+from claim2source.io.trec import read_run
+from tests.io.test_trec import problems_of, written
+from tests.shared_data import shared
+
+
+def test_preds_as_json_or_python_and_with_numbers(tmp_path):
+    cells = ["['a', \"b'c\"]", '"[""a"", ""d""]"', "[1, 'a']", "[]", "[ 'a' ,\t'b' ]"]
+    path = written(
+        tmp_path, "post_id\tpreds\n" + "\n".join(f"{i}\t{cell}" for i, cell in enumerate(cells[:4]))
+    )
+    run = read_run(path).run
+    lists = [run.sources(str(i)) for i in range(4)]
+    assert lists == [["a", "b'c"], ["a", "d"], ["1", "a"], []]
+    assert list(run.scored("0").values()) == [2.0, 1.0]
+
+
+def test_broken_preds_are_problems_and_never_evaluated(tmp_path):
+    marker = tmp_path / "evaluated"
+    cells = [
+        f"__import__('pathlib').Path({str(marker)!r}).touch()",
+        "['a', 'b'",
+        "",
+        "'a'",
+        "['a' 'b']",
+        "['a', None]",
+        "['a', ['b']]",
+        "[1.5]",
+        "[True]",
+        "['']",
+        "{'a': 1}",
+        "[" * 5000,
+        "nan",
+        "a, b",
+        "[a, b]",
+    ]
+    lines = [f"{i}\t{cell}" for i, cell in enumerate(cells)]
+    path = written(tmp_path, "post_id\tpreds\n" + "\n".join(lines))
+    said = problems_of(read_run, path)
+    assert len(said) == len(cells) and not marker.exists()
+    for number, line in enumerate(said, 2):
+        assert line.startswith(f"F:{number}: preds: ") and len(line) < 120
+
+
+def test_problems_of_a_labs_run(tmp_path):
+    tsv = "post_id\tpreds\n1\t['a']\n2\n1\t['b']\n\t['a']\n3\t['a']\tx\n"
+    assert problems_of(read_run, written(tmp_path, tsv)) == [
+        "F:3: 1 columns; the header has 2",
+        "F:5: post_id: empty",
+        "F:6: 3 columns; the header has 2",
+    ]
+    assert problems_of(read_run, written(tmp_path, "post_id\ttext\n1\tx\n")) == [
+        "F:1: preds: must be a column of the header, once; there are: post_id, text"
+    ]
+    assert problems_of(read_run, written(tmp_path, "claim\tpreds\n1\t['x']\n")) == [
+        "F:1: post_id or index: must be a column of the header, once; there are: claim, preds"
+    ]
+
+
+def test_submissions(tmp_path):
+    ranked = {"dev-1": list("abcdef"), "dev-dev-2": ["it's", 'q"', "x"], "9": []}
+    run = Run.from_lists(
+        {c: [(s, -float(i)) for i, s in enumerate(ids)] for c, ids in ranked.items()}
+    )
+    path = tmp_path / "predictions.tsv"
+    assert write_submission_2025(run, path, split="dev") == 2
+    lines = path.read_text().splitlines()
+    assert lines[:2] == ["post_id\tpreds", "1\t['a', 'b', 'c', 'd', 'e']"] and lines[3] == "9\t[]"
+    again = read_run(path).run
+    assert again.claim_ids == ("1", "dev-2", "9") and again.sources("dev-2") == ["it's", 'q"', "x"]
+    assert write_submission_2026(run, path, k=2, written_id=lambda c: c.upper()) == 1
+    assert path.read_text().splitlines()[:2] == ["index\tpreds", "DEV-1\t['a', 'b']"]
+    assert write_submission_2025(run, path, k=1) == 1
+    assert read_run(path).run.claim_ids == tuple(ranked)
+
+
+def test_two_claims_may_not_share_a_written_id(tmp_path):
+    run = Run.from_lists({"dev-1": [], "1": []})
+    said = problems_of(lambda path: write_submission_2025(run, path, split="dev"), tmp_path / "p")
+    assert said == ["F: post_id: '1' for both 'dev-1' and '1'"]
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", ["BM25", "BM25_Pre_Processed", "SciBERT"])
+def test_a_labs_submission_comes_back_byte_for_byte(tmp_path, name):
+    source = shared("runs") / f"predictions_{name}_dev_TOP10.tsv"
+    read = read_run(source)
+    assert len(read.run.claim_ids) == 1400 and len(read.run) == 14_000 - read.repeated
+    assert write_submission_2025(read.run, tmp_path / "p.tsv", k=10) == 0
+    assert (tmp_path / "p.tsv").read_bytes() == source.read_bytes()
