@@ -1,4 +1,4 @@
-"""Every command that README.md and BENCHMARKS.md show is one its program takes."""
+"""Check that programs accept every command in README.md, BENCHMARKS.md and docs/log.md."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from claim2source.core.config import REPOSITORY
 from tests.test_configs import commands, load_program, parsed, read_prepare
 
-PAGES = ["README.md", "BENCHMARKS.md"]
+PAGES = ["README.md", "BENCHMARKS.md", "docs/log.md"]
 # The launcher's own options are not ours to read.
 LAUNCHED = (
     'accelerate() { while [[ "$1" != *.py ]]; do shift; done; python "$@"; }; make() { :; }\n'
@@ -53,7 +53,11 @@ def test_every_command_shown_is_one_its_program_takes(
                 read(program, words)
             seen.add(program)
     # Every program a user launches, and every benchmark, stands on its page.
-    expected = {"README.md": ["train/*.py", "eval/*.py"], "BENCHMARKS.md": ["scripts/bench_*.py"]}
+    expected = {
+        "README.md": ["train/*.py", "eval/*.py"],
+        "BENCHMARKS.md": ["scripts/bench_*.py"],
+        "docs/log.md": ["train/finetune.py", "scripts/ablate.py"],
+    }
     paths = [path for pattern in expected[page] for path in REPOSITORY.glob(pattern)]
     assert paths and {str(path.relative_to(REPOSITORY)) for path in paths} <= seen
 
