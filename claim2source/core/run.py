@@ -1,25 +1,28 @@
-"""The one ranking type: a columnar run, and the result that a stage gives back."""
+"""Rankings: the columnar `Run`, and the `Result` of a stage with its cost and failures."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 Pool = Mapping[str, frozenset[str]]
 
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """Ranked sources of every claim, in trec_eval's order: float32 score, then id, descending.
+    """Rank sources for claims, in trec_eval's order: float32 score, then id, descending.
 
     Columns: `claim_ids` [n], `offsets` [n + 1] into the rows of each claim, `codes` [rows]
     into `vocabulary` (sorted distinct source ids) and `scores` [rows] float32. A claim for
     which nothing was found has an empty range. `pool` holds the candidates of the claims
-    that may not choose from all sources. Build one with `from_rows`, `from_lists` or
-    `from_topk`, which sort and check.
+    that may not choose from all sources. Build one with a `from_...` method, which sorts and
+    checks.
     """
 
     claim_ids: tuple[str, ...]
@@ -106,18 +109,41 @@ class Run:
 
         Raises ValueError on a claim or source id that repeats, or a score that is not a number.
         """
+        vocabulary, code_of = sorted_ids(source_ids)
+        codes = np.append(code_of, -1)[positions]
+        return cls.from_codes(claim_ids, vocabulary, codes, scores, pool=pool)
+
+    @classmethod
+    def from_codes(
+        cls,
+        claim_ids: Sequence[str],
+        vocabulary: np.ndarray,
+        codes: np.ndarray,
+        scores: np.ndarray,
+        *,
+        pool: Pool | None = None,
+    ) -> Run:
+        """Build from top-k arrays [claims, k] of positions in sorted distinct ids; -1 is no entry.
+
+        Raises ValueError on a claim id that repeats, or a score that is not a number.
+        """
         if len(set(claim_ids)) != len(claim_ids):
             raise ValueError("a claim id repeats")
-        ids = np.array(source_ids, dtype=object)
-        order = np.argsort(ids, kind="stable")
-        if (ids[order][1:] == ids[order][:-1]).any():
-            raise ValueError("a source id repeats")
-        code_of = np.empty(len(ids), dtype=np.int64)
-        code_of[order] = np.arange(len(ids))
-        found = positions >= 0
-        rows = np.broadcast_to(np.arange(len(claim_ids))[:, None], positions.shape)[found]
-        codes = code_of[positions[found]]
-        return cls._sorted(claim_ids, rows, codes, ids[order], scores[found], pool)
+        found = codes >= 0
+        rows = np.broadcast_to(np.arange(len(claim_ids))[:, None], codes.shape)[found]
+        return cls._sorted(claim_ids, rows, codes[found], vocabulary, scores[found], pool)
+
+    @classmethod
+    def from_pandas(cls, frame: DataFrame) -> Run:
+        """Build from a table with the columns claim, source and score; others are ignored."""
+        columns = (frame[name].tolist() for name in ("claim", "source", "score"))
+        return cls.from_rows(*columns)
+
+    @classmethod
+    def from_ir_measures(cls, documents: Iterable[Any]) -> Run:
+        """Build from `ir_measures.ScoredDoc`s."""
+        rows = [(doc.query_id, doc.doc_id, doc.score) for doc in documents]
+        return cls.from_rows(*zip(*rows, strict=True)) if rows else cls.from_rows((), (), ())
 
     def __len__(self) -> int:
         """Number of rows."""
@@ -154,6 +180,24 @@ class Run:
             for source, score in self.scored(claim).items():
                 yield claim, source, score
 
+    def to_pandas(self) -> DataFrame:
+        """Rows as a table with the columns claim, source, score and rank (from 1)."""
+        from pandas import DataFrame
+
+        columns = {
+            "claim": np.repeat(np.array(self.claim_ids, dtype=object), np.diff(self.offsets)),
+            "source": self.vocabulary[self.codes],
+            "score": self.scores,
+            "rank": self.ranks(),
+        }
+        return DataFrame(columns)
+
+    def to_ir_measures(self) -> Iterator[Any]:
+        """Rows as `ir_measures.ScoredDoc`s, in rank order."""
+        from ir_measures import ScoredDoc
+
+        return (ScoredDoc(claim, source, score) for claim, source, score in self)
+
     def ranks(self) -> np.ndarray:
         """1-based rank of every row, [rows] int64."""
         starts = np.repeat(self.offsets[:-1], np.diff(self.offsets))
@@ -161,7 +205,12 @@ class Run:
 
     def top(self, k: int) -> Run:
         """The first `k` rows of every claim."""
-        return self._kept(self.ranks() <= k)
+        keep = self.ranks() <= k
+        owner = np.repeat(np.arange(len(self.claim_ids)), np.diff(self.offsets))
+        counts = np.bincount(owner[keep], minlength=len(self.claim_ids))
+        offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+        codes, scores = self.codes[keep], self.scores[keep]
+        return replace(self, offsets=offsets, codes=codes, scores=scores)
 
     def restricted(self, claim_ids: Iterable[str]) -> Run:
         """The rows of these claims, in this order; an unknown claim gets no rows."""
@@ -172,41 +221,36 @@ class Run:
             [np.arange(rows.start, rows.stop) for rows in slices] or [np.empty(0)]
         ).astype(np.int64)
         offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
-        return Run(
-            tuple(wanted),
-            offsets,
-            self.codes[picked],
-            self.vocabulary,
-            self.scores[picked],
-            self.pool,
-        )
-
-    def _kept(self, keep: np.ndarray) -> Run:
-        owner = np.repeat(np.arange(len(self.claim_ids)), np.diff(self.offsets))
-        counts = np.bincount(owner[keep], minlength=len(self.claim_ids))
-        offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
-        return Run(
-            self.claim_ids,
-            offsets,
-            self.codes[keep],
-            self.vocabulary,
-            self.scores[keep],
-            self.pool,
-        )
+        codes, scores = self.codes[picked], self.scores[picked]
+        return Run(tuple(wanted), offsets, codes, self.vocabulary, scores, self.pool)
 
     def rescored(self) -> Run:
-        """The same ranking with strictly decreasing integer scores.
+        """Replace the scores by strictly decreasing integers, which leaves no ties.
 
-        Libraries break ties by rules of their own; after this there is none to break.
+        Libraries break ties by rules of their own.
         """
         longest = int(np.diff(self.offsets).max(initial=0))
         scores = (longest + 1 - self.ranks()).astype(np.float32)
-        return Run(self.claim_ids, self.offsets, self.codes, self.vocabulary, scores, self.pool)
+        return replace(self, scores=scores)
+
+
+def sorted_ids(source_ids: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+    """Sort ids: the sorted array, and the place in it of every given id.
+
+    Raises ValueError on an id that repeats.
+    """
+    ids = np.array(source_ids, dtype=object)
+    order = np.argsort(ids, kind="stable")
+    if (ids[order][1:] == ids[order][:-1]).any():
+        raise ValueError("a source id repeats")
+    places = np.empty(len(ids), dtype=np.int64)
+    places[order] = np.arange(len(ids))
+    return ids[order], places
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A claim (or pair) that a stage could not do, and why."""
+    """A claim (or pair) that a stage failed on, and why."""
 
     claim_id: str
     reason: str
@@ -214,9 +258,9 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What a stage cost: wall seconds, items done, peak memory in bytes, tokens read.
+    """Count a stage's cost: wall seconds, items done, peak memory in bytes, tokens read.
 
-    `reused` texts had a vector in the store: their encoding is not in the seconds and tokens.
+    `reused` texts had a vector in the store: encoding them is not in the seconds and tokens.
     """
 
     seconds: float = 0.0
@@ -235,22 +279,70 @@ class Cost:
         )
 
     def over_same(self, other: Cost) -> Cost:
-        """The cost of two parts that did the same items one after the other."""
+        """Add the cost of a part that did the same items, without counting the items twice."""
         return replace(self + other, items=max(self.items, other.items))
 
 
 @dataclass(frozen=True)
-class Result:
-    """What a stage gives back: the run, notes by claim, counted failures, cost.
+class IndexNotes:
+    """Describe the index of a dense run, for a report.
 
-    `about` says in JSON values what holds for the whole run, such as its index's recall.
+    `dimensions` is set where vectors were shortened. For an approximate index, `compared` claims
+    were also searched exactly, and `recall` (cut-off -> share) says how much of the exact list
+    the index found.
+    """
+
+    kind: str
+    dimensions: int | None = None
+    compared: int | None = None
+    recall: Mapping[int, float] = field(default_factory=dict)
+
+    def plain(self) -> dict[str, str | int | float]:
+        """As JSON: {"kind", "dimensions"?, "claims"?, "recall@10"?, ..}."""
+        values: dict[str, str | int | float] = {"kind": self.kind}
+        if self.dimensions is not None:
+            values["dimensions"] = self.dimensions
+        if self.compared is not None:
+            values["claims"] = self.compared
+        return values | {f"recall@{cut}": share for cut, share in self.recall.items()}
+
+    @classmethod
+    def from_plain(cls, values: Mapping[str, Any]) -> IndexNotes:
+        """Read what `plain` gave."""
+        recall = {
+            int(key.partition("@")[2]): share
+            for key, share in values.items()
+            if key.startswith("recall@")
+        }
+        return cls(values["kind"], values.get("dimensions"), values.get("claims"), recall)
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a stage gives back: its run, notes by claim, failures and cost.
+
+    `stored`: the run was read from the store, and the cost is what it took to make. `index`
+    describes the index of a dense run.
     """
 
     run: Run
     notes: Mapping[str, str] = field(default_factory=dict)
     failures: tuple[Failure, ...] = ()
     cost: Cost = Cost()
-    about: Mapping[str, Any] = field(default_factory=dict)
+    stored: bool = False
+    index: IndexNotes | None = None
+
+    def sources(self, claim_id: str, k: int | None = None) -> list[str]:
+        """Ids of a claim's first `k` sources, best first."""
+        return self.run.sources(claim_id, k)
+
+    def scored(self, claim_id: str) -> dict[str, float]:
+        """Source id -> score of a claim, best first."""
+        return self.run.scored(claim_id)
+
+    def top(self, k: int) -> Result:
+        """The same result with the first `k` sources of every claim."""
+        return replace(self, run=self.run.top(k))
 
     def failure_counts(self) -> dict[str, int]:
         """Reason -> number of failures, most frequent first."""

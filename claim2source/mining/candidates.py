@@ -11,10 +11,9 @@ from claim2source.core.records import Claim, Source
 from claim2source.retrieve import BM25Config, BM25Index
 from claim2source.retrieve.terms import Terms
 from claim2source.retrieve.topk import (
-    candidate_positions,
+    SourceIds,
     floors_of_best,
     sort_keys,
-    tie_order,
     top_of_rows,
     unsorted_keys,
 )
@@ -62,12 +61,12 @@ class Candidates:
         depth: int,
         bm25: BM25Config,
     ) -> None:
-        self.ids = [source.id for source in sources]
-        self.position = {source: i for i, source in enumerate(self.ids)}
+        self.sources = SourceIds([source.id for source in sources])
+        self.ids, self.position = self.sources.ids, self.sources.position_of
         self.vectors = np.ascontiguousarray(vectors, dtype=np.float32)
         self._alpha, self._depth = alpha, min(depth, len(self.ids))
         # One place more: lists that have ended sort behind all others.
-        self._order = np.append(tie_order(self.ids), len(self.ids))
+        self._order = np.append(self.sources.order, len(self.ids))
         self._at = np.empty_like(self._order)
         self._at[self._order] = np.arange(len(self._order))
         self._sparse = BM25Index(sources, bm25) if alpha > 0 else None
@@ -116,7 +115,7 @@ class Candidates:
         for row, claim in enumerate(claims):
             if claim.candidates is not None:
                 kept[row] = False
-                kept[row, candidate_positions(claim, self.position)] = True
+                kept[row, self.sources.candidates(claim)] = True
         return _Lists(*top_of_rows(similarities, kept, self._depth, self._order[:-1]))
 
     def _fused(

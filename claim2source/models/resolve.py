@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from claim2source.core.errors import ConfigError, InputError
+from claim2source.core.errors import ConfigError, InputError, UserError
 from claim2source.core.files import file_hash
 from claim2source.models.config import TRAINED, ModelConfig
 from claim2source.models.encoder import Encoder
@@ -67,6 +67,21 @@ class Resolved:
     def rendering(self) -> Rendering | None:
         """How its training rendered records, where known."""
         return self.manifest.rendering if self.manifest else self.exported
+
+    def rendering_for(self, asked: Rendering | None) -> Rendering:
+        """A checkpoint's own rendering; for another model the one asked for, its own or the default.
+
+        Raises `UserError` when another is asked for than the checkpoint was trained with.
+        """
+        if self.manifest is None:
+            return asked or self.exported or Rendering()
+        own = self.manifest.rendering
+        if asked is not None and asked != own:
+            raise UserError(
+                f"rendering: the checkpoint was trained with {own}; "
+                "it is evaluated as it was trained"
+            )
+        return own
 
 
 def resolve(

@@ -1,21 +1,24 @@
-"""First-stage retrieval: claims and sources -> Result."""
+"""First-stage retrieval: retrievers make indexes of sources, indexes rank them for claims."""
 
-from claim2source.retrieve.bm25 import BM25Config, BM25Index, BM25Retriever
-from claim2source.retrieve.dense import DenseIndex, DenseRetriever
-from claim2source.retrieve.faiss_index import IndexConfig
-from claim2source.retrieve.fuse import FusionConfig, HybridRetriever, fuse
-from claim2source.retrieve.topk import Retriever, candidate_pool
+from claim2source.retrieve.bm25 import BM25, BM25Config, BM25Index
+from claim2source.retrieve.dense import Dense, DenseIndex
+from claim2source.retrieve.faiss_index import IndexConfig, VectorIndex
+from claim2source.retrieve.fuse import FusionConfig, Hybrid, HybridIndex, fuse
+from claim2source.retrieve.load import load_index
+from claim2source.retrieve.topk import candidate_pool
 
 __all__ = [
+    "BM25",
     "BM25Config",
     "BM25Index",
-    "BM25Retriever",
+    "Dense",
     "DenseIndex",
-    "DenseRetriever",
     "FusionConfig",
-    "HybridRetriever",
+    "Hybrid",
+    "HybridIndex",
     "IndexConfig",
-    "Retriever",
+    "VectorIndex",
     "candidate_pool",
     "fuse",
+    "load_index",
 ]

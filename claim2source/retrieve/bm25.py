@@ -1,4 +1,4 @@
-"""BM25 by bm25s: ours (stop words, stemmer, title weight) and the papers' whitespace variant."""
+"""Rank sources by BM25: our analysis (stop words, stemmer, title weight) or the papers' own."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
-from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, Literal
+from pathlib import Path
+from typing import Any, Literal
 
 import numpy as np
 
@@ -16,15 +16,20 @@ from claim2source.core.config import require
 from claim2source.core.memory import peak_memory, reset_peak_memory
 from claim2source.core.records import Claim, Source
 from claim2source.core.run import Cost, Failure, Result, Run
+from claim2source.core.stage import Claims, as_claims
 from claim2source.io.store import Store
-from claim2source.retrieve.cache import load_result, request_key, store_result
+from claim2source.retrieve.cache import read_or_search, request_key, sources_hash
+from claim2source.retrieve.index_folder import (
+    IndexFolder,
+    write_array,
+    write_folder,
+    write_strings,
+)
+from claim2source.retrieve.postings import Counts, Postings
 from claim2source.retrieve.terms import Analysis, Terms
-from claim2source.retrieve.topk import candidate_pool, candidate_positions, tie_order, top_of_rows
+from claim2source.retrieve.topk import SourceIds, top_of_rows
 from claim2source.text import ClaimForm, clean_authors, render_claim
 from claim2source.text.claims import text_languages
-
-if TYPE_CHECKING:
-    from claim2source.retrieve.postings import ArrayBM25
 
 # bm25s and Stemmer are imported where they are used: training on mined negatives needs neither.
 Language = Literal["en", "de", "fr"]
@@ -32,7 +37,7 @@ _STEMMERS = {"en": "english", "de": "german", "fr": "french"}
 _STOP_WORDS = {"en": "STOPWORDS_EN", "de": "STOPWORDS_GERMAN", "fr": "STOPWORDS_FRENCH"}
 # Counted up when the same settings and texts would give another run.
 _FORMAT = 2
-# As bm25s splits: words of two characters or more.
+_COUNTS = ("indptr", "documents", "frequencies", "lengths")
 NO_TERM = "no term in common with any source"
 # Scores held at a time (8 MiB): they stay in the processor's cache.
 _CELLS = 2**21
@@ -73,66 +78,142 @@ class BM25Config:
         require(self.title_weight >= 1, "bm25.title_weight", self.title_weight, "1 or more")
 
 
-class BM25Index:
-    """An index over sources, searched by claims. Raises ValueError on a source id that repeats."""
+class BM25:
+    """Rank sources by the terms they share with a claim.
 
-    def __init__(self, sources: Sequence[Source], config: BM25Config | None = None) -> None:
+    Settings are those of `BM25Config`: `BM25(k1=1.5)`. With a `store` the runs are kept: the
+    same claims and sources are not searched again.
+    """
+
+    def __init__(
+        self, config: BM25Config | None = None, *, store: Store | None = None, **settings: Any
+    ) -> None:
+        self.config = replace(config or BM25Config(), **settings)
+        self.store = store
+
+    def index(self, sources: Sequence[Source]) -> BM25Index:
+        """Give the index of these sources; their texts are analysed by its first search."""
+        return BM25Index(sources, self.config, self.store)
+
+
+@dataclass(frozen=True, eq=False)
+class _Analysed:
+    """The sources of an index as postings; None where they hold no term."""
+
+    ids: SourceIds
+    analysis: Analysis
+    postings: Postings | None
+
+
+class BM25Index:
+    """Search sources by BM25. Raises ValueError on a source id that repeats."""
+
+    def __init__(
+        self,
+        sources: Sequence[Source],
+        config: BM25Config | None = None,
+        store: Store | None = None,
+    ) -> None:
         self.config = config or BM25Config()
         self.source_ids = [source.id for source in sources]
         if len(set(self.source_ids)) != len(self.source_ids):
             raise ValueError("a source id repeats")
-        self._position_of = {source: i for i, source in enumerate(self.source_ids)}
-        self._order = tie_order(self.source_ids)
-        texts = [_source_text(source, self.config) for source in sources]
-        self._analysis = _analysis(self.config)
-        terms = self._analysis.sources(texts)
-        self._bm25: ArrayBM25 | None = None
-        if len(terms.ids):
-            from claim2source.retrieve.postings import ArrayBM25
+        self._sources, self._store = sources, store
+        self._analysed: _Analysed | None = None
+        self._sources_hash: str | None = None
 
-            okapi = self.config.analysis == "whitespace"
-            self._bm25 = ArrayBM25(self.config.k1, self.config.b, okapi)
-            corpus = SimpleNamespace(ids=terms, vocab=self._analysis.vocabulary)
-            self._bm25.index(corpus, create_empty_token=False, show_progress=False)
+    def build(self) -> Cost:
+        """Analyse the sources now, not in the first search; the cost is 0 if that is done."""
+        if self._analysed is not None:
+            return Cost()
+        started = time.perf_counter()
+        self._built()
+        return Cost(time.perf_counter() - started, len(self.source_ids), peak_memory(gpu=False))
+
+    def _built(self) -> _Analysed:
+        if self._analysed is None:
+            analysis = _analysis(self.config)
+            terms = analysis.sources(_source_text(source, self.config) for source in self._sources)
+            counts = Counts.of(terms, len(analysis.vocabulary)) if len(terms.ids) else None
+            self._analysed = _Analysed(SourceIds(self.source_ids), analysis, self._weighed(counts))
+        return self._analysed
+
+    def _weighed(self, counts: Counts | None, weights: np.ndarray | None = None) -> Postings | None:
+        if counts is None:
+            return None
+        okapi = self.config.analysis == "whitespace"
+        return Postings(counts, self.config.k1, self.config.b, okapi, weights)
+
+    def search(self, claims: Claims, k: int = 100) -> Result:
+        """Rank the best `k` sources of every claim, or read what that gave before."""
+        started = time.perf_counter()
+        reset_peak_memory()
+        claims = as_claims(claims)
+
+        def search() -> Result:
+            run = self.rank(claims, k)
+            failures = [Failure(c.id, NO_TERM) for c in claims if not run.sources(c.id, 1)]
+            cost = Cost(time.perf_counter() - started, len(claims), peak_memory(gpu=False))
+            return Result(run, failures=tuple(failures), cost=cost)
+
+        return read_or_search(self._store, self._key(claims, k), search)
+
+    def _key(self, claims: Sequence[Claim], k: int) -> dict[str, Any] | None:
+        """All that a run depends on; None without a store."""
+        if self._store is None:
+            return None
+        if self._sources_hash is None:
+            texts = [_source_text(source, self.config) for source in self._sources]
+            self._sources_hash = sources_hash(self._sources, texts)
+        form = self.config.claims
+        # Stop words go by the languages of a claim's text.
+        texts = [[render_claim(c, form), *text_languages(c, form)] for c in claims]
+        return {
+            "stage": "bm25",
+            "bm25": [_FORMAT, asdict(self.config)],
+            "versions": {name: version(name) for name in ("bm25s", "PyStemmer")},
+            **request_key(claims, texts, self._sources_hash, k),
+        }
 
     def reweighted(self, k1: float, b: float) -> BM25Index:
         """The same index under another k1 and b, without analysing the sources again."""
-        other = copy.copy(self)
+        built, other = self._built(), copy.copy(self)
         other.config = replace(self.config, k1=k1, b=b)
-        other._bm25 = self._bm25.reweighted(k1, b) if self._bm25 else None
+        counts = built.postings.counts if built.postings else None
+        other._analysed = replace(built, postings=other._weighed(counts))
         return other
 
     def terms(self, claims: Sequence[Claim]) -> Terms:
         """Ids of the index's terms in every claim, in text order, repeated ones repeated."""
+        analysis = self._built().analysis
         groups: dict[tuple[str, ...], list[int]] = {}
         for row, claim in enumerate(claims):
             groups.setdefault(text_languages(claim, self.config.claims), []).append(row)
         found = [np.empty(0, np.int32)] * len(claims)
         for languages, rows in groups.items():
             texts = [render_claim(claims[row], self.config.claims) for row in rows]
-            terms = self._analysis.claims(texts, _stop_words(self.config, languages))
+            terms = analysis.claims(texts, _stop_words(self.config, languages))
             for row, ids in zip(rows, terms.split(), strict=True):
                 found[row] = ids
         return Terms.joined(found)
 
-    def search(self, claims: Sequence[Claim], k: int, terms: Terms | None = None) -> Run:
-        """Top `k` of every claim; sources without a term in common are not returned.
+    def rank(self, claims: Sequence[Claim], k: int, terms: Terms | None = None) -> Run:
+        """Rank the best `k` sources that have a term in common with the claim.
 
         Of sources with equal scores the first by id, descending, are kept. `terms` are the
         claims' `terms` where they are known already.
         """
         positions, scores = self.top(claims, k, terms)
-        ids = [claim.id for claim in claims]
-        return Run.from_topk(ids, self.source_ids, positions, scores, pool=candidate_pool(claims))
+        return self._built().ids.run(claims, positions, scores)
 
     def top(
         self, claims: Sequence[Claim], k: int, terms: Terms | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
-        """The same as positions (-1: none) and scores, [claims, at most k] each."""
-        depth = min(k, len(self.source_ids))
+        """As `rank`, but positions (-1: none) and scores, [claims, at most k] each."""
+        built, depth = self._built(), min(k, len(self.source_ids))
         positions = np.full((len(claims), depth), -1, dtype=np.int64)
         scores = np.zeros((len(claims), depth), dtype=np.float32)
-        if self._bm25 is None or not depth:
+        if built.postings is None or not depth:
             return positions, scores
         terms = self.terms(claims) if terms is None else terms
         block = max(1, _CELLS // len(self.source_ids))
@@ -140,25 +221,63 @@ class BM25Index:
             rows = slice(start, start + block)
             part = claims[rows]
             asked = terms.part(start, start + len(part))
-            positions[rows], scores[rows] = self._top(self._bm25, part, asked, depth)
+            positions[rows], scores[rows] = _top(built.postings, built.ids, part, asked, depth)
         return positions, scores
 
-    def _top(
-        self, bm25: ArrayBM25, claims: Sequence[Claim], terms: Terms, depth: int
-    ) -> tuple[np.ndarray, np.ndarray]:
-        scores = bm25.scores_of(terms)
-        bound = [row for row, claim in enumerate(claims) if claim.candidates is not None]
-        found = bm25.matching(terms, scores, depth)
-        if bound:
-            # The best of the pool may not be among a claim's candidates.
-            every = terms.split()
-            lists = Terms.joined([every[row] for row in bound])
-            found[bound] = bm25.matching(lists, scores[bound], scores.shape[1])
-        for row in bound:
-            allowed = np.zeros(scores.shape[1], dtype=bool)
-            allowed[candidate_positions(claims[row], self._position_of)] = True
-            found[row] &= allowed
-        return top_of_rows(scores, found, depth, self._order)
+    def save(self, folder: str | Path) -> None:
+        """Write the index, analysed, to a folder that `load_index` opens."""
+        built = self._built()
+        postings, vocabulary = built.postings, built.analysis.vocabulary
+
+        def write(temporary: Path) -> None:
+            write_strings(temporary / "ids.jsonl", self.source_ids)
+            write_strings(temporary / "vocabulary.jsonl", vocabulary)
+            if postings is not None:
+                for name in _COUNTS:
+                    write_array(temporary / f"{name}.npy", getattr(postings.counts, name))
+                write_array(temporary / "weights.npy", postings.weights)
+
+        values = {"bm25": self.config, "sources": len(self.source_ids), "terms": len(vocabulary)}
+        write_folder(folder, "bm25", values, write)
+
+    @classmethod
+    def load(cls, folder: IndexFolder) -> BM25Index:
+        """Open what `save` wrote; arrays are memory-mapped."""
+        sources, terms = folder.count("sources"), folder.count("terms")
+        index = cls((), folder.settings("bm25", BM25Config))
+        index.source_ids = folder.strings("ids.jsonl", sources)
+        analysis = _analysis(index.config)
+        vocabulary = folder.strings("vocabulary.jsonl", terms)
+        analysis.vocabulary = {term: number for number, term in enumerate(vocabulary)}
+        counts = weights = None
+        if terms:
+            indptr = folder.array("indptr.npy", np.int64, terms + 1)
+            documents = folder.array("documents.npy", np.int32, int(indptr[-1]))
+            frequencies = folder.array("frequencies.npy", np.int32, len(documents))
+            lengths = folder.array("lengths.npy", np.int64, sources)
+            counts = Counts(indptr, documents, frequencies, lengths)
+            weights = folder.array("weights.npy", np.float32, len(documents))
+        ids = SourceIds(index.source_ids)
+        index._analysed = _Analysed(ids, analysis, index._weighed(counts, weights))
+        return index
+
+
+def _top(
+    postings: Postings, ids: SourceIds, claims: Sequence[Claim], terms: Terms, depth: int
+) -> tuple[np.ndarray, np.ndarray]:
+    scores = postings.scores_of(terms)
+    bound = [row for row, claim in enumerate(claims) if claim.candidates is not None]
+    found = postings.matching(terms, scores, depth)
+    if bound:
+        # The best of the pool may not be among a claim's candidates.
+        every = terms.split()
+        lists = Terms.joined([every[row] for row in bound])
+        found[bound] = postings.matching(lists, scores[bound], scores.shape[1])
+    for row in bound:
+        allowed = np.zeros(scores.shape[1], dtype=bool)
+        allowed[ids.candidates(claims[row])] = True
+        found[row] &= allowed
+    return top_of_rows(scores, found, depth, ids.order)
 
 
 def _analysis(config: BM25Config) -> Analysis:
@@ -189,40 +308,3 @@ def _source_text(source: Source, config: BM25Config) -> str:
     if config.metadata:
         parts += [source.venue, " ".join(clean_authors(source.authors))]
     return " ".join(part for part in parts if part)
-
-
-@dataclass(frozen=True)
-class BM25Retriever:
-    """BM25 as a stage.
-
-    With a `store` the run is kept: the same claims and sources are not searched again, and the
-    cost is what it was then. The result's `about` says whether it was `stored`.
-    """
-
-    config: BM25Config = BM25Config()
-    store: Store | None = None
-
-    def retrieve(self, claims: Sequence[Claim], sources: Sequence[Source], k: int) -> Result:
-        """Index the sources and search them, or read what that gave before."""
-        started = time.perf_counter()
-        reset_peak_memory()
-        key = self._key(claims, sources, k) if self.store is not None else None
-        if (stored := load_result(self.store, key)) is not None:
-            return stored
-        run = BM25Index(sources, self.config).search(claims, k)
-        failures = [Failure(c.id, NO_TERM) for c in claims if not run.sources(c.id, 1)]
-        cost = Cost(time.perf_counter() - started, len(claims), peak_memory(gpu=False))
-        return store_result(self.store, key, Result(run, failures=tuple(failures), cost=cost))
-
-    def _key(self, claims: Sequence[Claim], sources: Sequence[Source], k: int) -> dict[str, Any]:
-        """All that the run depends on."""
-        form = self.config.claims
-        # Stop words go by the languages of a claim's text.
-        claim_texts = [[render_claim(c, form), *text_languages(c, form)] for c in claims]
-        source_texts = [_source_text(source, self.config) for source in sources]
-        return {
-            "stage": "bm25",
-            "bm25": [_FORMAT, asdict(self.config)],
-            "versions": {name: version(name) for name in ("bm25s", "PyStemmer")},
-            **request_key(claims, claim_texts, sources, source_texts, k),
-        }

@@ -1,66 +1,62 @@
-"""Results that join the store: found by all that made them, with what they cost when made."""
+"""Keep a search's result in the store, under everything that it depends on."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from claim2source.core.files import content_hash
 from claim2source.core.records import Claim, Source
-from claim2source.core.run import Cost, Failure, Result
+from claim2source.core.run import Cost, Failure, IndexNotes, Result
 from claim2source.io.store import Store
 
 # Counted up when a stored result would hold something else.
 _FORMAT = 2
 
 
-def request_key(
-    claims: Sequence[Claim],
-    claim_texts: Sequence[Any],
-    sources: Sequence[Source],
-    source_texts: Sequence[Any],
-    k: int,
-) -> dict[str, Any]:
-    """What every stage's result depends on: texts as the stage reads them, ids, pools, depth.
+def sources_hash(sources: Sequence[Source], texts: Sequence[str]) -> str:
+    """Hash sources by id and by text as the retriever reads it.
 
-    The texts (JSON values), not the records: a corrected gold changes no ranking.
+    Texts, not records: a corrected author changes no ranking that does not read authors.
+    """
+    return content_hash([[s.id, text] for s, text in zip(sources, texts, strict=True)])
+
+
+def request_key(
+    claims: Sequence[Claim], texts: Sequence[Any], sources: str, k: int
+) -> dict[str, Any]:
+    """Describe a search: claims by id, text and candidates, `sources_hash`, depth.
+
+    `texts` are JSON values, one for each claim.
     """
     pools = [sorted(c.candidates) if c.candidates is not None else None for c in claims]
-    asked = [[c.id, *rest] for c, *rest in zip(claims, claim_texts, pools, strict=True)]
-    pool = [[s.id, text] for s, text in zip(sources, source_texts, strict=True)]
-    return {
-        "format": _FORMAT,
-        "depth": k,
-        "claims": content_hash(asked),
-        "sources": content_hash(pool),
+    asked = [[c.id, *rest] for c, *rest in zip(claims, texts, pools, strict=True)]
+    return {"format": _FORMAT, "depth": k, "claims": content_hash(asked), "sources": sources}
+
+
+def read_or_search(
+    store: Store | None, key: Mapping[str, Any] | None, search: Callable[[], Result]
+) -> Result:
+    """Read the result kept under `key`, or search and keep what that gives.
+
+    A result that was read is `stored`; its cost is what it took to make.
+    """
+    if store is None or key is None:
+        return search()
+    kept = store.run(key)
+    if kept is not None:
+        about = kept.about
+        failures = tuple(Failure(claim, why) for claim, why in about["failures"])
+        index = about["about"].get("index")
+        notes = None if index is None else IndexNotes.from_plain(index)
+        cost = Cost(**about["cost"])
+        return Result(kept.run, failures=failures, cost=cost, stored=True, index=notes)
+    result = search()
+    about = {
+        "about": {} if result.index is None else {"index": result.index.plain()},
+        "cost": asdict(result.cost),
+        "failures": [[failure.claim_id, failure.reason] for failure in result.failures],
     }
-
-
-def load_result(store: Store | None, key: Mapping[str, Any] | None) -> Result | None:
-    """The result kept under `key`: its cost is what it took to make, `about` says `stored`."""
-    found = store.run(key) if store is not None and key is not None else None
-    if found is None:
-        return None
-    failures = tuple(Failure(claim, why) for claim, why in found.about["failures"])
-    return Result(
-        found.run,
-        failures=failures,
-        cost=Cost(**found.about["cost"]),
-        about={**found.about["about"], "stored": True},
-    )
-
-
-def store_result(store: Store | None, key: Mapping[str, Any] | None, made: Result) -> Result:
-    """Keep a result that was made now; returns it with `stored` false in its `about`."""
-    if store is not None and key is not None:
-        store.put_run(
-            key,
-            made.run,
-            {
-                "about": dict(made.about),
-                "cost": asdict(made.cost),
-                "failures": [[failure.claim_id, failure.reason] for failure in made.failures],
-            },
-        )
-    return replace(made, about={**made.about, "stored": False})
+    store.put_run(key, result.run, about)
+    return result

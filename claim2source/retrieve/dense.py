@@ -1,223 +1,283 @@
-"""Dense retrieval: the one Encoder and FAISS's inner-product search."""
+"""Rank sources by the inner product of an encoder's vectors."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, replace
+from functools import cached_property
 from importlib.metadata import version
-from typing import Any
+from pathlib import Path
+from typing import Any, Protocol, Self
 
 import numpy as np
 
-from claim2source.core.errors import ConfigError
+from claim2source.core.errors import ConfigError, UserError
+from claim2source.core.files import content_hash
 from claim2source.core.memory import peak_memory, reset_peak_memory
 from claim2source.core.records import Claim, Source
 from claim2source.core.run import Cost, Result, Run
+from claim2source.core.stage import Claims, as_claims
 from claim2source.io.store import Store
-from claim2source.models.encoder import Encoder
-from claim2source.retrieve.cache import load_result, request_key, store_result
-from claim2source.retrieve.faiss_index import GPU_DEPTH, IndexConfig, build_index, on_gpu
-from claim2source.retrieve.topk import candidate_pool, candidate_positions, tie_order, top_of
+from claim2source.models import ModelConfig, Resolved, Side, resolve
+from claim2source.retrieve.cache import read_or_search, request_key, sources_hash
+from claim2source.retrieve.faiss_index import IndexConfig, VectorIndex
+from claim2source.retrieve.index_folder import IndexFolder, write_folder
 from claim2source.text import Rendering
 
-# Claims searched at a time: keeps FAISS's result buffers flat in the number of claims.
-CHUNK = 4096
-_NONE = np.empty(0, dtype=np.int64)
+
+class TextEncoder(Protocol):
+    """Turn texts into vectors: an `Encoder`, or another engine."""
+
+    source_encoder: Any
+    settings: Any
+
+    def encode(
+        self, texts: Sequence[str], side: Side, *, store: Store | None, progress: str | None
+    ) -> tuple[np.ndarray, Cost]:
+        """Vectors [texts, dimensions] float32 and what they cost."""
+        ...
+
+    def key(self) -> dict[str, Any] | None:
+        """All that a vector depends on besides its text; None while weights change."""
+        ...
+
+
+Model = str | Path | ModelConfig | Resolved | TextEncoder
+
+
+class Dense:
+    """Rank sources by the vectors of a model.
+
+    `model` is a checkpoint's folder, a model's name or settings, or what `resolve` gave; or an
+    encoder. Records are rendered as a checkpoint was trained; `rendering` chooses for other
+    models. With a `store` and weights that have a name, vectors and runs are kept: the same
+    claims and sources are neither encoded nor searched again. Raises `UserError` where the model
+    cannot be loaded, or another `rendering` is asked for than a checkpoint's own.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        *,
+        rendering: Rendering | None = None,
+        store: Store | None = None,
+        index: IndexConfig | None = None,
+        device: str | None = None,
+        progress: bool = False,
+    ) -> None:
+        self.model: ModelConfig | None = None
+        if isinstance(model, str | Path):
+            model = ModelConfig(name=str(model))
+        if isinstance(model, ModelConfig):
+            # What a model may run or read is the user's to allow, not a file's.
+            self.model = replace(model, allow_remote_code=(), allow_bin=())
+            model = resolve(model, device)
+        if isinstance(model, Resolved):
+            rendering = model.rendering_for(rendering)
+            model = model.encoder
+        self.encoder: TextEncoder = model
+        self.rendering = rendering or Rendering()
+        self.store, self.config, self.progress = store, index or IndexConfig(), progress
+
+    def index(self, sources: Sequence[Source]) -> DenseIndex:
+        """Give the index of these sources; they are encoded by its first search."""
+        return DenseIndex(
+            sources,
+            self.encoder,
+            self.rendering,
+            store=self.store,
+            config=self.config,
+            progress=self.progress,
+            model=self.model,
+        )
 
 
 class DenseIndex:
-    """Inner-product search over source vectors [sources, dimensions] float32; exact by default."""
+    """Search sources by the vectors of an encoder.
 
-    def __init__(
-        self, source_ids: Sequence[str], vectors: np.ndarray, config: IndexConfig | None = None
-    ) -> None:
-        if len(source_ids) != len(vectors):
-            raise ValueError(f"{len(source_ids)} sources for {len(vectors)} vectors")
-        self.source_ids = list(source_ids)
-        self.config = config or IndexConfig()
-        self.vectors = np.ascontiguousarray(vectors, dtype=np.float32)
-        self._position_of = {source: i for i, source in enumerate(self.source_ids)}
-        self._order = tie_order(self.source_ids)
-        self._index = build_index(self.vectors, self.config)
-        self._on_gpu = on_gpu(self._index, self.config)
-
-    def search(self, claims: Sequence[Claim], vectors: np.ndarray, k: int) -> Run:
-        """Top `k` of every claim, by the claims' vectors [claims, dimensions].
-
-        Of sources with equal scores the first by id, descending, are kept. Raises ValueError
-        when there are not as many vectors as claims.
-        """
-        if len(claims) != len(vectors):
-            raise ValueError(f"{len(claims)} claims for {len(vectors)} vectors")
-        vectors = np.ascontiguousarray(vectors, dtype=np.float32)
-        depth = min(k, len(self.source_ids))
-        positions = np.full((len(claims), depth), -1, dtype=np.int64)
-        scores = np.zeros((len(claims), depth), dtype=np.float32)
-        free = np.flatnonzero([claim.candidates is None for claim in claims]) if depth else _NONE
-        for start in range(0, len(free), CHUNK):
-            rows = free[start : start + CHUNK]
-            positions[rows], scores[rows] = self._top(vectors[rows], depth)
-        for row, claim in enumerate(claims):
-            if claim.candidates is not None:
-                allowed = candidate_positions(claim, self._position_of)
-                within = self.vectors[allowed] @ vectors[row]
-                positions[row], scores[row] = top_of(within, allowed, depth, self._order)
-        ids = [claim.id for claim in claims]
-        return Run.from_topk(ids, self.source_ids, positions, scores, pool=candidate_pool(claims))
-
-    def recall(self, claims: Sequence[Claim], vectors: np.ndarray, run: Run) -> dict[str, float]:
-        """Share of the exact list's first 10 and first k sources that `run`'s also hold.
-
-        Over at most `config.compared` claims, evenly spread, of those that choose from the whole
-        pool: {"claims": n, "recall@10": .., "recall@k": ..} with k the run's depth.
-        """
-        free = [row for row, claim in enumerate(claims) if claim.candidates is None]
-        depth = int(np.diff(run.offsets).max(initial=0))
-        if not free or not self.config.compared or not depth:
-            return {"claims": 0}
-        step = max(len(free) / self.config.compared, 1.0)
-        rows = [free[int(place)] for place in np.arange(0, len(free), step)]
-        exact = DenseIndex(self.source_ids, self.vectors, IndexConfig(gpu=self.config.gpu))
-        asked = [claims[row] for row in rows]
-        wanted = exact.search(asked, vectors[rows], depth)
-        found: dict[str, float] = {"claims": len(rows)}
-        for cut in sorted({min(10, depth), depth}):
-            shares = [
-                np.mean([source in ours for source in wanted.sources(claim.id, cut)])
-                for claim in asked
-                for ours in [set(run.sources(claim.id, cut))]
-            ]
-            found[f"recall@{cut}"] = float(np.mean(shares))
-        return found
-
-    def _top(self, vectors: np.ndarray, depth: int) -> tuple[np.ndarray, np.ndarray]:
-        """Positions and scores, [claims, depth] each."""
-        if self.config.kind != "exact":
-            return self._approximate(vectors, depth)
-        # Whichever sources FAISS cuts in a tie, the ids decide.
-        deeper = min(depth + 1, len(self.source_ids))
-        scores, positions = self._search(vectors, deeper)
-        for row in np.flatnonzero(scores[:, depth - 1] == scores[:, -1]) if deeper > depth else ():
-            # Another call may round otherwise: all of this claim's scores come from one.
-            every, found = self._search(vectors[row : row + 1], len(self.source_ids))
-            positions[row, :depth], scores[row, :depth] = top_of(
-                every[0], found[0], depth, self._order
-            )
-        return positions[:, :depth], scores[:, :depth]
-
-    def _approximate(self, vectors: np.ndarray, depth: int) -> tuple[np.ndarray, np.ndarray]:
-        """What the index finds, scored by the whole vectors; -1 where it finds too few."""
-        wanted = min(depth * self.config.refine, len(self.source_ids))
-        if self.config.kind == "hnsw":
-            # A search holds `effort` sources in view: it cannot find more than that.
-            self._index.hnsw.efSearch = max(self.config.effort, wanted)
-        _, found = self._search(vectors, wanted)
-        positions = np.full((len(vectors), depth), -1, dtype=np.int64)
-        scores = np.zeros((len(vectors), depth), dtype=np.float32)
-        for row, places in enumerate(found):
-            places = places[places >= 0]
-            within = self.vectors[places] @ vectors[row]
-            positions[row], scores[row] = top_of(within, places, depth, self._order)
-        return positions, scores
-
-    def _search(self, vectors: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
-        index = self._index if self._on_gpu is None or k > GPU_DEPTH else self._on_gpu
-        return index.search(vectors, k)
-
-
-@dataclass(frozen=True)
-class DenseRetriever:
-    """Dense retrieval as a stage.
-
-    With a `store` and weights that have a name, vectors and the run itself are kept: the same
-    claims and sources are not searched again, and the cost is what it was then. The result's
-    `about` holds `index` (its kind; for an approximate one its recall against the exact list)
-    and `stored`, whether the run was read.
+    `encoder` may be a function that loads it when it is first needed. `model` names it, so that
+    a written index can load it again.
     """
 
-    encoder: Encoder
-    rendering: Rendering = Rendering()
-    store: Store | None = None
-    progress: bool = False
-    index: IndexConfig = IndexConfig()
+    kind = "dense"
+    uses_gpu = True
+    has_notes = True
 
-    def retrieve(self, claims: Sequence[Claim], sources: Sequence[Source], k: int) -> Result:
-        """Encode both sides and search, or read what that gave before."""
+    def __init__(
+        self,
+        sources: Sequence[Source],
+        encoder: TextEncoder | Callable[[], TextEncoder],
+        rendering: Rendering | None = None,
+        *,
+        store: Store | None = None,
+        config: IndexConfig | None = None,
+        progress: bool = False,
+        model: object = None,
+    ) -> None:
+        self.rendering, self.config = rendering or Rendering(), config or IndexConfig()
+        self._sources, self._encoder, self._model = sources, encoder, model
+        self._store, self._progress = store, progress
+        self._vectors: VectorIndex | None = None
+        self._sources_hash: str | None = None
+
+    @cached_property
+    def encoder(self) -> TextEncoder:
+        """The encoder of claims and sources."""
+        return self._encoder() if callable(self._encoder) else self._encoder
+
+    def build(self) -> Cost:
+        """Encode the sources now, not in the first search; the cost is 0 if that is done."""
+        return self._built()[1]
+
+    def _built(self) -> tuple[VectorIndex, Cost]:
+        """The index of the vectors, and what building it has just cost."""
+        if self._vectors is not None:
+            return self._vectors, Cost()
+        texts = self.rendering.source_texts(self._sources)
+        vectors, cost = self._encode(texts, "source")
+        ids = [source.id for source in self._sources]
+        self._vectors = VectorIndex(ids, vectors, self.config)
+        return self._vectors, cost
+
+    def _encode(self, texts: Sequence[str], side: Side) -> tuple[np.ndarray, Cost]:
+        """Vectors [n, d] as they are searched; the store keeps them at full length."""
+        progress = f"{side}s" if self._progress else None
+        vectors, cost = self.encoder.encode(texts, side, store=self._store, progress=progress)
+        dimensions = self.config.dimensions
+        if dimensions is None:
+            return vectors, cost
+        if dimensions > vectors.shape[1]:
+            allowed = f"at most {vectors.shape[1]}, this model's width"
+            raise ConfigError("index.dimensions", dimensions, allowed)
+        vectors = vectors[:, :dimensions]
+        if self.encoder.settings.normalize:
+            lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+            vectors = vectors / np.maximum(lengths, np.finfo(np.float32).tiny)
+        return vectors, cost
+
+    def search(self, claims: Claims, k: int = 100) -> Result:
+        """Rank the best `k` sources of every claim, or read what that gave before."""
         started = time.perf_counter()
         reset_peak_memory()
-        source_texts = self.rendering.source_texts(sources)
-        claim_texts = self.rendering.claim_texts(claims)
-        key = self._key(claims, claim_texts, sources, source_texts, k)
-        if (stored := load_result(self.store, key)) is not None:
-            return stored
-        source_vectors, cost = self.encoder.encode(
-            source_texts,
-            "source",
-            store=self.store,
-            progress="sources" if self.progress else None,
-        )
-        claim_vectors, more = self.encoder.encode(
-            claim_texts, "claim", store=self.store, progress="claims" if self.progress else None
-        )
-        source_vectors, claim_vectors = map(self._shortened, (source_vectors, claim_vectors))
-        index = DenseIndex([source.id for source in sources], source_vectors, self.index)
-        run = index.search(claims, claim_vectors, k)
-        about: dict[str, Any] = {"index": {"kind": self.index.kind}}
-        if self.index.dimensions is not None:
-            about["index"]["dimensions"] = self.index.dimensions
-        if self.index.kind != "exact":
-            about["index"] |= index.recall(claims, claim_vectors, run)
-        cost = Cost(
-            time.perf_counter() - started,
-            len(claims),
-            peak_memory(),
-            cost.tokens + more.tokens,
-            cost.reused + more.reused,
-        )
-        return store_result(self.store, key, Result(run, cost=cost, about=about))
+        claims = as_claims(claims)
+        texts = self.rendering.claim_texts(claims)
 
-    def _shortened(self, vectors: np.ndarray) -> np.ndarray:
-        """Vectors [n, d] as they are searched; the store keeps them whole."""
-        kept = self.index.dimensions
-        if kept is None:
-            return vectors
-        if kept > vectors.shape[1]:
-            allowed = f"at most {vectors.shape[1]}, this model's width"
-            raise ConfigError("index.dimensions", kept, allowed)
-        cut = vectors[:, :kept]
-        if not self.encoder.settings.normalize:
-            return cut
-        lengths = np.linalg.norm(cut, axis=1, keepdims=True)
-        return cut / np.maximum(lengths, np.finfo(np.float32).tiny)
+        def search() -> Result:
+            index, built = self._built()
+            vectors, read = self._encode(texts, "claim")
+            run = index.rank(claims, vectors, k)
+            notes = index.notes(claims, vectors, run) if self.has_notes else None
+            cost = Cost(
+                time.perf_counter() - started,
+                len(claims),
+                peak_memory(self.uses_gpu),
+                built.tokens + read.tokens,
+                built.reused + read.reused,
+            )
+            return Result(run, cost=cost, index=notes)
 
-    def _key(
-        self,
-        claims: Sequence[Claim],
-        claim_texts: Sequence[str],
-        sources: Sequence[Source],
-        source_texts: Sequence[str],
-        k: int,
-    ) -> dict[str, Any] | None:
-        """All that the run depends on, or None while weights change."""
+        return read_or_search(self._store, self._key(claims, texts, k), search)
+
+    def rank(self, claims: Sequence[Claim], vectors: np.ndarray, k: int) -> Run:
+        """Rank the best `k` sources of every claim by the claims' vectors [claims, dimensions]."""
+        return self._built()[0].rank(claims, vectors, k)
+
+    def _key(self, claims: Sequence[Claim], texts: Sequence[str], k: int) -> dict[str, Any] | None:
+        """All that a run depends on, or None without a store and while weights change."""
+        if self._store is None or (stage := self._stage_key(self._store)) is None:
+            return None
+        if self._sources_hash is None:
+            source_texts = self.rendering.source_texts(self._sources)
+            self._sources_hash = sources_hash(self._sources, source_texts)
+        return {**stage, **request_key(claims, texts, self._sources_hash, k)}
+
+    def _stage_key(self, store: Store) -> dict[str, Any] | None:
+        """What a run depends on besides claims and sources; None while weights change."""
         import faiss
 
-        if self.store is None:
-            return None
-        source_side = self.encoder.source_encoder or self.encoder
-        encoders = {"claim": self.encoder.key(), "source": source_side.key()}
-        if None in encoders.values():
+        encoders = encoder_keys(self.encoder)
+        if encoders is None:
             return None
         return {
             "stage": "dense",
-            "encoders": encoders,
-            "vectors": self.store.vectors,
-            "template": asdict(self.encoder.settings.template),
-            "source_template": asdict(source_side.settings.template),
-            "index": asdict(self.index),
+            **encoders,
+            "vectors": store.vectors,
+            "index": asdict(self.config),
             "versions": {
                 "faiss": faiss.__version__,
                 **{name: version(name) for name in ("torch", "transformers")},
             },
-            **request_key(claims, claim_texts, sources, source_texts, k),
         }
+
+    def save(self, folder: str | Path) -> None:
+        """Write the index, sources encoded, to a folder that `load_index` opens.
+
+        Raises `UserError` while weights change: nothing could say later whose vectors these are.
+        """
+        encoders = encoder_keys(self.encoder)
+        if encoders is None:
+            raise UserError("weights in training have no name: their index cannot be saved")
+        index, _ = self._built()
+        values = {
+            "model": self._model,
+            "encoders": encoders,
+            "rendering": self.rendering,
+            "search": self.config,
+            "sources": len(index.ids),
+            "dimensions": index.vectors.shape[1],
+        }
+        write_folder(folder, self.kind, values, index.write)
+
+    @classmethod
+    def load(cls, folder: IndexFolder, encoder: Callable[[], TextEncoder]) -> Self:
+        """Open what `save` wrote; vectors are memory-mapped.
+
+        The first search loads the encoder, and raises `InputError` if it is another one than
+        made the vectors.
+        """
+        made_by = folder.values.get("encoders")
+
+        def checked() -> TextEncoder:
+            found = encoder()
+            if made_by is None or content_hash(encoder_keys(found)) != content_hash(made_by):
+                why = "this model is not the one that made the index: weights or settings differ"
+                raise folder.wrong("encoders", why)
+            return found
+
+        rendering = folder.settings("rendering", Rendering)
+        config = folder.settings("search", IndexConfig)
+        index = cls((), checked, rendering, config=config, model=folder.values.get("model"))
+        index._vectors = VectorIndex.read(folder, config)
+        return index
+
+
+def encoder_keys(encoder: TextEncoder) -> dict[str, Any] | None:
+    """Name all that makes the vectors of claims and sources; None while weights change."""
+    sources = encoder.source_encoder or encoder
+    keys = {"claim": encoder.key(), "source": sources.key()}
+    if None in keys.values():
+        return None
+    return {
+        "encoders": keys,
+        "template": asdict(encoder.settings.template),
+        "source_template": asdict(sources.settings.template),
+    }
+
+
+def load_dense(
+    folder: IndexFolder, device: str | None = None, model: Model | None = None
+) -> DenseIndex:
+    """Open a written index of `Dense`; `model` replaces the one that the manifest names."""
+    named = None
+    if model is None and folder.values.get("model") is not None:
+        named = folder.settings("model", ModelConfig)
+
+    def encoder() -> TextEncoder:
+        given = model or named
+        if given is None:
+            why = "the index was made by an encoder without a name: give load_index its model"
+            raise folder.wrong("model", why)
+        return Dense(given, device=device).encoder
+
+    return DenseIndex.load(folder, encoder)

@@ -4,19 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from pathlib import Path
+from typing import Any, Literal, overload
 
 import numpy as np
 
 from claim2source.core.config import require
-from claim2source.core.records import Claim, Source
+from claim2source.core.records import Source
 from claim2source.core.run import Result, Run
-from claim2source.retrieve.topk import Retriever
+from claim2source.core.stage import Claims, Index, Retriever
+from claim2source.retrieve.index_folder import write_folder
+
+# The folders of a hybrid index's two parts.
+PARTS = ("first", "second")
 
 
 @dataclass(frozen=True)
 class FusionConfig:
-    """How two runs become one.
+    """Settings of the fusion of two runs.
 
     Args:
         method: `linear`: alpha * first + (1 - alpha) * second, each normalised per claim over
@@ -24,9 +29,10 @@ class FusionConfig:
         alpha: weight of the first run (the sparse one in a hybrid), 0 to 1.
         rrf_k: constant of reciprocal rank fusion.
         depth: how deep each list is before fusion.
-        scale: what a list is divided by in linear fusion: `min-max`, its range; `z-score`, its
-            standard deviation, which one score far above the others moves less; `none`, nothing:
-            a claim's high scores stay high, and alpha is also the rate between the two kinds.
+        scale: what a list's scores are divided by in linear fusion: `min-max`, their range;
+            `z-score`, their standard deviation, which depends less on a single high score;
+            `none`, nothing: a claim's high scores stay high, and alpha also sets the rate
+            between the two kinds of scores.
     """
 
     method: Literal["linear", "rrf"] = "linear"
@@ -41,19 +47,61 @@ class FusionConfig:
         require(self.depth >= 1, "fusion.depth", self.depth, "1 or more")
 
 
-def fuse(first: Run, second: Run, config: FusionConfig | None = None) -> Run:
-    """Fuse two runs over the union of their lists.
+@overload
+def fuse(
+    first: Run,
+    second: Run,
+    config: FusionConfig | None = None,
+    *,
+    k: int | None = None,
+    **settings: Any,
+) -> Run: ...
+@overload
+def fuse(
+    first: Result,
+    second: Result,
+    config: FusionConfig | None = None,
+    *,
+    k: int | None = None,
+    **settings: Any,
+) -> Result: ...
+def fuse(
+    first: Run | Result,
+    second: Run | Result,
+    config: FusionConfig | None = None,
+    *,
+    k: int | None = None,
+    **settings: Any,
+) -> Run | Result:
+    """Fuse two runs, or two results, over the union of their lists.
 
-    A document missing from one list gets 0 from it: in linear fusion the score of that
-    list's last document (its minimum, normalised), in reciprocal rank fusion nothing, as
-    if ranked infinitely deep. A list whose scores are all equal normalises to 1.
+    Settings are those of `FusionConfig`: `fuse(first, second, alpha=0.3)`. With `k` the lists
+    are at least that deep, and the first `k` sources are kept.
+
+    A source missing from one list gets 0 from it: in linear fusion the score of that list's
+    last source (its minimum, normalised), in reciprocal rank fusion nothing, as if ranked
+    infinitely deep. A list whose scores are all equal normalises to 1.
     """
-    config = config or FusionConfig()
-    return Fusion(first, second, config).run(config.alpha)
+    config = replace(config or FusionConfig(), **settings)
+    if k is not None:
+        config = replace(config, depth=max(config.depth, k))
+    if isinstance(first, Run) and isinstance(second, Run):
+        return Fusion(first, second, config).run(config.alpha, k)
+    if not isinstance(first, Result) or not isinstance(second, Result):
+        raise TypeError("fuse takes two runs or two results")
+    # A claim that one part could not rank is ranked by the other: only both failing fails.
+    failed = {failure.claim_id for failure in second.failures}
+    return Result(
+        Fusion(first.run, second.run, config).run(config.alpha, k),
+        failures=tuple(f for f in first.failures if f.claim_id in failed),
+        cost=first.cost.over_same(second.cost),
+        stored=first.stored and second.stored,
+        index=second.index or first.index,
+    )
 
 
 class Fusion:
-    """Two runs side by side, normalised once, to be fused by one alpha after the other."""
+    """Align and normalise two runs once, to fuse them by one alpha after the other."""
 
     def __init__(self, first: Run, second: Run, config: FusionConfig) -> None:
         claim_ids = list(dict.fromkeys([*first.claim_ids, *second.claim_ids]))
@@ -81,7 +129,7 @@ class Fusion:
         self._pool = {**(first.pool or {}), **(second.pool or {})} or None
 
     def run(self, alpha: float, k: int | None = None) -> Run:
-        """The fused run, the first weighing `alpha`; only its first `k` if given, sooner done."""
+        """Fuse with weight `alpha` for the first run; only the best `k` sources, if given."""
         scores = alpha * self._values[0] + (1.0 - alpha) * self._values[1]
         scores, positions = scores.astype(np.float32), self._positions
         if k is not None and 0 < k < scores.shape[1]:
@@ -93,7 +141,7 @@ class Fusion:
 
 
 def _normalised(run: Run, owner: np.ndarray, config: FusionConfig) -> np.ndarray:
-    """What every row of a run brings to the fusion before it is weighed, [rows] float64."""
+    """Normalise a run's scores for fusion, before weighting: [rows] float64."""
     if config.method == "rrf":
         return 1 / (config.rrf_k + run.ranks())
     scores = run.scores.astype(np.float64)
@@ -101,8 +149,8 @@ def _normalised(run: Run, owner: np.ndarray, config: FusionConfig) -> np.ndarray
     low, high = np.full(claims, np.inf), np.full(claims, -np.inf)
     np.minimum.at(low, owner, scores)
     np.maximum.at(high, owner, scores)
-    # Scores count from the list's minimum, not from the mean or 0: that moves all of a claim's
-    # sources by as much, and leaves 0 for what is missing.
+    # Scores count from the list's minimum, not from the mean or 0: this shifts all of a claim's
+    # sources alike, and leaves 0 for missing ones.
     if config.scale == "min-max":
         spread = high - low
     elif config.scale == "none":
@@ -116,29 +164,36 @@ def _normalised(run: Run, owner: np.ndarray, config: FusionConfig) -> np.ndarray
     return np.where(differs, (scores - low[owner]) / np.where(differs, spread[owner], 1), 1.0)
 
 
-@dataclass(frozen=True)
-class HybridRetriever:
-    """Two retrievers, fused."""
+class Hybrid:
+    """Rank sources by two retrievers and fuse their rankings."""
 
-    sparse: Retriever
-    dense: Retriever
-    fusion: FusionConfig = FusionConfig()
+    def __init__(
+        self, first: Retriever, second: Retriever, fusion: FusionConfig | None = None
+    ) -> None:
+        self.first, self.second, self.fusion = first, second, fusion or FusionConfig()
 
-    def retrieve(self, claims: Sequence[Claim], sources: Sequence[Source], k: int) -> Result:
-        """Retrieve max(`fusion.depth`, `k`) from both, fuse, keep `k`."""
+    def index(self, sources: Sequence[Source]) -> HybridIndex:
+        """Give the index of these sources: one of each retriever."""
+        return HybridIndex(self.first.index(sources), self.second.index(sources), self.fusion)
+
+
+class HybridIndex:
+    """Search two indexes of the same sources and fuse their rankings."""
+
+    def __init__(self, first: Index, second: Index, fusion: FusionConfig | None = None) -> None:
+        self.first, self.second, self.fusion = first, second, fusion or FusionConfig()
+
+    def search(self, claims: Claims, k: int = 100) -> Result:
+        """Rank max(`fusion.depth`, `k`) sources by both, fuse, keep the best `k`."""
         depth = max(self.fusion.depth, k)
-        first = self.sparse.retrieve(claims, sources, depth)
-        second = self.dense.retrieve(claims, sources, depth)
-        return fuse_results(first, second, self.fusion, k)
+        first, second = self.first.search(claims, depth), self.second.search(claims, depth)
+        return fuse(first, second, self.fusion, k=k)
 
+    def save(self, folder: str | Path) -> None:
+        """Write both indexes to a folder that `load_index` opens."""
 
-def fuse_results(first: Result, second: Result, fusion: FusionConfig, k: int) -> Result:
-    """What two retrievers gave, max(`fusion.depth`, `k`) deep, fused; the first `k` are kept."""
-    fused = Fusion(first.run, second.run, replace(fusion, depth=max(fusion.depth, k)))
-    # A claim that one part could not do is done by the other: only both failing fails.
-    failed = {failure.claim_id for failure in second.failures}
-    failures = tuple(f for f in first.failures if f.claim_id in failed)
-    stored = all(part.about.get("stored", False) for part in (first, second))
-    about = {**first.about, **second.about, "stored": stored}
-    cost = first.cost.over_same(second.cost)
-    return Result(fused.run(fusion.alpha, k), failures=failures, cost=cost, about=about)
+        def write(temporary: Path) -> None:
+            for name in PARTS:
+                getattr(self, name).save(temporary / name)
+
+        write_folder(folder, "hybrid", {"fusion": self.fusion}, write)

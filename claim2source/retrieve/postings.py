@@ -1,17 +1,17 @@
-"""bm25s's index, built and summed by whole arrays instead of document by document."""
+"""Weigh and sum BM25's postings in whole arrays, for many claims at once."""
 
 from __future__ import annotations
 
-import copy
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
-import bm25s
 import numpy as np
-from scipy.sparse import csr_array
 
 from claim2source.retrieve.terms import Terms
 from claim2source.retrieve.topk import floors_of_best
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
 
 # A term in more than this share of the documents is kept as a full row: adding a row is
 # several times faster than adding as many postings one by one.
@@ -22,7 +22,7 @@ _EPSILON = 0.25
 
 @dataclass(frozen=True, eq=False)
 class Counts:
-    """Term frequencies by term: what BM25 needs of a corpus before k1 and b are chosen.
+    """Term frequencies by term: what BM25 needs of the sources before k1 and b are chosen.
 
     `indptr` [terms + 1] int64 into `documents` and `frequencies` [postings], documents
     ascending within a term; `lengths` [documents] in terms.
@@ -37,8 +37,7 @@ class Counts:
     def of(cls, texts: Terms, terms: int) -> Counts:
         """Count the term ids (below `terms`) of every document."""
         ones = np.ones(len(texts.ids), dtype=np.int32)
-        shape = (len(texts), terms)
-        counted = csr_array((ones, texts.ids, _narrow(texts.bounds)), shape=shape).tocsc()
+        counted = _csr(ones, texts.ids, texts.bounds, (len(texts), terms)).tocsc()
         counted.sum_duplicates()
         return cls(
             counted.indptr.astype(np.int64),
@@ -52,68 +51,48 @@ class Counts:
         """Number of documents that hold each term, [terms]."""
         return np.diff(self.indptr)
 
+    def idf(self, okapi: bool) -> np.ndarray:
+        """Inverse document frequency of each term, by rank_bm25's formula or by Lucene's."""
+        held, documents = self.in_documents, len(self.lengths)
+        if not okapi:
+            return np.log1p((documents - held + 0.5) / (held + 0.5))
+        idf = np.log(documents - held + 0.5) - np.log(held + 0.5)
+        idf[idf < 0] = _EPSILON * idf.mean()
+        return idf
 
-class ArrayBM25(bm25s.BM25):
-    """A `bm25s.BM25` whose index is built, and searched by many claims, in whole arrays.
+    def weights(self, k1: float, b: float, okapi: bool) -> np.ndarray:
+        """What each posting adds to a score, [postings] float32."""
+        norm = k1 * (1 - b + b * self.lengths / self.lengths.mean())
+        frequency = self.frequencies.astype(np.float64)
+        data = frequency / (norm[self.documents] + frequency)
+        if okapi:
+            data *= k1 + 1
+        data *= np.repeat(self.idf(okapi), self.in_documents)
+        return data.astype(np.float32)
 
-    `okapi` weighs as rank_bm25's BM25Okapi does, else as Lucene; the arrays are bm25s's own.
+
+class Postings:
+    """Score sources by the weights of their terms, as rank_bm25 (`okapi`) or Lucene does.
+
+    `weights` are the counts' own, if they are known.
     """
 
-    def __init__(self, k1: float, b: float, okapi: bool) -> None:
-        super().__init__(k1=k1, b=b, method="lucene")
-        self.okapi = okapi
-
-    def reweighted(self, k1: float, b: float) -> ArrayBM25:
-        """The same corpus under another k1 and b; its counts are shared."""
-        other = copy.copy(self)
-        other.k1, other.b = k1, b
-        other.scores = other._weighted()
-        return other
-
-    def build_index_from_ids(
-        self,
-        unique_token_ids: list[int],
-        corpus_token_ids: Terms,
-        show_progress: bool = True,
-        leave_progress: bool = False,
-    ) -> dict[str, Any]:
-        """bm25s's arrays (data, indices, indptr by term), from term ids 0, 1, 2..."""
-        self.counts = Counts.of(corpus_token_ids, len(unique_token_ids))
-        self.nonoccurrence_array = None
-        return self._weighted()
-
-    def _weighted(self) -> dict[str, Any]:
-        counts = self.counts
-        documents = len(counts.lengths)
-        held = counts.in_documents
-        norm = self.k1 * (1 - self.b + self.b * counts.lengths / counts.lengths.mean())
-        frequency = counts.frequencies.astype(np.float64)
-        data = frequency / (norm[counts.documents] + frequency)
-        if self.okapi:
-            idf = np.log(documents - held + 0.5) - np.log(held + 0.5)
-            idf[idf < 0] = _EPSILON * idf.mean()
-            data *= self.k1 + 1
-        else:
-            idf = np.log1p((documents - held + 0.5) / (held + 0.5))
-        data *= np.repeat(idf, held)
-        self._lifts = idf > 0
-        weights = data.astype(np.float32)
+    def __init__(
+        self, counts: Counts, k1: float, b: float, okapi: bool, weights: np.ndarray | None = None
+    ) -> None:
+        self.counts = counts
+        self.weights = counts.weights(k1, b, okapi) if weights is None else weights
+        held, documents = counts.in_documents, len(counts.lengths)
+        self._lifts = counts.idf(okapi) > 0
         common = np.flatnonzero(held > documents * _COMMON)
         self._row_of = np.full(len(held), -1, dtype=np.int32)
         self._row_of[common] = np.arange(len(common))
         self._rows = np.zeros((len(common), documents), dtype=np.float32)
         for row, term in enumerate(common):
             postings = slice(counts.indptr[term], counts.indptr[term + 1])
-            self._rows[row, counts.documents[postings]] = weights[postings]
+            self._rows[row, counts.documents[postings]] = self.weights[postings]
         shape = (len(held), documents)
-        pointers = _narrow(counts.indptr)
-        self._postings = csr_array((weights, counts.documents, pointers), shape=shape)
-        return {
-            "data": weights,
-            "indices": counts.documents,
-            "indptr": counts.indptr,
-            "num_docs": documents,
-        }
+        self._postings = _csr(self.weights, counts.documents, counts.indptr, shape)
 
     def scores_of(self, claims: Terms) -> np.ndarray:
         """Scores of all documents for every claim, [claims, documents] float32.
@@ -127,9 +106,9 @@ class ArrayBM25(bm25s.BM25):
         return scores
 
     def matching(self, claims: Terms, scores: np.ndarray, k: int) -> np.ndarray:
-        """Which documents hold one of a claim's terms, bool [claims, documents], given the scores.
+        """Mark the documents that hold one of a claim's terms, bool [claims, documents].
 
-        Those that cannot be among the best `k` may be left out.
+        Documents that cannot be among the best `k` by `scores` may be left out.
         """
         found: np.ndarray = scores > 0
         if 0 < k < scores.shape[1]:
@@ -145,9 +124,16 @@ class ArrayBM25(bm25s.BM25):
 def _asked(claims: Terms, terms: int) -> csr_array:
     """How often each claim asks for each term, [claims, terms]."""
     ones = np.ones(len(claims.ids), dtype=np.float32)
-    return csr_array((ones, claims.ids, _narrow(claims.bounds)), shape=(len(claims), terms))
+    return _csr(ones, claims.ids, claims.bounds, (len(claims), terms))
 
 
-def _narrow(pointers: np.ndarray) -> np.ndarray:
-    """As int32 where they fit: SciPy copies all indices to the wider of the two types."""
-    return pointers.astype(np.int32) if pointers[-1] < 2**31 else pointers
+def _csr(
+    data: np.ndarray, indices: np.ndarray, pointers: np.ndarray, shape: tuple[int, int]
+) -> csr_array:
+    # Here, since training on mined negatives needs no SciPy.
+    from scipy.sparse import csr_array
+
+    # SciPy copies all indices to the wider of the two types: pointers stay int32 where they fit.
+    if pointers[-1] < 2**31:
+        pointers = pointers.astype(np.int32)
+    return csr_array((data, indices, pointers), shape=shape)

@@ -1,26 +1,17 @@
-"""What every first stage has in common."""
+"""Take the best sources of every claim from arrays of scores, ties by id."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
 
 import numpy as np
 
-from claim2source.core.records import Claim, Source
-from claim2source.core.run import Pool, Result
+from claim2source.core.records import Claim
+from claim2source.core.run import Pool, Run, sorted_ids
 
-# How many times as many candidates as are wanted are sorted in one table.
+# How many times `k` candidates a row may have to be sorted in one table with the others.
 _WIDEST = 4
 _LAST = np.uint64(2**64 - 1)
-
-
-class Retriever(Protocol):
-    """Ranks the sources for every claim, at most `k` each, within the claim's candidates."""
-
-    def retrieve(self, claims: Sequence[Claim], sources: Sequence[Source], k: int) -> Result:
-        """The top `k` of every claim."""
-        ...
 
 
 def candidate_pool(claims: Sequence[Claim]) -> Pool | None:
@@ -29,24 +20,41 @@ def candidate_pool(claims: Sequence[Claim]) -> Pool | None:
     return pool or None
 
 
-def candidate_positions(claim: Claim, position_of: dict[str, int]) -> np.ndarray:
-    """Positions of a claim's candidates in the pool; a candidate that is not there is left out."""
-    found = [position_of[s] for s in claim.candidates or () if s in position_of]
-    return np.array(sorted(set(found)), dtype=np.int64)
+class SourceIds:
+    """The ids of an index's sources, sorted once for all searches.
 
+    `order` [sources] is the place of every source when equal scores are ordered as a `Run`
+    does: by id, descending. Raises ValueError on an id that repeats.
+    """
 
-def tie_order(source_ids: Sequence[str]) -> np.ndarray:
-    """Place of every source when equal scores are ordered as a `Run` does: id, descending."""
-    order = np.argsort(np.array(source_ids, dtype=object), kind="stable")[::-1]
-    place = np.empty(len(source_ids), dtype=np.int64)
-    place[order] = np.arange(len(source_ids))
-    return place
+    def __init__(self, ids: Sequence[str]) -> None:
+        self.ids = list(ids)
+        self.position_of = {source: i for i, source in enumerate(self.ids)}
+        self.vocabulary, codes = sorted_ids(self.ids)
+        self.order = len(self.ids) - 1 - codes
+        # Position -1, no source, has code -1.
+        self._codes = np.append(codes, -1)
+
+    def __len__(self) -> int:
+        """Number of sources."""
+        return len(self.ids)
+
+    def candidates(self, claim: Claim) -> np.ndarray:
+        """Positions of a claim's candidates, ascending; ids that are not here are left out."""
+        places = (self.position_of.get(source, -1) for source in claim.candidates or ())
+        return np.array(sorted(set(places) - {-1}), dtype=np.int64)
+
+    def run(self, claims: Sequence[Claim], positions: np.ndarray, scores: np.ndarray) -> Run:
+        """Build a run from positions (-1: none) and scores, [claims, k] each."""
+        claim_ids, codes = [claim.id for claim in claims], self._codes[positions]
+        pool = candidate_pool(claims)
+        return Run.from_codes(claim_ids, self.vocabulary, codes, scores, pool=pool)
 
 
 def floors_of_best(scores: np.ndarray, k: int) -> np.ndarray:
-    """For each row of `scores` [rows, n] one that at least `k` (1 to n) of it reach, few more.
+    """Find for each row of `scores` [rows, n] a score that `k` (1 to n) or a few more reach.
 
-    Found in one pass: of many blocks' highest scores, the k-th is reached in k blocks.
+    It is the k-th highest of many blocks' maxima: one pass instead of a partition of the row.
     """
     blocks = 5 * k
     width = scores.shape[1] // blocks
@@ -60,12 +68,12 @@ def floors_of_best(scores: np.ndarray, k: int) -> np.ndarray:
 
 
 def sort_keys(scores: np.ndarray, order: np.ndarray) -> np.ndarray:
-    """Numbers (uint64) that sort as float32 `scores`, descending, and then as `order` does.
+    """Pack scores and order into uint64s that sort by float32 score, descending, then `order`.
 
-    One sort of numbers is several times faster than one by two keys. `order` is 0 to 2**32 - 1;
-    `scores` hold no NaN.
+    One sort of numbers is several times faster than a sort by two keys. `order` is 0 to
+    2**32 - 1; `scores` hold no NaN.
     """
-    # Adding 0 makes -0 equal to 0. A float's bits order as its value does, but for the sign.
+    # Adding 0 makes -0 equal to 0. A float's bits order as its value does, except for the sign.
     bits = (scores.astype(np.float32) + np.float32(0)).view(np.uint32)
     descending = np.where(bits >> 31, bits, np.uint32(0x7FFFFFFF) - bits)
     keys: np.ndarray = (descending.astype(np.uint64) << np.uint64(32)) | order.astype(np.uint64)
@@ -73,7 +81,7 @@ def sort_keys(scores: np.ndarray, order: np.ndarray) -> np.ndarray:
 
 
 def unsorted_keys(keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The scores (float32) and the order (int64) that `sort_keys` was given."""
+    """Unpack `sort_keys`: the scores (float32) and the order (int64)."""
     descending = (keys >> np.uint64(32)).astype(np.uint32)
     bits = np.where(descending >> 31, descending, np.uint32(0x7FFFFFFF) - descending)
     return bits.view(np.float32), (keys & np.uint64(0xFFFFFFFF)).astype(np.int64)
@@ -82,16 +90,16 @@ def unsorted_keys(keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def top_of_rows(
     scores: np.ndarray, kept: np.ndarray, k: int, order: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Best `k` of every row's `kept` columns: positions (-1: none) and scores, [rows, k] each.
+    """Take the best `k` of every row's `kept` columns: positions (-1: none) and scores [rows, k].
 
-    As `top_of` row by row. `scores` float32 and `kept` bool are [rows, sources], `order` is the
-    sources' `tie_order`.
+    As `top_of` row by row. `scores` float32 and `kept` bool are [rows, sources], `order` is
+    that of `SourceIds`.
     """
     rows, columns = np.divmod(np.flatnonzero(kept), max(kept.shape[1], 1))
     counts = np.bincount(rows, minlength=len(scores))
     positions = np.full((len(scores), k), -1, dtype=np.int64)
     found = np.zeros((len(scores), k), dtype=np.float32)
-    # A row of many ties would make the table below as wide for all.
+    # A row with many ties would make the table below as wide for all rows.
     wide = np.flatnonzero(counts > _WIDEST * k)
     for row in wide:
         every = np.flatnonzero(kept[row])
@@ -116,9 +124,9 @@ def top_of_rows(
 def top_of(
     scores: np.ndarray, positions: np.ndarray, k: int, order: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Best `k` of `positions` by `scores`, equal ones by `order`, padded with -1 to length `k`.
+    """Take the best `k` of `positions` by `scores`, ties by `order`; pad with -1 to length `k`.
 
-    The order decides which of equal sources are cut off, so that a deeper search only adds.
+    Ties at the cut go by order too, so that a deeper search only adds sources.
     """
     if 0 < k < len(scores):
         least = np.partition(scores, len(scores) - k)[len(scores) - k]

@@ -1,0 +1,62 @@
+"""The shapes of a pipeline's parts: retriever, index, and stages that change a ranking.
+
+A retriever turns sources into an index; the index ranks its sources for claims; a stage takes
+that ranking and gives another one. Any class with these methods fits: there is nothing to
+inherit from and nothing to register.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol
+
+from claim2source.core.records import Claim, Source
+from claim2source.core.run import Result, Run
+
+Claims = str | Sequence[str] | Sequence[Claim]
+
+
+def as_claims(claims: Claims) -> Sequence[Claim]:
+    """Turn plain strings into claims with the ids "0", "1", ..; claims stay as they are."""
+    texts = [claims] if isinstance(claims, str) else claims
+    return [Claim(str(i), c) if isinstance(c, str) else c for i, c in enumerate(texts)]
+
+
+class Index(Protocol):
+    """Search one set of sources, as often as needed.
+
+    The first search may have to build the index (analyse texts, encode sources) and is charged
+    for it; later searches cost only themselves.
+    """
+
+    def search(self, claims: Claims, k: int = 100) -> Result:
+        """Rank the best `k` sources of every claim, best first.
+
+        A claim with `candidates` is ranked within them. A plain string is a claim too.
+        """
+        ...
+
+    def save(self, folder: str | Path) -> None:
+        """Write the index to a folder that `load_index` opens."""
+        ...
+
+
+class Retriever(Protocol):
+    """Make indexes: a first stage with its settings, before it knows any sources."""
+
+    def index(self, sources: Sequence[Source]) -> Index:
+        """Give the index of these sources; it is built by its first search."""
+        ...
+
+
+class Stage(Protocol):
+    """Change a ranking: re-rank, cut or verify what an earlier stage found."""
+
+    def apply(self, claims: Sequence[Claim], sources: Sequence[Source], run: Run) -> Result:
+        """Rank anew for every claim, choosing among the sources that `run` holds for it.
+
+        `sources` are the whole pool: a stage reads their texts. What it cannot do for a claim
+        goes to the result's `failures`, and that claim keeps its ranking.
+        """
+        ...

