@@ -34,7 +34,7 @@ from claim2source.datasets import load
 from claim2source.evaluation.metrics import evaluate, judged_claims
 from claim2source.models import Encoder, ModelConfig, Side, resolve
 from claim2source.models.int8 import to_int8
-from claim2source.retrieve import DenseRetriever
+from claim2source.retrieve import Dense
 from claim2source.text import Rendering
 from scripts.data_folder import data_folder
 
@@ -201,7 +201,7 @@ def measure_int8(config: BenchConfig, encoder: Encoder, texts: Texts) -> dict[st
     claims = judged_claims(data.qrels)
     scores = {}
     for name, who in (("float32", encoder), ("int8", small)):
-        run = DenseRetriever(who, progress=True).retrieve(data.claims, data.sources, 5).run
+        run = Dense(who, progress=True).index(data.sources).search(data.claims, 5).run
         scores[name] = round(evaluate(run, data.qrels, ["mrr@5"], claims).means()["mrr@5"], 4)
     return {
         "speed_up": round(statistics.median(ratios), 3),

@@ -130,7 +130,7 @@ def with_negatives(pairs: Material, count: int, seed: int) -> Material:
     """
     by_id = {claim.id: claim for claim in pairs.dataset.claims}
     claims = [by_id[row.claim] for row in pairs.rows]
-    run = BM25Index(pairs.dataset.sources, BM25Config()).search(claims, count + 4)
+    run = BM25Index(pairs.dataset.sources, BM25Config()).rank(claims, count + 4)
     draw = random.Random(seed)
     rows = []
     for row in pairs.rows:

@@ -19,8 +19,8 @@ Claims = str | Sequence[str] | Sequence[Claim]
 
 def as_claims(claims: Claims) -> Sequence[Claim]:
     """Turn plain strings into claims with the ids "0", "1", ..; claims stay as they are."""
-    texts = [claims] if isinstance(claims, str) else claims
-    return [Claim(str(i), c) if isinstance(c, str) else c for i, c in enumerate(texts)]
+    given: Sequence[str | Claim] = [claims] if isinstance(claims, str) else claims
+    return [Claim(str(i), one) if isinstance(one, str) else one for i, one in enumerate(given)]
 
 
 class Index(Protocol):

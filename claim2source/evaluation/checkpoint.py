@@ -36,13 +36,13 @@ from claim2source.io.wandb import LoggedTable, Tracking, log_tables, require_tra
 from claim2source.models import ModelConfig, resolve
 from claim2source.models.resolve import RUN_FILE, chosen_checkpoint
 from claim2source.retrieve import (
+    BM25,
     BM25Config,
-    BM25Retriever,
-    DenseRetriever,
+    Dense,
     FusionConfig,
     IndexConfig,
+    fuse,
 )
-from claim2source.retrieve.fuse import fuse_results
 from claim2source.text import ClaimForm, Rendering
 from claim2source.text.claims import missing_translations, why_same_forms
 
@@ -201,15 +201,16 @@ def _evaluate_one(
     reports: dict[str, dict[str, Any]] = {}
     for form in (own.claims, *_other_forms(config, dataset, own)):
         rendering = replace(own, claims=form)
-        retriever = DenseRetriever(resolved.encoder, rendering, store, True, config.index)
-        dense = retriever.retrieve(dataset.claims, dataset.sources, deep)
+        retriever = Dense(
+            resolved.encoder, rendering=rendering, store=store, index=config.index, progress=True
+        )
+        dense = retriever.index(dataset.sources).search(dataset.claims, deep)
         ending = "" if form == own.claims else f".{form}"
-        results = {f"{name}{ending}": replace(dense, run=dense.run.top(config.depth))}
+        results = {f"{name}{ending}": dense.top(config.depth)}
         if config.hybrid:
-            sparse = BM25Retriever(replace(PAPERS_BM25, claims=form), store).retrieve(
-                dataset.claims, dataset.sources, deep
-            )
-            results[f"H-{name}{ending}"] = fuse_results(sparse, dense, fusion, config.depth)
+            bm25 = BM25(replace(PAPERS_BM25, claims=form), store=store)
+            sparse = bm25.index(dataset.sources).search(dataset.claims, deep)
+            results[f"H-{name}{ending}"] = fuse(sparse, dense, fusion, k=config.depth)
         for cell, result in results.items():
             mixed = cell != f"{name}{ending}"
             report: dict[str, Any] = {
@@ -219,7 +220,8 @@ def _evaluate_one(
                 "dataset": config.dataset,
                 "split": dataset.split,
                 "rendering": {"claims": rendering.claims, "sources": rendering.sources},
-                **result.about,
+                "index": result.index.plain() if result.index else None,
+                "stored": result.stored,
                 "cost": cost_report(result, resolved.encoder.parameters),
                 "without_translation": len(missing_translations(dataset.claims, form)),
             }

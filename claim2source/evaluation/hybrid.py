@@ -31,10 +31,10 @@ from claim2source.io.submissions import write_submission_2026
 from claim2source.io.trec import write_trec_run
 from claim2source.models import ModelConfig, Resolved, resolve
 from claim2source.retrieve import (
+    BM25,
     BM25Config,
     BM25Index,
-    BM25Retriever,
-    DenseRetriever,
+    Dense,
     FusionConfig,
     IndexConfig,
 )
@@ -134,25 +134,26 @@ def evaluate_hybrid(config: HybridConfig) -> str:
     selection = selection_data(config, resolved)
     bm25, bm25_val = choose_bm25(selection.train, config.bm25)
     store = Store(config.store, config.vectors)
-    dense = DenseRetriever(resolved.encoder, rendering, store, True, config.index)
-    sparse = BM25Retriever(bm25, store)
+    dense = Dense(
+        resolved.encoder, rendering=rendering, store=store, index=config.index, progress=True
+    )
+    sparse = BM25(bm25, store=store)
     depth = max(DEPTH, *(fusion.depth for fusion in FUSION_GRID))
     # The reported split first: its cost then holds the encoding of the sources, as a user pays it.
-    sparse_result = sparse.retrieve(dataset.claims, dataset.sources, depth)
-    dense_result = dense.retrieve(dataset.claims, dataset.sources, depth)
-    fusion, fusion_val = choose_fusion(
-        sparse.retrieve(selection.val.claims, selection.val.sources, depth).run,
-        dense.retrieve(selection.val.claims, selection.val.sources, depth).run,
-        selection.val,
-    )
+    indexes = [retriever.index(dataset.sources) for retriever in (sparse, dense)]
+    sparse_result, dense_result = (index.search(dataset.claims, depth) for index in indexes)
+    if selection.val.sources != dataset.sources:
+        indexes = [retriever.index(selection.val.sources) for retriever in (sparse, dense)]
+    sparse_val, dense_val = (index.search(selection.val.claims, depth).run for index in indexes)
+    fusion, fusion_val = choose_fusion(sparse_val, dense_val, selection.val)
     fused = Fusion(sparse_result.run, dense_result.run, fusion).run(fusion.alpha, DEPTH)
     results = {
-        "bm25": replace(sparse_result, run=sparse_result.run.top(DEPTH)),
-        "dense": replace(dense_result, run=dense_result.run.top(DEPTH)),
+        "bm25": sparse_result.top(DEPTH),
+        "dense": dense_result.top(DEPTH),
         "hybrid": Result(
             fused,
             cost=sparse_result.cost.over_same(dense_result.cost),
-            about={"stored": all(r.about["stored"] for r in (sparse_result, dense_result))},
+            stored=sparse_result.stored and dense_result.stored,
         ),
     }
     report: dict[str, Any] = {
@@ -160,7 +161,7 @@ def evaluate_hybrid(config: HybridConfig) -> str:
         "dataset": config.dataset,
         "split": config.split,
         "rendering": asdict(rendering),
-        "index": dense_result.about["index"],
+        "index": dense_result.index.plain() if dense_result.index else None,
         "chosen": {
             "by": f"macro {CHOSEN_BY}",
             "bm25": {**asdict(bm25), CHOSEN_BY: bm25_val},
@@ -249,7 +250,7 @@ def choose_bm25(
         terms = index.terms(judged.claims)
         for cell in cells:
             if cell[2] == weight:
-                found = index.reweighted(*cell[:2]).search(judged.claims, _CUT, terms)
+                found = index.reweighted(*cell[:2]).rank(judged.claims, _CUT, terms)
                 scores[cell] = _score(found, judged)
     k1, b, weight = max(cells, key=lambda cell: scores[cell])
     return replace(base, k1=k1, b=b, title_weight=weight), scores[k1, b, weight]

@@ -6,13 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from claim2source.core.errors import UserError
 from claim2source.core.records import Dataset
 from claim2source.core.run import Result
 from claim2source.evaluation.metrics import macro, score_languages
 from claim2source.io.store import Store
 from claim2source.models import Encoder, Resolved
-from claim2source.retrieve import DenseRetriever
+from claim2source.retrieve import Dense
 from claim2source.text import Rendering
 
 METRICS = ("mrr@1", "mrr@5", "mrr@10", "recall@5", "recall@100")
@@ -45,25 +44,15 @@ def evaluate_dense(
     progress: bool = False,
 ) -> Evaluation:
     """Retrieve for every claim of a split and score by language."""
-    retriever = DenseRetriever(encoder, rendering, store, progress)
-    return evaluate_result(
-        retriever.retrieve(dataset.claims, dataset.sources, depth), dataset, metrics
+    index = Dense(encoder, rendering=rendering, store=store, progress=progress).index(
+        dataset.sources
     )
+    return evaluate_result(index.search(dataset.claims, depth), dataset, metrics)
 
 
 def rendering_of(resolved: Resolved, asked: Rendering | None) -> Rendering:
-    """A checkpoint's own rendering; for any other model the one asked for, its own, or the default.
-
-    Raises `UserError` when another is asked for than the checkpoint was trained with.
-    """
-    if resolved.manifest is None:
-        return asked or resolved.rendering or Rendering()
-    own = resolved.manifest.rendering
-    if asked is not None and asked != own:
-        raise UserError(
-            f"rendering: the checkpoint was trained with {own}; it is evaluated as it was trained"
-        )
-    return own
+    """Choose the rendering of a model, as `Resolved.rendering_for` does."""
+    return resolved.rendering_for(asked)
 
 
 def evaluate_result(
@@ -87,7 +76,7 @@ def cost_report(result: Result, parameters: int | None) -> dict[str, Any]:
         "peak_memory_bytes": cost.peak_memory,
         "tokens": cost.tokens,
         "reused": cost.reused,
-        "stored": bool(result.about.get("stored", False)),
+        "stored": result.stored,
         "parameters": parameters,
     }
 

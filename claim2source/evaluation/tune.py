@@ -30,7 +30,7 @@ from claim2source.evaluation.retrieval import DEPTH, METRICS, evaluate_result
 from claim2source.evaluation.significance import gold_groups
 from claim2source.evaluation.slices import language_strata
 from claim2source.io.trec import write_trec_run
-from claim2source.retrieve import BM25Config, BM25Retriever
+from claim2source.retrieve import BM25, BM25Config
 
 TUNED, DEFAULT = "bm25-tuned", "bm25-default"
 
@@ -113,7 +113,7 @@ def tune_bm25(config: TuneConfig) -> str:
     test = None
     if dataset is not None:
         results = {
-            name: BM25Retriever(setting).retrieve(dataset.claims, dataset.sources, DEPTH)
+            name: BM25(setting).index(dataset.sources).search(dataset.claims, DEPTH)
             for name, setting in ((TUNED, chosen), (DEFAULT, config.bm25))
         }
         report["systems"] = {name: _system(result, dataset) for name, result in results.items()}
@@ -156,7 +156,7 @@ def settled(
     claims = judged_claims(val.qrels)
     scores = {}
     for place, (setting, _) in enumerate(tried):
-        run = BM25Retriever(setting).retrieve(val.claims, val.sources, cutoff(CHOSEN_BY) or 1).run
+        run = BM25(setting).index(val.sources).search(val.claims, cutoff(CHOSEN_BY) or 1).run
         scores[str(place)] = evaluate(run, val.qrels, [CHOSEN_BY], claims)[CHOSEN_BY]
     groups, strata = gold_groups(val.qrels, claims), language_strata(val.claims, claims)
     names = list(scores)

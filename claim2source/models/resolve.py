@@ -69,7 +69,7 @@ class Resolved:
         return self.manifest.rendering if self.manifest else self.exported
 
     def rendering_for(self, asked: Rendering | None) -> Rendering:
-        """A checkpoint's own rendering; for another model the one asked for, its own or the default.
+        """Choose a rendering: a checkpoint's own, else `asked`, the model's own or the default.
 
         Raises `UserError` when another is asked for than the checkpoint was trained with.
         """

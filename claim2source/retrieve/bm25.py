@@ -133,10 +133,13 @@ class BM25Index:
     def _built(self) -> _Analysed:
         if self._analysed is None:
             analysis = _analysis(self.config)
-            terms = analysis.sources(_source_text(source, self.config) for source in self._sources)
+            terms = analysis.sources(self._texts())
             counts = Counts.of(terms, len(analysis.vocabulary)) if len(terms.ids) else None
             self._analysed = _Analysed(SourceIds(self.source_ids), analysis, self._weighed(counts))
         return self._analysed
+
+    def _texts(self) -> list[str]:
+        return [_source_text(source, self.config) for source in self._sources]
 
     def _weighed(self, counts: Counts | None, weights: np.ndarray | None = None) -> Postings | None:
         if counts is None:
@@ -163,16 +166,15 @@ class BM25Index:
         if self._store is None:
             return None
         if self._sources_hash is None:
-            texts = [_source_text(source, self.config) for source in self._sources]
-            self._sources_hash = sources_hash(self._sources, texts)
+            self._sources_hash = sources_hash(self._sources, self._texts())
         form = self.config.claims
         # Stop words go by the languages of a claim's text.
-        texts = [[render_claim(c, form), *text_languages(c, form)] for c in claims]
+        claim_texts = [[render_claim(c, form), *text_languages(c, form)] for c in claims]
         return {
             "stage": "bm25",
             "bm25": [_FORMAT, asdict(self.config)],
             "versions": {name: version(name) for name in ("bm25s", "PyStemmer")},
-            **request_key(claims, texts, self._sources_hash, k),
+            **request_key(claims, claim_texts, self._sources_hash, k),
         }
 
     def reweighted(self, k1: float, b: float) -> BM25Index:

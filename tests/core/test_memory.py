@@ -52,10 +52,10 @@ def test_bm25_after_something_large_does_not_show_its_peak() -> None:
 import numpy as np
 from claim2source.core.memory import peak_memory
 from claim2source.core.records import Claim, Source
-from claim2source.retrieve import BM25Retriever
+from claim2source.retrieve import BM25
 held = np.ones(400 * 2**20, dtype=np.uint8)
 del held
-found = BM25Retriever().retrieve([Claim("c", "masks")], [Source("s", "Masks")], 1)
+found = BM25().index([Source("s", "Masks")]).search([Claim("c", "masks")], 1)
 print(found.cost.peak_memory / 2**20)
 """
     done = subprocess.run(

@@ -15,7 +15,7 @@ from claim2source.datasets import load, write_beir
 from claim2source.evaluation.retrieval import evaluate_dense, evaluate_result, mean_of
 from claim2source.io.store import Store
 from claim2source.models import ModelConfig, resolve
-from claim2source.retrieve import BM25Config, BM25Retriever
+from claim2source.retrieve import BM25, BM25Config
 from claim2source.text import Rendering
 from claim2source.training.config import FinetuneConfig
 from claim2source.training.finetune import finetune
@@ -33,7 +33,7 @@ def demo_config(*more: str) -> FinetuneConfig:
 def test_bm25_does_not_solve_it(claims: Any) -> None:
     for split in ("dev", "test"):
         data = load("demo", split)
-        result = BM25Retriever(BM25Config(claims=claims)).retrieve(data.claims, data.sources, 10)
+        result = BM25(BM25Config(claims=claims)).index(data.sources).search(data.claims, 10)
         table = evaluate_result(result, data, ["mrr@5"]).flat()
         assert all(row["mrr@5"] <= 0.75 for row in table.values()), (split, table)
 

@@ -27,7 +27,7 @@ from claim2source.evaluation.saved import read_reports, whole_run
 from claim2source.io.trec import read_run
 from claim2source.models import Manifest, Resolved, Weights, resolve
 from claim2source.models.config import ModelConfig
-from claim2source.retrieve import BM25Config, BM25Retriever, DenseRetriever, FusionConfig, fuse
+from claim2source.retrieve import BM25, BM25Config, Dense, FusionConfig, fuse
 from claim2source.text import Rendering
 from eval.baselines import main
 from tests.shared_data import shared
@@ -107,9 +107,9 @@ def test_a_cell_is_what_its_system_gives_alone(setup: tuple[Path, Path, Path], o
     split, encoder = load(setup[1], "dev"), small(setup[0])
     for form in FORMS:
         bm25 = BM25Config("whitespace", k1=1.2, b=1.0, claims=form)  # type: ignore[arg-type]
-        sparse = BM25Retriever(bm25).retrieve(split.claims, split.sources, 100)
+        sparse = BM25(bm25).index(split.sources).search(split.claims, 100)
         rendering = Rendering(form, "title_abstract")  # type: ignore[arg-type]
-        dense = DenseRetriever(encoder, rendering).retrieve(split.claims, split.sources, 100)
+        dense = Dense(encoder, rendering=rendering).index(split.sources).search(split.claims, 100)
         fused = fuse(sparse.run, dense.run, FusionConfig("linear", alpha=0.5)).top(100)
         expected = {"BM25": sparse.run, "Small": dense.run, "H-Small": fused}
         for name, run in expected.items():
@@ -133,9 +133,9 @@ def test_tuned_systems_are_chosen_on_train_alone(setup: tuple[Path, Path, Path],
     split, encoder = load(setup[1], "dev"), small(setup[0])
     train = load(setup[1], "train")
     bm25, score = choose_bm25(train, BM25Config(k1=1.2, claims="bilingual"), BM25_GRID)
-    sparse, rendering = BM25Retriever(bm25), Rendering("bilingual", "title_abstract")
-    dense = DenseRetriever(encoder, rendering)
-    parts = [part.retrieve(train.claims, train.sources, 1000).run for part in (sparse, dense)]
+    sparse, rendering = BM25(bm25), Rendering("bilingual", "title_abstract")
+    dense = Dense(encoder, rendering=rendering)
+    parts = [part.index(train.sources).search(train.claims, 1000).run for part in (sparse, dense)]
     fusion, fused = choose_fusion(parts[0], parts[1], train)
     report = report_of(out, "HT-Small.bilingual")
     for said, config, best in (
@@ -144,7 +144,7 @@ def test_tuned_systems_are_chosen_on_train_alone(setup: tuple[Path, Path, Path],
     ):
         where = {"split": "train", "claims": 48}
         assert said == {**vars(config), "mrr@5": pytest.approx(best), "on": where}
-    parts = [part.retrieve(split.claims, split.sources, 1000).run for part in (sparse, dense)]
+    parts = [part.index(split.sources).search(split.claims, 1000).run for part in (sparse, dense)]
     expected = fuse(parts[0], parts[1], replace(fusion, depth=max(fusion.depth, 100))).top(100)
     claims = judged_claims(split.qrels)
     found = evaluate(expected, split.qrels, ["mrr@5"], claims).means()["mrr@5"]

@@ -23,7 +23,7 @@ from claim2source.evaluation.metrics import evaluate
 from claim2source.evaluation.saved import read_reports
 from claim2source.io.trec import read_run
 from claim2source.models import resolve
-from claim2source.retrieve import BM25Config, BM25Retriever, DenseRetriever, FusionConfig, fuse
+from claim2source.retrieve import BM25, BM25Config, Dense, FusionConfig, fuse
 from claim2source.text import Rendering
 from claim2source.training.finetune import finetune
 from tests.training.small import small_config, small_setup, small_splits
@@ -347,9 +347,9 @@ def test_other_forms_and_hybrids_stand_beside_each_checkpoint(
     encoder = resolve(str(run / "checkpoints" / "epoch-2"), "cpu").encoder
     for form, ending in (("bilingual", ""), ("original", ".original")):
         rendering = Rendering(form, "metadata")  # type: ignore[arg-type]
-        dense = DenseRetriever(encoder, rendering).retrieve(dev.claims, dev.sources, 100)
+        dense = Dense(encoder, rendering=rendering).index(dev.sources).search(dev.claims, 100)
         papers = BM25Config("whitespace", k1=1.2, b=1.0, claims=form)  # type: ignore[arg-type]
-        sparse = BM25Retriever(papers).retrieve(dev.claims, dev.sources, 100)
+        sparse = BM25(papers).index(dev.sources).search(dev.claims, 100)
         mixed = fuse(sparse.run, dense.run, FusionConfig("linear", alpha=0.5, scale="min-max"))
         for name, expected in (("epoch-2", dense.run), ("H-epoch-2", mixed)):
             ranked = read_run(out / f"{name}{ending}" / "runs" / "de.trec").run

@@ -17,7 +17,7 @@ from claim2source.evaluation.families import holm
 from claim2source.evaluation.metrics import evaluate
 from claim2source.evaluation.retrieval import evaluate_result
 from claim2source.io.trec import read_run, write_trec_run
-from claim2source.retrieve import BM25Config, BM25Retriever
+from claim2source.retrieve import BM25, BM25Config
 from eval.compare import main
 
 FORMS = ("original", "translated", "bilingual")
@@ -31,7 +31,7 @@ def dev() -> Dataset:
 @pytest.fixture(scope="module")
 def runs(dev: Dataset) -> dict[str, Run]:
     return {
-        form: BM25Retriever(BM25Config(claims=form)).retrieve(dev.claims, dev.sources, 100).run  # type: ignore[arg-type]
+        form: BM25(BM25Config(claims=form)).index(dev.sources).search(dev.claims, 100).run  # type: ignore[arg-type]
         for form in FORMS
     }
 

@@ -16,7 +16,7 @@ from claim2source.evaluation.metrics import evaluate
 from claim2source.evaluation.retrieval import METRICS, evaluate_dense, evaluate_result
 from claim2source.io.trec import read_run
 from claim2source.models import resolve
-from claim2source.retrieve import BM25Config, BM25Retriever, FusionConfig, fuse
+from claim2source.retrieve import BM25, BM25Config, FusionConfig, fuse
 from claim2source.text import Rendering
 from eval.hybrid import main
 from tests.shared_data import shared
@@ -73,7 +73,7 @@ def test_the_parts_are_what_they_are_alone(done: tuple[Path, Path, Path]) -> Non
     model, data, _ = done
     report, split = report_of(done), load(data, "dev")
     settings = {k: v for k, v in report["chosen"]["bm25"].items() if k != "mrr@5"}
-    bm25 = BM25Retriever(BM25Config(**settings)).retrieve(split.claims, split.sources, 100)
+    bm25 = BM25(BM25Config(**settings)).index(split.sources).search(split.claims, 100)
     assert settings["claims"] == "bilingual"
     assert report["systems"]["bm25"]["macro"] == pytest.approx(evaluate_result(bm25, split).macro)
     encoder = resolve(hybrid.ModelConfig(str(model), pooling="mean", max_length=24), "cpu").encoder
@@ -213,9 +213,9 @@ def test_the_chosen_settings_are_the_ones_used(
     monkeypatch.setattr(hybrid, "choose_fusion", choose)
     main([f"--checkpoint={model}", f"--dataset={data}", f"--out={tmp_path}", *OPTIONS])
     train, dev = (load(data, split) for split in ("train", "dev"))
-    expected = BM25Retriever(bm25).retrieve(train.claims, train.sources, 100).run
+    expected = BM25(bm25).index(train.sources).search(train.claims, 100).run
     assert list(on_val[0]) == list(expected)
-    part = BM25Retriever(bm25).retrieve(dev.claims, dev.sources, 100).run
+    part = BM25(bm25).index(dev.sources).search(dev.claims, 100).run
     written = {
         name: read_run(tmp_path / "runs" / name / "en.trec").run
         for name in ("bm25", "dense", "hybrid")
@@ -265,7 +265,7 @@ def test_tuned_bm25_on_real_data() -> None:
     grid = [(1.2, 0.75, 1), (2.0, 0.9, 2), (2.0, 0.9, 3)]
     chosen, _ = hybrid.choose_bm25(load(data, "train"), BM25Config(), grid)
     dev = load(data, "dev")
-    result = BM25Retriever(chosen).retrieve(dev.claims, dev.sources, 5)
+    result = BM25(chosen).index(dev.sources).search(dev.claims, 5)
     assert evaluate_result(result, dev, ["mrr@5"]).macro["mrr@5"] >= 0.635
 
 

@@ -19,7 +19,7 @@ from claim2source.evaluation.retrieval import evaluate_result
 from claim2source.evaluation.saved import read_reports
 from claim2source.evaluation.tune import TuneConfig
 from claim2source.io.trec import read_run
-from claim2source.retrieve import BM25Config, BM25Retriever
+from claim2source.retrieve import BM25, BM25Config
 from eval.tune_bm25 import main
 from tests.shared_data import shared
 
@@ -63,9 +63,7 @@ def test_every_analysis_is_tried_and_the_best_chosen(done: Path) -> None:
     assert "| verdict | seconds | items/s | peak MB | tokens | parameters |\n" in text
     # The score is what the setting has on train, searched alone.
     train = load("demo", "train")
-    result = BM25Retriever(setting(report["chosen"]["bm25"])).retrieve(
-        train.claims, train.sources, 5
-    )
+    result = BM25(setting(report["chosen"]["bm25"])).index(train.sources).search(train.claims, 5)
     assert evaluate_result(result, train, ["mrr@5"]).macro["mrr@5"] == pytest.approx(best)
 
 
@@ -93,7 +91,7 @@ def test_both_settings_are_reported_with_their_runs(done: Path) -> None:
         ("bm25-tuned", setting(report["chosen"]["bm25"])),
         ("bm25-default", BM25Config()),
     ):
-        expected = BM25Retriever(config).retrieve(dev.claims, dev.sources, 100)
+        expected = BM25(config).index(dev.sources).search(dev.claims, 100)
         assert report["systems"][name]["macro"] == pytest.approx(
             evaluate_result(expected, dev).macro
         )

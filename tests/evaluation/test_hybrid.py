@@ -83,7 +83,7 @@ def test_a_choice_is_the_best_of_all_cells_searched_one_by_one() -> None:
     chosen, score = choose_bm25(data, BM25Config(), grid)
     table = {}
     for k1, b, weight in grid:
-        run = BM25Index(sources, BM25Config(k1=k1, b=b, title_weight=weight)).search(claims, 5)
+        run = BM25Index(sources, BM25Config(k1=k1, b=b, title_weight=weight)).rank(claims, 5)
         values = evaluate(run, data.qrels, ["mrr@5"], [c.id for c in claims])["mrr@5"]
         table[k1, b, weight] = (values[:30].mean() + values[30:].mean()) / 2
     assert len(set(table.values())) > 4

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from claim2source.core.records import Claim, Source
 from claim2source.mining.candidates import Candidates
 from claim2source.mining.near_duplicates import title_similarity, title_words
-from claim2source.retrieve import BM25Config, BM25Index, DenseIndex, FusionConfig, fuse
+from claim2source.retrieve import BM25Config, BM25Index, FusionConfig, VectorIndex, fuse
 
 WORDS = ["masks", "otters", "tea", "sleep", "sea", "rooms", "seals"]
 
@@ -41,8 +41,8 @@ def test_a_window_is_the_fused_run(seed: int, n: int, depth: int, alpha: float) 
         claims.append(Claim(f"c{i}", text, candidates=some))
     claim_vectors = draw.integers(-2, 3, (6, 3)).astype(np.float32)
 
-    dense = DenseIndex(ids, vectors).search(claims, claim_vectors, depth)
-    sparse = BM25Index(sources).search(claims, depth)
+    dense = VectorIndex(ids, vectors).rank(claims, claim_vectors, depth)
+    sparse = BM25Index(sources).rank(claims, depth)
     fusion = FusionConfig("linear", alpha, depth=depth)
     one_side = {0.0: dense, 1.0: sparse}
     run = one_side[alpha] if alpha in one_side else fuse(sparse, dense, fusion)

@@ -22,7 +22,7 @@ from claim2source.mining.candidates import Candidates
 from claim2source.mining.mine import golds_by_text
 from claim2source.mining.near_duplicates import NearDuplicates, title_similarity, title_words
 from claim2source.models import Encoder
-from claim2source.retrieve import BM25Config, BM25Index, DenseIndex, FusionConfig, bm25, fuse
+from claim2source.retrieve import BM25Config, BM25Index, FusionConfig, VectorIndex, bm25, fuse
 from claim2source.text import Rendering, render_source
 
 PLAIN = Rendering(sources="title_abstract")
@@ -121,10 +121,10 @@ def test_the_window_is_of_the_weighted_fusion() -> None:
     for alpha in (0.2, 0.5, 0.8):
         config = MiningConfig(hard=4, random=0, alpha=alpha, max_share=None, last_rank=5)
         (row,), _ = mined(dataset, encoder, config)  # type: ignore[arg-type]
-        dense = DenseIndex([s.id for s in sources], np.array([vectors[t] for t in words])).search(
+        dense = VectorIndex([s.id for s in sources], np.array([vectors[t] for t in words])).rank(
             [claim], np.array([vectors[claim.text]]), 5
         )
-        sparse = BM25Index(sources).search([claim], 5)
+        sparse = BM25Index(sources).rank([claim], 5)
         expected = fuse(sparse, dense, FusionConfig(alpha=alpha, depth=5)).scored("c")
         top = {s: x for s, x in list(expected.items())[:5] if s != "s5"}
         assert [n.source for n in row.negatives] == list(top)[:4]
@@ -528,8 +528,8 @@ def one_by_one(
 ) -> tuple[list[MinedRow], MiningCounts]:
     """Hard negatives as the retrievers' runs, their fusion and a plain loop give them."""
     ids, depth, counts = [s.id for s in dataset.sources], config.last_rank, MiningCounts()
-    dense = DenseIndex(ids, sources).search(dataset.claims, claims, depth)
-    sparse = BM25Index(dataset.sources).search(dataset.claims, depth)
+    dense = VectorIndex(ids, sources).rank(dataset.claims, claims, depth)
+    sparse = BM25Index(dataset.sources).rank(dataset.claims, depth)
     fusion = FusionConfig("linear", config.alpha, depth=depth)
     ends = {0.0: dense, 1.0: sparse}
     run = ends[config.alpha] if config.alpha in ends else fuse(sparse, dense, fusion)

@@ -22,7 +22,7 @@ from claim2source.core.errors import ConfigError
 from claim2source.core.records import Claim, Source
 from claim2source.datasets import load
 from claim2source.evaluation.retrieval import evaluate_result
-from claim2source.retrieve import BM25Config, BM25Index, BM25Retriever, bm25
+from claim2source.retrieve import BM25, BM25Config, BM25Index, bm25
 from claim2source.retrieve import terms as terms_module
 from claim2source.retrieve.bm25 import NO_TERM
 from claim2source.retrieve.postings import Counts
@@ -40,7 +40,7 @@ def ranked(
     texts: Sequence[Source], claim: str | Claim, k: int = 100, **settings: object
 ) -> dict[str, float]:
     record = Claim("c", claim) if isinstance(claim, str) else claim
-    return BM25Index(texts, BM25Config(**settings)).search([record], k).scored(record.id)  # type: ignore[arg-type]
+    return BM25Index(texts, BM25Config(**settings)).rank([record], k).scored(record.id)  # type: ignore[arg-type]
 
 
 def okapi_of(texts: Sequence[str], claim: str, **settings: float) -> np.ndarray:
@@ -129,7 +129,7 @@ def test_okapi_on_real_texts() -> None:
     sources, claims = data.sources[:400], data.claims[:25]
     texts = [f"{s.title} {s.abstract}" for s in sources]
     oracle = BM25Okapi([text.split() for text in texts])
-    run = BM25Index(sources, OKAPI).search(claims, len(sources))
+    run = BM25Index(sources, OKAPI).rank(claims, len(sources))
     place = {source.id: i for i, source in enumerate(sources)}
     for claim in claims:
         expected = oracle.get_scores(claim.text.split())
@@ -351,7 +351,7 @@ def test_claims_of_several_languages_keep_their_rows() -> None:
         Claim("c", "vaccine"),
         Claim("d", "Masken", "de"),
     ]
-    run = BM25Index(sources).search(claims, 1)
+    run = BM25Index(sources).rank(claims, 1)
     assert [run.sources(c.id) for c in claims] == [["s000"], ["s001"], ["s002"], ["s001"]]
 
 
@@ -395,8 +395,8 @@ def test_candidates_bound_the_choice() -> None:
         Claim("b", "masks", candidates=("s003", "s002", "s001", "gone")),
     )
     nobody = Claim("n", "masks", candidates=())
-    run = BM25Index(sources).search([free, bound, nobody], 2)
-    whole = BM25Index(sources).search([free], 9).scored("f")
+    run = BM25Index(sources).rank([free, bound, nobody], 2)
+    whole = BM25Index(sources).rank([free], 9).scored("f")
     assert run.sources("f") == list(whole)[:2]
     assert run.scored("b") == {s: whole[s] for s in ("s001", "s003")}
     assert run.sources("n") == []
@@ -404,7 +404,7 @@ def test_candidates_bound_the_choice() -> None:
 
 
 def test_no_pool_where_no_claim_has_candidates() -> None:
-    assert BM25Index(sources_of("masks")).search([Claim("c", "masks")], 1).pool is None
+    assert BM25Index(sources_of("masks")).rank([Claim("c", "masks")], 1).pool is None
 
 
 def test_k_beyond_the_pool_gives_all_that_match() -> None:
@@ -415,7 +415,7 @@ def test_its_memory_is_not_a_loaded_models(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(
         "claim2source.retrieve.bm25.peak_memory", lambda gpu=True: 10**12 if gpu else 7
     )
-    result = BM25Retriever().retrieve([Claim("c", "virus")], sources_of("virus"), 1)
+    result = BM25().index(sources_of("virus")).search([Claim("c", "virus")], 1)
     assert result.cost.peak_memory == 7
 
 
@@ -441,7 +441,7 @@ def test_of_equal_scores_the_ids_decide_even_at_the_cut(k: int) -> None:
     sources.append(Source("zz", abstract="none"))
     expected = [f"{i:02d}" for i in range(11, -1, -1)][:k]
     bound = Claim("b", "masks", candidates=tuple(s.id for s in sources))
-    run = BM25Index(sources).search([Claim("c", "masks"), bound], k)
+    run = BM25Index(sources).rank([Claim("c", "masks"), bound], k)
     assert run.sources("c") == expected
     assert run.sources("b") == expected
 
@@ -452,7 +452,7 @@ def test_the_order_of_the_sources_changes_nothing() -> None:
     shuffled = [sources[i] for i in rng.permutation(30)]
     claims = [Claim("c", "a b"), Claim("d", "c c e")]
     for k in (1, 4, 11):
-        one, other = (BM25Index(s, OKAPI).search(claims, k) for s in (sources, shuffled))
+        one, other = (BM25Index(s, OKAPI).rank(claims, k) for s in (sources, shuffled))
         assert list(one) == list(other)
 
 
@@ -460,7 +460,7 @@ def test_duplicated_ids_are_refused() -> None:
     with pytest.raises(ValueError, match="source id repeats"):
         BM25Index([Source("a", "x"), Source("a", "y")])
     with pytest.raises(ValueError, match="claim id repeats"):
-        BM25Index([Source("a", "masks")]).search([Claim("c", "masks")] * 2, 1)
+        BM25Index([Source("a", "masks")]).rank([Claim("c", "masks")] * 2, 1)
 
 
 def test_duplicated_texts_are_one_score() -> None:
@@ -490,14 +490,14 @@ def test_blocks_of_claims_are_claims_searched_alone(
         text = " ".join(draw.choice([*vocabulary, "unknown"], draw.integers(0, 4)))
         claims.append(Claim(f"c{i}", text, candidates=bound))
     index = BM25Index(sources, BM25Config(analysis=analysis))
-    alone = [index.search([claim], k).scored(claim.id) for claim in claims]
+    alone = [index.rank([claim], k).scored(claim.id) for claim in claims]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(bm25, "_CELLS", cells)
-        together = index.search(claims, k)
+        together = index.rank(claims, k)
     assert [together.scored(claim.id) for claim in claims] == alone
     # And alone each is what the whole pool gives, cut down to what may be chosen.
     for claim, found in zip(claims, alone, strict=True):
-        whole = index.search([replace(claim, candidates=None)], n).scored(claim.id)
+        whole = index.rank([replace(claim, candidates=None)], n).scored(claim.id)
         allowed = whole if claim.candidates is None else set(claim.candidates)
         assert list(found.items()) == [x for x in whole.items() if x[0] in allowed][:k]
 
@@ -506,10 +506,10 @@ def test_blocks_of_claims_are_claims_searched_alone(
 def test_nothing_to_index(analysis: str) -> None:
     claims = [Claim("c", "masks")]
     for sources in ([], sources_of("", " ")):
-        run = BM25Index(sources, BM25Config(analysis=analysis)).search(claims, 5)  # type: ignore[arg-type]
+        run = BM25Index(sources, BM25Config(analysis=analysis)).rank(claims, 5)  # type: ignore[arg-type]
         assert run.claim_ids == ("c",)
         assert len(run) == 0
-    assert BM25Index(sources_of("masks")).search([], 5).claim_ids == ()
+    assert BM25Index(sources_of("masks")).rank([], 5).claim_ids == ()
 
 
 def test_claims_without_a_known_term_are_counted_failures() -> None:
@@ -519,7 +519,7 @@ def test_claims_without_a_known_term_are_counted_failures() -> None:
         Claim("stop", "the"),
         Claim("empty", ""),
     ]
-    result = BM25Retriever().retrieve(claims, sources_of("masks", "other"), 5)
+    result = BM25().index(sources_of("masks", "other")).search(claims, 5)
     assert result.run.claim_ids == ("ok", "unknown", "stop", "empty")
     assert result.failure_counts() == {NO_TERM: 3}
     assert [f.claim_id for f in result.failures] == ["unknown", "stop", "empty"]
@@ -538,13 +538,13 @@ def test_reweighted_is_the_index_built_anew(analysis: str) -> None:
     config = BM25Config(analysis=analysis, k1=1.2, b=0.75, title_weight=2)  # type: ignore[arg-type]
     index = BM25Index(PAPERS, config)
     terms = index.terms(claims)
-    before = list(index.search(claims, 9))
+    before = list(index.rank(claims, 9))
     other = index.reweighted(0.4, 0.2)
     fresh = BM25Index(PAPERS, BM25Config(analysis=analysis, k1=0.4, b=0.2, title_weight=2))  # type: ignore[arg-type]
-    assert list(other.search(claims, 9, terms)) == list(fresh.search(claims, 9))
+    assert list(other.rank(claims, 9, terms)) == list(fresh.rank(claims, 9))
     assert other.config == fresh.config
-    assert list(index.search(claims, 9)) == before
-    assert before != list(fresh.search(claims, 9))
+    assert list(index.rank(claims, 9)) == before
+    assert before != list(fresh.rank(claims, 9))
 
 
 @settings(max_examples=50, deadline=None)
@@ -570,7 +570,7 @@ def test_settings_that_cannot_be(setting: str, value: float) -> None:
 
 def test_the_known_score_on_real_data() -> None:
     data = load(shared("ct25"), "dev")
-    result = BM25Retriever(BM25Config()).retrieve(data.claims, data.sources, 5)
+    result = BM25(BM25Config()).index(data.sources).search(data.claims, 5)
     assert evaluate_result(result, data, ["mrr@5"]).macro["mrr@5"] == pytest.approx(
         0.6207, abs=5e-5
     )

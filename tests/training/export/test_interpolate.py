@@ -218,7 +218,7 @@ def test_scales_have_keys_of_their_own_and_the_ends_are_shared(
         scaled.set(scale)
         keys.append(json.dumps(scaled.encoder.key(), sort_keys=True))
         found = evaluate_dense(scaled.encoder, val, scaled.manifest.rendering, store=store)
-        stored.append(found.result.about["stored"])
+        stored.append(found.result.stored)
     assert len(set(keys[:4])) == 4 and keys[4:] == [keys[2], keys[0], keys[3]]
     assert stored == [False] * 4 + [True] * 3
     ends = [resolve(runs[kind] / "checkpoints" / f"epoch-{n}", "cpu").encoder for n in (0, 2)]
