@@ -12,8 +12,9 @@ from claim2source.core.config import flag, list_field, read_config, require
 from claim2source.core.errors import run_program
 from claim2source.core.records import Qrels
 from claim2source.core.tables import Cell, plain_table
+from claim2source.datasets.grouping import gold_groups
 from claim2source.evaluation.metrics import ALLOWED, Coverage, Scores, coverage, cutoff, evaluate
-from claim2source.evaluation.significance import gold_groups, paired_randomisation
+from claim2source.evaluation.significance import paired_randomisation
 from claim2source.io.trec import read_qrels, read_run, run_names
 
 METRICS = ["mrr@1", "mrr@5", "mrr@10", "recall@10", "recall@100"]

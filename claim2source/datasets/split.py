@@ -1,14 +1,15 @@
-"""Carving the part that selection uses out of train, by gold paper."""
+"""Carve `val`, the part of train that choices are made on, by gold paper."""
 
 from __future__ import annotations
 
 import hashlib
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 from claim2source.core.config import require
 from claim2source.core.errors import ConfigError
 from claim2source.core.records import Claim, Dataset
+from claim2source.datasets.grouping import connected_groups
 
 VAL = "val"
 
@@ -16,18 +17,18 @@ VAL = "val"
 def carve_val(
     train: Dataset, share: float = 0.1, seed: int = 13, most_claims: int = 10
 ) -> tuple[Dataset, Dataset]:
-    """Split `train` into what stays and `val`, both with the whole pool of sources.
+    """Split `train` into the rest and `val`, both with the whole pool of sources.
 
-    Claims that share a gold, directly or through others, stay together, so no gold of `val` is
-    a gold of the rest. `val` gets about `share` of the claims of each language, at least one
+    Claims of connected golds (`connected_groups`) stay together, so no gold of `val` is a gold
+    of the rest. `val` gets about `share` of the claims of each language, at least one
     where the language has two or more groups. A paper with more than `most_claims` claims stays
-    in train: it alone would be a large part of the mean over `val`. The outcome depends on ids
+    in train: it alone would be a large part of the mean over `val`. The result depends on ids
     and `seed`, not on the order of claims.
 
-    Raises `ConfigError` on a share that is not between 0 and 1 or leaves a side empty.
+    Raises `ConfigError` on a share that is not between 0 and 1 or leaves a part empty.
     """
     require(0.0 < share < 1.0, "share", share, "more than 0 and less than 1")
-    groups = _groups(train.claims)
+    groups = _by_group(train.claims)
     totals = Counter(claim.lang for claim in train.claims)
     spread = Counter(lang for claims in groups.values() for lang in {c.lang for c in claims})
     room = {
@@ -35,7 +36,9 @@ def carve_val(
         for lang, total in totals.items()
     }
     chosen: set[str] = set()
-    for key in sorted(groups, key=lambda key: (_draw(key, seed), key)):
+    for key in sorted(
+        groups, key=lambda key: (hashlib.sha256(f"{seed}:{key}".encode()).digest(), key)
+    ):
         needed = Counter(claim.lang for claim in groups[key])
         small = len(groups[key]) <= most_claims
         if small and all(count <= room[lang] for lang, count in needed.items()):
@@ -51,28 +54,14 @@ def carve_val(
     return rest, val
 
 
-def _draw(key: str, seed: int) -> str:
-    """A number that looks random, fixed by the key and the seed."""
-    return hashlib.sha256(f"{seed}:{key}".encode()).hexdigest()
-
-
-def _groups(claims: Iterable[Claim]) -> dict[str, list[Claim]]:
-    """Claims joined by shared golds, by the smallest gold id (a claim without any is alone)."""
-    parent: dict[str, str] = {}
-
-    def root(node: str) -> str:
-        while parent.setdefault(node, node) != node:
-            parent[node] = node = parent[parent[node]]
-        return node
-
-    listed = list(claims)
-    # A prefix keeps a claim's id apart from a gold that has the same one.
-    nodes = {c.id: [f"gold {g}" for g in c.golds] or [f"claim {c.id}"] for c in listed}
-    for first, *others in nodes.values():
-        for other in others:
-            low, high = sorted((root(first), root(other)))
-            parent[high] = low
-    groups: dict[str, list[Claim]] = defaultdict(list)
-    for claim in listed:
-        groups[root(nodes[claim.id][0])].append(claim)
-    return groups
+def _by_group(claims: Sequence[Claim]) -> dict[str, list[Claim]]:
+    """Group claims by connected golds; a group is named by its smallest gold, or by its claim."""
+    groups: dict[int, list[Claim]] = defaultdict(list)
+    for number, claim in zip(connected_groups(c.golds for c in claims), claims, strict=True):
+        groups[number].append(claim)
+    named = {}
+    for group in groups.values():
+        # The prefix keeps a claim's id apart from an equal id of a gold.
+        golds = [f"gold {gold}" for claim in group for gold in claim.golds]
+        named[min(golds, default=f"claim {group[0].id}")] = group
+    return named

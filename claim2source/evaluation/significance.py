@@ -11,12 +11,12 @@ the strata's means. Without, a mean is over claims.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
-from claim2source.core.records import Qrels
+from claim2source.datasets.grouping import gold_groups as gold_groups
 
 # Doubles held at once by one chunk of repeats: 16 MB.
 _CHUNK = 2_000_000
@@ -47,30 +47,6 @@ class PairedTests:
     least_p: np.ndarray
     repeats: int
     groups: int
-
-
-def gold_groups(qrels: Qrels, claim_ids: Sequence[str]) -> np.ndarray:
-    """Group number of every claim, [claims] int64: claims joined by a shared gold.
-
-    With several golds a claim may join papers: groups are the connected components. Numbers
-    follow first appearance; a claim without a gold is a group of its own.
-    """
-    parent = list(range(len(claim_ids)))
-
-    def root(i: int) -> int:
-        while parent[i] != i:
-            parent[i] = parent[parent[i]]
-            i = parent[i]
-        return i
-
-    first_with: dict[str, int] = {}
-    for i, claim in enumerate(claim_ids):
-        for gold in qrels.golds(claim):
-            one, other = sorted((root(i), root(first_with.setdefault(gold, i))))
-            parent[other] = one
-    number: dict[int, int] = {}
-    groups = [number.setdefault(root(i), len(number)) for i in range(len(claim_ids))]
-    return np.array(groups, dtype=np.int64)
 
 
 def claim_weights(strata: np.ndarray | None, claims: int) -> np.ndarray:

@@ -13,6 +13,7 @@ from tqdm import tqdm
 
 from claim2source.core.config import require
 from claim2source.core.records import Claim, Dataset
+from claim2source.datasets.grouping import golds_by_text
 from claim2source.io.store import Store
 from claim2source.mining.candidates import Candidates, Window
 from claim2source.mining.near_duplicates import GoldDuplicates, NearDuplicates
@@ -145,18 +146,6 @@ class MiningCounts:
                 f"{self.missing_random} random negatives are missing"
             )
         return lines
-
-
-def golds_by_text(claims: Sequence[Claim]) -> dict[str, frozenset[str]]:
-    """Claim id -> every gold of any claim with the same text (case and spaces apart)."""
-    of_text: dict[str, set[str]] = {}
-    for claim in claims:
-        of_text.setdefault(_same(claim.text), set()).update(claim.golds)
-    return {claim.id: frozenset(of_text[_same(claim.text)]) for claim in claims}
-
-
-def _same(text: str) -> str:
-    return " ".join(text.casefold().split())
 
 
 class Miner:

@@ -12,8 +12,8 @@ from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
 
 from claim2source.core.records import Dataset
+from claim2source.datasets.grouping import connected_groups, golds_by_text
 from claim2source.mining import MinedRow, Negative
-from claim2source.mining.mine import golds_by_text
 from claim2source.models import Encoder, Tokens
 from claim2source.text import Rendering
 from claim2source.text.claims import ClaimForm
@@ -187,19 +187,7 @@ class TrainingPairs:
 
     def groups(self) -> list[int]:
         """A number per row; rows whose claims share a gold have the same."""
-        parent: dict[str, str] = {}
-
-        def root(source: str) -> str:
-            while parent.setdefault(source, source) != source:
-                parent[source] = parent[parent[source]]
-                source = parent[source]
-            return source
-
-        for row in self.rows:
-            for gold in self.golds[row.claim]:
-                parent[root(gold)] = root(row.positive)
-        number: dict[str, int] = {}
-        return [number.setdefault(root(row.positive), len(number)) for row in self.rows]
+        return connected_groups([row.positive, *self.golds[row.claim]] for row in self.rows)
 
     def negatives_of(self, row: MinedRow, epoch: int) -> list[Negative]:
         """The negatives of a row that an epoch uses."""

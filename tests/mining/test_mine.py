@@ -16,10 +16,10 @@ from claim2source.core.errors import ConfigError
 from claim2source.core.records import Claim, Dataset, Qrels, Source
 from claim2source.core.run import Cost
 from claim2source.datasets import carve_val
+from claim2source.datasets.grouping import golds_by_text
 from claim2source.mining import MinedRow, Miner, MiningConfig, MiningCounts, Negative, mine
 from claim2source.mining import candidates as candidates_module
 from claim2source.mining.candidates import Candidates
-from claim2source.mining.mine import golds_by_text
 from claim2source.mining.near_duplicates import NearDuplicates, title_similarity, title_words
 from claim2source.models import Encoder
 from claim2source.retrieve import BM25Config, BM25Index, FusionConfig, VectorIndex, bm25, fuse

@@ -1,0 +1,55 @@
+"""Group claims that mean the same paper, by one of three rules.
+
+- Connected golds (`connected_groups`, `gold_groups`): claims that share a gold, directly or
+  through other claims. Tests, intervals, batches and `val` keep such claims together.
+- Identical text (`golds_by_text`): claims with the same text share their golds. Mining takes
+  none of them as a negative, and training masks them.
+- Near-duplicates (`claim2source.mining.near_duplicates`): sources so alike in title, abstract or
+  vector that one is no negative where the other is gold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from claim2source.core.records import Claim, Qrels
+
+
+def connected_groups(keys: Iterable[Sequence[str]]) -> list[int]:
+    """Number the groups of items that share a key, directly or through others.
+
+    `keys` holds each item's keys; an item without any is a group of its own. Numbers follow the
+    first appearance of a group.
+    """
+    parent: dict[str, str] = {}
+
+    def root(key: str) -> str:
+        while parent.setdefault(key, key) != key:
+            parent[key] = key = parent[parent[key]]
+        return key
+
+    items = [tuple(item) for item in keys]
+    for first, *others in filter(None, items):
+        for other in others:
+            parent[root(other)] = root(first)
+    number: dict[object, int] = {}
+    return [
+        number.setdefault(root(item[0]) if item else (position,), len(number))
+        for position, item in enumerate(items)
+    ]
+
+
+def gold_groups(qrels: Qrels, claim_ids: Iterable[str]) -> np.ndarray:
+    """Number the claims' groups of connected golds, [claims] int64."""
+    return np.array(connected_groups(qrels.golds(claim) for claim in claim_ids), dtype=np.int64)
+
+
+def golds_by_text(claims: Sequence[Claim]) -> dict[str, frozenset[str]]:
+    """Map every claim id to the golds of all claims with its text, case and spaces aside."""
+    texts = [" ".join(claim.text.casefold().split()) for claim in claims]
+    golds: dict[str, frozenset[str]] = {}
+    for claim, text in zip(claims, texts, strict=True):
+        golds[text] = golds.get(text, frozenset()).union(claim.golds)
+    return {claim.id: golds[text] for claim, text in zip(claims, texts, strict=True)}

@@ -1,0 +1,72 @@
+"""Claims that mean the same paper: each rule against a slow reference."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from claim2source.core.records import Claim, Qrels
+from claim2source.datasets.grouping import connected_groups, gold_groups, golds_by_text
+from claim2source.datasets.split import _by_group
+
+GOLDS = st.lists(
+    st.lists(st.sampled_from("abcdefgh"), unique=True, max_size=3).map(tuple), max_size=12
+)
+
+
+def merged(items: Sequence[tuple[str, ...]]) -> list[set[int]]:
+    """Positions of the items of each group: sets are joined until none share a key."""
+    groups: list[tuple[set[int], set[str]]] = []
+    for position, keys in enumerate(items):
+        joined, found = {position}, set(keys)
+        apart = []
+        for members, names in groups:
+            if names & found:
+                joined, found = joined | members, found | names
+            else:
+                apart.append((members, names))
+        groups = [*apart, (joined, found)]
+    return sorted((members for members, _ in groups), key=min)
+
+
+@given(GOLDS)
+def test_groups_are_numbered_by_first_appearance(items: list[tuple[str, ...]]) -> None:
+    numbers = connected_groups(items)
+    expected = {p: number for number, members in enumerate(merged(items)) for p in members}
+    assert numbers == [expected[position] for position in range(len(items))]
+    # Only relevant golds join claims.
+    qrels = Qrels({str(i): {**dict.fromkeys(g, 1), "none": 0} for i, g in enumerate(items)})
+    assert gold_groups(qrels, qrels.claim_ids).tolist() == numbers
+
+
+@given(GOLDS)
+def test_a_group_is_named_by_its_smallest_gold(items: list[tuple[str, ...]]) -> None:
+    claims = [Claim(f"c{i}", "x", golds=golds) for i, golds in enumerate(items)]
+    expected = {}
+    for members in merged(items):
+        golds = {gold for position in members for gold in items[position]}
+        name = f"gold {min(golds)}" if golds else f"claim c{min(members)}"
+        expected[name] = [claims[position] for position in sorted(members)]
+    assert _by_group(claims) == expected
+
+
+@given(st.lists(st.tuples(st.sampled_from(["x", " X ", "x\ty", "x y", "ß", "SS"]), GOLDS)))
+def test_claims_of_one_text_share_their_golds(
+    drawn: list[tuple[str, list[tuple[str, ...]]]],
+) -> None:
+    claims = [
+        Claim(str(i), text, golds=tuple({g for golds in lists for g in golds}))
+        for i, (text, lists) in enumerate(drawn)
+    ]
+    expected = {
+        claim.id: frozenset(
+            gold
+            for other in claims
+            if other.text.casefold().split() == claim.text.casefold().split()
+            for gold in other.golds
+        )
+        for claim in claims
+    }
+    assert golds_by_text(claims) == expected
