@@ -185,8 +185,12 @@ REFUSED = {
     "group:\n- steps\n": "2: group: must be `key: value` lines",
     "run: r.txt\n": "1: run: 'r.txt' is not allowed; allowed: a list, such as [a, b]",
     "langs: 3\n": "1: langs: '3' is not allowed; allowed: a list",
-    "langs: {a: b}\n": "1: langs: this is not allowed; allowed: a list",
-    "langs: [no]\n": '1: langs: this is not allowed; allowed: a list of texts; write no, yes, on and off in quotes: ["no"]',
+    "langs: {a: b}\n": "1: langs: \"{'a': 'b'}\" is not allowed; allowed: a list",
+    "langs: [no]\n": "1: langs: '[False]' is not allowed; allowed: a list, such as [a, b] (in quotes: numbers, no, yes, on and off) or null",
+    "names: null\n": "1: names: 'null' is not allowed; allowed: a list, such as [a, b]",
+    "resume: null\n": "1: resume: 'null' is not allowed; allowed: true or false",
+    "resume: [true]\n": "1: resume: this is not allowed; allowed: true or false",
+    "group: {rate: null}\n": "1: group.rate: 'null' is not allowed; allowed: a number",
     "resume: maybe\n": "1: resume: 'maybe' is not allowed; allowed: true or false",
     "resume: 1\n": "1: resume: '1' is not allowed; allowed: true or false",
     "- a\n": "1: must be `key: value` lines; allowed keys: group,",
@@ -221,7 +225,10 @@ def test_a_bad_file_is_one_line_with_file_line_and_key(read, tmp_path, text):
             "config: group.mode: 'fp16' is not allowed; allowed: fp32, bf16",
         ),
         (["--group.steps", "0"], "config: group.steps: 0 is not allowed; allowed: 1 or more"),
-        (["group:\n  rate: null\n"], "config: group.rate: None is not allowed; allowed: a number"),
+        (
+            ["group:\n  rate: null\n"],
+            "0.yaml:2: group.rate: 'null' is not allowed; allowed: a number",
+        ),
         (["--group.rate", "null"], "config: group.rate: 'None' is not allowed; allowed: a number"),
         (["--group", "3"], "config: group: "),
         (["--group", "null"], "config: group: "),
@@ -229,7 +236,7 @@ def test_a_bad_file_is_one_line_with_file_line_and_key(read, tmp_path, text):
         (["--grou.steps", "3"], "--grou.steps"),
         (["--res"], "--res"),  # no abbreviations
         (["stray"], "stray"),
-        (["--langs"], "--langs: expected at least one argument"),
+        (["--langs"], "--langs/--langs+: expected one argument"),
         (["--config"], "--config: expected one argument"),
         (["--config", "/no/such/file.yaml"], "/no/such/file.yaml: no such file or directory"),
         (["--config=/no/such/file.yaml"], "/no/such/file.yaml: no such file or directory"),
@@ -266,9 +273,9 @@ def test_an_absent_group_may_stay_absent(read):
     assert read("maybe:\n  name: y\n").maybe == Deep("y")
 
 
-def printed(read, capsys, *words):
+def printed(read, capsys, *words, kind=Settings):
     with pytest.raises(SystemExit) as caught:
-        read(*words)
+        read(*words, kind=kind)
     assert caught.value.code == 0
     return capsys.readouterr().out
 
@@ -314,3 +321,48 @@ def test_a_written_config_reads_back(read):
 def test_argv_is_what_the_program_was_given(monkeypatch):
     monkeypatch.setattr("sys.argv", ["prog", "--out", "there"])
     assert read_config(Settings, None, program="p", description="d").out == Path("there")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shared:
+    """What several programs take.
+
+    Args:
+        seed: seed of the tests.
+    """
+
+    seed: int = 0
+    scales: list[float] | None = list_field(float, help="scales that are tried")
+    tests: bool = flag("tests at the end", default=True)
+
+
+@dataclass(frozen=True)
+class Program(Shared):
+    """A program's own settings.
+
+    Args:
+        out: where it goes.
+    """
+
+    out: Path
+    run: list[Path] = list_field(Path, repeats=True, help="files that are read")
+
+
+def test_a_program_takes_the_settings_of_the_dataclass_it_inherits_from(read, capsys):
+    config = read(
+        "scales: [0, 1]\ntests: false\n", "--out=o", "--run=a b", "--run", "c", kind=Program
+    )
+    assert config == Program(
+        Path("o"), run=[Path("a b"), Path("c")], scales=[0.0, 1.0], tests=False
+    )
+    assert [type(scale) for scale in config.scales] == [float, float]
+    assert read("--out=o", "--scales", "-1", "0.5", "--seed=3", kind=Program).scales == [-1, 0.5]
+    with pytest.raises(UserError, match="0.yaml:1: sed: no such key; allowed: seed, scales, tests"):
+        read("sed: 1\n", kind=Program)
+    with pytest.raises(
+        UserError, match=r"scales: \"\['x'\]\" is not allowed; allowed: a list, such"
+    ):
+        read("--out=o", "--scales", "x", kind=Program)
+    text = " ".join(printed(read, capsys, "--help", kind=Program).split())
+    for said in ("seed of the tests.", "where it goes.", "scales that are tried", "--no_tests"):
+        assert said in text

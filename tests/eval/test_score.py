@@ -181,7 +181,7 @@ def test_the_table_says_it_all(folder, capsys):
         ("--qrels q.tsv --run run.trec --repeats 0", "repeats: 0 is not allowed"),
         ("--qrels q.tsv --run run.trec --seed -1", "seed: -1 is not allowed"),
         ("--qrels q.tsv --run run.trec --unknown 1", "unknown"),
-        ("--qrels q.tsv --run run.trec --config null.yaml", "metrics: None is not allowed"),
+        ("--qrels q.tsv --run run.trec --config null.yaml", "metrics: 'null' is not allowed"),
     ],
 )
 def test_bad_input_is_a_line(folder, arguments, said):
