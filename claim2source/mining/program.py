@@ -13,7 +13,7 @@ from claim2source.mining.files import write_mined
 from claim2source.mining.mine import Miner, MiningConfig
 from claim2source.models import ModelConfig, resolve
 from claim2source.text import Rendering
-from claim2source.text.claims import untranslated_sentences
+from claim2source.text.render import untranslated_sentences
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ from claim2source.retrieve.postings import Counts, Postings
 from claim2source.retrieve.terms import Analysis, Terms
 from claim2source.retrieve.topk import SourceIds, top_of_rows
 from claim2source.text import ClaimForm, clean_authors, render_claim
-from claim2source.text.claims import text_languages
+from claim2source.text.render import text_languages
 
 # bm25s and Stemmer are imported where they are used: training on mined negatives needs neither.
 Language = Literal["en", "de", "fr"]

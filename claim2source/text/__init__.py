@@ -1,8 +1,13 @@
-"""Rendering: record -> text. Nothing here knows a model."""
+"""Render records as text; nothing here knows a model."""
 
-from claim2source.text.claims import ClaimForm, render_claim
-from claim2source.text.rendering import Rendering
-from claim2source.text.sources import SourceForm, clean_authors, render_source
+from claim2source.text.render import (
+    ClaimForm,
+    Rendering,
+    SourceForm,
+    clean_authors,
+    render_claim,
+    render_source,
+)
 
 __all__ = [
     "ClaimForm",

@@ -7,7 +7,7 @@ from claim2source.core.errors import ConfigError
 from claim2source.core.records import Dataset
 from claim2source.mining import read_mined
 from claim2source.models import Encoder
-from claim2source.text.claims import untranslated_sentences
+from claim2source.text.render import untranslated_sentences
 from claim2source.training.adapt import check_adaptable
 from claim2source.training.config import FinetuneConfig
 

@@ -16,7 +16,7 @@ from claim2source.datasets.grouping import connected_groups, golds_by_text
 from claim2source.mining import MinedRow, Negative
 from claim2source.models import Encoder, Tokens
 from claim2source.text import Rendering
-from claim2source.text.claims import ClaimForm
+from claim2source.text.render import ClaimForm
 from claim2source.training.base_vectors import BaseVectors
 from claim2source.training.batches import BatchPlan, BatchSampler
 from claim2source.training.losses import LossesConfig

@@ -5,7 +5,7 @@ import pytest
 from claim2source.core.errors import ConfigError
 from claim2source.core.records import Claim
 from claim2source.text import Rendering, render_claim
-from claim2source.text.claims import missing_translations, text_languages
+from claim2source.text.render import missing_translations, text_languages
 
 GERMAN = Claim("1", "Impfung wirkt", "de", "Vaccine works")
 ENGLISH = Claim("2", "Vaccine works", "en", "Vaccine works!")

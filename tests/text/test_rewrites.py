@@ -8,8 +8,8 @@ import pytest
 
 from claim2source.core.errors import InputError
 from claim2source.core.records import Claim, Dataset, Qrels
-from claim2source.evaluation.rewrites import read_rewrites, with_rewrites
 from claim2source.text import ClaimForm, render_claim
+from claim2source.text.rewrites import read_rewrites, with_rewrites
 
 CLAIMS = (
     Claim("en", "wow", "en", "never shown"),

@@ -1,0 +1,127 @@
+"""Render claims and sources as text (2026 paper, section 3.1)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from claim2source.core.config import require_one_of
+from claim2source.core.records import Claim, Source
+from claim2source.datasets.authors import AFFILIATION, in_reading_order
+
+ClaimForm = Literal["original", "translated", "bilingual"]
+SourceForm = Literal["title_abstract", "metadata", "metadata_paper_order"]
+
+_MARKS = re.compile(r"^[\d⁰¹²³⁴-⁹*†‡§¶#\s]+|[\d⁰¹²³⁴-⁹*†‡§¶#\s]+$")
+
+
+@dataclass(frozen=True)
+class Rendering:
+    """Representation of claims and sources; part of a checkpoint's manifest.
+
+    Args:
+        claims: original, translated (English translation) or bilingual (both).
+        sources: title_abstract, metadata (ours: metadata before the abstract) or
+            metadata_paper_order.
+    """
+
+    claims: ClaimForm = "original"
+    sources: SourceForm = "metadata"
+
+    def __post_init__(self) -> None:
+        require_one_of("rendering.claims", self.claims, get_args(ClaimForm))
+        require_one_of("rendering.sources", self.sources, get_args(SourceForm))
+
+    def claim_texts(self, claims: Iterable[Claim]) -> list[str]:
+        """Render claims, in order."""
+        return [render_claim(claim, self.claims) for claim in claims]
+
+    def source_texts(self, sources: Iterable[Source]) -> list[str]:
+        """Render sources, in order."""
+        return [render_source(source, self.sources) for source in sources]
+
+
+def render_claim(claim: Claim, form: ClaimForm = "original") -> str:
+    """Render a claim: as posted, as its English translation, or both on two lines.
+
+    English claims are the same in all three forms; a claim without a translation is rendered as
+    posted (`missing_translations` names those).
+    """
+    require_one_of("claims", form, get_args(ClaimForm))
+    if form == "original" or not _has_forms(claim):
+        return claim.text
+    return f"{claim.text}\n{claim.translation}" if form == "bilingual" else str(claim.translation)
+
+
+def text_languages(claim: Claim, form: ClaimForm) -> tuple[str, ...]:
+    """List the languages of a rendered claim, for analysers that need to know them."""
+    if form == "original" or not _has_forms(claim):
+        return (claim.lang,)
+    return ("en",) if form == "translated" else (claim.lang, "en")
+
+
+def _has_forms(claim: Claim) -> bool:
+    return claim.lang != "en" and bool(claim.translation)
+
+
+def missing_translations(claims: Iterable[Claim], form: ClaimForm) -> list[str]:
+    """List the ids of the claims whose translation `form` needs and that have none."""
+    if form == "original":
+        return []
+    return [claim.id for claim in claims if claim.lang != "en" and not claim.translation]
+
+
+def untranslated_sentences(claims: Sequence[Claim], form: ClaimForm) -> list[str]:
+    """Say how many claims lack the translation that `form` needs; nothing where none does."""
+    missing = len(missing_translations(claims, form))
+    if not missing:
+        return []
+    return [f"{missing} of {len(claims)} claims have no translation and are read as posted"]
+
+
+def why_same_forms(claims: Iterable[Claim]) -> str | None:
+    """Say why these claims are the same text in every form; None where they are not."""
+    foreign = [claim for claim in claims if claim.lang != "en"]
+    if any(map(_has_forms, foreign)):
+        return None
+    return "no claim has a translation" if foreign else "all claims are English"
+
+
+def render_source(source: Source, form: SourceForm = "metadata") -> str:
+    """Render a source; empty fields leave no label behind.
+
+    `title_abstract`: "title. abstract". `metadata` (ours): Title, Venue, Authors, Abstract,
+    since truncation cuts the end and an abstract can best spare it. `metadata_paper_order`:
+    Title, Abstract, Authors, Venue as the paper lists the fields.
+    """
+    require_one_of("sources", form, get_args(SourceForm))
+    title, abstract = source.title.strip(), source.abstract.strip()
+    if form == "title_abstract":
+        stop = "" if not title or title.endswith((".", "!", "?")) else "."
+        return f"{title}{stop} {abstract}".strip() if abstract else title
+    rest = {"Venue": source.venue.strip(), "Authors": ", ".join(clean_authors(source.authors))}
+    if form == "metadata":
+        fields = {"Title": title, **rest, "Abstract": abstract}
+    else:
+        authors_first = dict(reversed(rest.items()))
+        fields = {"Title": title, "Abstract": abstract, **authors_first}
+    return "\n".join(f"{label}: {text}" for label, text in fields.items() if text)
+
+
+def clean_authors(authors: Sequence[str], keep: int = 3) -> tuple[str, ...]:
+    """Keep the first and last `keep` authors, once each, without remains of affiliations.
+
+    In a list of "Surname, Given" names are turned; else what follows the first comma of an entry
+    is dropped. An entry that is an affiliation itself ("& Tongji Hospital") is dropped whole, as
+    are footnote marks and e-mail addresses.
+    """
+    names: list[str] = []
+    for entry in in_reading_order(authors):
+        name = " ".join(_MARKS.sub("", entry.split(",")[0]).split())
+        if name and not name.startswith("&") and "@" not in name and not AFFILIATION.search(name):
+            names.append(name)
+    # Before choosing: a repeated name must not take another author's place.
+    names = list(dict.fromkeys(names))
+    return tuple(names if len(names) <= 2 * keep else names[:keep] + names[-keep:])
