@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from claim2source.core.errors import ConfigError, InputError, Problems, UserError
 from claim2source.core.files import atomic_folder
@@ -87,78 +87,68 @@ def read_beir(folder: str | Path, split: str, languages: Sequence[str] | None = 
     problems.raise_if_any()
 
     queries = JsonLines(folder / QUERIES, problems)
-    asked = [_query(row) for row in queries.rows()]
-    judgements = _read_split(folder, split, asked, problems)
+    read = [_query(row) for row in queries.rows()]
+    judgements = _read_split(folder, split, read, problems)
     corpus = JsonLines(folder / CORPUS, problems)
     sources = tuple(_source(row) for row in corpus.rows())
-    if not corpus.seen and corpus.whole:
+    if not corpus.seen and corpus.complete:
         problems.add(corpus.path, None, None, "holds no sources")
 
-    qrels = folder / QRELS / f"{split}.tsv"
+    path = folder / QRELS / f"{split}.tsv"
     grades: dict[str, dict[str, int]] = {}
     for line, claim, source, grade in judgements or ():
-        if claim not in queries.seen and queries.whole:
-            problems.add(qrels, line, "query-id", f"{claim!r} is not in {QUERIES}")
-        if grade > 0 and source not in corpus.seen and corpus.whole:
-            problems.add(qrels, line, "corpus-id", f"gold {source!r} is not in {CORPUS}")
+        if claim not in queries.seen and queries.complete:
+            problems.add(path, line, "query-id", f"{claim!r} is not in {QUERIES}")
+        if grade > 0 and source not in corpus.seen and corpus.complete:
+            problems.add(path, line, "corpus-id", f"gold {source!r} is not in {CORPUS}")
         grades.setdefault(claim, {})[source] = grade
-    judged = Qrels(grades)
+    qrels = Qrels(grades)
     claims = []
-    for query in asked:
-        if query.claim.id in grades or _belongs(query, split, judgements is None):
-            claims.append(replace(query.claim, golds=judged.golds(query.claim.id)))
-            for source in query.claim.candidates or ():
-                if source not in corpus.seen and corpus.whole:
-                    why = f"{source!r} is not in {CORPUS}"
-                    problems.add(queries.path, query.line, "metadata.candidates", why)
+    for query in read:
+        if query.claim.id not in grades and not _belongs(query, split, judgements is None):
+            continue
+        claims.append(replace(query.claim, golds=qrels.golds(query.claim.id)))
+        for source in query.claim.candidates or ():
+            if source not in corpus.seen and corpus.complete:
+                why = f"{source!r} is not in {CORPUS}"
+                problems.add(queries.path, query.line, "metadata.candidates", why)
     problems.raise_if_any()
-    dataset = Dataset(tuple(claims), sources, judged, split, folder.resolve().name)
-    return dataset if languages is None else _in_languages(dataset, languages)
-
-
-def _in_languages(dataset: Dataset, languages: Sequence[str]) -> Dataset:
+    dataset = Dataset(tuple(claims), sources, qrels, split, folder.resolve().name)
+    if languages is None:
+        return dataset
     wanted = [languages] if isinstance(languages, str) else list(languages)
-    allowed = ", ".join(dataset.languages)
-    if not wanted:
-        raise ConfigError("languages", wanted, allowed)
-    for language in wanted:
+    asked: list[object] = [*wanted] or [wanted]
+    for language in asked:
         if language not in dataset.languages:
-            raise ConfigError("languages", language, allowed)
+            raise ConfigError("languages", language, ", ".join(dataset.languages))
     return dataset.in_languages(wanted)
 
 
 def _read_split(
     folder: Path, split: str, queries: Sequence[_Query], problems: Problems
 ) -> list[_Judgement] | None:
-    """The judgements of a split; None where it has claims but no qrels file."""
+    """Read the judgements of a split; None where it has claims but no qrels file."""
     judged = {path.stem for path in (folder / QRELS).glob("*.tsv")}
     if split in judged:
         return _read_qrels(folder / QRELS / f"{split}.tsv", problems)
     if any(_belongs(query, split, True) for query in queries):
         return None
-    known = judged | {query.split for query in queries if query.split}
-    rank = {name: place for place, name in enumerate(_USUAL_SPLITS)}
-    listed = sorted(known, key=lambda name: (rank.get(name, len(rank)), name))
-    there = f"splits: {', '.join(listed)}" if listed else "it has no splits"
+    known = sorted(judged | {query.split for query in queries if query.split})
+    usual = [name for name in _USUAL_SPLITS if name in known]
+    listed = ", ".join(dict.fromkeys([*usual, *known]))
+    there = f"splits: {listed}" if listed else "it has no splits"
     problems.add(folder, None, "split", f"no split {split!r}; {there}")
     problems.raise_if_any()
     return None
 
 
 def _belongs(query: _Query, split: str, by_id: bool) -> bool:
-    """Whether a claim says itself that it is of the split."""
-    if query.split:
-        return query.split == split
-    return by_id and query.claim.id.startswith(f"{split}-")
+    """Whether a claim without judgements is of the split by its metadata, or by its id."""
+    return query.split == split if query.split else by_id and query.claim.id.startswith(f"{split}-")
 
 
 def _query(row: Row) -> _Query:
-    text = row.text("text")
-    given = row.record.get("text")
-    if given is None:
-        row.complain("text", "is missing")
-    elif isinstance(given, str) and not given.strip():
-        row.complain("text", "is empty")
+    text = row.require_text("text")
     lang = row.text("metadata.lang").strip().lower() or "en"
     if not _LANGUAGE.fullmatch(lang):
         row.complain("metadata.lang", f"{lang!r} is not a language code such as en")
@@ -179,10 +169,7 @@ def _query(row: Row) -> _Query:
 
 
 def _source(row: Row) -> Source:
-    title, abstract = row.text("title"), row.text("text")
-    given = (row.record.get("title"), row.record.get("text"))
-    if all(value is None or isinstance(value, str) and not value.strip() for value in given):
-        row.complain("title", "is empty, and so is text")
+    row.require_either("title", "text")
     names = row.meta.get("authors")
     if isinstance(names, str):
         names = author_names(row.as_text("metadata.authors", names))
@@ -190,8 +177,8 @@ def _source(row: Row) -> Source:
         names = [row.as_text("metadata.authors", n) for n in row.list_field("authors") or ()]
     return Source(
         id=row.key,
-        title=title,
-        abstract=abstract,
+        title=row.text("title"),
+        abstract=row.text("text"),
         authors=tuple(name for name in names if name.strip()),
         venue=row.text("metadata.venue"),
         date=row.text("metadata.date"),
@@ -221,7 +208,7 @@ def _read_qrels(path: Path, problems: Problems) -> list[_Judgement]:
 
 
 def write_beir(parts: Dataset | Sequence[Dataset], folder: str | Path) -> None:
-    """Write the splits of one data set as a BEIR folder, whole or not at all.
+    """Write the splits of one data set as a BEIR folder, completely or not at all.
 
     A claim without judgements gets `metadata.split`. An older BEIR folder is replaced; raises
     `UserError` where `folder` holds anything else, ValueError where the splits do not fit
@@ -233,7 +220,7 @@ def write_beir(parts: Dataset | Sequence[Dataset], folder: str | Path) -> None:
     refuse_foreign(target)
     try:
         with atomic_folder(target) as temporary:
-            _write_lines(temporary / CORPUS, (_source_json(s) for s in splits[0].sources))
+            _write_lines(temporary / CORPUS, map(_source_json, splits[0].sources))
             queries = (_claim_json(claim, part) for part in splits for claim in part.claims)
             _write_lines(temporary / QUERIES, queries)
             (temporary / QRELS).mkdir()
@@ -245,7 +232,7 @@ def write_beir(parts: Dataset | Sequence[Dataset], folder: str | Path) -> None:
 
 
 def check_folders(source: Path, target: Path) -> None:
-    """Raise where the folder `source` is not there or writing `target` would lose something."""
+    """Raise where the folder `source` is absent or writing `target` would lose something."""
     if not source.is_dir():
         raise InputError.at(source, why="no such folder")
     inside, outside = source.resolve(), target.resolve()
@@ -256,11 +243,9 @@ def check_folders(source: Path, target: Path) -> None:
 
 def refuse_foreign(folder: Path) -> None:
     """Raise `UserError` unless `folder` is absent, empty or a BEIR folder, so may be replaced."""
-    if not folder.exists():
-        return
-    if not folder.is_dir():
+    if folder.exists() and not folder.is_dir():
         raise UserError(f"{folder}: is not a folder")
-    for inside in sorted(folder.iterdir()):
+    for inside in sorted(folder.iterdir()) if folder.exists() else ():
         if inside.name not in (CORPUS, QUERIES, QRELS):
             raise UserError(f"{folder}: holds {inside.name!r}; it would be lost")
 
@@ -285,13 +270,13 @@ def _check_parts(parts: Sequence[Dataset]) -> None:
         claims |= own
 
 
-def _source_json(source: Source) -> dict[str, Any]:
+def _source_json(source: Source) -> dict[str, object]:
     metadata = {"authors": list(source.authors), "venue": source.venue, "date": source.date}
     return {"_id": source.id, "title": source.title, "text": source.abstract, "metadata": metadata}
 
 
-def _claim_json(claim: Claim, part: Dataset) -> dict[str, Any]:
-    metadata: dict[str, Any] = {"lang": claim.lang, "translation": claim.translation}
+def _claim_json(claim: Claim, part: Dataset) -> dict[str, object]:
+    metadata: dict[str, object] = {"lang": claim.lang, "translation": claim.translation}
     if claim.candidates is not None:
         metadata["candidates"] = list(claim.candidates)
     if not part.qrels.grades.get(claim.id):
@@ -299,6 +284,6 @@ def _claim_json(claim: Claim, part: Dataset) -> dict[str, Any]:
     return {"_id": claim.id, "text": claim.text, "metadata": metadata}
 
 
-def _write_lines(path: Path, records: Iterable[Mapping[str, Any]]) -> None:
+def _write_lines(path: Path, records: Iterable[dict[str, object]]) -> None:
     with open(path, "w", encoding="utf-8", newline="\n") as file:
         file.writelines(json.dumps(record, ensure_ascii=False) + "\n" for record in records)

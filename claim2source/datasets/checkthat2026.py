@@ -1,12 +1,12 @@
-"""Turning CheckThat! 2026 Task 1, as JSON files or from the hub, into the native layout."""
+"""Convert CheckThat! 2026 Task 1, as JSON files or from the hub, into the native layout."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from claim2source.core.errors import InputError, Problems, UserError
 from claim2source.core.records import Claim, Dataset, Qrels, Source
@@ -23,7 +23,7 @@ HUB_COLLECTION, HUB_TEST = "collection", "test"
 
 
 class Prepared(NamedTuple):
-    """The splits written, and a sentence for everything that was not there."""
+    """The splits written, and a note for everything that was absent."""
 
     splits: list[Dataset]
     notes: list[str]
@@ -33,7 +33,7 @@ class _Table(NamedTuple):
     """The entries of one file, or of one split of a hub configuration; `place` names it."""
 
     place: str
-    entries: Sequence[Any]
+    entries: list[object]
 
 
 _Parts = dict[tuple[str, str], _Table]
@@ -66,7 +66,7 @@ def prepare(
                 notes.append(f"{path}: no such file; left out")
             elif (table := _read_json(path, problems)) is not None:
                 parts[split, lang] = table
-    # Without a part of them, what the others lack cannot be told.
+    # A file that could not be read would make the checks of the others wrong.
     problems.raise_if_any()
     assert collection is not None
     return _write(str(source), collection, parts, notes, target, translations)
@@ -78,9 +78,9 @@ def prepare_hub(
     translations: str | Path | None = None,
     revision: str | None = None,
 ) -> Prepared:
-    """The same from a data set of the Hugging Face hub (or a folder laid out as one).
+    """Read the task from a data set of the Hugging Face hub (or a folder laid out as one).
 
-    It has the configurations `collection`, `en`, `de`, `fr` (splits train, dev) and `test`
+    The set has the configurations `collection`, `en`, `de`, `fr` (splits train, dev) and `test`
     (splits en, de, fr). The user's own login or HF_TOKEN opens a gated set. Needs `datasets`,
     the extra `hub`. Raises `UserError` where it cannot be loaded, else as `prepare`.
     """
@@ -88,7 +88,8 @@ def prepare_hub(
     refuse_foreign(target.resolve())
     tables = _load_hub(name, revision)
     if HUB_COLLECTION not in tables:
-        raise UserError(f"{name}: no configuration {HUB_COLLECTION!r}; there are: {_named(tables)}")
+        names = ", ".join(tables) or "none of this task's"
+        raise UserError(f"{name}: no configuration {HUB_COLLECTION!r}; there are: {names}")
     entries = [entry for part in tables[HUB_COLLECTION].values() for entry in part]
     parts: _Parts = {}
     notes = []
@@ -105,49 +106,39 @@ def prepare_hub(
 
 
 def written_index(split: str, lang: str) -> Callable[[str], str]:
-    """Claim id -> the task's own index, for a submission: "dev-de-7" -> "7".
+    """Map a claim id to the task's own index, for a submission: "dev-de-7" -> "7".
 
     Of an id that does not name its language only "<split>-" is dropped.
     """
-    whole = f"{split}-{lang}-"
-    return lambda claim: claim.removeprefix(whole if claim.startswith(whole) else f"{split}-")
+    prefixes = (f"{split}-{lang}-", f"{split}-")
+    return lambda claim: claim.removeprefix(next(filter(claim.startswith, prefixes), ""))
 
 
-def _load_hub(name: str, revision: str | None) -> dict[str, dict[str, list[Any]]]:
-    """Configuration -> split -> entries, of the configurations that the task has."""
+def _load_hub(name: str, revision: str | None) -> dict[str, dict[str, list[object]]]:
+    """Load configuration -> split -> entries, of the configurations that the task has."""
     try:
         import datasets
+        from huggingface_hub import get_token
     except ImportError:
         raise UserError("--hub needs `datasets`: pip install 'claim2source[hub]'") from None
-    wanted = (HUB_COLLECTION, *LANGUAGES, HUB_TEST)
     try:
-        there = datasets.get_dataset_config_names(name, revision=revision)
+        available = datasets.get_dataset_config_names(name, revision=revision)
         return {
             config: {
                 str(split): part.to_list()
                 for split, part in datasets.load_dataset(name, config, revision=revision).items()
             }
-            for config in wanted
-            if config in there
+            for config in (HUB_COLLECTION, *LANGUAGES, HUB_TEST)
+            if config in available
         }
     # The library, the hub and the network fail in many ways; none of them is a bug of ours.
     except Exception as error:
-        said = (str(error).splitlines() or [""])[0]
+        message = (str(error).splitlines() or [""])[0]
+        message = message.replace(get_token() or "\0", "<token>")
         raise UserError(
-            f"{name}: cannot be loaded: {type(error).__name__}: {_without_token(said)} (a gated "
-            "set needs access granted on its page, and your login: `hf auth login` or HF_TOKEN)"
+            f"{name}: cannot be loaded: {type(error).__name__}: {message} (a gated set needs "
+            "access granted on its page, and your login: `hf auth login` or HF_TOKEN)"
         ) from None
-
-
-def _without_token(text: str) -> str:
-    from huggingface_hub import get_token
-
-    token = get_token()
-    return text.replace(token, "<token>") if token else text
-
-
-def _named(names: Mapping[str, Any]) -> str:
-    return ", ".join(names) or "none of this task's"
 
 
 def _write(
@@ -163,10 +154,9 @@ def _write(
     known = {paper.id for paper in papers}
     claims: dict[str, dict[str, Claim]] = {}
     for (split, lang), table in parts.items():
-        found = claims.setdefault(split, {})
         before = len(problems)
-        for claim in _claims(table, split, lang, known, problems):
-            found[claim.id] = claim
+        own = {claim.id: claim for claim in _claims(table, split, lang, known, problems)}
+        claims.setdefault(split, {}).update(own)
         if not table.entries and len(problems) == before:
             problems.add(table.place, None, None, "holds no claims")
     if not parts:
@@ -175,16 +165,15 @@ def _write(
         notes = notes + _translate(claims, Path(translations), problems)
     problems.raise_if_any()
     splits = []
-    for split, of_split in claims.items():
-        grades = {claim.id: dict.fromkeys(claim.golds, 1) for claim in of_split.values()}
-        qrels = Qrels({claim: golds for claim, golds in grades.items() if golds})
-        splits.append(Dataset(tuple(of_split.values()), papers, qrels, split))
+    for split, own in claims.items():
+        qrels = Qrels({c.id: dict.fromkeys(c.golds, 1) for c in own.values() if c.golds})
+        splits.append(Dataset(tuple(own.values()), papers, qrels, split))
     write_beir(splits, target)
     return Prepared(splits, notes)
 
 
 def _read_json(path: Path, problems: Problems) -> _Table | None:
-    """The entries of a JSON file; None where it cannot be read, and that is noted."""
+    """Read the entries of a JSON file; None where it cannot be read, which is a problem."""
     line, why = None, "is not a list of entries"
     try:
         entries = json.loads(path.read_bytes().decode("utf-8-sig"))
@@ -205,7 +194,7 @@ def _read_json(path: Path, problems: Problems) -> _Table | None:
 
 
 def _rows(table: _Table, problems: Problems) -> Iterator[Row]:
-    """Entries that are objects; what is wrong with one names its number, from 1."""
+    """Yield the entries that are objects; a problem names the entry's number, from 1."""
     for number, entry in enumerate(table.entries, start=1):
 
         def complain(field: str | None, why: str, number: int = number) -> None:
@@ -219,18 +208,16 @@ def _rows(table: _Table, problems: Problems) -> Iterator[Row]:
 
 
 def _papers(table: _Table, problems: Problems) -> tuple[Source, ...]:
-    seen: dict[str, int] = {}
+    entry_of: dict[str, int] = {}
     papers = []
     for row in _rows(table, problems):
-        name = next((n for n in GOLD if row.record.get(n) is not None), GOLD[0])
-        key = row.as_id(name, row.record.get(name)) or ""
-        if key and seen.setdefault(key, row.line) != row.line:
-            row.complain(name, f"{key!r} is already entry {seen[key]}")
-        title, abstract = row.text("title"), row.text("abstract")
-        given = (row.record.get("title"), row.record.get("abstract"))
-        if all(value is None or isinstance(value, str) and not value.strip() for value in given):
-            row.complain("title", "is empty, and so is abstract")
-        papers.append(Source(key, title, abstract, _authors(row), row.text("venue")))
+        field = next((name for name in GOLD if row.record.get(name) is not None), GOLD[0])
+        key = row.as_id(field, row.record.get(field)) or ""
+        if key and entry_of.setdefault(key, row.line) != row.line:
+            row.complain(field, f"{key!r} is already entry {entry_of[key]}")
+        row.require_either("title", "abstract")
+        title, abstract, venue = map(row.text, ("title", "abstract", "venue"))
+        papers.append(Source(key, title, abstract, _authors(row), venue))
     if not table.entries:
         problems.add(table.place, None, None, "holds no papers")
     return tuple(papers)
@@ -247,17 +234,12 @@ def _authors(row: Row) -> tuple[str, ...]:
 def _claims(
     table: _Table, split: str, lang: str, known: set[str], problems: Problems
 ) -> Iterator[Claim]:
-    seen: dict[str, int] = {}
+    entry_of: dict[str, int] = {}
     for row in _rows(table, problems):
         index = row.as_id("index", row.record.get("index"))
-        if index and seen.setdefault(index, row.line) != row.line:
-            row.complain("index", f"{index!r} is already entry {seen[index]}")
-        text = row.text("text")
-        given = row.record.get("text")
-        if given is None:
-            row.complain("text", "is missing")
-        elif isinstance(given, str) and not given.strip():
-            row.complain("text", "is empty")
+        if index and entry_of.setdefault(index, row.line) != row.line:
+            row.complain("index", f"{index!r} is already entry {entry_of[index]}")
+        text = row.require_text("text")
         gold = _gold(row, required=split != "test")
         if gold and gold not in known:
             row.complain(GOLD[0], f"gold {gold!r} is not in the collection")
@@ -275,12 +257,9 @@ def _gold(row: Row, required: bool) -> str | None:
 
 
 def _translate(claims: dict[str, dict[str, Claim]], path: Path, problems: Problems) -> list[str]:
-    """Put translations into the claims; notes what is still without one."""
-    if not path.is_file():
-        problems.add(path, None, None, "no such file")
-        return []
+    """Put translations into the claims; returns notes on claims still without one."""
     file = JsonLines(path, problems)
-    split_of = {claim: split for split, found in claims.items() for claim in found}
+    split_of = {claim: split for split, own in claims.items() for claim in own}
     for row in file.records():
         key = _claim_id(row, split_of)
         text = row.text("translation")
@@ -293,11 +272,11 @@ def _translate(claims: dict[str, dict[str, Claim]], path: Path, problems: Proble
         elif file.seen.setdefault(key, row.line) != row.line:
             row.complain("id", f"{key!r} is already on line {file.seen[key]}")
         else:
-            found = claims[split_of[key]]
-            found[key] = replace(found[key], translation=text)
+            own = claims[split_of[key]]
+            own[key] = replace(own[key], translation=text)
     notes = []
-    for split, found in claims.items():
-        foreign = [claim for claim in found.values() if claim.lang != "en"]
+    for split, own in claims.items():
+        foreign = [claim for claim in own.values() if claim.lang != "en"]
         without = sum(claim.translation is None for claim in foreign)
         if without:
             notes.append(f"{split}: {without} of {len(foreign)} de and fr claims not translated")
@@ -305,7 +284,7 @@ def _translate(claims: dict[str, dict[str, Claim]], path: Path, problems: Proble
 
 
 def _claim_id(row: Row, known: Mapping[str, str]) -> str | None:
-    """The claim that a translation is of: our id, or the task's index with lang and split."""
+    """Find the claim of a translation: by our id, or by the task's index with lang and split."""
     name = "id" if row.record.get("id") is not None else "index"
     key = row.as_id(name, row.record.get(name))
     lang, split = row.text("lang").strip().lower(), row.text("split").strip()
@@ -315,5 +294,5 @@ def _claim_id(row: Row, known: Mapping[str, str]) -> str | None:
         row.complain("split" if lang else "lang", "is missing; lang and split go together")
         return None
     prefix = f"{split}-{lang}-"
-    whole = key.startswith(prefix) and prefix + key not in known
-    return key if whole else prefix + key
+    complete = key.startswith(prefix) and prefix + key not in known
+    return key if complete else prefix + key

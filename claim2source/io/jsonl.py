@@ -1,4 +1,4 @@
-"""Reading text files line by line; what is wrong is noted with its file, line and field."""
+"""Read JSON lines; problems are collected with file, line and field."""
 
 from __future__ import annotations
 
@@ -10,57 +10,61 @@ from typing import Any
 from claim2source.core.errors import Problems
 from claim2source.io.text_files import text_lines, why_not_id, why_not_text
 
+_KINDS = {dict: "an object", list: "a list", str: "text", bool: "a truth value"}
+
 
 class JsonLines:
-    """A JSON-lines file being read: the ids seen, and whether all of them could be read."""
+    """Reader of a JSON-lines file that notes the ids seen and whether every line was readable."""
 
     def __init__(self, path: Path, problems: Problems) -> None:
         self.path, self.problems = path, problems
         self.seen: dict[str, int] = {}
-        self.whole = True
+        self.complete = True
 
     def records(self) -> Iterator[Row]:
-        """Every line that is a JSON object."""
+        """Yield every line that is a JSON object."""
         for line, text in text_lines(self.path, self.problems):
             if text is not None and not text.strip():
                 continue
             row = None if text is None else self._parsed(line, text)
             if row is None:
-                self.whole = False
+                self.complete = False
             else:
                 yield row
 
     def rows(self) -> Iterator[Row]:
-        """Every record that has an id of its own."""
+        """Yield every record that has an id of its own."""
         for row in self.records():
             key = row.as_id("_id", row.record.get("_id"))
             if key is None:
-                self.whole = False
-            elif key in self.seen:
+                self.complete = False
+            elif self.seen.setdefault(key, row.line) != row.line:
                 row.complain("_id", f"{key!r} is already on line {self.seen[key]}")
             else:
-                self.seen[key] = row.line
                 row.key = key
                 yield row
 
     def _parsed(self, line: int, text: str) -> Row | None:
+        def complain(field: str | None, why: str) -> None:
+            self.problems.add(self.path, line, field, why)
+
         try:
             record = json.loads(text)
-        except ValueError as error:
-            why = error.msg if isinstance(error, json.JSONDecodeError) else "a number is too long"
-            self.problems.add(self.path, line, None, f"broken JSON: {why}")
-            return None
+        except json.JSONDecodeError as error:
+            complain(None, f"broken JSON: {error.msg}")
+        except ValueError:
+            complain(None, "broken JSON: a number is too long")
         except RecursionError:
-            self.problems.add(self.path, line, None, "broken JSON: nested too deeply")
-            return None
-        if not isinstance(record, dict):
-            self.problems.add(self.path, line, None, "is not a JSON object")
-            return None
-        return Row(record, line, lambda field, why: self.problems.add(self.path, line, field, why))
+            complain(None, "broken JSON: nested too deeply")
+        else:
+            if isinstance(record, dict):
+                return Row(record, line, complain)
+            complain(None, "is not a JSON object")
+        return None
 
 
 class Row:
-    """One record; what is wrong with a field is noted and an empty value given instead."""
+    """One record; a wrong field is reported through `complain` and read as an empty value."""
 
     def __init__(
         self, record: dict[str, Any], line: int, complain: Callable[[str, str], None]
@@ -72,37 +76,50 @@ class Row:
             complain("metadata", f"is {_kind(meta)}, not an object")
         self.meta: dict[str, Any] = meta if isinstance(meta, dict) else {}
 
-    def as_id(self, field: str, value: Any) -> str | None:
-        """An id: text, or an integer turned into text; else None, and noted."""
-        if isinstance(value, int) and not isinstance(value, bool):
+    def as_id(self, field: str, value: object) -> str | None:
+        """Check an id: text, or an integer, which becomes text; else complain and give None."""
+        if type(value) is int:
             return str(value)
         if value is None:
-            why: str | None = "is missing"
-        else:
-            why = why_not_id(value) if isinstance(value, str) else _not_text(value)
-        if why:
+            self.complain(field, "is missing")
+        elif why := why_not_id(value) if isinstance(value, str) else _not_text(value):
             self.complain(field, why)
-            return None
-        return str(value)
+        else:
+            return str(value)
+        return None
 
     def text(self, field: str) -> str:
-        """The text of a field, `metadata.x` for one of the metadata; "" where there is none."""
+        """Read the text of a field (`metadata.x`: of the metadata); "" where it is absent."""
         name = field.removeprefix("metadata.")
         value = (self.record if name == field else self.meta).get(name)
-        if name == "date" and isinstance(value, int) and not isinstance(value, bool):
+        if name == "date" and type(value) is int:
             return str(value)
         return self.as_text(field, "" if value is None else value)
 
-    def as_text(self, field: str, value: Any) -> str:
-        """A text; else "", and noted."""
+    def as_text(self, field: str, value: object) -> str:
+        """Check a text; else complain and give ""."""
         why = why_not_text(value) if isinstance(value, str) else _not_text(value)
         if why:
             self.complain(field, why)
-            return ""
-        return str(value)
+        return "" if why else str(value)
+
+    def require_text(self, field: str) -> str:
+        """Read the text of a field of the record; complain where it is absent or blank."""
+        value = self.record.get(field)
+        if value is None:
+            self.complain(field, "is missing")
+        elif isinstance(value, str) and not value.strip():
+            self.complain(field, "is empty")
+        return self.text(field)
+
+    def require_either(self, field: str, other: str) -> None:
+        """Complain where both fields are absent or blank."""
+        values = (self.record.get(field), self.record.get(other))
+        if all(value is None or isinstance(value, str) and not value.strip() for value in values):
+            self.complain(field, f"is empty, and so is {other}")
 
     def list_field(self, field: str) -> list[Any] | None:
-        """A list of the metadata; None where there is none, or something else, and noted."""
+        """Read a list of the metadata; None where it is absent, or wrong, which is reported."""
         value = self.meta.get(field)
         if value is None or isinstance(value, list):
             return value
@@ -110,10 +127,9 @@ class Row:
         return None
 
 
-def _not_text(value: Any) -> str:
+def _not_text(value: object) -> str:
     return f"is {_kind(value)}, not text"
 
 
-def _kind(value: Any) -> str:
-    names = {dict: "an object", list: "a list", str: "text", bool: "a truth value"}
-    return "null" if value is None else names.get(type(value), "a number")
+def _kind(value: object) -> str:
+    return "null" if value is None else _KINDS.get(type(value), "a number")

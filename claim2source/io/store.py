@@ -1,23 +1,24 @@
-"""One store for what is dear to compute, keyed by everything that made it.
+"""Store embeddings and runs in one folder, keyed by everything that made them.
 
-Embeddings lie in `<root>/embeddings/<space>/<shard>.safetensors`. The space is the hash of
-all that turns text into a vector (weights, adapter, template, pooling, length, dtype); inside
-it a row is found by the hash of its text. Shards are written once, to a temporary name that
-is then renamed, and carry the hash of their content: a damaged one is said, dropped and its
-rows are made again. A shard is hashed when it is first read; after that `<shard>.verified`
-holds the file's size, time and inode, and while they stay only its keys are read: the vectors
-are memory-mapped. Runs lie in `<root>/runs/<key>.safetensors`, hashed at every reading.
+Embeddings are in `<root>/embeddings/<space>/<shard>.safetensors`. The space is the hash of all
+that turns text into a vector (weights, adapter, template, pooling, length, dtype); in it a row is
+found by the hash of its text. A shard is written once, under a temporary name that is then
+renamed, and holds the hash of its content: a damaged one is logged and dropped, and its rows are
+made again. A shard is hashed when it is first read; then `<shard>.verified` holds the file's
+size, time and inode, and while they stay the same only its keys are read: the vectors are
+memory-mapped. Runs are in `<root>/runs/<key>.safetensors`, hashed at every reading.
 
-Two processes may write at once: a file's name says its content, and a rename is whole.
+Two processes may write at once: a file is named by its content, and a rename is atomic.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import logging
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -33,26 +34,28 @@ from claim2source.core.run import Run
 log = logging.getLogger(__name__)
 
 HASH_BYTES = 32
+_RUN_PARTS = ("offsets", "codes", "scores", "texts")
+_DTYPES: dict[str, np.dtype[Any]] = {"F32": np.dtype("<f4"), "F16": np.dtype("<f2")}
+# JSON values that name everything a vector or run was made by.
+MadeBy = Mapping[str, object]
 VectorType = Literal["float32", "float16"]
 
 
 def default_root() -> Path:
-    """`CLAIM2SOURCE_STORE`, or the user's cache folder."""
-    named = os.environ.get("CLAIM2SOURCE_STORE")
-    if named:
+    """Give `CLAIM2SOURCE_STORE`, or a folder in the user's cache."""
+    if named := os.environ.get("CLAIM2SOURCE_STORE"):
         return Path(named)
-    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(cache) / "claim2source"
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "claim2source"
 
 
 def text_key(text: str) -> bytes:
-    """The 32 bytes under which a text's vector is found."""
+    """Hash a text to the 32 bytes under which its vector is stored."""
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
 
 
 @dataclass(frozen=True)
 class StoredRun:
-    """A run as it was stored, and what its stage said about it (JSON values)."""
+    """A stored run, with the JSON values that were stored about it."""
 
     run: Run
     about: Mapping[str, Any] = field(default_factory=dict)
@@ -61,7 +64,7 @@ class StoredRun:
 class Store:
     """Content-keyed store in one folder; `Store(None)` uses `default_root()`.
 
-    With `vectors` float16 embeddings take half the room, in a space of their own.
+    With `vectors` float16 embeddings take half the space, under keys of their own.
     """
 
     def __init__(self, root: str | Path | None = None, vectors: VectorType = "float32") -> None:
@@ -69,52 +72,40 @@ class Store:
         self.root = Path(root) if root is not None else default_root()
         self.vectors = vectors
 
-    def space(self, made_by: Mapping[str, Any]) -> EmbeddingSpace:
-        """The embeddings made by exactly these inputs."""
+    def space(self, made_by: MadeBy) -> EmbeddingSpace:
+        """Open the embeddings made by exactly these inputs."""
         half = self.vectors == "float16"
         key = content_hash({**made_by, "stored": "float16"} if half else made_by)
         return EmbeddingSpace(self.root / "embeddings" / key, half)
 
-    def run(self, made_by: Mapping[str, Any]) -> StoredRun | None:
-        """The run made by exactly these inputs; None where there is none, or a damaged one."""
+    def run(self, made_by: MadeBy) -> StoredRun | None:
+        """Read the run made by exactly these inputs; None where it is absent or damaged."""
         path = self._run_path(made_by)
-        try:
+        with _dropping_damaged(path, "the run is"):
             with safe_open(path, framework="numpy") as file:
                 parts = {name: file.get_tensor(name) for name in file.keys()}
-                said = (file.metadata() or {}).get("sha256")
-            if said != _digest(*(parts[name] for name in _RUN_PARTS)):
-                raise ValueError("its content does not match its hash")
-        except FileNotFoundError:
-            return None
-        except OSError as error:
-            log.warning("store: %s cannot be read (%s); the run is made again", path, error)
-            return None
-        except (SafetensorError, ValueError, KeyError) as error:
-            log.warning("store: %s is damaged (%s); the run is made again", path, error)
-            path.unlink(missing_ok=True)
-            return None
-        texts = json.loads(parts["texts"].tobytes())
-        pool = texts["pool"]
-        run = Run(
-            tuple(texts["claims"]),
-            parts["offsets"],
-            parts["codes"],
-            np.array(texts["sources"], dtype=object),
-            parts["scores"],
-            None if pool is None else {claim: frozenset(ids) for claim, ids in pool.items()},
-        )
-        return StoredRun(run, texts["about"])
+                digest = (file.metadata() or {}).get("sha256")
+            _check_digest(digest, *(parts[name] for name in _RUN_PARTS))
+            texts = json.loads(parts["texts"].tobytes())
+            pool = texts["pool"]
+            run = Run(
+                tuple(texts["claims"]),
+                parts["offsets"],
+                parts["codes"],
+                np.array(texts["sources"], dtype=object),
+                parts["scores"],
+                None if pool is None else {claim: frozenset(ids) for claim, ids in pool.items()},
+            )
+            return StoredRun(run, texts["about"])
+        return None
 
-    def put_run(
-        self, made_by: Mapping[str, Any], run: Run, about: Mapping[str, Any] | None = None
-    ) -> None:
-        """Keep a run, with its candidates and JSON values about it, under all that made it."""
+    def put_run(self, made_by: MadeBy, run: Run, about: Mapping[str, Any] | None = None) -> None:
+        """Store a run, with its candidates and JSON values about it, under all that made it."""
         used, codes = np.unique(run.codes, return_inverse=True)
-        pool = None if run.pool is None else {c: sorted(ids) for c, ids in run.pool.items()}
         texts = {
             "claims": run.claim_ids,
             "sources": run.vocabulary[used].tolist(),
-            "pool": pool,
+            "pool": None if run.pool is None else {c: sorted(ids) for c, ids in run.pool.items()},
             "about": dict(about or {}),
         }
         parts: dict[str, np.ndarray] = {
@@ -127,53 +118,38 @@ class Store:
         with atomic_path(self._run_path(made_by)) as temporary:
             save_file(parts, temporary, metadata={"sha256": digest})
 
-    def _run_path(self, made_by: Mapping[str, Any]) -> Path:
+    def _run_path(self, made_by: MadeBy) -> Path:
         return self.root / "runs" / f"{content_hash(made_by)}.safetensors"
-
-
-_RUN_PARTS = ("offsets", "codes", "scores", "texts")
 
 
 class EmbeddingSpace:
     """Vectors of one encoder; rows are added in shards and found by `text_key`.
 
-    With `half` rows are kept as float16.
+    With `half` rows are stored as float16.
     """
 
     def __init__(self, folder: Path, half: bool = False) -> None:
         self.folder, self.half = folder, half
         self._place: dict[bytes, tuple[str, int]] = {}
         self._vectors: dict[str, np.ndarray] = {}
-        self._refresh()
-
-    def _refresh(self) -> None:
-        for path in sorted(self.folder.glob("*.safetensors")):
-            if path.name not in self._vectors:
+        for path in sorted(folder.glob("*.safetensors")):
+            # A file that cannot be read now is not damaged: it stays for the next process.
+            with _dropping_damaged(path, "its vectors are"):
                 self._read(path)
 
     def _read(self, path: Path) -> None:
-        try:
-            mark = _mark(path)
-            with safe_open(path, framework="numpy") as shard:
-                keys = shard.get_tensor("keys")
-                said = (shard.metadata() or {}).get("sha256")
-            vectors = _mapped(path)
-            if len(keys) != len(vectors):
-                raise ValueError("its keys and vectors differ in number")
-            if not _is_verified(path, mark):
-                if said != _digest(keys, vectors):
-                    raise ValueError("its content does not match its hash")
-                _remember(path, mark)
-        except FileNotFoundError:
-            return  # another process found it damaged first
-        except OSError as error:
-            # Not to be read is not damaged: the vectors may be there for the next process.
-            log.warning("store: %s cannot be read (%s); its vectors are made again", path, error)
-            return
-        except (SafetensorError, ValueError, KeyError) as error:
-            log.warning("store: %s is damaged (%s); its vectors are made again", path, error)
-            path.unlink(missing_ok=True)
-            return
+        mark = _mark(path)
+        with safe_open(path, framework="numpy") as shard:
+            keys = shard.get_tensor("keys")
+            digest = (shard.metadata() or {}).get("sha256")
+        vectors = _mapped(path)
+        if len(keys) != len(vectors):
+            raise ValueError("its keys and vectors differ in number")
+        if not _is_verified(path, mark):
+            _check_digest(digest, keys, vectors)
+            # A store that may only be read is hashed every time.
+            with contextlib.suppress(OSError):
+                write_text(path.with_suffix(".verified"), mark)
         self._add(path.name, [key.tobytes() for key in keys], vectors)
 
     def _add(self, name: str, keys: Sequence[bytes], vectors: np.ndarray) -> None:
@@ -185,11 +161,14 @@ class EmbeddingSpace:
         return key in self._place
 
     def missing(self, keys: Sequence[bytes]) -> list[int]:
-        """Positions of the keys that have no vector yet."""
+        """List the positions of the keys that have no vector yet."""
         return [i for i, key in enumerate(keys) if key not in self._place]
 
     def get(self, keys: Sequence[bytes]) -> np.ndarray:
-        """Vectors [len(keys), dimensions] in the order of `keys`; KeyError when one is missing."""
+        """Read vectors [len(keys), dimensions] in the order of `keys`.
+
+        Raises KeyError when one is missing.
+        """
         places = [self._place[key] for key in keys]
         if not places:
             return np.empty((0, 0), dtype=np.float32)
@@ -209,7 +188,7 @@ class EmbeddingSpace:
         if len(keys) != len(vectors):
             raise ValueError(f"{len(keys)} keys for {len(vectors)} vectors")
         if self.half:
-            # What float16 cannot hold becomes infinite, and is refused below.
+            # A value that float16 cannot hold becomes infinite, and is refused below.
             with np.errstate(over="ignore"):
                 vectors = vectors.astype(np.float16)
         if not np.isfinite(vectors).all():
@@ -222,50 +201,56 @@ class EmbeddingSpace:
         path = self.folder / f"{digest}.safetensors"
         with atomic_path(path) as temporary:
             save_file({"keys": rows, "vectors": vectors}, temporary, metadata={"sha256": digest})
-        try:
+        # Where the file was removed or damaged since, these rows stay in memory.
+        with contextlib.suppress(OSError, ValueError, KeyError):
             vectors = _mapped(path)
-        except (OSError, ValueError, KeyError):
-            pass  # removed or damaged since, or not to be mapped: these rows stay in memory
         self._add(path.name, keys, vectors)
 
 
+@contextlib.contextmanager
+def _dropping_damaged(path: Path, what: str) -> Iterator[None]:
+    """Log and remove a file that the body finds damaged; one that is absent is passed over."""
+    try:
+        yield
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        log.warning("store: %s cannot be read (%s); %s made again", path, error, what)
+    except (SafetensorError, ValueError, KeyError) as error:
+        log.warning("store: %s is damaged (%s); %s made again", path, error, what)
+        path.unlink(missing_ok=True)
+
+
 def _mapped(path: Path) -> np.ndarray:
-    """The `vectors` of a safetensors file, memory-mapped; ValueError where it holds none."""
+    """Memory-map the `vectors` of a safetensors file; ValueError where it holds none."""
     with open(path, "rb") as file:
         length = int.from_bytes(file.read(8), "little")
         if length > path.stat().st_size:
             raise ValueError("its header is longer than the file")
-        header = json.loads(file.read(length))
-    entry = header["vectors"]
+        entry = json.loads(file.read(length))["vectors"]
     if entry["dtype"] not in _DTYPES:
         raise ValueError(f"vectors of type {entry['dtype']}")
     offset, shape = 8 + length + entry["data_offsets"][0], tuple(entry["shape"])
-    kind: np.dtype[Any] = _DTYPES[entry["dtype"]]
-    return np.memmap(str(path), kind, mode="r", offset=offset, shape=shape)
-
-
-_DTYPES: dict[str, np.dtype[Any]] = {"F32": np.dtype("<f4"), "F16": np.dtype("<f2")}
+    return np.memmap(str(path), _DTYPES[entry["dtype"]], mode="r", offset=offset, shape=shape)
 
 
 def _mark(path: Path) -> str:
-    """What changes when a file is written again: its size, time and inode."""
+    """Text that changes when a file is written again: its size, time and inode."""
     status = path.stat()
     return f"{status.st_size} {status.st_mtime_ns} {status.st_ino}\n"
 
 
 def _is_verified(path: Path, mark: str) -> bool:
-    """Whether this very file was hashed before, by any process."""
+    """Whether any process has hashed this very file before."""
     try:
         return path.with_suffix(".verified").read_text(encoding="ascii") == mark
     except (OSError, UnicodeDecodeError):
         return False
 
 
-def _remember(path: Path, mark: str) -> None:
-    try:
-        write_text(path.with_suffix(".verified"), mark)
-    except OSError:
-        pass  # a store that may only be read is hashed every time
+def _check_digest(digest: str | None, *parts: np.ndarray) -> None:
+    if digest != _digest(*parts):
+        raise ValueError("its content does not match its hash")
 
 
 def _digest(*parts: np.ndarray) -> str:

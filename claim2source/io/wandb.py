@@ -1,4 +1,4 @@
-"""Weights & Biases: whether there is a key, and a run that holds the tables of an evaluation."""
+"""Log tables of an evaluation to Weights & Biases; find out whether there is a key."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PROJECT = "claim2source"
 
 @dataclass(frozen=True)
 class LoggedTable:
-    """A table as W&B takes it: cells as values, not texts, each row as long as `columns`."""
+    """A table of cell values, not texts, each row as long as `columns`."""
 
     columns: Sequence[str]
     rows: Sequence[Sequence[Any]]
@@ -28,7 +28,7 @@ class LoggedTable:
 
 @dataclass
 class TableTaker:
-    """Stands in for `plain_table` where a report draws its tables, and keeps what they hold."""
+    """Collects the tables that a function draws: pass it in place of `plain_table`."""
 
     taken: list[LoggedTable] = field(default_factory=list)
 
@@ -40,23 +40,24 @@ class TableTaker:
 
     @classmethod
     def last_of(cls, draw: Callable[[TableTaker], Any]) -> LoggedTable:
-        """The last table that `draw` draws."""
+        """Give the last table that `draw` draws."""
         taker = cls()
         draw(taker)
         return taker.taken[-1]
 
 
 def wandb_mode(asked: str) -> Tracking:
-    """`online`, `offline` or `off`; `auto` is online exactly when a key is there."""
+    """Resolve `auto`: WANDB_MODE where it is set, else online where there is a key."""
     if asked != "auto":
         return cast(Tracking, asked)
-    if os.environ.get("WANDB_MODE") in ("disabled", "offline"):
-        return "off" if os.environ["WANDB_MODE"] == "disabled" else "offline"
-    return "online" if has_key() else "offline"
+    mode = os.environ.get("WANDB_MODE")
+    if mode == "disabled":
+        return "off"
+    return "online" if mode != "offline" and has_key() else "offline"
 
 
 def has_key() -> bool:
-    """Whether a key is in the environment or in netrc; it is not read out."""
+    """Whether a key is in the environment or in netrc."""
     if os.environ.get("WANDB_API_KEY"):
         return True
     host = urlparse(os.environ.get("WANDB_BASE_URL", "https://api.wandb.ai")).hostname or ""
@@ -67,7 +68,7 @@ def has_key() -> bool:
 
 
 def require_tracking(asked: Tracking) -> None:
-    """Raise `UserError` where W&B is asked for and cannot be: before the work, not after it."""
+    """Raise `UserError` where W&B is asked for but not possible; call it before the work."""
     if asked == "off":
         return
     if importlib.util.find_spec("wandb") is None:
@@ -82,9 +83,9 @@ def log_tables(
     *,
     folder: Path,
     program: str,
-    config: Mapping[str, Any],
+    config: Mapping[str, object],
 ) -> None:
-    """Put tables into a W&B run named as `folder`; nothing where tracking is off.
+    """Log tables to a W&B run named as `folder`, unless tracking is off.
 
     Raises `UserError` where W&B fails.
     """
@@ -104,11 +105,11 @@ def log_tables(
         run.log({table_key(name): as_wandb(table) for name, table in tables.items()})
         run.finish()
     except wandb.errors.Error as error:
-        raise UserError(f"wandb: {error}; what was to be logged lies in {folder}") from None
+        raise UserError(f"wandb: {error}; the tables are in {folder}") from None
 
 
 def as_wandb(table: LoggedTable) -> Any:
-    """A `wandb.Table`; a column may hold numbers and texts."""
+    """Convert to a `wandb.Table`, whose columns may mix numbers and texts."""
     import wandb
 
     rows = [list(row) for row in table.rows]
@@ -116,5 +117,5 @@ def as_wandb(table: LoggedTable) -> Any:
 
 
 def table_key(name: str) -> str:
-    """A name as a key of W&B: small letters, digits and low lines."""
+    """Turn a name into a W&B key: lower-case letters, digits and underscores."""
     return re.sub(r"[^a-z0-9]+", "_", name.lower()).strip("_")

@@ -30,7 +30,8 @@ def with_rewrites(dataset: Dataset, rewrites: Mapping[str, str], form: ClaimForm
         if claim.id not in rewrites:
             return claim
         # The translation stands last in both other forms: there it is appended, once.
-        field = "text" if text_languages(claim, form) == (claim.lang,) else "translation"
-        return replace(claim, **{field: f"{getattr(claim, field)}\n{rewrites[claim.id]}"})
+        if text_languages(claim, form) == (claim.lang,):
+            return replace(claim, text=f"{claim.text}\n{rewrites[claim.id]}")
+        return replace(claim, translation=f"{claim.translation}\n{rewrites[claim.id]}")
 
     return dataset.with_claims(map(appended, dataset.claims))
