@@ -84,7 +84,7 @@ def read_config(
     words.sort(key=lambda word: word.startswith("--print_config"))
     parser = parser_for(kind, program, description)
     try:
-        return _build(kind, parser, parser.parse_args(_join_lists(kind, words)))
+        return build(kind, parser, parser.parse_args(_join_lists(kind, words)))
     except ArgumentError as error:
         raise UserError(_explain(kind, error, places)) from None
 
@@ -111,7 +111,7 @@ def read_entries(kind: type[Config], path: Path) -> dict[str, Config]:
         places: dict[str, str] = {}
         _check_keys(kind, node, path, "", places)
         try:
-            entries[key.value] = _build(kind, parser, parser.parse_object(values[key.value]))
+            entries[key.value] = build(kind, parser, parser.parse_object(values[key.value]))
         except ArgumentError as error:
             raise UserError(_explain(kind, error, places)) from None
         except ConfigError as error:
@@ -120,7 +120,7 @@ def read_entries(kind: type[Config], path: Path) -> dict[str, Config]:
     return entries
 
 
-def _build(kind: type[Config], parser: ArgumentParser, parsed: Namespace) -> Config:
+def build(kind: type[Config], parser: ArgumentParser, parsed: Namespace) -> Config:
     """Turn parsed values into the dataclass, which checks them."""
     try:
         values = parser.instantiate(parsed)
