@@ -1,0 +1,161 @@
+"""Runs that version 0.1.0 made: they load, score and go on as they did there."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from safetensors.numpy import load_file
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+MADE = REPOSITORY / "tests" / "fixtures_010"
+PLACEHOLDER = "@FIXTURES@"
+EXPECTED = json.loads((MADE / "expected.json").read_text(encoding="utf-8"))
+CLOSE = 1e-6
+FINISHED = ("lora", "full", "query_only")
+EVALUATE = """
+import json, runpy, sys
+main = runpy.run_path("eval/checkpoint.py")["main"]
+for line in json.loads(sys.argv[1]):
+    main(line)
+"""
+
+
+@pytest.fixture(scope="module")
+def fixtures(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Copy the runs, with the copy's path where they name their own."""
+    folder = tmp_path_factory.mktemp("made") / "fixtures"
+    shutil.copytree(MADE, folder, ignore=shutil.ignore_patterns("*.py", "__pycache__"))
+    for path in folder.rglob("*"):
+        # What peft wrote is in its manifest by its hash, and names the base to nobody.
+        if path.suffix in (".json", ".yaml") and path.name != "adapter_config.json":
+            text = path.read_text(encoding="utf-8")
+            path.write_text(text.replace(PLACEHOLDER, str(folder)), encoding="utf-8")
+    return folder
+
+
+def run(*command: str) -> str:
+    """Run Python in the repository, with a command line of its programs; returns what it prints."""
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [sys.executable, *command],
+        cwd=REPOSITORY,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def evaluated(fixtures: Path) -> Path:
+    """Score the finished runs on dev, and what one of them chose, in one process."""
+    out, data = fixtures.parent / "evaluated", fixtures / "data"
+    given = ["--split=dev", "--device=cpu", "--no_tests", f"--dataset={data}"]
+    lines = [[f"--checkpoint={fixtures / run}", f"--out={out / run}", *given] for run in FINISHED]
+    lines.append([f"--checkpoint={fixtures / 'lora'}", f"--out={out / 'chosen'}", *given])
+    lines[-1].append("--only=chosen")
+    run("-c", EVALUATE, json.dumps(lines))
+    return out
+
+
+def scores_in(folder: Path) -> dict[str, Any]:
+    """Return `scores` of a folder's report."""
+    return scores(json.loads((folder / "report.json").read_text(encoding="utf-8")))
+
+
+def scores(report: Mapping[str, Any]) -> dict[str, Any]:
+    """Return system -> language or `macro` -> metric -> score, of a report of either shape."""
+    if "before" in report:
+        return {"step 0": report["before"], "chosen": report["after"]}
+    systems = report.get("systems") or report.get("checkpoints")
+    systems = systems or {Path(report["checkpoint"]).name: report}
+    return {name: {**part["languages"], "macro": part["macro"]} for name, part in systems.items()}
+
+
+def training(report: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the part of a training report of either shape that holds its history."""
+    found: Mapping[str, Any] = report.get("training", report)
+    return found
+
+
+def close(found: Any, expected: Any) -> bool:
+    """Tell whether all that is expected is there, numbers to 1e-6."""
+    if isinstance(expected, dict):
+        return all(key in found and close(found[key], value) for key, value in expected.items())
+    if isinstance(expected, list):
+        return len(found) == len(expected) and all(map(close, found, expected))
+    if isinstance(expected, float):
+        return abs(found - expected) <= CLOSE
+    return bool(found == expected)
+
+
+def ranked(out: Path, epoch: str) -> dict[tuple[str, str], float]:
+    """Return (claim, source) -> score of an epoch's runs, in whichever folder they lie."""
+    rows = [
+        line.split()
+        for path in out.rglob("*.trec")
+        if epoch in path.relative_to(out).parts
+        for line in path.read_text(encoding="utf-8").splitlines()
+    ]
+    return {(row[0], row[2]): float(row[4]) for row in rows}
+
+
+@pytest.mark.parametrize("name", FINISHED)
+def test_a_finished_run_scores_as_it_did(name: str, evaluated: Path) -> None:
+    """Every epoch's scores, and cosines of what 0.1.0 took for the vectors."""
+    expected = EXPECTED[name]
+    assert close(scores_in(evaluated / name), expected["epochs"])
+    found = ranked(evaluated / name, f"epoch-{expected['chosen_epoch']}")
+    vectors = expected["vectors"]
+    for claim, one in vectors["claims"].items():
+        for source, other in vectors["sources"].items():
+            cosine = sum(a * b for a, b in zip(one, other, strict=True))
+            assert found[claim, source] == pytest.approx(cosine, abs=CLOSE)
+
+
+def test_the_chosen_epoch_is_found(evaluated: Path) -> None:
+    chosen = f"epoch-{EXPECTED['lora']['chosen_epoch']}"
+    expected = EXPECTED["lora"]["epochs"][chosen]
+    found = scores_in(evaluated / "chosen")
+    assert list(found) == [chosen] and close(found[chosen], expected)
+
+
+@pytest.mark.slow
+def test_a_finished_run_is_taken_up(fixtures: Path) -> None:
+    """Nothing is trained again; what was chosen is reported again."""
+    folder = fixtures.parent / "again"
+    shutil.copytree(fixtures / "lora", folder)
+    run("train/finetune.py", f"--config={folder / 'config.yaml'}", f"--out={folder}", "--resume")
+    check_training(folder, EXPECTED["lora"])
+
+
+def test_a_killed_run_goes_on_as_if_nothing_had_been(fixtures: Path) -> None:
+    """From the middle of its second epoch, to the uninterrupted run's losses and weights."""
+    folder, expected = fixtures / "killed", EXPECTED["killed"]
+    assert not (folder / "report.json").exists()
+    said = run("train/finetune.py", f"--config={folder / 'config.yaml'}", "--resume")
+    assert f"resuming after batch {expected['killed_after']}" in said
+    check_training(folder, expected)
+    ours = load_file(folder / "checkpoints" / "epoch-2" / "adapter_model.safetensors")
+    theirs = load_file(fixtures / "killed_adapter.safetensors")
+    assert ours.keys() == theirs.keys()
+    for name, weight in theirs.items():
+        assert abs(ours[name] - weight).max() <= CLOSE, name
+
+
+def check_training(folder: Path, expected: Mapping[str, Any]) -> None:
+    """Check a training run's report against what 0.1.0 reported."""
+    report = json.loads((folder / "report.json").read_text(encoding="utf-8"))
+    assert close(scores(report), {name: expected[name] for name in ("step 0", "chosen")})
+    assert close(training(report)["history"], expected["history"])
+    assert training(report)["chosen_epoch"] == expected["chosen_epoch"]
