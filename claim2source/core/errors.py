@@ -1,4 +1,4 @@
-"""What a user did wrong, said in one clear line each; programs end with exit code 2."""
+"""Report a user's mistakes in one clear line each; programs end with exit code 2."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MOST_SHOWN = 20
 
 
 class UserError(Exception):
-    """An error the user can mend: its text is all that a program prints."""
+    """An error that the user can correct; a program prints only its text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class Problem:
 
 
 class InputError(UserError):
-    """Bad input: one line a problem, at most 20, then the count of the rest."""
+    """Bad input: one line per problem, at most 20, then the count of the others."""
 
     def __init__(self, problems: Iterable[Problem], total: int | None = None) -> None:
         self.problems = tuple(problems)
@@ -51,27 +51,27 @@ class InputError(UserError):
         field: str | None = None,
         why: str = "",
     ) -> InputError:
-        """An error with a single problem."""
+        """Make an error of a single problem."""
         return cls([Problem(str(file), line, field, why)])
 
 
 class ConfigError(UserError):
-    """A setting that cannot be: names the key, the value and what is allowed."""
+    """A setting that is not allowed: names the key, the value and what is allowed."""
 
-    def __init__(self, key: str, value: Any, allowed: str) -> None:
+    def __init__(self, key: str, value: object, allowed: str) -> None:
         self.key, self.value, self.allowed = key, value, allowed
         super().__init__(f"config: {key}: {value!r} is not allowed; allowed: {allowed}")
 
 
 class Problems:
-    """Collects problems while a file is read, keeping only those that will be shown."""
+    """Collects problems while a file is read; only those that will be shown are stored."""
 
     def __init__(self) -> None:
         self._kept: list[Problem] = []
         self._total = 0
 
     def add(self, file: str | Path, line: int | None, field: str | None, why: str) -> None:
-        """Note one problem; the first 20 are kept in full, the rest counted."""
+        """Add one problem; the first 20 are stored, the others counted."""
         self._total += 1
         if len(self._kept) < MOST_SHOWN:
             self._kept.append(Problem(str(file), line, field, why))
@@ -88,7 +88,7 @@ class Problems:
 def run_program(
     main: Callable[[Sequence[str] | None], Any], argv: Sequence[str] | None = None
 ) -> NoReturn:
-    """Run a program's `main`; a `UserError` becomes its lines on stderr and exit code 2."""
+    """Run a program's `main`; a `UserError` is printed to stderr and gives exit code 2."""
     handler = logging.StreamHandler()
     handler.setLevel(logging.WARNING)  # on the handler: some libraries lower their loggers' level
     logging.basicConfig(handlers=[handler], format="%(levelname)s: %(message)s")
@@ -99,7 +99,7 @@ def run_program(
             print(f"error: {line}", file=sys.stderr)
         sys.exit(EXIT_CODE)
     except OSError as error:
-        # A file that cannot be read or written is the user's to mend; other causes are not.
+        # The user can correct a file that cannot be read or written, but not other causes.
         if error.filename is None or error.strerror is None:
             raise
         print(f"error: {error.filename}: {error.strerror.lower()}", file=sys.stderr)

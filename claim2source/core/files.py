@@ -1,4 +1,4 @@
-"""Writing that never leaves half a file: a temporary name first, then a rename."""
+"""Write files completely or not at all: under a temporary name, then renamed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 # Target and kind in the names that `tempfile` makes below.
 _LEFTOVER = re.compile(r"\.(.+)\.[a-z0-9_]{8}\.(tmp|old)")
@@ -19,7 +18,7 @@ _LEFTOVER = re.compile(r"\.(.+)\.[a-z0-9_]{8}\.(tmp|old)")
 
 @contextlib.contextmanager
 def atomic_path(target: str | Path) -> Iterator[Path]:
-    """Give a temporary path beside `target`; rename it to `target` if the body succeeds."""
+    """Give a temporary path beside `target`, renamed to `target` if the body succeeds."""
     target = Path(target)
     target.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".tmp")
@@ -37,7 +36,7 @@ def atomic_path(target: str | Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def atomic_folder(target: str | Path) -> Iterator[Path]:
-    """Give a temporary folder beside `target`; it replaces `target` if the body succeeds."""
+    """Give a temporary folder beside `target`, which replaces it if the body succeeds."""
     target = Path(target)
     target.parent.mkdir(parents=True, exist_ok=True)
     temporary = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}.", suffix=".tmp"))
@@ -45,7 +44,7 @@ def atomic_folder(target: str | Path) -> Iterator[Path]:
         yield temporary
         _allow_umask(temporary, 0o777)
         if target.exists():
-            # Two renames: a crash between them leaves the old folder beside, for `mend`.
+            # Two renames: after a crash between them `mend` restores the old folder.
             old = Path(
                 tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}.", suffix=".old")
             )
@@ -64,15 +63,15 @@ def atomic_folder(target: str | Path) -> Iterator[Path]:
 
 
 def is_leftover(path: Path) -> bool:
-    """Whether this is what a killed process left of `atomic_path` or `atomic_folder`."""
+    """Whether a killed process left this temporary path of `atomic_path` or `atomic_folder`."""
     return _LEFTOVER.fullmatch(path.name) is not None
 
 
 def mend(folder: str | Path, name: str | None = None) -> None:
-    """Clear a folder of what killed writers left in it, of one target or of all.
+    """Remove what killed writers left in a folder, of one target or of all.
 
-    A target that was killed between its two renames is put back as it was before. Nobody may
-    be writing there.
+    A folder whose writer was killed between the two renames is restored. No process may be
+    writing there.
     """
     folder = Path(folder)
     for path in sorted(folder.iterdir()) if folder.is_dir() else ():
@@ -88,7 +87,7 @@ def mend(folder: str | Path, name: str | None = None) -> None:
 
 
 def _allow_umask(path: Path, mode: int) -> None:
-    """Give `path` the permissions that a plain open() or mkdir() would have given."""
+    """Set the permissions that a plain open() or mkdir() would have set."""
     umask = os.umask(0)
     os.umask(umask)
     path.chmod(mode & ~umask)
@@ -100,18 +99,18 @@ def write_text(target: str | Path, text: str) -> None:
         temporary.write_text(text, encoding="utf-8", newline="\n")
 
 
-def write_json(target: str | Path, value: Any) -> None:
+def write_json(target: str | Path, value: object) -> None:
     """Write indented UTF-8 JSON atomically."""
     write_text(target, json.dumps(value, ensure_ascii=False, indent=2, allow_nan=False) + "\n")
 
 
 def file_hash(path: str | Path) -> str:
-    """sha256 of a file's bytes, in hex."""
+    """Hash a file's bytes with sha256, in hex."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def content_hash(value: Any) -> str:
-    """sha256 of a value's canonical JSON, in hex: equal values, equal hash."""
+def content_hash(value: object) -> str:
+    """Hash a value's canonical JSON with sha256, in hex."""
     text = json.dumps(value, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()

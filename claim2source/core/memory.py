@@ -1,4 +1,4 @@
-"""Measuring what a stage costs."""
+"""Measure the peak memory of a stage."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import sys
 from pathlib import Path
 
 _STATUS, _CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
-# To the kernel: forget the highest resident size so far.
-_FORGET_PEAK = "5"
+# Written to clear_refs it resets the highest resident size (proc(5)).
+_RESET_PEAK = "5"
 
 
 def peak_memory(gpu: bool = True) -> int:
-    """Most memory this process held since `reset_peak_memory`, else since its start, in bytes.
+    """Measure the most memory held since `reset_peak_memory`, or the process's start, in bytes.
 
     GPU memory where one is used, unless `gpu` is false: for a stage that runs on the CPU.
     """
@@ -31,9 +31,9 @@ def peak_memory(gpu: bool = True) -> int:
 
 
 def reset_peak_memory() -> None:
-    """Count the peak from what is held now, so that a stage does not show that of one before.
+    """Reset the peak, so that a stage does not show that of an earlier one.
 
-    Where the system does not allow it the peak stays that of the process so far.
+    Where the system does not allow it the peak stays that of the whole process.
     """
     if "torch" in sys.modules:
         import torch
@@ -41,4 +41,4 @@ def reset_peak_memory() -> None:
         if torch.cuda.is_available() and torch.cuda.is_initialized():
             torch.cuda.reset_peak_memory_stats()
     with contextlib.suppress(OSError):
-        _CLEAR.write_text(_FORGET_PEAK, encoding="ascii")
+        _CLEAR.write_text(_RESET_PEAK, encoding="ascii")

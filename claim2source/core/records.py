@@ -1,4 +1,4 @@
-"""The records everything is made of: claims, sources, relevance judgements, data sets."""
+"""Records of claims, sources, relevance judgements and data sets."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from claim2source.core.files import content_hash
 class Claim:
     """A post that means a paper without naming it.
 
-    `lang` is an ISO 639-1 code, `translation` its English translation if there is one,
-    `golds` the ids of the sources it means (empty where unknown), `candidates` the ids a
-    stage may choose from (None: the whole pool).
+    `lang` is an ISO 639-1 code, `translation` its English translation, `golds` the ids of the
+    sources it means (empty where unknown), `candidates` the ids a stage may choose from (None:
+    the whole pool).
     """
 
     id: str
@@ -45,11 +45,11 @@ class Qrels:
     grades: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
     def golds(self, claim_id: str) -> tuple[str, ...]:
-        """Ids of the relevant sources of a claim, in file order."""
+        """List the relevant sources of a claim, in file order."""
         return tuple(s for s, grade in self.grades.get(claim_id, {}).items() if grade > 0)
 
     def restricted(self, claim_ids: Iterable[str]) -> Qrels:
-        """The judgements of these claims only."""
+        """Keep the judgements of these claims only."""
         return Qrels({c: self.grades[c] for c in claim_ids if c in self.grades})
 
     @property
@@ -82,13 +82,13 @@ class Dataset:
         return frozenset(gold for claim in self.claims for gold in claim.golds)
 
     def with_claims(self, claims: Iterable[Claim], split: str | None = None) -> Dataset:
-        """The same pool with only these claims and their judgements."""
+        """Keep the pool, and only these claims and their judgements."""
         kept = tuple(claims)
         qrels = self.qrels.restricted(claim.id for claim in kept)
         return Dataset(kept, self.sources, qrels, split or self.split, self.name)
 
     def in_languages(self, languages: Iterable[str]) -> Dataset:
-        """The same pool with only the claims in these languages."""
+        """Keep the pool, and only the claims in these languages."""
         wanted = set(languages)
         return self.with_claims(claim for claim in self.claims if claim.lang in wanted)
 
@@ -105,7 +105,7 @@ class Dataset:
 
 
 def sorted_languages(languages: Iterable[str]) -> tuple[str, ...]:
-    """Distinct languages in the order every table uses: en, de, fr, then the others."""
+    """Sort distinct languages as every table does: en, de, fr, then the others."""
     first = ["en", "de", "fr"]
     rest = set(languages)
     return tuple([lang for lang in first if lang in rest] + sorted(rest - set(first)))

@@ -1,4 +1,4 @@
-"""Authors as a data set gives them, "Doe, Jane" or "Jane Doe, Wuhan" -> names in reading order."""
+"""Parse authors of data sets, "Doe, Jane" or "Jane Doe, Wuhan", into names in reading order."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
-# What follows a comma or stands alone where a name should, and is none.
+# An affiliation behind a comma, or in the place of a name.
 AFFILIATION = re.compile(
     r"\b(universi[dt]|univ\b|h[oô]pital|hospital|institut|d[eé]part[ae]?ment|dept\b|division\b|"
     r"facult|fakult|school|college|cent(?:er|re)\b|laborator|academy|clinic|ministry|council|"
@@ -24,7 +24,7 @@ _PARTICLES = frozenset(
 
 
 class _Entry(NamedTuple):
-    """One author: the text, and of it what may be the name, suffixes ("Jr."), the affiliation."""
+    """One author: the text, and its parts: name, suffixes ("Jr."), affiliation."""
 
     text: str
     name: list[str]
@@ -33,10 +33,10 @@ class _Entry(NamedTuple):
 
 
 def author_names(text: str) -> tuple[str, ...]:
-    """Names of a list whose separator and form are not known.
+    """Split a list of authors whose separator and form are unknown.
 
-    With a semicolon, or where the commas can only lie within one entry: as `in_reading_order`.
-    Else commas part the names: "Jane Doe, Richard Roe" -> Jane Doe, Richard Roe.
+    With a semicolon, or where all commas can only be within one entry: as `in_reading_order`.
+    Else commas separate the names: "Jane Doe, Richard Roe" -> Jane Doe, Richard Roe.
     """
     if ";" in text:
         return in_reading_order([entry.strip(" ,") for entry in text.split(";")])
@@ -44,15 +44,15 @@ def author_names(text: str) -> tuple[str, ...]:
     names = [part for part in parts if not _SUFFIX.fullmatch(part)]
     if len(names) < 2:
         return (" ".join(parts),) if parts else ()
-    # "Doe, Jane" has a part of one word, names in reading order have two or more; so have they
-    # in "Jane Doe, Wuhan, China".
+    # "Doe, Jane" has a part of one word; names in reading order have two or more words, also in
+    # "Jane Doe, Wuhan, China".
     within_one = len(names) == 2 and (_is_surname(names[0]) or " " not in names[1])
     if within_one or " " in names[0] and all(" " not in name for name in names[1:]):
         return in_reading_order([", ".join(parts)])
     listed: list[str] = []
     affiliated = False
     for part in parts:
-        # "Paris, France" after a hospital is where that is.
+        # "Paris, France" after a hospital is its place.
         affiliated = bool(AFFILIATION.search(part)) or affiliated and " " not in part
         if listed and _SUFFIX.fullmatch(part):
             listed[-1] += f" {part}"
@@ -64,10 +64,10 @@ def author_names(text: str) -> tuple[str, ...]:
 
 
 def turned_names(text: str) -> tuple[str, ...]:
-    """Names of a list known to be "Surname, Given; ...": "King, Martin, Jr." -> Martin King Jr.
+    """Split a list known to be "Surname, Given; ...": "King, Martin, Jr." -> Martin King Jr.
 
-    An entry of one or of more than two parts (suffixes apart) is not in that form: what follows
-    its first comma is no name, and keeps the comma before it, as an affiliation does.
+    An entry of one or of more than two parts (not counting suffixes) is not in that form: the
+    text behind its first comma is not a name, and keeps the comma, as an affiliation does.
     """
     entries = (_entry(entry.strip(" ,")) for entry in text.split(";"))
     written = (_written(entry, turn=len(entry.name) == 2) for entry in entries)
@@ -75,18 +75,18 @@ def turned_names(text: str) -> tuple[str, ...]:
 
 
 def in_reading_order(entries: Sequence[str]) -> tuple[str, ...]:
-    """Names of a list of which it is not known whether it is "Surname, Given".
+    """Turn "Surname, Given" entries of a list that may or may not be in that form.
 
-    It is not where most of the texts before a first comma have two or more words: then nothing is
-    turned, and "Jane Doe, Wuhan" is Jane Doe. Otherwise an entry of two parts (suffixes and known
-    affiliations apart) is turned if the first is a lone surname, or the second looks like given
-    names. What follows the first comma of any other entry keeps that comma, by which
+    The list is not in that form where most texts before a first comma have two or more words:
+    then nothing is turned, and "Jane Doe, Wuhan" is Jane Doe. Otherwise an entry of two parts (not
+    counting suffixes and known affiliations) is turned if the first is a single surname, or the
+    second looks like given names. Any other entry keeps its first comma, at which
     `claim2source.text.clean_authors` cuts it off.
     """
     split = [_entry(entry) for entry in entries]
-    # An entry without a comma, such as a consortium, says nothing of the others' form.
-    lone = [_is_surname(e.name[0]) for e in split if len(e.name) > 1 or e.affiliation]
-    surnames_first = 2 * sum(lone) >= len(lone)
+    # An entry without a comma, such as a consortium, does not show the form of the others.
+    single = [_is_surname(e.name[0]) for e in split if len(e.name) > 1 or e.affiliation]
+    surnames_first = 2 * sum(single) >= len(single)
     written = (_written(entry, surnames_first and _is_turned(entry)) for entry in split)
     return tuple(name for name in written if name)
 
@@ -112,7 +112,7 @@ def _written(entry: _Entry, turn: bool) -> str:
 
 
 def _is_turned(entry: _Entry) -> bool:
-    """Whether an entry of a list of surnames first is one: "Doe, Jane", not "Doe, 12"."""
+    """Whether an entry of a list of surnames first has this form: "Doe, Jane", not "Doe, 12"."""
     if len(entry.name) != 2 or not entry.name[0] or not entry.name[1]:
         return False
     first, second = entry.name
@@ -123,7 +123,7 @@ def _is_turned(entry: _Entry) -> bool:
 
 
 def _is_surname(text: str) -> bool:
-    """One word, particles ("van der") and suffixes apart."""
+    """Whether a text is one word, not counting particles ("van der") and suffixes."""
     words = [word for word in text.split() if not _SUFFIX.fullmatch(word)]
     while len(words) > 1 and words[0] in _PARTICLES:
         del words[0]
@@ -131,7 +131,7 @@ def _is_surname(text: str) -> bool:
 
 
 def _is_given(text: str) -> bool:
-    """At most four words in capitals or initials; "Ludwig van" has a particle."""
+    """Whether a text is at most four capitalised words, initials or particles ("Ludwig van")."""
     words = text.split()
     large = (not word[0].islower() or word in _PARTICLES for word in words)
     return len(words) <= 4 and not words[0][0].islower() and all(large)

@@ -1,4 +1,4 @@
-"""Turning the files of CheckThat! 2025 Task 4b into the native layout."""
+"""Convert the files of CheckThat! 2025 Task 4b into the native layout."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ COLUMNS = ("cord_uid", "title", "abstract", "authors", "journal", "publish_time"
 
 
 def prepare(source: str | Path, target: str | Path) -> list[Dataset]:
-    """Read the task's folder `source`, write a BEIR folder `target`; gives the splits written.
+    """Read the task's folder `source`, write a BEIR folder `target`, return the splits.
 
     Claim ids are `<split>-<post_id>`. train and dev are required; test is taken from the gold
-    file if there, else from the tweets alone (then without qrels), else left out. Raises
-    `InputError` on bad input, a line a problem, and `UserError` where `target` holds anything
+    file if it exists, else from the tweets alone (without qrels), else left out. Raises
+    `InputError` on bad input, a line per problem, and `UserError` where `target` holds anything
     but an older BEIR folder; nothing is written then.
     """
     source, target = Path(source), Path(target)
@@ -51,7 +51,7 @@ def prepare(source: str | Path, target: str | Path) -> list[Dataset]:
 
 
 def read_collection(path: Path, problems: Problems) -> tuple[Source, ...]:
-    """The papers of the collection pickle, in its order; bad rows are noted in `problems`."""
+    """Read the papers of the collection pickle, in order; bad rows are added to `problems`."""
     table = read_frame(path)
     missing = [column for column in COLUMNS if column not in table]
     for column in missing:

@@ -46,11 +46,11 @@ def prepare(
 
     Claim ids are `<split>-<language>-<index>`: the task's `index` is unique within a file only.
     The collection is required; of the claims' files (`<language>_<split>.json`) those that are
-    absent are noted, and none at all is an error. `translations` is a JSONL file of English
+    absent are noted; it is an error if all are. `translations` is a JSONL file of English
     translations: {"id", "translation"} with our claim id, or {"index", "lang", "split",
     "translation"}.
 
-    Raises `InputError` on bad input, a line a problem, and `UserError` where `target` holds
+    Raises `InputError` on bad input, a line per problem, and `UserError` where `target` holds
     anything but an older BEIR folder; nothing is written then.
     """
     source, target = Path(source), Path(target)

@@ -1,4 +1,4 @@
-"""Reading a pickled pandas DataFrame of plain columns without running anything in it.
+"""Read a pickled pandas DataFrame of plain columns without running anything in it.
 
 `pickle_machine` turns the pickle into a description; here it is checked and becomes columns.
 """
@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow
 
 from claim2source.core.errors import InputError
 from claim2source.datasets.pickle_machine import Built, Name, Refused, described
@@ -23,7 +24,7 @@ _UNITS = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 _RESOLUTIONS = {7: "s", 8: "ms", 9: "us", 10: "ns"}
 _NOT_A_TIME = -(2**63)
 _EPOCH = datetime(1970, 1, 1)
-# An honest file holds every cell once; reading shared buffers many times over is an attack.
+# A regular file holds every cell once; reading shared buffers many times over is an attack.
 _MOST_READ = 4
 
 
@@ -114,7 +115,7 @@ class _Reader:
         return [int(place) for place in columns[0] if place is not None]
 
     def columns(self, values: Any) -> list[list[Cell]]:
-        """The columns of a block's values, [columns][rows]."""
+        """Read the columns of a block's values, [columns][rows]."""
         node = self.built(values, "array", "array of buffer", "backed", "arrow strings")
         if node.kind == "arrow strings":
             array = node.state["_pa_array"] if "_pa_array" in node.state else node.state["_data"]
@@ -149,7 +150,7 @@ class _Reader:
         return [[_number(n, kind, unit) for n in row] for row in table.tolist()]
 
     def dtype(self, node: Any) -> tuple[str, str, str]:
-        """The numpy code to read with (times as integers), the kind letter, the time unit."""
+        """Read the numpy code (times as integers), the kind letter and the time unit."""
         built = self.built(node, "dtype")
         code, state = built.args[0], built.state
         _need(type(code) is str and _DTYPE.fullmatch(code) is not None, "an array of a dtype")
@@ -164,7 +165,7 @@ class _Reader:
         return order + "i8", code[0], unit
 
     def bytes(self, value: Any) -> bytes:
-        """Bytes, however the protocol wrote them."""
+        """Read bytes, in any of the protocols' forms."""
         if type(value) in (bytes, bytearray):
             self.spend(len(value))
             return bytes(value)
@@ -214,27 +215,17 @@ class _Reader:
         kind, length, _, offset, buffers, *_ = parts
         alias = self.built(kind, "arrow type").args[0]
         _need(alias in ("string", "large_string"), f"an arrow array of {alias!r}")
-        return self.arrow_text(length, offset, buffers, "<i8" if alias == "large_string" else "<i4")
-
-    def arrow_text(self, length: int, offset: int, buffers: Any, width: str) -> list[Cell]:
+        _need(type(length) is int and length >= 0, "arrow text of an impossible length")
+        _need(type(offset) is int and 0 <= offset <= self.budget, "arrow text lacks rows")
         self.spend(length)
-        valid, starts, text = buffers
-        stops = np.frombuffer(self.bytes(starts), dtype=width)[offset : offset + length + 1]
-        data = b"" if text is None else self.bytes(text)
-        _need(length >= 0 and offset >= 0 and len(stops) == length + 1, "arrow text lacks rows")
-        # Rising ends mean that no byte is read twice.
-        _need(
-            bool((np.diff(stops) >= 0).all()) and 0 <= stops[0] and stops[-1] <= len(data),
-            "arrow text with impossible ends",
-        )
-        bits = None if valid is None else self.bytes(valid)
-        ends = stops.tolist()
-        return [
-            None
-            if bits is not None and not bits[(offset + i) // 8] >> (offset + i) % 8 & 1
-            else data[ends[i] : ends[i + 1]].decode("utf-8")
-            for i in range(length)
-        ]
+        valid, ends, text = (part if part is None else self.bytes(part) for part in buffers)
+        make = pyarrow.LargeStringArray if alias == "large_string" else pyarrow.StringArray
+        given = [part if part is None else pyarrow.py_buffer(part) for part in (text or b"", valid)]
+        array = make.from_buffers(length, pyarrow.py_buffer(ends), *given, -1, offset)
+        # Checks that every offset lies in the text and none falls, and that the text is UTF-8.
+        array.validate(full=True)
+        cells: list[Cell] = array.to_pylist()
+        return cells
 
 
 def _number(value: Any, kind: str, unit: str) -> Cell:

@@ -1,4 +1,4 @@
-"""The pickle machine without imports and calls: opcodes in, a description of data out.
+"""Interpret a pickle's opcodes without imports and calls: a description of data comes out.
 
 A name is never imported and nothing is ever called. `ADMITTED` lists the exact (module, name)
 pairs that pandas 1.5, 2 and 3 (with numpy 1 or 2, with or without pyarrow) write for a
@@ -14,54 +14,48 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+_NAMES = {
+    "frame": "pandas.DataFrame pandas.core.frame.DataFrame",
+    "manager": "pandas.core.internals.managers.BlockManager",
+    "block": "pandas._libs.internals._unpickle_block pandas.core.internals.blocks.new_block",
+    "new index": "pandas.core.indexes.base._new_Index",
+    "index": "pandas.Index pandas.core.indexes.base.Index pandas.core.indexes.numeric.Int64Index",
+    "range index": "pandas.RangeIndex pandas.core.indexes.range.RangeIndex",
+    "backed": "pandas._libs.arrays.__pyx_unpickle_NDArrayBacked",
+    "array class": (
+        "pandas.arrays.DatetimeArray pandas.core.arrays.datetimes.DatetimeArray "
+        "pandas.arrays.TimedeltaArray pandas.core.arrays.timedeltas.TimedeltaArray "
+        "pandas.arrays.StringArray pandas.core.arrays.string_.StringArray"
+    ),
+    "string dtype": "pandas.StringDtype pandas.core.arrays.string_.StringDtype",
+    "arrow strings": (
+        "pandas.arrays.ArrowStringArray pandas.core.arrays.string_arrow.ArrowStringArray"
+    ),
+    "missing": "pandas.NA pandas._libs.missing.NA",
+    "not a time": (
+        "pandas._libs.tslibs.nattype._nat_unpickle pandas._libs.tslibs.nattype.__nat_unpickle"
+    ),
+    "timestamp": "pandas._libs.tslibs.timestamps._unpickle_timestamp",
+    "date": "datetime.date",
+    "datetime": "datetime.datetime",
+    "ndarray": "numpy.ndarray",
+    "dtype": "numpy.dtype",
+    "array": "numpy.core.multiarray._reconstruct numpy._core.multiarray._reconstruct",
+    "array of buffer": "numpy.core.numeric._frombuffer numpy._core.numeric._frombuffer",
+    "scalar": "numpy.core.multiarray.scalar numpy._core.multiarray.scalar",
+    "slice": "builtins.slice __builtin__.slice",
+    "bytes": (
+        "builtins.bytes __builtin__.bytes builtins.bytearray __builtin__.bytearray "
+        "_codecs.encode pyarrow.lib.py_buffer"
+    ),
+    "arrow type": "pyarrow.lib.type_for_alias",
+    "arrow array": "pyarrow.lib._restore_array",
+}
+# (module, name) -> what it stands for.
 ADMITTED: dict[tuple[str, str], str] = {
-    ("pandas", "DataFrame"): "frame",
-    ("pandas.core.frame", "DataFrame"): "frame",
-    ("pandas.core.internals.managers", "BlockManager"): "manager",
-    ("pandas._libs.internals", "_unpickle_block"): "block",
-    ("pandas.core.internals.blocks", "new_block"): "block",
-    ("pandas.core.indexes.base", "_new_Index"): "new index",
-    ("pandas", "Index"): "index",
-    ("pandas.core.indexes.base", "Index"): "index",
-    ("pandas.core.indexes.numeric", "Int64Index"): "index",
-    ("pandas", "RangeIndex"): "range index",
-    ("pandas.core.indexes.range", "RangeIndex"): "range index",
-    ("pandas._libs.arrays", "__pyx_unpickle_NDArrayBacked"): "backed",
-    ("pandas.arrays", "DatetimeArray"): "array class",
-    ("pandas.core.arrays.datetimes", "DatetimeArray"): "array class",
-    ("pandas.arrays", "TimedeltaArray"): "array class",
-    ("pandas.core.arrays.timedeltas", "TimedeltaArray"): "array class",
-    ("pandas.arrays", "StringArray"): "array class",
-    ("pandas.core.arrays.string_", "StringArray"): "array class",
-    ("pandas", "StringDtype"): "string dtype",
-    ("pandas.core.arrays.string_", "StringDtype"): "string dtype",
-    ("pandas.arrays", "ArrowStringArray"): "arrow strings",
-    ("pandas.core.arrays.string_arrow", "ArrowStringArray"): "arrow strings",
-    ("pandas", "NA"): "missing",
-    ("pandas._libs.missing", "NA"): "missing",
-    ("pandas._libs.tslibs.nattype", "_nat_unpickle"): "not a time",
-    ("pandas._libs.tslibs.nattype", "__nat_unpickle"): "not a time",
-    ("pandas._libs.tslibs.timestamps", "_unpickle_timestamp"): "timestamp",
-    ("datetime", "date"): "date",
-    ("datetime", "datetime"): "datetime",
-    ("numpy", "ndarray"): "ndarray",
-    ("numpy", "dtype"): "dtype",
-    ("numpy.core.multiarray", "_reconstruct"): "array",
-    ("numpy._core.multiarray", "_reconstruct"): "array",
-    ("numpy.core.numeric", "_frombuffer"): "array of buffer",
-    ("numpy._core.numeric", "_frombuffer"): "array of buffer",
-    ("numpy.core.multiarray", "scalar"): "scalar",
-    ("numpy._core.multiarray", "scalar"): "scalar",
-    ("builtins", "slice"): "slice",
-    ("__builtin__", "slice"): "slice",
-    ("builtins", "bytes"): "bytes",
-    ("__builtin__", "bytes"): "bytes",
-    ("builtins", "bytearray"): "bytes",
-    ("__builtin__", "bytearray"): "bytes",
-    ("_codecs", "encode"): "bytes",
-    ("pyarrow.lib", "py_buffer"): "bytes",
-    ("pyarrow.lib", "type_for_alias"): "arrow type",
-    ("pyarrow.lib", "_restore_array"): "arrow array",
+    (name.rpartition(".")[0], name.rpartition(".")[2]): kind
+    for kind, names in _NAMES.items()
+    for name in names.split()
 }
 
 
@@ -71,14 +65,14 @@ class Refused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Name:
-    """An admitted global, by what it stands for."""
+    """An admitted global, by its kind."""
 
     kind: str
 
 
 @dataclass(slots=True, eq=False)
 class Built:
-    """What the pickle says to build: never built, only written down."""
+    """An object that the pickle would build, recorded and never built."""
 
     kind: str
     args: tuple[Any, ...]
@@ -97,7 +91,7 @@ def _admit(module: str, name: str) -> Name:
 
 
 def described(data: bytes) -> Any:
-    """Interpret the opcodes of a pickle; what it would build comes back as `Built` records."""
+    """Interpret the opcodes of a pickle; objects it would build are returned as `Built` records."""
     machine = _Machine()
     for opcode, argument, _ in pickletools.genops(io.BytesIO(data)):
         if opcode.name == "STOP":
@@ -159,17 +153,17 @@ class _Machine:
         self.push(_admit(module, name))
 
     def build_from(self, _: Any) -> None:
-        """REDUCE and NEWOBJ: write down what would have been called."""
+        """REDUCE and NEWOBJ: record what would have been called."""
         name, args = self.last(2)
         if type(name) is not Name or type(args) is not tuple:
-            raise Refused("refused a call of something that is no admitted name")
+            raise Refused("refused a call of something that is not an admitted name")
         self.push(Built(name.kind, args))
 
     def state(self, _: Any) -> None:
         (state,) = self.last(1)
         target = self.stack[-1]
         if type(target) is not Built:
-            raise Refused("refused to set the state of something that is no admitted object")
+            raise Refused("refused to set the state of something that is not an admitted object")
         target.state = state
 
 
@@ -186,6 +180,10 @@ def _memoize(machine: _Machine, argument: Any) -> None:
     machine.memo[key] = machine.stack[-1]
 
 
+_PUSHED = (
+    "BININT BININT1 BININT2 LONG1 LONG4 BINFLOAT SHORT_BINUNICODE BINUNICODE BINUNICODE8 "
+    "SHORT_BINBYTES BINBYTES BINBYTES8 BYTEARRAY8"
+).split()
 _STEPS: dict[str, Callable[[_Machine, Any], None]] = {
     "PROTO": lambda machine, _: None,
     "FRAME": lambda machine, _: None,
@@ -193,24 +191,7 @@ _STEPS: dict[str, Callable[[_Machine, Any], None]] = {
     "NONE": _constant(lambda: None),
     "NEWTRUE": _constant(lambda: True),
     "NEWFALSE": _constant(lambda: False),
-    **dict.fromkeys(
-        (
-            "BININT",
-            "BININT1",
-            "BININT2",
-            "LONG1",
-            "LONG4",
-            "BINFLOAT",
-            "SHORT_BINUNICODE",
-            "BINUNICODE",
-            "BINUNICODE8",
-            "SHORT_BINBYTES",
-            "BINBYTES",
-            "BINBYTES8",
-            "BYTEARRAY8",
-        ),
-        _Machine.push,
-    ),
+    **dict.fromkeys(_PUSHED, _Machine.push),
     "EMPTY_LIST": _constant(list),
     "APPEND": lambda machine, _: machine.extend(machine.last(1)),
     "APPENDS": lambda machine, _: machine.extend(machine.since_mark()),
