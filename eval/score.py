@@ -6,15 +6,13 @@ import json as json_format
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 from claim2source.core.config import flag, list_field, read_config, require
 from claim2source.core.errors import run_program
-from claim2source.core.records import Qrels
 from claim2source.core.tables import Cell, plain_table
 from claim2source.datasets.grouping import gold_groups
 from claim2source.evaluation.metrics import ALLOWED, Coverage, Scores, coverage, cutoff, evaluate
-from claim2source.evaluation.significance import paired_randomisation
+from claim2source.evaluation.significance import PairedTest, paired_randomisation
 from claim2source.io.trec import read_qrels, read_run, run_names
 
 METRICS = ["mrr@1", "mrr@5", "mrr@10", "recall@10", "recall@100"]
@@ -47,80 +45,80 @@ class Config:
             cutoff(metric)
 
 
+@dataclass(frozen=True)
+class Scored:
+    """A run's scores, what of it was judged, and the rows dropped because they repeat."""
+
+    scores: Scores
+    coverage: Coverage
+    repeated: int
+
+
 def main(argv: Sequence[str] | None = None) -> None:
     """Read the files, score every run, print a table or JSON."""
     config = read_config(Config, argv, program="score.py", description=__doc__ or "")
     qrels = read_qrels(config.qrels)
-    files = dict(zip(run_names(config.run), map(read_run, config.run), strict=True))
-    covered = {name: coverage(file.run, qrels, str(file.path)) for name, file in files.items()}
-    scores = {name: evaluate(file.run, qrels, config.metrics) for name, file in files.items()}
-    repeated = {name: file.repeated for name, file in files.items()}
-    test = paired_test(scores, qrels, config) if len(scores) == 2 else None
-    if config.json:
-        print(json_format.dumps(as_json(scores, covered, repeated, test), indent=2))
-    else:
-        print(as_text(scores, covered, repeated, test))
+    runs: dict[str, Scored] = {}
+    for name, file in zip(run_names(config.run), map(read_run, config.run), strict=True):
+        covered = coverage(file.run, qrels, str(file.path))
+        runs[name] = Scored(evaluate(file.run, qrels, config.metrics), covered, file.repeated)
+    tests: dict[str, PairedTest] = {}
+    if len(runs) == 2:
+        one, other = (run.scores for run in runs.values())
+        groups = gold_groups(qrels, one.claim_ids)
+        for metric in one.values:
+            tests[metric] = paired_randomisation(
+                one[metric], other[metric], groups, config.repeats, config.seed
+            )
+    print(as_json(runs, tests) if config.json else as_text(runs, tests))
 
 
-def paired_test(scores: dict[str, Scores], qrels: Qrels, config: Config) -> dict[str, Any]:
-    """The paired randomisation test of two runs, for every metric."""
-    (name, one), (other_name, other) = scores.items()
-    groups = gold_groups(qrels, one.claim_ids)
-    tests = {
-        metric: asdict(
-            paired_randomisation(one[metric], other[metric], groups, config.repeats, config.seed)
-        )
-        for metric in one.values
+def as_json(runs: dict[str, Scored], tests: dict[str, PairedTest]) -> str:
+    """Write the report as JSON."""
+    report: dict[str, object] = {
+        "runs": {name: run.scores.means() for name, run in runs.items()},
+        "claims": next(iter(runs.values())).coverage.claims,
+        "missing": {name: run.coverage.missing for name, run in runs.items()},
+        "repeated": {name: run.repeated for name, run in runs.items()},
+        "ignored": {name: run.coverage.ignored for name, run in runs.items()},
     }
-    return {"runs": [name, other_name], "metrics": tests}
+    if tests:
+        metrics = {metric: asdict(test) for metric, test in tests.items()}
+        report["paired_test"] = {"runs": list(runs), "metrics": metrics}
+    return json_format.dumps(report, indent=2)
 
 
-def as_json(
-    scores: dict[str, Scores],
-    covered: dict[str, Coverage],
-    repeated: dict[str, int],
-    test: dict[str, Any] | None,
-) -> dict[str, Any]:
-    """The report as JSON-ready values."""
-    report: dict[str, Any] = {
-        "runs": {name: score.means() for name, score in scores.items()},
-        "claims": next(iter(covered.values())).claims,
-        "missing": {name: cover.missing for name, cover in covered.items()},
-        "repeated": repeated,
-        "ignored": {name: cover.ignored for name, cover in covered.items()},
-    }
-    return report if test is None else {**report, "paired_test": test}
-
-
-def as_text(
-    scores: dict[str, Scores],
-    covered: dict[str, Coverage],
-    repeated: dict[str, int],
-    test: dict[str, Any] | None,
-) -> str:
-    """The report as a table, a legend and, for two runs, the test."""
-    metrics = list(next(iter(scores.values())).values)
-    rows: list[list[Cell]] = []
-    for name, score in scores.items():
-        counts = covered[name].missing, repeated[name], covered[name].ignored
-        rows.append([name, *score.means().values(), *counts])
+def as_text(runs: dict[str, Scored], tests: dict[str, PairedTest]) -> str:
+    """Write the report as a table, a legend and, for two runs, the test."""
+    first = next(iter(runs.values()))
+    rows: list[list[Cell]] = [
+        [
+            name,
+            *run.scores.means().values(),
+            run.coverage.missing,
+            run.repeated,
+            run.coverage.ignored,
+        ]
+        for name, run in runs.items()
+    ]
     lines = [
-        plain_table(["run", *metrics, "missing", "repeated", "ignored"], rows, digits=6),
+        plain_table(
+            ["run", *first.scores.values, "missing", "repeated", "ignored"], rows, digits=6
+        ),
         "",
-        f"{next(iter(covered.values())).claims} claims with a gold. missing: claims without a "
+        f"{first.coverage.claims} claims with a gold. missing: claims without a "
         "prediction (they count as 0); repeated:",
         "sources listed again for a claim (dropped); ignored: claims of the run without a gold.",
     ]
-    if test is not None:
-        one, other = test["runs"]
-        shown = next(iter(test["metrics"].values()))
+    if tests:
+        test = next(iter(tests.values()))
         lines += [
             "",
-            f"{one} - {other}: paired randomisation test, {shown['repeats']} repeats, "
-            f"by gold paper ({shown['groups']} of them)",
+            f"{' - '.join(runs)}: paired randomisation test, {test.repeats} repeats, "
+            f"by gold paper ({test.groups} of them)",
             plain_table(
                 ["metric", "difference", "p"],
-                [[m, t["difference"], t["p_value"]] for m, t in test["metrics"].items()],
+                [[metric, test.difference, test.p_value] for metric, test in tests.items()],
                 digits=6,
             ),
         ]

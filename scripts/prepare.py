@@ -14,12 +14,12 @@ from claim2source.datasets.checkthat2026 import Prepared
 
 
 def prepare_2025(options: argparse.Namespace) -> Prepared:
-    """CheckThat! 2025 Task 4b."""
+    """Prepare CheckThat! 2025 Task 4b."""
     return Prepared(checkthat2025.prepare(options.input, options.output), [])
 
 
 def prepare_2026(options: argparse.Namespace) -> Prepared:
-    """CheckThat! 2026 Task 1, from files or from the hub."""
+    """Prepare CheckThat! 2026 Task 1, from files or from the hub."""
     if options.hub is None:
         return checkthat2026.prepare(options.input, options.output, options.translations)
     return checkthat2026.prepare_hub(
@@ -28,7 +28,7 @@ def prepare_2026(options: argparse.Namespace) -> Prepared:
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line: one sub-command a task."""
+    """Build the command line: one sub-command per task."""
     program = argparse.ArgumentParser(
         prog="prepare.py",
         description="Turn a task's own files into the native data layout.",
@@ -75,7 +75,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Prepare one task and say what was written and what was not there."""
+    """Prepare one task; print what was written and what was absent."""
     program = parser()
     options = program.parse_args(argv)
     if getattr(options, "revision", None) is not None and options.hub is None:
