@@ -449,7 +449,8 @@ def test_arrow_text_with_overlapping_ends_is_refused(tmp_path: Path) -> None:
     assert read_frame(written(tmp_path, data)) == {"a": ["aaaa", "bbbb", "cccc"]}
     for bad in ((0, 12, 0, 12), (0, 4, 8, 13), (-4, 4, 8, 12), (0, 4, 8, 2**62)):
         hostile = data.replace(ends, struct.pack("<4q", *bad))
-        assert "non-monotonic offset" in refusal(written(tmp_path, hostile))
+        said = refusal(written(tmp_path, hostile))
+        assert "or damaged (" in said and "offset" in said
 
 
 @pytest.mark.parametrize(
