@@ -33,10 +33,10 @@ from claim2source.core.tables import plain_table
 from claim2source.datasets import load
 from claim2source.evaluation.metrics import evaluate, judged_claims
 from claim2source.models import Encoder, ModelConfig, Side, resolve
-from claim2source.models.int8 import to_int8
 from claim2source.retrieve import Dense
 from claim2source.text import Rendering
 from scripts.data_folder import data_folder
+from scripts.int8 import to_int8
 
 TOLERANCE = 1e-5
 SIDES: tuple[Side, ...] = ("source", "claim")
@@ -141,12 +141,8 @@ def operations(encoder: Encoder, texts: Sequence[str], side: Side) -> int:
 
 def load_peer(folder: Path, length: int) -> Any:
     """sentence-transformers with the same files and length."""
-    try:
-        from sentence_transformers import SentenceTransformer
-    except ImportError:
-        raise UserError(
-            "sentence-transformers is missing: pip install 'claim2source[dev]'"
-        ) from None
+    from sentence_transformers import SentenceTransformer
+
     peer = SentenceTransformer(str(folder), device="cpu")
     peer.max_seq_length = length
     return peer

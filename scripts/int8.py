@@ -1,4 +1,4 @@
-"""An encoder whose weights are 8-bit integers, run by ONNX Runtime on the CPU (extra `int8`)."""
+"""Convert an encoder's weights to 8-bit integers, run by ONNX Runtime on the CPU (extra `int8`)."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ import torch
 from torch import Tensor
 
 from claim2source.core.errors import UserError
-from claim2source.models.encoder import Encoder
+from claim2source.models import Encoder
 
 _NAMES = ["input_ids", "attention_mask"]
 
 
 class Int8Model(torch.nn.Module):
-    """What the Encoder asks of a model, answered by a session of ONNX Runtime."""
+    """Run a session of ONNX Runtime as the model of an `Encoder`."""
 
     def __init__(self, session: Any, config: Any) -> None:
         super().__init__()
         self.session, self.config = session, config
-        # The Encoder asks a model's weights where they are.
+        # The Encoder finds its device by the model's parameters.
         self.place = torch.nn.Parameter(torch.empty(0), requires_grad=False)
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Any:
-        """The last hidden state [n, longest, width], in float32."""
+        """Return the last hidden state [n, longest, width], in float32."""
         inputs = dict(zip(_NAMES, (input_ids.numpy(), attention_mask.numpy()), strict=True))
         (hidden,) = self.session.run(None, inputs)
         return SimpleNamespace(last_hidden_state=torch.from_numpy(np.asarray(hidden)))
@@ -48,7 +48,7 @@ class _Hidden(torch.nn.Module):
 
 
 def to_int8(encoder: Encoder) -> Encoder:
-    """The same tokenizer, template and pooling over weights in int8, activations by their range.
+    """Quantise the weights of an encoder; tokenizer, template and pooling stay as they are.
 
     Raises `UserError` where the extra is missing, the model is not on the CPU in float32, or it
     cannot be exported.
@@ -69,8 +69,7 @@ def to_int8(encoder: Encoder) -> Encoder:
     with tempfile.TemporaryDirectory() as folder:
         plain, small = Path(folder) / "plain.onnx", Path(folder) / "int8.onnx"
         _export(encoder.model, plain)
-        # Weights in 7 of the 8 bits: a processor without VNNI adds products in 16 bits, which
-        # whole ones overflow without a word.
+        # 7 of the 8 bits: without VNNI, products are added in 16 bits, which 8 would overflow.
         quantize_dynamic(
             plain, small, weight_type=QuantType.QInt8, per_channel=True, reduce_range=True
         )
@@ -83,9 +82,9 @@ def to_int8(encoder: Encoder) -> Encoder:
     weights = (
         None if encoder.weights is None else {**encoder.weights, "int8": "onnx, dynamic, 7 bits"}
     )
-    found = Encoder(model, encoder.tokenizer, encoder.settings, weights)
-    found.dense = encoder.dense
-    return found
+    quantised = Encoder(model, encoder.tokenizer, encoder.settings, weights)
+    quantised.dense = encoder.dense
+    return quantised
 
 
 def _export(model: Any, path: Path) -> None:
@@ -94,7 +93,7 @@ def _export(model: Any, path: Path) -> None:
     wrapped.eval()
     ids = torch.ones((2, 8), dtype=torch.long)
     mask = torch.ones_like(ids)
-    mask[1, 4:] = 0  # traced with padding: without it, the mask would be left out
+    mask[1, 4:] = 0  # trace with padding, or the export drops the mask
     axes = {0: "texts", 1: "tokens"}
     try:
         with warnings.catch_warnings(), torch.no_grad():
@@ -110,9 +109,9 @@ def _export(model: Any, path: Path) -> None:
                 dynamo=False,
             )
     except Exception as error:
-        # Whatever an exporter makes of a model it does not know: its first line says which.
-        said = (str(error).splitlines() or [""])[0]
-        why = f"this model cannot be exported to ONNX: {type(error).__name__}: {said}"
+        # The exporter raises errors of many types; the first line names the operator.
+        first_line = (str(error).splitlines() or [""])[0]
+        why = f"this model cannot be exported to ONNX: {type(error).__name__}: {first_line}"
         raise UserError(why) from error
     finally:
         model.train(training)

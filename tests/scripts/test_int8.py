@@ -23,7 +23,7 @@ def tiny(folder: Path, **settings: object) -> Encoder:
 def test_vectors_are_near_those_of_the_whole_weights(tiny_folder: Path, tmp_path: Path) -> None:
     pytest.importorskip("onnxruntime")
     pytest.importorskip("onnx")
-    from claim2source.models.int8 import to_int8
+    from scripts.int8 import to_int8
 
     template = Template(claim="query : ", pool_prefix=False)
     encoder, store = tiny(tiny_folder, template=template), Store(tmp_path)
@@ -42,7 +42,7 @@ def test_vectors_are_near_those_of_the_whole_weights(tiny_folder: Path, tmp_path
 
 
 def test_what_it_needs_is_said(tiny_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from claim2source.models.int8 import to_int8
+    from scripts.int8 import to_int8
 
     with monkeypatch.context() as patch:
         patch.setitem(sys.modules, "onnx", None)
@@ -59,7 +59,7 @@ def test_a_model_that_cannot_be_exported_is_one_line(
 ) -> None:
     pytest.importorskip("onnxruntime")
     pytest.importorskip("onnx")
-    from claim2source.models.int8 import to_int8
+    from scripts.int8 import to_int8
 
     def refuse(*_: object, **__: object) -> None:
         raise RuntimeError("no such operator\nand a page of a graph")
