@@ -1,8 +1,8 @@
 """Encode a data set into the store: `accelerate launch eval/encode.py --model.name M --dataset D`.
 
-The processes share the texts out by length; what the store holds already is not encoded again,
-so a stopped run goes on where it was. Evaluation with the same model, rendering and `vectors`
-then finds every vector there.
+The processes divide the texts by length. Texts that the store holds are not encoded again, so that
+a stopped run goes on where it was. Evaluation with the same model, rendering and `vectors` then
+finds every vector there.
 """
 
 from __future__ import annotations
@@ -18,10 +18,9 @@ from claim2source.core.config import list_field, read_config, require
 from claim2source.core.errors import run_program
 from claim2source.core.threads import use_cores
 from claim2source.datasets import load
-from claim2source.evaluation.retrieval import rendering_of
 from claim2source.io.store import Store, VectorType
 from claim2source.models import ModelConfig, Side, resolve
-from claim2source.models.multi_process import Filled, fill_store
+from claim2source.models.multi_process import EncodedPart, fill_store
 from claim2source.text import Rendering
 from claim2source.training.launch import World, launched_world
 
@@ -33,11 +32,11 @@ class EncodeConfig:
     Args:
         dataset: folder in BEIR layout, or `demo`.
         model: a checkpoint, the folder of a training run (its chosen epoch) or a model, by
-            `model.name`, and how a model that is no checkpoint of ours is read.
-        rendering: representation for such a model; a checkpoint has its own.
+            `model.name`; its other keys are for models that are no checkpoint of ours.
+        rendering: how claims and sources are rendered for such models; a checkpoint has its own.
         store: folder of the store of vectors and runs; none: the user's cache.
-        vectors: float32, or float16 to keep vectors in half the room.
-        device: none takes the GPUs if there are some, one a process.
+        vectors: float32, or float16 for half the size.
+        device: none takes the GPUs, one for every process, where there are any.
     """
 
     dataset: str = "demo"
@@ -53,7 +52,7 @@ class EncodeConfig:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Encode this process's share of sources and claims, and say what that was."""
+    """Encode this process's part of the sources and claims, and print its counts."""
     config = read_config(EncodeConfig, argv, program="eval/encode.py", description=__doc__ or "")
     world = launched_world()
     use_cores(world.local_size)
@@ -61,29 +60,28 @@ def main(argv: Sequence[str] | None = None) -> None:
     if config.device != "cpu" and torch.cuda.is_available():
         torch.cuda.set_device(world.local_rank % torch.cuda.device_count())
     resolved = resolve(config.model, config.device)
-    rendering = rendering_of(resolved, config.rendering)
+    rendering = resolved.rendering_for(config.rendering)
     store = Store(config.store, config.vectors)
     claims = [claim for split in splits for claim in split.claims]
-    sides = {
+    texts: dict[Side, list[str]] = {
         "source": rendering.source_texts(splits[0].sources),
         "claim": rendering.claim_texts(claims),
     }
-    sides_in_turn: tuple[Side, ...] = ("source", "claim")
-    for side in sides_in_turn:
-        # One bar: the other processes have as much to do.
+    for side in texts:
+        # One progress bar: the other processes have as many texts.
         progress = f"{side}s" if world.is_first else None
-        done = fill_store(
-            resolved.encoder, sides[side], side, store, world.rank, world.size, progress
+        part = fill_store(
+            resolved.encoder, texts[side], side, store, world.rank, world.size, progress
         )
-        print(line(side, done, world), flush=True)
+        print(line(side, part, world), flush=True)
 
 
-def line(side: str, done: Filled, world: World) -> str:
-    """What one process did on one side."""
-    who = f"process {world.rank + 1} of {world.size}: " if world.size > 1 else ""
+def line(side: Side, part: EncodedPart, world: World) -> str:
+    """Summarise what one process encoded of one side."""
+    process = f"process {world.rank + 1} of {world.size}: " if world.size > 1 else ""
     return (
-        f"{who}{side}s: {done.texts} distinct texts, {done.found} in the store already, "
-        f"{done.encoded} encoded in {done.cost.seconds:.1f} s ({done.cost.tokens} tokens)"
+        f"{process}{side}s: {part.texts} distinct texts, {part.reused} in the store already, "
+        f"{part.encoded} encoded in {part.cost.seconds:.1f} s ({part.cost.tokens} tokens)"
     )
 
 

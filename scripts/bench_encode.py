@@ -16,7 +16,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -144,7 +144,7 @@ def load_peer(folder: Path, length: int) -> Any:
     from sentence_transformers import SentenceTransformer
 
     peer = SentenceTransformer(str(folder), device="cpu")
-    peer.max_seq_length = length
+    peer.max_seq_length, peer.default_prompt_name = length, None
     return peer
 
 
@@ -295,7 +295,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         BenchConfig, argv, program="scripts/bench_encode.py", description=__doc__ or ""
     )
     texts = drawn(config)
-    resolved = resolve(config.model, "cpu")
+    # The peer is given no prompt either.
+    resolved = resolve(replace(config.model, prompts=False), "cpu")
     encoder = resolved.encoder
     peer = load_peer(resolved.folder, encoder.settings.max_length)
     # Warms both up, too.

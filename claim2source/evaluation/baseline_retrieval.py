@@ -24,7 +24,7 @@ from claim2source.evaluation.hybrid import (
 )
 from claim2source.evaluation.retrieval import DEPTH
 from claim2source.io.store import Store
-from claim2source.models import ModelConfig, Resolved, resolve
+from claim2source.models import DataRecord, ModelConfig, Resolved, resolve
 from claim2source.retrieve import (
     BM25,
     BM25Config,
@@ -131,9 +131,9 @@ class Bench:
             return "val" if choosing.val == "carved" else "train"
         if choosing.val == "train":
             raise UserError(f"val: {dense} was trained on train; only `carved` is unseen")
-        known = resolved.manifest.data if resolved.manifest is not None else {}
-        if known.get("languages"):
-            alone = ", ".join(known["languages"])
+        known = resolved.manifest.data if resolved.manifest is not None else DataRecord()
+        if known.languages:
+            alone = ", ".join(known.languages)
             raise UserError(
                 f"val: {dense} was trained on {alone} alone and held out another val; "
                 "eval/hybrid.py chooses on that"

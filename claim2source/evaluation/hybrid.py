@@ -29,7 +29,7 @@ from claim2source.evaluation.retrieval import (
 from claim2source.io.store import Store, VectorType
 from claim2source.io.submissions import write_submission_2026
 from claim2source.io.trec import write_trec_run
-from claim2source.models import ModelConfig, Resolved, resolve
+from claim2source.models import DataRecord, ModelConfig, Resolved, resolve
 from claim2source.retrieve import (
     BM25,
     BM25Config,
@@ -196,8 +196,8 @@ def selection_data(config: HybridConfig, resolved: Resolved) -> Selection:
 
     A checkpoint's manifest says how its val was carved; settings that contradict it are refused.
     """
-    known: dict[str, Any] = resolved.manifest.data if resolved.manifest is not None else {}
-    trained = is_trained(resolved)
+    known = resolved.manifest.data if resolved.manifest is not None else DataRecord()
+    trained = resolved.is_trained
     split = said("train_split", config.train_split, known, _TRAIN_SPLIT)
     share = said("val_share", config.val_share, known, _VAL_SHARE)
     seed = said("val_seed", config.val_seed, known, _VAL_SEED)
@@ -209,10 +209,10 @@ def selection_data(config: HybridConfig, resolved: Resolved) -> Selection:
     if config.val == "train" or config.val == "auto" and not trained:
         return Selection(train, train, None)
     # A run on some languages carved its val out of those alone.
-    carved_from = load(config.dataset, split, known.get("languages"))
+    carved_from = load(config.dataset, split, known.languages)
     rest, val = carve_val(carved_from, share, seed)
     note = None
-    if trained and known.get("val_sha256") != val.fingerprint:
+    if trained and known.val_sha256 != val.fingerprint:
         note = "the val carved here is not the one training held out: the data differ"
     if not val.golds:
         raise UserError(f"{config.dataset}: no claim of val has a gold to choose by")
@@ -221,18 +221,19 @@ def selection_data(config: HybridConfig, resolved: Resolved) -> Selection:
 
 def is_trained(resolved: Resolved) -> bool:
     """Whether a training of ours may have seen train's claims."""
-    return resolved.manifest is not None and resolved.manifest.weights.kind != "base"
+    return resolved.is_trained
 
 
-def said(key: str, given: Any, known: Mapping[str, Any], default: Any) -> Any:
+def said(key: str, given: Any, known: DataRecord, default: Any) -> Any:
     """A setting: the manifest's, else the given one, else the default."""
-    if key not in known:
+    recorded = getattr(known, key)
+    if recorded is None:
         return default if given is None else given
-    if given is not None and given != known[key]:
+    if given is not None and given != recorded:
         raise UserError(
-            f"{key}: {given!r} contradicts the checkpoint's manifest, which says {known[key]!r}"
+            f"{key}: {given!r} contradicts the checkpoint's manifest, which says {recorded!r}"
         )
-    return known[key]
+    return recorded
 
 
 def choose_bm25(

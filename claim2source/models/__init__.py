@@ -1,23 +1,38 @@
-"""Text to vectors: the one Encoder, and names resolved to it."""
+"""Load models and encode texts as vectors."""
 
-from claim2source.models.config import ModelConfig
-from claim2source.models.encoder import Encoder, TokenBatch, Tokens
-from claim2source.models.manifest import Base, Manifest, Weights
-from claim2source.models.resolve import Resolved, resolve
-from claim2source.models.templates import EncoderSettings, Pooling, Side, Template
+from claim2source.models.config import (
+    Dtype,
+    EncoderSettings,
+    ModelConfig,
+    Pooling,
+    Side,
+    Template,
+)
+from claim2source.models.encoder import Encoder, Identity
+from claim2source.models.hub import tokenizer_files, tokenizer_hash
+from claim2source.models.manifest import Base, DataRecord, Manifest, ScoreTable, Weights
+from claim2source.models.resolve import Resolved, checkpoint_folder, resolve
+from claim2source.models.tokens import TokenBatch, Tokens
 
 __all__ = [
     "Base",
+    "DataRecord",
+    "Dtype",
     "Encoder",
     "EncoderSettings",
+    "Identity",
     "Manifest",
     "ModelConfig",
     "Pooling",
     "Resolved",
+    "ScoreTable",
     "Side",
     "Template",
     "TokenBatch",
     "Tokens",
     "Weights",
+    "checkpoint_folder",
     "resolve",
+    "tokenizer_files",
+    "tokenizer_hash",
 ]

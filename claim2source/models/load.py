@@ -1,4 +1,4 @@
-"""From a folder of files to an `Encoder` in memory."""
+"""Load a folder of model files as an `Encoder`."""
 
 from __future__ import annotations
 
@@ -12,14 +12,13 @@ from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModel, AutoModelForTextEncoding, AutoTokenizer
 
 from claim2source.core.errors import ConfigError, InputError, UserError
-from claim2source.models.config import Attention
-from claim2source.models.dense_layer import load_dense
+from claim2source.models.config import Attention, EncoderSettings
 from claim2source.models.encoder import Encoder
-from claim2source.models.hub import read_object, short, tokenizer_files, uses_bin
-from claim2source.models.templates import EncoderSettings
+from claim2source.models.hub import one_line, read_object, tokenizer_files, uses_bin
+from claim2source.models.sentence_transformers import load_dense
 
 ADAPTER_CONFIG_FILE = "adapter_config.json"
-# Of these two halves the encoder is the retriever (GTR, sentence-T5).
+# Encoder-decoder models whose encoder alone is the retriever (GTR, sentence-T5).
 _ENCODER_HALF = ("t5", "mt5")
 
 
@@ -28,14 +27,13 @@ def load(
 ) -> Encoder:
     """Load a model and its tokenizer.
 
-    The caller has made sure that code which the model ships may run (`settings.own_code`).
-    Raises `UserError` for files that do not make a model, and for settings that this model
-    or machine cannot have.
+    The caller has checked that the model's own code may run (`settings.own_code`). Raises
+    `UserError` for files that are no model, and for settings this model or machine cannot have.
     """
     target = _device(device)
     _check_machine(settings, target, attention)
     if (folder / ADAPTER_CONFIG_FILE).is_file():
-        # transformers would load it with whatever base it names.
+        # transformers would load it with any base it names.
         raise InputError.at(folder / ADAPTER_CONFIG_FILE, why="an adapter that is no checkpoint")
     if not tokenizer_files(folder):
         raise InputError.at(folder, why="no tokenizer here")
@@ -63,15 +61,15 @@ def load(
         SafetensorError,
         pickle.UnpicklingError,
     ) as error:
-        raise UserError(f"model {folder}: {short(error)}") from None
-    # A pooler is made up where a checkpoint has none; nothing here reads it.
+        raise UserError(f"model {folder}: {one_line(error)}") from None
+    # transformers makes up a pooler where the weights have none; nothing here reads it.
     absent = sorted(key for key in loading["missing_keys"] if not key.startswith("pooler."))
     if absent:
         why = f"the weights lack {absent[0]} ({len(absent)} in all); they would be random"
         raise InputError.at(folder, why=why)
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = tokenizer.eos_token
-    # The template's beginning must stay, whatever the checkpoint was used for before.
+    # Texts are cut at their end, whatever the tokenizer's files say.
     tokenizer.truncation_side = "right"
     positions = _positions(model)
     if positions is not None and settings.max_length > positions:
@@ -94,7 +92,7 @@ def _device(device: str | None) -> str:
 
 
 def _check_machine(settings: EncoderSettings, target: str, attention: Attention | None) -> None:
-    """Say what is missing before gigabytes are read."""
+    """Check GPU and packages before gigabytes are read."""
     on_gpu = target.startswith("cuda")
     if attention == "flash_attention_2":
         # Without this transformers may fetch compiled kernels from the hub.
@@ -120,19 +118,19 @@ def _check_machine(settings: EncoderSettings, target: str, attention: Attention 
 def _model_config(folder: Path, settings: EncoderSettings) -> Any:
     config = AutoConfig.from_pretrained(folder, trust_remote_code=settings.own_code)
     if not settings.own_code and hasattr(config, "auto_map"):
-        # Nor may a checkpoint of ours point to it.
+        # A checkpoint trained from it must not point to that code either.
         del config.auto_map
     if settings.bidirectional:
         config.is_causal = False
     elif read_object(folder / "config.json").get("is_causal") is False:
         config.is_causal = True
-    # Nothing is generated: keys and values of every layer would be kept for nothing.
+    # Nothing is generated: cached keys and values would waste memory.
     config.use_cache = False
     return config
 
 
 def _quantized(settings: EncoderSettings, target: str) -> dict[str, Any]:
-    """What `from_pretrained` is told of 4-bit layers: QLoRA's, doubly quantised."""
+    """Return the arguments of `from_pretrained` for 4-bit layers: QLoRA's, doubly quantised."""
     if settings.quantization is None:
         return {}
     from transformers import BitsAndBytesConfig
@@ -148,14 +146,14 @@ def _quantized(settings: EncoderSettings, target: str) -> dict[str, Any]:
 
 @torch.inference_mode()
 def _sees_ahead(encoder: Encoder) -> bool:
-    """Whether the first token's state depends on the second: not every model obeys its config."""
+    """Test whether the first token's state depends on the second: some models ignore the config."""
     ids = torch.tensor([[0, 1], [0, 2]], device=encoder.device)
     hidden = encoder.model(input_ids=ids, attention_mask=torch.ones_like(ids)).last_hidden_state
     return not torch.equal(hidden[0, 0], hidden[1, 0])
 
 
 def _positions(model: Any) -> int | None:
-    """Tokens that a model has positions for; RoBERTa's kind spends some on padding."""
+    """Count the tokens a model has positions for; RoBERTa reserves some for padding."""
     positions = getattr(model.config, "max_position_embeddings", None)
     table = getattr(getattr(model, "embeddings", None), "position_embeddings", None)
     padding = getattr(table, "padding_idx", None)

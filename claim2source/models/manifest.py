@@ -1,22 +1,24 @@
-"""`manifest.json`: what a checkpoint is, so that it is evaluated as it was trained."""
+"""Read and write `manifest.json`, by which a checkpoint is evaluated as it was trained."""
 
 from __future__ import annotations
 
 import json
 import platform
 import subprocess
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
 from importlib import metadata
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from claim2source.core.config import REPOSITORY, require_one_of
 from claim2source.core.errors import InputError, UserError
 from claim2source.core.files import write_json
-from claim2source.models.templates import EncoderSettings, Template
+from claim2source.models.config import EncoderSettings
 from claim2source.text import Rendering
 
 FILE = "manifest.json"
+EXPORT_FILE = "claim2source.json"
 FORMAT = 1
 _VERSIONED = (
     "claim2source",
@@ -31,11 +33,19 @@ _VERSIONED = (
     "bm25s",
     "numpy",
 )
+# Fields with a default that every manifest has: without them a checkpoint would be misread.
+_REQUIRED = {
+    "encoder": ("pooling", "normalize", "max_length", "template", "dtype"),
+    "weights": ("kind",),
+    "rendering": ("claims", "sources"),
+}
+# Language, or `macro`, -> metric -> value.
+ScoreTable = Mapping[str, Mapping[str, int | float]]
 
 
 @dataclass(frozen=True)
 class Base:
-    """The model a checkpoint starts from: its name, hub revision and weights' sha256."""
+    """The model a checkpoint was trained from: name, hub revision, sha256 of its weights."""
 
     name: str
     revision: str | None
@@ -44,13 +54,12 @@ class Base:
 
 @dataclass(frozen=True)
 class Weights:
-    """What a checkpoint adds to its base.
+    """The weights that a checkpoint adds to its base.
 
-    `base`: nothing (step 0). `lora`: an adapter in this folder, added at `scale`.
-    `full`: a whole model in this folder, `scale` of the way from the base to what was trained
-    (it is in the weights already). `sha256` is that of the safetensors file,
-    `config_sha256` that of the JSON beside it that says how its weights are used. With
-    `trained: query_only` they serve claims; sources are encoded by the base.
+    `base`: none (step 0). `lora`: an adapter in this folder, added at `scale`. `full`: a whole
+    model in this folder, already at `scale` between the base (0) and what was trained (1).
+    `sha256` is that of the safetensors file, `config_sha256` that of its config. With
+    `trained: query_only` these weights encode claims, and the base encodes sources.
     """
 
     kind: Literal["base", "lora", "full"] = "base"
@@ -65,55 +74,102 @@ class Weights:
 
 
 @dataclass(frozen=True)
+class DataRecord:
+    """The data a checkpoint was trained on; None where its manifest does not say."""
+
+    dataset: str | None = None
+    train_split: str | None = None
+    val_share: float | None = None
+    val_seed: int | None = None
+    languages: tuple[str, ...] | None = None
+    train_sha256: str | None = None
+    val_sha256: str | None = None
+    mined_sha256: str | None = None
+
+
+@dataclass(frozen=True)
 class Manifest:
-    """Everything needed to use a checkpoint without repeating how it was trained."""
+    """Everything needed to use a checkpoint without repeating how it was trained.
+
+    `scores` holds the scores by split, `config` the training run's settings as JSON values.
+    """
+
+    __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
 
     base: Base
     weights: Weights
     encoder: EncoderSettings
     rendering: Rendering
     epoch: int = 0
-    data: dict[str, Any] = field(default_factory=dict)
-    scores: dict[str, Any] = field(default_factory=dict)
-    config: dict[str, Any] = field(default_factory=dict)
+    data: DataRecord = DataRecord()
+    scores: Mapping[str, ScoreTable] = field(default_factory=dict)
+    config: Mapping[str, Any] = field(default_factory=dict)
     git: str | None = None
-    versions: dict[str, str] = field(default_factory=dict)
+    versions: Mapping[str, str] = field(default_factory=dict)
     format: int = FORMAT
 
     def write(self, folder: Path) -> None:
         """Write `manifest.json` into `folder`, atomically."""
         write_json(folder / FILE, asdict(self))
 
+    def write_export(self, folder: Path, **more: str | float) -> None:
+        """Write `claim2source.json`: what an exported model cannot state in its own format."""
+        left_out = ("scores", "config")
+        record = {key: value for key, value in asdict(self).items() if key not in left_out}
+        write_json(folder / EXPORT_FILE, record | more)
+
     @classmethod
     def read(cls, folder: str | Path) -> Manifest:
-        """Read `manifest.json` of a checkpoint; raises `InputError` naming file and field."""
-        path = Path(folder) / FILE
-        try:
-            raw = json.loads(path.read_text(encoding="utf-8"))
-        except FileNotFoundError:
-            raise InputError.at(path, why="no such file; not a checkpoint of ours") from None
-        except (UnicodeDecodeError, json.JSONDecodeError) as error:
-            raise InputError.at(path, why=f"not JSON: {error}") from None
-        if not isinstance(raw, dict) or raw.get("format") != FORMAT:
-            raise InputError.at(path, field="format", why=f"this version reads format {FORMAT}")
-        try:
-            encoder = dict(raw.pop("encoder"))
-            encoder["template"] = Template(**encoder["template"])
-            return cls(
-                base=Base(**raw.pop("base")),
-                weights=Weights(**raw.pop("weights")),
-                encoder=EncoderSettings(**encoder),
-                rendering=Rendering(**raw.pop("rendering")),
-                **raw,
-            )
-        except UserError as error:
-            raise InputError.at(path, why=str(error)) from None
-        except (KeyError, TypeError, ValueError) as error:
-            raise InputError.at(path, why=f"a field is missing or unknown: {error}") from None
+        """Read a checkpoint's `manifest.json`. Raises `InputError` naming file and field."""
+        return _parse(Path(folder) / FILE)
+
+    @classmethod
+    def read_export(cls, folder: Path) -> Manifest | None:
+        """Read the manifest in `claim2source.json`; None for a folder that is no export."""
+        path = folder / EXPORT_FILE
+        return _parse(path, extra=True) if path.is_file() else None
+
+
+def _parse(path: Path, extra: bool = False) -> Manifest:
+    from pydantic import TypeAdapter, ValidationError
+
+    try:
+        raw = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise InputError.at(path, why="no such file; not a checkpoint of ours") from None
+    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise InputError.at(path, why=f"not JSON: {error}") from None
+    if not isinstance(raw, dict) or raw.get("format") != FORMAT:
+        raise InputError.at(path, field="format", why=f"this version reads format {FORMAT}")
+    if extra:
+        raw = {key.name: raw[key.name] for key in fields(Manifest) if key.name in raw}
+    for part, keys in _REQUIRED.items():
+        for key in keys:
+            if isinstance(raw.get(part), dict) and key not in raw[part]:
+                raise InputError.at(path, field=f"{part}.{key}", why="is missing")
+    try:
+        # As JSON, where a list may stand for a tuple.
+        return TypeAdapter(Manifest).validate_json(json.dumps(raw), strict=True)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        place = ".".join(str(part) for part in first["loc"])
+        raise InputError.at(path, field=place, why=_why(first)) from None
+    except UserError as error:
+        raise InputError.at(path, why=str(error)) from None
+
+
+def _why(error: Mapping[str, Any]) -> str:
+    """Word pydantic's error as our own are."""
+    if error["type"] in ("missing", "unexpected_keyword_argument"):
+        return "is missing" if error["type"] == "missing" else "no such field"
+    allowed = error["msg"].removeprefix("Input should be ")
+    if error["type"] == "literal_error":
+        allowed = error["ctx"]["expected"].replace("'", "").replace(" or ", ", ")
+    return f"{error['input']!r} is not allowed; allowed: {allowed}"
 
 
 def git_state() -> str | None:
-    """Commit of the checkout that runs, with "+changes" where it differs; None outside one."""
+    """Return the commit of the running checkout, "+changes" if modified; None outside one."""
     if not (REPOSITORY / ".git").exists():
         return None
     try:
@@ -135,7 +191,7 @@ def _git(*arguments: str) -> str:
 
 
 def versions() -> dict[str, str]:
-    """Versions of what shapes the vectors, as installed."""
+    """Return the installed versions of the packages that affect vectors."""
     found = {"python": platform.python_version()}
     for name in _VERSIONED:
         try:

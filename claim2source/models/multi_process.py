@@ -1,4 +1,4 @@
-"""Encoding a data set's texts by several processes, each its share, into one store."""
+"""Encode a data set's texts into one store by several processes."""
 
 from __future__ import annotations
 
@@ -7,36 +7,36 @@ from dataclasses import dataclass
 
 from claim2source.core.run import Cost
 from claim2source.io.store import Store
+from claim2source.models.config import Side
 from claim2source.models.encoder import Encoder
-from claim2source.models.templates import Side
 
-# Texts that go to one process together: few, so that long and short ones are spread evenly.
+# Texts assigned to a process at a time: few, so that long and short ones are spread evenly.
 BLOCK = 64
 
 
 @dataclass(frozen=True)
-class Filled:
-    """What one process did: its distinct texts, those it had to encode, and their cost."""
+class EncodedPart:
+    """One process's distinct texts, how many of them it had to encode, and their cost."""
 
     texts: int
     encoded: int
     cost: Cost
 
     @property
-    def found(self) -> int:
-        """Texts whose vectors were there already."""
+    def reused(self) -> int:
+        """Number of texts whose vectors the store had already."""
         return self.texts - self.encoded
 
 
 def texts_of_process(texts: Sequence[str], rank: int, size: int) -> list[str]:
-    """The distinct texts that process `rank` of `size` encodes: every `size`-th block, by length.
+    """List the distinct texts that process `rank` of `size` encodes: blocks of like length.
 
-    It depends on nothing but the texts: processes agree on it whatever the store holds as each
-    of them starts, and a run that goes on with as many processes divides the work as before.
+    The division depends on the texts alone, so that processes agree on it whatever the store
+    holds, and a resumed run of as many processes divides the work as before.
     """
     ordered = sorted(set(texts), key=lambda text: (-len(text), text))
     blocks = [ordered[start : start + BLOCK] for start in range(0, len(ordered), BLOCK)]
-    # Back and forth: straight on, the first process would get the longer block of every round.
+    # Back and forth, or the first process would get the longer block of every round.
     mine = [
         block
         for number, block in enumerate(blocks)
@@ -53,8 +53,8 @@ def fill_store(
     rank: int = 0,
     size: int = 1,
     progress: str | None = None,
-) -> Filled:
-    """Encode this process's share of `texts` into the store. Raises `UserError` as `fill` does."""
+) -> EncodedPart:
+    """Encode this process's part of `texts` into the store. Raises `UserError` as `fill` does."""
     mine = texts_of_process(texts, rank, size)
     encoded, cost = encoder.fill(mine, side, store, progress=progress)
-    return Filled(len(mine), encoded, cost)
+    return EncodedPart(len(mine), encoded, cost)

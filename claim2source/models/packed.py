@@ -1,8 +1,8 @@
-"""Texts end to end in one row, without padding, where the model's layers allow it.
+"""Pack texts end to end in one row, without padding, where the model's layers allow it.
 
-Only attention looks at more than one token. There, texts of like length are padded and kept
-apart; everything else (most of the arithmetic) sees no padding, and every weight's gradient is
-made at once.
+Only attention looks at more than one token: there, texts of like length are padded and kept
+apart. All other layers (most of the arithmetic) see no padding, and every weight's gradient is
+computed at once.
 """
 
 from __future__ import annotations
@@ -19,17 +19,16 @@ from transformers import AttentionInterface
 from claim2source.models.tokens import Tokens
 
 KERNEL = "claim2source_packed"
-# Model types whose position numbers can be given, and begin at 0 or behind the padding's.
+# Model types that accept positions, which start at 0 or after the padding's.
 _ABSOLUTE, _BEHIND_PADDING = "bert", "xlm-roberta"
 
 
 @dataclass(frozen=True, slots=True)
 class AttentionGroup:
-    """Texts that attend side by side: how many `tokens` of the row are theirs, and their places.
+    """Texts padded together in attention: their `tokens` in the row, and index maps.
 
-    `padded` [texts * longest] says which of these tokens stands where they are padded, `back`
-    [tokens] where each of them stands there. `mask` is [texts, 1, 1, longest], or None where all
-    have one length.
+    `padded` [texts * longest] maps padded positions to tokens, `back` [tokens] tokens to padded
+    positions. `mask` is [texts, 1, 1, longest], None where all texts have one length.
     """
 
     tokens: int
@@ -41,9 +40,9 @@ class AttentionGroup:
 
 @dataclass(frozen=True, slots=True)
 class PackedBatch:
-    """Tokens of all texts in one row [t]: ids, place in their text, whose they are, if pooled.
+    """Tokens of all texts in one row [t]: ids, position in and number of their text, if pooled.
 
-    `firsts` and `lasts` [n] say where each text begins and ends, in the order of the texts.
+    `firsts` and `lasts` [n] are each text's first and last token, in the order of the texts.
     """
 
     input_ids: Tensor
@@ -56,23 +55,23 @@ class PackedBatch:
 
     @property
     def real_tokens(self) -> int:
-        """All of them."""
+        """Number of tokens."""
         return self.input_ids.numel()
 
     @property
     def padded_tokens(self) -> int:
-        """The same: there is no padding but in attention."""
+        """Number of tokens: only attention is padded."""
         return self.real_tokens
 
     def to(self, device: torch.device | str) -> PackedBatch:
-        """Where it is: on the CPU, where alone it is used."""
+        """Return the batch itself: it is used on the CPU only."""
         if torch.device(device).type != "cpu":
             raise ValueError(f"packed texts are for the CPU, not {device}")
         return self
 
 
 def can_pack(model: Any) -> bool:
-    """Whether the vectors are the same: known layers, on a CPU, without recomputed activations."""
+    """Tell whether packing gives the same vectors: known layers, CPU, no gradient checkpointing."""
     config = model.config
     return (
         config.model_type in (_ABSOLUTE, _BEHIND_PADDING)
@@ -85,7 +84,7 @@ def can_pack(model: Any) -> bool:
 
 
 def pack(tokens: Sequence[Tokens], groups: Sequence[Sequence[int]], model: Any) -> PackedBatch:
-    """One row of texts, group after group; the texts of a group attend side by side."""
+    """Pack texts into one row, group after group; attention pads the texts of a group."""
     order = [row for rows in groups for row in rows]
     lengths = torch.tensor([len(tokens[row].ids) for row in order])
     ends = lengths.cumsum(0)
@@ -116,7 +115,7 @@ def pack(tokens: Sequence[Tokens], groups: Sequence[Sequence[int]], model: Any) 
 def _group(lengths: Tensor) -> AttentionGroup:
     place = torch.arange(int(lengths.max()))
     real = place < lengths[:, None]
-    # Padding repeats a text's last token: what it gives is masked, and never read.
+    # Padding repeats a text's last token; its result is masked and never read.
     inside = torch.minimum(place.expand_as(real), lengths[:, None] - 1)
     padded = ((lengths.cumsum(0) - lengths)[:, None] + inside).flatten()
     mask = None if bool(real.all()) else real[:, None, None, :]
@@ -126,7 +125,7 @@ def _group(lengths: Tensor) -> AttentionGroup:
 
 
 def packed_hidden(model: Any, batch: PackedBatch) -> Tensor:
-    """The last layer's output [t, width] for the tokens of the row."""
+    """Compute the last layer's output [t, width] for the tokens of the row."""
     with _kernel(model.config):
         output = model(
             **_inputs(model, batch.input_ids[None]),
@@ -138,10 +137,9 @@ def packed_hidden(model: Any, batch: PackedBatch) -> Tensor:
 
 
 def _inputs(model: Any, ids: Tensor) -> dict[str, Tensor]:
-    """The ids; or, where their table is trained, its rows.
+    """Return the ids or, where their embedding table is trained, its rows.
 
-    A row's gradient then goes to its place in the table's, instead of by way of a gradient of
-    the whole table for every pass.
+    Each row's gradient is then added to the table's, instead of a whole table for every pass.
     """
     table = model.get_input_embeddings()
     plain = type(table) is torch.nn.Embedding and not table.scale_grad_by_freq
@@ -164,7 +162,7 @@ def _kernel(config: Any) -> Iterator[None]:
 
 
 class _Gather(torch.autograd.Function):
-    """Padded places [n, ..] back to tokens [t, ..]; no place is asked for twice."""
+    """Gather padded positions [n, ..] as tokens [t, ..]; every position at most once."""
 
     @staticmethod
     def forward(ctx: Any, padded: Tensor, back: Tensor) -> Tensor:
@@ -180,7 +178,7 @@ class _Gather(torch.autograd.Function):
 
 
 class _Spread(torch.autograd.Function):
-    """Tokens [t, ..] to padded places [n, ..]; padding has no gradient, so it gathers back."""
+    """Spread tokens [t, ..] to padded positions [n, ..]; padding has no gradient."""
 
     @staticmethod
     def forward(ctx: Any, tokens: Tensor, padded: Tensor, back: Tensor) -> Tensor:
@@ -205,9 +203,9 @@ def _attention(
     scaling: float | None = None,
     **_: Any,
 ) -> tuple[Tensor, None]:
-    """Attention of [1, heads, t, d] within each text; returns [1, t, heads, d]."""
+    """Attend within each text: [1, heads, t, d] to [1, t, heads, d]."""
     sizes = [group.tokens for group in packed_groups]
-    # Not slices: a slice's gradient is as large as what it was cut from.
+    # Not slices: a slice's gradient is as large as the whole tensor.
     split = [side.squeeze(0).transpose(0, 1).split(sizes) for side in (query, key, value)]
     parts = []
     for group, *sides in zip(packed_groups, *split, strict=True):

@@ -1,4 +1,4 @@
-"""One side trained: claims by the tuned model, sources by its base."""
+"""Encode sources with the base model where only the claims' side was trained."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from typing import Any
 
 import torch
 
-from claim2source.models.encoder import Encoder
+from claim2source.models.encoder import Encoder, Identity
 
 
 class WithoutAdapter(torch.nn.Module):
-    """A peft model seen without its adapter: the base model, with no second copy of it."""
+    """Run a peft model without its adapter: the base model, with no second copy of it."""
 
     def __init__(self, model: Any) -> None:
         super().__init__()
@@ -18,12 +18,12 @@ class WithoutAdapter(torch.nn.Module):
 
     @property
     def training(self) -> bool:
-        """The tuned model's mode: there are no layers here but its own."""
+        """The tuned model's mode."""
         return bool(self.tuned.training)
 
     @training.setter
     def training(self, mode: bool) -> None:
-        """Nothing to note: `train` passes it on to the tuned model."""
+        """Keep no mode of its own: `train` passes it on to the tuned model."""
 
     @property
     def config(self) -> Any:
@@ -31,12 +31,12 @@ class WithoutAdapter(torch.nn.Module):
         return self.tuned.config
 
     def forward(self, **inputs: Any) -> Any:
-        """The base model's output."""
+        """Compute the base model's output."""
         with self.tuned.disable_adapter():
             return self.tuned(**inputs)
 
 
-def base_side(encoder: Encoder, weights: dict[str, Any] | None) -> Encoder:
-    """The base model of an encoder that carries an adapter; `weights` are the base's."""
+def base_encoder(encoder: Encoder, weights: Identity | None) -> Encoder:
+    """Return an encoder of the base beneath an adapter; `weights` identify the base's."""
     model: Any = WithoutAdapter(encoder.model)
     return Encoder(model, encoder.tokenizer, encoder.settings, weights)

@@ -1,4 +1,4 @@
-"""From a model's name to an `Encoder`: a checkpoint, a folder, a packaged copy, or the hub."""
+"""Load a model by name as an `Encoder`: a checkpoint, a folder, a packaged model or the hub's."""
 
 from __future__ import annotations
 
@@ -11,40 +11,21 @@ import torch
 
 from claim2source.core.errors import ConfigError, InputError, UserError
 from claim2source.core.files import file_hash
-from claim2source.models.config import TRAINED, ModelConfig
-from claim2source.models.encoder import Encoder
-from claim2source.models.export_record import EXPORT_FILE, read_export_record
+from claim2source.models.config import TRAINED, Dtype, EncoderSettings, ModelConfig, Template
+from claim2source.models.encoder import Encoder, Identity
 from claim2source.models.hub import (
-    PACKAGED,
     base_files,
     check_code,
     dense_hash,
+    one_line,
     packaged_files,
-    short,
-    tokenizer_files,
     tokenizer_hash,
 )
 from claim2source.models.load import ADAPTER_CONFIG_FILE, load
-from claim2source.models.manifest import FILE, Base, Manifest, Weights
-from claim2source.models.query_only import base_side
+from claim2source.models.manifest import EXPORT_FILE, FILE, Base, Manifest, Weights
+from claim2source.models.query_only import base_encoder
 from claim2source.models.sentence_transformers import settings_of
-from claim2source.models.templates import Dtype, EncoderSettings, Template
 from claim2source.text import Rendering
-
-__all__ = [
-    "ADAPTER_CONFIG_FILE",
-    "ADAPTER_FILE",
-    "PACKAGED",
-    "RUN_FILE",
-    "ModelConfig",
-    "Resolved",
-    "adapter_identity",
-    "chosen_checkpoint",
-    "resolve",
-    "set_adapter_scale",
-    "tokenizer_files",
-    "tokenizer_hash",
-]
 
 ADAPTER_FILE = "adapter_model.safetensors"
 RUN_FILE = "run.json"
@@ -52,7 +33,7 @@ RUN_FILE = "run.json"
 
 @dataclass(frozen=True)
 class Resolved:
-    """An encoder with what is known of its origin; `manifest` only for checkpoints of ours.
+    """An encoder and its origin; `manifest` only for checkpoints of ours.
 
     `exported` is the rendering of a model that `train/merge.py` exported.
     """
@@ -65,60 +46,67 @@ class Resolved:
 
     @property
     def rendering(self) -> Rendering | None:
-        """How its training rendered records, where known."""
+        """How records were rendered in training, where known."""
         return self.manifest.rendering if self.manifest else self.exported
 
-    def rendering_for(self, asked: Rendering | None) -> Rendering:
-        """Choose a rendering: a checkpoint's own, else `asked`, the model's own or the default.
+    @property
+    def is_trained(self) -> bool:
+        """Whether a training run of ours may have seen the claims of train."""
+        return self.manifest is not None and self.manifest.weights.kind != "base"
 
-        Raises `UserError` when another is asked for than the checkpoint was trained with.
+    def rendering_for(self, asked: Rendering | None) -> Rendering:
+        """Return a checkpoint's own rendering; for other models `asked`, else their own or default.
+
+        Raises `UserError` where another is asked for than the checkpoint was trained with.
         """
         if self.manifest is None:
             return asked or self.exported or Rendering()
         own = self.manifest.rendering
         if asked is not None and asked != own:
-            raise UserError(
-                f"rendering: the checkpoint was trained with {own}; "
-                "it is evaluated as it was trained"
-            )
+            why = f"the checkpoint was trained with {own}; it is evaluated as it was trained"
+            raise UserError(f"rendering: {why}")
         return own
 
 
 def resolve(
     model: ModelConfig | str | Path, device: str | None = None, dtype: Dtype | None = None
 ) -> Resolved:
-    """Load a model by name. Raises `UserError` when it is not to be had.
+    """Load a model by name. Raises `UserError` where there is none, or it cannot be used.
 
     A checkpoint of ours takes every setting from its manifest; `ModelConfig` settings that
-    would contradict it are refused. `dtype` loads weights in another type, and its base as it
-    was before any quantization, as merging does.
+    would contradict it are refused. `dtype` loads the weights in another type, and a quantized
+    base unquantized, as merging does.
     """
     config = model if isinstance(model, ModelConfig) else ModelConfig(name=str(model))
-    folder = Path(config.name)
-    is_run = (folder / RUN_FILE).is_file() and not (folder / FILE).is_file()
-    if is_run:
-        folder = chosen_checkpoint(folder)
-    if is_run or (folder / FILE).is_file():
+    folder = checkpoint_folder(config.name)
+    if (folder / FILE).is_file() or folder != Path(config.name):
         _refuse_overrides(config)
         return _checkpoint(folder, config, device, dtype)
     files, base = base_files(config)
-    export = read_export_record(files)
+    export = Manifest.read_export(files)
     if export is not None and config.template == Template():
-        config = replace(config, template=export.template)
+        config = replace(config, template=export.encoder.template, prompts=False)
     settings = settings_of(replace(config, dtype=dtype or config.dtype), files)
     encoder = load(files, settings, device, config.attention)
     encoder.weights = _identity(base, files)
     if export is None:
         return Resolved(encoder, base, files)
-    if export.claims_only:
-        # Its sources were never tuned: read by its weights they would be nobody's vectors.
+    if export.weights.trained == "query_only":
+        # Only claims were trained: its base encodes the sources.
         place = files / EXPORT_FILE
-        encoder.source_encoder = _trained_from(export.base, place, settings, config, device)[0]
+        encoder.source_encoder = _load_base(export.base, place, settings, config, device)[0]
     return Resolved(encoder, base, files, exported=export.rendering)
 
 
+def checkpoint_folder(name: str | Path) -> Path:
+    """Return the checkpoint that a training run chose; any other folder as it is."""
+    folder = Path(name)
+    is_run = (folder / RUN_FILE).is_file() and not (folder / FILE).is_file()
+    return chosen_checkpoint(folder) if is_run else folder
+
+
 def chosen_checkpoint(run_folder: Path) -> Path:
-    """The checkpoint that a training run chose."""
+    """Return the folder of the checkpoint that a training run chose."""
     path = run_folder / RUN_FILE
     try:
         chosen = json.loads(path.read_text(encoding="utf-8"))["chosen"]
@@ -144,7 +132,12 @@ def _checkpoint(
     folder: Path, config: ModelConfig, device: str | None, dtype: Dtype | None
 ) -> Resolved:
     manifest = Manifest.read(folder)
-    settings, weights, place = manifest.encoder, manifest.weights, folder / FILE
+    base, settings, weights, place = (
+        manifest.base,
+        manifest.encoder,
+        manifest.weights,
+        folder / FILE,
+    )
     if dtype is not None:
         settings = replace(settings, dtype=dtype, quantization=None)
     if weights.kind == "full":
@@ -155,10 +148,9 @@ def _checkpoint(
         encoder = load(folder, settings, device, config.attention)
         encoder.weights = {"base": weights.sha256, "tokenizer": tokenizer_hash(folder)}
         if weights.trained == "query_only":
-            base = manifest.base
-            encoder.source_encoder = _trained_from(base, place, settings, config, device)[0]
-        return Resolved(encoder, manifest.base, folder, manifest)
-    encoder, files = _trained_from(manifest.base, place, settings, config, device)
+            encoder.source_encoder = _load_base(base, place, settings, config, device)[0]
+        return Resolved(encoder, base, folder, manifest)
+    encoder, files = _load_base(base, place, settings, config, device)
     if weights.kind == "lora":
         identity = dict(encoder.weights or {})
         _check_hash(folder / ADAPTER_FILE, weights.sha256)
@@ -167,65 +159,60 @@ def _checkpoint(
         set_adapter_scale(encoder.model, weights.scale)
         encoder.weights = identity | adapter_identity(weights)
         if weights.trained == "query_only":
-            encoder.source_encoder = base_side(encoder, identity)
-    return Resolved(encoder, manifest.base, files, manifest)
+            encoder.source_encoder = base_encoder(encoder, identity)
+    return Resolved(encoder, base, files, manifest)
 
 
-def _trained_from(
-    said: Base,
+def _load_base(
+    recorded: Base,
     place: Path,
     settings: EncoderSettings,
     config: ModelConfig,
     device: str | None,
 ) -> tuple[Encoder, Path]:
-    """The base model that the file `place` names, and its files, checked against their hash."""
-    # A packaged copy serves any revision: its hash is compared with the one that is named.
-    name, revision = said.name, said.revision
+    """Load the base model recorded in the file `place`, checked by its hash; also its folder."""
     # Its code runs where it ran in training, if this user allows it: a manifest cannot.
-    trusted = config.allow_remote_code if settings.own_code else ()
     base_config = replace(
         config,
-        name=name,
-        revision=revision,
-        allow_remote_code=trusted,
+        name=recorded.name,
+        revision=recorded.revision,
+        allow_remote_code=config.allow_remote_code if settings.own_code else (),
         bidirectional=None if settings.own_code else settings.bidirectional,
     )
-    files, base = packaged_files(name) or base_files(base_config)
+    # A packaged copy serves any revision: its hash is compared.
+    files, base = packaged_files(recorded.name) or base_files(base_config)
     if settings.own_code and not check_code(base_config, files):
         why = f"{files} ships no code of its own"
         raise InputError.at(place, field="encoder.own_code", why=why)
-    if base.sha256 != said.sha256:
-        raise InputError.at(
-            place,
-            field="base.sha256",
-            why=f"{files} has other weights ({base.sha256[:12]}...) than this was trained from",
-        )
+    if base.sha256 != recorded.sha256:
+        why = f"{files} has other weights ({base.sha256[:12]}...) than this was trained from"
+        raise InputError.at(place, field="base.sha256", why=why)
     encoder = load(files, settings, device, config.attention)
     encoder.weights = _identity(base, files)
     return encoder, files
 
 
-def _identity(base: Base, files: Path) -> dict[str, Any]:
-    """What names a base model's vectors in the store."""
-    found = {"base": base.sha256, "tokenizer": tokenizer_hash(files), "dense": dense_hash(files)}
-    return {part: value for part, value in found.items() if value is not None}
+def _identity(base: Base, files: Path) -> Identity:
+    """Identify a base model's weights in the store."""
+    parts = {"base": base.sha256, "tokenizer": tokenizer_hash(files), "dense": dense_hash(files)}
+    return {part: value for part, value in parts.items() if value is not None}
 
 
 def _with_adapter(model: Any, folder: Path) -> Any:
     from peft import PeftModel
 
-    # Without it peft would look for the folder's name on the hub.
+    # Without this file peft would look for the folder's name on the hub.
     if not (folder / ADAPTER_CONFIG_FILE).is_file():
         raise InputError.at(folder / ADAPTER_CONFIG_FILE, why="no such file")
     try:
         return PeftModel.from_pretrained(model, str(folder)).eval()
     except (OSError, ValueError, TypeError, KeyError, RuntimeError) as error:
-        why = f"this adapter does not fit its base: {short(error)}"
+        why = f"this adapter does not fit its base: {one_line(error)}"
         raise InputError.at(folder / ADAPTER_CONFIG_FILE, why=why) from None
 
 
-def adapter_identity(weights: Weights) -> dict[str, Any]:
-    """What names an adapter in the store: its weights, how they are used, and how strongly."""
+def adapter_identity(weights: Weights) -> dict[str, str | float | None]:
+    """Identify an adapter in the store: hashes of its weights and config, and its scale."""
     return {
         "adapter": weights.sha256,
         "adapter_config": weights.config_sha256,

@@ -1,40 +1,64 @@
-"""What a model's own files say of its settings: the sentence-transformers layout."""
+"""Read the settings, prompts and Dense layer that a sentence-transformers folder declares."""
 
 from __future__ import annotations
 
+import pickle
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
 
+import torch
+from safetensors import SafetensorError
+
 from claim2source.core.config import require_one_of
 from claim2source.core.errors import ConfigError, InputError
-from claim2source.models.config import ModelConfig
-from claim2source.models.dense_layer import declared_dense
-from claim2source.models.hub import check_code, module_folders, read_json, read_object
-from claim2source.models.templates import EncoderSettings, Pooling
+from claim2source.models.config import EncoderSettings, ModelConfig, Pooling, Template
+from claim2source.models.hub import check_code, module_folders, one_line, read_object
+
+_TANH = "torch.nn.modules.activation.Tanh"
+_ACTIVATIONS = ("torch.nn.modules.linear.Identity", _TANH)
+# Names of prompts by side, as `encode_query` and `encode_document` look for them.
+_CLAIM_PROMPTS, _SOURCE_PROMPTS = ("query",), ("document", "passage", "corpus")
+
+
+@dataclass(frozen=True)
+class FolderSettings:
+    """Settings that a model's folder declares; None for those it does not."""
+
+    pooling: str | None = None
+    normalize: bool = True
+    max_length: int | None = None
+    template: Template = Template()
 
 
 def settings_of(config: ModelConfig, folder: Path) -> EncoderSettings:
-    """The config's settings, with the model's own files behind them. Raises `UserError`."""
+    """Complete the config's settings with those the model's folder declares.
+
+    A template of the config replaces the declared prompts. Raises `UserError`.
+    """
     own_code = check_code(config, folder)
-    declared = _declared(folder)
-    pooling = config.pooling or declared.get("pooling")
-    length = config.max_length if config.max_length is not None else declared.get("max_length")
+    declared = read_folder(folder)
+    pooling: Any = config.pooling or declared.pooling
+    length = declared.max_length if config.max_length is None else config.max_length
     if pooling is None:
         raise ConfigError("model.pooling", None, "mean, cls or last: the model does not say")
     require_one_of("model.pooling", pooling, get_args(Pooling))
     if length is None:
         raise ConfigError("model.max_length", None, "a number of tokens: the model does not say")
-    normalize = (
-        config.normalize if config.normalize is not None else declared.get("normalize", True)
-    )
+    template = config.template
+    if template == Template() and config.prompts is not False:
+        template = declared.template
+        if pooling == "cls" and not template.pool_prefix:
+            allowed = "prefixes, or model.prompts: false; this model's files leave the prompt out "
+            raise ConfigError("model.template", None, allowed + "of cls pooling: not supported")
     bidirectional = config.bidirectional
     if bidirectional is None:
         bidirectional = read_object(folder / "config.json").get("is_causal") is False
     return EncoderSettings(
         pooling,
-        normalize,
+        declared.normalize if config.normalize is None else config.normalize,
         length,
-        config.template,
+        template,
         config.dtype,
         bidirectional,
         config.quantization,
@@ -42,47 +66,143 @@ def settings_of(config: ModelConfig, folder: Path) -> EncoderSettings:
     )
 
 
-def _declared(folder: Path) -> dict[str, Any]:
-    """Pooling, length and normalisation as a sentence-transformers folder declares them."""
-    modules = folder / "modules.json"
-    if not modules.is_file():
-        return {}
-    found: dict[str, Any] = {"normalize": False}
-    for kind, place in module_folders(folder):
+def read_folder(folder: Path) -> FolderSettings:
+    """Read pooling, normalisation, length and prompts; nothing is declared without modules.json.
+
+    Raises `InputError` for damaged files and for modules that are not supported.
+    """
+    modules = module_folders(folder)
+    if not modules:
+        return FolderSettings()
+    from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
+
+    pooling, include_prompt, length = None, True, None
+    for kind, place in modules:
         if kind == "Pooling":
-            found["pooling"] = _declared_pooling(read_json(place / "config.json"))
-        elif kind == "Normalize":
-            found["normalize"] = True
+            config = _read_config(Pooling, place)
+            modes = config.get("pooling_mode", "mean")
+            modes = [modes] if isinstance(modes, str) else modes
+            pooling = "+".join("last" if mode == "lasttoken" else str(mode) for mode in modes)
+            include_prompt = config.get("include_prompt", True) is not False
         elif kind == "Transformer":
-            found["max_length"] = _declared_length(place)
+            length = _max_length(_read_config(Transformer, place), place)
         elif kind == "Dense":
-            declared_dense(folder)  # says what is wrong with it before gigabytes are read
-        else:
-            # A layer left out would give other vectors without a word.
-            raise InputError.at(modules, field="type", why=f"module {kind} is not supported")
-    return found
+            _read_dense(folder)  # before gigabytes of weights are read
+        elif kind != "Normalize":
+            # Vectors without this module would be wrong.
+            file = folder / "modules.json"
+            raise InputError.at(file, field="type", why=f"module {kind} is not supported")
+    normalize = any(kind == "Normalize" for kind, _ in modules)
+    return FolderSettings(pooling, normalize, length, _read_prompts(folder, include_prompt))
 
 
-def _declared_pooling(said: dict[str, Any]) -> str | None:
-    """Pooling by our name where we have it, by theirs where not; both of their spellings."""
-    named = {
-        "pooling_mode_mean_tokens": "mean",
-        "pooling_mode_cls_token": "cls",
-        "pooling_mode_lasttoken": "last",
-        "lasttoken": "last",
-    }
-    modes = said.get("pooling_mode")
-    if modes is None:
-        modes = [key for key, on in said.items() if key.startswith("pooling_mode_") and on]
-    modes = [modes] if isinstance(modes, str) else modes
-    return "+".join(named.get(mode, mode) for mode in modes) or None
+def _read_config(module: Any, place: Path) -> dict[str, Any]:
+    """Read a module's config by its own class, which translates older spellings."""
+    file = place / module.config_file_name
+    try:
+        config: dict[str, Any] = module.load_config(str(place), local_files_only=True)
+    except (OSError, ValueError, TypeError, AttributeError) as error:
+        raise InputError.at(file, why=f"cannot be read as JSON: {one_line(error)}") from None
+    if not isinstance(config, dict) or not config:
+        raise InputError.at(file, why="missing, empty or not a JSON object")
+    return config
 
 
-def _declared_length(place: Path) -> int | None:
-    """Tokens per text; since version 6 sentence-transformers leaves them to the tokenizer."""
-    older, newer = place / "sentence_bert_config.json", place / "tokenizer_config.json"
-    said = read_json(older).get("max_seq_length") if older.is_file() else None
-    if said is None and newer.is_file():
-        said = read_json(newer).get("model_max_length")
+def _max_length(config: dict[str, Any], place: Path) -> int | None:
+    """Return the tokens per text; sentence-transformers 6 writes them to the tokenizer's config."""
+    length, file = config.get("max_seq_length"), place / "tokenizer_config.json"
+    if length is None and file.is_file():
+        length = read_object(file).get("model_max_length")
+    if not isinstance(length, int | float | None):
+        raise InputError.at(place, field="max_seq_length", why=f"{length!r} is not a number")
     # transformers writes 10**30 where no length was given.
-    return int(said) if said is not None and said < 10**9 else None
+    return int(length) if length is not None and length < 10**9 else None
+
+
+def _read_prompts(folder: Path, include_prompt: bool) -> Template:
+    """Read the prompts of claims and sources as a template.
+
+    A side without a prompt of its own has that of `default_prompt_name`, as `encode` gives it,
+    unless that is the other side's.
+    """
+    file = folder / "config_sentence_transformers.json"
+    if not file.is_file():
+        return Template()
+    config = read_object(file)
+    prompts, default = config.get("prompts") or {}, config.get("default_prompt_name")
+    good = isinstance(prompts, dict) and all(isinstance(text, str) for text in prompts.values())
+    if not good:
+        raise InputError.at(file, field="prompts", why="not an object of names and texts")
+    if default is not None and default not in prompts:
+        why = f"{default!r} is not allowed; allowed: {', '.join(prompts) or 'null'}"
+        raise InputError.at(file, field="default_prompt_name", why=why)
+
+    def prompt(names: tuple[str, ...], others: tuple[str, ...]) -> str:
+        own = [prompts[name] for name in names if name in prompts]
+        if own or default is None or default in others:
+            # Folders hold an empty "document" beside the "passage" that their author gave.
+            return next(filter(None, own), "")
+        return str(prompts[default])
+
+    claim = prompt(_CLAIM_PROMPTS, _SOURCE_PROMPTS)
+    source = prompt(_SOURCE_PROMPTS, _CLAIM_PROMPTS)
+    return Template(claim, source, include_prompt or not (claim or source))
+
+
+def _read_dense(folder: Path) -> tuple[Path, dict[str, Any]] | None:
+    """Read folder and config of the Dense layer behind the pooling (GTR, LaBSE), if any.
+
+    Raises `InputError` where it stands elsewhere, where there are several, or where it is of a
+    kind that is not supported.
+    """
+    modules = module_folders(folder)
+    kinds = [kind for kind, _ in modules]
+    if "Dense" not in kinds:
+        return None
+    if kinds[:3] != ["Transformer", "Pooling", "Dense"] or kinds.count("Dense") > 1:
+        why = "a Dense module is supported once, right behind the pooling"
+        raise InputError.at(folder / "modules.json", field="type", why=why)
+    from sentence_transformers.sentence_transformer.modules import Dense
+
+    place = modules[2][1]
+    file, config = place / "config.json", _read_config(Dense, place)
+    if (name := config.get("activation_function", _TANH)) not in _ACTIVATIONS:
+        why = f"{name} is not supported; supported: {', '.join(_ACTIVATIONS)}"
+        raise InputError.at(file, field="activation_function", why=why)
+    for key in ("in_features", "out_features"):
+        if not isinstance(config.get(key), int) or config[key] < 1:
+            raise InputError.at(file, field=key, why="not a number of dimensions")
+    for key in ("module_input_name", "module_output_name"):
+        if config.get(key) not in (None, "sentence_embedding"):
+            raise InputError.at(file, field=key, why=f"{config[key]!r}, not the pooled vector")
+    return place, config
+
+
+def load_dense(folder: Path, width: int) -> torch.nn.Module | None:
+    """Load the Dense layer, in float32 as pooled vectors of length `width` are; None without one.
+
+    .bin weights are read as tensors only; `model.allow_bin` has been checked. Raises `InputError`.
+    """
+    dense = _read_dense(folder)
+    if dense is None:
+        return None
+    from sentence_transformers.sentence_transformer.modules import Dense
+
+    place, config = dense
+    if config["in_features"] != width:
+        why = f"{config['in_features']}, but pooled vectors have {width} dimensions"
+        raise InputError.at(place / "config.json", field="in_features", why=why)
+    try:
+        layer: torch.nn.Module = Dense.load(str(place), local_files_only=True)
+    except (
+        OSError,
+        ValueError,
+        RuntimeError,
+        AttributeError,
+        SafetensorError,
+        pickle.UnpicklingError,
+    ) as error:
+        has_safetensors = (place / "model.safetensors").is_file()
+        file = place / ("model.safetensors" if has_safetensors else "pytorch_model.bin")
+        raise InputError.at(file, why=f"not the weights of this layer: {one_line(error)}") from None
+    return layer.float().eval().requires_grad_(False)

@@ -1,4 +1,4 @@
-"""Tokens of texts, padded batches of them, and which texts go together."""
+"""Tokenized texts, padded batches of them, and how texts are grouped into batches."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch import Tensor
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """Token ids of one text; the first `skip` of them are not pooled."""
+    """Token ids of one text; the first `skip` are not pooled."""
 
     ids: tuple[int, ...]
     skip: int = 0
@@ -21,39 +21,39 @@ class Tokens:
 
 @dataclass(frozen=True, slots=True)
 class TokenBatch:
-    """Padded tensors [n, longest]: ids, attention mask, and which tokens are pooled."""
+    """Padded tensors [n, longest]: ids, attention mask, and mask of the pooled tokens."""
 
     input_ids: Tensor
     attention_mask: Tensor
     pool_mask: Tensor
 
     def to(self, device: torch.device | str) -> TokenBatch:
-        """The same batch on a device."""
+        """Move the batch to a device."""
         return TokenBatch(
             self.input_ids.to(device), self.attention_mask.to(device), self.pool_mask.to(device)
         )
 
     @property
     def real_tokens(self) -> int:
-        """Tokens that are not padding."""
+        """Number of tokens that are not padding."""
         return int(self.attention_mask.sum())
 
     @property
     def padded_tokens(self) -> int:
-        """All positions, padding included."""
+        """Number of positions, padding included."""
         return self.input_ids.numel()
 
 
 def grouped(tokens: Sequence[Tokens], budget: int, extra: int) -> Iterator[list[int]]:
-    """Positions grouped by like length, the longest first: memory runs out at once or never.
+    """Group positions of texts by like length, the longest first: memory runs out at once or never.
 
-    The groups with the least padded tokens, a further group counting as `extra` of them; none
-    has more than `budget`, unless it is one text.
+    Minimises padded tokens plus `extra` for every group; no group of several texts has more than
+    `budget` padded tokens.
     """
     order = sorted(range(len(tokens)), key=lambda row: -len(tokens[row].ids))
     lengths, counts = np.unique([len(tokens[row].ids) for row in order], return_counts=True)
     lengths, ends = lengths[::-1], np.concatenate([[0], np.cumsum(counts[::-1])])
-    # The best way to cut off the texts of the longest `n` lengths, and where its last group begins.
+    # Least cost of grouping the texts of the longest `n` lengths; begin of its last group.
     least, begins = np.zeros(len(ends)), np.zeros(len(ends), dtype=int)
     for n in range(1, len(ends)):
         texts = ends[n] - ends[:n]
@@ -76,9 +76,9 @@ def grouped(tokens: Sequence[Tokens], budget: int, extra: int) -> Iterator[list[
 
 
 def in_rows(tokens: Sequence[Tokens], budget: int) -> Iterator[list[int]]:
-    """Positions of texts in rows of about as many tokens each, the longest texts first.
+    """Divide positions of texts into rows of about equal tokens, the longest texts first.
 
-    As few rows as hold `budget` tokens each; one may end with a text that reaches beyond.
+    There are as few rows as `budget` tokens in each allow; a row's last text may exceed it.
     """
     order = sorted(range(len(tokens)), key=lambda row: -len(tokens[row].ids))
     ends = np.cumsum([len(tokens[row].ids) for row in order])

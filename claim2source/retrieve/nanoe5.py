@@ -25,7 +25,7 @@ from claim2source.core.memory import peak_memory
 from claim2source.core.records import Source
 from claim2source.core.run import Cost
 from claim2source.io.store import Store, text_key
-from claim2source.models.templates import EncoderSettings, Side
+from claim2source.models import EncoderSettings, Side
 from claim2source.retrieve.dense import DenseIndex
 from claim2source.retrieve.index_folder import IndexFolder
 from claim2source.text import Rendering

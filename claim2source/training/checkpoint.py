@@ -11,13 +11,8 @@ import torch
 
 from claim2source.core.errors import InputError, UserError
 from claim2source.core.files import atomic_folder, atomic_path, file_hash
-from claim2source.models import Base, Encoder, Manifest, Weights
-from claim2source.models.resolve import (
-    ADAPTER_CONFIG_FILE,
-    ADAPTER_FILE,
-    adapter_identity,
-    tokenizer_files,
-)
+from claim2source.models import Base, Encoder, Manifest, Weights, tokenizer_files
+from claim2source.models.resolve import ADAPTER_CONFIG_FILE, ADAPTER_FILE, adapter_identity
 
 STATE_FILE = "state.pt"
 STATE_FORMAT = 2

@@ -20,10 +20,17 @@ from claim2source.evaluation.retrieval import evaluate_dense
 from claim2source.io.store import Store
 from claim2source.io.wandb import table_key
 from claim2source.mining import MinedRow
-from claim2source.models import Encoder, Manifest, Resolved, Weights, resolve
-from claim2source.models.manifest import git_state, versions
-from claim2source.models.query_only import base_side
-from claim2source.models.resolve import tokenizer_hash
+from claim2source.models import (
+    DataRecord,
+    Encoder,
+    Manifest,
+    Resolved,
+    Weights,
+    resolve,
+    tokenizer_hash,
+)
+from claim2source.models.manifest import FILE, git_state, versions
+from claim2source.models.query_only import base_encoder
 from claim2source.training.adapt import adapt, frozen_copy
 from claim2source.training.after import check_after, evaluate_after
 from claim2source.training.base_vectors import BaseVectors
@@ -86,7 +93,12 @@ class Finetuning:
     ) -> None:
         self.config, self.world, self.data, self.run = config, world, data, run
         self.store = Store(config.store)
-        self.resolved: Resolved = resolve(config.model, config.device)
+        model, step_zero = config.model, run.checkpoint(0)
+        if config.resume and (step_zero / FILE).is_file():
+            # A run of version 0.1.0 did not apply the prompts that its base declares.
+            begun = Manifest.read(step_zero).encoder
+            model = replace(model, template=begun.template, prompts=False)
+        self.resolved: Resolved = resolve(model, config.device)
         self.encoder: Encoder = self.resolved.encoder
         if self.resolved.manifest is not None:
             raise UserError(
@@ -161,16 +173,16 @@ class Finetuning:
             encoder=self.encoder.settings,
             rendering=self.config.rendering,
             epoch=epoch,
-            data={
-                "dataset": data.dataset,
-                "train_split": data.train_split,
-                "val_share": data.val_share,
-                "val_seed": data.val_seed,
-                "languages": self.config.languages,
-                "train_sha256": self.data.train.fingerprint,
-                "val_sha256": self.data.val.fingerprint,
-                "mined_sha256": self.negatives.sha256,
-            },
+            data=DataRecord(
+                dataset=data.dataset,
+                train_split=data.train_split,
+                val_share=data.val_share,
+                val_seed=data.val_seed,
+                languages=None if self.config.languages is None else tuple(self.config.languages),
+                train_sha256=self.data.train.fingerprint,
+                val_sha256=self.data.val.fingerprint,
+                mined_sha256=self.negatives.sha256,
+            ),
             scores=scores,
             config=as_plain(self.config),
             git=git_state(),
@@ -201,7 +213,7 @@ class Finetuning:
         adapt(self.encoder, config)
         self.encoder.weights = None
         if self.query_only:
-            self.encoder.source_encoder = frozen or base_side(self.encoder, untrained)
+            self.encoder.source_encoder = frozen or base_encoder(self.encoder, untrained)
         return TrainingPairs(
             train,
             rows,

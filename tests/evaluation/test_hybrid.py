@@ -24,7 +24,7 @@ from claim2source.evaluation.hybrid import (
     selection_data,
 )
 from claim2source.evaluation.metrics import evaluate
-from claim2source.models import Base, EncoderSettings, Manifest, Resolved, Weights
+from claim2source.models import Base, DataRecord, EncoderSettings, Manifest, Resolved, Weights
 from claim2source.retrieve import BM25Config, BM25Index, FusionConfig, fuse
 from claim2source.retrieve.terms import Analysis
 from claim2source.text import Rendering
@@ -157,7 +157,9 @@ def resolved(kind: str | None = None, **data: Any) -> Resolved:
     base = Base("b", None, "0")
     if kind is None:
         return Resolved(None, base, Path())  # type: ignore[arg-type]
-    manifest = Manifest(base, Weights(kind), EncoderSettings(), Rendering(), data=data)  # type: ignore[arg-type]
+    manifest = Manifest(
+        base, Weights(kind), EncoderSettings(), Rendering(), data=DataRecord(**data)
+    )  # type: ignore[arg-type]
     return Resolved(None, base, Path(), manifest)  # type: ignore[arg-type]
 
 

@@ -6,7 +6,7 @@ from dataclasses import asdict
 import pytest
 
 from claim2source.core.errors import ConfigError, InputError
-from claim2source.models import Base, EncoderSettings, Manifest, Template, Weights
+from claim2source.models import Base, DataRecord, EncoderSettings, Manifest, Template, Weights
 from claim2source.models.manifest import git_state, versions
 from claim2source.text import Rendering
 
@@ -17,7 +17,7 @@ WHOLE = Manifest(
     encoder=EncoderSettings("last", False, 99, Template("q: ", "p: ", False), "bfloat16"),
     rendering=Rendering("bilingual", "metadata_paper_order"),
     epoch=2,
-    data={"train_sha256": "d" * 64},
+    data=DataRecord("ct25", "train", 0.1, 13, ("en", "de"), "d" * 64, "c" * 64, "b" * 64),
     scores={"val": {"macro": {"mrr@5": 0.5}}},
     config={"tuning": "lora", "out": "über/x"},
     git="0123+changes",
@@ -48,25 +48,40 @@ def change(tmp_path, *keys, to):
     [
         (["format"], 2, "format: this version reads format 1"),
         (["format"], KeyError, "format: this version reads format 1"),
-        (["base"], KeyError, "base"),
-        (["base", "sha256"], KeyError, "sha256"),
+        (["base"], KeyError, "base: is missing"),
+        (["base", "sha256"], KeyError, "base.sha256: is missing"),
+        (["base", "sha256"], 7, "base.sha256: 7 is not allowed; allowed: a valid string"),
+        (["base"], ["org/model"], "base: ['org/model'] is not allowed"),
+        (["weights", "scale"], "1", "weights.scale: '1' is not allowed; allowed: a valid number"),
         (
             ["weights", "kind"],
             "qlora",
             "weights.kind: 'qlora' is not allowed; allowed: base, lora, full",
         ),
-        (["weights", "more"], 1, "more"),
-        (["encoder"], "mean", "missing or unknown"),
-        (["encoder", "template"], None, "missing or unknown"),
-        (["encoder", "template", "instruction"], "x", "instruction"),
+        (["weights", "more"], 1, "weights.more: no such field"),
+        (["encoder"], "mean", "encoder: 'mean' is not allowed; allowed: an object"),
+        (["encoder", "template"], None, "encoder.template: None is not allowed"),
+        (["encoder", "template", "instruction"], "x", "encoder.template.instruction: no such"),
         (["encoder", "pooling"], "max", "pooling: 'max' is not allowed; allowed: mean, cls, last"),
         (["encoder", "dtype"], "int8", "dtype: 'int8'"),
+        (["encoder", "pooling"], KeyError, "encoder.pooling: is missing"),
+        (["weights", "kind"], KeyError, "weights.kind: is missing"),
         (["encoder", "normalize"], "false", "normalize: 'false'"),
-        (["encoder", "max_length"], "256", "missing or unknown"),
+        (["encoder", "max_length"], "256", "encoder.max_length: '256' is not allowed"),
         (["encoder", "max_length"], 2, "max_length: 2"),
         (["rendering", "claims"], "both", "rendering.claims: 'both'"),
         (["rendering"], KeyError, "rendering"),
-        (["surprise"], 1, "surprise"),
+        (["epoch"], "2", "epoch: '2' is not allowed; allowed: a valid integer"),
+        (["data"], [], "data: [] is not allowed"),
+        (["data", "val_share"], "a tenth", "data.val_share: 'a tenth' is not allowed"),
+        (["data", "languages"], "en", "data.languages: 'en' is not allowed"),
+        (["data", "more"], 1, "data.more: no such field"),
+        (["scores"], 0.5, "scores: 0.5 is not allowed"),
+        (["scores", "val"], {"en": 0.5}, "scores.val.en: 0.5 is not allowed"),
+        (["config"], "demo.yaml", "config: 'demo.yaml' is not allowed"),
+        (["git"], 1, "git: 1 is not allowed"),
+        (["versions"], {"torch": 2}, "versions.torch: 2 is not allowed"),
+        (["surprise"], 1, "surprise: no such field"),
     ],
 )
 def test_what_cannot_be_is_one_line_with_the_file(tmp_path, keys, to, said):
@@ -76,6 +91,22 @@ def test_what_cannot_be_is_one_line_with_the_file(tmp_path, keys, to, said):
     (line,) = str(caught.value).splitlines()
     assert line.startswith(f"{tmp_path / 'manifest.json'}: ")
     assert said in line
+
+
+def test_a_manifest_without_optional_fields_is_read_and_numbers_stay_as_written(tmp_path):
+    raw = json.loads(json.dumps(asdict(WHOLE)))
+    for key in ("data", "config", "git", "versions"):
+        del raw[key]
+    raw["scores"] = {"val": {"macro": {"mrr@5": 0.5, "queries": 80}}}
+    (tmp_path / "manifest.json").write_text(json.dumps(raw))
+    manifest = Manifest.read(tmp_path)
+    assert manifest.data == DataRecord() and manifest.versions == {}
+    raw["data"] = {"train_sha256": "d" * 64, "languages": None}
+    (tmp_path / "manifest.json").write_text(json.dumps(raw))
+    manifest = Manifest.read(tmp_path)
+    assert manifest.data == DataRecord(train_sha256="d" * 64)
+    manifest.write(tmp_path)
+    assert '"queries": 80\n' in (tmp_path / "manifest.json").read_text()
 
 
 @pytest.mark.parametrize(

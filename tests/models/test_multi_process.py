@@ -53,9 +53,9 @@ def test_shares_fill_one_store_and_what_is_there_is_said(
     monkeypatch.setattr(module, "BLOCK", 1)
     plain, _ = encoder.encode(TEXTS, "claim")
     first = fill_store(encoder, TEXTS, "claim", Store(tmp_path), 0, 2)
-    assert (first.texts, first.encoded, first.found) == (3, 3, 0)
+    assert (first.texts, first.encoded, first.reused) == (3, 3, 0)
     again = fill_store(encoder, TEXTS, "claim", Store(tmp_path), 0, 2)
-    assert (again.texts, again.encoded, again.found, again.cost.tokens) == (3, 0, 3, 0)
+    assert (again.texts, again.encoded, again.reused, again.cost.tokens) == (3, 0, 3, 0)
     # Another process that starts late takes its own share, and nothing is left over.
     second = fill_store(encoder, TEXTS, "claim", Store(tmp_path), 1, 2)
     assert (second.texts, second.encoded) == (3, 3)

@@ -9,8 +9,15 @@ import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import MistralConfig, MistralModel, PreTrainedTokenizerFast
 
-from claim2source.models import Encoder, Manifest, ModelConfig, Template, Weights, resolve
-from claim2source.models.resolve import tokenizer_hash
+from claim2source.models import (
+    Encoder,
+    Manifest,
+    ModelConfig,
+    Template,
+    Weights,
+    resolve,
+    tokenizer_hash,
+)
 from claim2source.text import Rendering
 from claim2source.training.checkpoint import save_checkpoint, weights_identity
 

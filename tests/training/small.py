@@ -10,7 +10,7 @@ from transformers import AutoTokenizer, BertConfig, BertModel
 from claim2source.core.config import read_config
 from claim2source.core.records import Claim, Dataset, Qrels, Source
 from claim2source.datasets import write_beir
-from claim2source.models.resolve import PACKAGED
+from claim2source.models.hub import PACKAGED
 from claim2source.training.config import FinetuneConfig
 
 TOPICS = [

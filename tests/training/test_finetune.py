@@ -113,7 +113,7 @@ def test_manifest_says_how_it_was_trained(finished: Path, setup: tuple[Path, Pat
     assert manifest.weights.kind == "full" and manifest.epoch == 2
     assert manifest.rendering.claims == "bilingual" and manifest.encoder.max_length == 24
     assert manifest.base.sha256 == file_hash(setup[0] / "model.safetensors")
-    assert manifest.data["val_seed"] == 13 and manifest.data["mined_sha256"]
+    assert manifest.data.val_seed == 13 and manifest.data.mined_sha256
     assert manifest.scores["val"]["macro"]["mrr@5"] >= 0
     assert {"torch", "transformers", "python"} <= set(manifest.versions)
     assert manifest.config["optimisation"]["epochs"] == 3

@@ -87,7 +87,7 @@ def interpolate(config: InterpolateConfig) -> str:
     refuse_existing(config.folder, CURVE_FILE, config.overwrite, "an interpolation")
     scaled = ScaledCheckpoint(config.checkpoint, config.device, model=config.model)
     require_scalable(scaled, 1.0)
-    dataset = config.dataset or str(scaled.manifest.data.get("dataset", "demo"))
+    dataset = config.dataset or scaled.manifest.data.dataset or "demo"
     selection = _selection(config, scaled, dataset)
     reported = load(dataset, config.split)
     if not reported.golds:

@@ -14,10 +14,9 @@ from transformers import AutoTokenizer
 from claim2source.core.config import flag, require
 from claim2source.core.errors import UserError
 from claim2source.core.files import atomic_folder, write_json
-from claim2source.models import Encoder, EncoderSettings, ModelConfig, Side
-from claim2source.models.export_record import EXPORT_FILE, write_export_record
+from claim2source.models import Dtype, Encoder, EncoderSettings, ModelConfig, Side
 from claim2source.models.hub import tokenizer_files, weight_files, weights_hash
-from claim2source.models.templates import Dtype
+from claim2source.models.manifest import EXPORT_FILE
 from claim2source.training.export.scaling import ScaledCheckpoint, refuse_existing, require_scalable
 
 _SIDES: tuple[tuple[Side, str], ...] = (("claim", "query"), ("source", "document"))
@@ -77,8 +76,9 @@ def merge(config: MergeConfig) -> list[str]:
         manifest = replace(
             scaled.manifest, encoder=settings, weights=replace(said, scale=float(recorded))
         )
-        more = {"checkpoint": scaled.folder.name, "scale": float(recorded), "sha256": sha256}
-        write_export_record(folder, manifest, more)
+        manifest.write_export(
+            folder, checkpoint=scaled.folder.name, scale=float(recorded), sha256=sha256
+        )
         base = _rehashed(scaled)
     prefixes = " (prefixes: its prompts `query` and `document`)" if _has_prefix(settings) else ""
     four = f"trained over a base in {trained.quantization}, merged into the base's own weights: "

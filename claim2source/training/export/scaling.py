@@ -15,29 +15,25 @@ from torch import Tensor
 
 from claim2source.core.errors import InputError, UserError
 from claim2source.core.files import file_hash, mend
-from claim2source.models import Encoder, Manifest, ModelConfig, Resolved, Weights, resolve
-from claim2source.models.manifest import FILE
-from claim2source.models.resolve import (
-    ADAPTER_CONFIG_FILE,
-    ADAPTER_FILE,
-    RUN_FILE,
-    chosen_checkpoint,
-    set_adapter_scale,
+from claim2source.models import (
+    Dtype,
+    Encoder,
+    EncoderSettings,
+    Manifest,
+    ModelConfig,
+    Resolved,
+    Weights,
+    checkpoint_folder,
+    resolve,
     tokenizer_files,
     tokenizer_hash,
 )
-from claim2source.models.templates import Dtype, EncoderSettings
+from claim2source.models.manifest import FILE
+from claim2source.models.resolve import ADAPTER_CONFIG_FILE, ADAPTER_FILE, set_adapter_scale
 from claim2source.training.checkpoint import weights_identity
 
 # One file, so that one hash names the weights.
 _ONE_SHARD = "1000GB"
-
-
-def checkpoint_folder(name: str | Path) -> Path:
-    """A checkpoint's folder; of a training run's folder, the checkpoint it chose."""
-    folder = Path(name)
-    is_run = (folder / RUN_FILE).is_file() and not (folder / FILE).is_file()
-    return chosen_checkpoint(folder) if is_run else folder
 
 
 class ScaledCheckpoint:

@@ -329,9 +329,12 @@ def test_what_is_asked_for_goes_before_what_an_export_says(base: Path, tmp_path:
     assert rendering_of(found, None) == RENDERING
     assert rendering_of(found, Rendering("translated")) == Rendering("translated")
     said = json.loads((out / "claim2source.json").read_text())
-    for harm in ({"rendering": {"claims": "sung", "sources": "metadata"}}, {"encoder": {}}):
+    for harm, why in (
+        ({"rendering": {"claims": "sung", "sources": "metadata"}}, "rendering.claims: 'sung'"),
+        ({"encoder": {}}, "encoder.pooling: is missing"),
+    ):
         (out / "claim2source.json").write_text(json.dumps(said | harm))
-        with pytest.raises(InputError, match=r"claim2source\.json: a field is missing"):
+        with pytest.raises(InputError, match=rf"claim2source\.json: {why}"):
             resolve(out, "cpu")
 
 

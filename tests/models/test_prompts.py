@@ -1,0 +1,191 @@
+"""Prompts that a sentence-transformers folder declares, against sentence-transformers."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer import modules
+
+from claim2source.core.errors import ConfigError, InputError
+from claim2source.models import Manifest, ModelConfig, Template, Weights, resolve
+from claim2source.text import Rendering
+from claim2source.training.export.merge import MergeConfig, merge
+from tests.training.points import write_point
+
+TEXTS = ["vaccine works .", "a b c " * 9, "claim", ""]
+PROMPTS = {"query": "query : ", "document": "passage : a "}
+FILE = "config_sentence_transformers.json"
+Save = Callable[..., Path]
+
+
+@pytest.fixture
+def save(tiny_folder: Path, tmp_path: Path) -> Save:
+    """Write a folder as sentence-transformers does."""
+
+    def write(
+        prompts: dict[str, str],
+        default: str | None = None,
+        *,
+        pooling: str = "mean",
+        include_prompt: bool = True,
+    ) -> Path:
+        parts = [
+            modules.Transformer(str(tiny_folder), max_seq_length=16),
+            modules.Pooling(16, pooling, include_prompt=include_prompt),  # type: ignore[arg-type]
+            modules.Normalize(),
+        ]
+        model = SentenceTransformer(
+            modules=parts, device="cpu", prompts=prompts, default_prompt_name=default
+        )
+        model.save(str(tmp_path / "st"))
+        return tmp_path / "st"
+
+    return write
+
+
+def oracle(folder: Path) -> Any:
+    return SentenceTransformer(str(folder), device="cpu")
+
+
+def vectors(folder: Path | ModelConfig, side: Any, texts: list[str] = TEXTS) -> np.ndarray:
+    return resolve(folder, "cpu").encoder.encode(texts, side)[0]
+
+
+def declare(folder: Path, **values: Any) -> None:
+    file = folder / FILE
+    file.write_text(json.dumps(json.loads(file.read_text()) | values))
+
+
+@pytest.mark.parametrize("pooling", ["mean", "lasttoken"])
+@pytest.mark.parametrize("include_prompt", [True, False])
+def test_queries_and_documents_have_their_prompts(
+    save: Save, include_prompt: bool, pooling: str
+) -> None:
+    folder = save(PROMPTS, include_prompt=include_prompt, pooling=pooling)
+    settings = resolve(folder, "cpu").encoder.settings
+    assert settings.template == Template("query : ", "passage : a ", include_prompt)
+    # sentence-transformers has no token to pool of an empty text without its prompt.
+    texts = TEXTS if include_prompt else TEXTS[:-1]
+    theirs = oracle(folder)
+    for side, expected in (
+        ("claim", theirs.encode_query(texts)),
+        ("source", theirs.encode_document(texts)),
+    ):
+        ours = vectors(folder, side, texts)
+        assert np.abs(ours - expected).max() < 1e-5
+        assert (
+            np.abs(ours - vectors(ModelConfig(str(folder), prompts=False), side, texts)).max()
+            > 1e-3
+        )
+
+
+def test_a_passage_prompt_is_the_sources(save: Save) -> None:
+    folder = save({"query": "query : ", "passage": "passage : "})
+    assert json.loads((folder / FILE).read_text())["prompts"]["document"] == ""
+    theirs = oracle(folder)
+    assert np.abs(vectors(folder, "claim") - theirs.encode_query(TEXTS)).max() < 1e-5
+    expected = theirs.encode(TEXTS, prompt_name="passage")
+    assert np.abs(vectors(folder, "source") - expected).max() < 1e-5
+
+
+def test_the_default_prompt_is_that_of_sides_without_their_own(save: Save) -> None:
+    folder = save({"sts": "a b : "}, "sts")
+    # Written by version 5 or newer, both sides have a prompt of their own, an empty one.
+    theirs = oracle(folder)
+    assert np.abs(vectors(folder, "claim") - theirs.encode_query(TEXTS)).max() < 1e-5
+    declare(folder, prompts={"sts": "a b : "})
+    expected = oracle(folder).encode(TEXTS)
+    assert np.abs(expected - theirs.encode_query(TEXTS)).max() > 1e-3
+    for side in ("claim", "source"):
+        assert np.abs(vectors(folder, side) - expected).max() < 1e-5
+
+
+def test_a_default_prompt_of_queries_is_not_given_to_documents(save: Save) -> None:
+    folder = save({"query": "query : "}, "query")
+    declare(folder, prompts={"query": "query : "})
+    theirs = oracle(folder)
+    assert np.abs(vectors(folder, "claim") - theirs.encode(TEXTS)).max() < 1e-5
+    assert np.abs(vectors(folder, "source") - theirs.encode_document(TEXTS)).max() < 1e-5
+
+
+def test_a_template_replaces_the_prompts_and_they_can_be_turned_off(save: Save) -> None:
+    folder = save(PROMPTS, include_prompt=False)
+    mine = Template(claim="claim : ")
+    for config, expected in (
+        (ModelConfig(str(folder), template=mine), mine),
+        (ModelConfig(str(folder), prompts=False), Template()),
+        (ModelConfig(str(folder), template=mine, prompts=True), mine),
+    ):
+        assert resolve(config, "cpu").encoder.settings.template == expected
+
+
+def test_a_checkpoint_keeps_the_template_it_was_trained_with(save: Save, tmp_path: Path) -> None:
+    folder = save(PROMPTS)
+    plain = resolve(ModelConfig(str(folder), prompts=False), "cpu")
+    manifest = Manifest(plain.base, Weights(), plain.encoder.settings, Rendering())
+    (tmp_path / "point").mkdir()
+    manifest.write(tmp_path / "point")
+    found = resolve(tmp_path / "point", "cpu").encoder
+    assert found.settings.template == Template()
+    assert np.array_equal(found.encode(TEXTS, "claim")[0], plain.encoder.encode(TEXTS, "claim")[0])
+    with pytest.raises(ConfigError, match=r"model\.prompts: False .*manifest says it"):
+        resolve(ModelConfig(str(tmp_path / "point"), prompts=False))
+
+
+def test_without_prompts_nothing_changes(save: Save) -> None:
+    folder = save({}, include_prompt=False)
+    assert resolve(folder, "cpu").encoder.settings.template == Template()
+
+
+def test_an_export_without_our_record_has_its_prompts(tiny_folder: Path, tmp_path: Path) -> None:
+    template = Template("query : ", "passage : ", False)
+    config = ModelConfig(str(tiny_folder), pooling="mean", max_length=12, template=template)
+    write_point(config, tmp_path / "point", "lora")
+    merge(MergeConfig(str(tmp_path / "point"), tmp_path / "out"))
+    before = [vectors(tmp_path / "out", side) for side in ("claim", "source")]
+    point = [vectors(tmp_path / "point", side) for side in ("claim", "source")]
+    assert max(np.abs(a - b).max() for a, b in zip(before, point, strict=True)) < 1e-5
+    (tmp_path / "out" / "claim2source.json").unlink()
+    after = [vectors(tmp_path / "out", side) for side in ("claim", "source")]
+    assert all(np.array_equal(a, b) for a, b in zip(before, after, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("values", "why"),
+    [
+        ({"prompts": ["query : "]}, "prompts: not an object of names and texts"),
+        ({"prompts": {"query": 3}}, "prompts: not an object of names and texts"),
+        ({"default_prompt_name": "sts"}, "default_prompt_name: 'sts' is not allowed; allowed: doc"),
+    ],
+)
+def test_damaged_prompts_are_one_line(save: Save, values: dict[str, Any], why: str) -> None:
+    folder = save(PROMPTS)
+    declare(folder, **values)
+    with pytest.raises(InputError, match=why) as caught:
+        resolve(folder)
+    (line,) = str(caught.value).splitlines()
+    assert line.startswith(str(folder / FILE))
+    (folder / FILE).write_text("[]")
+    with pytest.raises(InputError, match=rf"{FILE}: not a JSON object"):
+        resolve(folder)
+
+
+def test_cls_pooling_that_leaves_the_prompt_out_is_refused(save: Save) -> None:
+    folder = save(PROMPTS, include_prompt=False, pooling="cls")
+    with pytest.raises(ConfigError, match=r"model\.template: .*model\.prompts: false"):
+        resolve(folder)
+    assert resolve(ModelConfig(str(folder), prompts=False)).encoder.settings.template == Template()
+
+
+def test_a_pooling_config_that_is_missing_is_one_line(save: Save) -> None:
+    folder = save(PROMPTS)
+    shutil.rmtree(folder / "1_Pooling")
+    with pytest.raises(InputError, match=r"1_Pooling/config\.json: missing"):
+        resolve(folder)
