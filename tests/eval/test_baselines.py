@@ -25,7 +25,7 @@ from claim2source.evaluation.metrics import evaluate, judged_claims
 from claim2source.evaluation.retrieval import METRICS
 from claim2source.evaluation.saved import read_reports, whole_run
 from claim2source.io.trec import read_run
-from claim2source.models import Manifest, Resolved, Weights, resolve
+from claim2source.models import DataRecord, Manifest, Resolved, Weights, resolve
 from claim2source.models.config import ModelConfig
 from claim2source.retrieve import BM25, BM25Config, Dense, FusionConfig, fuse
 from claim2source.text import Rendering
@@ -157,9 +157,9 @@ def trained_as(monkeypatch: pytest.MonkeyPatch, kind: str, **data: Any) -> None:
 
     def found(model: ModelConfig, device: str | None) -> Resolved:
         plain = resolve(model, "cpu")
-        manifest = Manifest(
-            plain.base, Weights(kind), plain.encoder.settings, Rendering(), data=data
-        )  # type: ignore[arg-type]
+        settings, record = plain.encoder.settings, DataRecord(**data)
+        weights = Weights(kind)  # type: ignore[arg-type]
+        manifest = Manifest(plain.base, weights, settings, Rendering(), data=record)
         return replace(plain, manifest=manifest)
 
     monkeypatch.setattr(baseline_retrieval, "resolve", found)
