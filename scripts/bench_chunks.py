@@ -1,26 +1,27 @@
-"""Peak memory of a training step as the batch grows 8-fold: chunked (GradCache) and plain.
+"""Measure peak memory of a training step as the batch grows 8-fold: chunked (GradCache) and plain.
 
-Each measurement is one forward and backward pass as the trainer's step makes it
-(`chunked_backward` or `whole_backward`, texts packed) and one step of AdamW, without the trainer
-around it, in a process of its own: claims and sources of one length, all-MiniLM-L6-v2, every
-weight trained. `ratio` is the plain step's memory above the start over the chunked step's, both
-at the small batch; `growth` is the chunked step's peak at the large batch over that at the small
-one; `growth_above_start` is the same of the memory above the peak before the step, which leaves
-out the weights and the libraries.
+A step is one forward and backward pass as the trainer makes it (`chunked_backward` or
+`whole_backward`, texts packed) and one step of AdamW, without the trainer around it, in a process
+of its own: claims and sources of one length, all-MiniLM-L6-v2, every weight trained. `ratio` is
+the memory that the plain step adds, divided by what the chunked step adds, both with the small
+batch. `growth` is the chunked step's peak with the large batch divided by that with the small
+one; `growth_above_start` is the same for the memory added to the peak before the step, without
+weights and libraries.
 """
 
 from __future__ import annotations
 
 import json
 import multiprocessing
-import os
-import platform
-import statistics
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib import metadata
+from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import numpy as np
 import torch
 
 from claim2source.core.config import read_config, require
@@ -31,13 +32,14 @@ from claim2source.models import ModelConfig, Tokens, resolve
 from claim2source.training.chunked import chunked_backward, whole_backward
 from claim2source.training.losses import info_nce
 from claim2source.training.module import length_chunks
+from scripts.measure import circumstances, median, ratio_and_spread, require_positive, spread
 
 GROWS = 8
 
 
 @dataclass(frozen=True)
 class BenchConfig:
-    """What to measure.
+    """Settings of `scripts/bench_chunks.py`.
 
     Args:
         model: a model's name or folder.
@@ -54,13 +56,21 @@ class BenchConfig:
     repeats: int = 3
 
     def __post_init__(self) -> None:
-        for key in ("batch", "chunk", "repeats"):
-            require(getattr(self, key) >= 1, key, getattr(self, key), "1 or more")
+        require_positive(self, "batch", "chunk", "repeats")
         require(self.tokens >= 8, "tokens", self.tokens, "8 or more")
 
 
-def step(config: BenchConfig, batch: int, chunked: bool) -> dict[str, float]:
-    """One step; peak memory in MiB, of it before the step, and the loss."""
+@dataclass(frozen=True)
+class Step:
+    """Peak memory of a step and before it, in MiB, and its loss."""
+
+    peak: float
+    before: float
+    loss: float
+
+
+def step(config: BenchConfig, batch: int, chunked: bool) -> Step:
+    """Take one training step in this process."""
     encoder = resolve(ModelConfig(config.model, pooling="mean", max_length=config.tokens)).encoder
     encoder.model.train().requires_grad_(True)
     torch.manual_seed(0)
@@ -83,67 +93,55 @@ def step(config: BenchConfig, batch: int, chunked: bool) -> dict[str, float]:
     way = chunked_backward if chunked else whole_backward
     loss = way(length_chunks(tokens, config.chunk), encode, loss_of, lambda value: value.backward())
     optimizer.step()
-    return {"peak": peak_memory() / 2**20, "before": before / 2**20, "loss": float(loss)}
+    return Step(peak_memory() / 2**20, before / 2**20, float(loss))
 
 
-def _in_process(config: BenchConfig, batch: int, chunked: bool) -> dict[str, float]:
-    """`step` in a process of its own: peaks are of a process's whole life."""
+def step_in_process(config: BenchConfig, batch: int, chunked: bool) -> Step:
+    """Take one step in a fresh process, because peaks count from a process's start."""
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         return pool.apply(step, (config, batch, chunked))
 
 
 def measure(config: BenchConfig) -> dict[str, Any]:
-    """All measurements, in turn."""
+    """Measure every kind of step in turn; compute what the last line of the output holds."""
     large = config.batch * GROWS
-    cells = {
+    kinds = {
         "chunked": (config.batch, True),
         "plain": (config.batch, False),
         "chunked_large": (large, True),
     }
-    found: dict[str, list[dict[str, float]]] = {name: [] for name in cells}
+    steps: dict[str, list[Step]] = {name: [] for name in kinds}
     for _ in range(config.repeats):
-        for name, (batch, chunked) in cells.items():
-            found[name].append(_in_process(config, batch, chunked))
-    losses = [found[name][0]["loss"] for name in ("chunked", "plain")]
+        for name, (batch, chunked) in kinds.items():
+            steps[name].append(step_in_process(config, batch, chunked))
+    losses = [steps[name][0].loss for name in ("chunked", "plain")]
     # Dropout falls alike on both: the chunks are the same.
     if abs(losses[0] - losses[1]) > 1e-4 * abs(losses[1]):
         raise UserError(f"the chunked and the plain losses differ: {losses[0]} and {losses[1]}")
-    peaks = {name: statistics.median(r["peak"] for r in rows) for name, rows in found.items()}
-    above = {name: [row["peak"] - row["before"] for row in rows] for name, rows in found.items()}
+    peak = {name: np.array([s.peak for s in taken]) for name, taken in steps.items()}
+    added = {name: np.array([s.peak - s.before for s in taken]) for name, taken in steps.items()}
     # A step that adds nothing measurable adds 0.1 MiB.
-    ratios = [p / max(c, 0.1) for p, c in zip(above["plain"], above["chunked"], strict=True)]
-    growths = [
-        one["peak"] / other["peak"]
-        for one, other in zip(found["chunked_large"], found["chunked"], strict=True)
-    ]
-    above_start = [
-        one / max(other, 0.1)
-        for one, other in zip(above["chunked_large"], above["chunked"], strict=True)
-    ]
+    least = np.maximum(added["chunked"], 0.1)
+    growth, above = peak["chunked_large"] / peak["chunked"], added["chunked_large"] / least
     return {
-        "ratio": round(statistics.median(ratios), 3),
-        "spread": [round(min(ratios), 3), round(max(ratios), 3)],
-        "growth": round(statistics.median(growths), 4),
-        "growth_spread": [round(min(growths), 4), round(max(growths), 4)],
-        "growth_above_start": round(statistics.median(above_start), 4),
-        "growth_above_start_spread": [round(min(above_start), 4), round(max(above_start), 4)],
-        "median": {f"{name}_peak_mib": round(value, 1) for name, value in peaks.items()},
-        "above_start_mib": {n: round(statistics.median(v), 1) for n, v in above.items()},
+        **ratio_and_spread(added["plain"] / least, digits=3),
+        "growth": median(growth),
+        "growth_spread": spread(growth),
+        "growth_above_start": median(above),
+        "growth_above_start_spread": spread(above),
+        "median": {f"{name}_peak_mib": median(values, 1) for name, values in peak.items()},
+        "above_start_mib": {name: median(values, 1) for name, values in added.items()},
         "repeats": config.repeats,
         "batch": config.batch,
         "large_batch": large,
         "chunk": config.chunk,
         "tokens": config.tokens,
-        "versions": {
-            "python": platform.python_version(),
-            **{name: metadata.version(name) for name in ("torch", "transformers")},
-        },
-        "load_average": [round(load, 2) for load in os.getloadavg()],
+        **circumstances("torch", "transformers"),
     }
 
 
 def as_table(config: BenchConfig, result: dict[str, Any]) -> str:
-    """The same for a person."""
+    """Format the result for a terminal."""
     rows = [
         [shown, batch, result["median"][f"{name}_peak_mib"], result["above_start_mib"][name]]
         for name, shown, batch in (
@@ -156,9 +154,8 @@ def as_table(config: BenchConfig, result: dict[str, Any]) -> str:
         [
             f"one step, texts of {config.tokens} tokens, medians of {config.repeats} processes",
             plain_table(["step", "claims", "peak MiB", "above the start"], rows, digits=1),
-            f"Peak of the chunked step as the batch grows {GROWS}-fold: "
-            f"{result['growth']:.3f} times; of what lies above the start: "
-            f"{result['growth_above_start']:.3f} times.",
+            f"Peak of the chunked step as the batch grows {GROWS}-fold: {result['growth']:.3f} "
+            f"times; of the memory above the start: {result['growth_above_start']:.3f} times.",
         ]
     )
 

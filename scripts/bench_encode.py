@@ -1,22 +1,19 @@
-"""Encoding ct25's documents and claims against sentence-transformers, to the same vectors.
+"""Compare encoding of ct25's documents and claims with sentence-transformers.
 
-Both sides encode the same texts with the same weights, length and threads, in turn; first their
-vectors are compared (1e-5). `ratio` is the peer's time over ours, documents and claims together.
-The texts are samples, fixed by the seed. The share of the matrix-multiply rate is the arithmetic
-of the real tokens (padding is no work) over what large float32 products reach on this machine.
---int8 also times 8-bit weights (ONNX Runtime), and says what they lose in MRR@5 on a whole split.
+Both sides encode the same texts with the same weights, length and threads, in turn; that their
+vectors agree (1e-5) is checked first. `ratio` is the peer's time divided by ours, documents and
+claims together. The texts are samples fixed by the seed. The share of the matrix-multiply rate is
+the arithmetic of the real tokens (without padding) divided by what large float32 products reach on
+this machine. --int8 also times 8-bit weights (ONNX Runtime) and reports what they lose in MRR@5.
 """
 
 from __future__ import annotations
 
 import json
-import os
-import platform
-import statistics
 import sys
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -29,19 +26,27 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from claim2source.core.config import flag, read_config, require
 from claim2source.core.errors import UserError, run_program
 from claim2source.core.memory import peak_memory
-from claim2source.core.tables import plain_table
+from claim2source.core.tables import Cell, plain_table
 from claim2source.datasets import load
 from claim2source.evaluation.metrics import evaluate, judged_claims
 from claim2source.models import Encoder, ModelConfig, Side, resolve
 from claim2source.retrieve import Dense
 from claim2source.text import Rendering
 from scripts.data_folder import data_folder
+from scripts.flops import ModelShape, matmul_rate
 from scripts.int8 import to_int8
+from scripts.measure import (
+    circumstances,
+    median,
+    ratio_and_spread,
+    require_positive,
+    timed,
+)
 
 TOLERANCE = 1e-5
 SIDES: tuple[Side, ...] = ("source", "claim")
 NAMES = {"source": "documents", "claim": "claims"}
-# Large enough that a product is arithmetic and nothing else.
+# Large enough that arithmetic takes all of a product's time.
 _SQUARE = 1536
 
 Texts = dict[Side, list[str]]
@@ -50,15 +55,15 @@ Seconds = dict[Side, float]
 
 @dataclass(frozen=True)
 class BenchConfig:
-    """What to time.
+    """Settings of `scripts/bench_encode.py`.
 
     Args:
-        dataset: folder in BEIR layout; none: ct25 in CLAIM2SOURCE_DATA.
+        dataset: folder in BEIR layout; default: ct25 in CLAIM2SOURCE_DATA.
         split: split whose claims are encoded.
-        model: the model both sides load; without prefixes.
-        documents: sources drawn.
-        claims: claims drawn.
-        repeats: times that everything is encoded, by ours and the peer in turn.
+        model: the model of both sides, without prefixes.
+        documents: number of sources drawn.
+        claims: number of claims drawn.
+        repeats: repeats of everything, ours and the peer in turn.
         batch_size: texts in a batch of the peer.
         seed: of the samples.
         int8_split: split that --int8 is scored on.
@@ -76,21 +81,20 @@ class BenchConfig:
     int8_split: str = "dev"
 
     def __post_init__(self) -> None:
-        for key in ("documents", "claims", "repeats", "batch_size"):
-            require(getattr(self, key) >= 1, key, getattr(self, key), "1 or more")
+        require_positive(self, "documents", "claims", "repeats", "batch_size")
         template = self.model.template
         prefixed = bool(template.claim or template.source)
         require(not prefixed, "model.template", template, "no prefixes: the peer adds none")
 
     @property
     def folder(self) -> Path:
-        """Where the texts are."""
+        """The folder of the data set."""
         return self.dataset or data_folder("ct25")
 
 
 @dataclass(frozen=True)
 class Timing:
-    """Seconds of one repeat by side, and the matrix-multiply rate measured beside it."""
+    """Seconds of one repeat by kind of text, and the matrix-multiply rate measured with it."""
 
     ours: Seconds
     peer: Seconds
@@ -98,7 +102,7 @@ class Timing:
 
 
 def drawn(config: BenchConfig) -> Texts:
-    """Texts of documents and claims, the same for one seed, in random order of length."""
+    """Draw documents and claims at random; the seed fixes them."""
     data = load(config.folder, config.split)
     rendering, draw = Rendering(), np.random.default_rng(config.seed)
     whole: Texts = {
@@ -114,33 +118,14 @@ def drawn(config: BenchConfig) -> Texts:
     return texts
 
 
-def timed(work: Callable[[], Any]) -> tuple[float, Any]:
-    """Seconds that `work` takes, and what it gives."""
-    started = time.perf_counter()
-    done = work()
-    return time.perf_counter() - started, done
-
-
-def multiply_rate() -> float:
-    """Floating-point operations a second of a large float32 product, the best of three."""
-    left, right = torch.rand(_SQUARE, _SQUARE), torch.rand(_SQUARE, _SQUARE)
-    seconds = min(timed(lambda: torch.mm(left, right))[0] for _ in range(3))
-    return 2 * _SQUARE**3 / seconds
-
-
-def operations(encoder: Encoder, texts: Sequence[str], side: Side) -> int:
-    """Floating-point operations that the texts' own tokens need: layers and attention."""
-    layers: Any = getattr(encoder.model, "encoder", encoder.model)
-    weights = sum(m.weight.numel() for m in layers.modules() if isinstance(m, torch.nn.Linear))
-    config = encoder.model.config
+def operations(encoder: Encoder, texts: Sequence[str], side: Side) -> float:
+    """Count the floating-point operations that the texts' real tokens need."""
     lengths = [len(tokens.ids) for tokens in encoder.tokenize(texts, side)]
-    # Scores and their product with the values: two multiplications of length x length x width.
-    attention = 4 * config.num_hidden_layers * config.hidden_size
-    return sum(2 * weights * n + attention * n * n for n in lengths)
+    return ModelShape.of(encoder.model).forward(lengths)
 
 
 def load_peer(folder: Path, length: int) -> Any:
-    """sentence-transformers with the same files and length."""
+    """Load the same files with sentence-transformers, at the same length."""
     from sentence_transformers import SentenceTransformer
 
     peer = SentenceTransformer(str(folder), device="cpu")
@@ -149,59 +134,61 @@ def load_peer(folder: Path, length: int) -> Any:
 
 
 def run_ours(encoder: Encoder, texts: Sequence[str], side: Side) -> np.ndarray:
-    """Our vectors, without a store."""
+    """Encode with ours, without a store."""
     return encoder.encode(texts, side)[0]
 
 
 def run_peer(peer: Any, texts: Sequence[str], batch_size: int) -> np.ndarray:
-    """The peer's vectors."""
+    """Encode with sentence-transformers."""
     return np.asarray(peer.encode(list(texts), batch_size=batch_size, show_progress_bar=False))
 
 
 def check_same(ours: np.ndarray, theirs: np.ndarray, name: str) -> float:
-    """The largest difference; `UserError` where it is above 1e-5: times would compare nothing."""
+    """Compute the largest difference of the vectors; raise `UserError` if it reaches 1e-5."""
     worst = float(np.abs(ours - theirs).max()) if ours.shape == theirs.shape else float("inf")
     if not worst < TOLERANCE:
         raise UserError(f"the vectors of {name} differ by up to {worst:.2g} from the peer's")
     return worst
 
 
-def time_both(
-    encoder: Encoder, peer: Any, texts: Texts, batch_size: int, ours_first: bool
-) -> Timing:
-    """One repeat; who begins alternates, so that a slow moment meets both."""
-    seconds: dict[str, Seconds] = {"ours": {}, "peer": {}}
-    rate = multiply_rate()
-    for side in SIDES:
-        work: dict[str, Callable[[], Any]] = {
-            "ours": lambda side=side: run_ours(encoder, texts[side], side),  # type: ignore[misc]
-            "peer": lambda side=side: run_peer(peer, texts[side], batch_size),  # type: ignore[misc]
-        }
-        for who in ("ours", "peer") if ours_first else ("peer", "ours"):
-            seconds[who][side] = timed(work[who])[0]
-    return Timing(seconds["ours"], seconds["peer"], rate)
+def time_all(config: BenchConfig, encoder: Encoder, peer: Any, texts: Texts) -> list[Timing]:
+    """Time both sides in every repeat; who starts alternates."""
+    timings = []
+    for repeat in range(config.repeats):
+        timing = Timing({}, {}, matmul_rate(_SQUARE, repeats=3, pick=min))
+        for side in SIDES:
+            runs = [
+                (timing.ours, partial(run_ours, encoder, texts[side], side)),
+                (timing.peer, partial(run_peer, peer, texts[side], config.batch_size)),
+            ]
+            for seconds, run in runs if repeat % 2 == 0 else reversed(runs):
+                seconds[side] = timed(run)[0]
+        timings.append(timing)
+    return timings
 
 
 def measure_int8(config: BenchConfig, encoder: Encoder, texts: Texts) -> dict[str, Any]:
-    """Ours over int8 in seconds, interleaved, and both scores on a whole split."""
-    small = to_int8(encoder)
+    """Time float32 and int8 in turn, and score both on a whole split."""
+    encoders = {"float32": encoder, "int8": to_int8(encoder)}
+
+    def encode_all(encoder: Encoder) -> None:
+        for side in SIDES:
+            run_ours(encoder, texts[side], side)
+
     ratios = []
-    for repeat in range(config.repeats + 1):
-        seconds = [
-            timed(lambda who=who: [run_ours(who, texts[side], side) for side in SIDES])[0]  # type: ignore[misc]
-            for who in (encoder, small)
-        ]
-        if repeat:  # the first warms up
-            ratios.append(seconds[0] / seconds[1])
+    for _ in range(config.repeats + 1):
+        plain, small = (timed(partial(encode_all, one))[0] for one in encoders.values())
+        ratios.append(plain / small)
     data = load(config.folder, config.int8_split)
     claims = judged_claims(data.qrels)
     scores = {}
-    for name, who in (("float32", encoder), ("int8", small)):
-        run = Dense(who, progress=True).index(data.sources).search(data.claims, 5).run
+    for name, one in encoders.items():
+        run = Dense(one, progress=True).index(data.sources).search(data.claims, 5).run
         scores[name] = round(evaluate(run, data.qrels, ["mrr@5"], claims).means()["mrr@5"], 4)
+    speed_up = ratio_and_spread(ratios[1:], digits=3)  # the first warms up
     return {
-        "speed_up": round(statistics.median(ratios), 3),
-        "spread": [round(min(ratios), 3), round(max(ratios), 3)],
+        "speed_up": speed_up["ratio"],
+        "spread": speed_up["spread"],
         "split": config.int8_split,
         "mrr@5": scores,
         "lost": round(scores["float32"] - scores["int8"], 4),
@@ -210,40 +197,28 @@ def measure_int8(config: BenchConfig, encoder: Encoder, texts: Texts) -> dict[st
 
 
 def report(
-    config: BenchConfig, timings: Sequence[Timing], flops: dict[Side, int], worst: float
+    config: BenchConfig, timings: Sequence[Timing], flops: dict[Side, float], worst: float
 ) -> dict[str, Any]:
-    """What the last line of the output holds."""
-
-    def both(seconds: Seconds) -> float:
-        return sum(seconds[side] for side in SIDES)
-
-    def median(values: Sequence[float]) -> float:
-        return statistics.median(values)
-
-    whole = [both(t.peer) / both(t.ours) for t in timings]
-    done = sum(flops.values())
-    # The rate of the same repeat: on a shared machine it is another one each time.
-    shares = {
-        who: median([done / both(getattr(t, who)) / t.flops_per_second for t in timings])
+    """Compute what the last line of the output holds."""
+    ours, peer = (
+        {side: np.array([getattr(timing, who)[side] for timing in timings]) for side in SIDES}
         for who in ("ours", "peer")
-    }
+    )
+    ours_both, peer_both = (np.sum([*seconds.values()], axis=0) for seconds in (ours, peer))
+    # Shares are of the rate of the same repeat: on a shared machine it varies.
+    rates = np.array([timing.flops_per_second for timing in timings])
+    done = sum(flops.values()) / rates
     return {
-        "ratio": round(median(whole), 3),
-        "spread": [round(min(whole), 3), round(max(whole), 3)],
-        **{
-            f"{NAMES[side]}_ratio": round(median([t.peer[side] / t.ours[side] for t in timings]), 3)
-            for side in SIDES
-        },
+        **ratio_and_spread(peer_both / ours_both, digits=3),
+        **{f"{NAMES[side]}_ratio": median(peer[side] / ours[side], 3) for side in SIDES},
         "median": {
-            f"{who}_{NAMES[side]}_seconds": round(
-                median([getattr(t, who)[side] for t in timings]), 4
-            )
-            for who in ("ours", "peer")
+            f"{who}_{NAMES[side]}_seconds": median(seconds[side])
+            for who, seconds in (("ours", ours), ("peer", peer))
             for side in SIDES
         },
-        "multiply_gflops": round(median([t.flops_per_second for t in timings]) / 1e9, 1),
-        "multiply_share": round(shares["ours"], 3),
-        "peer_multiply_share": round(shares["peer"], 3),
+        "multiply_gflops": median(rates / 1e9, 1),
+        "multiply_share": median(done / ours_both, 3),
+        "peer_multiply_share": median(done / peer_both, 3),
         "largest_difference": float(f"{worst:.2g}"),
         "repeats": config.repeats,
         "documents": config.documents,
@@ -251,37 +226,27 @@ def report(
         "batch_size": config.batch_size,
         "threads": torch.get_num_threads(),
         "peak_memory_mb": round(peak_memory() / 2**20, 1),
-        "versions": {
-            "python": platform.python_version(),
-            **{
-                name: metadata.version(name)
-                for name in ("torch", "transformers", "sentence-transformers")
-            },
-        },
-        "load_average": [round(load, 2) for load in os.getloadavg()],
+        **circumstances("torch", "transformers", "sentence-transformers"),
     }
 
 
 def as_table(config: BenchConfig, result: dict[str, Any]) -> str:
-    """The same for a person."""
-    median, low_high = result["median"], result["spread"]
-    parts = [f"{NAMES[side]}_seconds" for side in SIDES]
-
-    def row(name: str, who: str, ratio: float | None, share: float) -> list[Any]:
-        seconds = [median[f"{who}_{part}"] for part in parts]
-        return [name, *seconds, sum(seconds), ratio, share]
-
-    rows = [
-        row("claim2source", "ours", result["ratio"], result["multiply_share"]),
-        row("sentence-transformers", "peer", None, result["peer_multiply_share"]),
-    ]
+    """Format the result for a terminal."""
+    rows: list[list[Cell]] = []
+    for name, who, ratio, share in (
+        ("claim2source", "ours", result["ratio"], result["multiply_share"]),
+        ("sentence-transformers", "peer", None, result["peer_multiply_share"]),
+    ):
+        seconds = [result["median"][f"{who}_{NAMES[side]}_seconds"] for side in SIDES]
+        rows.append([name, *seconds, sum(seconds), ratio, share])
     columns = ["", "documents", "claims", "both", "ratio", "share of multiply rate"]
+    low, high = result["spread"]
     return "\n".join(
         [
             f"{config.documents} documents, {config.claims} claims, {config.model.name}: median "
             f"seconds of {config.repeats} repeats, {result['threads']} threads",
             plain_table(columns, rows, digits=3),
-            f"Ratio from {low_high[0]} to {low_high[1]}; documents {result['documents_ratio']}, "
+            f"Ratio from {low} to {high}; documents {result['documents_ratio']}, "
             f"claims {result['claims_ratio']}. Vectors differ by {result['largest_difference']}.",
             f"float32 products: {result['multiply_gflops']} GFLOP/s",
             f"Load average: {result['load_average']}",
@@ -290,7 +255,7 @@ def as_table(config: BenchConfig, result: dict[str, Any]) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Check, time, print a table and one line of JSON."""
+    """Check that vectors agree, time both sides, print a table and one line of JSON."""
     config = read_config(
         BenchConfig, argv, program="scripts/bench_encode.py", description=__doc__ or ""
     )
@@ -308,10 +273,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         )
         for side in SIDES
     )
-    timings = [
-        time_both(encoder, peer, texts, config.batch_size, ours_first=repeat % 2 == 0)
-        for repeat in range(config.repeats)
-    ]
+    timings = time_all(config, encoder, peer, texts)
     flops = {side: operations(encoder, texts[side], side) for side in SIDES}
     result = report(config, timings, flops, worst)
     print(as_table(config, result))

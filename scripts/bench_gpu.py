@@ -1,11 +1,11 @@
-"""A GPU's speed on a 7B model: training tokens a second, memory against batch, documents a second.
+"""Measure training and encoding of a 7B model on a GPU: tokens per second, memory, documents.
 
 Weights are random, of Mistral-7B's shape; nothing is downloaded. Training is the trainer's own:
-RetrieverModule under Lightning, bf16 weights, LoRA on every linear layer in fp32, all texts of
-the same length. `share` is of the device's bf16 peak, by the FLOPs that the step needs;
-`hardware_share` counts what is computed twice (checkpointing, chunks) as well. `ratio` is the
-best share of a training row that is not compiled, as the trainer is not; `compiled_ratio` that of
-the others. Rows go to stderr, as JSON, when they are done. Without a GPU nothing is measured.
+RetrieverModule with Lightning, bf16 weights, LoRA in fp32 on every linear layer, all texts of the
+same length. `share` is the FLOPs that a step needs in relation to the device's bf16 peak;
+`hardware_share` also counts what is computed twice (checkpointing, chunks). `ratio` is the best
+share of a training row without torch.compile, which the trainer does not use; `compiled_ratio` is
+that of the other rows. Each finished row goes to stderr as JSON. Without a GPU nothing is measured.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from __future__ import annotations
 import gc
 import json
 import math
-import os
 import statistics
 import sys
 from collections.abc import Sequence
@@ -30,8 +29,9 @@ from transformers import MistralConfig, MistralModel, PreTrainedTokenizerFast
 
 from claim2source.core.config import flag, list_field, require
 from claim2source.core.errors import run_program
+from claim2source.core.memory import peak_memory
 from claim2source.core.records import Claim, Dataset, Qrels, Source
-from claim2source.core.tables import plain_table
+from claim2source.core.tables import Cell, plain_table
 from claim2source.mining import MinedRow, Negative
 from claim2source.models import Encoder, EncoderSettings
 from claim2source.text import Rendering
@@ -40,17 +40,9 @@ from claim2source.training.config import FinetuneConfig, LoraConfig, Optimisatio
 from claim2source.training.data import TrainingPairs
 from claim2source.training.losses import LossesConfig
 from claim2source.training.module import RetrieverModule
-from scripts.timing_common import (
-    InOrder,
-    ModelShape,
-    fit,
-    library_versions,
-    matmul_rate,
-    memory_growth,
-    own_peak,
-    peak_flops,
-    read_flat,
-)
+from scripts.flops import ModelShape, matmul_rate, peak_flops
+from scripts.measure import circumstances, read_flat, require_positive
+from scripts.timing_common import InOrder, fit
 
 MISTRAL_7B = {
     "vocab_size": 32_000,
@@ -72,18 +64,18 @@ TINY = {
 
 @dataclass(frozen=True)
 class BenchConfig:
-    """What to measure.
+    """Settings of `scripts/bench_gpu.py`.
 
     Args:
-        tokens: of every training text, claims and sources alike.
-        negatives: per claim; with its source they are its group.
+        tokens: length of every training text, claims and sources alike.
+        negatives: negatives per claim, its group together with the gold.
         plain_batch: claims per step of the rows that keep every text's activations.
         chunk: texts per forward pass of the chunked rows.
-        steps: timed steps of a row, after one that is not.
+        steps: timed steps of a row, after one that is not timed.
         lora_r: rank of the adapters.
-        lora_dropout: on the adapters' input, as the trainer's default.
-        documents: encoded once to warm up in part, then timed.
-        document_tokens: their mean length; lengths lie between half and one and a half of it.
+        lora_dropout: dropout of the adapters' input, by default the trainer's.
+        documents: number of documents to encode; some of them warm up first.
+        document_tokens: their mean length; lengths vary from half to one and a half of it.
         seed: of weights and texts.
     """
 
@@ -98,12 +90,11 @@ class BenchConfig:
     document_tokens: int = 300
     seed: int = 13
     batches: list[int] = list_field(int, [8, 64], help="claims per step of the chunked rows")
-    compiled: bool = flag("also with torch.compile", True)
-    tiny: bool = flag("the same on a CPU with a model of two layers: shows that it runs")
+    compiled: bool = flag("measure with torch.compile too", True)
+    tiny: bool = flag("run on a CPU with a model of two layers, as a test")
 
     def __post_init__(self) -> None:
-        for key in ("plain_batch", "chunk", "steps", "lora_r", "documents"):
-            require(getattr(self, key) >= 1, key, getattr(self, key), "1 or more")
+        require_positive(self, "plain_batch", "chunk", "steps", "lora_r", "documents")
         require(self.negatives >= 0, "negatives", self.negatives, "0 or more")
         for key in ("tokens", "document_tokens"):
             require(getattr(self, key) >= 8, key, getattr(self, key), "8 or more")
@@ -112,18 +103,25 @@ class BenchConfig:
 
     @property
     def device(self) -> str:
-        """Where it runs."""
+        """The device's type for torch."""
         return "cpu" if self.tiny else "cuda"
 
     @property
     def group(self) -> int:
-        """Sources per claim."""
+        """Number of sources per claim."""
         return 1 + self.negatives
 
 
 @dataclass(frozen=True)
 class Setting:
-    """A way to train: claims per step, texts per pass (None: all), and what is switched on."""
+    """A way to train.
+
+    Args:
+        batch: claims per step.
+        chunk: texts per forward pass; None: all.
+        checkpointing: whether activations are recomputed.
+        compiled: whether torch.compile is used.
+    """
 
     batch: int
     chunk: int | None
@@ -132,7 +130,7 @@ class Setting:
 
 
 def make_encoder(config: BenchConfig) -> Encoder:
-    """An untrained bidirectional Mistral in bf16, whose tokens are words: "7 8 9" has three."""
+    """Make an untrained bidirectional Mistral in bf16; its tokens are words ("7 8 9" has three)."""
     sizes = dict(TINY if config.tiny else MISTRAL_7B)
     longest = max(config.tokens, 2 * config.document_tokens)
     sizes |= {"max_position_embeddings": longest}
@@ -147,7 +145,7 @@ def make_encoder(config: BenchConfig) -> Encoder:
             model = MistralModel(shape)
     finally:
         torch.set_default_dtype(default)
-    # Special tokens are looked for within words: a digit would cut numbers in pieces.
+    # Special tokens are matched within words too: a digit as one would split numbers.
     words = {"[PAD]": 0, "[EOS]": 1} | {str(i): i for i in range(2, sizes["vocab_size"])}
     tokenizer = Tokenizer(models.WordLevel(words, unk_token="[EOS]"))
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
@@ -157,14 +155,14 @@ def make_encoder(config: BenchConfig) -> Encoder:
 
 
 def made_up(config: BenchConfig, lengths: Sequence[int], seed: int) -> list[str]:
-    """A text of so many words for each length."""
+    """Make a text for each length in words."""
     vocabulary = (TINY if config.tiny else MISTRAL_7B)["vocab_size"]
     draw = np.random.default_rng([config.seed, seed])
     return [" ".join(map(str, draw.integers(2, vocabulary, length))) for length in lengths]
 
 
 def training_pairs(config: BenchConfig, encoder: Encoder, claims: int) -> TrainingPairs:
-    """Claims with a source and negatives of their own, no text twice."""
+    """Make claims with a gold and negatives each, all texts distinct."""
     lengths = [config.tokens] * claims
     names = [[f"s{i}-{j}" for j in range(config.group)] for i in range(claims)]
     flat = [name for group in names for name in group]
@@ -182,13 +180,13 @@ def training_pairs(config: BenchConfig, encoder: Encoder, claims: int) -> Traini
         MinedRow(f"c{i}", group[0], tuple(Negative(name, 0.0, "random") for name in group[1:]))
         for i, group in enumerate(names)
     ]
-    # The title alone, without a label in front: its words are the text's tokens.
+    # Renders the title alone, without a label: its words are the text's tokens.
     rendering = Rendering(sources="title_abstract")
     return TrainingPairs(dataset, rows, encoder, rendering, config.negatives)
 
 
 def settings_of(config: BenchConfig) -> list[Setting]:
-    """Every row: whole batches and chunks, with and without checkpointing and compile."""
+    """List the rows: whole batches and chunks, with and without checkpointing and compile."""
     found = []
     for compiled in (False, True) if config.compiled else (False,):
         for checkpointing in (False, True):
@@ -200,25 +198,26 @@ def settings_of(config: BenchConfig) -> list[Setting]:
 
 
 def time_training(config: BenchConfig, setting: Setting) -> dict[str, Any]:
-    """One row: seconds, tokens and FLOPs a second, peak memory; or why it `failed`, and None."""
+    """Measure one row: seconds, tokens and FLOPs per second, peak memory; or why it failed."""
     row: dict[str, Any] = {"claims": setting.batch, "chunk": setting.chunk}
     row |= {"checkpointing": setting.checkpointing, "compiled": setting.compiled}
     try:
-        row |= _train(config, setting)
-    except Exception as error:  # torch.compile's backends raise many kinds
+        row |= train(config, setting)
+    except Exception as error:  # torch.compile's backends raise errors of many kinds
         if not (setting.compiled or isinstance(error, torch.cuda.OutOfMemoryError)):
             raise
         nothing = {"seconds": None, "tokens_per_second": None, "peak_mb": None}
-        row |= nothing | {"failed": _why(error)}
-    return _done(row)
+        row |= nothing | {"failed": reason(error)}
+    return show_row(row)
 
 
-def _why(error: Exception) -> str:
+def reason(error: Exception) -> str:
+    """Give an error's type and first line."""
     return f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
 
 
-def _done(row: dict[str, Any]) -> dict[str, Any]:
-    """Show a row, so that a run that is cut short has said what it knows; free its memory."""
+def show_row(row: dict[str, Any]) -> dict[str, Any]:
+    """Print a finished row to stderr, in case the run is cut short, and free its memory."""
     print(json.dumps(row), file=sys.stderr, flush=True)
     gc.collect()
     if torch.cuda.is_available():
@@ -226,7 +225,8 @@ def _done(row: dict[str, Any]) -> dict[str, Any]:
     return row
 
 
-def _train(config: BenchConfig, setting: Setting) -> dict[str, Any]:
+def train(config: BenchConfig, setting: Setting) -> dict[str, Any]:
+    """Train a few steps in one setting and measure them."""
     encoder = make_encoder(config)
     optimisation = OptimisationConfig(
         batch_size=setting.batch,
@@ -242,7 +242,7 @@ def _train(config: BenchConfig, setting: Setting) -> dict[str, Any]:
     adapt(encoder, FinetuneConfig(tuning="lora", lora=lora, optimisation=optimisation))
     shape = ModelShape.of(encoder.model)
     if setting.compiled:
-        # In place, so that the encoder's model stays the one that peft made.
+        # In place, so that the encoder keeps the model that peft made.
         encoder.model.compile(dynamic=True, backend="eager" if config.tiny else "inductor")
     pairs = training_pairs(config, encoder, setting.batch * (config.steps + 1))
     sampler = InOrder(len(pairs), setting.batch)
@@ -258,11 +258,11 @@ def _train(config: BenchConfig, setting: Setting) -> dict[str, Any]:
     if config.device == "cuda":
         torch.cuda.reset_peak_memory_stats()
     seconds = statistics.median(fit(module, sampler, precision="bf16")[1:])
-    peak = torch.cuda.max_memory_allocated() if config.device == "cuda" else own_peak()
+    peak = torch.cuda.max_memory_allocated() if config.device == "cuda" else peak_memory(gpu=False)
     texts = setting.batch * (1 + config.group)
     lengths = [config.tokens] * texts
     needed, again = shape.training(lengths, "lora"), shape.forward(lengths)
-    # The last chunk, a full one, is encoded only once.
+    # The last chunk, a full one, is encoded once, the others twice.
     chunked = 0.0 if setting.chunk is None else 1 - min(setting.chunk, texts) / texts
     repeated = again * (int(setting.checkpointing) + chunked)
     return {
@@ -276,7 +276,7 @@ def _train(config: BenchConfig, setting: Setting) -> dict[str, Any]:
 
 
 def time_encoding(config: BenchConfig) -> dict[str, Any]:
-    """Documents a second through `Encoder.encode`, by the base model (as merged) and by LoRA."""
+    """Measure documents per second of `Encoder.encode`: merged weights, then adapters."""
     encoder = make_encoder(config)
     draw = np.random.default_rng([config.seed, 2])
     mean = config.document_tokens
@@ -292,19 +292,23 @@ def time_encoding(config: BenchConfig) -> dict[str, Any]:
             encoder.encode(texts[: max(1, len(texts) // 8)], "source")
             _, cost = encoder.encode(texts, "source")
         except torch.cuda.OutOfMemoryError as error:
-            row |= {"documents_per_second": None, "tokens_per_second": None, "failed": _why(error)}
+            row |= {
+                "documents_per_second": None,
+                "tokens_per_second": None,
+                "failed": reason(error),
+            }
         else:
             row |= {
                 "documents_per_second": round(len(texts) / cost.seconds, 2),
                 "tokens_per_second": round(sum(lengths) / cost.seconds, 1),
                 "flops_per_second": ModelShape.of(encoder.model).forward(lengths) / cost.seconds,
             }
-        found[name] = _done(row)
+        found[name] = show_row(row)
     return found
 
 
 def with_shares(result: dict[str, Any], peak: float) -> dict[str, Any]:
-    """FLOPs a second as shares of the peak, in place; 0 where it is unknown."""
+    """Add FLOPs per second as shares of the peak to every row; 0 where the peak is unknown."""
     rows = [*result["training"], result["encoding"]["merged"], result["encoding"]["adapter"]]
     for row in rows:
         for key in ("", "hardware_"):
@@ -314,21 +318,48 @@ def with_shares(result: dict[str, Any], peak: float) -> dict[str, Any]:
 
 
 def best_share(training: Sequence[dict[str, Any]], compiled: bool) -> float | None:
-    """The best of the rows that are compiled, or of those that are not; None: there is none."""
+    """Find the best share of the rows with or without torch.compile; None if there is none."""
     shares = [row.get("share") or 0.0 for row in training if row["compiled"] is compiled]
     return max(shares, default=0.0) or None
 
 
-def as_table(config: BenchConfig, result: dict[str, Any]) -> str:
-    """The same for a person."""
+def memory_growth(training: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Compare the peaks of the largest and the smallest chunked batch of every setting."""
+    found = []
+    for compiled in (False, True):
+        for checkpointing in (False, True):
+            rows = [
+                row
+                for row in training
+                if row["chunk"] is not None
+                and row["peak_mb"] is not None
+                and (row["compiled"], row["checkpointing"]) == (compiled, checkpointing)
+            ]
+            if len(rows) < 2:
+                continue
+            small, large = (pick(rows, key=lambda row: row["claims"]) for pick in (min, max))
+            found.append(
+                {
+                    "checkpointing": checkpointing,
+                    "compiled": compiled,
+                    "batch_times": round(large["claims"] / small["claims"], 2),
+                    "memory_times": round(large["peak_mb"] / small["peak_mb"], 3),
+                }
+            )
+    return found
 
-    def percent(share: float | None) -> float | str | None:
-        return None if share is None else 100 * share if result["peak_flops"] else "unknown"
+
+def as_table(config: BenchConfig, result: dict[str, Any]) -> str:
+    """Format the result for a terminal."""
+    peak, rows, encoded = result["peak_flops"], result["training"], result["encoding"]
+
+    def percent(share: float | None) -> Cell:
+        return None if share is None else 100 * share if peak else "unknown"
 
     def yes(value: bool) -> str:
         return "yes" if value else "no"
 
-    training = [
+    training: list[list[Cell]] = [
         [
             row["claims"],
             row["chunk"] or "whole",
@@ -339,25 +370,19 @@ def as_table(config: BenchConfig, result: dict[str, Any]) -> str:
             percent(row.get("hardware_share")),
             row["peak_mb"],
         ]
-        for row in result["training"]
+        for row in rows
     ]
-    encoding = [
-        [
-            name,
-            found["documents_per_second"],
-            found["tokens_per_second"],
-            percent(found.get("share")),
-        ]
-        for name, found in result["encoding"].items()
-        if isinstance(found, dict)
+    encodings = {name: row for name, row in encoded.items() if isinstance(row, dict)}
+    encoding: list[list[Cell]] = [
+        [name, row["documents_per_second"], row["tokens_per_second"], percent(row.get("share"))]
+        for name, row in encodings.items()
     ]
-    peak = result["peak_flops"]
-    said = f"{peak / 1e12:.0f} TFLOP/s" if peak else "unknown, so that shares are too"
+    shown = f"{peak / 1e12:.0f} TFLOP/s" if peak else "unknown, and so are shares"
     lines = [
-        f"{result['device']}: bf16 peak {said}; torch.mm reaches "
+        f"{result['device']}: bf16 peak {shown}; torch.mm reaches "
         f"{result['matmul_flops'] / 1e12:.3f} TFLOP/s",
         f"training, group {config.group}, {config.tokens} tokens a text, median of {config.steps} "
-        "steps; - : see below",
+        "steps; - : failed, see below",
         plain_table(
             [
                 "claims",
@@ -372,23 +397,18 @@ def as_table(config: BenchConfig, result: dict[str, Any]) -> str:
             training,
             digits=1,
         ),
+        *(f"row {i}: {row['failed']}" for i, row in enumerate(rows, 1) if "failed" in row),
         *(
-            f"row {i}: {row['failed']}"
-            for i, row in enumerate(result["training"], 1)
+            f"encoding, {name}: {row['failed']}"
+            for name, row in encodings.items()
             if "failed" in row
-        ),
-        *(
-            f"encoding, {row['weights']}: {row['failed']}"
-            for row in result["encoding"].values()
-            if isinstance(row, dict) and "failed" in row
         ),
         *(
             f"memory: {ends['batch_times']} times the batch takes {ends['memory_times']} times the "
             f"memory (checkpointing {yes(ends['checkpointing'])}, compiled {yes(ends['compiled'])})"
             for ends in result["memory"]
         ),
-        f"encoding {result['encoding']['documents']} documents of "
-        f"{result['encoding']['mean_tokens']} tokens on average",
+        f"encoding {encoded['documents']} documents of {encoded['mean_tokens']} tokens on average",
         plain_table(["weights", "documents/s", "tokens/s", "% of peak"], encoding, digits=1),
         f"Load average: {result['load_average']}",
     ]
@@ -396,7 +416,7 @@ def as_table(config: BenchConfig, result: dict[str, Any]) -> str:
 
 
 def measure(config: BenchConfig) -> dict[str, Any]:
-    """Every row of every table."""
+    """Measure every row of every table."""
     name = "CPU (tiny model)" if config.tiny else torch.cuda.get_device_name()
     peak = math.inf if config.tiny else peak_flops(name)
     limit = matmul_rate(256 if config.tiny else 8192, config.device, torch.bfloat16)
@@ -412,13 +432,12 @@ def measure(config: BenchConfig) -> dict[str, Any]:
         "memory": memory_growth(training),
         "lora_r": config.lora_r,
         "lora_dropout": config.lora_dropout,
-        "versions": library_versions("torch", "transformers", "peft", "pytorch-lightning"),
-        "load_average": [round(load, 2) for load in os.getloadavg()],
+        **circumstances("torch", "transformers", "peft", "pytorch-lightning"),
     }
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Measure, print tables and one line of JSON; without a GPU say so."""
+    """Measure, print tables and one line of JSON; without a GPU print that there is none."""
     config = read_flat(BenchConfig, argv, "scripts/bench_gpu.py", __doc__ or "")
     if not config.tiny and not torch.cuda.is_available():
         rows = [["training, share of peak", None], ["encoding, share of peak", None]]

@@ -1,22 +1,22 @@
-"""How long the statistics of many systems take: intervals, paired tests, t-tests, Holm, ANOVA.
+"""Time the statistics of many systems: intervals, paired tests, Holm's correction, ANOVA.
 
-Made-up MRR@5 values: every claim has a difficulty, every system a skill, and a paper two claims
-on average. Nothing is retrieved; the scores are the starting point. The peer is scipy: its
-bootstrap and its permutation test, a system at a time, timed on a few systems and extrapolated;
-`ratio` is its time over ours for one family and its intervals. `under_a_minute` says whether all
-parts together took less than 60 seconds, the target for the default 300 systems x 5,000 claims.
+The scores are made up: every claim has a difficulty, every system a skill, and a paper has two
+claims on average. The peer is scipy: its bootstrap and its permutation test, one system at a
+time, timed on a few systems and extrapolated. `ratio` is its time divided by ours for one family
+and its intervals. `under_a_minute` says whether all parts together took less than 60 seconds, the
+target for the default 300 systems x 5,000 claims.
 """
 
 from __future__ import annotations
 
 import json
-import os
-import statistics
-import time
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from importlib import metadata
-from typing import Any
+from functools import partial
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import numpy as np
 from scipy import stats
@@ -28,20 +28,21 @@ from claim2source.core.tables import plain_table
 from claim2source.evaluation.analysis.anova import two_way_anova
 from claim2source.evaluation.families import Family, compare
 from claim2source.evaluation.significance import bootstrap_intervals
+from scripts.measure import Done, circumstances, median, ratio_and_spread, timed
 
 TARGET_SECONDS = 60.0
 
 
 @dataclass(frozen=True)
 class BenchConfig:
-    """What to time.
+    """Settings of `scripts/bench_statistics.py`.
 
     Args:
-        systems: systems, the first of which is the baseline of the others.
-        claims: claims that every system was scored on.
-        repeats: bootstrap draws, and permutations where the family needs no more.
+        systems: number of systems; the first is the baseline of the others.
+        claims: number of claims that every system was scored on.
+        repeats: bootstrap draws, and permutations unless the family needs more.
         seed: of the scores.
-        peer_systems: systems that the peer is timed on.
+        peer_systems: systems that scipy is timed on.
     """
 
     systems: int = 300
@@ -60,7 +61,7 @@ class BenchConfig:
 
 
 def made_up(config: BenchConfig) -> tuple[dict[str, np.ndarray], np.ndarray, np.ndarray]:
-    """Scores [claims] by system, the claims' papers and their languages."""
+    """Make scores [claims] by system, and the claims' papers and languages."""
     rng = np.random.default_rng(config.seed)
     papers = rng.integers(0, max(config.claims // 2, 1), config.claims)
     difficulty = rng.normal(size=config.claims)
@@ -75,16 +76,17 @@ def made_up(config: BenchConfig) -> tuple[dict[str, np.ndarray], np.ndarray, np.
 def peer_seconds(
     scores: dict[str, np.ndarray], papers: np.ndarray, repeats: int, permutations: int, count: int
 ) -> list[float]:
-    """Seconds that scipy takes for each of `count` systems: an interval and a paired test.
+    """Time scipy for each of `count` systems: an interval and a paired test.
 
-    It is given what ours resamples, the papers: their summed scores and numbers of claims.
+    It resamples papers as ours does: their summed scores and numbers of claims.
     """
     groups = np.unique(papers, return_inverse=True)[1]
     sizes = np.bincount(groups).astype(float)
-    summed = [np.bincount(groups, weights) for weights in list(scores.values())[: count + 1]]
-    seconds = []
-    for mine in summed[1:]:
-        started = time.perf_counter()
+    baseline, *others = (
+        np.bincount(groups, weights) for weights in list(scores.values())[: count + 1]
+    )
+
+    def interval_and_test(mine: np.ndarray) -> None:
         stats.bootstrap(
             (mine, sizes),
             lambda a, b, axis: a.sum(axis) / b.sum(axis),
@@ -95,15 +97,15 @@ def peer_seconds(
             vectorized=True,
         )
         stats.permutation_test(
-            (mine, summed[0]),
+            (mine, baseline),
             lambda a, b, axis: (a - b).sum(axis),
             permutation_type="samples",
             n_resamples=permutations,
             batch=1000,
             vectorized=True,
         )
-        seconds.append(time.perf_counter() - started)
-    return seconds
+
+    return [timed(partial(interval_and_test, mine))[0] for mine in others]
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -114,55 +116,48 @@ def main(argv: Sequence[str] | None = None) -> None:
     scores, papers, languages = made_up(config)
     names = tuple(scores)
     family = Family("all", names[0], names[1:])
-    seconds: dict[str, float] = {}
+    parts: dict[str, float] = {}
 
-    def timed(part: str, work: Callable[[], Any]) -> Any:
-        started = time.perf_counter()
-        done = work()
-        seconds[part] = round(time.perf_counter() - started, 2)
+    def part(name: str, work: Callable[[], Done]) -> Done:
+        seconds, done = timed(work)
+        parts[name] = round(seconds, 2)
         return done
 
     matrix = np.stack(list(scores.values()))
-    timed("intervals", lambda: bootstrap_intervals(matrix, papers, repeats=config.repeats))
-    micro = timed("family, micro", lambda: compare(scores, family, papers, repeats=config.repeats))
-    timed(
+    part("intervals", lambda: bootstrap_intervals(matrix, papers, repeats=config.repeats))
+    micro = part("family, micro", lambda: compare(scores, family, papers, repeats=config.repeats))
+    part(
         "family, macro", lambda: compare(scores, family, papers, languages, repeats=config.repeats)
     )
-    anova = timed("ANOVA and Tukey", lambda: two_way_anova(scores))
-    total = round(sum(seconds.values()), 2)
+    anova = part("ANOVA and Tukey", lambda: two_way_anova(scores))
+    total = round(sum(parts.values()), 2)
     each = peer_seconds(scores, papers, config.repeats, micro.repeats, config.peer_systems)
-    ours = seconds["intervals"] + seconds["family, micro"]
-    ratios = [config.systems * one / max(ours, 1e-9) for one in each]
-    print(
-        f"{config.systems} systems, {config.claims} claims of {micro.groups} papers, "
-        f"{config.repeats} draws, {micro.repeats} permutations, {len(anova.pairs)} pairs"
-    )
-    print(plain_table(["part", "seconds"], [*seconds.items(), ("all", total)], 2))
+    ours = parts["intervals"] + parts["family, micro"]
     under = total < TARGET_SECONDS
-    print(f"{total:.2f} seconds: {'under' if under else 'NOT under'} a minute")
-    print(
-        f"scipy, a system at a time: {statistics.median(each):.2f} seconds for an interval and a "
-        f"test, {config.systems} systems extrapolated from {len(each)}"
-    )
     result = {
-        "ratio": round(statistics.median(ratios), 2),
-        "spread": [round(min(ratios), 2), round(max(ratios), 2)],
-        "median": {
-            "ours_seconds": round(ours, 2),
-            "peer_seconds_a_system": round(statistics.median(each), 3),
-        },
+        **ratio_and_spread([config.systems * one / max(ours, 1e-9) for one in each]),
+        "median": {"ours_seconds": round(ours, 2), "peer_seconds_a_system": median(each, 3)},
         "repeats": len(each),
         "seconds": total,
         "under_a_minute": under,
-        "parts": seconds,
+        "parts": parts,
         "systems": config.systems,
         "claims": config.claims,
         "draws": config.repeats,
         "permutations": micro.repeats,
         "peak_memory_mb": round(peak_memory() / 2**20, 1),
-        "versions": {name: metadata.version(name) for name in ("numpy", "scipy", "statsmodels")},
-        "load_average": [round(load, 2) for load in os.getloadavg()],
+        **circumstances("numpy", "scipy", "statsmodels"),
     }
+    print(
+        f"{config.systems} systems, {config.claims} claims of {micro.groups} papers, "
+        f"{config.repeats} draws, {micro.repeats} permutations, {len(anova.pairs)} pairs"
+    )
+    print(plain_table(["part", "seconds"], [*parts.items(), ("all", total)], 2))
+    print(f"{total:.2f} seconds: {'under' if under else 'NOT under'} a minute")
+    print(
+        f"scipy, one system at a time: {median(each):.2f} seconds for an interval and a test, "
+        f"{config.systems} systems extrapolated from {len(each)}"
+    )
     print(json.dumps(result))
 
 

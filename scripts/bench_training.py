@@ -1,22 +1,21 @@
-"""Training against sentence-transformers' trainer: pairs a second at equal loss, and memory.
+"""Compare training with sentence-transformers' trainer: pairs per second at equal loss, memory.
 
-Both sides train the same model on the same batches with dropout 0 in fp32, ours by Lightning
-with RetrieverModule, theirs by SentenceTransformerTrainer with MultipleNegativesRankingLoss (or
-its cached version). A cell is TEXTS_TUNING_LOSS, such as ct25_full_plain: claims and papers of
-ct25, or claims and titles of the demo (short); full or lora; plain or cached. `ratio` is that of
-ct25_full_plain.
+Both sides train the same model on the same batches with dropout 0 in fp32: ours with Lightning
+and RetrieverModule, theirs with SentenceTransformerTrainer and MultipleNegativesRankingLoss (or
+its cached version). A cell is TEXTS_TUNING_LOSS, such as ct25_full_plain. TEXTS: ct25 (claims and
+papers of ct25) or short (claims and titles of the demo); TUNING: full or lora; LOSS: plain or
+cached. `ratio` is that of ct25_full_plain.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import statistics
-import subprocess
 import sys
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, cast, get_args
 
@@ -24,25 +23,20 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import torch
 
-from claim2source.core.config import (
-    flag,
-    list_field,
-    read_config,
-    require,
-    require_one_of,
-)
+from claim2source.core.config import flag, list_field, read_config, require, require_one_of
 from claim2source.core.errors import UserError, run_program
-from claim2source.core.tables import plain_table
+from claim2source.core.memory import peak_memory
+from claim2source.core.tables import Cell, plain_table
 from scripts.data_folder import data_folder
-from scripts.timing_common import (
-    StepProfile,
-    Tuning,
-    alternating,
-    library_versions,
-    matmul_rate,
-    median_and_spread,
-    own_peak,
+from scripts.flops import Tuning, matmul_rate
+from scripts.measure import (
+    circumstances,
+    ratio_and_spread,
+    require_positive,
+    run_again,
+    take_turns,
 )
+from scripts.timing_common import StepProfile
 from scripts.timing_trainers import (
     Material,
     Recipe,
@@ -62,30 +56,30 @@ CELLS = [
     for tuning in get_args(Tuning)
     for loss in ("plain", "cached")
 ]
-# What fits in a quarter of an hour on a small machine; the others by --all_cells.
+# These take a quarter of an hour on a small machine; --all_cells adds the others.
 DEFAULT_CELLS = [CELLS[0], *CELLS[4:]]
 
 
 @dataclass(frozen=True)
 class BenchConfig:
-    """What to time.
+    """Settings of `scripts/bench_training.py`.
 
     Args:
-        model: name or folder; mean pooling.
+        model: a model's name or folder; mean pooling.
         batch_size: pairs per step.
         max_length: tokens per text.
-        chunk: texts per forward pass of the cached loss, on both sides.
+        chunk: texts per forward pass of the cached losses.
         temperature: of the loss; the peer's scale is 1 / temperature.
-        learning_rate: of AdamW, falling as a cosine.
-        repeats: trainings by each side, in turn.
+        learning_rate: of AdamW, with cosine decay.
+        repeats: trainings by each side in turn.
         warmup: steps of each training before the timed ones.
         steps: timed steps of each training.
-        seed: which pairs are drawn.
-        tolerance: how far the first step's losses may differ, relatively.
+        seed: of the draw of pairs.
+        tolerance: largest relative difference of the first step's losses.
         matmul: size of the square matrices that measure the machine's limit.
-        operators: lines of the profile.
-        ct25: folder of ct25 in BEIR layout; none: ct25 in CLAIM2SOURCE_DATA.
-        only: print one side's peak memory of the one cell, and nothing else.
+        operators: number of operators in the profile.
+        ct25: folder of ct25 in BEIR layout; default: ct25 in CLAIM2SOURCE_DATA.
+        only: only print one side's peak memory in one cell (the program runs itself with it).
     """
 
     model: str = "sentence-transformers/all-MiniLM-L6-v2"
@@ -109,8 +103,7 @@ class BenchConfig:
     ablate: bool = flag("time ours with its pieces switched off one by one, and nothing else")
 
     def __post_init__(self) -> None:
-        for key in ("repeats", "warmup", "steps", "chunk", "matmul", "operators"):
-            require(getattr(self, key) >= 1, key, getattr(self, key), "1 or more")
+        require_positive(self, "repeats", "warmup", "steps", "chunk", "matmul", "operators")
         require(self.batch_size >= 2, "batch_size", self.batch_size, "2 or more")
         require(self.tolerance > 0, "tolerance", self.tolerance, "above 0")
         require(bool(self.cells), "cells", self.cells, ", ".join(CELLS))
@@ -120,7 +113,7 @@ class BenchConfig:
 
     @property
     def pairs(self) -> int:
-        """Pairs of one training."""
+        """Number of pairs of one training."""
         return self.batch_size * (self.warmup + self.steps)
 
     @property
@@ -129,7 +122,7 @@ class BenchConfig:
         return [cell for cell in CELLS if self.all_cells or cell in self.cells]
 
     def recipe(self, cell: str) -> Recipe:
-        """What both sides are told in a cell."""
+        """Give the settings of both sides in a cell."""
         _, tuning, loss = cell.split("_")
         return Recipe(
             self.model,
@@ -142,14 +135,14 @@ class BenchConfig:
         )
 
     def material(self, cell: str) -> Material:
-        """A cell's pairs."""
+        """Draw a cell's pairs."""
         folder = self.ct25 or data_folder("ct25")
         return material(cast(Texts, cell.split("_")[0]), folder, self.pairs, self.seed)
 
 
 @dataclass
 class Timings:
-    """A cell's trainings by repeat, the machine's limit measured in each, and the work."""
+    """A cell's work per step, its trainings, and the machine's limit measured in each repeat."""
 
     work: Work
     ours: list[Steps] = field(default_factory=list)
@@ -157,54 +150,56 @@ class Timings:
     limits: list[float] = field(default_factory=list)
 
     def ours_seconds(self, warmup: int) -> list[float]:
-        """Seconds a step by repeat; tokenising, done once beforehand, is charged in full."""
+        """Compute seconds per step by repeat, including our tokenizing before the first step."""
         return [
             statistics.mean(steps.seconds[warmup:]) + steps.preparing / len(steps.seconds)
             for steps in self.ours
         ]
 
     def peer_seconds(self, warmup: int) -> list[float]:
-        """Seconds a step by repeat."""
+        """Compute seconds per step by repeat."""
         return [statistics.mean(steps.seconds[warmup:]) for steps in self.peer]
 
 
 def time_cell(config: BenchConfig, cell: str) -> Timings:
-    """Train by both sides in turn. Raises `UserError` where their first losses differ."""
+    """Train with both sides in turn. Raises `UserError` where their first losses differ."""
     pairs, recipe = config.material(cell), config.recipe(cell)
     timings = Timings(step_work(pairs, recipe))
 
-    def check() -> None:
+    def train(run: Callable[[Material, Recipe], Steps], trainings: list[Steps]) -> None:
+        trainings.append(run(pairs, recipe))
         if timings.ours and timings.peer:
-            first, other = timings.ours[-1], timings.peer[-1]
-            same_losses(first.losses, other.losses, config.tolerance)
-            if first.trained != other.trained:
-                raise UserError(f"{cell}: {first.trained} weights trained, not {other.trained}")
-
-    def ours() -> None:
-        timings.ours.append(run_ours(pairs, recipe))
-        check()
-
-    def peer() -> None:
-        timings.peer.append(run_peer(pairs, recipe))
-        check()
+            ours, peer = timings.ours[-1], timings.peer[-1]
+            same_losses(ours.losses, peer.losses, config.tolerance)
+            if ours.trained != peer.trained:
+                raise UserError(f"{cell}: {ours.trained} weights trained, not {peer.trained}")
 
     def limit() -> None:
         timings.limits.append(matmul_rate(config.matmul))
 
-    alternating([ours, peer, limit], config.repeats)
+    ours, peer = partial(train, run_ours, timings.ours), partial(train, run_peer, timings.peer)
+    take_turns([ours, peer, limit], config.repeats)
     return timings
 
 
+@dataclass(frozen=True)
+class Peak:
+    """Peak memory of a process in MB, and what it held before the first step."""
+
+    peak_mb: float
+    before_mb: float
+
+
 def cell_result(
-    config: BenchConfig, timings: Timings, peaks: dict[str, dict[str, float]] | None
+    config: BenchConfig, timings: Timings, peaks: dict[str, Peak] | None
 ) -> dict[str, Any]:
-    """What the last line holds of a cell."""
+    """Compute what the last line holds of a cell."""
     ours, peer = timings.ours_seconds(config.warmup), timings.peer_seconds(config.warmup)
-    ratio, spread = median_and_spread([p / o for o, p in zip(ours, peer, strict=True)])
+    result = ratio_and_spread([p / o for o, p in zip(ours, peer, strict=True)], digits=3)
+    result["median"] = result["ratio"]
     limit = statistics.median(timings.limits)
     first, other = timings.ours[0].losses, timings.peer[0].losses
     work = timings.work
-    result: dict[str, Any] = {"ratio": ratio, "spread": spread, "median": ratio}
     for side, seconds in (("ours", ours), ("peer", peer)):
         middle = statistics.median(seconds)
         result[f"{side}_pairs_per_second"] = round(config.batch_size / middle, 3)
@@ -224,50 +219,35 @@ def cell_result(
     }
     if peaks is not None:
         for side, peak in peaks.items():
-            result[f"{side}_peak_mb"] = peak["peak_mb"]
-            result[f"{side}_before_mb"] = peak["before_mb"]
-        result["peak_ratio"] = round(peaks["ours"]["peak_mb"] / peaks["peer"]["peak_mb"], 3)
+            result[f"{side}_peak_mb"] = peak.peak_mb
+            result[f"{side}_before_mb"] = peak.before_mb
+        result["peak_ratio"] = round(peaks["ours"].peak_mb / peaks["peer"].peak_mb, 3)
     return result
 
 
-def peaks_of(config: BenchConfig, cell: str) -> dict[str, dict[str, float]]:
-    """Peak memory of each side, in a fresh process that trains two steps."""
-    found = {}
-    for side in ("ours", "peer"):
-        command = [
-            sys.executable,
-            str(Path(__file__).resolve()),
-            f"--only={side}",
-            "--cells",
-            cell,
-            f"--model={config.model}",
-            f"--batch_size={config.batch_size}",
-            f"--max_length={config.max_length}",
-            f"--chunk={config.chunk}",
-            f"--seed={config.seed}",
-            "--warmup=1",
-            "--steps=1",
-            *([f"--ct25={config.ct25}"] if config.ct25 else []),
-        ]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode:
-            last = (done.stderr.strip().splitlines() or ["no message"])[-1]
-            raise UserError(f"peak memory of {side}, {cell}: {last}")
-        found[side] = json.loads(done.stdout.strip().splitlines()[-1])
-    return found
+def peaks_of(config: BenchConfig, cell: str) -> dict[str, Peak]:
+    """Measure the peak memory of each side in a fresh process that trains two steps."""
+    keys = ("model", "batch_size", "max_length", "chunk", "seed")
+    options = ["--cells", cell, *(f"--{key}={getattr(config, key)}" for key in keys)]
+    options += ["--warmup=1", "--steps=1", *([f"--ct25={config.ct25}"] if config.ct25 else [])]
+    return {
+        side: Peak(
+            **run_again(__file__, [f"--only={side}", *options], f"peak memory of {side}, {cell}")
+        )
+        for side in ("ours", "peer")
+    }
 
 
-def one_peak(config: BenchConfig) -> dict[str, float]:
-    """This process's peak after training, and what it held before the first step, in MB."""
+def own_peak(config: BenchConfig) -> Peak:
+    """Train with one side in this process, and measure its peak memory."""
     cell = config.cells[0]
     run = run_ours if config.only == "ours" else run_peer
-    steps = run(config.material(cell), config.recipe(cell))
-    mega = 2**20
-    return {"peak_mb": round(own_peak() / mega, 1), "before_mb": round(steps.before / mega, 1)}
+    before = run(config.material(cell), config.recipe(cell)).before
+    return Peak(round(peak_memory(gpu=False) / 2**20, 1), round(before / 2**20, 1))
 
 
 def profile_ours(config: BenchConfig, cell: str) -> list[tuple[str, float, int]]:
-    """The operators that take longest in the last step of a training by ours."""
+    """Find the operators that take longest in the last step of a training with ours."""
     profile = StepProfile(config.warmup + config.steps - 1)
     run_ours(config.material(cell), config.recipe(cell), callbacks=[profile])
     return profile.shares(config.operators)
@@ -276,7 +256,7 @@ def profile_ours(config: BenchConfig, cell: str) -> list[tuple[str, float, int]]
 def report(
     config: BenchConfig, cells: dict[str, dict[str, Any]], profile: list[tuple[str, float, int]]
 ) -> dict[str, Any]:
-    """What the last line of the output holds; `ratio` is null where its cell was not timed."""
+    """Compute what the last line holds; `ratio` is null where its cell was not timed."""
     headline = cells.get(CELLS[0], {})
     return {
         "ratio": headline.get("ratio"),
@@ -285,12 +265,12 @@ def report(
         **cells,
         "not_run": [cell for cell in CELLS if cell not in cells],
         "profile": [[name, round(share, 4), calls] for name, share, calls in profile],
-        **circumstances(config),
+        **settings_and_versions(config),
     }
 
 
-def circumstances(config: BenchConfig) -> dict[str, Any]:
-    """With what, how often and beside what else was measured."""
+def settings_and_versions(config: BenchConfig) -> dict[str, Any]:
+    """Report the settings, versions and load of the measurement."""
     return {
         "repeats": config.repeats,
         "steps": config.steps,
@@ -298,7 +278,7 @@ def circumstances(config: BenchConfig) -> dict[str, Any]:
         "max_length": config.max_length,
         "chunk": config.chunk,
         "threads": torch.get_num_threads(),
-        "versions": library_versions(
+        **circumstances(
             "torch",
             "transformers",
             "peft",
@@ -307,48 +287,32 @@ def circumstances(config: BenchConfig) -> dict[str, Any]:
             "accelerate",
             "datasets",
         ),
-        "load_average": [round(load, 2) for load in os.getloadavg()],
     }
 
 
 def as_table(config: BenchConfig, result: dict[str, Any]) -> str:
-    """The same for a person."""
-    columns = [
-        "",
-        "ratio",
-        "spread",
-        "pairs/s",
-        "theirs",
-        "% of mm",
-        "theirs",
-        "MB",
-        "theirs",
-        "tokens",
-        "padded",
-        "theirs",
-        "first loss",
-        "theirs",
-    ]
-    rows = []
+    """Format the result for a terminal."""
+    columns = ["", "ratio", "spread", "pairs/s", "theirs", "% of mm", "theirs", "MB", "theirs"]
+    columns += ["tokens", "padded", "theirs", "first loss", "theirs"]
+    rows: list[list[Cell]] = []
     for cell in CELLS:
         found = result.get(cell)
         if found is None:
             continue
-        low, high = found["spread"]
         rows.append(
             [
                 cell,
                 found["ratio"],
-                f"{low:.2f} - {high:.2f}",
+                "{:.2f} - {:.2f}".format(*found["spread"]),
                 found["ours_pairs_per_second"],
                 found["peer_pairs_per_second"],
                 100 * found["ours_share_of_limit"],
                 100 * found["peer_share_of_limit"],
-                _whole(found.get("ours_peak_mb")),
-                _whole(found.get("peer_peak_mb")),
-                _whole(found["real_tokens"]),
-                _whole(found["ours_padded_tokens"]),
-                _whole(found["peer_padded_tokens"]),
+                _rounded(found.get("ours_peak_mb")),
+                _rounded(found.get("peer_peak_mb")),
+                _rounded(found["real_tokens"]),
+                _rounded(found["ours_padded_tokens"]),
+                _rounded(found["peer_padded_tokens"]),
                 f"{found['ours_first_loss']:.5f}",
                 f"{found['peer_first_loss']:.5f}",
             ]
@@ -357,10 +321,10 @@ def as_table(config: BenchConfig, result: dict[str, Any]) -> str:
         f"{config.batch_size} pairs a step, at most {config.max_length} tokens a text, median of "
         f"{config.repeats} repeats of {config.steps} steps after {config.warmup}; fp32, dropout 0",
         plain_table(columns, rows, digits=2),
-        "ratio: theirs / ours in seconds a step, our tokenising charged. % of mm: FLOPs of the",
-        "texts' real tokens, of what torch.mm reaches here in fp32 (see ModelShape). MB: peak of",
-        "a process that trains 2 steps. tokens, padded: a step's.",
-        f"one of our steps in {next(c for c in CELLS if c in result)}, own time by operator:",
+        "ratio: theirs / ours in seconds a step, including our tokenizing. % of mm: FLOPs per",
+        "second of the texts' real tokens, in % of what torch.mm reaches here in fp32. MB: peak of",
+        "a process that trains 2 steps. tokens, padded: per step.",
+        f"one of our steps in {next(c for c in CELLS if c in result)}, time by operator:",
         plain_table(
             ["operator", "%", "calls"],
             [[name, 100 * share, calls] for name, share, calls in result["profile"]],
@@ -372,29 +336,29 @@ def as_table(config: BenchConfig, result: dict[str, Any]) -> str:
     return "\n".join([*lines, f"Load average: {result['load_average']}"])
 
 
-def _whole(value: float | None) -> int | None:
+def _rounded(value: float | None) -> int | None:
     return None if value is None else round(value)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Train by turns, print a table and one line of JSON."""
+    """Train with both sides in turn, print a table and one line of JSON."""
     config = read_config(
         BenchConfig, argv, program="scripts/bench_training.py", description=__doc__ or ""
     )
     if config.only is not None:
-        print(json.dumps(one_peak(config)))
+        print(json.dumps(asdict(own_peak(config))))
         return
     if config.ablate:
         from scripts.timing_pieces import ablation, ablation_table
 
-        found = ablation(config) | circumstances(config)
-        print(ablation_table(found))
-        print(json.dumps(found))
+        result = ablation(config) | settings_and_versions(config)
+        print(ablation_table(result))
+        print(json.dumps(result))
         return
     started = time.perf_counter()
     cells = {}
     for cell in config.chosen:
-        config.material(cell)  # what is missing is said at once, not after minutes
+        config.material(cell)  # missing data fails now, not after minutes
     for cell in config.chosen:
         peaks = peaks_of(config, cell) if config.peaks else None
         cells[cell] = cell_result(config, time_cell(config, cell), peaks)

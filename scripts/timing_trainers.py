@@ -1,4 +1,4 @@
-"""A few training steps by Claim2Source's trainer and by sentence-transformers', on equal terms."""
+"""Take a few training steps with our trainer and with sentence-transformers', on equal terms."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ import pytorch_lightning as pl
 import torch
 
 from claim2source.core.errors import UserError
+from claim2source.core.memory import peak_memory
 from claim2source.core.records import Dataset
 from claim2source.datasets import load
 from claim2source.mining import MinedRow, Negative
@@ -27,7 +28,8 @@ from claim2source.training.config import FinetuneConfig, LoraConfig, Optimisatio
 from claim2source.training.data import TrainingPairs
 from claim2source.training.losses import LossesConfig
 from claim2source.training.module import RetrieverModule, length_chunks
-from scripts.timing_common import InOrder, ModelShape, Tuning, fit, own_peak, steps_between
+from scripts.flops import ModelShape, Tuning
+from scripts.timing_common import InOrder, fit, steps_between
 
 Texts = Literal["ct25", "short"]
 RENDERING = Rendering()
@@ -35,9 +37,9 @@ RENDERING = Rendering()
 
 @dataclass(frozen=True)
 class Recipe:
-    """What both trainers are told; dropout is 0, arithmetic fp32, no warm-up.
+    """Settings of both trainers; dropout is 0, arithmetic fp32, without warm-up.
 
-    `chunk` is the number of texts per forward pass of the chunked losses; None: the plain ones.
+    `chunk` is the number of texts per forward pass of the chunked loss; None: the plain loss.
     """
 
     model: str
@@ -53,14 +55,22 @@ class Recipe:
     lora_alpha: int = 64
 
     @property
-    def loaded(self) -> ModelConfig:
+    def model_config(self) -> ModelConfig:
         """The base model with mean pooling at the recipe's length."""
         return ModelConfig(self.model, pooling="mean", normalize=True, max_length=self.max_length)
 
 
 @dataclass(frozen=True)
 class Steps:
-    """Seconds and loss of every step, seconds of tokenising beforehand, weights trained."""
+    """What a training took.
+
+    Args:
+        seconds: by step.
+        losses: by step.
+        preparing: seconds of tokenizing before the first step.
+        trained: number of trained weights.
+        before: peak memory before the first step, in bytes.
+    """
 
     seconds: list[float]
     losses: list[float]
@@ -71,14 +81,14 @@ class Steps:
 
 @dataclass(frozen=True)
 class Material:
-    """Pairs in the order of their batches."""
+    """Training pairs in the order of their batches."""
 
     dataset: Dataset
     rows: tuple[MinedRow, ...]
 
     @property
     def claims(self) -> list[str]:
-        """One text a pair."""
+        """The claim's text of each pair."""
         by_id = {claim.id: claim for claim in self.dataset.claims}
         return RENDERING.claim_texts(by_id[row.claim] for row in self.rows)
 
@@ -90,10 +100,10 @@ class Material:
 
 
 def material(texts: Texts, ct25: Path | None, pairs: int, seed: int) -> Material:
-    """Training pairs whose claims, papers and texts are all distinct.
+    """Draw training pairs with distinct claims, papers and texts.
 
     `ct25`: claims and papers with their metadata. `short`: claims and titles of the demo set.
-    A paper twice in a batch would be a false negative of the peer's loss: losses would differ.
+    A paper twice in a batch would be a false negative in the peer's loss but not in ours.
     """
     if texts == "ct25":
         if ct25 is None or not ct25.is_dir():
@@ -124,9 +134,9 @@ def material(texts: Texts, ct25: Path | None, pairs: int, seed: int) -> Material
 
 
 def with_negatives(pairs: Material, count: int, seed: int) -> Material:
-    """The same pairs, each with the `count` best sources by BM25 that are not its gold.
+    """Add to each pair the `count` best sources by BM25 that are not its golds.
 
-    Where a claim shares words with fewer, random ones fill up.
+    Random sources fill up where BM25 finds fewer.
     """
     by_id = {claim.id: claim for claim in pairs.dataset.claims}
     claims = [by_id[row.claim] for row in pairs.rows]
@@ -156,8 +166,8 @@ def run_ours(
     pairs_kind: type[TrainingPairs] = TrainingPairs,
     module_kind: type[RetrieverModule] = RetrieverModule,
 ) -> Steps:
-    """Lightning's Trainer with `RetrieverModule`; the kinds let an ablation put in its own."""
-    loaded = resolve(recipe.loaded, "cpu").encoder
+    """Train with Lightning and `RetrieverModule`; an ablation replaces classes by its own."""
+    loaded = resolve(recipe.model_config, "cpu").encoder
     encoder = encoder_kind(loaded.model, loaded.tokenizer, loaded.settings, None)
     optimisation = OptimisationConfig(
         batch_size=recipe.batch_size,
@@ -189,16 +199,16 @@ def run_ours(
         lambda: None,
     )
     trained = sum(p.numel() for p in module.trainable().values())
-    before = own_peak()
+    before = peak_memory(gpu=False)
     seconds = fit(module, sampler, callbacks=callbacks)
     return Steps(seconds, module.losses, preparing, trained, before)
 
 
 def run_peer(pairs: Material, recipe: Recipe) -> Steps:
-    """sentence-transformers' trainer with its loss of in-batch negatives, plain or cached.
+    """Train with sentence-transformers and its loss of in-batch negatives, plain or cached.
 
-    Its own defaults stand wherever ours has no other wish (fused AdamW among them); it
-    tokenises within each step.
+    Settings that the recipe does not fix are its defaults (fused AdamW among them); it
+    tokenizes within each step.
     """
     from datasets import Dataset as Table
     from datasets.utils import disable_progress_bars
@@ -232,12 +242,21 @@ def run_peer(pairs: Material, recipe: Recipe) -> Steps:
     for name in ("sentence_transformers", "transformers"):
         logging.getLogger(name).setLevel(logging.ERROR)
     torch.manual_seed(0)
-    model = SentenceTransformer(str(resolve(recipe.loaded, "cpu").folder), device="cpu")
+    model = SentenceTransformer(str(resolve(recipe.model_config, "cpu").folder), device="cpu")
     model.max_seq_length = recipe.max_length
     model.model_card_data.generate_widget_examples = False
     set_dropout(model, 0.0)
     if recipe.tuning == "lora":
-        model.add_adapter(_same_adapter(recipe))
+        import peft
+
+        # The adapter that `adapt` adds.
+        adapter = peft.LoraConfig(
+            r=recipe.lora_r,
+            lora_alpha=recipe.lora_alpha,
+            lora_dropout=0.0,
+            target_modules="all-linear",
+        )
+        model.add_adapter(adapter)
     scale = 1 / recipe.temperature
     loss: torch.nn.Module
     if recipe.chunk is None:
@@ -274,27 +293,15 @@ def run_peer(pairs: Material, recipe: Recipe) -> Steps:
         )
         trainer.remove_callback(PrinterCallback)
         trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
-        before = own_peak()
+        before = peak_memory(gpu=False)
         trainer.train()
     values = [float(value) for value in losses]
     return Steps(steps_between(clock.ends), values, 0.0, trained, before)
 
 
-def _same_adapter(recipe: Recipe) -> Any:
-    """The adapter that `adapt` adds, as peft's config."""
-    import peft
-
-    return peft.LoraConfig(
-        r=recipe.lora_r,
-        lora_alpha=recipe.lora_alpha,
-        lora_dropout=0.0,
-        target_modules="all-linear",
-    )
-
-
 @dataclass(frozen=True)
 class Work:
-    """What a mean step computes: FLOPs and tokens that are needed, and tokens with padding."""
+    """Needed FLOPs and tokens of a mean step, and tokens including each side's padding."""
 
     flops: float
     real_tokens: float
@@ -303,11 +310,12 @@ class Work:
 
 
 def step_work(pairs: Material, recipe: Recipe) -> Work:
-    """FLOPs from the texts' real tokens and the model's shape; what each side pads them to.
+    """Count the FLOPs of the texts' real tokens, and the tokens that each side pads them to.
 
-    Ours packs texts, or pads those of like length; the peer pads a batch's claims, and sources.
+    Ours packs texts, or pads texts of similar length; the peer pads the claims of a batch to one
+    length and its sources to another.
     """
-    encoder = resolve(recipe.loaded, "cpu").encoder
+    encoder = resolve(recipe.model_config, "cpu").encoder
     if recipe.tuning == "lora":
         lora = LoraConfig(r=recipe.lora_r, dropout=0.0)
         adapt(encoder, FinetuneConfig(tuning="lora", lora=lora))
@@ -316,25 +324,25 @@ def step_work(pairs: Material, recipe: Recipe) -> Work:
     lengths = [len(text.ids) for text in [*claims, *sources]]
     ours = peer = 0
     for start in range(0, len(claims), recipe.batch_size):
-        sides = [side[start : start + recipe.batch_size] for side in (claims, sources)]
-        tokens = [*sides[0], *sides[1]]
+        columns = [texts[start : start + recipe.batch_size] for texts in (claims, sources)]
+        tokens = [*columns[0], *columns[1]]
         if recipe.chunk is None:
             chunks = list(encoder.length_batches(tokens))
         else:
             chunks = length_chunks(tokens, recipe.chunk)
         ours += sum(encoder.batch([tokens[r] for r in rows]).padded_tokens for rows in chunks)
-        peer += sum(len(side) * max(len(text.ids) for text in side) for side in sides)
+        peer += sum(len(texts) * max(len(text.ids) for text in texts) for texts in columns)
     steps = len(claims) / recipe.batch_size
     flops = ModelShape.of(encoder.model).training(lengths, recipe.tuning)
     return Work(flops / steps, sum(lengths) / steps, ours / steps, peer / steps)
 
 
 def same_losses(ours: Sequence[float], peer: Sequence[float], limit: float) -> float:
-    """How far the first step's losses differ, relatively; `UserError` above `limit`."""
+    """Compute the relative difference of the first step's losses; `UserError` above `limit`."""
     difference = abs(ours[0] - peer[0]) / abs(peer[0])
     if not difference <= limit:
         raise UserError(
             f"the losses of the same first batch differ: ours {ours[0]:.6f}, "
-            f"sentence-transformers' {peer[0]:.6f}; times would compare nothing"
+            f"sentence-transformers' {peer[0]:.6f}; their times cannot be compared"
         )
     return difference

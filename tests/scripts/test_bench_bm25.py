@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from claim2source.core.errors import ConfigError, UserError
-from scripts import bench_bm25
+from scripts import bench_bm25, measure
 from scripts.bench_bm25 import BenchConfig, Timing, check_same, made_up, main, report
 
 SMALL = BenchConfig(documents=40, claims=30, repeats=3, sample=4, words=500)
@@ -53,8 +53,8 @@ def test_the_peers_search_is_extrapolated(monkeypatch: pytest.MonkeyPatch) -> No
     sources, claims = made_up(SMALL)
     searched: list[str] = []
     clock = iter([0.0, 1.0, 10.0, 12.0])
-    monkeypatch.setattr(bench_bm25, "best_of", lambda peer, text: searched.append(text))
-    monkeypatch.setattr(bench_bm25.time, "perf_counter", lambda: next(clock))
+    monkeypatch.setattr(bench_bm25, "search_peer", lambda peer, text: searched.append(text))
+    monkeypatch.setattr(measure.time, "perf_counter", lambda: next(clock))
     assert bench_bm25.time_peer(sources, claims, 4) == (1.0, 2.0 / 4 * 30)
     assert searched == [claim.text for claim in claims[:4]]
 

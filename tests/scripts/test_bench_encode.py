@@ -108,10 +108,3 @@ def test_nothing_to_time_is_refused(key: str) -> None:
         BenchConfig(**{key: 0})
     with pytest.raises(ConfigError, match="model.template"):
         BenchConfig(model=ModelConfig(template=Template(claim="query: ")))
-
-
-def test_the_multiply_rate_is_a_rate(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bench_encode, "_SQUARE", 10)
-    seconds = iter([4.0, 2.0, 3.0])
-    monkeypatch.setattr(bench_encode, "timed", lambda work: (next(seconds), work()))
-    assert bench_encode.multiply_rate() == 2 * 10**3 / 2.0

@@ -15,8 +15,9 @@ import torch
 from claim2source.core.config import REPOSITORY, read_config
 from claim2source.core.errors import ConfigError, UserError
 from scripts import bench_gpu
-from scripts.bench_gpu import BenchConfig, Setting, main, make_encoder, memory_growth, peak_flops
-from scripts.timing_common import read_flat
+from scripts.bench_gpu import BenchConfig, Setting, main, make_encoder, memory_growth
+from scripts.flops import peak_flops
+from scripts.measure import read_flat
 
 SMALL = BenchConfig(
     tiny=True,
@@ -254,7 +255,7 @@ def test_running_out_of_memory_is_a_row(monkeypatch: pytest.MonkeyPatch) -> None
     def full(*_: Any) -> Any:
         raise torch.cuda.OutOfMemoryError("too large")
 
-    monkeypatch.setattr(bench_gpu, "_train", full)
+    monkeypatch.setattr(bench_gpu, "train", full)
     row = bench_gpu.time_training(SMALL, Setting(64, None, False, False))
     assert row["peak_mb"] is None and row["claims"] == 64 and "too large" in row["failed"]
     result = {
@@ -275,7 +276,7 @@ def test_what_the_compiler_cannot_do_costs_no_other_row(monkeypatch: pytest.Monk
             raise RuntimeError("no kernel\nand a long trace")
         raise ValueError("a fault of ours")
 
-    monkeypatch.setattr(bench_gpu, "_train", fail)
+    monkeypatch.setattr(bench_gpu, "train", fail)
     row = bench_gpu.time_training(SMALL, Setting(64, None, False, True))
     assert row["failed"] == "RuntimeError: no kernel" and row["tokens_per_second"] is None
     result = {
