@@ -26,7 +26,7 @@ from claim2source.core.errors import run_program
 from claim2source.core.memory import peak_memory
 from claim2source.core.tables import plain_table
 from claim2source.evaluation.analysis.anova import two_way_anova
-from claim2source.evaluation.families import Family, compare
+from claim2source.evaluation.families import Family, compare_family
 from claim2source.evaluation.significance import bootstrap_intervals
 from scripts.measure import Done, circumstances, median, ratio_and_spread, timed
 
@@ -115,7 +115,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     )
     scores, papers, languages = made_up(config)
     names = tuple(scores)
-    family = Family("all", names[0], names[1:])
+    family = Family.against("all", names[0], names[1:])
     parts: dict[str, float] = {}
 
     def part(name: str, work: Callable[[], Done]) -> Done:
@@ -125,9 +125,12 @@ def main(argv: Sequence[str] | None = None) -> None:
 
     matrix = np.stack(list(scores.values()))
     part("intervals", lambda: bootstrap_intervals(matrix, papers, repeats=config.repeats))
-    micro = part("family, micro", lambda: compare(scores, family, papers, repeats=config.repeats))
+    micro = part(
+        "family, micro", lambda: compare_family(scores, family, papers, repeats=config.repeats)
+    )
     part(
-        "family, macro", lambda: compare(scores, family, papers, languages, repeats=config.repeats)
+        "family, macro",
+        lambda: compare_family(scores, family, papers, languages, repeats=config.repeats),
     )
     anova = part("ANOVA and Tukey", lambda: two_way_anova(scores))
     total = round(sum(parts.values()), 2)

@@ -1,15 +1,46 @@
-"""Tables as text: aligned for a terminal, Markdown for a report."""
+"""Render tables as aligned text, Markdown or HTML."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from html import escape
+from typing import Any, Literal, NamedTuple
+
+from claim2source.core.report import SystemCost
 
 Cell = str | int | float | None
+COST_COLUMNS = ("seconds", "items/s", "peak MB", "tokens", "parameters")
+
+
+class TextTable(NamedTuple):
+    """Hold a table before it is rendered; each row is as long as `columns`.
+
+    `digits` are the decimals of floats; `numeric` tells which columns hold numbers, where their
+    cells are already texts.
+    """
+
+    columns: Sequence[str]
+    rows: Sequence[Sequence[Cell]]
+    digits: int = 4
+    numeric: Sequence[bool] | None = None
+
+
+Part = str | TextTable  # of a text: a paragraph or a table
+
+
+def render(parts: Iterable[Part], style: Literal["plain", "markdown", "html"] = "plain") -> str:
+    """Render paragraphs and tables; in HTML, everything is escaped."""
+    if style == "html":
+        return "\n".join(
+            f"<p>{escape(part)}</p>" if isinstance(part, str) else html_table(*part)
+            for part in parts
+        )
+    draw = plain_table if style == "plain" else markdown_table
+    return "\n\n".join(part if isinstance(part, str) else draw(*part) for part in parts)
 
 
 def text_of(cell: Cell, digits: int = 4) -> str:
-    """A cell as text: floats with `digits` decimals, None as "-"."""
+    """Render a cell: floats with `digits` decimals, None as "-"."""
     if cell is None:
         return "-"
     return f"{cell:.{digits}f}" if isinstance(cell, float) else str(cell)
@@ -21,10 +52,7 @@ def plain_table(
     digits: int = 4,
     numeric: Sequence[bool] | None = None,
 ) -> str:
-    """Aligned columns, numbers to the right, no trailing blanks; rows as long as `columns`.
-
-    `numeric` says which columns hold numbers where their cells are texts already.
-    """
+    """Align columns for a terminal, numbers to the right; arguments as in `TextTable`."""
     texts, numeric = _texts(columns, rows, digits, numeric)
     widths = [max(len(line[i]) for line in texts) for i in range(len(columns))]
     return "\n".join(
@@ -42,11 +70,27 @@ def markdown_table(
     digits: int = 4,
     numeric: Sequence[bool] | None = None,
 ) -> str:
-    """A Markdown table, numbers to the right; a bar or line break in a cell is escaped."""
+    """Render Markdown, numbers to the right; a bar or line break in a cell is escaped."""
     texts, numeric = _texts(columns, rows, digits, numeric)
     lines = [[" ".join(cell.replace("|", "\\|").split("\n")) for cell in line] for line in texts]
     lines.insert(1, ["---:" if right else "---" for right in numeric])
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def html_table(
+    columns: Sequence[str],
+    rows: Sequence[Sequence[Cell]],
+    digits: int = 4,
+    numeric: Sequence[bool] | None = None,
+) -> str:
+    """Render HTML with every cell escaped, numbers to the right."""
+    texts, numeric = _texts(columns, rows, digits, numeric)
+    align = [' style="text-align: right"' if right else "" for right in numeric]
+    lines = [
+        "".join(f"<{tag}{a}>{escape(cell)}</{tag}>" for cell, a in zip(line, align, strict=True))
+        for tag, line in zip(["th", *["td"] * len(rows)], texts, strict=True)
+    ]
+    return "<table>\n" + "\n".join(f"<tr>{line}</tr>" for line in lines) + "\n</table>"
 
 
 def _texts(
@@ -55,7 +99,7 @@ def _texts(
     digits: int,
     known: Sequence[bool] | None,
 ) -> tuple[list[list[str]], Sequence[bool]]:
-    """Header and rows as text, and which columns hold numbers only."""
+    """Return header and rows as texts, and which columns hold numbers only."""
     if any(len(row) != len(columns) for row in rows):
         raise ValueError(f"a row does not have {len(columns)} cells")
     numeric = [
@@ -65,24 +109,21 @@ def _texts(
     return texts, numeric if known is None else known
 
 
-COST_COLUMNS = ("seconds", "items/s", "peak MB", "tokens", "parameters")
+def cost_cells(cost: SystemCost | Mapping[str, Any] | None) -> list[Cell]:
+    """Return the cells for `COST_COLUMNS`, None for what is not known.
 
-
-def cost_cells(cost: Mapping[str, Any] | None) -> list[Cell]:
-    """Cells for `COST_COLUMNS` from a report's cost; "-" for what it does not say.
-
-    ">3.2": some vectors were in the store already, and what they cost is not in the seconds.
+    ">3.2" seconds: some vectors were in the store already; making them is not in this cost.
     """
     if not cost:
         return [None] * len(COST_COLUMNS)
-    seconds = cost.get("seconds")
-    items = cost.get("items", cost.get("claims"))
-    peak = cost.get("peak_memory", cost.get("peak_memory_bytes"))
-    more, less = (">", "<") if cost.get("reused") else ("", "")
+    if isinstance(cost, Mapping):
+        old = {"items": "claims", "peak_memory": "peak_memory_bytes"}
+        cost = SystemCost(**{old.get(key, key): value for key, value in cost.items()})
+    more, less = (">", "<") if cost.reused else ("", "")
     return [
-        None if seconds is None else f"{more}{seconds:.1f}",
-        f"{less}{items / seconds:.1f}" if items and seconds else None,
-        f"{peak / 2**20:.0f}" if peak else None,
-        str(cost["tokens"]) if cost.get("tokens") else None,
-        str(cost["parameters"]) if cost.get("parameters") else None,
+        f"{more}{cost.seconds:.1f}",
+        f"{less}{cost.claims / cost.seconds:.1f}" if cost.claims and cost.seconds else None,
+        f"{cost.peak_memory_bytes / 2**20:.0f}" if cost.peak_memory_bytes else None,
+        str(cost.tokens) if cost.tokens else None,
+        str(cost.parameters) if cost.parameters else None,
     ]

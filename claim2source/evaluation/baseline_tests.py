@@ -9,7 +9,7 @@ from typing import Any
 from claim2source.core.records import Dataset
 from claim2source.evaluation.baseline_systems import Systems, label_of
 from claim2source.evaluation.ending import Ending, ending_of
-from claim2source.evaluation.families import Family, Pairs
+from claim2source.evaluation.families import Family
 from claim2source.evaluation.saved import systems_in
 
 Reports = Mapping[str, Mapping[str, Any]]
@@ -23,7 +23,7 @@ def ending(
     return ending_of(saved, declared(reports, systems), dataset, repeats, seed)
 
 
-def declared(reports: Reports, systems: Systems) -> list[Family | Pairs]:
+def declared(reports: Reports, systems: Systems) -> list[Family]:
     """The families, fixed by what ran.
 
     Over the same form of claims: dense systems against BM25, hybrids against dense parts, other
@@ -51,7 +51,7 @@ def declared(reports: Reports, systems: Systems) -> list[Family | Pairs]:
         ("Other BM25s against the papers'", sparse),
         ("Other claim forms against original claims", forms),
     )
-    return [Pairs(name, tuple(pairs)) for name, pairs in named if pairs]
+    return [Family(name, tuple(pairs)) for name, pairs in named if pairs]
 
 
 def untested(reports: Reports, systems: Systems) -> list[str]:

@@ -17,7 +17,7 @@ from claim2source.datasets import load
 from claim2source.datasets.checkthat2026 import written_index
 from claim2source.evaluation.by_language import SHOWN, intervals_of
 from claim2source.evaluation.ending import Ending, ending_of
-from claim2source.evaluation.families import Family, Pairs
+from claim2source.evaluation.families import Family
 from claim2source.evaluation.hybrid import is_trained
 from claim2source.evaluation.metrics import cutoff
 from claim2source.evaluation.retrieval import (
@@ -155,9 +155,9 @@ def evaluate_checkpoints(config: CheckpointConfig) -> str:
     return _end(config, dataset, reports, chosen, top)
 
 
-def _families(reports: Mapping[str, Mapping[str, Any]]) -> list[Family | Pairs]:
+def _families(reports: Mapping[str, Mapping[str, Any]]) -> list[Family]:
     """Epochs against step 0, other claim forms against the one trained with, hybrids."""
-    families: list[Family | Pairs] = []
+    families: list[Family] = []
     dense = {name: report for name, report in reports.items() if "hybrid" not in report}
     for form in dict.fromkeys(
         name.removeprefix(report["system"]) for name, report in dense.items()
@@ -170,13 +170,13 @@ def _families(reports: Mapping[str, Mapping[str, Any]]) -> list[Family | Pairs]:
         )
         if before in dense and epochs:
             told = f", {form.removeprefix('.')} claims" if form else ""
-            families.append(Family(f"Every epoch against step 0{told}", before, epochs))
+            families.append(Family.against(f"Every epoch against step 0{told}", before, epochs))
     forms = tuple((name, r["system"]) for name, r in reports.items() if name != r["system"])
     hybrids = tuple((name, r["hybrid"]["dense"]) for name, r in reports.items() if "hybrid" in r)
     if forms:
-        families.append(Pairs("Other claim forms against the checkpoint's own", forms))
+        families.append(Family("Other claim forms against the checkpoint's own", forms))
     if hybrids:
-        families.append(Pairs("Hybrids against their dense part", hybrids))
+        families.append(Family("Hybrids against their dense part", hybrids))
     return families
 
 

@@ -1,288 +1,209 @@
-"""What `eval/compare.py` does: saved systems side by side, by slice, tested and explained."""
+"""Compare systems over the same claims: scores, intervals, ranks, paired tests."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Any
 
-from claim2source.core.config import list_field, require
-from claim2source.core.errors import ConfigError, InputError, UserError
-from claim2source.core.files import write_json, write_text
-from claim2source.core.records import Dataset
-from claim2source.core.run import Run
-from claim2source.core.tables import COST_COLUMNS, cost_cells, markdown_table, plain_table
+import numpy as np
+
+from claim2source.core.config import require
+from claim2source.core.errors import ConfigError, UserError
+from claim2source.core.records import Dataset, sorted_languages
+from claim2source.core.report import MACRO, FamilyResult
+from claim2source.core.run import Result, Run
+from claim2source.core.tables import Cell, Part, TextTable, render
 from claim2source.datasets import load
-from claim2source.evaluation.analysis.anova import Anova, two_way_anova
-from claim2source.evaluation.analysis.language_errors import LostReport, lost_claims, lost_text
-from claim2source.evaluation.by_language import tested_families
-from claim2source.evaluation.families import Family, FamilyResult, family_text
-from claim2source.evaluation.metrics import Scores, cutoff, evaluate, judged_claims
-from claim2source.evaluation.ranks import NOT_FOUND, bucket_changes, first_ranks, summarise
-from claim2source.evaluation.saved import SavedSystem, common_data, judged_run, read_reports
-from claim2source.evaluation.slices import (
-    SliceScore,
-    breakdown,
-    rank_slices,
-    slices_of,
+from claim2source.evaluation.families import (
+    MAIN_METRIC,
+    Family,
+    compare_families,
+    family_parts,
+    score_intervals,
 )
+from claim2source.evaluation.metrics import (
+    Scores,
+    coverage,
+    evaluate,
+    judged_claims,
+    language_masks,
+    language_strata,
+)
+from claim2source.evaluation.ranks import first_ranks
+from claim2source.evaluation.saved import SavedSystem, common_data, judged_run, read_reports
+from claim2source.evaluation.significance import claim_weights
+from claim2source.io.trec import read_run
 
 
 @dataclass(frozen=True)
-class CompareConfig:
-    """Settings of `eval/compare.py`.
+class ScoredRuns:
+    """Hold runs of several systems over one data set, scored on the same claims."""
 
-    Args:
-        out: folder for `compare.json` and `compare.md`.
-        dataset: folder in BEIR layout, or `demo`: the claims that the runs are of; none: as all
-            the reports say.
-        split: split that the runs are of; none: as all the reports say.
-        baseline: the system that every other is tested against; none: the first.
-        metric: what is compared.
-        train_split: split whose golds count as seen in training; without such a split, none do.
-        alpha: level of the family of tests.
-        repeats: permutations and draws; permutations are raised where Holm needs more.
-        seed: of permutations and draws.
-        lost_language: language whose lost claims are explained, where there are claims in it.
-        posted: system that ranks the claims as posted; none: the baseline.
-        translated: system that ranks their translations; none: English claims alone explain.
-        k: a claim is lost when its gold is not among the first k.
+    dataset: Dataset
+    metric: str
+    baseline: str
+    runs: Mapping[str, Run]
+    scores: Mapping[str, Scores]
+
+    @classmethod
+    def of(
+        cls,
+        runs: Mapping[str, Run],
+        dataset: Dataset,
+        metric: str = MAIN_METRIC,
+        baseline: str | None = None,
+        more_metrics: Sequence[str] = (),
+    ) -> ScoredRuns:
+        """Score every run; without a baseline, the first system is it.
+
+        Raises `ConfigError` on an unknown metric or baseline, `UserError` where no claim has a
+        gold.
+        """
+        first = next(iter(runs)) if baseline is None else baseline
+        if first not in runs:
+            raise ConfigError("baseline", baseline, f"one of the systems: {', '.join(runs)}")
+        metrics, claims = list(dict.fromkeys([metric, *more_metrics])), judged_claims(dataset.qrels)
+        scores = {name: evaluate(run, dataset.qrels, metrics, claims) for name, run in runs.items()}
+        return cls(dataset, metric, first, runs, scores)
+
+    @property
+    def claim_ids(self) -> tuple[str, ...]:
+        """List the claims that the scores are of."""
+        return self.scores[self.baseline].claim_ids
+
+    @property
+    def values(self) -> dict[str, np.ndarray]:
+        """Map every system to its scores by claim, [claims]."""
+        return {name: scores[self.metric] for name, scores in self.scores.items()}
+
+    @property
+    def macro(self) -> dict[str, float]:
+        """Map every system to its mean over languages."""
+        strata = language_strata(self.dataset.claims, self.claim_ids)
+        weights = claim_weights(strata, len(strata))
+        return {name: float(values @ weights) for name, values in self.values.items()}
+
+    @cached_property
+    def ranks(self) -> dict[str, np.ndarray]:
+        """Map every system to the rank of each claim's first gold, [claims], inf if absent."""
+        return {
+            name: first_ranks(run, self.dataset.qrels, self.claim_ids)[1]
+            for name, run in self.runs.items()
+        }
+
+    def tests(
+        self, *, micro: bool = False, alpha: float = 0.05, repeats: int = 10_000, seed: int = 0
+    ) -> list[FamilyResult]:
+        """Test all others against the baseline, as `compare_families` does; none for one system."""
+        others = [name for name in self.runs if name != self.baseline]
+        if not others:
+            return []
+        return compare_families(
+            self.values,
+            [Family.against(f"All against {self.baseline}", self.baseline, others)],
+            self.dataset,
+            self.claim_ids,
+            micro=micro,
+            alpha=alpha,
+            repeats=repeats,
+            seed=seed,
+        )
+
+
+def read_scored(
+    reports: Sequence[Path],
+    dataset: str | None = None,
+    split: str | None = None,
+    languages: Sequence[str] | None = None,
+    *,
+    metric: str = MAIN_METRIC,
+    baseline: str | None = None,
+    more_metrics: Sequence[str] = (),
+) -> tuple[str, dict[str, SavedSystem], ScoredRuns]:
+    """Read reports' systems and score their runs; return the data set's folder, systems, scores.
+
+    Without a data set or split, it is the one that all the reports name. Raises `UserError` where
+    the reports differ, hold no scores, or have runs of other claims.
     """
-
-    out: Path
-    reports: list[Path] = list_field(
-        Path, repeats=True, help="folders that eval/checkpoint.py or eval/hybrid.py wrote"
-    )
-    dataset: str | None = None
-    split: str | None = None
-    baseline: str | None = None
-    metric: str = "mrr@5"
-    train_split: str = "train"
-    alpha: float = 0.05
-    repeats: int = 10_000
-    seed: int = 0
-    lost_language: str = "de"
-    posted: str | None = None
-    translated: str | None = None
-    k: int = 5
-
-    def __post_init__(self) -> None:
-        require(bool(self.reports), "reports", self.reports, "one or more folders")
-        require(0 < self.alpha < 1, "alpha", self.alpha, "between 0 and 1")
-        require(self.repeats >= 1, "repeats", self.repeats, "1 or more")
-        require(self.k >= 1, "k", self.k, "1 or more")
-        cutoff(self.metric)
-
-
-def compare_systems(config: CompareConfig) -> str:
-    """Read the runs, score, test, explain; writes `config.out` and returns the text.
-
-    Raises `UserError` where a run is of other claims, or a system named is not there.
-    """
-    systems = {system.name: system for system in read_reports(config.reports)}
+    systems = {system.name: system for system in read_reports(reports)}
     if not systems:
         raise UserError("reports: none of them holds a system with scores")
-    folder, split = common_data([*systems.values()], config.dataset, config.split)
-    dataset = load(folder, split)
-    baseline = _named("baseline", config.baseline or next(iter(systems)), systems)
-    posted = _named("posted", config.posted or baseline, systems)
-    translated = config.translated and _named("translated", config.translated, systems)
-    runs = {name: judged_run(system, dataset) for name, system in systems.items()}
-    claims = judged_claims(dataset.qrels)
-    scores = {
-        name: evaluate(run, dataset.qrels, [config.metric], claims) for name, run in runs.items()
-    }
-    ranks = {name: first_ranks(run, dataset.qrels, claims)[1] for name, run in runs.items()}
-    parts = [
-        *slices_of(dataset.claims, _seen_golds(folder, config.train_split)),
-        *rank_slices(claims, ranks[baseline], f"rank of {baseline}"),
-    ]
-    slices = breakdown(
-        scores, config.metric, dataset, parts, repeats=config.repeats, seed=config.seed
-    )
-    family, anova = _tests(scores, baseline, dataset, config)
-    lost = _lost(config, dataset, runs[posted], runs[translated] if translated else None)
-    summaries = {name: summarise(found) for name, found in ranks.items()}
-    changes = {
-        name: bucket_changes(ranks[baseline], found)
-        for name, found in ranks.items()
-        if name != baseline
-    }
-    write_json(
-        config.out / "compare.json",
-        {
-            "dataset": folder,
-            "split": split,
-            "metric": config.metric,
-            "baseline": baseline,
-            "slices": [asdict(row) for row in slices],
-            "ranks": {name: asdict(found) for name, found in summaries.items()},
-            "rank_changes": changes,
-            "tests": [asdict(result) for result in family],
-            "anova": None if anova is None else _finite(asdict(anova)),
-            "lost": None if lost is None else _finite(asdict(lost)),
-        },
-    )
-
-    costs = {name: system.cost for name, system in systems.items()}
-
-    def text(table: Callable[..., str]) -> str:
-        return "\n\n".join(
-            [
-                f"{folder}, {split}: {config.metric}",
-                _systems_text(systems, summaries, slices, table),
-                _slices_text(slices, list(systems), table),
-                *(family_text(result, config.metric, table, costs) for result in family),
-                *([] if anova is None else [_anova_text(anova, table)]),
-                *(_changes_text(baseline, name, found, table) for name, found in changes.items()),
-                *([] if lost is None else [lost_text(lost, table)]),
-            ]
-        )
-
-    write_text(config.out / "compare.md", f"# Comparison\n\n{text(markdown_table)}\n")
-    return text(plain_table)
+    folder, split = common_data([*systems.values()], dataset, split)
+    data = load(folder, split, languages)
+    runs = {name: judged_run(system, data) for name, system in systems.items()}
+    return folder, systems, ScoredRuns.of(runs, data, metric, baseline, more_metrics)
 
 
-def _named(key: str, name: str, systems: dict[str, SavedSystem]) -> str:
-    if name not in systems:
-        raise ConfigError(key, name, f"a system of the reports: {', '.join(systems)}")
-    return name
+@dataclass(frozen=True)
+class ComparisonReport:
+    """Hold systems side by side: scores with 95 % intervals, and tests against the baseline.
 
+    `scores` and `intervals` are by system, then by language and `macro`. Printed, it is a text of
+    tables; in a notebook, HTML.
+    """
 
-def _seen_golds(folder: str, split: str) -> frozenset[str] | None:
-    try:
-        return load(folder, split).golds
-    except InputError:
-        return None  # a data set without a training split
+    metric: str
+    baseline: str
+    scores: Mapping[str, Mapping[str, float]]
+    intervals: Mapping[str, Mapping[str, tuple[float, float]]]
+    tests: tuple[FamilyResult, ...]
 
-
-def _tests(
-    scores: dict[str, Scores], baseline: str, dataset: Dataset, config: CompareConfig
-) -> tuple[list[FamilyResult], Anova | None]:
-    """All others against the baseline, macro, micro and by language; the ANOVA of all."""
-    others = tuple(name for name in scores if name != baseline)
-    if not others:
-        return [], None
-    claims = scores[baseline].claim_ids
-    values = {name: found[config.metric] for name, found in scores.items()}
-    family = Family(f"All against {baseline}", baseline, others)
-    tested = tested_families(
-        values,
-        [family],
-        dataset,
-        claims,
-        micro=True,
-        alpha=config.alpha,
-        repeats=config.repeats,
-        seed=config.seed,
-    )
-    return tested, two_way_anova(values, config.alpha)
-
-
-def _lost(
-    config: CompareConfig, dataset: Dataset, posted: Run, translated: Run | None
-) -> LostReport | None:
-    if not any(c.lang == config.lost_language and c.golds for c in dataset.claims):
-        return None
-    return lost_claims(dataset, posted, translated, language=config.lost_language, k=config.k)
-
-
-def _finite(value: Any) -> Any:
-    """The same with None for what JSON cannot hold: the rank of a gold that was not found."""
-    if isinstance(value, float) and value in (float("inf"), float("-inf")) or value != value:
-        return None
-    if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
-    return [_finite(item) for item in value] if isinstance(value, list | tuple) else value
-
-
-def _systems_text(
-    systems: dict[str, SavedSystem],
-    summaries: dict[str, Any],
-    slices: Sequence[SliceScore],
-    table: Callable[..., str],
-) -> str:
-    """Quality, ranks and cost of every system."""
-    whole = {(row.part, row.system): row for row in slices if row.by == "all"}
-    rows: list[list[Any]] = []
-    for name, system in systems.items():
-        ranks, row = summaries[name], whole["macro", name]
-        median = None if ranks.median is None else f"{ranks.median:g}"
-        mean = None if ranks.mean is None else f"{ranks.mean:.1f}"
-        found = f"{ranks.found}/{ranks.claims}"
-        rows.append(
-            [
-                name,
-                row.value,
-                row.low,
-                row.high,
-                whole["micro", name].value,
-                mean,
-                median,
-                found,
-                *cost_cells(system.cost),
-            ]
-        )
-    columns = [
-        "system",
-        "macro",
-        "low",
-        "high",
-        "micro",
-        "mean rank",
-        "median",
-        "found",
-        *COST_COLUMNS,
-    ]
-    return table(columns, rows)
-
-
-def _slices_text(
-    slices: Sequence[SliceScore], names: Sequence[str], table: Callable[..., str]
-) -> str:
-    cells: dict[tuple[str, str], dict[str, SliceScore]] = {}
-    for row in slices:
-        cells.setdefault((row.by, row.part), {})[row.system] = row
-    rows = [
-        [
-            by,
-            part,
-            found[names[0]].claims,
-            found[names[0]].papers,
-            *(f"{found[n].value:.4f} [{found[n].low:.3f}, {found[n].high:.3f}]" for n in names),
+    def parts(self) -> list[Part]:
+        """Return the tables and their headings."""
+        languages = [*sorted_languages(set(self.scores[self.baseline]) - {MACRO}), MACRO]
+        rows: list[list[Cell]] = [
+            [name, *(self._cell(name, lang) for lang in languages)] for name in self.scores
         ]
-        for (by, part), found in cells.items()
-    ]
-    return table(["by", "part", "claims", "papers", *names], rows)
+        table = TextTable(["system", *languages], rows, numeric=[False, *[True] * len(languages)])
+        tests = (part for test in self.tests for part in family_parts(test, self.metric))
+        return [f"{self.metric} with 95 % intervals by gold paper", table, *tests]
+
+    def _cell(self, system: str, language: str) -> str:
+        low, high = self.intervals[system][language]
+        return f"{self.scores[system][language]:.4f} [{low:.4f}, {high:.4f}]"
+
+    def __str__(self) -> str:
+        return render(self.parts())
+
+    def _repr_html_(self) -> str:
+        return render(self.parts(), "html")
 
 
-def _anova_text(anova: Anova, table: Callable[..., str]) -> str:
-    rows = [
-        [name, effect.squares, effect.freedom, effect.f, effect.p]
-        for name, effect in (("systems", anova.systems), ("claims", anova.claims))
-    ]
-    rows.append(["residual", anova.residual_squares, anova.residual_freedom, None, None])
-    pairs = [
-        [f"{p.second} - {p.first}", p.difference, p.low, p.high, p.p, "yes" if p.differs else "no"]
-        for p in anova.pairs
-    ]
-    return "\n\n".join(
-        [
-            "Two-way ANOVA over systems and claims (claims taken as independent):",
-            table(["factor", "squares", "df", "F", "p"], rows),
-            f"Tukey's HSD at {anova.alpha:g}:",
-            table(["pair", "difference", "low", "high", "p", "differs"], pairs),
-        ]
-    )
+def compare(
+    results: Mapping[str, Result | Run | str | Path],
+    dataset: Dataset,
+    metric: str = MAIN_METRIC,
+    baseline: str | None = None,
+    repeats: int = 10_000,
+    seed: int = 0,
+) -> ComparisonReport:
+    """Compare systems by intervals and paired tests against a baseline, by default the first.
+
+    A value is a result, a run, or the path of a TREC run. Tests are corrected by Holm over the
+    family "All against BASELINE": on the macro average, then in each language. Raises
+    `UserError` on runs of other claims, `ConfigError` on an unknown metric or baseline.
+    """
+    require(bool(results), "results", dict(results), "one or more systems by name")
+    require(repeats >= 1, "repeats", repeats, "1 or more")
+    runs = {name: _run_of(result) for name, result in results.items()}
+    for name, run in runs.items():
+        coverage(run, dataset.qrels, name)
+    scored = ScoredRuns.of(runs, dataset, metric, baseline)
+    masks = language_masks(dataset.claims, scored.claim_ids)
+    scores, intervals = {}, {}
+    for name, macro in scored.macro.items():
+        values = scored.values[name]
+        scores[name] = {lang: float(values[mask].mean()) for lang, mask in masks.items()}
+        scores[name][MACRO] = macro
+        found = score_intervals(scored.scores[name], dataset, metric, repeats, seed)
+        intervals[name] = found.values[metric]
+    tests = tuple(scored.tests(repeats=repeats, seed=seed))
+    return ComparisonReport(metric, scored.baseline, scores, intervals, tests)
 
 
-def _changes_text(
-    baseline: str, name: str, changes: dict[str, dict[str, int]], table: Callable[..., str]
-) -> str:
-    columns = list(changes[NOT_FOUND])
-    rows: list[list[Any]] = [
-        [before, *(row[after] for after in columns)] for before, row in changes.items()
-    ]
-    heading = f"Rank of the gold: {baseline} (rows) and {name} (columns), claims"
-    return f"{heading}\n\n{table(['', *columns], rows)}"
+def _run_of(result: Result | Run | str | Path) -> Run:
+    if isinstance(result, Result):
+        return result.run
+    return result if isinstance(result, Run) else read_run(Path(result)).run

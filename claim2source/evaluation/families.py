@@ -1,54 +1,38 @@
-"""Systems against their baselines: intervals, paired tests, Holm within a declared family."""
+"""Test systems against baselines: intervals, paired tests, Holm within a family."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from claim2source.core.report import Comparison, FamilyResult
-from claim2source.core.tables import COST_COLUMNS, Cell, cost_cells
+from claim2source.core.records import Dataset
+from claim2source.core.report import MACRO, Comparison, FamilyResult, Intervals, SystemCost
+from claim2source.core.tables import COST_COLUMNS, Cell, Part, TextTable, cost_cells
+from claim2source.evaluation.metrics import Scores, language_masks, language_strata
 from claim2source.evaluation.significance import (
     bootstrap_intervals,
     claim_weights,
     clustered_t_test,
     enough_repeats,
+    gold_groups,
     paired_randomisations,
 )
 
+MAIN_METRIC = "mrr@5"
+INSIDE = "inside the noise"
+TOO_FEW = "too few papers differ"
 _SAME = 1e-12
+_COLUMNS = "mean,difference,low,high,p,p (Holm),t-test p,win/tie/loss,verdict".split(",")
+Costs = Mapping[str, SystemCost | None]
 
 
 @dataclass(frozen=True)
 class Family:
-    """Tests that are corrected together: each system against one baseline, declared beforehand.
+    """Declare tests that are corrected together, as pairs (system, baseline).
 
-    Raises ValueError when there is nothing to test, or a system appears twice or against itself.
-    """
-
-    name: str
-    baseline: str
-    systems: tuple[str, ...]
-
-    def __post_init__(self) -> None:
-        if not self.systems or len(set(self.systems)) != len(self.systems):
-            raise ValueError(f"family {self.name}: needs one or more systems, each once")
-        if self.baseline in self.systems:
-            raise ValueError(f"family {self.name}: {self.baseline} is compared with itself")
-
-    @property
-    def pairs(self) -> tuple[tuple[str, str], ...]:
-        """(system, baseline) of every test."""
-        return tuple((system, self.baseline) for system in self.systems)
-
-
-@dataclass(frozen=True)
-class Pairs:
-    """Tests that are corrected together where each system has a baseline of its own.
-
-    `pairs` are (system, baseline), declared beforehand. Raises ValueError as `Family` does.
+    Raises ValueError when there is no pair, a pair twice, or a system against itself.
     """
 
     name: str
@@ -60,21 +44,84 @@ class Pairs:
         if same := [system for system, baseline in self.pairs if system == baseline]:
             raise ValueError(f"family {self.name}: {same[0]} is compared with itself")
 
-
-INSIDE = "inside the noise"
-TOO_FEW = "too few papers differ"
+    @classmethod
+    def against(cls, name: str, baseline: str, systems: Iterable[str]) -> Family:
+        """Declare the tests of every system against one baseline."""
+        return cls(name, tuple((system, baseline) for system in systems))
 
 
 def holm(p_values: Sequence[float] | np.ndarray) -> np.ndarray:
-    """Holm's adjusted p-values, in the order given."""
+    """Adjust p-values by Holm's method, in the order given."""
     from statsmodels.stats.multitest import multipletests
 
     return np.asarray(multipletests(p_values, method="holm")[1])
 
 
-def compare(
+def score_intervals(
+    scores: Scores,
+    dataset: Dataset,
+    metric: str = MAIN_METRIC,
+    repeats: int = 10_000,
+    seed: int = 0,
+) -> Intervals:
+    """Bound a metric by language, and its macro average, by 95 % bootstrap intervals.
+
+    Gold papers are drawn, not claims; systems of one data set meet the same draws.
+    """
+    values, claims = scores[metric], scores.claim_ids
+    groups, strata = gold_groups(dataset.qrels, claims), language_strata(dataset.claims, claims)
+    bounds = {
+        lang: bootstrap_intervals(values[mask][None], groups[mask], None, repeats, seed)[0]
+        for lang, mask in language_masks(dataset.claims, claims).items()
+    }
+    bounds[MACRO] = bootstrap_intervals(values[None], groups, strata, repeats, seed)[0]
+    found = {lang: (float(low), float(high)) for lang, (low, high) in bounds.items()}
+    return Intervals({metric: found}, repeats, seed, int(groups.max()) + 1)
+
+
+def compare_families(
     scores: Mapping[str, np.ndarray],
-    family: Family | Pairs,
+    families: Sequence[Family],
+    dataset: Dataset,
+    claims: Sequence[str],
+    *,
+    micro: bool = False,
+    alpha: float = 0.05,
+    repeats: int = 10_000,
+    seed: int = 0,
+) -> list[FamilyResult]:
+    """Test every family on the macro average and in each language; with `micro`, over all claims.
+
+    `scores` are [claims] by system. Each language is a family of its own: Holm is within it.
+    One language alone is tested once.
+    """
+    groups = gold_groups(dataset.qrels, claims)
+    masks = language_masks(dataset.claims, claims)
+    strata = language_strata(dataset.claims, claims) if len(masks) > 1 else None
+    found = []
+    for family in families:
+        for average in [strata, None] if micro and strata is not None else [strata]:
+            found.append(
+                compare_family(
+                    scores, family, groups, average, alpha=alpha, repeats=repeats, seed=seed
+                )
+            )
+        for language, mask in masks.items() if strata is not None else ():
+            result = compare_family(
+                {name: values[mask] for name, values in scores.items()},
+                replace(family, name=f"{family.name}, {language} claims (a family of its own)"),
+                groups[mask],
+                alpha=alpha,
+                repeats=repeats,
+                seed=seed,
+            )
+            found.append(replace(result, average=language))
+    return found
+
+
+def compare_family(
+    scores: Mapping[str, np.ndarray],
+    family: Family,
     groups: np.ndarray,
     strata: np.ndarray | None = None,
     *,
@@ -85,57 +132,56 @@ def compare(
     """Test every system of a family against its baseline; `scores` are [claims] by system.
 
     `groups` are the claims' gold papers (`gold_groups`); with `strata` (languages) the means
-    are macro averages. `repeats` are permutations, raised where they could not show a
-    difference after Holm (`enough_repeats`), and draws of the bootstrap, as given. Raises
-    ValueError on a system without scores.
+    are macro averages. `repeats` are the draws of the bootstrap, and the permutations, which are
+    raised where they could not show a difference after Holm (`enough_repeats`). Raises ValueError
+    on a system without scores.
     """
-    pairs, draws = family.pairs, repeats
+    pairs = family.pairs
     named = dict.fromkeys(name for pair in pairs for name in reversed(pair))
     if absent := [name for name in named if name not in scores]:
         raise ValueError(f"family {family.name}: no scores of {', '.join(absent)}")
     values = np.stack([np.asarray(scores[system], np.float64) for system, _ in pairs])
     bases = np.stack([np.asarray(scores[baseline], np.float64) for _, baseline in pairs])
     differences = values - bases
-    repeats = max(repeats, enough_repeats(len(pairs), alpha))
-    tests = paired_randomisations(differences, groups, strata, repeats, seed)
-    intervals = bootstrap_intervals(differences, groups, strata, draws, seed, 1 - alpha)
+    permutations = max(repeats, enough_repeats(len(pairs), alpha))
+    tests = paired_randomisations(differences, groups, strata, permutations, seed)
+    intervals = bootstrap_intervals(differences, groups, strata, repeats, seed, 1 - alpha)
     t, t_p = clustered_t_test(differences, groups, strata)
     adjusted, t_adjusted = holm(tests.p_values), holm(t_p)
     weights = claim_weights(strata, values.shape[1])
-    comparisons = []
-    for i, (system, baseline) in enumerate(pairs):
-        # A difference of so few papers that no flips of them are rare enough is unknown.
-        reachable = tests.least_p[i] * len(pairs) <= alpha
-        comparisons.append(
-            Comparison(
-                system=system,
-                baseline=baseline,
-                mean=float(values[i] @ weights),
-                baseline_mean=float(bases[i] @ weights),
-                difference=float(tests.differences[i]),
-                low=float(intervals[i, 0]),
-                high=float(intervals[i, 1]),
-                p=float(tests.p_values[i]),
-                p_holm=float(adjusted[i]),
-                t=float(t[i]),
-                t_p=float(t_p[i]),
-                t_p_holm=float(t_adjusted[i]),
-                wins=int((differences[i] > _SAME).sum()),
-                ties=int((np.abs(differences[i]) <= _SAME).sum()),
-                losses=int((differences[i] < -_SAME).sum()),
-                verdict=_verdict(adjusted[i] <= alpha, reachable, tests.differences[i]),
-            )
+    # With so few papers that differ that no permutation is rare enough, the verdict is open.
+    reachable = tests.least_p * len(pairs) <= alpha
+    comparisons = tuple(
+        Comparison(
+            system=system,
+            baseline=baseline,
+            mean=float(values[i] @ weights),
+            baseline_mean=float(bases[i] @ weights),
+            difference=float(tests.differences[i]),
+            low=float(intervals[i, 0]),
+            high=float(intervals[i, 1]),
+            p=float(tests.p_values[i]),
+            p_holm=float(adjusted[i]),
+            t=float(t[i]),
+            t_p=float(t_p[i]),
+            t_p_holm=float(t_adjusted[i]),
+            wins=int((differences[i] > _SAME).sum()),
+            ties=int((np.abs(differences[i]) <= _SAME).sum()),
+            losses=int((differences[i] < -_SAME).sum()),
+            verdict=_verdict(adjusted[i] <= alpha, reachable[i], tests.differences[i]),
         )
+        for i, (system, baseline) in enumerate(pairs)
+    )
     return FamilyResult(
         family=family.name,
-        average="micro" if strata is None else "macro",
+        average="micro" if strata is None else MACRO,
         alpha=alpha,
-        repeats=repeats,
-        draws=draws,
+        repeats=permutations,
+        draws=repeats,
         least_p=float(tests.least_p.min()),
         claims=values.shape[1],
         groups=tests.groups,
-        comparisons=tuple(comparisons),
+        comparisons=comparisons,
     )
 
 
@@ -145,57 +191,31 @@ def _verdict(significant: bool, reachable: bool, difference: float) -> str:
     return INSIDE if reachable else TOO_FEW
 
 
-_COLUMNS = (
-    "mean",
-    "difference",
-    "low",
-    "high",
-    "p",
-    "p (Holm)",
-    "t-test p",
-    "win/tie/loss",
-    "verdict",
-)
-Costs = Mapping[str, Mapping[str, Any]]
+def family_table(result: FamilyResult, costs: Costs | None = None) -> TextTable:
+    """Tabulate a family: a row for each baseline, then one for each comparison.
 
-
-def family_table(
-    result: FamilyResult, costs: Costs | None = None
-) -> tuple[list[str], list[list[Cell]]]:
-    """Columns and rows of a family: a row a baseline, then a row a comparison.
-
-    `costs` are reports' costs by system; where any is known, columns for it close the table.
+    Where the cost of any system is known, columns for it come last.
     """
     baselines = {c.baseline: c.baseline_mean for c in result.comparisons}
-    # One baseline has its row; several are named beside what is compared with them.
-    against = len(baselines) > 1
-    shown = {name: costs[name] for name in costs or () if costs and costs[name]}
-    rows: list[list[Cell]] = []
-    for name, mean in baselines.items():
-        cells: list[Cell] = [mean, *[None] * 6, "", "baseline"]
-        rows.append([name, *([""] if against else []), *cells])
+    several = len(baselines) > 1  # each row then names its baseline
+    rows: list[list[Cell]] = [
+        [name, *[""] * several, mean, *[None] * 6, "", "baseline"]
+        for name, mean in baselines.items()
+    ]
     for c in result.comparisons:
-        cells = [
-            c.mean,
-            c.difference,
-            c.low,
-            c.high,
-            c.p,
-            c.p_holm,
-            c.t_p,
-            f"{c.wins}/{c.ties}/{c.losses}",
-            c.verdict,
-        ]
-        rows.append([c.system, *([c.baseline] if against else []), *cells])
-    columns = ["system", *(["against"] if against else []), *_COLUMNS]
-    if any(str(row[0]) in shown for row in rows):
+        numbers = c.mean, c.difference, c.low, c.high, c.p, c.p_holm, c.t_p
+        wins = f"{c.wins}/{c.ties}/{c.losses}"
+        rows.append([c.system, *[c.baseline] * several, *numbers, wins, c.verdict])
+    columns = ["system", *["against"] * several, *_COLUMNS]
+    known = {name: cost for name, cost in (costs or {}).items() if cost}
+    if any(str(row[0]) in known for row in rows):
         columns += COST_COLUMNS
-        rows = [[*row, *cost_cells(shown.get(str(row[0])))] for row in rows]
-    return columns, rows
+        rows = [[*row, *cost_cells(known.get(str(row[0])))] for row in rows]
+    return TextTable(columns, rows)
 
 
 def family_note(result: FamilyResult) -> str:
-    """How a family's table was made."""
+    """State how the numbers of a family's table were computed."""
     return (
         f"Differences with {100 * (1 - result.alpha):g} % bootstrap intervals of {result.draws} "
         f"draws; paired randomisation tests of {result.repeats} permutations, both by gold paper; "
@@ -204,17 +224,13 @@ def family_note(result: FamilyResult) -> str:
     )
 
 
-def family_text(
-    result: FamilyResult, metric: str, table: Callable[..., str], costs: Costs | None = None
-) -> str:
-    """A family's comparisons, drawn by `table` (`plain_table` or `markdown_table`)."""
+def family_parts(result: FamilyResult, metric: str, costs: Costs | None = None) -> list[Part]:
+    """Describe a family: heading, table and note."""
     baselines = {c.baseline for c in result.comparisons}
     against = f" against {next(iter(baselines))}" if len(baselines) == 1 else ""
-    return "\n\n".join(
-        [
-            f"{result.family}: {metric} ({result.average}){against}; "
-            f"{result.claims} claims of {result.groups} papers",
-            table(*family_table(result, costs)),
-            family_note(result),
-        ]
-    )
+    return [
+        f"{result.family}: {metric} ({result.average}){against}; "
+        f"{result.claims} claims of {result.groups} papers",
+        family_table(result, costs),
+        family_note(result),
+    ]

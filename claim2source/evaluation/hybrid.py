@@ -12,12 +12,13 @@ from claim2source.core.config import as_plain
 from claim2source.core.errors import UserError
 from claim2source.core.files import write_json, write_text
 from claim2source.core.records import Dataset
+from claim2source.core.report import FamilyResult, SystemCost
 from claim2source.core.run import Result, Run
-from claim2source.core.tables import COST_COLUMNS, cost_cells, markdown_table, plain_table
+from claim2source.core.tables import COST_COLUMNS, cost_cells, markdown_table, plain_table, render
 from claim2source.datasets import carve_val, load
 from claim2source.datasets.checkthat2026 import written_index
 from claim2source.evaluation.by_language import SHOWN, intervals_of, tested_families
-from claim2source.evaluation.families import FamilyResult, Pairs, family_text
+from claim2source.evaluation.families import Family, family_parts
 from claim2source.evaluation.metrics import evaluate, judged_claims, macro, score_languages
 from claim2source.evaluation.retrieval import (
     DEPTH,
@@ -301,7 +302,7 @@ def part_tests(
     scores = {
         name: evaluate(run, dataset.qrels, [SHOWN], claims)[SHOWN] for name, run in runs.items()
     }
-    family = Pairs("The hybrid against its parts", (("hybrid", "bm25"), ("hybrid", "dense")))
+    family = Family("The hybrid against its parts", (("hybrid", "bm25"), ("hybrid", "dense")))
     return tested_families(scores, [family], dataset, claims, repeats=repeats, seed=seed)
 
 
@@ -369,6 +370,9 @@ def _text(report: Mapping[str, Any], tests: Sequence[FamilyResult], table: Any) 
         f"({CHOSEN_BY} {fusion[CHOSEN_BY]:.4f}): {fusion['method']}, {kind}, {how}.",
         *notes,
     ]
-    costs = {name: system["cost"] for name, system in report.get("systems", {}).items()}
-    lines += [family_text(test, SHOWN, table, costs) for test in tests]
+    costs = {
+        name: SystemCost(**system["cost"]) for name, system in report.get("systems", {}).items()
+    }
+    style: Literal["markdown", "plain"] = "markdown" if table is markdown_table else "plain"
+    lines += [render(family_parts(test, SHOWN, costs), style) for test in tests]
     return "\n\n".join(lines)

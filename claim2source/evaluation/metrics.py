@@ -1,9 +1,9 @@
-"""Metrics of a run, by claim and by language, computed by ir_measures on a re-scored run."""
+"""Compute metrics by claim and by language with ir_measures."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,36 +29,30 @@ _DEEPEST = 1_000_000
 
 @dataclass(frozen=True, eq=False)
 class Scores:
-    """Metrics by claim: name -> float64 array, in the order of `claim_ids`."""
+    """Hold metrics by claim: name -> float64 array, in the order of `claim_ids`."""
 
     claim_ids: tuple[str, ...]
     values: Mapping[str, np.ndarray]
 
     def __getitem__(self, metric: str) -> np.ndarray:
-        """The values of a metric, [claims] float64."""
+        """Return the values of a metric, [claims] float64."""
         return self.values[metric]
 
     def mean(self, metric: str) -> float:
-        """Mean of a metric over all claims."""
+        """Average a metric over all claims."""
         return float(self.values[metric].mean())
 
     def means(self) -> dict[str, float]:
-        """Metric -> mean over all claims."""
+        """Average every metric over all claims."""
         return {metric: self.mean(metric) for metric in self.values}
-
-    def where(self, keep: Callable[[str], bool]) -> Scores:
-        """The scores of the claims whose id `keep` accepts."""
-        mask = np.array([keep(claim) for claim in self.claim_ids], dtype=bool)
-        claims = tuple(np.array(self.claim_ids, dtype=object)[mask])
-        return Scores(claims, {metric: array[mask] for metric, array in self.values.items()})
 
 
 @dataclass(frozen=True, slots=True)
 class Coverage:
-    """How a run and judgements meet, in claims.
+    """Count the claims with a gold, those of them without a prediction, and unjudged ones.
 
-    `missing` have a gold but no prediction (they score 0), `ignored` are in the run without
-    having a gold.
+    `missing` claims have a gold but no prediction (they score 0); `ignored` ones are in the run
+    but have no gold.
     """
 
     claims: int
@@ -67,12 +61,12 @@ class Coverage:
 
 
 def judged_claims(qrels: Qrels) -> tuple[str, ...]:
-    """Ids of the claims with at least one gold, in file order: those a mean is over."""
+    """List the claims with at least one gold, in file order: those a mean is over."""
     return tuple(claim for claim in qrels.claim_ids if qrels.golds(claim))
 
 
 def coverage(run: Run, qrels: Qrels, name: str = "run") -> Coverage:
-    """Count the claims of a run and of judgements that the other side lacks.
+    """Count the claims of a run and of judgements that the other lacks.
 
     Raises `UserError`, with an id of each, when they have no claim in common.
     """
@@ -91,7 +85,10 @@ def coverage(run: Run, qrels: Qrels, name: str = "run") -> Coverage:
 
 
 def cutoff(metric: str) -> int | None:
-    """The k of a metric's name, None for `map`. Raises `ConfigError` on an unknown name."""
+    """Return the k of a metric's name, None for `map`.
+
+    Raises `ConfigError` on an unknown name.
+    """
     match = re.fullmatch(r"(mrr|recall|hit|p|ndcg|map)@([1-9][0-9]{0,6})", metric)
     if match and int(match[2]) <= _DEEPEST:
         return int(match[2])
@@ -135,7 +132,7 @@ def evaluate(
 
 
 def _as_mapping(run: Run) -> dict[str, dict[str, float]]:
-    """Claim id -> source id -> score, for the claims that have rows."""
+    """Convert a run to claim id -> source id -> score, for the claims that have rows."""
     sources = run.vocabulary[run.codes].tolist()
     scores = run.scores.tolist()
     ends = run.offsets.tolist()
@@ -146,25 +143,42 @@ def _as_mapping(run: Run) -> dict[str, dict[str, float]]:
     }
 
 
+def language_masks(claims: Sequence[Claim], claim_ids: Sequence[str]) -> dict[str, np.ndarray]:
+    """Map every language of `claim_ids` to the claims in it, [claims] bool."""
+    language_of = {claim.id: claim.lang for claim in claims}
+    languages = np.array([language_of[claim] for claim in claim_ids])
+    return {lang: languages == lang for lang in sorted_languages(languages.tolist())}
+
+
+def language_strata(claims: Sequence[Claim], claim_ids: Sequence[str]) -> np.ndarray:
+    """Number each claim's language, [claims] int64: strata for the macro average."""
+    strata = np.zeros(len(claim_ids), dtype=np.int64)
+    for number, mask in enumerate(language_masks(claims, claim_ids).values()):
+        strata[mask] = number
+    return strata
+
+
 def score_languages(
     run: Run, claims: Sequence[Claim], qrels: Qrels, metrics: Sequence[str]
 ) -> dict[str, dict[str, float]]:
-    """Language -> metric -> mean over its judged claims, and their number as "queries".
+    """Return language -> metric -> mean over its judged claims, and their number as "queries".
 
     Judgements of claims that are not among `claims` are left out, as are claims without a
     gold. Raises as `evaluate` does.
     """
-    language = {claim.id: claim.lang for claim in claims if qrels.golds(claim.id)}
-    scores = evaluate(run, qrels, metrics, list(language))
-    table: dict[str, dict[str, float]] = {}
-    for lang in sorted_languages(language.values()):
-        part = scores.where(lambda claim, lang=lang: language[claim] == lang)  # type: ignore[misc]
-        table[lang] = {**part.means(), "queries": len(part.claim_ids)}
-    return table
+    judged = [claim.id for claim in claims if qrels.golds(claim.id)]
+    scores = evaluate(run, qrels, metrics, judged)
+    return {
+        lang: {
+            **{metric: float(values[mask].mean()) for metric, values in scores.values.items()},
+            "queries": int(mask.sum()),
+        }
+        for lang, mask in language_masks(claims, scores.claim_ids).items()
+    }
 
 
 def macro(by_language: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
-    """Arithmetic mean over languages of every metric; "queries" is their sum."""
+    """Average every metric over languages; "queries" is their sum."""
     if not by_language:
         raise ValueError("no languages to average over")
     rows = list(by_language.values())

@@ -11,6 +11,7 @@ from typing import Any
 
 from claim2source.core.errors import InputError, UserError
 from claim2source.core.records import Dataset
+from claim2source.core.report import SystemCost
 from claim2source.core.run import Run
 from claim2source.datasets import folder_of
 from claim2source.evaluation.metrics import coverage
@@ -44,7 +45,7 @@ class SavedSystem:
     style: str
     languages: Mapping[str, Mapping[str, float]]
     macro: Mapping[str, float]
-    cost: Mapping[str, Any] = field(default_factory=dict)
+    cost: SystemCost | None = None
     runs: Mapping[str, Path] = field(default_factory=dict)
     intervals: Mapping[str, Mapping[str, tuple[float, float]]] = field(default_factory=dict)
 
@@ -155,7 +156,7 @@ def _system(
         style=str(part.get("style", report.get("style", plain))),
         languages=part["languages"],
         macro=part["macro"],
-        cost=part.get("cost", {}),
+        cost=SystemCost(**part["cost"]) if part.get("cost") else None,
         runs={lang: path for lang, path in files.items() if path.is_file()},
         intervals={
             metric: {lang: (float(low), float(high)) for lang, (low, high) in bounds.items()}

@@ -1,11 +1,11 @@
-"""Is a difference more than chance? Tests that resample gold papers, not claims.
+"""Test differences and bound means by resampling gold papers, not claims.
 
-Claims about the same paper are not independent: a system that knows the paper gets all of
-them right. So signs are flipped, and samples drawn, by group of claims. Many systems are tested at
-once: the flips and draws are made once and meet all systems in one matrix product.
+Claims about one paper are not independent: a system that finds the paper gets all of them right.
+So signs are flipped, and samples drawn, by group of claims. Many systems are tested at once: the
+flips and draws are made once and applied to all systems in one matrix product.
 
-`strata` (a number per claim, its language) turns every mean into the macro average: the mean of
-the strata's means. Without, a mean is over claims.
+`strata` (a number per claim, its language) turns every mean into the macro average, the mean of
+the strata's means. Without strata, a mean is over claims.
 """
 
 from __future__ import annotations
@@ -18,15 +18,14 @@ import numpy as np
 
 from claim2source.datasets.grouping import gold_groups as gold_groups
 
-# Doubles held at once by one chunk of repeats: 16 MB.
-_CHUNK = 2_000_000
-# Relative to the sum of the magnitudes: well above rounding, well below any real step.
-_TIE = 1e-10
+_CHUNK = 2_000_000  # doubles held at once by one chunk of repeats: 16 MB
+_TIE = 1e-10  # relative to the sum of magnitudes: above rounding, below any real step
+_SHAPES = "scores and groups must be arrays [claims] of one length, not empty"
 
 
 @dataclass(frozen=True, slots=True)
 class PairedTest:
-    """A paired randomisation test: mean(a) - mean(b), two-sided p, and how it was made."""
+    """Hold a paired randomisation test: mean(a) - mean(b), two-sided p, and how it was made."""
 
     difference: float
     p_value: float
@@ -36,10 +35,10 @@ class PairedTest:
 
 @dataclass(frozen=True, slots=True)
 class PairedTests:
-    """Paired randomisation tests of many differences by the same flips.
+    """Hold paired randomisation tests of many differences by the same flips.
 
-    `differences`, `p_values` and `least_p` are [systems] float64. No test can give less than
-    `least_p`, the larger of 1 / (repeats + 1) and 2 / 2^n for n groups that differ at all.
+    `differences`, `p_values` and `least_p` are [systems] float64. `least_p` is the smallest p
+    possible: the larger of 1 / (repeats + 1) and 2 / 2^n for n groups that differ at all.
     """
 
     differences: np.ndarray
@@ -50,7 +49,7 @@ class PairedTests:
 
 
 def claim_weights(strata: np.ndarray | None, claims: int) -> np.ndarray:
-    """Weights [claims] whose weighted sum is the mean, or the macro average over strata."""
+    """Return weights [claims] whose weighted sum is the mean, or the macro average of strata."""
     index, number = _stratified(strata, claims)
     return 1 / (number * np.bincount(index, minlength=number)[index].astype(np.float64))
 
@@ -58,17 +57,15 @@ def claim_weights(strata: np.ndarray | None, claims: int) -> np.ndarray:
 def paired_randomisation(
     a: np.ndarray, b: np.ndarray, groups: np.ndarray, repeats: int = 10_000, seed: int = 0
 ) -> PairedTest:
-    """Two-sided paired randomisation test of per-claim scores `a` and `b`, [claims] each.
+    """Test per-claim scores `a` and `b`, [claims] each, by two-sided paired randomisation.
 
     Each repeat swaps a and b in every group (`gold_groups`) or not, at even odds; the
     statistic is the mean difference over claims. p = (count of |statistic| >= |observed|
     + 1) / (repeats + 1). Raises ValueError on arrays of other shapes or values not finite.
     """
     first, second = np.asarray(a, np.float64), np.asarray(b, np.float64)
-    for values in (first, second):
-        if values.ndim != 1:
-            raise ValueError("scores and groups must be arrays [claims] of one length, not empty")
-        _grouped(values, groups, repeats)
+    if first.ndim != 1 or first.shape != second.shape:
+        raise ValueError(_SHAPES)
     test = paired_randomisations((first - second)[None], groups, repeats=repeats, seed=seed)
     return PairedTest(
         float(test.differences[0]), float(test.p_values[0]), test.repeats, test.groups
@@ -82,10 +79,9 @@ def paired_randomisations(
     repeats: int = 10_000,
     seed: int = 0,
 ) -> PairedTests:
-    """`paired_randomisation` of many systems at once: `differences` [systems, claims].
+    """Test `differences` [systems, claims] of many systems by the same flips.
 
-    Every system meets the same flips; each p is what a test of its own would give. Raises
-    ValueError as `paired_randomisation` does.
+    Each p is what `paired_randomisation` gives for that system; raises ValueError as it does.
     """
     values = np.asarray(differences, np.float64)
     index, size = _grouped(values, groups, repeats)
@@ -111,10 +107,10 @@ def paired_randomisations(
 
 
 def enough_repeats(tests: int, alpha: float = 0.05) -> int:
-    """Repeats with which the least of `tests` p-values can survive Holm, ten times over.
+    """Return the repeats with which the smallest of `tests` p-values can survive Holm.
 
-    Holm multiplies the least p by the number of tests: 1 / (repeats + 1) must stay below
-    alpha / tests. Ten times as many, since a p at that border is then a count of ten.
+    Holm multiplies the smallest p by the number of tests, so 1 / (repeats + 1) must stay below
+    alpha / tests. Ten times as many are taken: a p at that border is then a count of ten.
     """
     return math.ceil(round(10 * max(tests, 1) / alpha, 6)) - 1
 
@@ -122,10 +118,10 @@ def enough_repeats(tests: int, alpha: float = 0.05) -> int:
 def clustered_t_test(
     differences: np.ndarray, groups: np.ndarray, strata: np.ndarray | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """t and two-sided p, [systems] each, of mean differences with groups as clusters.
+    """Return t and two-sided p, [systems] each, of mean differences clustered by group.
 
     With one claim per group this is the paired t-test; else its cluster-robust form, with
-    groups - 1 degrees of freedom. One group: t is 0 and p is 1. Without any difference too.
+    groups - 1 degrees of freedom. With one group, or no difference at all, t is 0 and p is 1.
     """
     from scipy import stats
 
@@ -147,28 +143,6 @@ def clustered_t_test(
     return t, 2 * stats.t.sf(np.abs(t), size - 1)
 
 
-def bootstrap_interval(
-    values: np.ndarray,
-    groups: np.ndarray,
-    repeats: int = 10_000,
-    seed: int = 0,
-    level: float = 0.95,
-) -> tuple[float, float]:
-    """Percentile interval (low, high) of the mean of per-claim `values`, [claims].
-
-    Each repeat draws as many groups as there are, with replacement; its mean is the sum over
-    the claims drawn by their number. Raises ValueError as `paired_randomisation` does, and on
-    a level outside (0, 1).
-    """
-    scores = np.asarray(values, np.float64)
-    if scores.ndim != 1:
-        raise ValueError("scores and groups must be arrays [claims] of one length, not empty")
-    low, high = bootstrap_intervals(scores[None], groups, repeats=repeats, seed=seed, level=level)[
-        0
-    ]
-    return float(low), float(high)
-
-
 def bootstrap_intervals(
     values: np.ndarray,
     groups: np.ndarray,
@@ -177,9 +151,12 @@ def bootstrap_intervals(
     seed: int = 0,
     level: float = 0.95,
 ) -> np.ndarray:
-    """Intervals [systems, 2] of the means of `values` [systems, claims], by the same draws.
+    """Bound the means of `values` [systems, claims] by percentile intervals, [systems, 2].
 
-    A stratum that no drawn group touches is left out of that draw's average.
+    Each repeat draws as many groups as there are, with replacement, for all systems; its mean is
+    the sum over the drawn claims divided by their number. A stratum without a drawn claim is left
+    out of that draw's average. Raises ValueError as `paired_randomisation` does, and on a level
+    outside (0, 1).
     """
     if not 0 < level < 1:
         raise ValueError(f"level must be between 0 and 1, got {level}")
@@ -206,9 +183,9 @@ def bootstrap_intervals(
 
 
 def _grouped(values: np.ndarray, groups: np.ndarray, repeats: int = 1) -> tuple[np.ndarray, int]:
-    """Groups renumbered from 0 without gaps, and their number; checks the arguments."""
-    if values.ndim not in (1, 2) or not values.size or np.shape(groups) != values.shape[-1:]:
-        raise ValueError("scores and groups must be arrays [claims] of one length, not empty")
+    """Check the arguments; return groups renumbered from 0 without gaps, and their number."""
+    if values.ndim != 2 or not values.size or np.shape(groups) != values.shape[-1:]:
+        raise ValueError(_SHAPES)
     if not np.isfinite(values).all():
         raise ValueError("scores must be finite")
     if repeats < 1:
@@ -218,7 +195,7 @@ def _grouped(values: np.ndarray, groups: np.ndarray, repeats: int = 1) -> tuple[
 
 
 def _stratified(strata: np.ndarray | None, claims: int) -> tuple[np.ndarray, int]:
-    """Strata renumbered from 0, and their number; one when there are none."""
+    """Return strata renumbered from 0, and their number; a single one for None."""
     if strata is None:
         return np.zeros(claims, dtype=np.int64), 1
     if np.shape(strata) != (claims,):
@@ -228,12 +205,12 @@ def _stratified(strata: np.ndarray | None, claims: int) -> tuple[np.ndarray, int
 
 
 def _group_sums(values: np.ndarray, index: np.ndarray, size: int) -> np.ndarray:
-    """Sums [systems, groups] of values [systems, claims]."""
+    """Sum values [systems, claims] by group, [systems, groups]."""
     return np.stack([np.bincount(index, weights=row, minlength=size) for row in values])
 
 
 def _chunks(repeats: int, width: int) -> Iterator[int]:
-    """Sizes of chunks of repeats that keep [rows, width] doubles bounded."""
+    """Yield sizes of chunks of repeats that keep [rows, width] doubles within `_CHUNK`."""
     step = max(1, _CHUNK // max(width, 1))
     for start in range(0, repeats, step):
         yield min(step, repeats - start)

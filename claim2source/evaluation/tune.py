@@ -14,10 +14,11 @@ from claim2source.core.errors import UserError
 from claim2source.core.files import write_json, write_text
 from claim2source.core.memory import peak_memory, reset_peak_memory
 from claim2source.core.records import Dataset
+from claim2source.core.report import FamilyResult, SystemCost
 from claim2source.core.run import Cost, Result
-from claim2source.core.tables import COST_COLUMNS, cost_cells, markdown_table, plain_table
+from claim2source.core.tables import COST_COLUMNS, cost_cells, markdown_table, plain_table, render
 from claim2source.datasets import carve_val, load
-from claim2source.evaluation.families import Family, FamilyResult, compare, family_text
+from claim2source.evaluation.families import Family, compare_family, family_parts
 from claim2source.evaluation.hybrid import (
     BM25_B,
     BM25_K1,
@@ -25,10 +26,9 @@ from claim2source.evaluation.hybrid import (
     CHOSEN_BY,
     choose_bm25,
 )
-from claim2source.evaluation.metrics import cutoff, evaluate, judged_claims
+from claim2source.evaluation.metrics import cutoff, evaluate, judged_claims, language_strata
 from claim2source.evaluation.retrieval import DEPTH, METRICS, evaluate_result
 from claim2source.evaluation.significance import gold_groups
-from claim2source.evaluation.slices import language_strata
 from claim2source.io.trec import write_trec_run
 from claim2source.retrieve import BM25, BM25Config
 
@@ -160,8 +160,8 @@ def settled(
         scores[str(place)] = evaluate(run, val.qrels, [CHOSEN_BY], claims)[CHOSEN_BY]
     groups, strata = gold_groups(val.qrels, claims), language_strata(val.claims, claims)
     names = list(scores)
-    found = compare(
-        scores, Family("analyses", names[0], tuple(names[1:])), groups, strata, seed=seed
+    found = compare_family(
+        scores, Family.against("analyses", names[0], names[1:]), groups, strata, seed=seed
     )
     verdicts = ["given", *(c.verdict for c in found.comparisons)]
     better = [place for place, verdict in enumerate(verdicts) if verdict == "better"]
@@ -198,9 +198,9 @@ def _test(results: dict[str, Result], dataset: Dataset, seed: int) -> FamilyResu
         name: evaluate(result.run, dataset.qrels, [CHOSEN_BY], claims)[CHOSEN_BY]
         for name, result in results.items()
     }
-    family = Family("BM25", DEFAULT, (TUNED,))
+    family = Family.against("BM25", DEFAULT, (TUNED,))
     groups, strata = gold_groups(dataset.qrels, claims), language_strata(dataset.claims, claims)
-    return compare(scores, family, groups, strata, seed=seed)
+    return compare_family(scores, family, groups, strata, seed=seed)
 
 
 def _write_runs(out: Path, results: dict[str, Result], dataset: Dataset) -> None:
@@ -226,7 +226,7 @@ def _as_yaml(chosen: BM25Config, config: TuneConfig, report: dict[str, Any], sco
 
 
 def _costs(report: dict[str, Any]) -> dict[str, Any]:
-    return {name: system["cost"] for name, system in report["systems"].items()}
+    return {name: SystemCost(**system["cost"]) for name, system in report["systems"].items()}
 
 
 def _text(report: dict[str, Any], test: FamilyResult | None, table: Callable[..., str]) -> str:
@@ -262,6 +262,9 @@ def _text(report: dict[str, Any], test: FamilyResult | None, table: Callable[...
         parts += [
             f"On {report['split']}, which nothing was chosen on:",
             table(["system", "language", *METRICS, "queries", *COST_COLUMNS], rows),
-            family_text(test, CHOSEN_BY, table, _costs(report)),
+            render(
+                family_parts(test, CHOSEN_BY, _costs(report)),
+                "markdown" if table is markdown_table else "plain",
+            ),
         ]
     return "\n\n".join(parts)

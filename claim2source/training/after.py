@@ -8,7 +8,7 @@ from pathlib import Path
 
 from claim2source.evaluation.baselines import BaselinesConfig, evaluate_baselines, named_systems
 from claim2source.evaluation.checkpoint import CheckpointConfig, evaluate_checkpoints
-from claim2source.evaluation.html.page import ReportConfig, html_report
+from claim2source.evaluation.html.page import html_report
 from claim2source.io.wandb import wandb_mode
 from claim2source.training.config import FinetuneConfig
 from claim2source.training.run_folder import RunFolder
@@ -42,7 +42,7 @@ def evaluate_after(config: FinetuneConfig, run: RunFolder) -> None:
         if _tried("the baselines", lambda: evaluate_baselines(settings)):
             done.append(folder / BASELINES)
     if config.after.report and done:
-        _tried("the page", lambda: html_report(_page(config, folder, done)))
+        _tried("the page", lambda: _page(config, folder, done))
 
 
 def _tried(what: str, work: Callable[[], str]) -> bool:
@@ -90,10 +90,10 @@ def _baselines(config: FinetuneConfig, folder: Path) -> BaselinesConfig:
     )
 
 
-def _page(config: FinetuneConfig, folder: Path, reports: list[Path]) -> ReportConfig:
-    return ReportConfig(
-        out=folder / PAGE,
-        reports=reports,
+def _page(config: FinetuneConfig, folder: Path, reports: list[Path]) -> str:
+    return html_report(
+        reports,
+        folder / PAGE,
         dataset=config.data.dataset,
         split=config.data.report_split,
         wandb=wandb_mode(config.wandb.mode),

@@ -15,7 +15,7 @@ from claim2source.core.errors import run_program
 from claim2source.core.records import Qrels
 from claim2source.core.run import Run
 from claim2source.evaluation.metrics import evaluate, macro
-from claim2source.evaluation.significance import bootstrap_interval, gold_groups
+from claim2source.evaluation.significance import bootstrap_intervals, gold_groups
 from claim2source.io.trec import write_trec_qrels, write_trec_run
 from eval.paper_tables import main
 
@@ -92,7 +92,7 @@ def test_ours_stand_beside_with_difference_and_interval(
     runs, qrels = save(tmp_path, {"en": 1400})
     values = evaluate(runs["en"], qrels, ["mrr@5"])
     mean, groups = values.mean("mrr@5"), gold_groups(qrels, values.claim_ids)
-    low, high = bootstrap_interval(values["mrr@5"], groups)
+    low, high = bootstrap_intervals(values["mrr@5"][None], groups)[0]
     found = cells(capsys, "--reports", tmp_path, "--qrels", tmp_path / "qrels.txt")
     cell = found["2025-styles", "E5-Large", "S0C0"]
     assert float(cell["ours"]) == pytest.approx(mean, abs=1e-6)

@@ -13,13 +13,17 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from claim2source.core.errors import run_program
 from claim2source.core.records import Claim, Dataset, Qrels, Source
 from claim2source.core.run import Result, Run
 from claim2source.datasets import write_beir
+from claim2source.evaluation.compare import ScoredRuns
 from claim2source.evaluation.html import page as report
+from claim2source.evaluation.html import sections
+from claim2source.evaluation.metrics import Scores
 from claim2source.evaluation.retrieval import evaluate_result
 from claim2source.evaluation.saved import SavedSystem
 from claim2source.io.trec import write_trec_run
@@ -159,25 +163,29 @@ def saved(folder: str, system: str = "BM25", form: str = "original") -> SavedSys
     return SavedSystem(folder, "bm25", system, Path(folder), "d", "dev", form, "", "S0C0", {}, {})
 
 
-def compared_of(systems: dict[str, SavedSystem], macro: dict[str, float]) -> report.Compared:
-    config = report.ReportConfig(Path("o"), [Path("r")])
-    return report.Compared(config, "d", data(), systems, {}, {}, "", macro)
+def compared_of(systems: dict[str, SavedSystem], macro: dict[str, float]) -> sections.Compared:
+    """Systems of whose claims each has its macro score."""
+    claims = [c for c in data().claims if c.lang == "en"]
+    values = {n: {"mrr@5": np.full(len(claims), v)} for n, v in macro.items()}
+    scores = {n: Scores(tuple(c.id for c in claims), v) for n, v in values.items()}
+    scored = ScoredRuns(data(), "mrr@5", next(iter(macro)), {}, scores)
+    return sections.Compared(scored, systems, 10, 0)
 
 
 def test_every_run_has_a_learning_curve_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     drawn: list[Any] = []
-    monkeypatch.setattr(report, "line_plot", lambda lines, *_: drawn.append(lines) or "svg")
+    monkeypatch.setattr(sections, "line_plot", lambda lines, *_: drawn.append(lines) or "svg")
     folders = [f"{run}/evaluation/checkpoints/epoch-{i}" for run in ("r1", "r2") for i in (1, 0)]
     systems = {folder: saved(folder) for folder in [*folders, "r3/checkpoints/epoch-0"]}
     macro = {name: i / 10 for i, name in enumerate(systems)}
-    report._learning_curve(compared_of(systems, macro))
+    sections._learning_curve(compared_of(systems, macro))
     assert drawn == [
         {
             "r1/evaluation/checkpoints": [(0.0, 0.1), (1.0, 0.0)],
             "r2/evaluation/checkpoints": [(0.0, 0.3), (1.0, 0.2)],
         }
     ]
-    report._learning_curve(compared_of({name: systems[name] for name in folders[:2]}, macro))
+    sections._learning_curve(compared_of({name: systems[name] for name in folders[:2]}, macro))
     assert list(drawn[1]) == ["checkpoints"]
 
 
@@ -213,7 +221,7 @@ def test_the_heat_map_has_a_row_for_each_system(
 ) -> None:
     """Two systems of one model are two rows, one system over two forms is one."""
     drawn: list[Any] = []
-    monkeypatch.setattr(report, "heat_map", lambda *cells: drawn.append(cells) or "svg")
+    monkeypatch.setattr(sections, "heat_map", lambda *cells: drawn.append(cells) or "svg")
     systems = {}
     for system in ("BM25", "BM25-metadata"):
         for form in forms:
@@ -221,10 +229,11 @@ def test_the_heat_map_has_a_row_for_each_system(
             systems[name] = saved(name, system, form)
     macro = {name: i / 10 for i, name in enumerate(systems)}
     compared = compared_of(systems, macro)
-    section = report._representations(compared)
-    assert section.svg == "svg" and list(section.columns) == ["system", *forms]
-    assert [row[0] for row in section.rows] == ["BM25", "BM25-metadata"]
-    shown = [float(cell) for row in section.rows for cell in row[1:]]
+    section = sections._representations(compared)
+    assert section.svg == "svg" and section.table is not None
+    assert list(section.table.columns) == ["system", *forms]
+    assert [row[0] for row in section.table.rows] == ["BM25", "BM25-metadata"]
+    shown = [float(cell) for row in section.table.rows for cell in row[1:]]
     assert shown == [i / 10 for i in range(2 * len(forms))]
     rows, columns, values = drawn[0]
     assert (rows, tuple(columns)) == (["BM25", "BM25-metadata"], forms)
@@ -234,7 +243,7 @@ def test_the_heat_map_has_a_row_for_each_system(
         f"{n}/BM25.original": replace(systems["BM25.original"], name=f"{n}/BM25.original")
         for n in "ab"
     }
-    report._representations(replace(compared, systems=again, macro=dict.fromkeys(again, 0.5)))
+    sections._representations(compared_of(again, dict.fromkeys(again, 0.5)))
     assert drawn[1][0] == ["a/BM25.original", "b/BM25.original"]
 
 

@@ -6,20 +6,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from claim2source.core.tables import COST_COLUMNS, markdown_table, plain_table
+from claim2source.core.report import SystemCost
+from claim2source.core.tables import COST_COLUMNS, render
 from claim2source.evaluation.analysis.anova import two_way_anova
 from claim2source.evaluation.families import (
     INSIDE,
     TOO_FEW,
     Family,
-    Pairs,
-    compare,
+    compare_family,
+    family_parts,
     family_table,
-    family_text,
     holm,
 )
 from claim2source.evaluation.significance import (
-    bootstrap_interval,
     bootstrap_intervals,
     claim_weights,
     clustered_t_test,
@@ -41,7 +40,8 @@ def test_many_systems_get_what_each_would_alone():
         assert together.differences[i] == pytest.approx(alone.difference)
         assert together.p_values[i] == pytest.approx(alone.p_value, abs=0.04)
         low, high = bootstrap_intervals(SYSTEMS, GROUPS, repeats=3_000)[i]
-        assert (low, high) == pytest.approx(bootstrap_interval(row, GROUPS, 3_000, 1), abs=0.02)
+        own = bootstrap_intervals(row[None], GROUPS, None, 3_000, 1)[0]
+        assert (low, high) == pytest.approx(tuple(own), abs=0.02)
     assert (together.repeats, together.groups) == (3_000, 20)
 
 
@@ -135,11 +135,11 @@ def scores() -> dict[str, np.ndarray]:
     }
 
 
-FAMILY = Family("f", "base", ("better", "near", "worse", "other"))
+FAMILY = Family.against("f", "base", ("better", "near", "worse", "other"))
 
 
 def test_a_family_is_tested_against_its_baseline():
-    found = compare(scores(), FAMILY, np.arange(80) // 2)
+    found = compare_family(scores(), FAMILY, np.arange(80) // 2)
     by_name = {c.system: c for c in found.comparisons}
     assert {n: c.verdict for n, c in by_name.items()} == {
         "better": "better",
@@ -167,36 +167,40 @@ def test_too_few_permutations_are_raised():
     many = {"base": np.zeros(30)} | {
         f"s{i}": np.random.default_rng(i).random(30) for i in range(60)
     }
-    found = compare(many, Family("f", "base", tuple(many)[1:]), np.arange(30), repeats=100)
+    found = compare_family(
+        many, Family.against("f", "base", tuple(many)[1:]), np.arange(30), repeats=100
+    )
     assert found.repeats == enough_repeats(60) == 11_999
     assert all(c.verdict == "better" for c in found.comparisons)
 
 
 def test_the_draws_asked_for_are_the_draws_made():
     groups = np.arange(80) // 2
-    found = compare(scores(), FAMILY, groups, repeats=50)
+    found = compare_family(scores(), FAMILY, groups, repeats=50)
     assert (found.draws, found.repeats) == (50, enough_repeats(4))
-    differences = np.stack([scores()[name] - scores()["base"] for name in FAMILY.systems])
+    differences = np.stack([scores()[name] - scores()["base"] for name, _ in FAMILY.pairs])
     expected = bootstrap_intervals(differences, groups, repeats=50)
     assert [(c.low, c.high) for c in found.comparisons] == [tuple(row) for row in expected]
-    assert "of 50 draws" in family_text(found, "mrr@5", plain_table)
+    assert "of 50 draws" in render(family_parts(found, "mrr@5"))
 
 
 @pytest.mark.slow
 def test_each_may_have_a_baseline_of_its_own():
     pairs = (("better", "base"), ("base", "worse"), ("near", "worse"))
     groups = np.arange(80) // 2
-    found = compare(scores(), Pairs("f", pairs), groups)
+    found = compare_family(scores(), Family("f", pairs), groups)
     assert tuple((c.system, c.baseline) for c in found.comparisons) == pairs
     for c in found.comparisons:
-        (alone,) = compare(scores(), Family("f", c.baseline, (c.system,)), groups).comparisons
+        (alone,) = compare_family(
+            scores(), Family.against("f", c.baseline, [c.system]), groups
+        ).comparisons
         assert (c.difference, c.p, c.mean, c.baseline_mean) == pytest.approx(
             (alone.difference, alone.p, alone.mean, alone.baseline_mean)
         )
     assert [c.p_holm for c in found.comparisons] == pytest.approx(
         holm([c.p for c in found.comparisons])
     )
-    columns, rows = family_table(found)
+    columns, rows, *_ = family_table(found)
     assert columns[:2] == ["system", "against"]
     assert [row[:2] for row in rows] == [["base", ""], ["worse", ""], *map(list, pairs)]
     for wrong, said in (
@@ -205,14 +209,14 @@ def test_each_may_have_a_baseline_of_its_own():
         ((("a", "a"),), "itself"),
     ):
         with pytest.raises(ValueError, match=said):
-            Pairs("f", wrong)
+            Family("f", wrong)
 
 
 def test_cost_stands_beside_what_is_known():
-    found = compare(scores(), FAMILY, np.arange(80) // 2)
-    plain, _ = family_table(found, {"elsewhere": {"seconds": 1.0}, "base": {}})
+    found = compare_family(scores(), FAMILY, np.arange(80) // 2)
+    plain, *_ = family_table(found, {"elsewhere": SystemCost(1.0), "base": None})
     assert "seconds" not in plain
-    columns, rows = family_table(found, {"better": {"seconds": 3.0, "claims": 6}, "base": {}})
+    columns, rows, *_ = family_table(found, {"better": SystemCost(3.0, 6), "base": None})
     assert columns[-len(COST_COLUMNS) :] == list(COST_COLUMNS)
     by_name = {row[0]: row[-len(COST_COLUMNS) :] for row in rows}
     assert by_name["better"][:2] == ["3.0", "2.0"] and by_name["base"] == [None] * 5
@@ -221,26 +225,27 @@ def test_cost_stands_beside_what_is_known():
 def test_macro_and_micro_may_disagree():
     d = {"base": np.zeros(30), "s": np.array([0.2] * 24 + [-0.5] * 6)}
     strata = np.array([0] * 24 + [1] * 6)
-    family = Family("f", "base", ("s",))
-    micro = compare(d, family, np.arange(30)).comparisons[0]
-    macro = compare(d, family, np.arange(30), strata).comparisons[0]
+    family = Family.against("f", "base", ("s",))
+    micro = compare_family(d, family, np.arange(30)).comparisons[0]
+    macro = compare_family(d, family, np.arange(30), strata).comparisons[0]
     assert micro.difference == pytest.approx(0.06) and macro.difference == pytest.approx(-0.15)
     assert macro.mean == pytest.approx(-0.15) and macro.high < 0 < micro.high
 
 
 def test_what_cannot_be_compared():
     with pytest.raises(ValueError, match="itself"):
-        Family("f", "a", ("b", "a"))
+        Family.against("f", "a", ("b", "a"))
     for systems in ((), ("b", "b")):
         with pytest.raises(ValueError, match="one or more"):
-            Family("f", "a", systems)
+            Family.against("f", "a", systems)
     with pytest.raises(ValueError, match="no scores of missing"):
-        compare({"a": np.ones(3)}, Family("f", "a", ("missing",)), np.arange(3))
+        compare_family({"a": np.ones(3)}, Family.against("f", "a", ("missing",)), np.arange(3))
 
 
-@pytest.mark.parametrize("table", [plain_table, markdown_table])
-def test_the_text_states_how_it_was_made(table):
-    text = family_text(compare(scores(), FAMILY, np.arange(80) // 2), "mrr@5", table)
+@pytest.mark.parametrize("style", ["plain", "markdown", "html"])
+def test_the_text_states_how_it_was_made(style):
+    found = compare_family(scores(), FAMILY, np.arange(80) // 2)
+    text = render(family_parts(found, "mrr@5"), style)
     for said in (
         "10000 permutations",
         "intervals of 10000 draws",
@@ -308,8 +313,12 @@ def test_swapping_system_and_baseline_mirrors_everything(seed):
     rng = np.random.default_rng(seed)
     a, b = rng.integers(0, 4, 24) / 4, rng.integers(0, 4, 24) / 4
     groups = rng.integers(0, 9, 24)
-    one = compare({"a": a, "b": b}, Family("f", "b", ("a",)), groups, repeats=300).comparisons[0]
-    two = compare({"a": a, "b": b}, Family("f", "a", ("b",)), groups, repeats=300).comparisons[0]
+    one = compare_family(
+        {"a": a, "b": b}, Family.against("f", "b", ("a",)), groups, repeats=300
+    ).comparisons[0]
+    two = compare_family(
+        {"a": a, "b": b}, Family.against("f", "a", ("b",)), groups, repeats=300
+    ).comparisons[0]
     assert (one.difference, one.low, one.high, one.t) == pytest.approx(
         (-two.difference, -two.high, -two.low, -two.t), abs=1e-9
     )

@@ -10,13 +10,19 @@ from hypothesis import strategies as st
 from claim2source.core.records import Qrels
 from claim2source.evaluation import significance
 from claim2source.evaluation.significance import (
-    bootstrap_interval,
+    bootstrap_intervals,
     gold_groups,
     paired_randomisation,
 )
 
 VALUES = st.sampled_from([0.0, 1.0, 0.5, 1 / 3, 0.25, 0.2])
 PAIRS = st.lists(st.tuples(VALUES, VALUES, st.integers(0, 5)), min_size=1, max_size=9)
+
+
+def bootstrap_interval(values, groups, **settings) -> tuple[float, float]:
+    """The interval of one system."""
+    low, high = bootstrap_intervals(values[None], groups, **settings)[0]
+    return float(low), float(high)
 
 
 def exact_p(a, b, groups) -> float:

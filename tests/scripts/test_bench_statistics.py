@@ -42,7 +42,7 @@ def test_what_takes_a_minute_is_not_under_it(
 def test_the_peer_computes_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     from scipy import stats
 
-    from claim2source.evaluation.families import Family, compare
+    from claim2source.evaluation.families import Family, compare_family
     from claim2source.evaluation.significance import bootstrap_intervals
 
     found: dict[str, Any] = {}
@@ -57,7 +57,9 @@ def test_the_peer_computes_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     scores, papers, _ = made_up(BenchConfig(2, 300, peer_systems=1))
     assert len(peer_seconds(scores, papers, 4000, 4000, 1)) == 1
     names = list(scores)
-    (ours,) = compare(scores, Family("all", names[0], (names[1],)), papers).comparisons
+    (ours,) = compare_family(
+        scores, Family.against("all", names[0], [names[1]]), papers
+    ).comparisons
     assert found["permutation_test"].pvalue == pytest.approx(ours.p, abs=0.03)
     interval = found["bootstrap"].confidence_interval
     low, high = bootstrap_intervals(scores[names[1]][None], papers, repeats=4000)[0]

@@ -1,4 +1,4 @@
-"""Two-way ANOVA and Tukey's HSD over systems and claims, as the rumour paper tests its systems."""
+"""Test systems by two-way ANOVA and Tukey's HSD, as the rumour paper does."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ from itertools import combinations
 
 import numpy as np
 
+from claim2source.core.tables import Cell, Part, TextTable
+
 
 @dataclass(frozen=True)
 class Effect:
-    """One line of an ANOVA table."""
+    """Hold one line of an ANOVA table."""
 
     squares: float
     freedom: int
@@ -21,7 +23,7 @@ class Effect:
 
 @dataclass(frozen=True)
 class Pair:
-    """Tukey's HSD of two systems: mean(second) - mean(first), its interval and adjusted p.
+    """Hold Tukey's HSD of two systems: mean(second) - mean(first), its interval and adjusted p.
 
     p is read from a table that ends at 0.001 and 0.9.
     """
@@ -37,7 +39,7 @@ class Pair:
 
 @dataclass(frozen=True)
 class Anova:
-    """Systems and claims (topics) as factors without interaction; `pairs` is Tukey's HSD."""
+    """Hold an ANOVA of systems and claims without interaction; `pairs` is Tukey's HSD."""
 
     systems: Effect
     claims: Effect
@@ -48,7 +50,7 @@ class Anova:
 
 
 def two_way_anova(scores: Mapping[str, np.ndarray], alpha: float = 0.05) -> Anova:
-    """ANOVA of scores [claims] by system, every system having scored every claim.
+    """Compute the ANOVA of scores [claims] by system, every system having scored every claim.
 
     The design is balanced, so the sums of squares are those of row and column means, as
     statsmodels' `anova_lm` gives for `score ~ C(system) + C(claim)`, at any number of claims.
@@ -111,4 +113,23 @@ def _tukey(
             bool(abs(d) > reach),
         )
         for (i, j), d, p in zip(places, differences, p_values, strict=True)
+    ]
+
+
+def anova_parts(anova: Anova) -> list[Part]:
+    """Tabulate an ANOVA and its pairs, with headings."""
+    rows: list[list[Cell]] = [
+        [name, effect.squares, effect.freedom, effect.f, effect.p]
+        for name, effect in (("systems", anova.systems), ("claims", anova.claims))
+    ]
+    rows.append(["residual", anova.residual_squares, anova.residual_freedom, None, None])
+    pairs = [
+        [f"{p.second} - {p.first}", p.difference, p.low, p.high, p.p, "yes" if p.differs else "no"]
+        for p in anova.pairs
+    ]
+    return [
+        "Two-way ANOVA over systems and claims (claims taken as independent):",
+        TextTable(["factor", "squares", "df", "F", "p"], rows),
+        f"Tukey's HSD at {anova.alpha:g}:",
+        TextTable(["pair", "difference", "low", "high", "p", "differs"], pairs),
     ]

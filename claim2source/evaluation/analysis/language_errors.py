@@ -1,21 +1,22 @@
-"""What a language costs: claims lost as posted but won in translation or in English, and why.
+"""Explain claims lost as posted but won in translation or in English.
 
 The papers leave the German errors open. For every such claim this lists which terms, numbers
-and names of the gold stand in the text that won and not in the text that lost.
+and names of the gold are in the text that won and not in the text that lost.
 """
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
 from claim2source.core.records import Claim, Dataset, Source
 from claim2source.core.run import Run
+from claim2source.core.tables import Cell, Part, TextTable
 from claim2source.evaluation.ranks import first_ranks
 from claim2source.evaluation.slices import NUMBER
 from claim2source.text import clean_authors
@@ -23,16 +24,17 @@ from claim2source.text import clean_authors
 How = Literal["translation", "english"]
 
 _WORD = re.compile(r"[^\W_]+(?:[-'’][^\W_]+)*")
-# What separates thousands; in the other languages the two signs change places.
+# Languages that separate thousands by a point and decimals by a comma.
 _COMMA_LANGUAGES = ("de", "fr", "es", "it", "nl", "pt", "pl")
-_SHOWN = 20
+_MOST_FREQUENT = 20
+_KINDS = ("terms", "numbers", "names")
 
 
 @dataclass(frozen=True)
 class Overlap:
-    """Terms, numbers and names of a gold: those only in the text that won, only in the other.
+    """Hold terms, numbers and names of a gold that only the winning text has.
 
-    `kept` counts those in both.
+    `only_here` are those only in the losing text; `kept` counts those in both.
     """
 
     terms: tuple[str, ...]
@@ -44,7 +46,7 @@ class Overlap:
 
 @dataclass(frozen=True)
 class LostClaim:
-    """A claim whose gold is not among the first k, beside the text that finds it there."""
+    """Hold a claim whose gold is not among the first k, and the text that finds it there."""
 
     claim_id: str
     gold: str
@@ -58,7 +60,7 @@ class LostClaim:
 
 @dataclass(frozen=True)
 class LostReport:
-    """Lost claims, and the overlaps of the claims that both texts win, to compare with."""
+    """Hold lost claims and, to compare with, the overlaps of claims that both texts win."""
 
     language: str
     k: int
@@ -76,7 +78,7 @@ def lost_claims(
     language: str = "de",
     k: int = 5,
 ) -> LostReport:
-    """Claims in `language` that `run` misses and that win in translation or in English.
+    """Find claims in `language` that `run` misses and that win in translation or in English.
 
     `run` ranks the claims as posted, in all languages; `translated` the same claims by their
     translations. English wins by another claim: the best-ranked English one about the same
@@ -86,12 +88,8 @@ def lost_claims(
     sources = {source.id: source for source in dataset.sources}
     frequency = _document_frequency(dataset.sources)
     mine = [claim for claim in dataset.claims if claim.lang == language and claim.golds]
-    ids, ranks = first_ranks(run, dataset.qrels, [claim.id for claim in mine])
-    rank = dict(zip(ids, ranks.tolist(), strict=True))
-    other: dict[str, float] = {}
-    if translated is not None:
-        ids, ranks = first_ranks(translated, dataset.qrels, [claim.id for claim in mine])
-        other = dict(zip(ids, ranks.tolist(), strict=True))
+    rank = _ranks(run, dataset, mine)
+    other = _ranks(translated, dataset, mine) if translated is not None else {}
     english = _english_wins(dataset, run, k)
     lost: list[LostClaim] = []
     both: list[Overlap] = []
@@ -99,55 +97,46 @@ def lost_claims(
         gold = next((g for g in claim.golds if g in sources), None)
         if gold is None:
             continue
-        how, text, other_rank = _winner(claim, gold, other, english, k)
-        if how is None:
+        if (other_rank := other.get(claim.id, np.inf)) <= k and claim.translation:
+            how: How = "translation"
+            text = claim.translation
+        elif gold in english:
+            how, (text, other_rank) = "english", english[gold]
+        else:
             continue
         overlap = overlap_of(claim.text, language, text, sources[gold], frequency)
-        if rank[claim.id] > k:
-            lost.append(
-                LostClaim(
-                    claim.id, gold, how, claim.text, text, rank[claim.id], other_rank, overlap
-                )
-            )
-        else:
+        if rank[claim.id] <= k:
             both.append(overlap)
+            continue
+        ranks = rank[claim.id], other_rank
+        lost.append(LostClaim(claim.id, gold, how, claim.text, text, *ranks, overlap))
     missed = sum(rank[claim.id] > k for claim in mine)
     return LostReport(language, k, len(mine), missed, tuple(lost), tuple(both))
 
 
-def _english_wins(dataset: Dataset, run: Run, k: int) -> dict[str, tuple[Claim, float]]:
-    """Gold -> its best-ranked English claim, where that is among the first k."""
+def _ranks(run: Run, dataset: Dataset, claims: Sequence[Claim]) -> dict[str, float]:
+    """Map each claim to the rank of its first gold."""
+    ids, ranks = first_ranks(run, dataset.qrels, [claim.id for claim in claims])
+    return dict(zip(ids, ranks.tolist(), strict=True))
+
+
+def _english_wins(dataset: Dataset, run: Run, k: int) -> dict[str, tuple[str, float]]:
+    """Map each gold to the text and rank of its best English claim, if among the first k."""
     claims = [claim for claim in dataset.claims if claim.lang == "en" and claim.golds]
-    if not claims:
-        return {}
-    _, ranks = first_ranks(run, dataset.qrels, [claim.id for claim in claims])
-    best: dict[str, tuple[Claim, float]] = {}
-    for claim, rank in zip(claims, ranks.tolist(), strict=True):
+    ranks = _ranks(run, dataset, claims) if claims else {}
+    best: dict[str, tuple[str, float]] = {}
+    for claim in claims:
+        rank = ranks[claim.id]
         for gold in claim.golds if rank <= k else ():
             if gold not in best or rank < best[gold][1]:
-                best[gold] = claim, rank
+                best[gold] = claim.text, rank
     return best
-
-
-def _winner(
-    claim: Claim,
-    gold: str,
-    translated: Mapping[str, float],
-    english: Mapping[str, tuple[Claim, float]],
-    k: int,
-) -> tuple[How | None, str, float]:
-    rank = translated.get(claim.id, np.inf)
-    if rank <= k and claim.translation:
-        return "translation", claim.translation, rank
-    if gold in english:
-        return "english", english[gold][0].text, english[gold][1]
-    return None, "", np.inf
 
 
 def overlap_of(
     text: str, language: str, other: str, gold: Source, frequency: Mapping[str, int]
 ) -> Overlap:
-    """What of the gold is in the English text `other` and not in `text`, rarest terms first.
+    """Find what of the gold the English text `other` has and `text` lacks, rarest terms first.
 
     Names are authors' surnames and what the gold writes with capitals or digits inside a
     sentence; a number is equal by value (1.000 in German is 1,000); terms are stems of words
@@ -180,7 +169,7 @@ def overlap_of(
 
 
 def numbers_in(text: str, language: str) -> set[str]:
-    """Numbers of a text as plain decimals: 1.000,50 in German and 1,000.50 in English are 1000.5.
+    """Read the numbers of a text as decimals: German 1.000,50 and English 1,000.50 are 1000.5.
 
     A separator of thousands counts as one only before exactly three digits; else it is read
     as the decimal sign.
@@ -197,7 +186,7 @@ def numbers_in(text: str, language: str) -> set[str]:
 
 
 def names_of(source: Source) -> frozenset[str]:
-    """Names in a source, case folded: surnames of its authors, and words written as names.
+    """Find the names in a source, case folded: its authors' surnames and words written as names.
 
     A word is written as a name when it has a capital beyond its first letter, or letters and
     digits, or a capital within a sentence of the abstract, and never occurs in lower case.
@@ -224,86 +213,66 @@ def _holds(text: str, name: str) -> bool:
 
 
 def _stems(text: str) -> dict[str, str]:
-    """Stem -> word as it stands, of the words that are no English stop words."""
-    import bm25s
-    import Stemmer
+    """Map each stem to its word as written, without English stop words."""
+    from Stemmer import Stemmer
 
-    words, stems = (
-        bm25s.tokenize(
-            [text], stopwords="en", stemmer=stemmer, return_ids=False, show_progress=False
-        )[0]
-        for stemmer in (None, Stemmer.Stemmer("english"))
-    )
+    words, stems = (_tokens([text], stemmer)[0] for stemmer in (None, Stemmer("english")))
     return dict(zip(reversed(stems), reversed(words), strict=True))
 
 
 def _document_frequency(sources: Sequence[Source]) -> Counter[str]:
-    """Stem -> sources that it occurs in."""
-    import bm25s
-    import Stemmer
+    """Count the sources that each stem occurs in."""
+    from Stemmer import Stemmer
 
-    texts = [f"{source.title}\n{source.abstract}" for source in sources]
-    stems = bm25s.tokenize(
-        texts,
-        stopwords="en",
-        stemmer=Stemmer.Stemmer("english"),
-        return_ids=False,
-        show_progress=False,
-    )
+    stems = _tokens([f"{s.title}\n{s.abstract}" for s in sources], Stemmer("english"))
     return Counter(stem for found in stems for stem in set(found))
 
 
-def lost_text(report: LostReport, table: Callable[..., str]) -> str:
-    """The report for a person, its tables drawn by `table`: counts, causes, then claims."""
-    kinds = ("terms", "numbers", "names")
+def _tokens(texts: list[str], stemmer: object) -> list[list[str]]:
+    import bm25s
+
+    tokens: list[list[str]] = bm25s.tokenize(
+        texts, stopwords="en", stemmer=stemmer, return_ids=False, show_progress=False
+    )
+    return tokens
+
+
+def lost_parts(report: LostReport) -> list[Part]:
+    """Tabulate a report: counts, causes, then the claims."""
     groups = {
         f"lost, won in {how}": [c.lost for c in report.lost if c.how == how]
         for how in ("translation", "english")
     } | {"won by both": list(report.won_by_both)}
-    rows: list[list[Any]] = []
+    rows: list[list[Cell]] = []
     for name, overlaps in groups.items():
-        means = [_mean([len(getattr(o, kind)) for o in overlaps]) for kind in kinds]
-        here = _mean([len(o.only_here) for o in overlaps])
-        rows.append([name, len(overlaps), *means, here, _mean([o.kept for o in overlaps])])
-    most = {
-        kind: Counter(word for c in report.lost for word in getattr(c.lost, kind)) for kind in kinds
-    }
-    common = [
-        [kind, ", ".join(f"{word} ({n})" for word, n in counted.most_common(_SHOWN)) or "none"]
-        for kind, counted in most.items()
-    ]
+        counts = [
+            [*(len(getattr(o, kind)) for kind in (*_KINDS, "only_here")), o.kept] for o in overlaps
+        ]
+        means = [sum(c) / len(c) for c in zip(*counts, strict=True)] or [None] * 5
+        rows.append([name, len(overlaps), *means])
+    common = []
+    for kind in _KINDS:
+        counted = Counter(word for c in report.lost for word in getattr(c.lost, kind))
+        words = ", ".join(f"{word} ({n})" for word, n in counted.most_common(_MOST_FREQUENT))
+        common.append([kind, words or "none"])
     listed = [
         [
             c.claim_id,
             c.how,
-            _rank(c.rank),
-            _rank(c.other_rank),
+            *(f"{r:.0f}" if np.isfinite(r) else "-" for r in (c.rank, c.other_rank)),
             c.gold,
-            *(", ".join(getattr(c.lost, kind)) for kind in kinds),
+            *(", ".join(getattr(c.lost, kind)) for kind in _KINDS),
         ]
         for c in report.lost
     ]
-    return "\n\n".join(
-        [
-            f"{report.language}: {report.missed} of {report.claims} claims miss their gold among "
-            f"the first {report.k}; {len(report.lost)} of these win in translation or in English.",
-            "Of the gold, per claim: what only the other text has, what only this one has, what "
-            "both have.",
-            table(["claims", "number", *kinds, "only here", "both"], rows, 2),
-            "Lost most often:",
-            table(["what", "words (claims)"], common),
-            *(
-                [table(["claim", "won in", "rank", "there", "gold", *kinds], listed)]
-                if listed
-                else []
-            ),
-        ]
-    )
-
-
-def _mean(counts: Sequence[int]) -> float | None:
-    return sum(counts) / len(counts) if counts else None
-
-
-def _rank(rank: float) -> str:
-    return f"{rank:.0f}" if np.isfinite(rank) else "-"
+    columns = ["claim", "won in", "rank", "there", "gold", *_KINDS]
+    return [
+        f"{report.language}: {report.missed} of {report.claims} claims miss their gold among "
+        f"the first {report.k}; {len(report.lost)} of these win in translation or in English.",
+        "Of the gold, per claim: what only the other text has, what only this one has, what "
+        "both have.",
+        TextTable(["claims", "number", *_KINDS, "only here", "both"], rows, 2),
+        "Lost most often:",
+        TextTable(["what", "words (claims)"], common),
+        *([TextTable(columns, listed)] if listed else []),
+    ]

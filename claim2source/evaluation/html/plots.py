@@ -1,4 +1,4 @@
-"""Plots as inline SVG by matplotlib: text stays text, nothing is loaded, no pyplot state."""
+"""Draw plots as inline SVG with matplotlib: text stays text, nothing is loaded."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Point = tuple[float, float]
 def interval_plot(
     values: Mapping[str, Mapping[str, tuple[float, float, float]]], metric: str
 ) -> str:
-    """Value, low and high of every system (inner) in every group (outer), beside each other."""
+    """Draw value, low and high of every system (inner) in every group (outer)."""
     groups = list(values)
     names = list(dict.fromkeys(name for row in values.values() for name in row))
     figure, axes = _figure(1.6 + 0.35 * max(len(groups) * len(names), 8), 3.2)
@@ -40,7 +40,7 @@ def interval_plot(
 
 
 def line_plot(lines: Mapping[str, Sequence[Point]], x: str, y: str, log: bool = False) -> str:
-    """One line a system, with its points."""
+    """Draw one line a system, with its points."""
     figure, axes = _figure(5.6, 3.2)
     for name, points in lines.items():
         axes.plot(*zip(*points, strict=True), marker="o", markersize=3.5, label=name)
@@ -55,7 +55,7 @@ def line_plot(lines: Mapping[str, Sequence[Point]], x: str, y: str, log: bool = 
 
 
 def scatter_plot(points: Mapping[str, Point], x: str, y: str) -> str:
-    """One named point a system, x on a logarithmic axis."""
+    """Draw one named point a system, x on a logarithmic axis."""
     figure, axes = _figure(5.6, 3.2)
     for name, (across, up) in points.items():
         axes.plot([across], [up], "o", label=name)
@@ -68,7 +68,7 @@ def scatter_plot(points: Mapping[str, Point], x: str, y: str) -> str:
 def heat_map(
     rows: Sequence[str], columns: Sequence[str], values: np.ndarray, digits: int = 4
 ) -> str:
-    """Values [rows, columns] as colours and figures; NaN stays empty."""
+    """Draw values [rows, columns] as colours and numbers; NaN stays empty."""
     figure, axes = _figure(1.6 + 0.8 * len(columns), 0.9 + 0.34 * len(rows))
     # A mesh is drawn as paths; an image would be a raster that the page's policy does not load.
     edges = [np.arange(n + 1) - 0.5 for n in (len(columns), len(rows))]
@@ -112,4 +112,4 @@ def _svg(figure: Any, axes: Any, labels: int) -> str:
         out = io.StringIO()
         figure.savefig(out, format="svg", metadata={"Date": None, "Creator": None})
     text = out.getvalue()
-    return text[text.index("<svg") :]  # without the XML and DOCTYPE lines, which HTML has not
+    return text[text.index("<svg") :]  # without the XML and DOCTYPE lines, which HTML does not have

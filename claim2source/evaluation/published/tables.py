@@ -1,25 +1,26 @@
-"""The papers' numbers as data: `published/*.yaml`, one file a paper."""
+"""Read the papers' numbers from `published/*.yaml`, one file a paper."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import yaml
 
 from claim2source.core.errors import InputError
+from claim2source.core.report import MACRO as MACRO
 
 FOLDER = Path(__file__).resolve().parent
-MACRO = "macro"
 
-Value = float | str | None
+Value = int | float | str | None
+_STRICT: Any = {"extra": "forbid"}
 
 
 @dataclass(frozen=True)
 class Column:
-    """One column of a table; what is set for the table holds for its columns too.
+    """Describe one column of a table; what is set for the table holds for its columns too.
 
     Args:
         name: as the paper prints it.
@@ -35,6 +36,8 @@ class Column:
         signed: a difference, printed with its sign.
     """
 
+    __pydantic_config__: ClassVar[Any] = _STRICT
+
     name: str
     metric: str | None = None
     language: str = "en"
@@ -49,11 +52,11 @@ class Column:
 
     @property
     def factor(self) -> float:
-        """What a score of ours is multiplied by to be in the paper's unit."""
+        """Return what a score of ours is multiplied by to be in the paper's unit."""
         return 100.0 if self.unit == "%" else 1.0
 
     def text(self, value: Value) -> str:
-        """A value as the paper would print it; "-" for a gap."""
+        """Format a value as the paper would print it; "-" for a gap."""
         if value is None or isinstance(value, str):
             return value or "-"
         if isinstance(value, int):
@@ -63,10 +66,12 @@ class Column:
 
 @dataclass(frozen=True)
 class Row:
-    """One system of a table: `values` in the order of the columns, `models` the names it has here.
+    """Hold one system of a table: `values` in the order of the columns, `models` its names here.
 
     `hybrid:NAME` is BM25 fused with the dense model NAME.
     """
+
+    __pydantic_config__: ClassVar[Any] = _STRICT
 
     name: str
     values: tuple[Value, ...]
@@ -75,20 +80,28 @@ class Row:
 
 @dataclass(frozen=True)
 class Flag:
-    """Cells not to be taken as targets, and why; no columns: all of the rows'."""
+    """Mark cells that are no targets, and say why; without columns, all cells of the rows."""
+
+    __pydantic_config__: ClassVar[Any] = _STRICT
 
     rows: tuple[str, ...]
-    columns: tuple[str, ...]
     reason: str
+    columns: tuple[str, ...] = ()
 
     def covers(self, row: str, column: str) -> bool:
-        """Is this cell meant?"""
+        """Tell whether this cell is marked."""
         return row in self.rows and (not self.columns or column in self.columns)
 
 
 @dataclass(frozen=True)
 class Table:
-    """A published table. `relative_to` names the column that the others are differences to."""
+    """Hold a published table; with `relative_to`, other columns are differences to that one.
+
+    Raises ValueError without rows or columns, on a row of another length than the columns, and on
+    the name of a row or column that the table does not have.
+    """
+
+    __pydantic_config__: ClassVar[Any] = _STRICT
 
     id: str
     paper: str
@@ -101,30 +114,43 @@ class Table:
     relative_to: str | None = None
     note: str = ""
 
+    def __post_init__(self) -> None:
+        rows, columns = ({part.name for part in parts} for parts in (self.rows, self.columns))
+        if not rows or not columns:
+            raise ValueError("needs rows and columns")
+        for row in self.rows:
+            if len(row.values) != len(self.columns):
+                numbers = f"{len(row.values)} values for {len(self.columns)} columns"
+                raise ValueError(f"rows.{row.name}: {numbers}")
+        for flag in self.flags:
+            wrong = (set(flag.rows) - rows) | (set(flag.columns) - columns)
+            if wrong or not flag.rows:
+                raise ValueError(f"unreliable: no such cells: {sorted(wrong)}")
+        if self.relative_to not in (None, *columns):
+            raise ValueError(f"relative_to: no column {self.relative_to!r}")
+
     def flags_of(self, row: str, column: str) -> tuple[int, ...]:
-        """Places of the flags on a cell, from 0."""
+        """List the positions of the flags on a cell, from 0."""
         return tuple(i for i, flag in enumerate(self.flags) if flag.covers(row, column))
 
-    def row(self, name: str) -> Row:
-        """The row of this name. Raises KeyError without it."""
-        for row in self.rows:
-            if row.name == name:
-                return row
-        raise KeyError(name)
+    def reasons(self, row: str, column: str) -> str:
+        """Join the reasons to doubt a cell; empty without any."""
+        return "; ".join(self.flags[i].reason for i in self.flags_of(row, column))
 
-    def value(self, row: str, column: str) -> Value:
-        """One cell as printed. Raises KeyError without such a cell."""
-        names = [c.name for c in self.columns]
-        if column not in names:
-            raise KeyError(column)
-        return self.row(row).values[names.index(column)]
+    def row(self, name: str) -> Row:
+        """Return the row of this name. Raises KeyError without it."""
+        return {row.name: row for row in self.rows}[name]
 
     def column(self, name: str) -> Column:
-        """The column of this name."""
-        return next(column for column in self.columns if column.name == name)
+        """Return the column of this name. Raises KeyError without it."""
+        return {column.name: column for column in self.columns}[name]
+
+    def value(self, row: str, column: str) -> Value:
+        """Return one cell as printed. Raises KeyError without such a cell."""
+        return self.row(row).values[self.columns.index(self.column(column))]
 
     def absolute(self, row: str, column: str) -> float | None:
-        """A cell as a score: with `relative_to`, the reference cell is added."""
+        """Return a cell as a score: with `relative_to`, the reference cell is added."""
         value = self.value(row, column)
         if value is None or isinstance(value, str):
             return None
@@ -134,77 +160,45 @@ class Table:
         return None if base is None or isinstance(base, str) else base + value
 
 
-_SHARED = {f.name for f in fields(Column)} - {"name"}
-_TABLE_KEYS = {"id", "title", "source", "columns", "rows", "unreliable", "relative_to", "note"}
-
-
 def load_published(folder: Path = FOLDER) -> tuple[Table, ...]:
-    """Every table of every file, in order of file names.
+    """Read every table of every file, in order of file names.
 
-    Raises `InputError` naming file and field of what is wrong: an unknown key, a row with
-    another number of values than columns, a flag on a cell that is not there, an id twice.
+    Raises `InputError` naming file and field of what is wrong: an unknown or missing key, a value
+    of another type, a row with another number of values than columns, a flag on a cell that is
+    not there, an id twice.
     """
+    from pydantic import TypeAdapter, ValidationError
+
+    adapter = TypeAdapter(Table)
     tables: dict[str, Table] = {}
     for path in sorted(folder.glob("*.yaml")):
-        data = yaml.safe_load(path.read_text(encoding="utf-8"))
-        for raw in data["tables"]:
-            table = _table(path, data, raw)
+        paper = yaml.safe_load(path.read_text(encoding="utf-8"))
+        for raw in paper["tables"]:
+            try:
+                table = adapter.validate_python(_expanded(paper, raw))
+            except ValidationError as error:
+                first = error.errors()[0]
+                place = ".".join(map(str, (raw.get("id"), *first["loc"])))
+                why = first["msg"].removeprefix("Value error, ")
+                why = why[:1].lower() + why[1:]
+                raise InputError.at(path, None, place, why) from None
             if table.id in tables:
                 raise InputError.at(path, None, table.id, "a table of this id is there already")
             tables[table.id] = table
     return tuple(tables.values())
 
 
-def _table(path: Path, paper: Mapping[str, Any], raw: Mapping[str, Any]) -> Table:
-    where = str(raw.get("id"))
-    unknown = set(raw) - _TABLE_KEYS - _SHARED
-    absent = {"id", "title", "source", "columns", "rows"} - set(raw)
-    if unknown or absent:
-        why = f"unknown: {sorted(unknown)}; missing: {sorted(absent)}"
-        raise InputError.at(path, None, where, why)
-    relative = raw.get("relative_to")
-    shared = {key: raw[key] for key in _SHARED & set(raw)}
-    columns = []
-    for name, own in raw["columns"].items():
-        if set(own) - _SHARED:
-            raise InputError.at(path, None, f"{where}.{name}", f"unknown: {sorted(own)}")
-        settings = {"signed": relative not in (None, name), **shared, **own}
-        settings["splits"] = tuple(settings.get("splits", ()))
-        columns.append(Column(str(name), **settings))
-    rows = tuple(
-        Row(str(name), tuple(own["values"]), tuple(own.get("models", ())))
-        for name, own in raw["rows"].items()
-    )
-    for row in rows:
-        if len(row.values) != len(columns):
-            why = f"{len(row.values)} values for {len(columns)} columns"
-            raise InputError.at(path, None, f"{where}.{row.name}", why)
-    flags = tuple(
-        Flag(
-            tuple(map(str, flag["rows"])),
-            tuple(map(str, flag.get("columns", ()))),
-            " ".join(flag["reason"].split()),
-        )
-        for flag in raw.get("unreliable", ())
-    )
-    known_rows, known_columns = {r.name for r in rows}, {c.name for c in columns}
-    for flag in flags:
-        wrong = (set(flag.rows) - known_rows) | (set(flag.columns) - known_columns)
-        if wrong or not flag.rows:
-            raise InputError.at(
-                path, None, f"{where}.unreliable", f"no such cells: {sorted(wrong)}"
-            )
-    if relative is not None and relative not in known_columns:
-        raise InputError.at(path, None, where, f"relative_to: no column {relative!r}")
-    return Table(
-        where,
-        str(paper["paper"]),
-        raw["title"],
-        raw["source"],
-        tuple(paper["names"]),
-        tuple(columns),
-        rows,
-        flags,
-        relative,
-        " ".join(raw.get("note", "").split()),
-    )
+def _expanded(paper: Mapping[str, Any], raw: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a table: names moved into rows and columns, shared keys into columns."""
+    table = dict(raw, paper=paper["paper"], names=paper["names"])
+    shared = {f.name: table.pop(f.name) for f in fields(Column) if f.name in table}
+    relative = table.get("relative_to")
+    table["columns"] = [
+        {"name": str(name), "signed": relative not in (None, name), **shared, **own}
+        for name, own in raw.get("columns", {}).items()
+    ]
+    table["rows"] = [{"name": str(n), **own} for n, own in raw.get("rows", {}).items()]
+    table["flags"] = [
+        {**flag, "reason": " ".join(flag["reason"].split())} for flag in table.pop("unreliable", ())
+    ]
+    return {**table, "note": " ".join(raw.get("note", "").split())}

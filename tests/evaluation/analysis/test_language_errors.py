@@ -6,10 +6,10 @@ import pytest
 from claim2source.core.errors import UserError
 from claim2source.core.records import Claim, Dataset, Qrels, Source
 from claim2source.core.run import Run
-from claim2source.core.tables import markdown_table, plain_table
+from claim2source.core.tables import render
 from claim2source.evaluation.analysis.language_errors import (
     lost_claims,
-    lost_text,
+    lost_parts,
     names_of,
     numbers_in,
     overlap_of,
@@ -144,11 +144,12 @@ def test_a_smaller_k_loses_more():
     ]
 
 
-@pytest.mark.parametrize("table", [plain_table, markdown_table])
-def test_the_text_counts_causes_and_lists_claims(table):
+@pytest.mark.parametrize("style", ["plain", "markdown"])
+def test_the_text_counts_causes_and_lists_claims(style):
     dataset, run, translated = data()
-    text = lost_text(lost_claims(dataset, run, translated), table)
+    text = render(lost_parts(lost_claims(dataset, run, translated)), style)
     assert "de: 3 of 4 claims miss their gold among the first 5; 2 of these win" in text
     for said in ("drosten (1)", "nurses (1)", "g1", "won by both", "1.00"):
         assert said in text
-    assert "none" in lost_text(lost_claims(dataset.in_languages(["de"]), run), table)
+    alone = lost_parts(lost_claims(dataset.in_languages(["de"]), run))
+    assert "none" in render(alone, style)

@@ -1,0 +1,279 @@
+"""Find our scores for the cells of published tables, with intervals."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from claim2source.core.errors import ConfigError, InputError
+from claim2source.core.records import Qrels
+from claim2source.core.report import MACRO, PublishedComparison
+from claim2source.core.run import Run
+from claim2source.core.tables import COST_COLUMNS, Part, TextTable, cost_cells, text_of
+from claim2source.datasets import folder_of
+from claim2source.evaluation.metrics import cutoff, evaluate
+from claim2source.evaluation.published.tables import Column, Row, Table
+from claim2source.evaluation.saved import SavedSystem, runs_of
+from claim2source.evaluation.significance import bootstrap_intervals, gold_groups
+from claim2source.io.trec import read_qrels
+
+
+@dataclass(frozen=True)
+class OurScore:
+    """Hold our number for a published cell, in the paper's unit.
+
+    `low` and `high` bound it (95 %, by gold paper; None without runs and judgements). `same`
+    tells whether it is over as many claims as the paper's; else it is shown but not compared.
+    """
+
+    value: float
+    low: float | None
+    high: float | None
+    same: bool
+    system: SavedSystem
+
+    def inside(self, published: float | None) -> str:
+        """Tell whether the published number is within our interval: yes, no or unknown."""
+        if self.low is None or self.high is None or published is None or not self.same:
+            return "unknown"
+        return "yes" if self.low <= published <= self.high else "no"
+
+    def difference(self, published: float | None) -> float | None:
+        """Subtract the published number; None where it is not over the same claims."""
+        return self.value - published if self.same and published is not None else None
+
+
+Cells = dict[tuple[str, str], OurScore]
+_Bounded = tuple[float, float | None, float | None]  # a mean and the bounds of its interval
+
+
+def our_scores(
+    table: Table, systems: Sequence[SavedSystem], named: Mapping[str, str], scorer: Scorer
+) -> Cells:
+    """Map (row, column) to our score, for every cell that a report has one for.
+
+    `named` maps rows to systems' names. Of several reports, those over the paper's own claims come
+    first, then those listed first.
+    """
+    cells: Cells = {}
+    for row in table.rows:
+        mine = [system for system in systems if _is_row(row, system, named)]
+        for column in table.columns if mine else ():
+            fitting = [s for s in mine if column.metric and _is_cell(table, column, s)]
+            for system in sorted(fitting, key=lambda s: not _same_claims(column, s)):
+                score = scorer.score(column, system, _same_claims(column, system))
+                if score is not None:
+                    cells[row.name, column.name] = score
+                    break
+    return cells
+
+
+def compare_published(
+    tables: Sequence[Table], systems: Sequence[SavedSystem], scorer: Scorer
+) -> list[PublishedComparison]:
+    """Compare every published score that one of the systems has a number for."""
+    found = []
+    for table in tables:
+        for (row, column), ours in our_scores(table, systems, {}, scorer).items():
+            published = table.absolute(row, column)
+            if published is None:
+                continue
+            found.append(
+                PublishedComparison(
+                    table=table.id,
+                    row=row,
+                    column=column,
+                    published=published,
+                    unreliable=table.reasons(row, column),
+                    system=ours.system.name,
+                    ours=ours.value,
+                    difference=ours.difference(published),
+                    low=ours.low,
+                    high=ours.high,
+                    inside=ours.inside(published),
+                    same_claims=ours.same,
+                    digits=table.column(column).digits,
+                    cost=ours.system.cost,
+                )
+            )
+    return found
+
+
+def published_parts(found: Sequence[PublishedComparison]) -> list[Part]:
+    """Tabulate published scores and ours, and explain the marks; nothing for none."""
+    if not found:
+        return []
+    scores = ("published", "ours", "difference", "95 %")
+    columns = ["table", "row", "column", *scores, "inside", "system", *COST_COLUMNS]
+    rows = []
+    for cell in found:
+        known = cell.low is not None and cell.high is not None
+        digits = cell.digits
+        rows.append(
+            [
+                cell.table,
+                cell.row,
+                cell.column,
+                f"{cell.published:.{digits}f}{'?' if cell.unreliable else ''}",
+                f"{cell.ours:.{digits}f}{'' if cell.same_claims else '*'}",
+                "-" if cell.difference is None else f"{cell.difference:+.{digits}f}",
+                f"{cell.low:.{digits}f} to {cell.high:.{digits}f}" if known else "-",
+                cell.inside,
+                cell.system,
+                *map(text_of, cost_cells(cell.cost)),
+            ]
+        )
+    notes = []
+    if any(cell.unreliable for cell in found):
+        notes.append("?: no target; eval/paper_tables.py says why.")
+    if not all(cell.same_claims for cell in found):
+        notes.append("*: over other claims than the paper's, so not compared.")
+    numeric = [*[False] * 3, *[True] * 4, False, False, *[True] * len(COST_COLUMNS)]
+    return ["Published numbers beside ours:", TextTable(columns, rows, numeric=numeric), *notes]
+
+
+def _is_row(row: Row, system: SavedSystem, named: Mapping[str, str]) -> bool:
+    if row.name in named:
+        return system.name == named[row.name]
+
+    def known(model: str) -> tuple[str, str]:
+        kind, _, name = model.rpartition(":")
+        return kind, Path(name).name.casefold()
+
+    return known(system.model) in map(known, row.models)
+
+
+def _is_cell(table: Table, column: Column, system: SavedSystem) -> bool:
+    if column.splits and system.split not in column.splits or column.style != system.style:
+        return False
+    # English claims are the same text in every representation.
+    if column.claims and column.language != "en" and column.claims != system.claims:
+        return False
+    if column.sources and system.sources and column.sources != system.sources:
+        return False
+    named = any(name in Path(system.dataset).name.casefold() for name in table.names)
+    return named or bool(column.queries) and _same_claims(column, system)
+
+
+def _same_claims(column: Column, system: SavedSystem) -> bool:
+    return all(
+        system.queries.get(lang) == claims
+        for lang, claims in (column.queries or {}).items()
+        if column.language in (MACRO, lang)
+    )
+
+
+def _is_ranking(metric: str) -> bool:
+    try:
+        cutoff(metric)
+    except ConfigError:
+        return False  # such as a verdict's
+    return True
+
+
+def _deep_enough(run: Run, qrels: Qrels, metric: str) -> bool:
+    """Tell whether the run's longest list reaches the metric's depth.
+
+    `map` has none: it is known where no list of the full length lacks a gold.
+    """
+    depth = int(np.diff(run.offsets).max(initial=0))
+    if (k := cutoff(metric)) is not None:
+        return k <= depth
+    full = (c for c in run.claim_ids if len(run.sources(c)) == depth)
+    return all(set(qrels.golds(c)) <= set(run.sources(c)) for c in full)
+
+
+class Scorer:
+    """Compute our scores for published columns, with intervals.
+
+    An interval is by the judgements given; without any, the report's own, or one by the judgements
+    of the report's data set where that folder exists. A metric that the report does not hold is
+    computed from its runs and the judgements, where the runs are deep enough for it. `notes` say
+    why intervals are missing.
+    """
+
+    def __init__(self, qrels: Qrels, repeats: int, seed: int) -> None:
+        self.qrels, self.repeats, self.seed = qrels, repeats, seed
+        self.notes: dict[str, None] = {}
+        self._scores: dict[tuple[int, str, str], _Bounded | None] = {}
+        self._judgements_of: dict[tuple[str, str], Qrels] = {}
+
+    def score(self, column: Column, system: SavedSystem, same: bool) -> OurScore | None:
+        """Return our score for a column; None where the report does not hold what it needs."""
+        metric, factor = str(column.metric), column.factor
+        if metric == "seconds":
+            cost = system.cost
+            return None if cost is None else OurScore(cost.seconds, None, None, same, system)
+        key = id(system), column.language, metric
+        if key not in self._scores:
+            self._scores[key] = self._bounded(column.language, metric, system)
+        if (bounded := self._scores[key]) is None:
+            return None
+        value, low, high = (None if number is None else factor * number for number in bounded)
+        return None if value is None else OurScore(value, low, high, same, system)
+
+    def _bounded(self, language: str, metric: str, system: SavedSystem) -> _Bounded | None:
+        row = system.macro if language == MACRO else system.languages.get(language)
+        if row is None:
+            return None
+        reported, bounds = row.get(metric), system.intervals.get(metric, {}).get(language)
+        if reported is not None and bounds is not None and not len(self.qrels):
+            return reported, *bounds
+        computed = self._computed(language, metric, system, row)
+        if reported is None or computed is None:
+            return computed if reported is None else (reported, None, None)
+        return reported, *computed[1:]
+
+    def _computed(
+        self, language: str, metric: str, system: SavedSystem, row: Mapping[str, float]
+    ) -> _Bounded | None:
+        """Compute mean and interval from the runs; None where runs or judgements are missing."""
+        languages = list(system.languages) if language == MACRO else [language]
+        # A metric that the report holds shows whether runs and judgements are its own.
+        proof = metric if metric in row else next(filter(_is_ranking, row), None)
+        if proof is None or not _is_ranking(metric):
+            return None
+        if any(lang not in system.runs for lang in languages):
+            return None
+        qrels = self.qrels if len(self.qrels) else self._judgements(system)
+        if not len(qrels):
+            return None
+        runs = runs_of(system, languages)
+        if metric not in row and not all(_deep_enough(run, qrels, metric) for run in runs.values()):
+            return None
+        values: list[np.ndarray] = []
+        proofs: list[float] = []
+        claims: list[str] = []
+        for lang in languages:
+            judged = [c for c in runs[lang].claim_ids if qrels.golds(c)]
+            # A claim for which nothing was found has no line in a run file: it scores 0.
+            absent = system.queries[lang] - len(judged)
+            if not judged or absent < 0:
+                self.notes[f"{system.name}: the judgements are not those of its {lang} run"] = None
+                return None
+            scores = evaluate(runs[lang], qrels, list({metric, proof}), judged)
+            values.append(np.concatenate([scores[metric], np.zeros(absent)]))
+            proofs.append(float(scores[proof].sum()) / len(values[-1]))
+            claims += [*judged, *(f"\0{lang}{i}" for i in range(absent))]
+        if abs(float(np.mean(proofs)) - row[proof]) > 1e-6:
+            self.notes[f"{system.name}: its runs do not give its report's {proof}"] = None
+            return None
+        strata = np.repeat(np.arange(len(values)), [len(v) for v in values])
+        stacked, groups = np.concatenate(values)[None], gold_groups(qrels, claims)
+        low, high = bootstrap_intervals(stacked, groups, strata, self.repeats, self.seed)[0]
+        return float(np.mean([v.mean() for v in values])), float(low), float(high)
+
+    def _judgements(self, system: SavedSystem) -> Qrels:
+        """Read those of the report's data set and split; empty where they do not exist."""
+        place = system.dataset, system.split
+        if place not in self._judgements_of:
+            self._judgements_of[place] = Qrels()
+            try:
+                path = folder_of(system.dataset) / "qrels" / f"{system.split}.tsv"
+                self._judgements_of[place] = read_qrels(path)
+            except InputError as error:
+                self.notes[f"{system.name}: {error}"] = None
+        return self._judgements_of[place]

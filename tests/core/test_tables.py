@@ -1,0 +1,38 @@
+"""Tables before they are rendered: text, Markdown and HTML of one table."""
+
+from claim2source.core.report import SystemCost
+from claim2source.core.tables import COST_COLUMNS, TextTable, cost_cells, html_table, render
+
+TABLE = TextTable(["run", "p"], [["a|<b>", 0.125], ["c", None]], digits=2)
+
+
+def test_paragraphs_and_tables_are_rendered():
+    assert render(["Head & <i>", TABLE]) == "Head & <i>\n\nrun       p\na|<b>  0.12\nc         -"
+    assert render(["Head", TABLE], "markdown") == (
+        "Head\n\n| run | p |\n| --- | ---: |\n| a\\|<b> | 0.12 |\n| c | - |"
+    )
+    assert render([]) == render([], "html") == ""
+
+
+def test_html_is_escaped_with_numbers_to_the_right():
+    right = ' style="text-align: right"'
+    assert render(["Head & <i>", TABLE], "html") == (
+        "<p>Head &amp; &lt;i&gt;</p>\n<table>\n"
+        f"<tr><th>run</th><th{right}>p</th></tr>\n"
+        f"<tr><td>a|&lt;b&gt;</td><td{right}>0.12</td></tr>\n"
+        f"<tr><td>c</td><td{right}>-</td></tr>\n</table>"
+    )
+    assert html_table(["n"], [["1"]], numeric=[True]).count(right) == 2
+
+
+def test_cost_cells_show_what_is_known():
+    assert len(cost_cells(SystemCost())) == len(COST_COLUMNS)
+    assert cost_cells(SystemCost(4.0, 10, 3 * 2**20, 5, parameters=7)) == [
+        "4.0",
+        "2.5",
+        "3",
+        "5",
+        "7",
+    ]
+    assert cost_cells(SystemCost(4.0, 10, reused=3))[:2] == [">4.0", "<2.5"]
+    assert cost_cells(None) == [None] * 5

@@ -1,0 +1,148 @@
+"""Comparing runs in Python: scores with intervals, tests against a baseline, text and HTML."""
+
+from __future__ import annotations
+
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from claim2source.core.errors import ConfigError, UserError
+from claim2source.core.records import Claim, Dataset, Qrels, Source
+from claim2source.core.run import Cost, Result, Run
+from claim2source.evaluation.compare import ScoredRuns, compare
+from claim2source.evaluation.families import (
+    Family,
+    compare_families,
+    holm,
+    score_intervals,
+)
+from claim2source.evaluation.metrics import evaluate, judged_claims, macro, score_languages
+from claim2source.io.trec import write_trec_run
+
+EVIL = "<b>a & b</b>"
+
+
+@pytest.fixture(scope="module")
+def dev() -> Dataset:
+    """60 claims in three languages, two to a paper, and one without a gold."""
+    languages = ["de"] * 20 + ["en"] * 30 + ["fr"] * 10
+    claims = [Claim(f"c{i}", "", lang, golds=(f"p{i // 2}",)) for i, lang in enumerate(languages)]
+    qrels = Qrels({claim.id: {claim.golds[0]: 1} for claim in claims})
+    sources = tuple(Source(f"p{i}") for i in range(31))
+    return Dataset((*claims, Claim("none", "")), sources, qrels, "dev")
+
+
+@pytest.fixture(scope="module")
+def runs(dev: Dataset) -> dict[str, Run]:
+    """Three systems that rank the gold first for some claims, else second or not at all."""
+    rng = np.random.default_rng(0)
+
+    def run(chance: float) -> Run:
+        draws = rng.random(len(dev.claims))
+        return Run.from_lists(
+            {
+                claim.id: [(claim.golds[0], 2.0 if draw < chance else 0.5), ("p30", 1.0)]
+                for claim, draw in zip(dev.claims, draws, strict=True)
+                if claim.golds
+            }
+        )
+
+    return {"low": run(0.2), "high": run(0.9), EVIL: run(0.3)}
+
+
+def test_scores_and_intervals_are_those_of_the_report(dev: Dataset, runs: dict[str, Run]) -> None:
+    found = compare(runs, dev, repeats=200)
+    assert (found.metric, found.baseline) == ("mrr@5", "low")
+    for name, run in runs.items():
+        table = score_languages(run, dev.claims, dev.qrels, ["mrr@5"])
+        expected = {lang: row["mrr@5"] for lang, row in table.items()}
+        assert found.scores[name] == pytest.approx({**expected, "macro": macro(table)["mrr@5"]})
+        scores = evaluate(run, dev.qrels, ["mrr@5"])
+        bounds = score_intervals(scores, dev, repeats=200)
+        assert found.intervals[name] == bounds.values["mrr@5"]
+        assert (bounds.repeats, bounds.seed, bounds.papers) == (200, 0, 30)
+        for part, value in found.scores[name].items():
+            low, high = found.intervals[name][part]
+            assert low <= value <= high
+
+
+def test_all_others_are_tested_on_the_macro_average_and_in_each_language(
+    dev: Dataset, runs: dict[str, Run]
+) -> None:
+    found = compare(runs, dev, baseline="high", repeats=200, seed=3)
+    assert [test.average for test in found.tests] == ["macro", "en", "de", "fr"]
+    assert found.tests[0].family == "All against high"
+    claims = judged_claims(dev.qrels)
+    values = {n: evaluate(r, dev.qrels, ["mrr@5"], claims)["mrr@5"] for n, r in runs.items()}
+    family = Family.against("All against high", "high", ["low", EVIL])
+    assert list(found.tests) == compare_families(values, [family], dev, claims, repeats=200, seed=3)
+    for test in found.tests:
+        assert [(c.system, c.baseline) for c in test.comparisons] == list(family.pairs)
+        p = [c.p for c in test.comparisons]
+        assert [c.p_holm for c in test.comparisons] == pytest.approx(holm(p))
+    assert {c.verdict for c in found.tests[0].comparisons} == {"worse"}
+
+
+def test_results_runs_and_files_are_one(dev: Dataset, runs: dict[str, Run], tmp_path: Path) -> None:
+    write_trec_run(runs["high"], tmp_path / "high.trec")
+    asked = {
+        "run": runs["high"],
+        "result": Result(runs["high"], cost=Cost(1.0)),
+        "path": tmp_path / "high.trec",
+        "text": str(tmp_path / "high.trec"),
+    }
+    found = compare(asked, dev, metric="recall@1", repeats=20)
+    assert len({tuple(scores.items()) for scores in found.scores.values()}) == 1
+    assert found.metric == "recall@1"
+    assert {c.p for test in found.tests for c in test.comparisons} == {1.0}
+
+
+def test_one_system_and_one_language(dev: Dataset, runs: dict[str, Run]) -> None:
+    found = compare({"high": runs["high"]}, dev.in_languages(["de"]), repeats=20)
+    assert found.tests == () and list(found.scores["high"]) == ["de", "macro"]
+    two = compare(runs, dev.in_languages(["de"]), repeats=20)
+    assert [test.claims for test in two.tests] == [20]
+
+
+def test_the_text_and_the_html_show_every_table(dev: Dataset, runs: dict[str, Run]) -> None:
+    found = compare(runs, dev, repeats=200)
+    text, html = str(found), found._repr_html_()
+    header = text.splitlines()[2].split()
+    assert header == ["system", "en", "de", "fr", "macro"]
+    low, high = found.intervals["high"]["macro"]
+    for shown in (text, html):
+        assert f"{found.scores['high']['macro']:.4f} [{low:.4f}, {high:.4f}]" in shown
+        assert "All against low, de claims (a family of its own): mrr@5 (de)" in shown
+        assert "Holm over the 2 tests" in shown and "better" in shown
+    assert EVIL in text and EVIL not in html
+    tags: list[str] = []
+    reader = HTMLParser()
+    reader.handle_starttag = lambda tag, attributes: tags.append(tag)  # type: ignore[method-assign]
+    reader.feed(html)
+    assert set(tags) == {"p", "table", "tr", "th", "td"} and tags.count("table") == 5
+
+
+def test_ranks_and_macro_of_scored_runs(dev: Dataset, runs: dict[str, Run]) -> None:
+    scored = ScoredRuns.of(runs, dev, more_metrics=["recall@1", "mrr@5"])
+    assert list(scored.scores["low"].values) == ["mrr@5", "recall@1"]
+    assert scored.claim_ids == judged_claims(dev.qrels)
+    for name in runs:
+        assert 1 / scored.ranks[name] == pytest.approx(scored.values[name])
+        table = score_languages(runs[name], dev.claims, dev.qrels, ["mrr@5"])
+        assert scored.macro[name] == pytest.approx(macro(table)["mrr@5"])
+
+
+def test_what_cannot_be_compared(dev: Dataset, runs: dict[str, Run]) -> None:
+    with pytest.raises(ConfigError, match="results: .* one or more"):
+        compare({}, dev)
+    with pytest.raises(ConfigError, match="baseline: 'nobody'.* low, high"):
+        compare(runs, dev, baseline="nobody")
+    with pytest.raises(ConfigError, match="metrics: 'mrr'"):
+        compare(runs, dev, metric="mrr")
+    with pytest.raises(ConfigError, match="repeats"):
+        compare(runs, dev, repeats=0)
+    other = Run.from_lists({"x": [("p1", 1.0)]})
+    with pytest.raises(UserError, match="other: ids do not match: .*'x'"):
+        compare({**runs, "other": other}, dev)
