@@ -84,8 +84,9 @@ def test_the_runs_wandb_mode_is_that_of_all_that_follows(
     setup: tuple[Path, Path], systems: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     modes: list[str] = []
-    for name in ("evaluate_checkpoints", "evaluate_baselines", "html_report"):
+    for name in ("evaluate_checkpoints", "evaluate_baselines"):
         monkeypatch.setattr(after, name, lambda config: modes.append(config.wandb) or "done")
+    monkeypatch.setattr(after, "html_report", lambda *_, wandb, **__: modes.append(wandb) or "done")
     monkeypatch.setenv("WANDB_MODE", "offline")
     for mode in ("off", "auto", "online"):
         config = asked(setup, tmp_path, systems, wandb__mode=mode)
