@@ -27,9 +27,10 @@ from claim2source.core.errors import UserError, run_program
 from claim2source.core.files import content_hash, write_json, write_text
 from claim2source.core.tables import markdown_table, plain_table
 from claim2source.datasets import load
+from claim2source.datasets.grouping import gold_groups
 from claim2source.evaluation.metrics import evaluate
 from claim2source.evaluation.retrieval import evaluate_dense
-from claim2source.evaluation.significance import gold_groups, paired_randomisation
+from claim2source.evaluation.significance import paired_randomisation
 from claim2source.io.store import Store
 from claim2source.models import ModelConfig, Resolved, resolve
 from claim2source.text import Rendering

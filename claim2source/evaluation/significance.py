@@ -16,8 +16,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from claim2source.datasets.grouping import gold_groups as gold_groups
-
 _CHUNK = 2_000_000  # doubles held at once by one chunk of repeats: 16 MB
 _TIE = 1e-10  # relative to the sum of magnitudes: above rounding, below any real step
 _SHAPES = "scores and groups must be arrays [claims] of one length, not empty"

@@ -18,6 +18,7 @@ from claim2source.core.report import FamilyResult, SystemCost
 from claim2source.core.run import Cost, Result
 from claim2source.core.tables import COST_COLUMNS, cost_cells, markdown_table, plain_table, render
 from claim2source.datasets import carve_val, load
+from claim2source.datasets.grouping import gold_groups
 from claim2source.evaluation.families import Family, compare_family, family_parts
 from claim2source.evaluation.hybrid import (
     BM25_B,
@@ -28,7 +29,6 @@ from claim2source.evaluation.hybrid import (
 )
 from claim2source.evaluation.metrics import cutoff, evaluate, judged_claims, language_strata
 from claim2source.evaluation.retrieval import DEPTH, METRICS, evaluate_result
-from claim2source.evaluation.significance import gold_groups
 from claim2source.io.trec import write_trec_run
 from claim2source.retrieve import BM25, BM25Config
 

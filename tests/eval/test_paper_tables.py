@@ -14,8 +14,9 @@ import pytest
 from claim2source.core.errors import run_program
 from claim2source.core.records import Qrels
 from claim2source.core.run import Run
+from claim2source.datasets.grouping import gold_groups
 from claim2source.evaluation.metrics import evaluate, macro
-from claim2source.evaluation.significance import bootstrap_intervals, gold_groups
+from claim2source.evaluation.significance import bootstrap_intervals
 from claim2source.io.trec import write_trec_qrels, write_trec_run
 from eval.paper_tables import main
 

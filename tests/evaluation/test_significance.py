@@ -7,11 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from claim2source.core.records import Qrels
 from claim2source.evaluation import significance
 from claim2source.evaluation.significance import (
     bootstrap_intervals,
-    gold_groups,
     paired_randomisation,
 )
 
@@ -125,32 +123,6 @@ def test_chunks_cover_every_repeat_within_bounds(repeats, width):
     sizes = list(significance._chunks(repeats, width))
     assert sum(sizes) == repeats and min(sizes) > 0
     assert all(size == 1 or size * width <= 2_000_000 for size in sizes)
-
-
-def test_groups_are_papers():
-    qrels = Qrels({"a": {"x": 1}, "b": {"y": 1}, "c": {"x": 1, "n": 0}, "d": {"n": 0}})
-    claims = ["b", "a", "c", "d", "unknown"]
-    assert gold_groups(qrels, claims).tolist() == [0, 1, 1, 2, 3]
-    assert gold_groups(qrels, []).tolist() == []
-    # A shared source that is not gold joins nothing.
-    assert gold_groups(Qrels({"a": {"x": 1, "z": 0}, "b": {"y": 1, "z": 1}}), "ab").tolist() == [
-        0,
-        1,
-    ]
-
-
-def test_a_claim_with_two_golds_joins_their_papers_whatever_the_order():
-    qrels = Qrels({"a": {"x": 1}, "b": {"y": 1}, "c": {"z": 1}, "xy": {"x": 1, "y": 2}})
-    for order in itertools.permutations(["a", "b", "c", "xy"]):
-        groups = dict(zip(order, gold_groups(qrels, order).tolist(), strict=True))
-        assert groups["a"] == groups["b"] == groups["xy"] != groups["c"]
-    # Only the claims asked for join: without "xy" nothing ties a to b.
-    assert gold_groups(qrels, ["a", "b"]).tolist() == [0, 1]
-
-
-def test_long_chains_are_one_group():
-    qrels = Qrels({str(i): {f"s{i}": 1, f"s{i + 1}": 1} for i in range(3_000)})
-    assert set(gold_groups(qrels, list(reversed(qrels.claim_ids))).tolist()) == {0}
 
 
 def test_bootstrap_matches_all_draws():

@@ -131,7 +131,7 @@ def test_what_fails_is_said_and_the_run_is_finished(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    def fail(config: Any) -> str:
+    def fail(*_: Any, **__: Any) -> str:
         raise RuntimeError("no room\non the disk")
 
     monkeypatch.setattr(after, broken, fail)

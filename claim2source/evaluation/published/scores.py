@@ -14,10 +14,11 @@ from claim2source.core.report import MACRO, PublishedComparison
 from claim2source.core.run import Run
 from claim2source.core.tables import COST_COLUMNS, Part, TextTable, cost_cells, text_of
 from claim2source.datasets import folder_of
+from claim2source.datasets.grouping import gold_groups
 from claim2source.evaluation.metrics import cutoff, evaluate
 from claim2source.evaluation.published.tables import Column, Row, Table
 from claim2source.evaluation.saved import SavedSystem, runs_of
-from claim2source.evaluation.significance import bootstrap_intervals, gold_groups
+from claim2source.evaluation.significance import bootstrap_intervals
 from claim2source.io.trec import read_qrels
 
 
