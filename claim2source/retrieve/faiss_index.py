@@ -222,10 +222,9 @@ class VectorIndex:
             import faiss
 
             path = folder.path / "index.faiss"
-            # Each kind has a flag of its own that maps its largest part instead of reading it.
-            flag = faiss.IO_FLAG_MMAP_IFC if config.kind == "hnsw" else faiss.IO_FLAG_MMAP
             try:
-                index = faiss.read_index(str(path), flag)
+                # IO_FLAG_MMAP would not map a graph, and a copy of cells would refer to this file.
+                index = faiss.read_index(str(path), faiss.IO_FLAG_MMAP_IFC)
             except RuntimeError as error:
                 why = f"FAISS cannot read it: {str(error).splitlines()[-1]}"
                 raise InputError.at(path, why=why) from None

