@@ -20,10 +20,10 @@ from claim2source.core.config import REPOSITORY, as_plain, read_config
 from claim2source.datasets import checkthat2026
 from claim2source.evaluation.checkpoint import CheckpointConfig
 from claim2source.evaluation.hybrid import HybridConfig
-from claim2source.mining.program import MineConfig
 from claim2source.training.config import FinetuneConfig
 from claim2source.training.export.interpolate import InterpolateConfig
 from claim2source.training.export.merge import MergeConfig
+from train.mine import MineConfig
 
 KINDS: dict[str, type[Any]] = {"finetune": FinetuneConfig}
 FINETUNE = REPOSITORY / "configs" / "finetune"

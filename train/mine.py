@@ -3,16 +3,71 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
 
-from claim2source.core.config import read_config
+from claim2source.core.config import list_field, read_config, require
 from claim2source.core.errors import run_program
-from claim2source.mining.program import MineConfig, mine_file
+from claim2source.datasets import carve_val, load
+from claim2source.io.store import Store
+from claim2source.mining import Miner, MiningConfig, write_mined
+from claim2source.models import ModelConfig, resolve
+from claim2source.text import Rendering
+from claim2source.text.render import untranslated_sentences
+
+
+@dataclass(frozen=True)
+class MineConfig:
+    """Settings of `train/mine.py`.
+
+    Args:
+        out: JSONL file to write.
+        dataset: folder in BEIR layout, or `demo`.
+        split: split whose claims are mined.
+        val_share: share carved out as val and not mined, as in training; 0 mines all.
+        val_seed: which papers those are.
+        model: encoder of the dense scores; a checkpoint brings its own rendering.
+        rendering: representation of claims and sources.
+        mining: how negatives are chosen.
+        store: folder of the embedding store; none: the user's cache.
+        device: none takes a GPU if there is one.
+    """
+
+    out: Path
+    dataset: str = "demo"
+    split: str = "train"
+    val_share: float = 0.1
+    val_seed: int = 13
+    model: ModelConfig = field(default_factory=ModelConfig)
+    rendering: Rendering = field(default_factory=Rendering)
+    mining: MiningConfig = field(default_factory=MiningConfig)
+    store: Path | None = None
+    device: Literal["cpu", "cuda"] | None = None
+    languages: list[str] | None = list_field(str, help="mine claims in these languages only")
+
+    def __post_init__(self) -> None:
+        require(0 <= self.val_share < 1, "val_share", self.val_share, "0 or more, less than 1")
+
+
+def mine(config: MineConfig) -> list[str]:
+    """Mine negatives for the training claims and write them; return what to print."""
+    train = load(config.dataset, config.split, config.languages)
+    if config.val_share:
+        train, _ = carve_val(train, config.val_share, config.val_seed)
+    resolved = resolve(config.model, config.device)
+    rendering = resolved.rendering or config.rendering
+    store = Store(config.store)
+    miner = Miner(train, resolved.encoder, rendering, config.mining, store, progress=True)
+    rows = write_mined(miner.mine(), config.out)
+    untranslated = untranslated_sentences(train.claims, rendering.claims)
+    return [*untranslated, *miner.counts.sentences(), f"{rows} rows in {config.out}"]
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Mine, write the JSONL, say what was found and what is missing."""
+    """Mine, write the JSONL, print what was found and what is missing."""
     config = read_config(MineConfig, argv, program="train/mine.py", description=__doc__)
-    for line in mine_file(config):
+    for line in mine(config):
         print(line)
 
 

@@ -1,4 +1,4 @@
-"""The sources nearest to each claim: dense and BM25 lists fused, a block of claims at a time."""
+"""Find the sources nearest to each claim: dense and BM25 lists fused, a block at a time."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from claim2source.retrieve.topk import (
 
 # Similarities held at a time (64 MiB) in large pools: memory does not grow with the claims.
 CELLS = 2**24
-# Claims compared at a time in others: fewer would leave the processor waiting for the vectors,
-# and of more the memory would be asked of the system, and cleared by it, for every block.
+# Claims compared at a time in other pools: with fewer the processor waits for the vectors, with
+# more every block's memory comes from the system, which clears it first.
 BLOCK = 256
-# Similarities ranked at a time: they stay in the processor's cache.
+# Similarities ranked at a time, so that they stay in the processor's cache.
 PIECE = 2**21
 
 
 @dataclass(frozen=True)
 class Window:
-    """The fused list of each of a block of claims, best first.
+    """The fused lists of a block of claims, best source first.
 
-    `positions` in the sources, -1 where a list has ended, `scores` float32, `in_dense` and
+    `positions` in the sources (-1: the list has ended), `scores` float32, `in_dense` and
     `in_sparse`, [claims, depth] each; `similarities` [claims, sources], all dense scores.
     """
 
@@ -44,14 +44,14 @@ class Window:
 
 @dataclass(frozen=True)
 class _Lists:
-    """One side's lists: positions (-1: none) and scores, [claims, depth] each, in any order."""
+    """Lists of one retriever: positions (-1: none) and scores, [claims, depth], in any order."""
 
     positions: np.ndarray
     scores: np.ndarray
 
 
 class Candidates:
-    """All sources, searched both ways; as `retrieve.fuse` does it, without its runs."""
+    """Search all sources by vectors and by BM25, and fuse as `retrieve.fuse` does, without runs."""
 
     def __init__(
         self,
@@ -62,11 +62,10 @@ class Candidates:
         bm25: BM25Config,
     ) -> None:
         self.sources = SourceIds([source.id for source in sources])
-        self.ids, self.position = self.sources.ids, self.sources.position_of
         self.vectors = np.ascontiguousarray(vectors, dtype=np.float32)
-        self._alpha, self._depth = alpha, min(depth, len(self.ids))
-        # One place more: lists that have ended sort behind all others.
-        self._order = np.append(self.sources.order, len(self.ids))
+        self._alpha, self._depth = alpha, min(depth, len(sources))
+        # One more place: entries of lists that have ended sort last.
+        self._order = np.append(self.sources.order, len(sources))
         self._at = np.empty_like(self._order)
         self._at[self._order] = np.arange(len(self._order))
         self._sparse = BM25Index(sources, bm25) if alpha > 0 else None
@@ -74,12 +73,12 @@ class Candidates:
     def windows(
         self, claims: Sequence[Claim], vectors: np.ndarray
     ) -> Iterator[tuple[Sequence[Claim], Window]]:
-        """Blocks of claims, in order, with what was found; `vectors` [claims, dimensions]."""
+        """Yield blocks of claims, in order, with their lists; `vectors` [claims, dimensions]."""
         vectors = np.ascontiguousarray(vectors, dtype=np.float32)
-        sources = max(len(self.ids), 1)
+        sources = max(len(self.sources), 1)
         most = max(1, min(BLOCK, CELLS // sources))
         piece = min(most, max(1, PIECE // sources))
-        # Whole pieces, so that none is small.
+        # A multiple of the piece, so that no piece is small.
         block = most - most % piece
         terms = self._sparse.terms(claims) if self._sparse is not None else None
         for start in range(0, len(claims), block):
@@ -121,23 +120,23 @@ class Candidates:
     def _fused(
         self, dense: _Lists, sparse: _Lists | None
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """Union of the lists: positions, fused scores (-inf: no entry), and who found it."""
-        ended, found = len(self.ids), dense.positions >= 0
+        """Unite the lists: positions, fused scores (-inf: no entry), in dense, in sparse."""
+        ended, found = len(self.sources), dense.positions >= 0
         if sparse is None:
             scores = np.where(found, dense.scores, -np.inf)
             return np.where(found, dense.positions, ended), scores, found, np.zeros_like(found)
-        # The column of every source in the dense list; -1: not there.
+        # The column of every source in the dense list; -1: not in it.
         column = np.full((len(found), ended + 1), -1, dtype=np.int32)
         np.put_along_axis(column, dense.positions, np.arange(found.shape[1], dtype=np.int32), 1)
         column[:, ended] = -1
-        twin = np.take_along_axis(column, sparse.positions, 1)
-        twice, once = twin >= 0, (sparse.positions >= 0) & (twin < 0)
+        place = np.take_along_axis(column, sparse.positions, 1)
+        twice, once = place >= 0, (sparse.positions >= 0) & (place < 0)
         raw = self._alpha == 1
         by_sparse = sparse.scores.astype(np.float64) if raw else _normalised(sparse)
         in_both, by_both = np.zeros_like(found), np.zeros(found.shape)
         rows, _ = np.nonzero(twice)
-        in_both[rows, twin[twice]] = True
-        by_both[rows, twin[twice]] = by_sparse[twice]
+        in_both[rows, place[twice]] = True
+        by_both[rows, place[twice]] = by_sparse[twice]
         positions = np.concatenate([dense.positions, sparse.positions], axis=1)
         fused = np.concatenate([by_both, by_sparse], axis=1)
         in_dense = np.concatenate([found, np.zeros_like(once)], axis=1)
@@ -151,7 +150,7 @@ class Candidates:
 
 
 def _normalised(lists: _Lists) -> np.ndarray:
-    """Scores scaled to 0 to 1 within each list, float64; one of equal scores becomes 1."""
+    """Scale scores to 0 to 1 within each list, float64; a list of equal scores becomes 1."""
     found, scores = lists.positions >= 0, lists.scores.astype(np.float64)
     low = np.where(found, scores, np.inf).min(axis=1, initial=np.inf, keepdims=True)
     high = np.where(found, scores, -np.inf).max(axis=1, initial=-np.inf, keepdims=True)

@@ -1,4 +1,7 @@
-"""Mined negatives as JSONL: {"claim", "positive", "negatives": [{"source", "score", "origin"}]}."""
+"""Read and write mined negatives as JSONL, one training pair a line.
+
+{"claim", "positive", "negatives": [{"source", "score", "origin"}]}
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ _LARGEST = sys.float_info.max
 
 
 def write_mined(rows: Iterable[MinedRow], path: str | Path) -> int:
-    """Write rows one by one, atomically; returns their number."""
+    """Write rows one by one, atomically; return their number."""
     count, encoder = 0, json.JSONEncoder(ensure_ascii=False)
     with atomic_path(path) as temporary, open(temporary, "w", encoding="utf-8") as file:
         for row in rows:
@@ -37,7 +40,7 @@ def read_mined(path: str | Path, dataset: Dataset) -> list[MinedRow]:
 
     Raises `InputError` with file, line and field of every problem: broken JSON, a missing or
     wrong field, a claim or source that the data set does not have, a negative that is gold for
-    the claim or stands there twice, a pair that stands there twice.
+    the claim or repeats, a pair that repeats.
     """
     path, problems = Path(path), Problems()
     if not path.exists():
@@ -65,7 +68,7 @@ def read_mined(path: str | Path, dataset: Dataset) -> list[MinedRow]:
 
 
 class _Wrong(Exception):
-    """What is wrong with a line, and in which field."""
+    """A problem of a line, and its field."""
 
     def __init__(self, field: str | None, why: str) -> None:
         super().__init__(why)
@@ -89,7 +92,7 @@ def _row(line: str) -> MinedRow:
 def _negative(raw: Any, place: str) -> Negative:
     source, origin = _field(raw, "source", str, place), _field(raw, "origin", str, place)
     score = _field(raw, "score", (int, float), place)
-    # An integer may be too large for a float: it compares all the same.
+    # An integer may be too large for a float, but it still compares.
     if isinstance(score, bool) or not -_LARGEST <= score <= _LARGEST:
         raise _Wrong(f"{place}.score", "is not a finite number")
     if origin not in get_args(Origin):
@@ -110,7 +113,7 @@ def _field(raw: Any, name: str, kind: type | tuple[type, ...], place: str = "") 
 
 
 def _check(row: MinedRow, claims: Mapping[str, Claim], sources: Container[str]) -> None:
-    """Raise `_Wrong` unless the data set has what the row names, each in its place."""
+    """Raise `_Wrong` unless claim, gold and negatives are in the data set, each as what it is."""
     if row.claim not in claims:
         raise _Wrong("claim", f"{row.claim!r} is no training claim")
     golds = claims[row.claim].golds
@@ -124,5 +127,5 @@ def _check(row: MinedRow, claims: Mapping[str, Claim], sources: Container[str]) 
         if source in golds:
             raise _Wrong(place, f"{source!r} is gold for the claim")
         if source in seen:
-            raise _Wrong(place, f"{source!r} stands there twice")
+            raise _Wrong(place, f"{source!r} is listed twice")
         seen.add(source)

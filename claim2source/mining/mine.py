@@ -1,9 +1,9 @@
-"""Hard negatives from BM25 and dense scores fused (2026 paper, table 6), positive-aware."""
+"""Mine hard negatives by fused BM25 and dense scores, positive-aware (2026 paper, table 6)."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice, zip_longest
 from typing import Literal
@@ -22,19 +22,19 @@ from claim2source.retrieve import BM25Config
 from claim2source.text import Rendering
 
 Origin = Literal["bm25", "dense", "both", "random"]
-# By who found a source: dense alone, BM25 alone, both.
+# By what found a source: dense alone, BM25 alone, both.
 _ORIGINS: tuple[Origin, ...] = ("dense", "bm25", "both")
-# Claims mined at a time: what is held in memory does not grow with their number.
+# Claims mined at a time, so that memory does not grow with their number.
 CHUNK = 1024
-# Places of lists looked at together when negatives are picked.
+# Places of lists handled at a time when negatives are picked.
 PICKED = 2**18
-# Random sources drawn for a claim before the rest of the pool is put in order.
+# Random sources drawn for a claim before the rest of the pool is shuffled.
 FIRST_DRAWN = 64
 
 
 @dataclass(frozen=True)
 class MiningConfig:
-    """How hard negatives are chosen.
+    """Settings of the choice of hard negatives.
 
     Args:
         hard: hard negatives per claim.
@@ -46,13 +46,13 @@ class MiningConfig:
             limit.
         margin: a negative scores at least this much below the gold; none: no limit.
         max_title_similarity: a source that shares more than this share of its title's words with
-            a gold's (Jaccard) is taken for the same paper and left out; none: no limit.
+            a gold's (Jaccard) counts as the same paper and is left out; none: no limit.
         max_text_similarity: the same by the words of the two abstracts; none (the default): no
             limit.
         max_gold_similarity: the same by the cosine of the source's vector to a gold's. None (the
-            default): no limit, since what a cosine means differs from encoder to encoder.
+            default): no limit, since cosines differ from encoder to encoder.
         pool: `all` sources, or only `train-golds`, the golds of training claims.
-        seed: of the random negatives.
+        seed: seed of the random negatives.
         bm25: BM25's settings.
     """
 
@@ -101,7 +101,7 @@ class MiningConfig:
 
 @dataclass(frozen=True, slots=True)
 class Negative:
-    """A source that a claim does not mean: its fused score (random: dense score) and origin."""
+    """A source that a claim does not mean, with its fused score (random: dense) and origin."""
 
     source: str
     score: float
@@ -119,26 +119,26 @@ class MinedRow:
 
 @dataclass
 class MiningCounts:
-    """What was found, what was left out and why, what could not be filled."""
+    """Count what was found, what was left out and why, and what is missing."""
 
     rows: int = 0
     hard: int = 0
     random: int = 0
     left_out_gold: int = 0
     left_out_pool: int = 0
-    left_out_twin: int = 0
+    left_out_duplicate: int = 0
     left_out_close: int = 0
     missing_hard: int = 0
     missing_random: int = 0
     short_rows: int = 0
 
     def sentences(self) -> list[str]:
-        """The counts for a person."""
+        """Describe the counts in sentences."""
         lines = [
             f"mined {self.hard} hard and {self.random} random negatives for {self.rows} pairs",
             f"left out {self.left_out_gold} golds, {self.left_out_pool} outside the pool, "
-            f"{self.left_out_close} too close to the gold, {self.left_out_twin} near-duplicates of "
-            "a gold",
+            f"{self.left_out_close} too close to the gold, "
+            f"{self.left_out_duplicate} near-duplicates of a gold",
         ]
         if self.short_rows:
             lines.append(
@@ -149,7 +149,7 @@ class MiningCounts:
 
 
 class Miner:
-    """Mines the claims of one training set against its pool of sources."""
+    """Mine negatives for the claims of a training set from its sources."""
 
     def __init__(
         self,
@@ -166,7 +166,7 @@ class Miner:
         self.counts = MiningCounts()
 
     def mine(self) -> Iterator[MinedRow]:
-        """Rows in the order of the claims, one per (claim, gold); `counts` fills as it goes."""
+        """Yield rows in the order of the claims, one per (claim, gold); `counts` fills up."""
         config, dataset = self.config, self.dataset
         vectors, _ = self.encoder.encode(
             self.rendering.source_texts(dataset.sources),
@@ -177,8 +177,7 @@ class Miner:
         candidates = Candidates(
             dataset.sources, vectors, config.alpha, config.last_rank, config.bm25
         )
-        pool = _Pool(dataset, candidates, config)
-        golds = golds_by_text(dataset.claims)
+        picker = _Picker(config, self.counts, dataset, candidates)
         bar = tqdm(total=len(dataset.claims), desc="mining", disable=not self.progress, leave=False)
         with bar:
             for start in range(0, len(dataset.claims), CHUNK):
@@ -187,26 +186,8 @@ class Miner:
                     self.rendering.claim_texts(chunk), "claim", store=self.store
                 )
                 for block, window in candidates.windows(chunk, claim_vectors):
-                    yield from _Picker(config, self.counts, pool, golds).rows(block, window)
+                    yield from picker.rows(block, window)
                     bar.update(len(block))
-
-
-class _Pool:
-    """The sources that negatives come from, by position."""
-
-    def __init__(self, dataset: Dataset, candidates: Candidates, config: MiningConfig) -> None:
-        self.ids, self.position = candidates.ids, candidates.position
-        golds = dataset.golds
-        in_pool = [config.pool == "all" or source in golds for source in self.ids]
-        self.allowed = np.array(in_pool, dtype=bool)
-        self.drawable = np.flatnonzero(self.allowed)
-        self.twins = NearDuplicates(
-            dataset.sources,
-            candidates.vectors,
-            config.max_title_similarity,
-            config.max_text_similarity,
-            config.max_gold_similarity,
-        )
 
 
 @dataclass(frozen=True)
@@ -217,23 +198,35 @@ class _Pair:
     claim: Claim
     gold: str
     golds: frozenset[int]
-    twins: GoldDuplicates
+    duplicates: GoldDuplicates
 
 
 class _Picker:
-    """Chooses the negatives of a block of claims."""
+    """Choose negatives for blocks of claims; sources are given by position."""
 
     def __init__(
         self,
         config: MiningConfig,
         counts: MiningCounts,
-        pool: _Pool,
-        golds: Mapping[str, frozenset[str]],
+        dataset: Dataset,
+        candidates: Candidates,
     ) -> None:
-        self.config, self.counts, self.pool, self.golds = config, counts, pool, golds
+        self.config, self.counts = config, counts
+        self.ids, self.position = candidates.sources.ids, candidates.sources.position_of
+        in_pool = [config.pool == "all" or source in dataset.golds for source in self.ids]
+        self.in_pool = np.array(in_pool, dtype=bool)
+        self.drawable = np.flatnonzero(self.in_pool)
+        self.golds = golds_by_text(dataset.claims)
+        self.near_duplicates = NearDuplicates(
+            dataset.sources,
+            candidates.vectors,
+            config.max_title_similarity,
+            config.max_text_similarity,
+            config.max_gold_similarity,
+        )
 
     def rows(self, claims: Sequence[Claim], window: Window) -> Iterator[MinedRow]:
-        """One row per (claim, gold): its negatives, hardest first, random ones last."""
+        """Yield one row per (claim, gold): its negatives, hardest first, random ones last."""
         pairs = list(self._pairs(claims))
         step = max(1, PICKED // max(window.positions.shape[1], 1))
         for start in range(0, len(pairs), step):
@@ -241,11 +234,11 @@ class _Picker:
 
     def _rows(self, pairs: Sequence[_Pair], window: Window) -> Iterator[MinedRow]:
         rows = np.array([pair.row for pair in pairs])
-        positions = np.array([self.pool.position[pair.gold] for pair in pairs])
-        limits = self._highest(window.similarities[rows, positions].astype(np.float64))
+        golds = np.array([self.position[pair.gold] for pair in pairs])
+        limits = self._limits(window.similarities[rows, golds].astype(np.float64))
         hard = self._hard(pairs, window, rows, limits)
         for pair, limit, negatives in zip(pairs, limits.tolist(), hard, strict=True):
-            taken = {self.pool.position[negative.source] for negative in negatives} | pair.golds
+            taken = {self.position[negative.source] for negative in negatives} | pair.golds
             random = self._random(pair, window.similarities[pair.row], limit, taken)
             missing_hard = self.config.hard - len(negatives)
             missing_random = self.config.random - len(random)
@@ -258,21 +251,21 @@ class _Picker:
             yield MinedRow(pair.claim.id, pair.gold, (*negatives, *random))
 
     def _pairs(self, claims: Sequence[Claim]) -> Iterator[_Pair]:
-        position = self.pool.position
-        # Claims of the same text have the same golds, and what is kept of them is not small.
-        twins: dict[frozenset[int], GoldDuplicates] = {}
+        # Claims with the same text have the same golds, whose words take memory.
+        duplicates: dict[frozenset[int], GoldDuplicates] = {}
         for row, claim in enumerate(claims):
-            golds = frozenset(position[g] for g in self.golds[claim.id] if g in position)
-            if golds not in twins:
-                twins[golds] = self.pool.twins.of(golds)
+            known = (gold for gold in self.golds[claim.id] if gold in self.position)
+            golds = frozenset(self.position[gold] for gold in known)
+            if golds not in duplicates:
+                duplicates[golds] = self.near_duplicates.of(golds)
             for gold in claim.golds:
-                yield _Pair(row, claim, gold, golds, twins[golds])
+                yield _Pair(row, claim, gold, golds, duplicates[golds])
 
-    def _highest(self, gold_scores: np.ndarray) -> np.ndarray:
-        """Most that a negative may score, for each gold's score."""
+    def _limits(self, gold_scores: np.ndarray) -> np.ndarray:
+        """The highest dense score of a negative, for each gold's score."""
         limits = np.full(len(gold_scores), np.inf)
         if self.config.max_share is not None:
-            # A share of a negative score would lie above it: there the limit goes as far below.
+            # A share of a negative score is above it: there the limit is as far below.
             share = self.config.max_share
             limits = gold_scores * np.where(gold_scores >= 0, share, 2 - share)
         if self.config.margin is not None:
@@ -282,73 +275,68 @@ class _Picker:
     def _hard(
         self, pairs: Sequence[_Pair], window: Window, rows: np.ndarray, limits: np.ndarray
     ) -> list[list[Negative]]:
-        """For every pair the best of the window that may be taken."""
+        """Take for every pair the best sources of its list that are allowed."""
         columns = slice(self.config.first_rank - 1, self.config.last_rank)
         positions = window.positions[rows, columns]
         listed = positions >= 0
         gold = np.zeros_like(listed)
-        # Most claims have a gold or two: all pairs' first, all their second...
+        # Most claims have a gold or two: compare all pairs' first, all their second, ...
         for golds in zip_longest(*(pair.golds for pair in pairs), fillvalue=-1):
             gold |= positions == np.array(golds)[:, None]
         gold &= listed
-        outside = listed & ~gold & ~self.pool.allowed[positions]
+        outside = listed & ~gold & ~self.in_pool[positions]
         free = listed & ~gold & ~outside
-        near = window.similarities[rows[:, None], positions] > limits[:, None]
-        twin, asked = np.zeros_like(listed), np.zeros_like(listed)
+        close = window.similarities[rows[:, None], positions] > limits[:, None]
+        duplicate, checked = np.zeros_like(listed), np.zeros_like(listed)
+        # Checking for a near-duplicate is slow: only sources that would be taken are checked.
         while True:
-            taken = free & ~near & ~twin
-            # Up to the last that is taken; behind it nothing is looked at.
-            seen = np.cumsum(taken, axis=1) - taken < self.config.hard
-            wanted = free & seen & ~asked
-            if not wanted.any():
+            taken = free & ~close & ~duplicate
+            # The list counts as read up to its last source that is taken.
+            read = np.cumsum(taken, axis=1) - taken < self.config.hard
+            unchecked = free & read & ~checked
+            if not unchecked.any():
                 break
-            # Of the costlier question no more is asked than is looked at.
-            for i, column in zip(*map(np.ndarray.tolist, np.nonzero(wanted)), strict=True):
-                twins = pairs[i].twins
-                if twins:
-                    twin[i, column] = int(positions[i, column]) in twins
-            asked |= wanted
-        taken &= seen
-        self.counts.left_out_gold += int((gold & seen).sum())
-        self.counts.left_out_pool += int((outside & seen).sum())
-        self.counts.left_out_twin += int((twin & seen).sum())
-        self.counts.left_out_close += int((free & near & ~twin & seen).sum())
-        ids, origins = self.pool.ids, window.in_sparse * (1 + window.in_dense)
-        found = iter(
-            [
-                Negative(ids[position], score, _ORIGINS[origin])
-                for position, score, origin in zip(
-                    positions[taken].tolist(),
-                    window.scores[rows, columns][taken].tolist(),
-                    origins[rows, columns][taken].tolist(),
-                    strict=True,
-                )
-            ]
+            for i, column in zip(*map(np.ndarray.tolist, np.nonzero(unchecked)), strict=True):
+                duplicates = pairs[i].duplicates
+                if duplicates:
+                    duplicate[i, column] = int(positions[i, column]) in duplicates
+            checked |= unchecked
+        taken &= read
+        self.counts.left_out_gold += int((gold & read).sum())
+        self.counts.left_out_pool += int((outside & read).sum())
+        self.counts.left_out_duplicate += int((duplicate & read).sum())
+        self.counts.left_out_close += int((free & close & ~duplicate & read).sum())
+        found_by = (window.in_sparse * (1 + window.in_dense))[rows, columns][taken].tolist()
+        scores = window.scores[rows, columns][taken].tolist()
+        negatives = (
+            Negative(self.ids[position], score, _ORIGINS[origin])
+            for position, score, origin in zip(
+                positions[taken].tolist(), scores, found_by, strict=True
+            )
         )
-        return [list(islice(found, count)) for count in taken.sum(axis=1).tolist()]
+        return [list(islice(negatives, count)) for count in taken.sum(axis=1).tolist()]
 
     def _random(
         self, pair: _Pair, similarities: np.ndarray, limit: float, taken: set[int]
     ) -> list[Negative]:
-        """Drawn from the pool, seeded by the claim so that no other claim changes the draw."""
+        """Draw sources from the pool, seeded by the claim: other claims do not change the draw."""
         drawn: list[Negative] = []
         for position in self._drawn(pair.claim) if self.config.random else ():
-            if position in taken or position in pair.twins:
+            if position in taken or position in pair.duplicates:
                 continue
             score = float(similarities[position])
             if score <= limit:
-                drawn.append(Negative(self.pool.ids[position], score, "random"))
+                drawn.append(Negative(self.ids[position], score, "random"))
                 if len(drawn) == self.config.random:
                     break
         return drawn
 
     def _drawn(self, claim: Claim) -> Iterator[int]:
-        """The whole pool in random order; a claim's order is its own."""
-        drawable = self.pool.drawable
+        """Shuffle the pool, each claim in an order of its own."""
         number = int.from_bytes(hashlib.sha256(claim.id.encode()).digest()[:8], "big")
         draw = np.random.default_rng([self.config.seed, number])
-        # A permutation of a huge pool is dear, and a few sources nearly always do.
-        first = draw.choice(drawable, size=min(len(drawable), FIRST_DRAWN), replace=False)
+        # Shuffling a huge pool is slow, and the first few sources are nearly always enough.
+        first = draw.choice(self.drawable, min(len(self.drawable), FIRST_DRAWN), replace=False)
         yield from first.tolist()
-        rest = np.setdiff1d(drawable, first, assume_unique=True)
+        rest = np.setdiff1d(self.drawable, first, assume_unique=True)
         yield from draw.permutation(rest).tolist()

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from claim2source.core.records import Claim, Source
 from claim2source.mining.candidates import Candidates
-from claim2source.mining.near_duplicates import title_similarity, title_words
+from claim2source.mining.near_duplicates import distinct_words, jaccard
 from claim2source.retrieve import BM25Config, BM25Index, FusionConfig, VectorIndex, fuse
 
 WORDS = ["masks", "otters", "tea", "sleep", "sea", "rooms", "seals"]
@@ -76,6 +76,6 @@ def test_a_window_is_the_fused_run(seed: int, n: int, depth: int, alpha: float) 
         ("?", "masks", 0.0),
     ],
 )
-def test_title_similarity(one: str, other: str, expected: float) -> None:
-    words = title_words(one), title_words(other)
-    assert title_similarity(*words) == title_similarity(*reversed(words)) == expected
+def test_jaccard(one: str, other: str, expected: float) -> None:
+    words = distinct_words(one), distinct_words(other)
+    assert jaccard(*words) == jaccard(*reversed(words)) == expected

@@ -110,7 +110,7 @@ def negative(**fields: Any) -> dict[str, Any]:
         (negative(source=3), "negatives[1].source", "not text"),
         (negative(source="n9"), "negatives[1].source", "'n9' is not in the corpus"),
         (negative(source="g1"), "negatives[1].source", "'g1' is gold"),
-        (negative(source="n2"), "negatives[1].source", "'n2' stands there twice"),
+        (negative(source="n2"), "negatives[1].source", "'n2' is listed twice"),
         (negative(score=...), "negatives[1].score", "missing"),
         (negative(score="0.5"), "negatives[1].score", "not a number"),
         (negative(score=True), "negatives[1].score", "finite"),

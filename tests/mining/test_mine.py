@@ -20,7 +20,7 @@ from claim2source.datasets.grouping import golds_by_text
 from claim2source.mining import MinedRow, Miner, MiningConfig, MiningCounts, Negative, mine
 from claim2source.mining import candidates as candidates_module
 from claim2source.mining.candidates import Candidates
-from claim2source.mining.near_duplicates import NearDuplicates, title_similarity, title_words
+from claim2source.mining.near_duplicates import NearDuplicates, distinct_words, jaccard
 from claim2source.models import Encoder
 from claim2source.retrieve import BM25Config, BM25Index, FusionConfig, VectorIndex, bm25, fuse
 from claim2source.text import Rendering, render_source
@@ -170,7 +170,7 @@ def test_no_gold_of_the_claim_is_ever_a_negative() -> None:
     assert miner.counts.rows == 3
 
 
-def test_a_twins_gold_is_never_a_negative() -> None:
+def test_the_gold_of_a_claim_with_the_same_text_is_never_a_negative() -> None:
     """The same post again, in other capitals and spaces, means another paper."""
     one = Claim("a", "Wow,  MASKS work\n", golds=("s00",))
     twin = Claim("b", "wow, masks work", golds=("s01",))
@@ -275,7 +275,9 @@ TITLES = {
 }
 
 
-def without_twins(titles: Mapping[str, str], claim: Claim, **more: Any) -> tuple[set[str], Miner]:
+def without_duplicates(
+    titles: Mapping[str, str], claim: Claim, **more: Any
+) -> tuple[set[str], Miner]:
     """Hard negatives, which random ones must agree with."""
     dataset, encoder = titled(titles, claim)
     config = replace(FREE, hard=20, random=0, **more)
@@ -286,31 +288,31 @@ def without_twins(titles: Mapping[str, str], claim: Claim, **more: Any) -> tuple
     return set(names(rows[0])), miner
 
 
-def test_a_golds_twin_by_title_is_left_out_by_default_and_counted() -> None:
+def test_a_golds_near_duplicate_by_title_is_left_out_by_default_and_counted() -> None:
     claim = Claim("c", "text", golds=("gold",))
-    found, miner = without_twins(TITLES, claim)
+    found, miner = without_duplicates(TITLES, claim)
     assert found == {"other", "none"}
-    assert miner.counts.left_out_twin == 4 and miner.counts.left_out_close == 0
+    assert miner.counts.left_out_duplicate == 4 and miner.counts.left_out_close == 0
     assert "4 near-duplicates of a gold" in miner.counts.sentences()[1]
-    off, miner = without_twins(TITLES, claim, max_title_similarity=None)
-    assert off == set(TITLES) - {"gold"} and miner.counts.left_out_twin == 0
+    off, miner = without_duplicates(TITLES, claim, max_title_similarity=None)
+    assert off == set(TITLES) - {"gold"} and miner.counts.left_out_duplicate == 0
 
 
 def test_the_limit_of_titles_is_what_may_be_shared() -> None:
     claim = Claim("c", "text", golds=("gold",))
     # Ten words of eleven: 0.909; eight of twelve: 0.667; the limit itself is let pass.
-    assert "longer" in without_twins(TITLES, claim, max_title_similarity=10 / 11)[0]
-    assert "other" in without_twins(TITLES, claim, max_title_similarity=2 / 3)[0]
-    assert "other" not in without_twins(TITLES, claim, max_title_similarity=0.66)[0]
+    assert "longer" in without_duplicates(TITLES, claim, max_title_similarity=10 / 11)[0]
+    assert "other" in without_duplicates(TITLES, claim, max_title_similarity=2 / 3)[0]
+    assert "other" not in without_duplicates(TITLES, claim, max_title_similarity=0.66)[0]
 
 
 def test_titles_are_compared_with_the_golds_not_with_the_claim() -> None:
     titles = {"like_claim": "masks help a lot", "twin": TITLE, "gold": TITLE}
-    found, _ = without_twins(titles, Claim("c", "masks help a lot", golds=("gold",)))
+    found, _ = without_duplicates(titles, Claim("c", "masks help a lot", golds=("gold",)))
     assert found == {"like_claim"}
 
 
-def test_a_twin_of_any_gold_is_left_out_for_each_of_them() -> None:
+def test_a_near_duplicate_of_any_gold_is_left_out_for_each_of_them() -> None:
     titles = {
         "a1": "Tea and sleep",
         "b1": "Otters at sea",
@@ -321,7 +323,7 @@ def test_a_twin_of_any_gold_is_left_out_for_each_of_them() -> None:
     dataset, encoder = titled(titles, Claim("c", "text", golds=("a", "b")))
     rows, miner = mined(dataset, encoder, replace(FREE, random=0))
     assert [names(row) for row in rows] == [["x"], ["x"]]
-    assert miner.counts.left_out_twin == 4
+    assert miner.counts.left_out_duplicate == 4
     # The golds of the same post under another id count too.
     one, two = Claim("1", "Text", golds=("a",)), Claim("2", "text ", golds=("b",))
     dataset, encoder = titled(titles, one, two)
@@ -329,9 +331,9 @@ def test_a_twin_of_any_gold_is_left_out_for_each_of_them() -> None:
     assert [names(row) for row in rows] == [["x"], ["x"]]
 
 
-def test_two_sources_without_a_title_are_no_twins() -> None:
+def test_two_sources_without_a_title_are_no_near_duplicates() -> None:
     titles = {"none": "", "marks": "?!", "gold": ""}
-    assert without_twins(titles, Claim("c", "t", golds=("gold",)))[0] == {"none", "marks"}
+    assert without_duplicates(titles, Claim("c", "t", golds=("gold",)))[0] == {"none", "marks"}
 
 
 def spread() -> tuple[Dataset, Encoder]:
@@ -358,7 +360,7 @@ def test_near_copies_of_any_gold_by_vector_are_left_out() -> None:
         rows, miner = mined(*spread(), config)
         drawn, _ = mined(*spread(), replace(config, hard=0, random=9))
         (found,) = {frozenset(names(row)) for row in (*rows, *drawn)}
-        assert miner.counts.left_out_twin == 2 * (4 - len(found))
+        assert miner.counts.left_out_duplicate == 2 * (4 - len(found))
         return set(found)
 
     assert kept(None) == {"near_a", "near_b", "far", "between"}
@@ -392,7 +394,7 @@ ABSTRACTS = {
         (0.53, {"same", "turned", "longer", "other"}),
     ],
 )
-def test_a_golds_twin_by_abstract_is_left_out_and_counted(
+def test_a_golds_near_duplicate_by_abstract_is_left_out_and_counted(
     limit: float | None, left_out: set[str]
 ) -> None:
     claims = [Claim("c", "text", golds=("gold",)), Claim("d", "post", golds=("none",))]
@@ -403,9 +405,9 @@ def test_a_golds_twin_by_abstract_is_left_out_and_counted(
     for more in ({"hard": 20, "random": 0}, {"hard": 0, "random": 20}):
         rows, miner = mined(dataset, Table(table), replace(config, **more))  # type: ignore[arg-type]
         assert set(names(rows[0])) == ABSTRACTS.keys() - {"gold"} - left_out
-        # A gold without an abstract has no twin, and is not one of another without.
+        # A gold without an abstract has no near-duplicate, and is not one of another without.
         assert set(names(rows[1])) == ABSTRACTS.keys() - {"none"}
-        assert miner.counts.left_out_twin == (len(left_out) if more["hard"] else 0)
+        assert miner.counts.left_out_duplicate == (len(left_out) if more["hard"] else 0)
 
 
 def test_the_words_of_abstracts_take_little_memory() -> None:
@@ -413,11 +415,11 @@ def test_the_words_of_abstracts_take_little_memory() -> None:
     texts = [" ".join(f"w{n}" for n in draw.integers(0, 5000, 150)) for _ in range(400)]
     sources = [Source(str(i), f"t{i}", text) for i, text in enumerate(texts)]
     tracemalloc.start()
-    twins = NearDuplicates(sources, np.zeros((400, 2)), None, 0.9, None)
+    near = NearDuplicates(sources, np.zeros((400, 2)), None, 0.9, None)
     kept, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert kept / 400 < 1500  # a set of so many words takes 8 kB and more
-    assert 7 in twins.of([7]) and 8 not in twins.of([7])
+    assert 7 in near.of([7]) and 8 not in near.of([7])
 
 
 @pytest.mark.parametrize(
@@ -534,7 +536,7 @@ def one_by_one(
     ends = {0.0: dense, 1.0: sparse}
     run = ends[config.alpha] if config.alpha in ends else fuse(sparse, dense, fusion)
     place = {name: i for i, name in enumerate(ids)}
-    words = {s.id: title_words(s.title) for s in dataset.sources}
+    words = {s.id: distinct_words(s.title) for s in dataset.sources}
     golds, of_training = golds_by_text(dataset.claims), dataset.golds
     rows = []
     for i, claim in enumerate(dataset.claims):
@@ -551,7 +553,7 @@ def one_by_one(
             for name, score in listed:
                 most = config.max_title_similarity
                 twin = most is not None and any(
-                    title_similarity(words[name], words[g]) > most for g in golds[claim.id]
+                    jaccard(words[name], words[g]) > most for g in golds[claim.id]
                 )
                 if len(taken) == config.hard:
                     break
@@ -560,7 +562,7 @@ def one_by_one(
                 elif config.pool == "train-golds" and name not in of_training:
                     counts.left_out_pool += 1
                 elif twin:
-                    counts.left_out_twin += 1
+                    counts.left_out_duplicate += 1
                 elif near[name] > limit:
                     counts.left_out_close += 1
                 else:

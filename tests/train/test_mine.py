@@ -16,9 +16,8 @@ from claim2source.core.config import REPOSITORY, read_config
 from claim2source.core.errors import UserError, run_program
 from claim2source.datasets import carve_val, load, write_beir
 from claim2source.mining import MinedRow, read_mined
-from claim2source.mining.program import MineConfig, mine_file
 from tests.training.small import small_setup, small_splits
-from train.mine import main
+from train.mine import MineConfig, main, mine
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +43,7 @@ def options(setup: tuple[Path, Path], out: Path, **more: Any) -> list[str]:
 
 def mined(setup: tuple[Path, Path], out: Path, **more: Any) -> list[str]:
     arguments = options(setup, out, **more)
-    return mine_file(read_config(MineConfig, arguments, program="t", description="t"))
+    return mine(read_config(MineConfig, arguments, program="t", description="t"))
 
 
 def run(arguments: list[str]) -> subprocess.CompletedProcess[str]:
@@ -135,7 +134,7 @@ def test_train_golds_leave_the_golds_of_val_and_dev_alone(
 
 def test_languages(setup: tuple[Path, Path], tmp_path: Path) -> None:
     arguments = [*options(setup, tmp_path / "m.jsonl", val_share=0), "--languages", "de"]
-    mine_file(read_config(MineConfig, arguments, program="t", description="t"))
+    mine(read_config(MineConfig, arguments, program="t", description="t"))
     lines = (tmp_path / "m.jsonl").read_text().splitlines()
     german = {c.id for c in load(setup[1], "train").claims if c.lang == "de"}
     assert {json.loads(line)["claim"] for line in lines} == german
