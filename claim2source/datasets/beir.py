@@ -152,18 +152,16 @@ def _query(row: Row) -> _Query:
     lang = row.text("metadata.lang").strip().lower() or "en"
     if not _LANGUAGE.fullmatch(lang):
         row.complain("metadata.lang", f"{lang!r} is not a language code such as en")
-    candidates = row.list_field("candidates")
-    if candidates is not None:
-        ids = [row.as_id("metadata.candidates", value) for value in candidates]
-        if len(set(ids)) < len(ids):
-            row.complain("metadata.candidates", "names a source twice")
-        candidates = [value for value in ids if value is not None]
+    listed = row.list_field("candidates")
+    ids = [row.as_id("metadata.candidates", value) for value in listed or ()]
+    if len(set(ids)) < len(ids):
+        row.complain("metadata.candidates", "names a source twice")
     claim = Claim(
         id=row.key,
         text=text,
         lang=lang,
         translation=row.text("metadata.translation") or None,
-        candidates=None if candidates is None else tuple(candidates),
+        candidates=None if listed is None else tuple(filter(None, ids)),
     )
     return _Query(row.line, claim, row.text("metadata.split"))
 

@@ -9,7 +9,8 @@ from claim2source.core.errors import Problems
 from claim2source.core.records import Claim, Dataset, Qrels, Source
 from claim2source.datasets.authors import turned_names
 from claim2source.datasets.beir import check_folders, write_beir
-from claim2source.datasets.frame_pickle import Cell, read_frame
+from claim2source.datasets.frame_pickle import read_frame
+from claim2source.io.jsonl import Row
 from claim2source.io.text_files import text_lines, tsv_rows, why_not_id, why_not_text
 
 COLLECTION = "subtask4b_collection_data.pkl"
@@ -58,45 +59,23 @@ def read_collection(path: Path, problems: Problems) -> tuple[Source, ...]:
         problems.add(path, None, column, "the column is missing")
     if missing:
         problems.raise_if_any()
-    rows: dict[str, int] = {}
+    row_of: dict[str, int] = {}
     papers = []
-    for row, cells in enumerate(zip(*(table[column] for column in COLUMNS), strict=True)):
-        record = dict(zip(COLUMNS, cells, strict=True))
-        paper = _paper(record, row, path, problems)
-        if paper.id and paper.id in rows:
-            why = f"row {row}: {paper.id!r} is already in row {rows[paper.id]}"
-            problems.add(path, None, "cord_uid", why)
-        rows.setdefault(paper.id, row)
-        papers.append(paper)
+    for number, cells in enumerate(zip(*(table[column] for column in COLUMNS), strict=True)):
+
+        def complain(field: str, why: str, number: int = number) -> None:
+            problems.add(path, None, field, f"row {number}: {why}")
+
+        row = Row(dict(zip(COLUMNS, cells, strict=True)), number, complain)
+        key = row.as_id("cord_uid", row.record["cord_uid"]) or ""
+        if key and row_of.setdefault(key, number) != number:
+            complain("cord_uid", f"{key!r} is already in row {row_of[key]}")
+        row.require_either("title", "abstract")
+        title, abstract, authors, venue, date = map(row.text, COLUMNS[1:])
+        papers.append(Source(key, title, abstract, turned_names(authors), venue, date))
     if not papers:
         problems.add(path, None, None, "holds no papers")
     return tuple(papers)
-
-
-def _paper(record: dict[str, Cell], row: int, path: Path, problems: Problems) -> Source:
-    texts = {}
-    for column, value in record.items():
-        number = isinstance(value, int) and not isinstance(value, bool)
-        if number and column in ("cord_uid", "publish_time"):
-            value = str(value)
-        if value is not None and not isinstance(value, str):
-            problems.add(path, None, column, f"row {row}: {value!r} is not text")
-            value = None
-        texts[column] = value or ""
-        why = why_not_id(texts[column]) if column == "cord_uid" else why_not_text(texts[column])
-        if why:
-            problems.add(path, None, column, f"row {row}: {why}")
-    given = (record["title"], record["abstract"])
-    if all(value is None or isinstance(value, str) and not value.strip() for value in given):
-        problems.add(path, None, "title", f"row {row}: is empty, and so is abstract")
-    return Source(
-        id=texts["cord_uid"],
-        title=texts["title"],
-        abstract=texts["abstract"],
-        authors=turned_names(texts["authors"]),
-        venue=texts["journal"],
-        date=texts["publish_time"],
-    )
 
 
 def _read_split(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import NamedTuple
 
@@ -59,13 +60,12 @@ def prepare(
     collection = _read_json(source / COLLECTION, problems)
     parts: _Parts = {}
     notes = []
-    for split in SPLITS:
-        for lang in LANGUAGES:
-            path = source / f"{lang}_{split}.json"
-            if not path.exists():
-                notes.append(f"{path}: no such file; left out")
-            elif (table := _read_json(path, problems)) is not None:
-                parts[split, lang] = table
+    for split, lang in product(SPLITS, LANGUAGES):
+        path = source / f"{lang}_{split}.json"
+        if not path.exists():
+            notes.append(f"{path}: no such file; left out")
+        elif (table := _read_json(path, problems)) is not None:
+            parts[split, lang] = table
     # A file that could not be read would make the checks of the others wrong.
     problems.raise_if_any()
     assert collection is not None
@@ -93,14 +93,13 @@ def prepare_hub(
     entries = [entry for part in tables[HUB_COLLECTION].values() for entry in part]
     parts: _Parts = {}
     notes = []
-    for split in SPLITS:
-        for lang in LANGUAGES:
-            config, part = (HUB_TEST, lang) if split == "test" else (lang, split)
-            place = f"{name}/{config}/{part}"
-            if part in tables.get(config, {}):
-                parts[split, lang] = _Table(place, tables[config][part])
-            else:
-                notes.append(f"{place}: not there; left out")
+    for split, lang in product(SPLITS, LANGUAGES):
+        config, part = (HUB_TEST, lang) if split == "test" else (lang, split)
+        place = f"{name}/{config}/{part}"
+        if part in tables.get(config, {}):
+            parts[split, lang] = _Table(place, tables[config][part])
+        else:
+            notes.append(f"{place}: not there; left out")
     collection = _Table(f"{name}/{HUB_COLLECTION}", entries)
     return _write(name, collection, parts, notes, target, translations)
 

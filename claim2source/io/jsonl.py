@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 from claim2source.core.errors import Problems
 from claim2source.io.text_files import text_lines, why_not_id, why_not_text
@@ -67,14 +66,14 @@ class Row:
     """One record; a wrong field is reported through `complain` and read as an empty value."""
 
     def __init__(
-        self, record: dict[str, Any], line: int, complain: Callable[[str, str], None]
+        self, record: Mapping[str, object], line: int, complain: Callable[[str, str], None]
     ) -> None:
         self.record, self.line, self.complain = record, line, complain
         self.key = ""
         meta = record.get("metadata")
         if meta is not None and not isinstance(meta, dict):
             complain("metadata", f"is {_kind(meta)}, not an object")
-        self.meta: dict[str, Any] = meta if isinstance(meta, dict) else {}
+        self.meta: Mapping[str, object] = meta if isinstance(meta, dict) else {}
 
     def as_id(self, field: str, value: object) -> str | None:
         """Check an id: text, or an integer, which becomes text; else complain and give None."""
@@ -92,7 +91,7 @@ class Row:
         """Read the text of a field (`metadata.x`: of the metadata); "" where it is absent."""
         name = field.removeprefix("metadata.")
         value = (self.record if name == field else self.meta).get(name)
-        if name == "date" and type(value) is int:
+        if name in ("date", "publish_time") and type(value) is int:
             return str(value)
         return self.as_text(field, "" if value is None else value)
 
@@ -118,7 +117,7 @@ class Row:
         if all(value is None or isinstance(value, str) and not value.strip() for value in values):
             self.complain(field, f"is empty, and so is {other}")
 
-    def list_field(self, field: str) -> list[Any] | None:
+    def list_field(self, field: str) -> list[object] | None:
         """Read a list of the metadata; None where it is absent, or wrong, which is reported."""
         value = self.meta.get(field)
         if value is None or isinstance(value, list):

@@ -228,7 +228,7 @@ def test_a_test_post_without_gold_is_named(tmp_path: Path) -> None:
         ),
         (
             {"cord_uid": ["aaa00001", None, "ccc00003", "ddd00004"]},
-            ["cord_uid: row 1: is empty", "gold 'bbb00002'", "gold 'bbb00002'"],
+            ["cord_uid: row 1: is missing", "gold 'bbb00002'", "gold 'bbb00002'"],
         ),
         (
             {"cord_uid": ["", "", "ccc00003", "ddd00004"]},
@@ -245,9 +245,9 @@ def test_a_test_post_without_gold_is_named(tmp_path: Path) -> None:
             {"title": ["t", "t", float("nan"), "t"], "abstract": ["", None, float("nan"), ""]},
             ["title: row 2: is empty, and so is abstract"],
         ),
-        ({"title": ["t", 3, "t", "t"]}, ["title: row 1: 3 is not text"]),
-        ({"authors": [1.5, None, None, None]}, ["authors: row 0: 1.5 is not text"]),
-        ({"journal": [True, None, None, None]}, ["journal: row 0: True is not text"]),
+        ({"title": ["t", 3, "t", "t"]}, ["title: row 1: is a number, not text"]),
+        ({"authors": [1.5, None, None, None]}, ["authors: row 0: is a number, not text"]),
+        ({"journal": [True, None, None, None]}, ["journal: row 0: is a truth value, not text"]),
         ({"abstract": ["a\x00", "a", "a", "a"]}, ["abstract: row 0: holds a NUL character"]),
     ],
 )
