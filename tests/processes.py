@@ -7,7 +7,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 
-from claim2source.core.config import REPOSITORY
+from tests.shared_data import REPOSITORY
 
 
 def at_once(code: str, arguments: Sequence[Sequence[str]]) -> None:

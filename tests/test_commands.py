@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from claim2source.core.config import REPOSITORY
+from tests.shared_data import REPOSITORY
 from tests.test_configs import commands, load_program, parsed, read_prepare
 
 PAGES = ["README.md", "BENCHMARKS.md", "docs/log.md"]

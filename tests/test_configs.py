@@ -16,13 +16,14 @@ from typing import Any
 import pytest
 import yaml
 
-from claim2source.core.config import REPOSITORY, as_plain, read_config
+from claim2source.core.config import as_plain, read_config
 from claim2source.datasets import checkthat2026
 from claim2source.evaluation.checkpoint import CheckpointConfig
 from claim2source.evaluation.hybrid import HybridConfig
 from claim2source.training.config import FinetuneConfig
 from claim2source.training.export.interpolate import InterpolateConfig
 from claim2source.training.export.merge import MergeConfig
+from tests.shared_data import REPOSITORY
 from train.mine import MineConfig
 
 KINDS: dict[str, type[Any]] = {"finetune": FinetuneConfig}

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from claim2source.core.config import REPOSITORY
+from tests.shared_data import REPOSITORY
 
 CHECK = """
 import claim2source, pathlib, sys

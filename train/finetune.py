@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
-from claim2source.core.config import REPOSITORY, read_config
+from claim2source.core.config import read_config
 from claim2source.core.errors import run_program
 from claim2source.training.config import FinetuneConfig
 from claim2source.training.finetune import finetune
 
-DEMO = REPOSITORY / "configs" / "finetune" / "demo.yaml"
+DEMO = Path(__file__).resolve().parents[1] / "configs" / "finetune" / "demo.yaml"
 
 
 def main(argv: Sequence[str] | None = None) -> None:

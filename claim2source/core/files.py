@@ -44,7 +44,7 @@ def atomic_folder(target: str | Path) -> Iterator[Path]:
         yield temporary
         _allow_umask(temporary, 0o777)
         if target.exists():
-            # Two renames: after a crash between them `mend` restores the old folder.
+            # Two renames: after a crash between them `clean_leftovers` restores the old folder.
             old = Path(
                 tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}.", suffix=".old")
             )
@@ -67,7 +67,7 @@ def is_leftover(path: Path) -> bool:
     return _LEFTOVER.fullmatch(path.name) is not None
 
 
-def mend(folder: str | Path, name: str | None = None) -> None:
+def clean_leftovers(folder: str | Path, name: str | None = None) -> None:
     """Remove what killed writers left in a folder, of one target or of all.
 
     A folder whose writer was killed between the two renames is restored. No process may be

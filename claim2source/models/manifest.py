@@ -11,7 +11,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from claim2source.core.config import REPOSITORY, require_one_of
+from claim2source.core.config import require_one_of
 from claim2source.core.errors import InputError, UserError
 from claim2source.core.files import write_json
 from claim2source.models.config import EncoderSettings
@@ -168,9 +168,13 @@ def _why(error: Mapping[str, Any]) -> str:
     return f"{error['input']!r} is not allowed; allowed: {allowed}"
 
 
+# Only where the package runs from a checkout.
+_CHECKOUT = Path(__file__).resolve().parents[2]
+
+
 def git_state() -> str | None:
     """Return the commit of the running checkout, "+changes" if modified; None outside one."""
-    if not (REPOSITORY / ".git").exists():
+    if not (_CHECKOUT / ".git").exists():
         return None
     try:
         commit = _git("rev-parse", "HEAD")
@@ -181,7 +185,7 @@ def git_state() -> str | None:
 
 def _git(*arguments: str) -> str:
     done = subprocess.run(
-        ["git", "-C", str(REPOSITORY), *arguments],
+        ["git", "-C", str(_CHECKOUT), *arguments],
         capture_output=True,
         text=True,
         check=True,

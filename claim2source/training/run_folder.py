@@ -13,7 +13,7 @@ import yaml
 
 from claim2source.core.config import as_plain, to_yaml
 from claim2source.core.errors import ConfigError, InputError, UserError
-from claim2source.core.files import is_leftover, mend, write_json, write_text
+from claim2source.core.files import clean_leftovers, is_leftover, write_json, write_text
 from claim2source.evaluation.retrieval import mean_of
 from claim2source.models.resolve import RUN_FILE
 from claim2source.training.checkpoint import STATE_FILE, epoch_folder
@@ -59,7 +59,7 @@ class RunFolder:
                 raise UserError(f"{path}: no run to resume here")
             _refuse_changes(path / CONFIG_FILE, config)
             for folder in (path, epoch_folder(path, 0).parent):
-                mend(folder)
+                clean_leftovers(folder)
             return cls(path, _read_history(path))
         if path.exists() and not all(is_leftover(file) for file in path.iterdir()):
             if not begun:
@@ -68,7 +68,7 @@ class RunFolder:
                 raise UserError(f"{path}: holds a run; add --resume, --overwrite or another --out")
             shutil.rmtree(path)
         path.mkdir(parents=True, exist_ok=True)
-        mend(path)
+        clean_leftovers(path)
         write_text(path / CONFIG_FILE, to_yaml(config))
         return cls(path)
 

@@ -12,10 +12,10 @@ import pytest
 from claim2source.core.files import (
     atomic_folder,
     atomic_path,
+    clean_leftovers,
     content_hash,
     file_hash,
     is_leftover,
-    mend,
     write_json,
     write_text,
 )
@@ -148,9 +148,9 @@ def test_a_folder_survives_a_kill_at_any_rename(call, name, tmp_path):
     left = [path for path in tmp_path.iterdir() if path.name.startswith(".a.")]
     assert len(left) == {1: 2, 2: 2, 3: 1, 4: 0}[call] and all(map(is_leftover, left))
     assert (tmp_path / "a").exists() == (call != 2)
-    mend(tmp_path, "a")
+    clean_leftovers(tmp_path, "a")
     assert listing(tmp_path) == [".b.abcdefgh.tmp", ".hidden", "a", f"a/{name}"]
-    mend(tmp_path)
+    clean_leftovers(tmp_path)
     assert listing(tmp_path) == [".hidden", "a", f"a/{name}"]
 
 
@@ -158,9 +158,9 @@ def test_what_is_no_leftover_is_left_alone(tmp_path):
     names = [".gitignore", ".x.tmp", "a.abcdefgh.tmp", ".a.ABCDEFGH.tmp", ".a.abcdefgh.tmp.py"]
     for name in names:
         (tmp_path / name).write_text("theirs")
-    mend(tmp_path)
+    clean_leftovers(tmp_path)
     assert listing(tmp_path) == sorted(names)
-    mend(tmp_path / "absent")
+    clean_leftovers(tmp_path / "absent")
 
 
 def test_text_is_utf8_with_plain_line_ends(tmp_path):

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from claim2source.core import memory as cost
-from claim2source.core.config import REPOSITORY
 from claim2source.core.memory import peak_memory, reset_peak_memory
+from tests.shared_data import REPOSITORY
 
 _MIB = 2**20
 CLEAR = Path("/proc/self/clear_refs")

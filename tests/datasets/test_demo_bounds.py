@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from claim2source.core.config import REPOSITORY, read_config
+from claim2source.core.config import read_config
 from claim2source.core.records import Dataset, Qrels
 from claim2source.datasets import load, write_beir
 from claim2source.evaluation.retrieval import evaluate_dense, evaluate_result, mean_of
@@ -19,6 +19,7 @@ from claim2source.retrieve import BM25, BM25Config
 from claim2source.text import Rendering
 from claim2source.training.config import FinetuneConfig
 from claim2source.training.finetune import finetune
+from tests.shared_data import REPOSITORY
 
 CONFIG = REPOSITORY / "configs" / "finetune" / "demo.yaml"
 

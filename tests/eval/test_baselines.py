@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 import torch
 
-from claim2source.core.config import REPOSITORY
 from claim2source.core.errors import ConfigError, UserError
 from claim2source.core.records import Claim, Dataset, Qrels
 from claim2source.core.run import Run
@@ -30,7 +29,7 @@ from claim2source.models.config import ModelConfig
 from claim2source.retrieve import BM25, BM25Config, Dense, FusionConfig, fuse
 from claim2source.text import Rendering
 from eval.baselines import main
-from tests.shared_data import shared
+from tests.shared_data import REPOSITORY, shared
 from tests.training.small import small_setup
 
 FORMS = ("original", "translated", "bilingual")

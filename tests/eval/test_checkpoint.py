@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from claim2source.core.config import REPOSITORY, read_config
+from claim2source.core.config import read_config
 from claim2source.core.errors import ConfigError, UserError
 from claim2source.datasets import load, write_beir
 from claim2source.evaluation import checkpoint
@@ -26,6 +26,7 @@ from claim2source.models import resolve
 from claim2source.retrieve import BM25, BM25Config, Dense, FusionConfig, fuse
 from claim2source.text import Rendering
 from claim2source.training.finetune import finetune
+from tests.shared_data import REPOSITORY
 from tests.training.small import small_config, small_setup, small_splits
 
 

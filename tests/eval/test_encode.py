@@ -13,13 +13,13 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from claim2source.core.config import REPOSITORY
 from claim2source.core.errors import UserError
 from claim2source.core.records import Claim, Dataset, Qrels, Source
 from claim2source.datasets import load, write_beir
 from claim2source.io.store import Store
 from claim2source.models import ModelConfig, resolve
 from claim2source.text import Rendering
+from tests.shared_data import REPOSITORY
 
 PROGRAM = REPOSITORY / "eval" / "encode.py"
 

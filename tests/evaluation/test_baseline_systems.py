@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from claim2source.core.config import REPOSITORY
 from claim2source.core.errors import UserError
 from claim2source.evaluation.baseline_systems import label_of, local, ordered, read_systems
 from claim2source.evaluation.published.tables import load_published
 from claim2source.models import ModelConfig
 from claim2source.retrieve import FusionConfig
+from tests.shared_data import REPOSITORY
 
 FOLDER = REPOSITORY / "configs" / "baselines"
 FILES = sorted(FOLDER.glob("*.yaml"))

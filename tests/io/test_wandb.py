@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from claim2source.core.config import REPOSITORY
 from claim2source.core.errors import UserError
 from claim2source.io.wandb import (
     LoggedTable,
@@ -20,6 +19,7 @@ from claim2source.io.wandb import (
     table_key,
     wandb_mode,
 )
+from tests.shared_data import REPOSITORY
 
 TABLES = {"a": LoggedTable(["x"], [[1]])}
 

@@ -9,12 +9,13 @@ from typing import Any
 
 import pytest
 
-from claim2source.core.config import REPOSITORY, read_config
+from claim2source.core.config import read_config
 from claim2source.core.errors import UserError
 from claim2source.training.config import FinetuneConfig
 from claim2source.training.run_folder import RunFolder
 from scripts import ablate as script
 from scripts.ablate import TABLES, AblateConfig, Row, Table, ablate, arguments
+from tests.shared_data import REPOSITORY
 from tests.training.small import arguments as small_arguments
 from tests.training.small import small_setup
 

@@ -12,12 +12,13 @@ from typing import Any
 import pytest
 import torch
 
-from claim2source.core.config import REPOSITORY, read_config
+from claim2source.core.config import read_config
 from claim2source.core.errors import ConfigError, UserError
 from scripts import bench_gpu
 from scripts.bench_gpu import BenchConfig, Setting, main, make_encoder, memory_growth
 from scripts.flops import peak_flops
 from scripts.measure import read_flat
+from tests.shared_data import REPOSITORY
 
 SMALL = BenchConfig(
     tiny=True,

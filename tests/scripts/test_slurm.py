@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from claim2source.core.config import REPOSITORY
+from tests.shared_data import REPOSITORY
 
 JOB = REPOSITORY / "scripts" / "slurm_finetune.sh"
 # srun runs its command once a node; the launcher prints what it was given, one word a line.

@@ -15,7 +15,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from claim2source.core.config import REPOSITORY
 from claim2source.datasets import carve_val, load
 from claim2source.mining import read_mined
 from claim2source.models import resolve
@@ -24,6 +23,7 @@ from claim2source.training.batches import BatchSampler
 from claim2source.training.checkpoint import load_state
 from claim2source.training.data import TrainingPairs
 from claim2source.training.losses import info_nce
+from tests.shared_data import REPOSITORY
 from tests.training.small import arguments, small_setup
 
 SCRIPT = str(REPOSITORY / "train" / "finetune.py")

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from claim2source.core.config import REPOSITORY
 from claim2source.core.errors import run_program
 from claim2source.models import Manifest
 from claim2source.training.export import interpolate as program
 from claim2source.training.finetune import finetune
+from tests.shared_data import REPOSITORY
 from tests.training.small import small_config, small_setup
 from train.interpolate import main
 

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from claim2source.core.config import REPOSITORY
 from claim2source.core.errors import run_program
 from claim2source.core.files import file_hash
 from claim2source.models import resolve
+from tests.shared_data import REPOSITORY
 from tests.training.points import config, write_point
 from train.merge import main
 

@@ -12,10 +12,11 @@ from typing import Any
 
 import pytest
 
-from claim2source.core.config import REPOSITORY, read_config
+from claim2source.core.config import read_config
 from claim2source.core.errors import UserError, run_program
 from claim2source.datasets import carve_val, load, write_beir
 from claim2source.mining import MinedRow, read_mined
+from tests.shared_data import REPOSITORY
 from tests.training.small import small_setup, small_splits
 from train.mine import MineConfig, main, mine
 

@@ -9,7 +9,7 @@ from typing import Literal
 import pytest
 import torch
 
-from claim2source.core.config import REPOSITORY, read_config
+from claim2source.core.config import read_config
 from claim2source.core.records import Claim, Dataset, Qrels, Source
 from claim2source.mining import MinedRow, Negative
 from claim2source.models import Encoder, ModelConfig, resolve
@@ -18,6 +18,7 @@ from claim2source.training.batches import BatchPlan
 from claim2source.training.config import FinetuneConfig
 from claim2source.training.data import TrainingPairs
 from claim2source.training.losses import DistillationConfig, LossesConfig, taught
+from tests.shared_data import REPOSITORY
 from tests.training.small import save_small_model
 
 

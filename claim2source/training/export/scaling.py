@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from claim2source.core.errors import InputError, UserError
-from claim2source.core.files import file_hash, mend
+from claim2source.core.files import clean_leftovers, file_hash
 from claim2source.models import (
     Dtype,
     Encoder,
@@ -277,7 +277,7 @@ def refuse_existing(out: Path, mark: str, overwrite: bool, what: str) -> None:
 
     What a killed process left of it is cleared away, or put back.
     """
-    mend(out.parent, out.name)
+    clean_leftovers(out.parent, out.name)
     if not out.exists() or (out.is_dir() and not any(out.iterdir())):
         return
     if not (out / mark).is_file():
