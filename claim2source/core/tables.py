@@ -32,7 +32,7 @@ def render(parts: Iterable[Part], style: Literal["plain", "markdown", "html"] = 
     """Render paragraphs and tables; in HTML, everything is escaped."""
     if style == "html":
         return "\n".join(
-            f"<p>{escape(part)}</p>" if isinstance(part, str) else html_table(*part)
+            f"<p>{escape(part)}</p>" if isinstance(part, str) else _html_table(part)
             for part in parts
         )
     draw = plain_table if style == "plain" else markdown_table
@@ -77,18 +77,12 @@ def markdown_table(
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-def html_table(
-    columns: Sequence[str],
-    rows: Sequence[Sequence[Cell]],
-    digits: int = 4,
-    numeric: Sequence[bool] | None = None,
-) -> str:
-    """Render HTML with every cell escaped, numbers to the right."""
-    texts, numeric = _texts(columns, rows, digits, numeric)
+def _html_table(table: TextTable) -> str:
+    texts, numeric = _texts(*table)
     align = [' style="text-align: right"' if right else "" for right in numeric]
     lines = [
         "".join(f"<{tag}{a}>{escape(cell)}</{tag}>" for cell, a in zip(line, align, strict=True))
-        for tag, line in zip(["th", *["td"] * len(rows)], texts, strict=True)
+        for tag, line in zip(["th", *["td"] * len(table.rows)], texts, strict=True)
     ]
     return "<table>\n" + "\n".join(f"<tr>{line}</tr>" for line in lines) + "\n</table>"
 

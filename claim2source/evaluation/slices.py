@@ -102,9 +102,14 @@ def breakdown(
     """Score every system over every slice, and over all: macro (the lab's AVG) and micro.
 
     The systems must have scored the same claims in the same order; a slice with none of them
-    is left out. Raises ValueError on other claims.
+    is left out. Raises ValueError on other claims, or no systems.
     """
-    claim_ids, values = score_matrix(systems, metric)
+    if not systems:
+        raise ValueError("no systems")
+    claim_ids = next(iter(systems.values())).claim_ids
+    if other := [name for name, scores in systems.items() if scores.claim_ids != claim_ids]:
+        raise ValueError(f"{other[0]} was scored on other claims than the first system")
+    values = np.stack([scores[metric] for scores in systems.values()])
     everything = frozenset(claim_ids)
     rows: list[SliceScore] = []
     for part in (Slice("all", "macro", everything), Slice("all", "micro", everything), *slices):
@@ -134,20 +139,6 @@ def breakdown(
             for name, mean, (low, high) in zip(systems, means, intervals, strict=True)
         ]
     return rows
-
-
-def score_matrix(systems: Mapping[str, Scores], metric: str) -> tuple[tuple[str, ...], np.ndarray]:
-    """Return the claims, and a metric of every system as [systems, claims].
-
-    Raises ValueError when the systems were not scored on the same claims in the same order.
-    """
-    if not systems:
-        raise ValueError("no systems")
-    first = next(iter(systems.values())).claim_ids
-    for name, scores in systems.items():
-        if scores.claim_ids != first:
-            raise ValueError(f"{name} was scored on other claims than the first system")
-    return first, np.stack([scores[metric] for scores in systems.values()])
 
 
 def slices_table(slices: Sequence[SliceScore]) -> TextTable:

@@ -1,7 +1,7 @@
 """Tables before they are rendered: text, Markdown and HTML of one table."""
 
 from claim2source.core.report import SystemCost
-from claim2source.core.tables import COST_COLUMNS, TextTable, cost_cells, html_table, render
+from claim2source.core.tables import COST_COLUMNS, TextTable, cost_cells, render
 
 TABLE = TextTable(["run", "p"], [["a|<b>", 0.125], ["c", None]], digits=2)
 
@@ -22,7 +22,7 @@ def test_html_is_escaped_with_numbers_to_the_right():
         f"<tr><td>a|&lt;b&gt;</td><td{right}>0.12</td></tr>\n"
         f"<tr><td>c</td><td{right}>-</td></tr>\n</table>"
     )
-    assert html_table(["n"], [["1"]], numeric=[True]).count(right) == 2
+    assert render([TextTable(["n"], [["1"]], numeric=[True])], "html").count(right) == 2
 
 
 def test_cost_cells_show_what_is_known():

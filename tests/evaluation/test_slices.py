@@ -16,7 +16,7 @@ from claim2source.evaluation.ranks import (
     first_ranks,
     summarise,
 )
-from claim2source.evaluation.slices import breakdown, rank_slices, score_matrix, slices_of
+from claim2source.evaluation.slices import breakdown, rank_slices, slices_of
 
 inf = np.inf
 
@@ -153,6 +153,6 @@ def test_systems_on_other_claims_are_refused():
     run = Run.from_lists({"e1": [("a", 1.0)]})
     one, two = (evaluate(run, QRELS, ["mrr@5"], c) for c in (["e1", "e2"], ["e2", "e1"]))
     with pytest.raises(ValueError, match="two was scored on other claims"):
-        score_matrix({"one": one, "two": two}, "mrr@5")
+        breakdown({"one": one, "two": two}, "mrr@5", DATA, [])
     with pytest.raises(ValueError, match="no systems"):
-        score_matrix({}, "mrr@5")
+        breakdown({}, "mrr@5", DATA, [])
