@@ -20,9 +20,11 @@ from claim2source.core.threads import use_cores
 from claim2source.datasets import load
 from claim2source.io.store import Store, VectorType
 from claim2source.models import ModelConfig, Side, resolve
-from claim2source.models.multi_process import EncodedPart, fill_store
 from claim2source.text import Rendering
-from claim2source.training.launch import World, launched_world
+from claim2source.training.launch import launched_world
+
+# Texts assigned to a process at a time: few, so that long and short ones are spread evenly.
+BLOCK = 64
 
 
 @dataclass(frozen=True)
@@ -67,22 +69,31 @@ def main(argv: Sequence[str] | None = None) -> None:
         "source": rendering.source_texts(splits[0].sources),
         "claim": rendering.claim_texts(claims),
     }
+    process = f"process {world.rank + 1} of {world.size}: " if world.size > 1 else ""
     for side in texts:
+        mine = texts_of_process(texts[side], world.rank, world.size)
         # One progress bar: the other processes have as many texts.
         progress = f"{side}s" if world.is_first else None
-        part = fill_store(
-            resolved.encoder, texts[side], side, store, world.rank, world.size, progress
+        encoded, cost = resolved.encoder.fill(mine, side, store, progress=progress)
+        print(
+            f"{process}{side}s: {len(mine)} distinct texts, {len(mine) - encoded} in the store "
+            f"already, {encoded} encoded in {cost.seconds:.1f} s ({cost.tokens} tokens)",
+            flush=True,
         )
-        print(line(side, part, world), flush=True)
 
 
-def line(side: Side, part: EncodedPart, world: World) -> str:
-    """Summarise what one process encoded of one side."""
-    process = f"process {world.rank + 1} of {world.size}: " if world.size > 1 else ""
-    return (
-        f"{process}{side}s: {part.texts} distinct texts, {part.reused} in the store already, "
-        f"{part.encoded} encoded in {part.cost.seconds:.1f} s ({part.cost.tokens} tokens)"
-    )
+def texts_of_process(texts: Sequence[str], rank: int, size: int) -> list[str]:
+    """List the distinct texts that process `rank` of `size` encodes: blocks of like length.
+
+    The division depends on the texts alone, so that processes agree on it whatever the store
+    holds, and a resumed run of as many processes divides the work as before.
+    """
+    ordered = sorted(set(texts), key=lambda text: (-len(text), text))
+    blocks = [ordered[start : start + BLOCK] for start in range(0, len(ordered), BLOCK)]
+    # Back and forth, or the first process would get the longer block of every round.
+    order = [*range(size), *reversed(range(size))]
+    mine = [block for number, block in enumerate(blocks) if order[number % (2 * size)] == rank]
+    return [text for block in mine for text in block]
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -13,18 +13,6 @@ Side = Literal["claim", "source"]
 Dtype = Literal["float32", "bfloat16", "float16"]
 Quantization = Literal["nf4"]
 Attention = Literal["sdpa", "eager", "flash_attention_2"]
-# Settings that a checkpoint's manifest fixes.
-TRAINED = (
-    "pooling",
-    "normalize",
-    "max_length",
-    "template",
-    "prompts",
-    "dtype",
-    "revision",
-    "bidirectional",
-    "quantization",
-)
 
 
 @dataclass(frozen=True)
@@ -55,17 +43,9 @@ class Template:
 class EncoderSettings:
     """Everything but the weights that turns text into a vector; stored in every manifest.
 
-    Args:
-        pooling: mean over the text's tokens, the first token (cls), or the last token.
-        normalize: scale vectors to length 1, so that a dot product is a cosine.
-        max_length: tokens per text, special tokens included; one length for claims and
-            sources, in mining, training and evaluation.
-        template: prefixes of the two sides, and the token at the end.
-        dtype: type of the weights when encoding.
-        bidirectional: a decoder's tokens attend to those after them too (GritLM); encoders
-            always do.
-        quantization: nf4: linear layers in 4 bits, as QLoRA trains over them.
-        own_code: the model runs with the code that its repository ships.
+    The fields are those of `ModelConfig`, without any left open; one `max_length` serves claims
+    and sources, in mining, training and evaluation. With `own_code` the model runs with the code
+    that its repository ships.
     """
 
     pooling: Pooling = "mean"
@@ -91,9 +71,10 @@ class ModelConfig:
         name: a folder (a checkpoint of ours, or a transformers or sentence-transformers
             model), a packaged model's name, or a name on the Hugging Face hub.
         revision: commit of the hub repository; none takes the newest.
-        pooling: mean, cls or last; none: as the model's sentence-transformers files say.
-        normalize: length-1 vectors; none: as those files say, else true.
-        max_length: tokens per text; none: as those files say.
+        pooling: mean over the text's tokens, the first token (cls) or the last; none: as the
+            model's sentence-transformers files say.
+        normalize: vectors of length 1; none: as those files say, else true.
+        max_length: tokens per text, special tokens included; none: as those files say.
         template: prefixes of claims and sources, and the token at the end; where none is
             given, the prompts that those files declare are the prefixes.
         prompts: false does not apply the prompts that those files declare.
@@ -132,6 +113,11 @@ class ModelConfig:
         """Return the config of a checkpoint trained from this model, without what it fixes."""
         plain = ModelConfig(name=str(folder))
         return replace(self, name=plain.name, **{key: getattr(plain, key) for key in TRAINED})
+
+
+# Settings that a checkpoint's manifest fixes.
+_OPEN = ("name", "attention", "allow_remote_code", "allow_bin")
+TRAINED = tuple(field.name for field in fields(ModelConfig) if field.name not in _OPEN)
 
 
 def _check(settings: EncoderSettings | ModelConfig, prefix: str) -> None:

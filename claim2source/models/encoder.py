@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 from tqdm import tqdm
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
@@ -138,17 +139,12 @@ class Encoder:
 
     def collate(self, tokens: Sequence[Tokens]) -> TokenBatch:
         """Pad tokenized texts to the longest of them."""
-        longest = max(len(text.ids) for text in tokens)
-        pad = self.tokenizer.pad_token_id
-        ids = torch.full((len(tokens), longest), pad if pad is not None else 0, dtype=torch.long)
-        attend = torch.zeros((len(tokens), longest), dtype=torch.long)
-        pool = torch.zeros((len(tokens), longest), dtype=torch.long)
-        for row, text in enumerate(tokens):
-            length = len(text.ids)
-            ids[row, :length] = torch.tensor(text.ids, dtype=torch.long)
-            attend[row, :length] = 1
-            pool[row, text.skip : length] = 1
-        return TokenBatch(ids, attend, pool)
+        rows = [torch.tensor(text.ids) for text in tokens]
+        ids = pad_sequence(rows, True, self.tokenizer.pad_token_id or 0)
+        places = torch.arange(ids.shape[1])
+        attend = places < torch.tensor([[len(text.ids)] for text in tokens])
+        pool = attend & (places >= torch.tensor([[text.skip] for text in tokens]))
+        return TokenBatch(ids, attend.long(), pool.long())
 
     def batch(self, tokens: Sequence[Tokens]) -> TokenBatch | PackedBatch:
         """Pack texts without padding where the model allows it, else pad them."""

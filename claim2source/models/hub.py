@@ -26,6 +26,10 @@ PACKAGED = {
 # Code and .bin weights are downloaded only where they may be used.
 _PATTERNS = ["*.safetensors", "*.json", "*.txt", "*.model"]
 _BIN_PATTERNS = ["pytorch_model*.bin", "*/pytorch_model.bin"]
+_TOKENIZER = (
+    "tokenizer.json tokenizer_config.json special_tokens_map.json vocab.txt vocab.json merges.txt "
+    "added_tokens.json"
+)
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _Permission = Literal["allow_remote_code", "allow_bin"]
 
@@ -67,7 +71,7 @@ def packaged_files(name: str) -> tuple[Path, Base] | None:
         folder = Path(import_module(module).get_model_path())
     except ImportError:
         return None
-    sha256 = weights_hash(weight_files(folder))
+    sha256 = weights_hash(folder)
     if sha256 != expected:
         raise UserError(
             f"model {name!r}: the packaged weights at {folder} have sha256 "
@@ -206,8 +210,9 @@ def module_folders(folder: Path) -> list[tuple[str, Path]]:
     return modules
 
 
-def weights_hash(files: list[Path]) -> str:
+def weights_hash(folder: Path) -> str:
     """Hash the weights: sha256 of the one file, or over the names and hashes of the shards."""
+    files = weight_files(folder)
     if len(files) == 1 and files[0].name == "model.safetensors":
         return file_hash(files[0])
     return content_hash({shard.name: file_hash(shard) for shard in files})
@@ -225,28 +230,18 @@ def dense_hash(folder: Path) -> str | None:
 
 
 def _checked_hash(config: ModelConfig, folder: Path) -> str:
-    files = weight_files(folder)
-    if not files or (_needs_bin(folder) and not _allowed(config, "allow_bin")):
+    if not weight_files(folder) or (_needs_bin(folder) and not _allowed(config, "allow_bin")):
         why = (
             "no *.safetensors here, or none of a layer behind the pooling; weights in .bin files "
             f"are read only with {_how_to_allow(config, 'allow_bin')}"
         )
         raise InputError.at(folder, why=why)
-    return weights_hash(files)
+    return weights_hash(folder)
 
 
 def tokenizer_files(folder: Path) -> list[Path]:
     """List the files that define a model's tokenizer."""
-    names = (
-        "tokenizer.json",
-        "tokenizer_config.json",
-        "special_tokens_map.json",
-        "vocab.txt",
-        "vocab.json",
-        "merges.txt",
-        "added_tokens.json",
-    )
-    present = [folder / name for name in names if (folder / name).is_file()]
+    present = [folder / name for name in _TOKENIZER.split() if (folder / name).is_file()]
     return present + sorted(folder.glob("*.model"))
 
 

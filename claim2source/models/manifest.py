@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import json
-import platform
-import subprocess
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
-from importlib import metadata
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -20,19 +17,6 @@ from claim2source.text import Rendering
 FILE = "manifest.json"
 EXPORT_FILE = "claim2source.json"
 FORMAT = 1
-_VERSIONED = (
-    "claim2source",
-    "torch",
-    "transformers",
-    "peft",
-    "accelerate",
-    "pytorch-lightning",
-    "tokenizers",
-    "faiss-cpu",
-    "faiss-gpu",
-    "bm25s",
-    "numpy",
-)
 # Fields with a default that every manifest has: without them a checkpoint would be misread.
 _REQUIRED = {
     "encoder": ("pooling", "normalize", "max_length", "template", "dtype"),
@@ -166,40 +150,3 @@ def _why(error: Mapping[str, Any]) -> str:
     if error["type"] == "literal_error":
         allowed = error["ctx"]["expected"].replace("'", "").replace(" or ", ", ")
     return f"{error['input']!r} is not allowed; allowed: {allowed}"
-
-
-# Only where the package runs from a checkout.
-_CHECKOUT = Path(__file__).resolve().parents[2]
-
-
-def git_state() -> str | None:
-    """Return the commit of the running checkout, "+changes" if modified; None outside one."""
-    if not (_CHECKOUT / ".git").exists():
-        return None
-    try:
-        commit = _git("rev-parse", "HEAD")
-        return f"{commit}+changes" if _git("status", "--porcelain") else commit
-    except (OSError, subprocess.SubprocessError):
-        return None
-
-
-def _git(*arguments: str) -> str:
-    done = subprocess.run(
-        ["git", "-C", str(_CHECKOUT), *arguments],
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=30,
-    )
-    return done.stdout.strip()
-
-
-def versions() -> dict[str, str]:
-    """Return the installed versions of the packages that affect vectors."""
-    found = {"python": platform.python_version()}
-    for name in _VERSIONED:
-        try:
-            found[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
-    return found

@@ -212,11 +212,13 @@ def _attention(
         if group.mask is not None:
             sides = [_Spread.apply(side, group.padded, group.back) for side in sides]  # type: ignore[no-untyped-call]
         q, k, v = (side.unflatten(0, (group.texts, -1)).transpose(1, 2) for side in sides)
-        found = torch.nn.functional.scaled_dot_product_attention(
+        attended = torch.nn.functional.scaled_dot_product_attention(
             q, k, v, attn_mask=group.mask, dropout_p=dropout, scale=scaling
         )
-        found = found.transpose(1, 2).flatten(0, 1)
-        parts.append(found if group.mask is None else _Gather.apply(found, group.back))  # type: ignore[no-untyped-call]
+        attended = attended.transpose(1, 2).flatten(0, 1)
+        if group.mask is not None:
+            attended = _Gather.apply(attended, group.back)  # type: ignore[no-untyped-call]
+        parts.append(attended)
     return torch.cat(parts)[None], None
 
 

@@ -132,12 +132,8 @@ def _checkpoint(
     folder: Path, config: ModelConfig, device: str | None, dtype: Dtype | None
 ) -> Resolved:
     manifest = Manifest.read(folder)
-    base, settings, weights, place = (
-        manifest.base,
-        manifest.encoder,
-        manifest.weights,
-        folder / FILE,
-    )
+    base, settings, weights = manifest.base, manifest.encoder, manifest.weights
+    place = folder / FILE
     if dtype is not None:
         settings = replace(settings, dtype=dtype, quantization=None)
     if weights.kind == "full":
@@ -201,9 +197,6 @@ def _identity(base: Base, files: Path) -> Identity:
 def _with_adapter(model: Any, folder: Path) -> Any:
     from peft import PeftModel
 
-    # Without this file peft would look for the folder's name on the hub.
-    if not (folder / ADAPTER_CONFIG_FILE).is_file():
-        raise InputError.at(folder / ADAPTER_CONFIG_FILE, why="no such file")
     try:
         return PeftModel.from_pretrained(model, str(folder)).eval()
     except (OSError, ValueError, TypeError, KeyError, RuntimeError) as error:

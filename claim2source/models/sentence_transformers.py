@@ -67,7 +67,7 @@ def settings_of(config: ModelConfig, folder: Path) -> EncoderSettings:
 
 
 def read_folder(folder: Path) -> FolderSettings:
-    """Read pooling, normalisation, length and prompts; nothing is declared without modules.json.
+    """Read pooling, normalisation, length and prompts; a folder without modules.json has none.
 
     Raises `InputError` for damaged files and for modules that are not supported.
     """
@@ -97,7 +97,7 @@ def read_folder(folder: Path) -> FolderSettings:
 
 
 def _read_config(module: Any, place: Path) -> dict[str, Any]:
-    """Read a module's config by its own class, which translates older spellings."""
+    """Read a module's config with its class, which translates older spellings."""
     file = place / module.config_file_name
     try:
         config: dict[str, Any] = module.load_config(str(place), local_files_only=True)

@@ -15,6 +15,7 @@ import torch
 from claim2source.core.config import as_plain
 from claim2source.core.errors import UserError
 from claim2source.core.files import file_hash
+from claim2source.core.provenance import git_state, versions
 from claim2source.core.threads import use_cores
 from claim2source.evaluation.retrieval import evaluate_dense
 from claim2source.io.store import Store
@@ -29,7 +30,7 @@ from claim2source.models import (
     resolve,
     tokenizer_hash,
 )
-from claim2source.models.manifest import FILE, git_state, versions
+from claim2source.models.manifest import FILE
 from claim2source.models.query_only import base_encoder
 from claim2source.training.adapt import adapt, frozen_copy
 from claim2source.training.after import check_after, evaluate_after

@@ -12,6 +12,8 @@ from types import ModuleType
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from claim2source.core.errors import UserError
 from claim2source.core.records import Claim, Dataset, Qrels, Source
@@ -31,6 +33,9 @@ def program() -> ModuleType:
     sys.modules[spec.name] = module
     spec.loader.exec_module(module)
     return module
+
+
+texts_of_process = program().texts_of_process
 
 
 @pytest.fixture
@@ -89,6 +94,46 @@ def test_one_process_says_what_was_there(
     assert_all_there(tiny_folder, data, Store(store), "train")
     encode.main(words(tiny_folder, data, store, "--vectors=float16"))
     assert_all_there(tiny_folder, data, Store(store, "float16"), "dev")
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.lists(st.text(max_size=6)), st.integers(1, 5))
+def test_every_text_goes_to_one_process(texts: list[str], size: int) -> None:
+    divided = [texts_of_process(texts, rank, size) for rank in range(size)]
+    assert sorted(text for part in divided for text in part) == sorted(set(texts))
+
+
+def test_processes_get_blocks_of_like_length_and_equal_work() -> None:
+    texts = [
+        "x" * n + str(i) for i, n in enumerate(np.random.default_rng(0).integers(1, 400, 2000))
+    ]
+    divided = [texts_of_process(texts, rank, 3) for rank in range(3)]
+    assert [texts_of_process(texts[::-1], rank, 3) for rank in range(3)] == divided
+    letters = [sum(map(len, part)) for part in divided]
+    assert max(letters) < 1.05 * min(letters)
+    for part in divided:
+        lengths = [len(text) for text in part]
+        assert lengths == sorted(lengths, reverse=True)
+    block = program().BLOCK
+    assert texts_of_process(texts, 0, 1)[:block] == divided[0][:block]
+
+
+def test_processes_fill_one_store_and_count_what_was_there(
+    tiny_folder: Path, tmp_path: Path
+) -> None:
+    """Another process that starts late takes its own part, and nothing is left over."""
+    texts = [f"paper {'a b ' * (i % 7)}{i}" for i in range(200)]
+    encoder = resolve(ModelConfig(str(tiny_folder), pooling="mean", max_length=16), "cpu").encoder
+    plain, _ = encoder.encode(texts, "claim")
+    parts = [texts_of_process(texts, rank, 2) for rank in (0, 1)]
+    assert encoder.fill(parts[0], "claim", Store(tmp_path))[0] == len(parts[0])
+    encoded, cost = encoder.fill(parts[0], "claim", Store(tmp_path))
+    assert (encoded, cost.tokens) == (0, 0)
+    encoded, cost = encoder.fill(parts[1], "claim", Store(tmp_path))
+    assert encoded == cost.items == 200 - len(parts[0]) and cost.tokens > 0
+    read, cost = encoder.encode(texts, "claim", store=Store(tmp_path))
+    assert cost.tokens == 0
+    assert np.abs(read - plain).max() < 1e-6
 
 
 def test_mistakes_are_said(tiny_folder: Path, data: Path, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import AutoModel, AutoTokenizer, PreTrainedTokenizerFast
 
 from claim2source.core.errors import ConfigError, UserError
+from claim2source.io.store import Store
 from claim2source.models import Encoder, EncoderSettings, ModelConfig, Template, Tokens, resolve
 
 TEXTS = [
@@ -325,3 +326,26 @@ def test_wide_models_get_smaller_batches_on_a_gpu(tiny, monkeypatch, width, budg
     assert encoder._token_budget() == 4096
     monkeypatch.setattr(Encoder, "device", torch.device("cuda"))
     assert encoder._token_budget() == budget
+
+
+def test_filling_the_store_encodes_each_text_once(tiny, tmp_path):
+    encoder = tiny()
+    encoder.weights = {"base": "b"}
+    texts = ["a b", "claim", "a b", "paper works"]
+    assert encoder.fill(texts, "claim", Store(tmp_path))[0] == 3
+    assert encoder.fill(texts, "claim", Store(tmp_path))[1].tokens == 0
+
+
+def test_the_store_of_sources_is_filled_by_their_own_encoder(tiny, tmp_path):
+    encoder, base = tiny(), tiny()
+    encoder.weights, base.weights = {"base": "b"}, {"base": "other"}
+    encoder.source_encoder = base
+    encoder.fill(SHORT, "source", Store(tmp_path))
+    assert base.encode(SHORT, "claim", store=Store(tmp_path))[1].tokens == 0
+    assert encoder.encode(SHORT, "claim", store=Store(tmp_path))[1].tokens > 0
+
+
+def test_weights_in_training_fill_nothing(tiny, tmp_path):
+    with pytest.raises(UserError, match="in training"):
+        tiny().fill(SHORT, "claim", Store(tmp_path))
+    assert list(tmp_path.iterdir()) == []

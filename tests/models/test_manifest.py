@@ -7,7 +7,6 @@ import pytest
 
 from claim2source.core.errors import ConfigError, InputError
 from claim2source.models import Base, DataRecord, EncoderSettings, Manifest, Template, Weights
-from claim2source.models.manifest import git_state, versions
 from claim2source.text import Rendering
 
 # Nothing here is a default: a field that is dropped on the way shows.
@@ -133,25 +132,3 @@ def test_a_folder_without_one_is_no_checkpoint(tmp_path):
 def test_weights_of_an_unknown_kind_are_refused():
     with pytest.raises(ConfigError, match=r"weights\.kind"):
         Weights("quantised")
-
-
-def test_versions_and_git_say_what_runs(monkeypatch, tmp_path):
-    import torch
-
-    found = versions()
-    assert (
-        found["torch"] == torch.__version__.partition("+")[0] or found["torch"] == torch.__version__
-    )
-    assert {"python", "transformers", "tokenizers", "numpy"} <= found.keys()
-    monkeypatch.setattr("claim2source.models.manifest._CHECKOUT", tmp_path)
-    assert git_state() is None
-
-
-def test_git_state_tells_a_clean_checkout_from_a_changed_one(monkeypatch, tmp_path):
-    (tmp_path / ".git").mkdir()
-    answers = {"rev-parse": "abc", "status": ""}
-    monkeypatch.setattr("claim2source.models.manifest._CHECKOUT", tmp_path)
-    monkeypatch.setattr("claim2source.models.manifest._git", lambda *args: answers[args[0]])
-    assert git_state() == "abc"
-    answers["status"] = " M file"
-    assert git_state() == "abc+changes"

@@ -15,7 +15,7 @@ from claim2source.core.config import flag, require
 from claim2source.core.errors import UserError
 from claim2source.core.files import atomic_folder, write_json
 from claim2source.models import Dtype, Encoder, EncoderSettings, ModelConfig, Side
-from claim2source.models.hub import tokenizer_files, weight_files, weights_hash
+from claim2source.models.hub import tokenizer_files, weights_hash
 from claim2source.models.manifest import EXPORT_FILE
 from claim2source.training.export.scaling import ScaledCheckpoint, refuse_existing, require_scalable
 
@@ -100,7 +100,7 @@ def _rehashed(scaled: ScaledCheckpoint) -> str:
     folder, said = scaled.base_folder, scaled.manifest.base
     if folder is None:
         return "not read: the checkpoint holds every weight"
-    if weights_hash(weight_files(folder)) != said.sha256:
+    if weights_hash(folder) != said.sha256:
         raise UserError(f"{folder}: the base's weights changed while they were exported")
     return "unchanged: hashed again after the export was written"
 
