@@ -41,7 +41,8 @@ def test_wheel_builds_installs_and_works(tmp_path: Path) -> None:
     assert {name.split("/")[0] for name in names if ".dist-info" not in name} == {"claim2source"}
     assert "claim2source/datasets/demo/qrels/test.tsv" in names
     assert "claim2source/py.typed" in names
-    assert "claim2source/evaluation/published/checkthat2025.yaml" in names
+    for name in ("published/checkthat2025.yaml", "html/report.html", "html/report.js"):
+        assert f"claim2source/evaluation/{name}" in names
     pip("install", "--no-deps", "--target", str(tmp_path / "site"), str(wheel))
     done = subprocess.run(
         [sys.executable, "-c", CHECK, str(tmp_path / "site")],
