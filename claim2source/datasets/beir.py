@@ -15,7 +15,7 @@ from claim2source.core.files import atomic_folder
 from claim2source.core.records import Claim, Dataset, Qrels, Source
 from claim2source.datasets.authors import author_names
 from claim2source.io.jsonl import JsonLines, Row
-from claim2source.io.text_files import text_lines, tsv_rows, why_not_id
+from claim2source.io.text_files import tsv_rows, why_not_id
 from claim2source.io.trec import BEIR_COLUMNS, is_grade, write_beir_qrels
 
 DEMO = Path(__file__).resolve().parent / "demo"
@@ -187,8 +187,7 @@ def _read_qrels(path: Path, problems: Problems) -> list[_Judgement]:
     before = len(problems)
     judgements: list[_Judgement] = []
     line_of: dict[tuple[str, str], int] = {}
-    lines = (text or "\n" for _, text in text_lines(path, problems))
-    for line, (claim, source, score) in tsv_rows(path, lines, BEIR_COLUMNS, problems, only=True):
+    for line, (claim, source, score) in tsv_rows(path, BEIR_COLUMNS, problems, only=True):
         whys = [why_not_id(claim), why_not_id(source), None]
         first = line_of.setdefault((claim, source), line)
         if not is_grade(score.strip()):

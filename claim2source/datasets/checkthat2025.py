@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 from claim2source.core.errors import Problems
@@ -11,7 +10,7 @@ from claim2source.datasets.authors import turned_names
 from claim2source.datasets.beir import check_folders, write_beir
 from claim2source.datasets.frame_pickle import read_frame
 from claim2source.io.jsonl import Row
-from claim2source.io.text_files import text_lines, tsv_rows, why_not_id, why_not_text
+from claim2source.io.text_files import tsv_rows, why_not_id, why_not_text
 
 COLLECTION = "subtask4b_collection_data.pkl"
 TWEETS = "subtask4b_query_tweets_{}.tsv"
@@ -87,7 +86,7 @@ def _read_split(
     grades: dict[str, dict[str, int]] = {}
     line_of: dict[str, int] = {}
     columns = ["post_id", "tweet_text", *(["cord_uid"] if known is not None else [])]
-    for line, (post, tweet, *golds) in read_tsv(path, columns, problems):
+    for line, (post, tweet, *golds) in tsv_rows(path, columns, problems):
         whys = [why_not_id(post), why_not_text(tweet), *map(why_not_id, golds)]
         if line_of.setdefault(post, line) != line:
             problems.add(path, line, "post_id", f"{post!r} is already on line {line_of[post]}")
@@ -110,13 +109,7 @@ def _read_split(
 
 def _same_posts(plain: Path, gold: Path, problems: Problems) -> None:
     """Add a problem for each post of the test file that the gold file lacks: it would be lost."""
-    judged = {post for _, (post,) in read_tsv(gold, ["post_id"], Problems())}
-    for line, (post,) in read_tsv(plain, ["post_id"], problems):
+    judged = {post for _, (post,) in tsv_rows(gold, ["post_id"], Problems())}
+    for line, (post,) in tsv_rows(plain, ["post_id"], problems):
         if post not in judged:
             problems.add(plain, line, "post_id", f"{post!r} is not in {gold.name}")
-
-
-def read_tsv(path: Path, columns: list[str], problems: Problems) -> Iterator[tuple[int, list[str]]]:
-    """Yield (first line, cells of `columns`) of a TSV file, as `tsv_rows`."""
-    lines = (text or "\n" for _, text in text_lines(path, problems))
-    return tsv_rows(path, lines, columns, problems)

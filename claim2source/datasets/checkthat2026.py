@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from itertools import product
@@ -13,7 +12,8 @@ from claim2source.core.errors import InputError, Problems, UserError
 from claim2source.core.records import Claim, Dataset, Qrels, Source
 from claim2source.datasets.authors import author_names
 from claim2source.datasets.beir import check_folders, refuse_foreign, write_beir
-from claim2source.io.jsonl import JsonLines, Row
+from claim2source.io.jsonl import JsonLines, Row, parse_json
+from claim2source.io.text_files import text_lines
 
 COLLECTION = "collection_data.json"
 SPLITS = ("train", "dev", "test")
@@ -173,22 +173,13 @@ def _write(
 
 def _read_json(path: Path, problems: Problems) -> _Table | None:
     """Read the entries of a JSON file; None where it cannot be read, which is a problem."""
-    line, why = None, "is not a list of entries"
-    try:
-        entries = json.loads(path.read_bytes().decode("utf-8-sig"))
-        if isinstance(entries, list):
-            return _Table(str(path), entries)
-    except FileNotFoundError:
-        why = "no such file"
-    except OSError as error:
-        why = f"cannot be read: {error.strerror}"
-    except UnicodeDecodeError as error:
-        why = f"is not UTF-8: byte 0x{error.object[error.start]:02x} at byte {error.start + 1}"
-    except json.JSONDecodeError as error:
-        line, why = error.lineno, f"broken JSON: {error.msg}"
-    except (ValueError, RecursionError):
-        why = "broken JSON: a number is too long, or it is nested too deeply"
-    problems.add(path, line, None, why)
+    before = len(problems)
+    text = "".join(line or "" for _, line in text_lines(path, problems))
+    entries = parse_json(text, path, problems) if len(problems) == before else None
+    if isinstance(entries, list):
+        return _Table(str(path), entries)
+    if len(problems) == before:
+        problems.add(path, None, None, "is not a list of entries")
     return None
 
 

@@ -47,19 +47,26 @@ class JsonLines:
         def complain(field: str | None, why: str) -> None:
             self.problems.add(self.path, line, field, why)
 
-        try:
-            record = json.loads(text)
-        except json.JSONDecodeError as error:
-            complain(None, f"broken JSON: {error.msg}")
-        except ValueError:
-            complain(None, "broken JSON: a number is too long")
-        except RecursionError:
-            complain(None, "broken JSON: nested too deeply")
-        else:
-            if isinstance(record, dict):
-                return Row(record, line, complain)
+        before = len(self.problems)
+        record = parse_json(text, self.path, self.problems, line)
+        if isinstance(record, dict):
+            return Row(record, line, complain)
+        if len(self.problems) == before:
             complain(None, "is not a JSON object")
         return None
+
+
+def parse_json(text: str, path: Path, problems: Problems, line: int | None = None) -> object:
+    """Parse JSON; where it is broken add a problem, at `line` or the error's own, and give None."""
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        problems.add(path, line or error.lineno, None, f"broken JSON: {error.msg}")
+    except ValueError:
+        problems.add(path, line, None, "broken JSON: a number is too long")
+    except RecursionError:
+        problems.add(path, line, None, "broken JSON: nested too deeply")
+    return None
 
 
 class Row:

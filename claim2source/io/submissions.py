@@ -38,7 +38,8 @@ def read_submission(path: Path, lines: Sequence[str], problems: Problems) -> Ran
     claim_column = column_among(first_cells(lines), CLAIM_COLUMNS)
     ranked: dict[str, dict[str, float]] = {}
     repeated = 0
-    for number, cells in tsv_rows(path, lines, (claim_column, PREDICTIONS_COLUMN), problems):
+    columns = (claim_column, PREDICTIONS_COLUMN)
+    for number, cells in tsv_rows(path, columns, problems, lines=lines):
         claim = cells[0].strip()
         if not claim:
             problems.add(path, number, claim_column, "empty")

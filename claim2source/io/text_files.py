@@ -54,17 +54,21 @@ def first_cells(lines: Iterable[str]) -> list[str]:
 
 def tsv_rows(
     path: Path,
-    lines: Iterable[str],
     columns: Sequence[str],
     problems: Problems,
     *,
+    lines: Iterable[str] | None = None,
     only: bool = False,
 ) -> Iterator[tuple[int, list[str]]]:
     """Yield (first line, cells of `columns`) for every row below a TSV's header.
 
-    Quoted cells may hold line breaks. With `only` the header must be exactly `columns`. A row
-    that cannot be read is added to `problems` and left out.
+    Quoted cells may hold line breaks. `lines` are the file's where they are already read. With
+    `only` the header must be exactly `columns`. A row that cannot be read is added to `problems`
+    and left out.
     """
+    if lines is None:
+        # A line that cannot be decoded still counts.
+        lines = (text or "\n" for _, text in text_lines(path, problems))
     reader = csv.reader(lines, delimiter="\t", strict=True)
     header: list[str] | None = None
     while True:

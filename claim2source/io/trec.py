@@ -68,10 +68,11 @@ def read_qrels(path: str | Path) -> Qrels:
     lines = read_lines(path)
     header = first_cells(lines)
     if set(BEIR_COLUMNS[:2]) & set(header):
-        rows = tsv_rows(path, lines, BEIR_COLUMNS, problems)
+        rows = tsv_rows(path, BEIR_COLUMNS, problems, lines=lines)
     elif set(GOLD_COLUMNS) & set(header) or header[0] in CLAIM_COLUMNS:
         columns = (column_among(header, CLAIM_COLUMNS), column_among(header, GOLD_COLUMNS))
-        rows = ((n, [*cells, "1"]) for n, cells in tsv_rows(path, lines, columns, problems))
+        golds = tsv_rows(path, columns, problems, lines=lines)
+        rows = ((number, [*cells, "1"]) for number, cells in golds)
     else:
         rows = _trec_qrels_rows(path, lines, problems)
     grades: dict[str, dict[str, int]] = {}

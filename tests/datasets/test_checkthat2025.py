@@ -14,7 +14,8 @@ import pytest
 from claim2source.core.errors import InputError, Problems, UserError
 from claim2source.core.records import Claim, Source
 from claim2source.datasets import load
-from claim2source.datasets.checkthat2025 import COLLECTION, prepare, read_tsv
+from claim2source.datasets.checkthat2025 import COLLECTION, prepare
+from claim2source.io.text_files import tsv_rows
 from tests.shared_data import shared
 
 FIXTURES = Path(__file__).parent / "fixtures"
@@ -328,7 +329,7 @@ def test_the_input_is_never_replaced(tmp_path: Path) -> None:
 def test_real_tweets_file() -> None:
     path = shared("runs") / "subtask4b_query_tweets_dev.tsv"
     problems = Problems()
-    rows = list(read_tsv(path, ["post_id", "tweet_text", "cord_uid"], problems))
+    rows = list(tsv_rows(path, ["post_id", "tweet_text", "cord_uid"], problems))
     assert (len(rows), len(problems)) == (1400, 0)
     assert len({post for _, (post, _, _) in rows}) == 1400
     assert rows[1][1][1].startswith('"Among 139 clients')

@@ -282,7 +282,7 @@ def test_a_bad_paper_is_named_with_file_entry_and_field(
         (b'[\n{"index": 1,\n]', "de_dev.json:3: broken JSON"),
         (b"[" * 100_000, "de_dev.json: broken JSON"),
         (b'{"index": 1}', "de_dev.json: is not a list of entries"),
-        (b'["\xff"]', "de_dev.json: is not UTF-8: byte 0xff at byte 3"),
+        (b'["\xff"]', "de_dev.json:1: is not UTF-8: byte 0xff at byte 3"),
         (b"[]", "de_dev.json: holds no claims"),
         (b'[{"index": 1, "text": "\\ud800", "pubkey": 11}]', "de_dev.json: text: entry 1: holds"),
     ],
