@@ -21,7 +21,7 @@ from claim2source.datasets import load
 from claim2source.io.store import Store, VectorType
 from claim2source.models import ModelConfig, Side, resolve
 from claim2source.text import Rendering
-from claim2source.training.launch import launched_world
+from claim2source.training.distributed import launched_world
 
 # Texts assigned to a process at a time: few, so that long and short ones are spread evenly.
 BLOCK = 64

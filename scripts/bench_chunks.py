@@ -29,9 +29,8 @@ from claim2source.core.errors import UserError, run_program
 from claim2source.core.memory import peak_memory
 from claim2source.core.tables import plain_table
 from claim2source.models import ModelConfig, Tokens, resolve
-from claim2source.training.chunked import chunked_backward, whole_backward
+from claim2source.training.gradcache import chunked_backward, length_chunks, whole_backward
 from claim2source.training.losses import info_nce
-from claim2source.training.module import length_chunks
 from scripts.measure import circumstances, median, ratio_and_spread, require_positive, spread
 
 GROWS = 8

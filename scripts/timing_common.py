@@ -12,8 +12,7 @@ import numpy as np
 import pytorch_lightning as pl
 import torch
 
-from claim2source.training.batches import BatchSampler
-from claim2source.training.data import PairsModule
+from claim2source.training.batches import BatchSampler, plan_loader
 from claim2source.training.module import RetrieverModule
 
 
@@ -109,5 +108,5 @@ def fit(
             num_sanity_val_steps=0,
         )
         module.encoder.model.train()
-        trainer.fit(module, datamodule=PairsModule(sampler))
+        trainer.fit(module, plan_loader(sampler))
     return times.seconds

@@ -27,7 +27,9 @@ from claim2source.training.adapt import adapt, set_dropout
 from claim2source.training.config import FinetuneConfig, LoraConfig, OptimisationConfig
 from claim2source.training.data import TrainingPairs
 from claim2source.training.losses import LossesConfig
-from claim2source.training.module import RetrieverModule, length_chunks
+from claim2source.training.gradcache import length_chunks
+from claim2source.training.module import RetrieverModule
+from claim2source.training.state import trainable_weights
 from scripts.flops import ModelShape, Tuning
 from scripts.timing_common import InOrder, fit, steps_between
 
@@ -198,7 +200,7 @@ def run_ours(
         lambda epoch: None,
         lambda: None,
     )
-    trained = sum(p.numel() for p in module.trainable().values())
+    trained = sum(p.numel() for p in trainable_weights(module.model).values())
     before = peak_memory(gpu=False)
     seconds = fit(module, sampler, callbacks=callbacks)
     return Steps(seconds, module.losses, preparing, trained, before)

@@ -22,8 +22,8 @@ from claim2source.evaluation.checkpoint import CheckpointConfig
 from claim2source.evaluation.hybrid import HybridConfig
 from claim2source.training.config import FinetuneConfig
 from claim2source.training.export.interpolate import InterpolateConfig
-from claim2source.training.export.merge import MergeConfig
 from tests.shared_data import REPOSITORY
+from train.merge import MergeConfig
 from train.mine import MineConfig
 
 KINDS: dict[str, type[Any]] = {"finetune": FinetuneConfig}

@@ -1,4 +1,10 @@
-"""Fine-tune a retriever: `accelerate launch train/finetune.py [--config FILE] [--key value]`."""
+"""Fine-tune a retriever: `accelerate launch train/finetune.py [--config FILE] [--key value]`.
+
+Reads a data set and a base model. Mines hard negatives, trains, scores every epoch on val, and
+writes checkpoints, logs and `report.json` to `--out`. Prints MRR@5 after every epoch, and at the
+end of the model before training and of the chosen checkpoint. A stopped run continues with
+`--resume`. Without arguments it runs configs/finetune/demo.yaml.
+"""
 
 from __future__ import annotations
 
@@ -15,17 +21,13 @@ DEMO = Path(__file__).resolve().parents[1] / "configs" / "finetune" / "demo.yaml
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Without arguments, the demo's config; so too where all that is said is how to go on."""
+    """Read the config and fine-tune; without arguments, or with only these flags, the demo."""
     given = list(sys.argv[1:] if argv is None else argv)
     if set(given) <= {"--resume", "--overwrite"}:
         given = ["--config", str(DEMO), *given]
-    config = read_config(
-        FinetuneConfig,
-        given,
-        program="train/finetune.py",
-        description=__doc__,
+    finetune(
+        read_config(FinetuneConfig, given, program="train/finetune.py", description=__doc__ or "")
     )
-    finetune(config)
 
 
 if __name__ == "__main__":

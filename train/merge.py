@@ -1,19 +1,117 @@
-"""Export a checkpoint: `python train/merge.py --checkpoint DIR [--scale 0.5] --out DIR`."""
+"""Export a checkpoint: `python train/merge.py --checkpoint DIR [--scale 0.5] --out DIR`.
+
+Reads a checkpoint and its base; writes one plain model that loads in sentence-transformers, with
+`encode_query` for claims and `encode_document` for sources, and by its folder's name here. The
+base is never changed.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 
-from claim2source.core.config import read_config
-from claim2source.core.errors import run_program
-from claim2source.training.export.merge import MergeConfig, merge
+from claim2source.core.config import flag, read_config, require
+from claim2source.core.errors import UserError, run_program
+from claim2source.core.files import atomic_folder
+from claim2source.models import Dtype, ModelConfig
+from claim2source.models.hub import weights_hash
+from claim2source.models.manifest import EXPORT_FILE
+from claim2source.training.export.scaling import ScaledCheckpoint, refuse_existing, require_scalable
+from claim2source.training.export.sentence_transformers import (
+    check_tokens,
+    write_modules,
+    write_tokenizer,
+)
+
+
+@dataclass(frozen=True)
+class MergeConfig:
+    """Settings of `train/merge.py`.
+
+    Args:
+        checkpoint: a checkpoint, or the folder of a training run (its chosen epoch).
+        out: folder to write.
+        scale: how far to go from the base (0) to the trained weights (1); none: as the
+            checkpoint says.
+        dtype: type of the written weights; none: the checkpoint's. Sums are computed in float32.
+        model: `allow_bin`, `allow_remote_code` and `attention`, where its base needs them; all
+            else is the manifest's.
+    """
+
+    checkpoint: str
+    out: Path
+    scale: float | None = None
+    dtype: Dtype | None = None
+    model: ModelConfig = field(default_factory=ModelConfig)
+    overwrite: bool = flag("replace an earlier export in the output folder")
+
+    def __post_init__(self) -> None:
+        good = self.scale is None or (math.isfinite(self.scale) and self.scale >= 0)
+        require(good, "scale", self.scale, "0 or more")
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Merge, write a sentence-transformers folder, say what it is made of."""
-    config = read_config(MergeConfig, argv, program="train/merge.py", description=__doc__)
+    """Merge, write the folder, print what it holds."""
+    config = read_config(MergeConfig, argv, program="train/merge.py", description=__doc__ or "")
     for line in merge(config):
         print(line)
+
+
+def merge(config: MergeConfig) -> list[str]:
+    """Write the export atomically; returns a description of it as lines.
+
+    Raises `UserError` where sentence-transformers would not give the same vectors.
+    """
+    refuse_existing(config.out, EXPORT_FILE, config.overwrite, "an export")
+    scaled = ScaledCheckpoint(config.checkpoint, "cpu", "float32", model=config.model)
+    require_scalable(scaled, config.scale)
+    trained, weights = scaled.manifest.encoder, scaled.manifest.weights
+    # Full weights are written as they are, whatever scale the checkpoint says they lie at.
+    own_scale = weights.scale if weights.kind == "lora" else 1.0
+    scale = own_scale if config.scale is None else config.scale
+    recorded = float(weights.scale if config.scale is None else config.scale)
+    # An adapter trained over 4 bits is added to the base's own weights.
+    settings = replace(trained, dtype=config.dtype or trained.dtype, quantization=None)
+    with atomic_folder(config.out) as folder:
+        sha256 = scaled.save_model(folder, scale, settings.dtype)
+        write_tokenizer(folder, scaled.resolved.folder, scaled.encoder)
+        check_tokens(folder, scaled.encoder)
+        write_modules(folder, settings, scaled.encoder.dimensions)
+        weights = replace(weights, scale=recorded)
+        manifest = replace(scaled.manifest, encoder=settings, weights=weights)
+        manifest.write_export(folder, scaled.folder.name, recorded, sha256)
+        base = check_base(scaled)
+    lines = []
+    if weights.trained == "query_only":
+        lines.append(
+            f"claims only: sources are encoded by the base, {manifest.base.name}; this package "
+            "does so by itself, in sentence-transformers load it for them"
+        )
+    if trained.quantization:
+        lines.append(
+            f"trained over a base in {trained.quantization}, merged into the base's own weights: "
+            "vectors differ by the rounding to 4 bits"
+        )
+    prefixed = settings.template.claim or settings.template.source
+    prompts = " (prefixes: its prompts `query` and `document`)" if prefixed else ""
+    return [
+        *lines,
+        f"{config.out}: {scaled.folder} at scale {recorded:g}, {settings.dtype}, sha256 {sha256}",
+        f"base {manifest.base.name}: sha256 {manifest.base.sha256}, {base}",
+        "sentence-transformers: encode_query for claims, encode_document for sources" + prompts,
+    ]
+
+
+def check_base(scaled: ScaledCheckpoint) -> str:
+    """Hash the base's weights again. Raises `UserError` where they changed."""
+    folder = scaled.base_folder
+    if folder is None:
+        return "not read: the checkpoint holds every weight"
+    if weights_hash(folder) != scaled.manifest.base.sha256:
+        raise UserError(f"{folder}: the base's weights changed while they were exported")
+    return "unchanged: hashed again after the export was written"
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import re
 import sys
 import types
@@ -304,6 +305,12 @@ def require(condition: bool, key: str, value: Any, allowed: str) -> None:
     """Raise `ConfigError` unless `condition` holds."""
     if not condition:
         raise ConfigError(key, value, allowed)
+
+
+def require_finite(key: str, value: float, *, positive: bool = False) -> None:
+    """Raise `ConfigError` unless a number is finite and 0 or more, or above 0 if `positive`."""
+    good = 0 <= value < math.inf and not (positive and value == 0)
+    require(good, key, value, f"{'above 0' if positive else '0 or more'}, and finite")
 
 
 def require_one_of(key: str, value: object, allowed: Sequence[str]) -> None:

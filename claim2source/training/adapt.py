@@ -1,4 +1,4 @@
-"""Making a loaded model trainable: adapters or every weight, dropout, checkpointing."""
+"""Make a loaded model trainable: adapters or all weights, dropout, gradient checkpointing."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from claim2source.core.config import require
 from claim2source.core.errors import ConfigError
 from claim2source.models import Encoder
 from claim2source.training.config import FinetuneConfig
@@ -15,31 +16,23 @@ if TYPE_CHECKING:
     from peft import PeftModel
 
 
-def adapt(encoder: Encoder, config: FinetuneConfig) -> None:
-    """Prepare `encoder.model` for training as the config says; the base stays pristine.
-
-    Adapters are float32 whatever the base's type (`model.dtype`, or 4 bits with qlora). Raises
-    `ConfigError` when a LoRA target names no layer of the model, or the model cannot be
-    trained so.
-    """
+def check_model(config: FinetuneConfig, encoder: Encoder) -> None:
+    """Raise `ConfigError` for a model that cannot be trained as the config says."""
     check_adaptable(encoder, config)
-    if config.optimisation.dropout is not None:
-        set_dropout(encoder.model, config.optimisation.dropout)
-    if config.tuning == "full":
-        encoder.model.requires_grad_(True)
-    else:
-        encoder.model = _with_adapter(encoder, config)  # type: ignore[assignment]
-    if config.optimisation.gradient_checkpointing:
-        # Not reentrant: a frozen first block would pass no gradient on.
-        encoder.model.gradient_checkpointing_enable({"use_reentrant": False})
+    if encoder.dense is not None:
+        allowed = "a model without a Dense layer behind its pooling: such a layer is not trained"
+        raise ConfigError("model.name", config.model.name, allowed)
+    width = encoder.dimensions
+    for size in config.losses.matryoshka.dimensions:
+        key, allowed = "losses.matryoshka.dimensions", f"at most {width}, this model's width"
+        require(size <= width, key, size, allowed)
 
 
 def check_adaptable(encoder: Encoder, config: FinetuneConfig) -> None:
-    """Raise `ConfigError` as `adapt` does, and do nothing else."""
+    """Raise `ConfigError` where `adapt` would: a LoRA target is no layer, or tuning is refused."""
     if config.tuning == "full":
-        if encoder.settings.own_code:
-            allowed = "lora: a full checkpoint does not carry the code that this model ships"
-            raise ConfigError("tuning", config.tuning, allowed)
+        allowed = "lora: a full checkpoint does not carry the code that this model ships"
+        require(not encoder.settings.own_code, "tuning", config.tuning, allowed)
         return
     layers = dict(encoder.model.named_modules())
     for name in config.lora.targets:
@@ -53,14 +46,32 @@ def check_adaptable(encoder: Encoder, config: FinetuneConfig) -> None:
             raise ConfigError("lora.targets", name, allowed)
 
 
+def adapt(encoder: Encoder, config: FinetuneConfig) -> None:
+    """Prepare `encoder.model` for training; the weights of the base do not change.
+
+    Adapters are float32 whatever the base's dtype (`model.dtype`, or 4 bits with qlora). Raises
+    `ConfigError` as `check_adaptable` does.
+    """
+    check_adaptable(encoder, config)
+    if config.optimisation.dropout is not None:
+        set_dropout(encoder.model, config.optimisation.dropout)
+    if config.tuning == "full":
+        encoder.model.requires_grad_(True)
+    else:
+        encoder.model = _with_adapter(encoder, config)  # type: ignore[assignment]
+    if config.optimisation.gradient_checkpointing:
+        # Reentrant checkpointing would pass no gradient through a frozen first block.
+        encoder.model.gradient_checkpointing_enable({"use_reentrant": False})
+
+
 def frozen_copy(encoder: Encoder) -> Encoder:
-    """The encoder as it is now, with weights of its own that nothing will move."""
+    """Copy the encoder with weights of its own that training does not move."""
     model = copy.deepcopy(encoder.model).eval().requires_grad_(False)
     return Encoder(model, encoder.tokenizer, encoder.settings, encoder.weights)
 
 
 def set_dropout(model: torch.nn.Module, rate: float) -> None:
-    """Set every dropout of a model, those kept as plain numbers by attention layers included."""
+    """Set every dropout rate, also those that attention layers hold as plain numbers."""
     for module in model.modules():
         if isinstance(module, torch.nn.Dropout):
             module.p = rate
@@ -71,14 +82,11 @@ def set_dropout(model: torch.nn.Module, rate: float) -> None:
 def _with_adapter(encoder: Encoder, config: FinetuneConfig) -> PeftModel:
     from peft import LoraConfig, get_peft_model
 
-    return get_peft_model(
-        encoder.model,
-        LoraConfig(
-            r=config.lora.r,
-            lora_alpha=config.lora.alpha,
-            lora_dropout=config.lora.dropout,
-            target_modules=list(config.lora.targets) or "all-linear",
-        ),
-        # 16-bit adapters would lose steps smaller than their last digit.
-        autocast_adapter_dtype=True,
+    lora = LoraConfig(
+        r=config.lora.r,
+        lora_alpha=config.lora.alpha,
+        lora_dropout=config.lora.dropout,
+        target_modules=list(config.lora.targets) or "all-linear",
     )
+    # In 16 bits adapters would lose small optimizer steps.
+    return get_peft_model(encoder.model, lora, autocast_adapter_dtype=True)

@@ -1,4 +1,4 @@
-"""Which training pairs share a batch: one paper's claims are kept apart."""
+"""Deal training pairs to batches, keeping claims of one paper apart."""
 
 from __future__ import annotations
 
@@ -6,20 +6,22 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import torch
+from torch.utils.data import DataLoader, IterableDataset
 
 from claim2source.training.config import BatchesConfig
 
-# Batches whose pairs are of like length are dealt together: wide enough to keep papers apart.
+# Batches that share a range of lengths: enough of them to keep claims of one paper apart.
 BUCKET_BATCHES = 8
 
 
 @dataclass(frozen=True, slots=True)
 class BatchPlan:
-    """One step of one process: row numbers, its place, and whether the optimizer steps after it.
+    """Plan one batch of one process: its row numbers and its place in the training.
 
-    `window` is the number of batches whose gradients this one's step averages. `shares` are the
-    rows of every process that shares its sources with the others, by rank; empty: this
-    process's own rows alone.
+    `window` is the number of batches of this one's optimizer step, over which gradients are
+    averaged; `closes_window` is true for the last of them. `shares` are the rows of every process
+    that shares its sources with the others, by rank; empty: only this process's own.
     """
 
     rows: tuple[int, ...]
@@ -32,17 +34,17 @@ class BatchPlan:
     rank: int = 0
 
 
-class BatchSampler:
-    """Deals pairs to batches so that no batch holds one paper twice, where that is possible.
+class BatchSampler(IterableDataset[BatchPlan]):
+    """Deal pairs to batches so that no batch holds one paper twice, where that is possible.
 
-    Pairs of one group (claims that share a gold) are dealt to consecutive batches in turn, so
-    that two meet only when a group has more pairs than there are batches; `repeats` counts
-    those. With `config.order` `mixed` the batches differ in size by one claim at most; with
-    `language` those of one language do; with `length` pairs are first put in order of
-    `lengths` and dealt within runs of `BUCKET_BATCHES` batches. `languages` and `config.alpha`
-    set every language's share of an epoch. The order depends on seed and epoch alone. With
-    `world_size` processes each gets an equal share of every batch; up to `world_size - 1` pairs
-    of a batch sit an epoch out (`left_out`); with `gather` plans name the others' rows too.
+    Pairs of one group (claims that share a gold) are dealt to consecutive batches in turn: two
+    meet only when a group has more pairs than there are batches; `repeats` counts those. With
+    `config.order` `mixed`, batches differ in size by one claim at most; with `language`, those of
+    one language do; with `length`, pairs are sorted by `lengths` and dealt within runs of
+    `BUCKET_BATCHES` batches. `languages` and `config.alpha` set every language's share of an
+    epoch. The order depends on seed and epoch alone. Of `world_size` processes each gets an equal
+    part of every batch; up to `world_size - 1` pairs of a batch are left out of an epoch
+    (`left_out`). With `gather`, plans name the rows of the other processes too.
     """
 
     def __init__(
@@ -77,58 +79,58 @@ class BatchSampler:
         self.per_step = min(batch_size * world_size, len(self.groups))
         self.epochs, self.accumulation, self.seed = epochs, accumulation, seed
         self.rank, self.world_size, self.start, self.gather = rank, world_size, start, gather
-        # How many there are does not depend on the epoch: quotas do not.
+        # The same in every epoch, since quotas are.
         self.batches = len(self.epoch_batches(0))
         if not self.batches:
             raise ValueError(f"no language has a pair for each of {world_size} processes")
 
     def __len__(self) -> int:
-        """Batches left, from `start` to the last epoch's end."""
+        """Count the batches from `start` to the end of the last epoch."""
         return self.batches * self.epochs - self.start
 
     @property
     def optimizer_steps(self) -> int:
-        """Optimizer steps of the whole training."""
+        """Count the optimizer steps of all epochs."""
         return -(-self.batches // self.accumulation) * self.epochs
 
     def epoch_rows(self, epoch: int) -> dict[str, np.ndarray]:
-        """Each language's rows of an epoch: the next of an endless row of its permutations."""
-        found = {}
+        """Take each language's rows of an epoch: the next ones of its endless permutations."""
+        taken = {}
         for number, name in enumerate(self.languages):
             rows, quota = self._of_language[name], self.quotas[name]
-            first = epoch * quota
-            taken: list[np.ndarray] = []
-            for turn in range(first // len(rows), (first + quota - 1) // len(rows) + 1):
-                # A language of its own dice: others' sizes do not move its order.
-                order = np.random.default_rng([self.seed, turn, number]).permutation(rows)
-                begin, end = first - turn * len(rows), first + quota - turn * len(rows)
-                taken.append(order[max(begin, 0) : end])
-            found[name] = np.concatenate(taken)
-        return found
+            first, last = epoch * quota, (epoch + 1) * quota
+            turns = range(first // len(rows), (last - 1) // len(rows) + 1)
+            # Each language has its own RNG: the sizes of the others do not change its order.
+            permutations = [
+                np.random.default_rng([self.seed, turn, number]).permutation(rows) for turn in turns
+            ]
+            start = turns[0] * len(rows)
+            taken[name] = np.concatenate(permutations)[first - start : last - start]
+        return taken
 
     def epoch_batches(self, epoch: int) -> list[np.ndarray]:
-        """Row numbers of every batch of an epoch, over all processes."""
+        """List the row numbers of every batch of an epoch, over all processes."""
         draw = np.random.default_rng([self.seed, epoch])
         rows = self.epoch_rows(epoch)
         batches: list[np.ndarray] = []
         if self.config.order == "language":
             for part in rows.values():
-                batches += self._dealt(draw.permutation(part), draw)
+                batches += self._deal(draw.permutation(part), draw)
         elif self.config.order == "length":
             together = draw.permutation(np.concatenate(list(rows.values())))
             by_length = together[np.argsort(self.lengths[together], kind="stable")]
             size = BUCKET_BATCHES * self.per_step
             for start in range(0, len(by_length), size):
-                batches += self._dealt(draw.permutation(by_length[start : start + size]), draw)
+                batches += self._deal(draw.permutation(by_length[start : start + size]), draw)
         else:
-            batches = self._dealt(draw.permutation(np.concatenate(list(rows.values()))), draw)
-        # A language with fewer pairs than processes cannot be shared out.
+            batches = self._deal(draw.permutation(np.concatenate(list(rows.values()))), draw)
+        # A batch with fewer pairs than processes would leave some without.
         batches = [batch for batch in batches if len(batch) >= self.world_size]
         return [batches[i] for i in draw.permutation(len(batches))]
 
-    def _dealt(self, shuffled: np.ndarray, draw: np.random.Generator) -> list[np.ndarray]:
-        """Deal rows out: groups in random order, each group's pairs to batches in turn."""
-        # A share for every process: a batch smaller than the world would leave some without.
+    def _deal(self, shuffled: np.ndarray, draw: np.random.Generator) -> list[np.ndarray]:
+        """Deal rows: groups in random order, each group's pairs to consecutive batches."""
+        # At least one pair for every process in every batch.
         count = max(1, min(-(-len(shuffled) // self.per_step), len(shuffled) // self.world_size))
         groups = self.groups[shuffled]
         _, first, inverse = np.unique(groups, return_index=True, return_inverse=True)
@@ -136,25 +138,25 @@ class BatchSampler:
         return [draw.permutation(dealt[i::count]) for i in range(count)]
 
     def repeats(self, epoch: int = 0) -> int:
-        """Pairs that share a batch with an earlier pair of their group in this epoch."""
+        """Count the pairs that share a batch with an earlier pair of their group."""
         return sum(
             len(batch) - len(np.unique(self.groups[batch])) for batch in self.epoch_batches(epoch)
         )
 
     def left_out(self, epoch: int = 0) -> int:
-        """Pairs that no process gets in this epoch, for the processes' shares to be equal."""
+        """Count the pairs that no process gets in this epoch, so that all get equally many."""
         used = sum(len(b) - len(b) % self.world_size for b in self.epoch_batches(epoch))
         return sum(self.quotas.values()) - used
 
     def __iter__(self) -> Iterator[BatchPlan]:
-        """This process's batches of all epochs, from batch number `start`."""
+        """Plan this process's batches of all epochs, from batch number `start`."""
         for epoch in range(self.start // self.batches, self.epochs):
             batches = self.epoch_batches(epoch)
             skip = self.start - epoch * self.batches if epoch == self.start // self.batches else 0
             for index in range(skip, self.batches):
                 opened = index - index % self.accumulation
                 closed = min(opened + self.accumulation, self.batches) - 1
-                shares = self._shares(batches[index])
+                shares = self._split(batches[index])
                 yield BatchPlan(
                     rows=shares[self.rank],
                     epoch=epoch,
@@ -166,18 +168,25 @@ class BatchSampler:
                     rank=self.rank if self.gather else 0,
                 )
 
-    def _shares(self, batch: np.ndarray) -> tuple[tuple[int, ...], ...]:
+    def _split(self, batch: np.ndarray) -> tuple[tuple[int, ...], ...]:
+        """Divide a batch among the processes, by rank; left-over rows are dropped."""
         even = batch[: len(batch) - len(batch) % self.world_size]
-        return tuple(
-            tuple(int(row) for row in even[rank :: self.world_size])
-            for rank in range(self.world_size)
-        )
+        return tuple(tuple(rows) for rows in even.reshape(-1, self.world_size).T.tolist())
+
+
+def plan_loader(sampler: BatchSampler) -> DataLoader[BatchPlan]:
+    """Feed plans, not batches: a batch made ahead could hold negatives that are mined again.
+
+    All epochs are one stream, so that a run can start at any batch.
+    """
+    # A generator of its own: drawing the loader's seed must not change the RNG of the training.
+    return DataLoader(sampler, batch_size=None, generator=torch.Generator())
 
 
 def language_quotas(sizes: dict[str, int], alpha: float) -> dict[str, int]:
-    """Pairs of each language in an epoch: shares as size ** alpha, as many as there are in all.
+    """Divide an epoch among languages in proportion to size ** alpha; the total stays the same.
 
-    Whole numbers by largest remainder, of equals the first by name; at least 1 each.
+    Rounded by largest remainder, then by name; at least 1 each.
     """
     total = sum(sizes.values())
     if alpha == 1:
@@ -186,8 +195,6 @@ def language_quotas(sizes: dict[str, int], alpha: float) -> dict[str, int]:
     exact = {name: total * power / sum(powers.values()) for name, power in powers.items()}
     quotas = {name: max(1, int(share)) for name, share in exact.items()}
     by_remainder = sorted(sizes, key=lambda name: (int(exact[name]) - exact[name], name))
-    for name in by_remainder:
-        if sum(quotas.values()) >= total:
-            break
+    for name in by_remainder[: max(0, total - sum(quotas.values()))]:
         quotas[name] += 1
     return quotas

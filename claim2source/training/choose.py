@@ -35,12 +35,12 @@ def choose(run: RunFolder, data: TrainingData, config: FinetuneConfig, store: St
     WiSE-FT); the one that wins is written as a checkpoint beside the epochs. Of equal scores
     the epoch as it was trained wins.
     """
-    epoch = run.best_epoch() if config.choose == "best" else run.history[-1]["epoch"]
+    epoch = run.best_epoch() if config.choose == "best" else run.history[-1].epoch
     folder = run.checkpoint(epoch)
     scales = [float(scale) for scale in config.scales or () if scale != 1]
     if epoch == 0 or not scales:
         return Choice(folder, epoch)
-    trained = next(entry["val"] for entry in run.history if entry["epoch"] == epoch)
+    trained = next(entry.val for entry in run.history if entry.epoch == epoch)
     tried: list[dict[str, Any]] = [{"scale": 1.0, "val": trained}]
     scaled = ScaledCheckpoint(folder, config.device, model=config.model.for_checkpoint(folder))
     for scale in scales:

@@ -1,4 +1,4 @@
-"""The trainer's settings; their defaults are the base of every config file."""
+"""Define the trainer's settings; their defaults are the base of every config file."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
-from claim2source.core.config import flag, list_field, require
+from claim2source.core.config import flag, list_field, require, require_finite
 from claim2source.mining import MiningConfig
 from claim2source.models import ModelConfig
 from claim2source.text import Rendering
@@ -16,15 +16,18 @@ from claim2source.training.losses import LossesConfig
 
 @dataclass(frozen=True)
 class DataConfig:
-    """What is trained on, selected on and reported on.
+    """Choose the data to train on, to choose on and to report on.
 
     Args:
         dataset: folder in BEIR layout, or its name in CLAIM2SOURCE_DATA, or `demo`, the set that
             ships with the package.
         train_split: split whose claims are trained on; `val` is carved from it.
-        report_split: split that is scored at the end, and for nothing else.
+        report_split: split that is scored at the end, and used for nothing else.
         val_share: share of each language's claims that goes to val, by gold paper.
-        val_seed: which papers those are.
+        val_seed: decides which papers those are.
+        limit: train on the first so many claims only (val is carved out before); none: all.
+        repeat: times that an epoch uses each training pair; more than 1 means fewer evaluations
+            and checkpoints for the same number of optimizer steps.
     """
 
     dataset: str = "demo"
@@ -32,15 +35,20 @@ class DataConfig:
     report_split: str = "dev"
     val_share: float = 0.1
     val_seed: int = 13
+    limit: int | None = None
+    repeat: int = 1
 
     def __post_init__(self) -> None:
         require(0 < self.val_share < 1, "data.val_share", self.val_share, "above 0, below 1")
         require(self.val_seed >= 0, "data.val_seed", self.val_seed, "0 or more")
+        limited = self.limit is None or self.limit >= 1
+        require(limited, "data.limit", self.limit, "1 or more, or none")
+        require(self.repeat >= 1, "data.repeat", self.repeat, "1 or more")
 
 
 @dataclass(frozen=True)
 class LoraConfig:
-    """Low-rank adapters, by peft (2026 paper, table 6).
+    """Set the low-rank adapters, by peft (2026 paper, table 6).
 
     Args:
         r: rank.
@@ -57,38 +65,42 @@ class LoraConfig:
 
     def __post_init__(self) -> None:
         require(self.r >= 1, "lora.r", self.r, "1 or more")
-        require(0 < self.alpha < math.inf, "lora.alpha", self.alpha, "above 0, and finite")
+        require_finite("lora.alpha", self.alpha, positive=True)
         require(0 <= self.dropout < 1, "lora.dropout", self.dropout, "0 or more, below 1")
 
 
 @dataclass(frozen=True)
 class OptimisationConfig:
-    """How the weights are moved.
+    """Set batches, negatives and the optimizer.
 
     Args:
         epochs: passes over the training pairs.
         batch_size: claims per process; their sources are each other's in-batch negatives.
         chunk_size: texts per forward pass (GradCache): memory stays that of one chunk, however
-            large the batch; none: the whole batch at once. The gradients are the same.
+            large the batch, and the gradients are the same; none: the whole batch at once.
         gather: with several processes, the sources of all of them are negatives; false: only
             a process's own.
-        accumulation: batches per optimizer step. It does not enlarge the pool of negatives.
-        negatives: mined negatives used per claim and epoch, hardest first.
+        accumulation: batches per optimizer step (gradient accumulation). It adds no in-batch
+            negatives.
+        negatives: mined hard negatives used per claim and epoch, hardest first.
         train: `both` sides, or `query_only`: sources keep the base model's vectors, so that an
             index of them stays valid.
         remine_every: mine again with the current model after every so many epochs (ANCE);
             0: once, before training.
         temperature: cosine similarities are divided by it.
-        learning_rate: peak of AdamW's.
-        warmup_ratio: share of the steps in which it rises; then it falls as a cosine.
+        learning_rate: highest learning rate of AdamW.
+        warmup_ratio: share of the optimizer steps in which the learning rate rises; then it
+            falls as a cosine.
         weight_decay: of AdamW; biases and norms are left out.
         max_grad_norm: gradients are clipped to this norm; 0 does not clip.
         dropout: of the base model while training; none leaves the model's own. 0 trains
             nearly twice as fast on a CPU.
-        gradient_checkpointing: trade time for memory.
+        gradient_checkpointing: recompute activations in the backward pass: less memory, more
+            time.
         precision: of the training arithmetic; bf16 only helps on a GPU.
         seed: of batches, adapters and dropout.
-        save_every: optimizer steps between saves of the resumable state; 0: at epochs' ends.
+        save_every: optimizer steps between saves of the state that a run resumes from; 0: at
+            the ends of epochs.
         log_every: optimizer steps between log lines.
     """
 
@@ -113,53 +125,34 @@ class OptimisationConfig:
     log_every: int = 1
 
     def __post_init__(self) -> None:
+        group = "optimisation"
         for key in ("epochs", "batch_size", "accumulation", "log_every"):
-            require(getattr(self, key) >= 1, f"optimisation.{key}", getattr(self, key), "1 or more")
+            require(getattr(self, key) >= 1, f"{group}.{key}", getattr(self, key), "1 or more")
         for key in ("negatives", "remine_every", "weight_decay", "max_grad_norm", "save_every"):
-            value = getattr(self, key)
-            require(0 <= value < math.inf, f"optimisation.{key}", value, "0 or more, and finite")
-        require(
-            self.chunk_size is None or self.chunk_size >= 1,
-            "optimisation.chunk_size",
-            self.chunk_size,
-            "1 or more, or none",
-        )
+            require_finite(f"{group}.{key}", getattr(self, key))
         for key in ("temperature", "learning_rate"):
-            value = getattr(self, key)
-            require(0 < value < math.inf, f"optimisation.{key}", value, "above 0, and finite")
+            require_finite(f"{group}.{key}", getattr(self, key), positive=True)
+        size, share, rate = self.chunk_size, self.warmup_ratio, self.dropout
+        require(size is None or size >= 1, f"{group}.chunk_size", size, "1 or more, or none")
+        require(0 <= share < 1, f"{group}.warmup_ratio", share, "0 or more, below 1")
+        good = rate is None or 0 <= rate < 1
+        require(good, f"{group}.dropout", rate, "none, or 0 or more and below 1")
         # NumPy takes no seed below 0, Lightning none above.
-        require(
-            0 <= self.seed < 2**32,
-            "optimisation.seed",
-            self.seed,
-            f"0 to {2**32 - 1}",
-        )
-        require(
-            0 <= self.warmup_ratio < 1,
-            "optimisation.warmup_ratio",
-            self.warmup_ratio,
-            "0 or more, below 1",
-        )
-        require(
-            self.dropout is None or 0 <= self.dropout < 1,
-            "optimisation.dropout",
-            self.dropout,
-            "none, or 0 or more and below 1",
-        )
+        require(0 <= self.seed < 2**32, f"{group}.seed", self.seed, f"0 to {2**32 - 1}")
 
 
 @dataclass(frozen=True)
 class BatchesConfig:
-    """Which pairs share a batch; one paper's claims are always kept apart where possible.
+    """Choose which pairs share a batch; claims of one paper are kept apart where possible.
 
     Args:
         order: `mixed`; `language`: one language per batch; `length`: texts of like length.
-        alpha: a language with n claims gets a share of an epoch that goes as n to this power:
-            1 leaves the shares as they are, 0 makes them equal. Every claim keeps its turn: a
-            language that gets less than its claims goes on with the others in the next epoch.
+        alpha: a language with n claims gets a share of an epoch proportional to n to this power:
+            1 leaves the shares as they are, 0 makes them equal. Every claim is used: a language
+            that gets fewer turns than it has claims continues in the next epoch.
         rotate_negatives: each epoch uses the next of the mined negatives, hard and random in the
-            list's proportion, not the hardest again; a list that is mined anew
-            (`optimisation.remine_every`) goes on at the place where the one before stood.
+            list's proportion, instead of the hardest again; a list that is mined again
+            (`optimisation.remine_every`) continues at the same position.
     """
 
     order: Literal["mixed", "language", "length"] = "mixed"
@@ -172,12 +165,12 @@ class BatchesConfig:
 
 @dataclass(frozen=True)
 class WandbConfig:
-    """Weights & Biases.
+    """Set Weights & Biases.
 
     Args:
         mode: `auto`: online with a key, offline without; or online, offline, off.
-        project: where runs go.
-        name: of this run; none: the output folder's.
+        project: project of the run.
+        name: name of the run; none: the output folder's.
     """
 
     mode: Literal["auto", "online", "offline", "off"] = "auto"
@@ -187,16 +180,16 @@ class WandbConfig:
 
 @dataclass(frozen=True)
 class AfterConfig:
-    """What is scored beside the run once it has ended, on `data.report_split`.
+    """Choose what is scored beside the finished run, on `data.report_split`.
 
-    It goes to the run's folder `evaluation`, with every kept checkpoint; `report.json` is not
-    touched. What fails there is said, and the run is finished all the same.
+    It is written to the run's folder `evaluation`, with every remaining checkpoint;
+    `report.json` is not changed. A failure there is logged; the run stays finished.
 
     Args:
-        baselines: names of systems in `files`; claims are represented as in the run.
+        baselines: names of systems in `files`; claims are rendered as in the run.
         report: write `report.html`, one page of figures of checkpoints and baselines.
         files: YAML files of systems; empty: all of configs/baselines.
-        models: folder of models by the last part of their name, taken before the hub's.
+        models: folder of models by the last part of their name, used instead of the hub.
     """
 
     baselines: tuple[str, ...] = ()
@@ -207,30 +200,30 @@ class AfterConfig:
 
 @dataclass(frozen=True)
 class FinetuneConfig:
-    """Everything `train/finetune.py` can be told.
+    """Hold all settings of `train/finetune.py`.
 
     Args:
-        data: what is trained, selected and reported on.
+        data: what is trained, chosen and reported on.
         rendering: representation of claims and sources.
         model: the base model.
         tuning: `lora` adds adapters, `qlora` adds them to a base in 4 bits (GPU only), `full`
-            moves every weight.
+            trains every weight.
         lora: the adapters.
-        mining: hard negatives, when they are mined here.
+        mining: hard negatives, when they are mined by the run.
         mined: a file of `train/mine.py`, used instead of mining.
-        optimisation: how the weights are moved.
+        optimisation: batches, negatives and the optimizer.
         batches: which pairs share a batch.
-        losses: what is minimised.
-        choose: the checkpoint that the run stands for: the epoch that is best on val, the model
-            before training among them, or the last one.
+        losses: the loss to minimise.
+        choose: the checkpoint that the run's folder stands for: `best` on val, the model before
+            training included, or the `last` epoch.
         keep: checkpoints of all epochs, or only of the best and the last.
         after: baselines and a page of figures at the end.
         wandb: Weights & Biases.
         out: the run's folder.
         store: folder of the embedding store; none: the user's cache.
         device: none takes a GPU if there is one.
-        threads: CPU threads of each process; none: all cores, shared by this machine's processes
-            where the launcher was not told (it would give each a single one).
+        threads: CPU threads of each process; none: all cores, divided among this machine's
+            processes unless the launcher sets a number.
     """
 
     data: DataConfig = field(default_factory=DataConfig)
@@ -252,15 +245,15 @@ class FinetuneConfig:
     device: Literal["cpu", "cuda"] | None = None
     threads: int | None = None
     scales: list[float] | None = list_field(
-        float, help="tried on val at the end: 0 is the base, 1 the chosen epoch as trained"
+        float, help="scales tried on val at the end: 0 is the base, 1 the chosen epoch as trained"
     )
     languages: list[str] | None = list_field(str, help="train and report on these languages only")
-    resume: bool = flag("go on from the run's last saved state")
-    overwrite: bool = flag("replace a run that is in the output folder")
+    resume: bool = flag("continue from the run's last saved state")
+    overwrite: bool = flag("replace a run in the output folder")
 
     def __post_init__(self) -> None:
         if self.tuning == "qlora":
-            # The manifest takes it from here: a checkpoint is used over the base it was made on.
+            # The manifest copies this: the checkpoint is used over the same 4-bit base.
             object.__setattr__(self, "model", replace(self.model, quantization="nf4"))
         require(
             self.tuning == "qlora" or self.model.quantization is None,
@@ -274,18 +267,16 @@ class FinetuneConfig:
             self.model.dtype,
             "float32 with tuning: full; 16 bits lose small steps",
         )
-        wanted, mined = self.optimisation.negatives, self.mining.hard + self.mining.random
-        # A file's rows may be longer; what is mined anew is not.
-        by_file_alone = self.mined is not None and self.optimisation.remine_every == 0
-        require(
-            by_file_alone or wanted <= mined,
-            "optimisation.negatives",
-            wanted,
-            f"at most mining.hard + mining.random ({mined})",
-        )
-        require(
-            self.threads is None or self.threads >= 1, "threads", self.threads, "1 or more, or none"
-        )
+        negatives, mined = self.optimisation.negatives, self.mining.hard + self.mining.random
+        # A file may hold more negatives than the config mines, until the run mines again.
+        from_file = self.mined is not None and self.optimisation.remine_every == 0
+        allowed = f"at most mining.hard + mining.random ({mined})"
+        require(from_file or negatives <= mined, "optimisation.negatives", negatives, allowed)
+        # A file of mined negatives names claims beyond the limit.
+        good = self.data.limit is None or self.mined is None
+        require(good, "data.limit", self.data.limit, "none with a file of mined negatives")
+        good = self.threads is None or self.threads >= 1
+        require(good, "threads", self.threads, "1 or more, or none")
         good = all(math.isfinite(scale) and scale >= 0 for scale in self.scales or ())
         require(good, "scales", self.scales, "numbers, 0 or more")
         require(not (self.resume and self.overwrite), "overwrite", True, "not with resume")

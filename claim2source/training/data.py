@@ -1,66 +1,83 @@
-"""Training pairs as token batches."""
+"""Turn claims with golds and hard negatives into token batches."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import get_args
 
-import pytorch_lightning as pl
+import numpy as np
 import torch
-from torch import Tensor
-from torch.utils.data import DataLoader, IterableDataset
-
-from claim2source.core.records import Dataset
 from claim2source.datasets.grouping import connected_groups, golds_by_text
+from torch import Tensor
+
+from claim2source.core.records import Claim, Dataset, Source
+from claim2source.io.store import Store
 from claim2source.mining import MinedRow, Negative
-from claim2source.models import Encoder, Tokens
+from claim2source.models import Encoder, Side, Tokens
 from claim2source.text import Rendering
 from claim2source.text.render import ClaimForm
-from claim2source.training.base_vectors import BaseVectors
-from claim2source.training.batches import BatchPlan, BatchSampler
-from claim2source.training.losses import LossesConfig
+from claim2source.training.batches import BatchPlan
+from claim2source.training.losses import LossesConfig, LossTargets
 from claim2source.training.losses.keep_base import language_weights
+from claim2source.training.splits import TeacherScores
 
 
-@dataclass(frozen=True)
-class TrainBatch:
-    """One step's texts for one process: its n claims, and its share of the m distinct sources.
+class BaseVectors:
+    """Hold the base model's vectors of the training texts, encoded once before training."""
 
-    The m columns are the sources of all processes that share negatives, by rank; `counts` says
-    how many each encodes. `positives` [n] is the column of each claim's gold, `masked` [n, m]
-    true where a source is gold for the row, or reads as one does, without being its positive.
-    Among the claims of all those processes, `rows` [n] are this one's places and
-    `claims_masked` [n, c] is true where another claim has the row's source, or one that reads
-    the same, as gold (None unless trained both ways).
-    `fixed_sources` [m, d] replaces encoding when sources are not trained; the last ones serve
-    single losses.
+    def __init__(
+        self,
+        encoder: Encoder,
+        rendering: Rendering,
+        claims: Sequence[Claim],
+        sources: Sequence[Source],
+        store: Store,
+        progress: bool = False,
+    ) -> None:
+        def encode(texts: Sequence[str], side: Side) -> np.ndarray:
+            name = f"{side}s, base model" if progress else None
+            return encoder.encode(texts, side, store=store, progress=name)[0]
+
+        self._claims = encode(rendering.claim_texts(claims), "claim")
+        self._sources = encode(rendering.source_texts(sources), "source")
+        self._claim_rows = {claim.id: row for row, claim in enumerate(claims)}
+        self._source_rows = {source.id: row for row, source in enumerate(sources)}
+
+    def claims(self, ids: Sequence[str]) -> Tensor:
+        """Look up the vectors [n, dimensions] of claims, float32, without gradient."""
+        return torch.from_numpy(self._claims[[self._claim_rows[name] for name in ids]])
+
+    def sources(self, ids: Sequence[str]) -> Tensor:
+        """Look up the vectors [n, dimensions] of sources, float32, without gradient."""
+        return torch.from_numpy(self._sources[[self._source_rows[name] for name in ids]])
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainBatch(LossTargets):
+    """Hold one batch of one process: the texts to encode and the targets of the losses.
+
+    The m columns are the distinct sources of all processes that share negatives, by rank;
+    `counts` says how many each of them encodes, `sources` are this one's. `fixed_sources` [m, d]
+    replaces encoding where sources are not trained. `views` are other representations of claims,
+    for consistency.
     """
 
     plan: BatchPlan
     claims: list[Tokens]
     sources: list[Tokens]
     counts: tuple[int, ...]
-    positives: Tensor
-    masked: Tensor
-    rows: Tensor
-    claims_masked: Tensor | None
     fixed_sources: Tensor | None = None
     views: list[Tokens] = field(default_factory=list)
-    owners: Tensor | None = None
-    teacher: Tensor | None = None
-    base_claims: Tensor | None = None
-    base_sources: Tensor | None = None
-    keep_weights: Tensor | None = None
 
 
 class TrainingPairs:
-    """Claims with their gold and mined negatives, tokenised once by the one Encoder.
+    """Hold claims with their gold and hard negatives, tokenised once.
 
-    `base` is needed by `losses.keep_base` and for `query_only`, `teacher` (claim id -> source
-    id -> score) by `losses.distillation`. With `rotate`, every epoch uses the next `negatives`
-    of a row's list, random ones as often as they are in it; rows mined anew go on where the list
-    before stood. Negatives that the teacher scores go before all others, in every epoch.
+    `base` is needed by `losses.keep_base` and for `query_only`, `teacher` by
+    `losses.distillation`. With `rotate`, every epoch uses the next `negatives` of a row's list,
+    random ones in the list's proportion; rows mined again continue at the same position. Negatives
+    that the teacher scores come before all others, in every epoch.
     """
 
     def __init__(
@@ -75,21 +92,22 @@ class TrainingPairs:
         losses: LossesConfig | None = None,
         base: BaseVectors | None = None,
         query_only: bool = False,
-        teacher: Mapping[str, Mapping[str, float]] | None = None,
+        teacher: TeacherScores | None = None,
     ) -> None:
         self.dataset, self.encoder, self.rendering = dataset, encoder, rendering
         self.negatives, self.rotate = negatives, rotate
         self.losses = losses or LossesConfig()
         self.base, self.query_only, self.teacher = base, query_only, teacher
+        assert base is not None or not (query_only or self.losses.keep_base.weight)
         self.golds: Mapping[str, frozenset[str]] = golds_by_text(dataset.claims)
         wanted = {row.claim for row in rows}
         claims = [claim for claim in dataset.claims if claim.id in wanted]
         self.languages = {claim.id: claim.lang for claim in claims}
         tokens = encoder.tokenize(rendering.claim_texts(claims), "claim")
         self.claim_tokens = {c.id: t for c, t in zip(claims, tokens, strict=True)}
-        self.views = self._views() if self.losses.consistency.weight else {}
+        self.views = self._views(claims) if self.losses.consistency.weight else {}
         self.source_tokens: dict[str, Tokens] = {}
-        # Id of a source -> id of the first one with the same tokens: one vector, two names.
+        # Id of a source -> id of the first one with the same tokens, hence the same vector.
         self.reads_as: dict[str, str] = {}
         self._first_of: dict[Tokens, str] = {}
         self.rows = list(rows)
@@ -105,10 +123,10 @@ class TrainingPairs:
         self.rows = [self._taught_first(row) for row in rows]
         used = {row.positive for row in self.rows}
         for row in self.rows:
-            # A gold that no row trains on may still read as another row's negative.
+            # Another gold of the claim may have the same text as another row's negative.
             used.update(self.golds[row.claim])
-            kept = row.negatives if self.rotate else row.negatives[: self.negatives]
-            used.update(negative.source for negative in kept)
+            negatives = row.negatives if self.rotate else row.negatives[: self.negatives]
+            used.update(negative.source for negative in negatives)
         new = [s for s in self.dataset.sources if s.id in used and s.id not in self.source_tokens]
         tokens = self.encoder.tokenize(self.rendering.source_texts(new), "source")
         for source, text in zip(new, tokens, strict=True):
@@ -116,69 +134,63 @@ class TrainingPairs:
             self.reads_as[source.id] = self._first_of.setdefault(text, source.id)
 
     def _gold_texts(self, claim: str) -> set[str]:
-        """What the claim's golds read as (see `reads_as`)."""
+        """List the claim's golds, one for each distinct text (see `reads_as`)."""
         return {self.reads_as[gold] for gold in self.golds[claim] if gold in self.reads_as}
 
+    def _scores(self, claim: str) -> Mapping[str, float]:
+        """Look up the teacher's scores of a claim's candidates."""
+        return {} if self.teacher is None else self.teacher.get(claim, {})
+
     def _taught_first(self, row: MinedRow) -> MinedRow:
-        """A teacher's word counts only for sources in the batch: those it scores, then others."""
-        if self.teacher is None:
-            return row
-        scored = self.teacher.get(row.claim, {})
-        # Stable: of either kind the hardest stay first.
+        """Put the negatives that the teacher scores first: only sources in the batch teach."""
+        scored = self._scores(row.claim)
+        # The sort is stable: of either kind the hardest stay first.
         ordered = sorted(row.negatives, key=lambda negative: negative.source not in scored)
         return replace(row, negatives=tuple(ordered))
 
-    def _views(self) -> dict[str, list[Tokens]]:
-        """Claim id -> its other representations, of claims that have a translation."""
-        claims = [
-            claim
-            for claim in self.dataset.claims
-            if claim.id in self.claim_tokens and claim.lang != "en" and claim.translation
-        ]
-        found: dict[str, list[Tokens]] = {claim.id: [] for claim in claims}
-        for form in get_args(ClaimForm):
-            if form == self.rendering.claims:
-                continue
-            texts = Rendering(form, self.rendering.sources).claim_texts(claims)
-            for claim, tokens in zip(claims, self.encoder.tokenize(texts, "claim"), strict=True):
-                found[claim.id].append(tokens)
-        return found
+    def _views(self, claims: Sequence[Claim]) -> dict[str, list[Tokens]]:
+        """Tokenise the other representations of claims that have a translation, by claim id."""
+        claims = [claim for claim in claims if claim.lang != "en" and claim.translation]
+        forms = [form for form in get_args(ClaimForm) if form != self.rendering.claims]
+        renderings = [replace(self.rendering, claims=form) for form in forms]
+        tokens = [self.encoder.tokenize(r.claim_texts(claims), "claim") for r in renderings]
+        return {claim.id: [form[i] for form in tokens] for i, claim in enumerate(claims)}
 
     def __len__(self) -> int:
         return len(self.rows)
 
     @property
     def short_rows(self) -> int:
-        """Pairs with fewer mined negatives than are trained on."""
+        """Count the pairs with fewer mined negatives than are trained on."""
         return sum(len(row.negatives) < self.negatives for row in self.rows)
 
     @property
     def untaught(self) -> int:
-        """Pairs of whose gold the teacher says nothing; 0 without a teacher."""
+        """Count the pairs whose gold the teacher does not score; 0 without a teacher."""
         if self.teacher is None:
             return 0
-        return sum(row.positive not in self.teacher.get(row.claim, {}) for row in self.rows)
+        return sum(row.positive not in self._scores(row.claim) for row in self.rows)
 
     def taught_sentences(self) -> list[str]:
-        """What the teacher can teach by a pair's own sources in the first epoch, for a person."""
+        """Say what the teacher teaches by a pair's own sources in the first epoch."""
         if self.teacher is None:
             return []
-        rows = candidates = 0
+        taught = []
         for row in self.rows:
+            scored = self._scores(row.claim)
             own = [row.positive, *(n.source for n in self.negatives_of(row, 0))]
-            scored = self.teacher.get(row.claim, {})
-            here = [source for source in own if source in scored]
+            count = sum(source in scored for source in own)
             needed = row.positive in scored or self.losses.distillation.kind == "kl"
-            if needed and len(here) >= 2:
-                rows, candidates = rows + 1, candidates + len(here)
+            if needed and count >= 2:
+                taught.append(count)
         known = sum(len(scores) for scores in self.teacher.values())
         return [
-            f"the teacher teaches {rows} of {len(self.rows)} pairs by their own sources, with "
-            f"{candidates} of its {known} scores (other pairs' sources may add to them)"
+            f"the teacher teaches {len(taught)} of {len(self.rows)} pairs by their own sources, "
+            f"with {sum(taught)} of its {known} scores (other pairs' sources may add to them)"
         ]
 
     def lengths(self) -> list[int]:
-        """Tokens of each pair's claim and source; sources that are not encoded count 0."""
+        """Count the tokens of each pair's claim and source; frozen sources count 0."""
         return [
             len(self.claim_tokens[row.claim].ids)
             + (0 if self.query_only else len(self.source_tokens[row.positive].ids))
@@ -186,15 +198,15 @@ class TrainingPairs:
         ]
 
     def groups(self) -> list[int]:
-        """A number per row; rows whose claims share a gold have the same."""
+        """Number the rows' groups: claims that share a gold, directly or through others."""
         return connected_groups([row.positive, *self.golds[row.claim]] for row in self.rows)
 
     def negatives_of(self, row: MinedRow, epoch: int) -> list[Negative]:
-        """The negatives of a row that an epoch uses."""
+        """Choose the negatives of a row that an epoch uses."""
         wanted = self.negatives
         if not self.rotate or len(row.negatives) <= wanted:
             return list(row.negatives[:wanted])
-        scored = self.teacher.get(row.claim, {}) if self.teacher is not None else {}
+        scored = self._scores(row.claim)
         known = [negative for negative in row.negatives if negative.source in scored]
         if len(known) >= wanted:
             return _in_turn(known, wanted, epoch)
@@ -202,10 +214,11 @@ class TrainingPairs:
         return [*known, *_in_turn(others, wanted - len(known), epoch)]
 
     def batch(self, plan: BatchPlan) -> TrainBatch:
-        """The texts of a planned batch."""
+        """Collect the texts and targets of a planned batch."""
         shares = plan.shares or (plan.rows,)
-        own = [self.rows[i] for i in plan.rows]
-        everyone = [self.rows[i] for share in shares for i in share]
+        # With `data.repeat` row numbers go through the pairs more than once.
+        own = [self.rows[i % len(self.rows)] for i in plan.rows]
+        everyone = [self.rows[i % len(self.rows)] for share in shares for i in share]
         # Every distinct source is encoded once, by one process.
         names = dict.fromkeys(row.positive for row in everyone)
         for row in everyone:
@@ -213,117 +226,73 @@ class TrainingPairs:
         by_rank = [list(names)[rank :: len(shares)] for rank in range(len(shares))]
         columns = [source for part in by_rank for source in part]
         place = {source: column for column, source in enumerate(columns)}
-        reading: dict[str, list[int]] = {}
-        for source, column in place.items():
-            reading.setdefault(self.reads_as[source], []).append(column)
-        masked = torch.zeros(len(own), len(columns), dtype=torch.bool)
+        positives = torch.tensor([place[row.positive] for row in own])
+        masked = self._masked(own, columns)
+        masked[torch.arange(len(own)), positives] = False
+        claims_masked = None
         first = sum(len(share) for share in shares[: plan.rank]) if plan.shares else 0
-        for i, row in enumerate(own):
-            for text in self._gold_texts(row.claim):
-                for column in reading.get(text, ()):
-                    if column != place[row.positive]:
-                        masked[i, column] = True
+        rows = first + torch.arange(len(own))
+        if self.losses.info_nce.both_ways:
+            claims_masked = self._claims_masked(own, everyone)
+            claims_masked[torch.arange(len(own)), rows] = False
+        shown = [
+            (i, forms[plan.epoch % len(forms)])
+            for i, row in enumerate(own)
+            if (forms := self.views.get(row.claim))
+        ]
+        owners = torch.tensor([i for i, _ in shown], dtype=torch.long) if self.views else None
+        base = self.base if self.losses.keep_base.weight else None
         return TrainBatch(
-            plan,
-            [self.claim_tokens[row.claim] for row in own],
-            [] if self.query_only else [self.source_tokens[s] for s in by_rank[plan.rank]],
-            tuple(len(part) for part in by_rank),
-            torch.tensor([place[row.positive] for row in own]),
-            masked,
-            first + torch.arange(len(own)),
-            self._claims_masked(own, everyone, first) if self.losses.info_nce.both_ways else None,
-            **self._extras(plan, own, columns, place, masked),  # type: ignore[arg-type]
+            plan=plan,
+            claims=[self.claim_tokens[row.claim] for row in own],
+            sources=[] if self.query_only else [self.source_tokens[s] for s in by_rank[plan.rank]],
+            counts=tuple(len(part) for part in by_rank),
+            positives=positives,
+            masked=masked,
+            rows=rows,
+            claims_masked=claims_masked,
+            fixed_sources=self.base.sources(columns) if self.base and self.query_only else None,
+            views=[tokens for _, tokens in shown],
+            owners=owners,
+            teacher=None if self.teacher is None else self._teacher(own, place, masked),
+            base_claims=None if base is None else base.claims([row.claim for row in own]),
+            base_sources=None if base is None else base.sources(columns),
+            keep_weights=None if base is None else self._keep_weights(own),
         )
 
-    def _claims_masked(self, own: list[MinedRow], everyone: list[MinedRow], first: int) -> Tensor:
-        """Where [own, everyone] another claim has the row's source, by its text, as gold."""
-        has: dict[str, list[int]] = {}
-        for j, other in enumerate(everyone):
-            for text in self._gold_texts(other.claim):
-                has.setdefault(text, []).append(j)
-        masked = torch.zeros(len(own), len(everyone), dtype=torch.bool)
-        for i, row in enumerate(own):
-            masked[i, has[self.reads_as[row.positive]]] = True
-            masked[i, first + i] = False
-        return masked
+    def _masked(self, own: Sequence[MinedRow], columns: Sequence[str]) -> Tensor:
+        """Mark [own, columns] where the source is, or has the text of, one of the claim's golds."""
+        texts = [self.reads_as[source] for source in columns]
+        golds = [self._gold_texts(row.claim) for row in own]
+        return torch.tensor([[text in own_golds for text in texts] for own_golds in golds])
 
-    def _extras(
-        self,
-        plan: BatchPlan,
-        own: list[MinedRow],
-        columns: list[str],
-        place: Mapping[str, int],
-        masked: Tensor,
-    ) -> dict[str, object]:
-        """What single losses need."""
-        extras: dict[str, object] = {}
-        if self.query_only:
-            assert self.base is not None
-            extras["fixed_sources"] = self.base.sources(columns)
-        if self.views:
-            shown = [
-                (i, forms[plan.epoch % len(forms)])
-                for i, row in enumerate(own)
-                if (forms := self.views.get(row.claim))
-            ]
-            extras["views"] = [tokens for _, tokens in shown]
-            extras["owners"] = torch.tensor([i for i, _ in shown], dtype=torch.long)
-        if self.teacher is not None:
-            teacher = torch.full((len(own), len(columns)), torch.nan)
-            for i, row in enumerate(own):
-                for source, score in self.teacher.get(row.claim, {}).items():
-                    if source in place:
-                        teacher[i, place[source]] = score
-            # Another gold is no candidate: the student is not taught to rank it down.
-            extras["teacher"] = teacher.masked_fill(masked, torch.nan)
-        keep = self.losses.keep_base
-        if keep.weight:
-            assert self.base is not None
-            languages = [self.languages[row.claim] for row in own]
-            extras["base_claims"] = self.base.claims([row.claim for row in own])
-            extras["base_sources"] = self.base.sources(columns)
-            extras["keep_weights"] = torch.tensor(language_weights(languages, keep.languages))
-        return extras
+    def _claims_masked(self, own: Sequence[MinedRow], everyone: Sequence[MinedRow]) -> Tensor:
+        """Mark [own, everyone] where the other claim has the row's source, by text, as gold."""
+        texts = [self.reads_as[row.positive] for row in own]
+        golds = [self._gold_texts(other.claim) for other in everyone]
+        return torch.tensor([[text in other_golds for other_golds in golds] for text in texts])
+
+    def _teacher(self, own: Sequence[MinedRow], place: Mapping[str, int], masked: Tensor) -> Tensor:
+        """Collect the teacher's scores [own, columns], NaN where it has none."""
+        teacher = torch.full((len(own), len(place)), torch.nan)
+        for i, row in enumerate(own):
+            for source, score in self._scores(row.claim).items():
+                if source in place:
+                    teacher[i, place[source]] = score
+        # Another gold is no candidate: the student must not learn to rank it below.
+        return teacher.masked_fill(masked, torch.nan)
+
+    def _keep_weights(self, own: Sequence[MinedRow]) -> Tensor:
+        languages = [self.languages[row.claim] for row in own]
+        return torch.tensor(language_weights(languages, self.losses.keep_base.languages))
 
 
 def _in_turn(negatives: Sequence[Negative], wanted: int, turn: int) -> list[Negative]:
-    """The next `wanted` of a list that begins again at its end, its random ones spread evenly."""
+    """Take the next `wanted` of an endlessly repeated list, its random ones spread evenly."""
     random = [negative for negative in negatives if negative.origin == "random"]
     hard = [negative for negative in negatives if negative.origin != "random"]
-    share = len(random), len(negatives)
-    listed = []
-    for place in (turn * wanted + i for i in range(wanted)):
-        place %= len(negatives)
-        before, after = (count * share[0] // share[1] for count in (place, place + 1))
+    size, listed = len(negatives), []
+    for place in (position % size for position in range(turn * wanted, (turn + 1) * wanted)):
+        before, after = (count * len(random) // size for count in (place, place + 1))
         listed.append(random[before] if after > before else hard[place - before])
     return listed
-
-
-class PairsModule(pl.LightningDataModule):
-    """Feeds the plans of all epochs in one stream, so that a run can start at any of them."""
-
-    def __init__(self, sampler: BatchSampler) -> None:
-        super().__init__()
-        self.sampler = sampler
-
-    def train_dataloader(self) -> DataLoader[BatchPlan]:
-        """Plans, not batches: one fetched ahead must not hold negatives that are mined anew."""
-        # A generator of its own: drawing its seed must not move the training's dice.
-        return DataLoader(_Plans(self.sampler), batch_size=None, generator=torch.Generator())
-
-    def transfer_batch_to_device(
-        self, batch: BatchPlan, device: torch.device, dataloader_idx: int
-    ) -> BatchPlan:
-        """Plans hold row numbers; tensors are made where the model is."""
-        return batch
-
-
-class _Plans(IterableDataset[BatchPlan]):
-    def __init__(self, sampler: BatchSampler) -> None:
-        self.sampler = sampler
-
-    def __len__(self) -> int:
-        return len(self.sampler)
-
-    def __iter__(self) -> Iterator[BatchPlan]:
-        return iter(self.sampler)

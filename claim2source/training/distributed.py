@@ -1,29 +1,120 @@
-"""The few things that the processes of a run do together outside the training loop."""
+"""Read the launcher's processes, join them, and gather values and vectors across them."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
 
 from claim2source.core.errors import UserError
-from claim2source.training.launch import World
+
+Value = TypeVar("Value")
 
 # The first process mines and evaluates while the others wait.
-_PATIENCE = timedelta(hours=24)
+_TIMEOUT = timedelta(hours=24)
+# Launcher settings that Lightning ignores silently -> (option, values that change nothing).
+_IGNORED_BY_LIGHTNING = {
+    "ACCELERATE_USE_FSDP": ("--use_fsdp", ("false", "0", "no")),
+    "ACCELERATE_USE_DEEPSPEED": ("--use_deepspeed", ("false", "0", "no")),
+    "ACCELERATE_USE_MEGATRON_LM": ("--use_megatron_lm", ("false", "0", "no")),
+    "ACCELERATE_USE_PARALLELISM_CONFIG": ("--use_parallelism_config", ("false", "0", "no")),
+    "ACCELERATE_MIXED_PRECISION": ("--mixed_precision", ("no",)),
+    "ACCELERATE_DYNAMO_BACKEND": ("--dynamo_backend", ("no",)),
+    "ACCELERATE_GRADIENT_ACCUMULATION_STEPS": ("--gradient_accumulation_steps", ("1",)),
+}
+_OUR_KEYS = {
+    "--mixed_precision": "set optimisation.precision",
+    "--gradient_accumulation_steps": "set optimisation.accumulation",
+}
+
+
+@dataclass(frozen=True)
+class World:
+    """Describe the processes of a launch and this one's rank among them.
+
+    `local_size` counts the processes on this machine; `local_rank` is this one's rank among
+    those, and the number of its GPU.
+    """
+
+    size: int = 1
+    local_size: int = 1
+    rank: int = 0
+    local_rank: int = 0
+
+    @property
+    def nodes(self) -> int:
+        """Count the machines."""
+        return self.size // self.local_size
+
+    @property
+    def is_first(self) -> bool:
+        """Tell whether this process writes files, mines and evaluates."""
+        return self.rank == 0
+
+
+def launched_world(environment: Mapping[str, str] | None = None) -> World:
+    """Read the world from the launcher's environment variables; without them, one process.
+
+    Raises `UserError` for launcher options that Lightning would ignore, and for numbers that
+    contradict each other.
+    """
+    env = os.environ if environment is None else environment
+    for variable, (option, harmless) in _IGNORED_BY_LIGHTNING.items():
+        value = env.get(variable, "").strip().lower()
+        if value and value not in harmless:
+            instead = _OUR_KEYS.get(option, "leave it out; the trainer runs single or DDP")
+            raise UserError(
+                f"accelerate launch {option} ({variable}={env[variable]}) "
+                f"would be ignored: {instead}"
+            )
+    launched = any(name.startswith("ACCELERATE_") for name in env)
+    if not env.get("WORLD_SIZE", "").strip() and launched and env.get("MASTER_ADDR"):
+        raise UserError(
+            "accelerate launch was asked for several processes and started one; add --multi_gpu"
+        )
+    size = _number(env, "WORLD_SIZE", 1)
+    local = _number(env, "LOCAL_WORLD_SIZE", size)
+    rank = _number(env, "RANK", 0)
+    local_rank = _number(env, "LOCAL_RANK", rank % local)
+    if size % local or not 0 <= rank < size or local_rank >= local:
+        raise UserError(
+            f"the launcher's numbers of processes contradict each other: WORLD_SIZE={size}, "
+            f"LOCAL_WORLD_SIZE={local}, RANK={rank}, LOCAL_RANK={local_rank}"
+        )
+    return World(size, local, rank, local_rank)
+
+
+def _number(env: Mapping[str, str], name: str, default: int) -> int:
+    text = env.get(name, "").strip()
+    if not text:
+        return default
+    if not text.isdecimal() or (int(text) == 0 and name not in ("RANK", "LOCAL_RANK")):
+        raise UserError(f"{name}={text!r}: a number of processes was expected")
+    return int(text)
+
+
+def check_same_world(world: World, lightning_size: int) -> None:
+    """Raise `UserError` unless Lightning sees as many processes as the launcher started."""
+    if world.size != lightning_size:
+        raise UserError(
+            f"the launcher started {world.size} processes, Lightning sees {lightning_size}: "
+            "they would train apart from each other; check the launcher's options"
+        )
 
 
 @contextlib.contextmanager
 def joined_world(world: World, device: str | None) -> Iterator[None]:
-    """Join the processes for the duration of the body; nothing to do for one.
+    """Join the processes while the body runs; does nothing for a single process.
 
-    On GPUs each takes its own first: what the body loads would else lie on GPU 0. Raises
-    `UserError` where a machine has fewer GPUs than processes, and where no launcher started the
-    others: they would be waited for in vain.
+    With GPUs each process selects its own before the body loads anything. Raises `UserError`
+    where a machine has fewer GPUs than processes, and where no launcher started the others.
     """
     if world.size == 1:
         yield
@@ -35,16 +126,13 @@ def joined_world(world: World, device: str | None) -> Iterator[None]:
         )
     on_gpu = device != "cpu" and torch.cuda.is_available()
     if on_gpu:
-        there = torch.cuda.device_count()
-        if world.local_rank >= there:
-            raise UserError(f"{world.local_size} processes on a machine with {there} GPUs")
+        if world.local_rank >= torch.cuda.device_count():
+            raise UserError(
+                f"{world.local_size} processes on a machine with {torch.cuda.device_count()} GPUs"
+            )
         torch.cuda.set_device(world.local_rank)
-    dist.init_process_group(
-        "cpu:gloo,cuda:nccl" if on_gpu else "gloo",
-        rank=world.rank,
-        world_size=world.size,
-        timeout=_PATIENCE,
-    )
+    backend = "cpu:gloo,cuda:nccl" if on_gpu else "gloo"
+    dist.init_process_group(backend, rank=world.rank, world_size=world.size, timeout=_TIMEOUT)
     try:
         yield
     finally:
@@ -55,14 +143,48 @@ def joined_world(world: World, device: str | None) -> Iterator[None]:
 def barrier(world: World) -> None:
     """Wait for every process."""
     if world.size > 1:
-        # A CPU collective: a GPU barrier would pick a device before Lightning has set it.
+        # On the CPU: a GPU barrier would choose a device before Lightning has set it.
         dist.all_reduce(torch.zeros(1))
 
 
-def gathered(value: Any, world: World) -> list[Any]:
-    """The values of all processes, by rank; plain values and CPU tensors."""
+def gather_values(value: Value, world: World) -> list[Value]:
+    """Collect one value of every process, by rank: plain values or CPU tensors."""
     if world.size == 1:
         return [value]
     values: list[Any] = [None] * world.size
     dist.all_gather_object(values, value)
     return values
+
+
+def gather_vectors(own: Tensor, counts: Sequence[int], rank: int) -> Tensor:
+    """Gather vectors [sum of counts, d] of all processes by rank; `own` is [counts[rank], d].
+
+    The gradient of a vector is summed over the losses of all processes; once the gradients of
+    the weights are averaged, as DDP does, they are those of the mean loss. Every process must
+    call it, forward and backward, in the same order.
+    """
+    if len(counts) == 1:
+        return own
+    if len(own) != counts[rank]:
+        raise ValueError(f"{len(own)} vectors, but counts[{rank}] is {counts[rank]}")
+    return _Gather.apply(own, tuple(counts), rank)  # type: ignore[no-any-return, no-untyped-call]
+
+
+class _Gather(torch.autograd.Function):
+    """All-gather rows; the backward pass sums a row's gradient over all processes."""
+
+    @staticmethod
+    def forward(ctx: Any, own: Tensor, counts: tuple[int, ...], rank: int) -> Tensor:
+        ctx.counts, ctx.rank = counts, rank
+        # Collectives need equal shapes: pad to the longest, then cut.
+        padded = own.new_zeros(max(counts), own.shape[1])
+        padded[: len(own)] = own
+        parts = [torch.empty_like(padded) for _ in counts]
+        dist.all_gather(parts, padded)
+        return torch.cat([part[:count] for part, count in zip(parts, counts, strict=True)])
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
+        total = gradients[0].contiguous().clone()
+        dist.all_reduce(total)
+        return total.split(ctx.counts)[ctx.rank], None, None

@@ -1,4 +1,4 @@
-"""Fine-tuning from a config to a report: what `train/finetune.py` runs."""
+"""Fine-tune a retriever: set up, train, validate after every epoch, save, report."""
 
 from __future__ import annotations
 
@@ -7,49 +7,40 @@ import logging
 import warnings
 from dataclasses import replace
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 import pytorch_lightning as pl
 import torch
+from pytorch_lightning.loggers import Logger
 
 from claim2source.core.config import as_plain
 from claim2source.core.errors import UserError
 from claim2source.core.files import file_hash
 from claim2source.core.provenance import git_state, versions
+from claim2source.core.report import Table
 from claim2source.core.threads import use_cores
 from claim2source.evaluation.retrieval import evaluate_dense
 from claim2source.io.store import Store
 from claim2source.io.wandb import table_key
 from claim2source.mining import MinedRow
-from claim2source.models import (
-    DataRecord,
-    Encoder,
-    Manifest,
-    Resolved,
-    Weights,
-    resolve,
-    tokenizer_hash,
-)
+from claim2source.models import DataRecord, Encoder, Manifest, Weights, resolve, tokenizer_hash
 from claim2source.models.manifest import FILE
 from claim2source.models.query_only import base_encoder
-from claim2source.training.adapt import adapt, frozen_copy
+from claim2source.training.adapt import adapt, check_model, frozen_copy
 from claim2source.training.after import check_after, evaluate_after
-from claim2source.training.base_vectors import BaseVectors
-from claim2source.training.batches import BatchSampler
-from claim2source.training.checkpoint import (
-    load_state,
-    random_state,
-    restore_weights,
-    save_checkpoint,
-    save_state,
-    weights_identity,
-)
-from claim2source.training.checks import check_model, left_aside, missing_translations_of
+from claim2source.training.batches import BatchSampler, plan_loader
+from claim2source.training.checkpoint import save_checkpoint, weights_identity
 from claim2source.training.choose import choose
 from claim2source.training.config import FinetuneConfig
-from claim2source.training.data import PairsModule, TrainingPairs
-from claim2source.training.distributed import barrier, gathered, joined_world
-from claim2source.training.launch import World, check_same_world, launched_world
+from claim2source.training.data import BaseVectors, TrainingPairs
+from claim2source.training.distributed import (
+    World,
+    barrier,
+    check_same_world,
+    gather_values,
+    joined_world,
+    launched_world,
+)
 from claim2source.training.loggers import (
     end_loggers,
     log_figure,
@@ -58,48 +49,54 @@ from claim2source.training.loggers import (
     make_loggers,
 )
 from claim2source.training.module import Progress, RetrieverModule
-from claim2source.training.negatives import RunNegatives, shown_negatives
+from claim2source.training.negatives import RunNegatives, negatives_table
 from claim2source.training.report import build_report, plot_scales, report_tables, report_text
 from claim2source.training.run_folder import RunFolder
-from claim2source.training.splits import TrainingData, load_data
+from claim2source.training.splits import (
+    TrainingData,
+    load_data,
+    missing_translations,
+    unused_data,
+)
+from claim2source.training.state import (
+    TrainingState,
+    random_state,
+    restore_weights,
+    trainable_weights,
+)
 
 log = logging.getLogger(__name__)
 
 
 def finetune(config: FinetuneConfig) -> dict[str, Any]:
-    """Fine-tune as the config says; returns what `report.json` holds (empty on later ranks).
+    """Fine-tune as the config says; returns the content of `report.json` (later ranks: empty).
 
-    Raises `UserError` for anything the user can mend.
+    Raises `UserError` for anything the user can correct.
     """
     world = launched_world()
     use_cores(world.local_size, config.threads)
     check_after(config)
     data = load_data(config)
     with joined_world(world, config.device):
-        run = _open_run(config, world)
+        run = RunFolder.open(config) if world.is_first else RunFolder(config.out)
+        barrier(world)
         return Finetuning(config, world, data, run).go()
 
 
-def _open_run(config: FinetuneConfig, world: World) -> RunFolder:
-    run = RunFolder.open(config) if world.is_first else RunFolder(config.out)
-    barrier(world)
-    return run
-
-
 class Finetuning:
-    """One run: mining, training with evaluation at every epoch's end, the report."""
+    """Run one fine-tuning on this process."""
 
     def __init__(
         self, config: FinetuneConfig, world: World, data: TrainingData, run: RunFolder
     ) -> None:
         self.config, self.world, self.data, self.run = config, world, data, run
         self.store = Store(config.store)
-        model, step_zero = config.model, run.checkpoint(0)
-        if config.resume and (step_zero / FILE).is_file():
+        model, base = config.model, run.checkpoint(0)
+        if config.resume and (base / FILE).is_file():
             # A run of version 0.1.0 did not apply the prompts that its base declares.
-            begun = Manifest.read(step_zero).encoder
-            model = replace(model, template=begun.template, prompts=False)
-        self.resolved: Resolved = resolve(model, config.device)
+            template = Manifest.read(base).encoder.template
+            model = replace(model, template=template, prompts=False)
+        self.resolved = resolve(model, config.device)
         self.encoder: Encoder = self.resolved.encoder
         if self.resolved.manifest is not None:
             raise UserError(
@@ -112,104 +109,103 @@ class Finetuning:
             )
         check_model(config, self.encoder)
         self.module: RetrieverModule
-        self.loggers: list[Any] = []
+        self.loggers: list[Logger] = []
         self.negatives = RunNegatives(config, data.train, run, self.store, world)
         self.query_only = config.optimisation.train == "query_only"
 
     def go(self) -> dict[str, Any]:
-        """Everything, in order."""
+        """Run all steps in order."""
         first = self.world.is_first
         if first and not self.run.history:
-            self._save_step_zero()
-        state = load_state(self.run.state) if self.config.resume and self._has_state() else None
+            self._validate_base()
+        state = self._saved_state()
         if state is None:
             rows = self.negatives.first(self.encoder)
         else:
-            self._refuse_other_run(state)
-            rows = self.negatives.restore(state["mined"])
-        pairs = self._pairs(rows)
-        sampler = self._sampler(pairs, state)
+            rows = self.negatives.restore(state.mined)
+        pairs = self._make_trainable(rows)
+        sampler = self._sampler(pairs, 0 if state is None else state.batches_done)
+        optimisation = self.config.optimisation
         self.module = RetrieverModule(
             self.encoder,
             pairs,
-            self.config.optimisation,
+            optimisation,
             self.config.losses,
             sampler.optimizer_steps,
             self._epoch_done,
             self._save,
         )
-        torch.manual_seed(self.config.optimisation.seed + self.world.rank)
+        torch.manual_seed(optimisation.seed + self.world.rank)
         self.module.random = random_state()
         if state is not None:
             self._restore(state)
         if first:
-            self._say(pairs, sampler)
+            self._print_summary(pairs, sampler)
         if len(sampler):
             self._fit(sampler)
         return self._report() if first else {}
 
-    def _has_state(self) -> bool:
-        """A run killed before its first save begins again."""
-        there = self.run.state.is_file()
-        if not there and self.world.is_first:
-            log.warning("%s: nothing was saved yet; the run begins again", self.run.path)
-        return there
+    # Set-up
 
-    def _save_step_zero(self) -> None:
-        """The model before training is a checkpoint too: scored first, and perhaps chosen."""
-        manifest = self._manifest(0, {})
-        save_checkpoint(
-            self.run.checkpoint(0), self.encoder, self.resolved.folder, manifest, "base"
-        )
-        evaluation = evaluate_dense(
-            self.encoder, self.data.val, self.config.rendering, store=self.store, progress=True
-        )
-        self.run.record(0, evaluation.flat(), None)
+    def _validate_base(self) -> None:
+        """Write and score the checkpoint of epoch 0, the model before training."""
+        folder = self.run.checkpoint(0)
+        save_checkpoint(folder, self.encoder, self.resolved.folder, self._manifest(0), "base")
+        self.run.record(0, self._val_scores(), None)
 
-    def _manifest(self, epoch: int, scores: dict[str, Any]) -> Manifest:
-        data = self.config.data
-        return Manifest(
-            base=self.resolved.base,
-            weights=Weights(trained=self.config.optimisation.train),
-            encoder=self.encoder.settings,
-            rendering=self.config.rendering,
-            epoch=epoch,
-            data=DataRecord(
-                dataset=data.dataset,
-                train_split=data.train_split,
-                val_share=data.val_share,
-                val_seed=data.val_seed,
-                languages=None if self.config.languages is None else tuple(self.config.languages),
-                train_sha256=self.data.train.fingerprint,
-                val_sha256=self.data.val.fingerprint,
-                mined_sha256=self.negatives.sha256,
-            ),
-            scores=scores,
-            config=as_plain(self.config),
-            git=git_state(),
-            versions=versions(),
-        )
+    def _val_scores(self) -> Table:
+        rendering, val = self.config.rendering, self.data.val
+        evaluation = evaluate_dense(self.encoder, val, rendering, store=self.store, progress=True)
+        return evaluation.flat()
 
-    def _pairs(self, rows: list[MinedRow]) -> TrainingPairs:
-        """Make the model trainable, after taking from the base what losses need of it."""
-        config, losses, train = self.config, self.config.losses, self.data.train
+    def _saved_state(self) -> TrainingState | None:
+        """Load the state to resume from; None where the run begins.
+
+        Raises `UserError` where it is the state of other data, another base or another world.
+        """
+        if not self.config.resume:
+            return None
+        if not self.run.state.is_file():
+            if self.world.is_first:
+                log.warning("%s: nothing was saved yet; the run begins again", self.run.path)
+            return None
+        state = TrainingState.load(self.run.state)
+        if state.world_size != self.world.size:
+            raise UserError(
+                f"the run was begun with {state.world_size} processes, not {self.world.size}: "
+                "batches would differ"
+            )
+        for what, sha256 in self._begun_with.items():
+            if state.begun_with[what] != sha256:
+                raise UserError(f"the {what} is not what the run was begun with")
+        return state
+
+    @cached_property
+    def _begun_with(self) -> dict[str, str | None]:
+        """Hash the inputs outside the run's folder that determine its losses and its choice."""
+        distillation = self.config.losses.distillation
+        teacher = distillation.scores if distillation.weight else None
+        return {
+            "training data": self.data.train.fingerprint,
+            "val data": self.data.val.fingerprint,
+            "base model": self.resolved.base.sha256,
+            "teacher's run": file_hash(teacher) if teacher and teacher.is_file() else None,
+        }
+
+    def _make_trainable(self, rows: list[MinedRow]) -> TrainingPairs:
+        """Make the model trainable and tokenise the pairs; first encode what losses compare."""
+        config, train = self.config, self.data.train
         base = None
-        if losses.keep_base.weight or self.query_only:
-            # The first process encodes; the others then find everything in the store.
+        if config.losses.keep_base.weight or self.query_only:
+            # The first process encodes; the others then read the vectors from the store.
             for turn in (True, False):
                 if self.world.is_first is turn:
-                    base = BaseVectors(
-                        self.encoder,
-                        config.rendering,
-                        train.claims,
-                        train.sources,
-                        self.store,
-                        progress=turn,
-                    )
+                    texts = config.rendering, train.claims, train.sources
+                    base = BaseVectors(self.encoder, *texts, self.store, progress=turn)
                 barrier(self.world)
         untrained = self.encoder.weights
         frozen = frozen_copy(self.encoder) if self.query_only and config.tuning == "full" else None
-        # Adapters start alike everywhere; dropout then differs by process.
+        # All processes start with the same adapters; dropout is seeded by process in `go`.
         pl.seed_everything(config.optimisation.seed, verbose=False)
         adapt(self.encoder, config)
         self.encoder.weights = None
@@ -222,67 +218,86 @@ class Finetuning:
             config.rendering,
             config.optimisation.negatives,
             rotate=config.batches.rotate_negatives,
-            losses=losses,
+            losses=config.losses,
             base=base,
             query_only=self.query_only,
             teacher=self.data.teacher,
         )
 
-    def _sampler(self, pairs: TrainingPairs, state: dict[str, Any] | None) -> BatchSampler:
-        optimisation = self.config.optimisation
+    def _sampler(self, pairs: TrainingPairs, start: int) -> BatchSampler:
+        optimisation, repeat = self.config.optimisation, self.config.data.repeat
+        by_length = self.config.batches.order == "length"
         return BatchSampler(
-            pairs.groups(),
+            pairs.groups() * repeat,
             optimisation.batch_size,
             epochs=optimisation.epochs,
             accumulation=optimisation.accumulation,
             seed=optimisation.seed,
             rank=self.world.rank,
             world_size=self.world.size,
-            start=0 if state is None else state["batches_done"],
+            start=start,
             gather=optimisation.gather,
             config=self.config.batches,
-            languages=[pairs.languages[row.claim] for row in pairs.rows],
-            lengths=pairs.lengths() if self.config.batches.order == "length" else None,
+            languages=[pairs.languages[row.claim] for row in pairs.rows] * repeat,
+            lengths=pairs.lengths() * repeat if by_length else None,
         )
 
-    def _say(self, pairs: TrainingPairs, sampler: BatchSampler) -> None:
-        trained = sum(p.numel() for p in self.module.trainable().values())
+    def _restore(self, state: TrainingState) -> None:
+        restore_weights(self.encoder.model, state.weights)
+        self.module.batches_done = state.batches_done
+        self.module.steps_done = state.steps_done
+        self.module.losses = list(state.losses)
+        self.module.restored = state
+        self.module.random = state.random[self.world.rank]
+
+    def _print_summary(self, pairs: TrainingPairs, sampler: BatchSampler) -> None:
+        """Print what is trained on, and what is left out."""
+        config, train = self.config, self.data.train
+        trained = sum(p.numel() for p in trainable_weights(self.encoder.model).values())
+        repeated = f", {config.data.repeat} times each," if config.data.repeat > 1 else ""
         lines = [
-            *missing_translations_of(self.config, self.data.train),
-            *left_aside(self.config, self.data.train, len(pairs)),
+            *missing_translations(config, train),
+            *unused_data(config, train, len(pairs)),
             *self.negatives.sentences,
-            f"{len(pairs)} pairs in {sampler.batches} batches an epoch, "
+            f"{len(pairs)} pairs{repeated} in {sampler.batches} batches an epoch, "
             f"{sampler.optimizer_steps} optimizer steps; "
             f"{trained:,} of {self.encoder.parameters:,} weights are trained",
         ]
+        if config.data.limit is not None:
+            lines.append(f"data.limit: only {len(train.claims)} claims are trained on")
         if sampler.repeats():
             lines.append(f"{sampler.repeats()} pairs share a batch with their own paper (masked)")
         if sampler.left_out():
-            lines.append(f"{sampler.left_out()} pairs sit an epoch out: shares must be equal")
+            lines.append(
+                f"{sampler.left_out()} pairs are left out of an epoch, so that all processes get "
+                "equally many"
+            )
         if pairs.short_rows:
             lines.append(f"{pairs.short_rows} pairs have fewer negatives than asked")
         if pairs.untaught:
             lines.append(f"the teacher scores no gold of {pairs.untaught} pairs")
         lines += pairs.taught_sentences()
-        if self.config.batches.alpha != 1:
-            shares = ", ".join(f"{name} {count}" for name, count in sampler.quotas.items())
-            lines.append(f"pairs an epoch by language: {shares}")
+        if config.batches.alpha != 1:
+            quotas = ", ".join(f"{name} {count}" for name, count in sampler.quotas.items())
+            lines.append(f"pairs an epoch by language: {quotas}")
         if sampler.start:
             lines.append(f"resuming after batch {sampler.start}")
-        for line in lines:
-            print(line, flush=True)
+        print("\n".join(lines), flush=True)
+
+    # Training
 
     def _fit(self, sampler: BatchSampler) -> None:
+        """Train all remaining batches. Raises `UserError` where Lightning stops early."""
         on_gpu = self.encoder.device.type == "cuda"
         logging.getLogger("pytorch_lightning").setLevel(logging.WARNING)
-        # Our stream has a length and is read in this process: nothing to warn of.
+        # The stream of plans has a length and is read in this process.
         warnings.filterwarnings("ignore", message=".*IterableDataset. has .__len__.*")
         if self.world.is_first:
             self.loggers = make_loggers(self.config, self.run.path, self.module.steps_done)
             if self.module.steps_done == 0:
-                # Scored before there were loggers: curves begin with the model before training.
-                log_scores(self.loggers, 0, self.run.history[0]["val"], 0)
-            self._show_negatives()
+                # Epoch 0 was scored before there were loggers.
+                log_scores(self.loggers, 0, self.run.history[0].val, 0)
+            self._log_negatives()
         trainer = pl.Trainer(
             max_epochs=1,  # one pass over the batches of all epochs: see RetrieverModule
             accelerator="gpu" if on_gpu else "cpu",
@@ -300,110 +315,101 @@ class Finetuning:
         )
         check_same_world(self.world, trainer.world_size)
         self.encoder.model.train()
-        trainer.fit(self.module, datamodule=PairsModule(sampler))
+        trainer.fit(self.module, plan_loader(sampler))
         if self.module.batches_done != sampler.start + len(sampler):
             raise UserError(f"stopped early; go on with --resume --out {self.run.path}")
 
     def _epoch_done(self, epoch: int) -> None:
-        """Keep the epoch's weights, score them on val, then save the state."""
+        """Validate, mine again where it is due, and save the state."""
         if self.world.is_first:
-            kind = "full" if self.config.tuning == "full" else "lora"
-            steps_an_epoch = self.module.optimizer_steps // self.config.optimisation.epochs
-            losses = self.module.losses[(epoch - 1) * steps_an_epoch :]
-            folder = self.run.checkpoint(epoch)
-            manifest = save_checkpoint(
-                folder, self.encoder, self.resolved.folder, self._manifest(epoch, {}), kind
-            )
-            tokenizer = tokenizer_hash(self.resolved.folder)
-            self.encoder.weights = weights_identity(self.resolved.base, tokenizer, manifest.weights)
-            evaluation = evaluate_dense(
-                self.encoder, self.data.val, self.config.rendering, store=self.store, progress=True
-            )
-            replace(manifest, scores={"val": evaluation.flat()}).write(folder)
-            loss = sum(losses) / len(losses) if losses else None
-            self.run.record(epoch, evaluation.flat(), loss)
-            self._log_epoch(epoch, evaluation.flat())
+            self._validate(epoch)
         if self.negatives.due(epoch):
             self.module.pairs.use(self.negatives.again(self.encoder, epoch))
             if self.world.is_first:
                 print("\n".join(self.negatives.sentences), flush=True)
-                self._show_negatives()
+                self._log_negatives()
         self.encoder.weights = None
         barrier(self.world)
         self._save()
         if self.world.is_first:
-            # Behind the save: an epoch that is done again may be scored otherwise on a GPU.
+            # After the save: an epoch that is repeated may get another score on a GPU.
             self.run.prune(self.config.keep)
 
-    def _show_negatives(self) -> None:
+    def _validate(self, epoch: int) -> None:
+        """Write the epoch's checkpoint and score it on val."""
+        module, folder, base = self.module, self.run.checkpoint(epoch), self.resolved.folder
+        steps_an_epoch = module.optimizer_steps // self.config.optimisation.epochs
+        losses = module.losses[(epoch - 1) * steps_an_epoch :]
+        kind: Literal["full", "lora"] = "full" if self.config.tuning == "full" else "lora"
+        manifest = save_checkpoint(folder, self.encoder, base, self._manifest(epoch), kind)
+        self.encoder.weights = weights_identity(
+            self.resolved.base, tokenizer_hash(base), manifest.weights
+        )
+        scores = self._val_scores()
+        replace(manifest, scores={"val": scores}).write(folder)
+        self.run.record(epoch, scores, sum(losses) / len(losses))
+        log_scores(self.loggers, epoch, scores, module.steps_done)
+        by_language = "  ".join(f"{lang} {row['mrr@5']:.4f}" for lang, row in scores.items())
+        print(
+            f"epoch {epoch}: loss {losses[0]:.4f} to {losses[-1]:.4f}, val MRR@5  {by_language}",
+            flush=True,
+        )
+
+    def _manifest(self, epoch: int) -> Manifest:
+        data, languages = self.config.data, self.config.languages
+        return Manifest(
+            base=self.resolved.base,
+            weights=Weights(trained=self.config.optimisation.train),
+            encoder=self.encoder.settings,
+            rendering=self.config.rendering,
+            epoch=epoch,
+            data=DataRecord(
+                dataset=data.dataset,
+                train_split=data.train_split,
+                val_share=data.val_share,
+                val_seed=data.val_seed,
+                languages=None if languages is None else tuple(languages),
+                train_sha256=self.data.train.fingerprint,
+                val_sha256=self.data.val.fingerprint,
+                mined_sha256=self.negatives.sha256,
+            ),
+            config=as_plain(self.config),
+            git=git_state(),
+            versions=versions(),
+        )
+
+    def _log_negatives(self) -> None:
         if self.config.optimisation.negatives:
             rows, seed = self.module.pairs.rows, self.config.optimisation.seed
-            columns, table = shown_negatives(rows, self.data.train, seed)
-            log_table(self.loggers, "mined negatives", columns, table)
-
-    def _log_epoch(self, epoch: int, table: dict[str, dict[str, float]]) -> None:
-        log_scores(self.loggers, epoch, table, self.module.steps_done)
-        shown = "  ".join(f"{lang} {row['mrr@5']:.4f}" for lang, row in table.items())
-        print(f"epoch {epoch}: val MRR@5  {shown}", flush=True)
+            table = negatives_table(rows, self.data.train, seed)
+            log_table(self.loggers, "mined negatives", table.columns, table.rows)
 
     def _save(self) -> None:
-        """Save all that a resumed run needs; every process gives its random state."""
-        states = gathered(random_state(), self.world)
+        """Save the state to resume from; every process contributes its RNG state."""
+        random = gather_values(random_state(), self.world)
         if not self.world.is_first:
             return
         module = self.module
-        save_state(
-            self.run.state,
-            {
-                "batches_done": module.batches_done,
-                "steps_done": module.steps_done,
-                "losses": module.losses,
-                "world_size": self.world.size,
-                "begun_with": self._begun_with,
-                "mined": self.negatives.state(),
-                "weights": {n: p.detach().cpu() for n, p in module.trainable().items()},
-                "optimizer": module.optimizers().optimizer.state_dict(),  # type: ignore[union-attr]
-                "scheduler": module.lr_schedulers().state_dict(),  # type: ignore[union-attr]
-                "random": states,
-            },
-        )
+        weights = trainable_weights(self.encoder.model)
+        TrainingState(
+            batches_done=module.batches_done,
+            steps_done=module.steps_done,
+            losses=module.losses,
+            world_size=self.world.size,
+            begun_with=self._begun_with,
+            mined=self.negatives.state(),
+            weights={name: weight.detach().cpu() for name, weight in weights.items()},
+            optimizer=module.optimizers().optimizer.state_dict(),  # type: ignore[union-attr]
+            scheduler=module.lr_schedulers().state_dict(),  # type: ignore[union-attr]
+            random=random,
+        ).save(self.run.state)
 
-    def _refuse_other_run(self, state: dict[str, Any]) -> None:
-        if state["world_size"] != self.world.size:
-            raise UserError(
-                f"the run was begun with {state['world_size']} processes, not {self.world.size}: "
-                "batches would differ"
-            )
-        for what, sha256 in self._begun_with.items():
-            if state["begun_with"][what] != sha256:
-                raise UserError(f"the {what} is not what the run was begun with")
-
-    @cached_property
-    def _begun_with(self) -> dict[str, str | None]:
-        """Hashes of what lies outside the run and decides its losses and its choice."""
-        distillation = self.config.losses.distillation
-        taught = distillation.scores if distillation.weight else None
-        if taught is not None and not taught.is_file():
-            taught = None
-        return {
-            "training data": self.data.train.fingerprint,
-            "val data": self.data.val.fingerprint,
-            "base model": self.resolved.base.sha256,
-            "teacher's run": None if taught is None else file_hash(taught),
-        }
-
-    def _restore(self, state: dict[str, Any]) -> None:
-        restore_weights(self.encoder.model, state["weights"])
-        self.module.batches_done = state["batches_done"]
-        self.module.steps_done = state["steps_done"]
-        self.module.losses = list(state["losses"])
-        self.module.restored = state
-        self.module.random = state["random"][self.world.rank]
+    # The report
 
     def _report(self) -> dict[str, Any]:
-        """Score step 0 and the chosen epoch as anybody would load them, and write the report."""
+        """Choose a checkpoint, score epoch 0 and the chosen one from disk, write the report."""
         if not self.loggers:
-            # Resumed after its last step: tables and the plot belong to the same page.
+            # Resumed after its last step: the tables belong to the same page.
             self.loggers = make_loggers(self.config, self.run.path, self.module.steps_done)
         del self.module
         self.encoder.model.to(torch.device("cpu"))  # type: ignore[arg-type]

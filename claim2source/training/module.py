@@ -1,11 +1,11 @@
-"""The LightningModule: one optimizer loop, by hand, that can stop and go on at any step."""
+"""Define the LightningModule: an optimizer loop that can stop and resume at any step."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from itertools import pairwise
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import pytorch_lightning as pl
@@ -17,24 +17,26 @@ from transformers import get_cosine_schedule_with_warmup
 from claim2source.core.memory import peak_memory
 from claim2source.models import Encoder, Tokens
 from claim2source.training.batches import BatchPlan
-from claim2source.training.checkpoint import restore_random_state
-from claim2source.training.chunked import chunked_backward, whole_backward
 from claim2source.training.config import OptimisationConfig
 from claim2source.training.data import TrainBatch, TrainingPairs
-from claim2source.training.gather import gather_vectors
-from claim2source.training.losses import LossesConfig, LossInputs, combined, taught
-
-# Called with the number of the epoch that has just ended (1 is the first).
-EpochEnd = Callable[[int], None]
+from claim2source.training.distributed import gather_vectors
+from claim2source.training.gradcache import chunked_backward, length_chunks, whole_backward
+from claim2source.training.losses import LossesConfig, LossInputs, LossTargets, combined, taught
+from claim2source.training.state import (
+    RandomState,
+    TrainingState,
+    restore_random_state,
+    trainable_weights,
+)
 
 
 class RetrieverModule(pl.LightningModule):
-    """Trains an `Encoder` contrastively.
+    """Train an `Encoder` contrastively.
 
-    Lightning sees one long pass over the batches of all epochs; epochs, accumulation,
-    clipping and the schedule are kept here, so that resuming needs only the number of
-    batches done. `on_epoch_done` runs on every process after an epoch's last step,
-    `on_save` on every process every `save_every` steps.
+    Lightning sees one pass over the batches of all epochs; epochs, gradient accumulation,
+    clipping and the learning rate are handled here, so that resuming needs only the number of
+    batches done. `on_epoch_done` runs on every process after an epoch's last step, with the
+    number of the epoch (1 is the first), `on_save` on every process every `save_every` steps.
     """
 
     def __init__(
@@ -44,7 +46,7 @@ class RetrieverModule(pl.LightningModule):
         config: OptimisationConfig,
         losses: LossesConfig,
         optimizer_steps: int,
-        on_epoch_done: EpochEnd,
+        on_epoch_done: Callable[[int], None],
         on_save: Callable[[], None],
     ) -> None:
         super().__init__()
@@ -57,22 +59,20 @@ class RetrieverModule(pl.LightningModule):
         self.on_epoch_done, self.on_save = on_epoch_done, on_save
         self.batches_done = 0
         self.steps_done = 0
-        self.restored: Mapping[str, Any] | None = None
-        self.random: Mapping[str, Tensor] | None = None
+        self.restored: TrainingState | None = None
+        self.random: RandomState | None = None
         self.losses: list[float] = []
         self._window = _Window()
 
-    def trainable(self) -> dict[str, torch.nn.Parameter]:
-        """Name -> weight of what is trained."""
-        return {n: p for n, p in self.model.named_parameters() if p.requires_grad}
-
     def configure_optimizers(self) -> Any:
-        """AdamW without decay on biases and norms; linear warm-up, then a cosine to 0."""
-        decayed = [p for p in self.trainable().values() if p.ndim > 1]
-        others = [p for p in self.trainable().values() if p.ndim <= 1]
+        """Create AdamW without decay on biases and norms; linear warm-up, then a cosine to 0."""
+        trainable = list(trainable_weights(self.model).values())
         groups = [
-            {"params": decayed, "weight_decay": self.config.weight_decay},
-            {"params": others, "weight_decay": 0.0},
+            {
+                "params": [p for p in trainable if p.ndim > 1],
+                "weight_decay": self.config.weight_decay,
+            },
+            {"params": [p for p in trainable if p.ndim <= 1], "weight_decay": 0.0},
         ]
         optimizer = torch.optim.AdamW(
             [group for group in groups if group["params"]], lr=self.config.learning_rate, fused=True
@@ -80,26 +80,33 @@ class RetrieverModule(pl.LightningModule):
         warmup = round(self.config.warmup_ratio * self.optimizer_steps)
         scheduler = get_cosine_schedule_with_warmup(optimizer, warmup, self.optimizer_steps)
         if self.restored is not None:
-            optimizer.load_state_dict(self.restored["optimizer"])
-            scheduler.load_state_dict(self.restored["scheduler"])
+            optimizer.load_state_dict(self.restored.optimizer)
+            scheduler.load_state_dict(self.restored.scheduler)
         return {"optimizer": optimizer, "lr_scheduler": scheduler}
 
+    def transfer_batch_to_device(
+        self, batch: BatchPlan, device: torch.device, dataloader_idx: int
+    ) -> BatchPlan:
+        """Leave a plan as it is: its texts become tensors on the model's device."""
+        return batch
+
     def on_train_start(self) -> None:
-        """Training mode, which `from_pretrained` and evaluation leave off; then the dice."""
+        """Switch to training mode and restore the RNG state."""
         self.model.train()
-        # Here, since setting up draws random numbers that an uninterrupted run did not draw.
+        # Here, since Lightning's set-up draws random numbers when a run starts or resumes.
         if self.random is not None:
             restore_random_state(self.random)
 
     def training_step(self, plan: BatchPlan, batch_idx: int) -> None:
-        """One batch forward and backward; an optimizer step when its window closes."""
+        """Run one batch forward and backward; take an optimizer step when its window closes."""
         window = self._window
         batch = self.pairs.batch(plan)
         with self._without_sync():
-            window.add(self._backward(batch), len(batch.claims))
-            if batch.teacher is not None:
-                kind = self.loss_config.distillation.kind
-                window.learn(taught(batch.teacher, batch.positives, kind))
+            window.terms.append(self._backward(batch))
+        window.claims += len(batch.claims)
+        if batch.teacher is not None:
+            kind = self.loss_config.distillation.kind
+            window.taught.append(taught(batch.teacher, batch.positives, kind))
         self.batches_done += 1
         if plan.closes_window:
             self._step()
@@ -113,20 +120,20 @@ class RetrieverModule(pl.LightningModule):
                 self.on_save()
 
     def _backward(self, batch: TrainBatch) -> dict[str, Tensor]:
-        """Gradients of one batch; returns the loss and its terms, detached."""
+        """Add the gradients of one batch; returns the loss and its terms, detached."""
         texts = [*batch.claims, *batch.sources, *batch.views]
-        # Texts that repeat are encoded once; their gradients add up.
+        # Each distinct text is encoded once; the gradients of its copies add up.
         distinct: dict[Tokens, int] = {}
         place = torch.tensor([distinct.setdefault(text, len(distinct)) for text in texts])
         tokens = list(distinct)
         terms: dict[str, Tensor] = {}
 
         def loss_of(vectors: Tensor) -> Tensor:
-            # Logits in bf16 would be coarse: at temperature 0.02 they reach 50.
+            # In bf16 logits would be coarse: at temperature 0.02 they reach 50.
             with torch.autocast(vectors.device.type, enabled=False):
                 inputs = self._inputs(batch, vectors[place.to(vectors.device)])
-                loss, found = combined(inputs, self.loss_config, self.config.temperature)
-            terms.update(found, loss=loss.detach())
+                loss, parts = combined(inputs, self.loss_config, self.config.temperature)
+            terms.update(parts, loss=loss.detach())
             return loss
 
         def encode(rows: Sequence[int]) -> Tensor:
@@ -145,44 +152,38 @@ class RetrieverModule(pl.LightningModule):
         return terms
 
     def _inputs(self, batch: TrainBatch, vectors: Tensor) -> LossInputs:
-        """What the losses look at; sources (and claims) of all processes where gathered."""
+        """Put a batch's vectors beside its targets, gathered over processes where asked."""
         sizes = [len(batch.claims), len(batch.sources), len(batch.views)]
         claims, sources, views = vectors.split(sizes)
-
-        def here(tensor: Tensor | None) -> Tensor | None:
-            return None if tensor is None else tensor.to(vectors.device)
-
-        plan, fixed = batch.plan, here(batch.fixed_sources)
+        plan = batch.plan
+        if batch.fixed_sources is not None:
+            sources = batch.fixed_sources.to(vectors.device)
+        else:
+            sources = gather_vectors(sources, batch.counts, plan.rank)
         all_claims = None
         if batch.claims_masked is not None:
-            shares = plan.shares or (plan.rows,)
-            all_claims = gather_vectors(claims, [len(share) for share in shares], plan.rank)
+            counts = [len(rows) for rows in plan.shares or (plan.rows,)]
+            all_claims = gather_vectors(claims, counts, plan.rank)
+        targets: dict[str, Any] = {
+            spec.name: value if value is None else value.to(vectors.device)
+            for spec in fields(LossTargets)
+            for value in [getattr(batch, spec.name)]
+        }
         return LossInputs(
-            claims=claims,
-            sources=gather_vectors(sources, batch.counts, plan.rank) if fixed is None else fixed,
-            positives=batch.positives.to(vectors.device),
-            masked=batch.masked.to(vectors.device),
-            all_claims=all_claims,
-            rows=here(batch.rows),
-            claims_masked=here(batch.claims_masked),
-            teacher=here(batch.teacher),
-            base_claims=here(batch.base_claims),
-            base_sources=here(batch.base_sources),
-            keep_weights=here(batch.keep_weights),
-            views=None if batch.owners is None else views,
-            owners=here(batch.owners),
+            claims=claims, sources=sources, all_claims=all_claims, views=views, **targets
         )
 
     def _without_sync(self) -> AbstractContextManager[Any]:
-        """Gradients are reduced once, in `_step`: not by DDP after every backward."""
+        """Keep DDP from averaging gradients after every backward; `_step` does it once."""
         strategy = self.trainer.strategy
         if isinstance(strategy, pl.strategies.DDPStrategy):
             return strategy.block_backward_sync()
         return nullcontext()
 
     def _step(self) -> None:
+        """Take an optimizer step, then log its losses."""
         optimizer, scheduler = self.optimizers(), self.lr_schedulers()
-        parameters = list(self.trainable().values())
+        parameters = list(trainable_weights(self.model).values())
         self._reduce_gradients(parameters)
         limit = self.config.max_grad_norm or float("inf")
         norm = torch.nn.utils.clip_grad_norm_(parameters, limit)
@@ -204,17 +205,16 @@ class RetrieverModule(pl.LightningModule):
         for parameter in parameters:
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
-        flat = torch.cat([p.grad.flatten() for p in parameters if p.grad is not None])
+        gradients = [p.grad for p in parameters if p.grad is not None]
+        flat = torch.cat([gradient.flatten() for gradient in gradients])
         torch.distributed.all_reduce(flat)
         flat /= self.trainer.world_size
-        start = 0
-        for parameter in parameters:
-            assert parameter.grad is not None
-            size = parameter.grad.numel()
-            parameter.grad.copy_(flat[start : start + size].view_as(parameter.grad))
-            start += size
+        means = flat.split([gradient.numel() for gradient in gradients])
+        for gradient, mean in zip(gradients, means, strict=True):
+            gradient.copy_(mean.view_as(gradient))
 
     def _mean_over_ranks(self, terms: dict[str, Tensor]) -> dict[str, float]:
+        """Average the terms of the loss over all processes."""
         values = torch.stack([terms[name].float() for name in sorted(terms)])
         if self.trainer.world_size > 1:
             torch.distributed.all_reduce(values)
@@ -226,7 +226,7 @@ class RetrieverModule(pl.LightningModule):
         seconds = max(time.perf_counter() - window.started, 1e-9)
         values = {
             "loss": terms["loss"],
-            **window.learned(),
+            **window.taught_counts(),
             **({f"loss/{name}": value for name, value in terms.items() if name != "loss"}),
             "learning_rate": rate,
             "gradient_norm": norm,
@@ -241,57 +241,44 @@ class RetrieverModule(pl.LightningModule):
 
 
 class Progress(TQDMProgressBar):
-    """Lightning's bar; its one "epoch" holds all of ours."""
+    """Show one progress bar for all epochs, with the loss."""
 
     def on_train_epoch_start(self, trainer: pl.Trainer, *_: Any) -> None:
-        """Name the bar by what it counts."""
+        """Name the bar: Lightning would call it epoch 0."""
         super().on_train_epoch_start(trainer, *_)
         self.train_progress_bar.set_description("training")
 
     def get_metrics(self, *arguments: Any) -> dict[str, Any]:
-        """The loss, without the logger's version number."""
+        """Show the loss without the logger's version number."""
         shown = super().get_metrics(*arguments)
         return {key: value for key, value in shown.items() if key != "v_num"}
 
 
+@dataclass
 class _Window:
-    """Counters of the batches since the last optimizer step."""
+    """Count what the batches since the last optimizer step used, in this process.
 
-    def __init__(self) -> None:
-        self.started = time.perf_counter()
-        self.terms: list[dict[str, Tensor]] = []
-        self.claims = self.real = self.padded = 0
-        # Claims that a teacher taught, and its scores that did; None without one.
-        self.taught: tuple[int, int] | None = None
+    `taught` marks the teacher's scores [n, m] that each batch used; empty without a teacher.
+    """
 
-    def add(self, terms: dict[str, Tensor], claims: int) -> None:
-        self.terms.append(terms)
-        self.claims += claims
+    started: float = field(default_factory=time.perf_counter)
+    terms: list[dict[str, Tensor]] = field(default_factory=list)
+    claims: int = 0
+    real: int = 0
+    padded: int = 0
+    taught: list[Tensor] = field(default_factory=list)
 
-    def learn(self, taught: Tensor) -> None:
-        """Count which scores of a batch's teacher [n, m] were of use."""
-        rows, scores = self.taught or (0, 0)
-        self.taught = rows + int(taught.any(dim=1).sum()), scores + int(taught.sum())
-
-    def learned(self) -> dict[str, float]:
-        """Share of this process's claims that were taught, and scores used for each claim."""
-        if self.taught is None:
+    def taught_counts(self) -> dict[str, float]:
+        """Compute the share of claims that a teacher taught, and the scores used per claim."""
+        if not self.taught:
             return {}
-        rows, scores = self.taught
+        rows = sum(int(scores.any(dim=1).sum()) for scores in self.taught)
+        scores = sum(int(scores.sum()) for scores in self.taught)
         return {"taught_claims": rows / self.claims, "taught_scores": scores / self.claims}
 
     def mean_terms(self) -> dict[str, Tensor]:
+        """Average each term of the loss over the batches."""
         return {
             name: torch.stack([terms[name] for terms in self.terms]).mean()
             for name in self.terms[0]
         }
-
-
-def length_chunks(tokens: Sequence[Tokens], size: int) -> list[list[int]]:
-    """Positions of texts in chunks of `size`, those of like length together, shortest first.
-
-    The last chunk is full and has the longest: it is the one that is encoded only once.
-    """
-    order = sorted(range(len(tokens)), key=lambda row: len(tokens[row].ids))
-    cuts = [*range(len(order) % size, len(order), size), len(order)]
-    return [order[start:end] for start, end in pairwise([0, *cuts]) if end > start]

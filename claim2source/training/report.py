@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +40,7 @@ def build_report(
             part: {"before": parts_before[part], "after": parts_after[part]}
             for part in ("seen", "unseen")
         },
-        "history": run.history,
+        "history": [asdict(entry) for entry in run.history],
         "choose": config.choose,
         "chosen_epoch": chosen.epoch,
         "chosen_scale": chosen.scale,

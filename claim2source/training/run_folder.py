@@ -1,11 +1,10 @@
-"""The folder of a training run: what it was asked, where it stands, what it kept."""
+"""Manage the folder of a training run: its config, history, checkpoints and state."""
 
 from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +13,17 @@ import yaml
 from claim2source.core.config import as_plain, to_yaml
 from claim2source.core.errors import ConfigError, InputError, UserError
 from claim2source.core.files import clean_leftovers, is_leftover, write_json, write_text
+from claim2source.core.report import Epoch, Table
 from claim2source.evaluation.retrieval import mean_of
 from claim2source.models.resolve import RUN_FILE
-from claim2source.training.checkpoint import STATE_FILE, epoch_folder
+from claim2source.training.checkpoint import epoch_folder
 from claim2source.training.config import FinetuneConfig
+from claim2source.training.state import STATE_FILE
 
 CONFIG_FILE = "config.yaml"
 MINED_FILE = "mined.jsonl"
 REPORT_FILE = "report.json"
-# Settings that may differ between a run and its resumption: they change no step of the training.
+# Settings that may change when a run is resumed: they change no optimizer step.
 _FREE = (
     "resume",
     "overwrite",
@@ -39,18 +40,17 @@ _FREE = (
 
 @dataclass
 class RunFolder:
-    """Paths of a run and its history: one entry per evaluated epoch, 0 first."""
+    """Locate a run's files and keep its history: one entry per evaluated epoch, 0 first."""
 
     path: Path
-    history: list[dict[str, Any]] = field(default_factory=list)
+    history: list[Epoch] = field(default_factory=list)
 
     @classmethod
     def open(cls, config: FinetuneConfig) -> RunFolder:
-        """Begin a run, or take one up again with `resume`.
+        """Begin a run, or continue one with `resume`; clears what a killed process left.
 
-        Raises `UserError` when the folder holds a run that was not to be replaced, and
-        `ConfigError` naming the key when a resumed run was begun with another value. What a
-        killed process left half written is cleared away.
+        Raises `UserError` when the folder holds a run and `overwrite` is not set, and
+        `ConfigError` naming the key when a resumed run was begun with another value.
         """
         path = config.out
         begun = (path / CONFIG_FILE).is_file()
@@ -58,8 +58,8 @@ class RunFolder:
             if not begun:
                 raise UserError(f"{path}: no run to resume here")
             _refuse_changes(path / CONFIG_FILE, config)
-            for folder in (path, epoch_folder(path, 0).parent):
-                clean_leftovers(folder)
+            clean_leftovers(path)
+            clean_leftovers(epoch_folder(path, 0).parent)
             return cls(path, _read_history(path))
         if path.exists() and not all(is_leftover(file) for file in path.iterdir()):
             if not begun:
@@ -74,67 +74,68 @@ class RunFolder:
 
     @property
     def state(self) -> Path:
-        """The state a run resumes from."""
+        """Locate the state that the run resumes from."""
         return self.path / STATE_FILE
 
     @property
     def mined(self) -> Path:
-        """Its mined negatives."""
+        """Locate the mined negatives."""
         return self.path / MINED_FILE
 
     def mined_after(self, epoch: int) -> Path:
-        """Negatives that the model of an epoch mined."""
+        """Locate the negatives that the model of an epoch mined."""
         return self.path / f"mined-epoch-{epoch}.jsonl"
 
     @property
     def report(self) -> Path:
-        """Its final report."""
+        """Locate the report."""
         return self.path / REPORT_FILE
 
     def checkpoint(self, epoch: int) -> Path:
-        """The checkpoint of an epoch."""
+        """Locate the checkpoint of an epoch."""
         return epoch_folder(self.path, epoch)
 
     def scaled_checkpoint(self, epoch: int, scale: float) -> Path:
-        """An epoch's checkpoint between the base and what was trained."""
+        """Locate an epoch's checkpoint at a scale between base (0) and trained (1)."""
         folder = self.checkpoint(epoch)
         return folder.with_name(f"{folder.name}-scale-{scale:.6g}")
 
     def best_epoch(self) -> int:
-        """The epoch with the highest macro MRR@5 on val; the earliest of equals."""
-        best = max(self.history, key=lambda entry: (mean_of(entry["val"]), -entry["epoch"]))
-        return int(best["epoch"])
+        """Find the epoch with the highest macro MRR@5 on val; the earliest of equals."""
+        return max(self.history, key=lambda entry: (mean_of(entry.val), -entry.epoch)).epoch
 
-    def record(self, epoch: int, val: Mapping[str, Any], loss: float | None) -> None:
-        """Add an epoch's scores, replacing those of an epoch that is done again."""
-        self.history = [entry for entry in self.history if entry["epoch"] < epoch]
-        self.history.append({"epoch": epoch, "val": dict(val), "loss": loss})
+    def record(self, epoch: int, val: Table, loss: float | None) -> None:
+        """Add an epoch's scores; a repeated epoch replaces its own and later entries."""
+        self.history = [entry for entry in self.history if entry.epoch < epoch]
+        self.history.append(Epoch(epoch, val, loss))
         self.write()
 
     def write(self, chosen: Path | None = None) -> None:
-        """Write `run.json`: the history, and the chosen checkpoint once there is one."""
+        """Write `run.json`: the history, and the chosen checkpoint at the end of the run."""
         name = None if chosen is None else chosen.name
-        write_json(self.path / RUN_FILE, {"chosen": name, "history": self.history})
+        history = [asdict(entry) for entry in self.history]
+        write_json(self.path / RUN_FILE, {"chosen": name, "history": history})
 
     def prune(self, keep: str) -> None:
-        """With `keep: best`, drop checkpoints that are neither step 0, the best, nor the last."""
+        """With `keep: best`, delete all checkpoints but epoch 0, the best and the last."""
         if keep == "all":
             return
-        needed = {0, self.best_epoch(), self.history[-1]["epoch"]}
+        needed = {0, self.best_epoch(), self.history[-1].epoch}
         for entry in self.history:
-            if entry["epoch"] not in needed:
-                shutil.rmtree(self.checkpoint(entry["epoch"]), ignore_errors=True)
+            if entry.epoch not in needed:
+                shutil.rmtree(self.checkpoint(entry.epoch), ignore_errors=True)
 
 
 def resumable(config: FinetuneConfig) -> bool:
-    """Whether the run in `config.out` was begun, and with settings that let this one go on."""
+    """Tell whether `config.out` holds a run that this config may resume."""
     file = config.out / CONFIG_FILE
     return file.is_file() and not _changes(file, config)
 
 
-def _read_history(path: Path) -> list[dict[str, Any]]:
+def _read_history(path: Path) -> list[Epoch]:
     try:
-        return list(json.loads((path / RUN_FILE).read_text(encoding="utf-8"))["history"])
+        history = json.loads((path / RUN_FILE).read_text(encoding="utf-8"))["history"]
+        return [Epoch(**entry) for entry in history]
     except FileNotFoundError:
         return []
     except (ValueError, KeyError, TypeError):
@@ -147,7 +148,7 @@ def _refuse_changes(file: Path, config: FinetuneConfig) -> None:
 
 
 def _changes(file: Path, config: FinetuneConfig) -> list[tuple[str, Any, Any]]:
-    """Key, value before and now of every setting that a resumed run may not change."""
+    """List key, old and new value of changed settings that a resumed run may not change."""
     try:
         before = yaml.safe_load(file.read_text(encoding="utf-8"))
     except yaml.YAMLError as error:
@@ -160,10 +161,10 @@ def _changes(file: Path, config: FinetuneConfig) -> list[tuple[str, Any, Any]]:
 
 
 def _differences(prefix: str, before: Any, now: Any) -> list[tuple[str, Any, Any]]:
-    if isinstance(before, dict) and isinstance(now, dict):
-        found: list[tuple[str, Any, Any]] = []
-        for key in sorted(before.keys() | now.keys()):
-            name = f"{prefix}.{key}" if prefix else key
-            found += _differences(name, before.get(key), now.get(key))
-        return found
-    return [] if before == now else [(prefix, before, now)]
+    if not (isinstance(before, dict) and isinstance(now, dict)):
+        return [] if before == now else [(prefix, before, now)]
+    return [
+        difference
+        for key in sorted(before.keys() | now.keys())
+        for difference in _differences(f"{prefix}.{key}".strip("."), before.get(key), now.get(key))
+    ]

@@ -1,40 +1,46 @@
-"""The splits of a training run."""
+"""Load the splits of a training run and check that they serve its config."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
-from claim2source.core.errors import UserError
+from claim2source.core.config import require
+from claim2source.core.errors import ConfigError, InputError, UserError
 from claim2source.core.records import Dataset
 from claim2source.datasets import carve_val, load
-from claim2source.training.checks import check_data
+from claim2source.io.trec import read_run
+from claim2source.mining import read_mined
+from claim2source.text.render import untranslated_sentences
 from claim2source.training.config import FinetuneConfig
-from claim2source.training.teacher import read_teacher
+
+# Claim id -> source id -> the teacher's score.
+TeacherScores = Mapping[str, Mapping[str, float]]
 
 
 @dataclass(frozen=True)
 class TrainingData:
-    """The splits of a run: what is trained on, selected on, reported on.
-
-    `teacher` holds a teacher's scores where one teaches: claim id -> source id -> score.
-    """
+    """Hold the splits to train on, to choose on and to report on, and a teacher's scores."""
 
     train: Dataset
     val: Dataset
     report: Dataset
-    teacher: Mapping[str, Mapping[str, float]] | None = None
+    teacher: TeacherScores | None = None
 
 
 def load_data(config: FinetuneConfig) -> TrainingData:
     """Load the splits, carve val out of train, and read the teacher's scores.
 
-    Raises `ConfigError` where a loss asks for what the claims do not have, `InputError` for a
-    teacher's run or mined negatives that do not fit them.
+    Raises `ConfigError` where a loss needs what the claims do not have, `InputError` for a
+    teacher's run or mined negatives that do not fit the claims.
     """
     data, languages = config.data, config.languages
-    whole = load(data.dataset, data.train_split, languages)
-    train, val = carve_val(whole, data.val_share, data.val_seed)
+    train, val = carve_val(
+        load(data.dataset, data.train_split, languages), data.val_share, data.val_seed
+    )
+    if data.limit is not None:
+        train = train.with_claims(train.claims[: data.limit])
     check_data(config, train)
     report = load(data.dataset, data.report_split, languages)
     if not report.golds:
@@ -43,3 +49,64 @@ def load_data(config: FinetuneConfig) -> TrainingData:
     if distillation.weight and distillation.scores is not None:
         teacher = read_teacher(distillation.scores, train)
     return TrainingData(train, val, report, teacher)
+
+
+def check_data(config: FinetuneConfig, train: Dataset) -> None:
+    """Raise `ConfigError` for a loss that finds nothing to work on in these claims.
+
+    A file of mined negatives is read too, so that its errors come before any encoding; a
+    resumed run has its own copy.
+    """
+    losses = config.losses
+    if config.mined is not None and not config.resume:
+        read_mined(config.mined, train)
+    if losses.consistency.weight and not any(
+        claim.lang != "en" and claim.translation for claim in train.claims
+    ):
+        allowed = "0: no training claim has a translation to agree with"
+        raise ConfigError("losses.consistency.weight", losses.consistency.weight, allowed)
+    if losses.keep_base.weight:
+        allowed = f"languages of the training claims: {', '.join(train.languages)}"
+        for language in losses.keep_base.languages:
+            require(language in train.languages, "losses.keep_base.languages", language, allowed)
+
+
+def read_teacher(path: Path, train: Dataset) -> TeacherScores:
+    """Read a teacher's scores of the training claims from a run file of any system.
+
+    Claims of other splits are ignored. Raises `InputError` when the run has none of the training
+    claims, or names a source that the data set does not have.
+    """
+    if not path.is_file():
+        raise InputError.at(path, field="losses.distillation.scores", why="no such file")
+    run = read_run(path).run
+    scores = {claim.id: scored for claim in train.claims if (scored := run.scored(claim.id))}
+    if not scores:
+        raise InputError.at(path, field="claim", why="scores no claim of the training split")
+    known = {source.id for source in train.sources}
+    for scored in scores.values():
+        for source in scored:
+            if source not in known:
+                raise InputError.at(path, field="source", why=f"{source} is not in the data set")
+    return scores
+
+
+def unused_data(config: FinetuneConfig, train: Dataset, pairs: int) -> list[str]:
+    """List training pairs and teacher's scores that are not used; `pairs` are trained on."""
+    lines = []
+    available = sum(len(claim.golds) for claim in train.claims)
+    if config.mined is not None and pairs < available:
+        missing = available - pairs
+        lines.append(f"{missing} of {available} training pairs have no row in {config.mined}")
+    distillation = config.losses.distillation
+    if distillation.scores is not None and not distillation.weight:
+        lines.append(f"losses.distillation.weight is 0: {distillation.scores} is not used")
+    return lines
+
+
+def missing_translations(config: FinetuneConfig, train: Dataset) -> list[str]:
+    """Count the training claims without the translation that the rendering or a loss needs."""
+    form = config.rendering.claims
+    if form == "original" and config.losses.consistency.weight:
+        form = "bilingual"
+    return untranslated_sentences(train.claims, form)

@@ -168,7 +168,7 @@ def test_weights_are_bf16_and_adapters_fp32(monkeypatch: pytest.MonkeyPatch) -> 
         bench_gpu.time_training(SMALL, Setting(2, 4, True, False))
     module = seen["module"]
     assert seen["precision"] == "bf16"
-    trained = module.trainable()
+    trained = trainable_weights(module.model)
     # Seven linear layers a block, two blocks, A and B.
     assert len(trained) == 7 * 2 * 2
     assert {p.dtype for p in trained.values()} == {torch.float32}

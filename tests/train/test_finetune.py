@@ -20,10 +20,10 @@ from claim2source.mining import read_mined
 from claim2source.models import resolve
 from claim2source.text import Rendering
 from claim2source.training.batches import BatchSampler
-from claim2source.training.checkpoint import load_state
 from claim2source.training.data import TrainingPairs
 from claim2source.training.losses import info_nce
 from tests.shared_data import REPOSITORY
+from claim2source.training.state import TrainingState
 from tests.training.small import arguments, small_setup
 
 SCRIPT = str(REPOSITORY / "train" / "finetune.py")
@@ -172,8 +172,8 @@ def test_two_processes_take_the_step_of_the_mean_gradient(
     done = run([*TWO, *arguments(*setup, out, **more)], tmp_path)
     assert done.returncode == 0, done.stderr[-3000:]
     assert done.stdout.count("MRR@5 on dev") == 1  # one process reports
-    state = load_state(out / "state.pt")
-    assert state["world_size"] == 2 and state["steps_done"] == 1 and len(state["random"]) == 2
+    state = TrainingState.load(out / "state.pt")
+    assert state.world_size == 2 and state.steps_done == 1 and len(state.random) == 2
 
     train, _ = carve_val(load(setup[1], "train"), 0.2, 13)
     encoder = resolve(out / "checkpoints" / "epoch-0").encoder
@@ -196,7 +196,7 @@ def test_two_processes_take_the_step_of_the_mean_gradient(
         for batch in batches
     ]
     mean = torch.stack(losses).mean()
-    assert state["losses"] == pytest.approx([float(mean)], rel=1e-5)
+    assert state.losses == pytest.approx([float(mean)], rel=1e-5)
     decayed = [p for p in encoder.model.parameters() if p.ndim > 1]
     others = [p for p in encoder.model.parameters() if p.ndim <= 1]
     optimizer = torch.optim.AdamW(
@@ -222,7 +222,7 @@ def test_two_processes_take_the_step_of_the_mean_gradient(
         # Adam's first step is the gradient's sign: only clear gradients can be compared.
         clear = gradients[name].abs() > 1e-4 if name in gradients else None
         if clear is not None and clear.any():
-            assert torch.allclose(parameter[clear], state["weights"][name][clear], atol=1e-5), name
+            assert torch.allclose(parameter[clear], state.weights[name][clear], atol=1e-5), name
             shortened += int(((parameter - before[name])[clear].abs() < 9e-4).sum())
     # Unlimited, a clear gradient's step is the whole rate; or there would be nothing to compare.
     assert shortened > 100 if limit else shortened == 0
@@ -236,8 +236,8 @@ def test_two_processes_resume(setup: tuple[Path, Path], tmp_path: Path) -> None:
     _kill_after_saves([*TWO, *arguments(*setup, tmp_path / "cut", **more)], tmp_path / "cut", 2)
     done = run([*TWO, *arguments(*setup, tmp_path / "cut", **more), "--resume"], tmp_path)
     assert done.returncode == 0, done.stderr[-3000:]
-    states = [load_state(tmp_path / name / "state.pt") for name in ("whole", "cut")]
-    assert states[0]["losses"] == states[1]["losses"]
+    states = [TrainingState.load(tmp_path / name / "state.pt") for name in ("whole", "cut")]
+    assert states[0].losses == states[1].losses
 
 
 @pytest.fixture(scope="module")
@@ -269,14 +269,14 @@ def test_kill_nine_and_resume(
     else:
         pytest.fail("no kill met a save")
     assert not (cut / "report.json").exists()
-    load_state(cut / "state.pt")  # whole, whatever the moment of the kill
+    TrainingState.load(cut / "state.pt")  # whole, whatever the moment of the kill
     for folder in (cut / "checkpoints").glob("epoch-*"):
         resolve(folder)  # so are the checkpoints: their hashes are checked
     done = run([*command, "--resume"], tmp_path)
     assert done.returncode == 0, done.stderr[-3000:]
     assert "resuming after batch" in done.stdout
-    states = [load_state(folder / "state.pt") for folder in (uninterrupted, cut)]
-    assert states[0]["losses"] == states[1]["losses"]
+    states = [TrainingState.load(folder / "state.pt") for folder in (uninterrupted, cut)]
+    assert states[0].losses == states[1].losses
     reports = [json.loads((folder / "report.json").read_text()) for folder in (uninterrupted, cut)]
     assert reports[0] == reports[1]
 

@@ -13,9 +13,8 @@ from claim2source.io.store import Store
 from claim2source.mining import MinedRow, Negative
 from claim2source.models import Encoder, ModelConfig, resolve
 from claim2source.text import Rendering
-from claim2source.training.base_vectors import BaseVectors
 from claim2source.training.batches import BatchPlan
-from claim2source.training.data import TrainingPairs
+from claim2source.training.data import BaseVectors, TrainingPairs
 from claim2source.training.losses import (
     DistillationConfig,
     InfoNCEConfig,

@@ -12,8 +12,8 @@ from claim2source.core.errors import ConfigError, InputError
 from claim2source.core.records import Dataset
 from claim2source.datasets import write_beir
 from claim2source.models import resolve
-from claim2source.training.checks import check_model, left_aside, missing_translations_of
-from claim2source.training.splits import load_data
+from claim2source.training.adapt import check_model
+from claim2source.training.splits import load_data, missing_translations, unused_data
 from tests.training.small import small_config, small_setup, small_splits
 
 
@@ -75,8 +75,8 @@ def test_missing_translations_are_counted(
     german = sum(claim.lang == "de" for claim in train.claims)
     config = small_config(setup[0], untranslated, Path("run"), **more)
     expected = f"{german} of {len(train.claims)} claims have no translation and are read as posted"
-    assert missing_translations_of(config, train) == ([expected] if said else [])
-    assert missing_translations_of(config, load_data(small_config(*setup, Path("r"))).train) == []
+    assert missing_translations(config, train) == ([expected] if said else [])
+    assert missing_translations(config, load_data(small_config(*setup, Path("r"))).train) == []
 
 
 @pytest.mark.parametrize(
@@ -144,11 +144,11 @@ def test_what_is_left_aside_is_said(setup: tuple[Path, Path]) -> None:
     train = load_data(small_config(*setup, Path("run"))).train
     pairs = sum(len(claim.golds) for claim in train.claims)
     config = small_config(*setup, Path("run"), mined="m.jsonl")
-    assert left_aside(config, train, pairs) == []
-    (said,) = left_aside(config, train, pairs - 3)
+    assert unused_data(config, train, pairs) == []
+    (said,) = unused_data(config, train, pairs - 3)
     assert said == f"3 of {pairs} training pairs have no row in m.jsonl"
     more: dict[str, Any] = {"losses__distillation__scores": "t.trec"}
-    (said,) = left_aside(small_config(*setup, Path("run"), **more), train, pairs)
+    (said,) = unused_data(small_config(*setup, Path("run"), **more), train, pairs)
     assert said == "losses.distillation.weight is 0: t.trec is not used"
     more["losses__distillation__weight"] = 1
-    assert left_aside(small_config(*setup, Path("run"), **more), train, pairs) == []
+    assert unused_data(small_config(*setup, Path("run"), **more), train, pairs) == []

@@ -23,12 +23,12 @@ from claim2source.training import choose as module
 from claim2source.training import finetune as program
 from claim2source.training.choose import choose
 from claim2source.training.export.interpolate import InterpolateConfig, interpolate
-from claim2source.training.export.merge import MergeConfig, merge
 from claim2source.training.finetune import finetune
 from claim2source.training.loggers import make_loggers
 from claim2source.training.run_folder import RunFolder
 from claim2source.training.splits import load_data
 from tests.training.small import small_config, small_setup
+from train.merge import MergeConfig, merge
 
 
 @pytest.fixture(scope="module")

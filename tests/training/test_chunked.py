@@ -16,10 +16,9 @@ import torch
 
 from claim2source.models import Encoder, ModelConfig, Template, Tokens, resolve
 from claim2source.models.packed import PackedBatch
-from claim2source.training.checkpoint import random_state
-from claim2source.training.chunked import chunked_backward, whole_backward
+from claim2source.training.gradcache import chunked_backward, length_chunks, whole_backward
 from claim2source.training.losses import info_nce
-from claim2source.training.module import length_chunks
+from claim2source.training.state import random_state
 from tests.models.mistral import CLAIM, SOURCE, save_mistral
 from tests.training.small import save_small_model
 

@@ -20,12 +20,9 @@ from claim2source.io.trec import write_trec_run
 from claim2source.mining import MinedRow, Negative, read_mined
 from claim2source.models import Encoder, ModelConfig, Tokens, resolve
 from claim2source.text import Rendering
-from claim2source.training import finetune as program
 from claim2source.training.batches import BatchPlan
-from claim2source.training.checkpoint import load_state
 from claim2source.training.config import OptimisationConfig
 from claim2source.training.data import TrainingPairs
-from claim2source.training.export.merge import MergeConfig, merge
 from claim2source.training.finetune import finetune
 from claim2source.training.losses import (
     ConsistencyConfig,
@@ -34,8 +31,10 @@ from claim2source.training.losses import (
     combined,
 )
 from claim2source.training.module import RetrieverModule
-from claim2source.training.negatives import shown_negatives
+from claim2source.training.negatives import negatives_table
+from claim2source.training.state import TrainingState
 from tests.training.small import small_config, small_setup
+from train.merge import MergeConfig, merge
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +43,7 @@ def setup(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 
 def losses_of(run: Path) -> list[float]:
-    return list(load_state(run / "state.pt")["losses"])
+    return list(TrainingState.load(run / "state.pt").losses)
 
 
 @pytest.mark.parametrize("tuning", [pytest.param("full", marks=pytest.mark.slow), "lora"])
@@ -147,21 +146,21 @@ def test_remining_uses_the_current_model_and_resumes_exactly(
     best = sorted((s for s in scores if s not in claim.golds), key=lambda s: -scores[s])
     assert {n.source for n in hard} <= set(best[: len(hard) + 3])
 
-    real, saves = program.save_state, 0
+    real, saves = TrainingState.save, 0
     stop = len(losses_of(whole)) - 2  # in the last epoch, after the second mining
 
-    def save_then_die(path: Path, state: Any) -> None:
+    def save_then_die(self: TrainingState, path: Path) -> None:
         nonlocal saves
-        real(path, state)
+        real(self, path)
         saves += 1
-        if state["steps_done"] >= stop:
+        if self.steps_done >= stop:
             raise RuntimeError("power cut")
 
-    monkeypatch.setattr(program, "save_state", save_then_die)
+    monkeypatch.setattr(TrainingState, "save", save_then_die)
     cut = tmp_path / "cut"
     with pytest.raises(RuntimeError, match="power cut"):
         finetune(small_config(*setup, cut, **more))
-    monkeypatch.setattr(program, "save_state", real)
+    monkeypatch.setattr(TrainingState, "save", real)
     (cut / "mined-epoch-2.jsonl").unlink()  # the state holds it
     finetune(small_config(*setup, cut, resume=True, **more))
     assert losses_of(whole) == losses_of(cut)
@@ -351,11 +350,12 @@ def test_chunks_and_plain_runs_agree(setup: tuple[Path, Path], tmp_path: Path) -
 def test_the_table_of_negatives(setup: tuple[Path, Path]) -> None:
     train = load(setup[1], "train")
     rows = [MinedRow(c.id, c.golds[0], (Negative("s30", 0.25, "bm25"),)) for c in train.claims]
-    columns, table = shown_negatives(rows, train, seed=1)
-    assert columns == ["language", "claim", "gold", "negative", "score", "origin"]
+    shown = negatives_table(rows, train, seed=1)
+    table = shown.rows
+    assert shown.columns == ["language", "claim", "gold", "negative", "score", "origin"]
     claim = {c.text: c for c in train.claims}[table[0][1]]
     titles = {s.id: s.title for s in train.sources}
     expected = [claim.lang, claim.text, titles[claim.golds[0]], titles["s30"], 0.25, "bm25"]
     assert table[0] == expected
-    assert shown_negatives(rows, train, seed=1)[1] == table
-    assert shown_negatives(rows, train, seed=2)[1] != table
+    assert negatives_table(rows, train, seed=1) == shown
+    assert negatives_table(rows, train, seed=2) != shown

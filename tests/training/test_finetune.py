@@ -21,9 +21,9 @@ from claim2source.io.store import Store
 from claim2source.io.trec import write_trec_run
 from claim2source.models import Manifest, resolve
 from claim2source.training import finetune as program
-from claim2source.training.checkpoint import load_state
 from claim2source.training.finetune import finetune
 from claim2source.training.run_folder import RunFolder
+from claim2source.training.state import TrainingState
 from tests.training.small import small_config, small_setup
 
 
@@ -41,7 +41,7 @@ def finished(setup: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory)
 
 
 def losses_of(run: Path) -> list[float]:
-    return list(load_state(run / "state.pt")["losses"])
+    return list(TrainingState.load(run / "state.pt").losses)
 
 
 def test_what_a_run_leaves(finished: Path) -> None:
@@ -143,28 +143,28 @@ def test_resuming_gives_the_same_losses_and_weights(
         "optimisation__accumulation": accumulation,
     }
     finetune(small_config(*setup, tmp_path / "whole", **more))
-    real, saves = program.save_state, []
+    real, saves = TrainingState.save, []
 
-    def save_then_die(path: Path, state: dict[str, Any]) -> None:
-        real(path, state)
-        saves.append(state["batches_done"])
+    def save_then_die(self: TrainingState, path: Path) -> None:
+        real(self, path)
+        saves.append(self.batches_done)
         if len(saves) == batches:
             raise RuntimeError("power cut")
 
-    monkeypatch.setattr(program, "save_state", save_then_die)
+    monkeypatch.setattr(TrainingState, "save", save_then_die)
     with pytest.raises(RuntimeError, match="power cut"):
         finetune(small_config(*setup, tmp_path / "cut", **more))
     assert not (tmp_path / "cut" / "report.json").exists()
-    monkeypatch.setattr(program, "save_state", real)
+    monkeypatch.setattr(TrainingState, "save", real)
     # The dice must come from the state, not from this process.
     torch.manual_seed(999)
     finetune(small_config(*setup, tmp_path / "cut", resume=True, **more))
     whole, resumed = losses_of(tmp_path / "whole"), losses_of(tmp_path / "cut")
     assert len(whole) > batches
     assert whole == resumed
-    state, again = (load_state(tmp_path / name / "state.pt") for name in ("whole", "cut"))
-    for name, weight in state["weights"].items():
-        assert torch.equal(weight, again["weights"][name]), name
+    state, again = (TrainingState.load(tmp_path / name / "state.pt") for name in ("whole", "cut"))
+    for name, weight in state.weights.items():
+        assert torch.equal(weight, again.weights[name]), name
     history = [json.loads((tmp_path / n / "run.json").read_text()) for n in ("whole", "cut")]
     assert history[0] == history[1]
 
@@ -177,14 +177,14 @@ def test_nothing_is_dropped_before_what_makes_it_final_is_saved(
 
     def dropped(run: RunFolder, keep: str) -> None:
         assert keep == "best"
-        saved.append(load_state(run.state)["batches_done"])
+        saved.append(TrainingState.load(run.state).batches_done)
 
     monkeypatch.setattr(RunFolder, "prune", dropped)
     config = small_config(*setup, tmp_path / "run", optimisation__epochs=2, keep="best")
     finetune(config)
     assert (
         len(saved) == 2
-        and saved[1] == 2 * saved[0] == load_state(tmp_path / "run/state.pt")["batches_done"]
+        and saved[1] == 2 * saved[0] == TrainingState.load(tmp_path / "run/state.pt").batches_done
     )
 
 
@@ -270,16 +270,16 @@ def test_a_run_is_not_resumed_on_something_else(
         "losses__distillation__weight": 0.5,
         "losses__distillation__scores": teacher,
     }
-    real = program.save_state
+    real = TrainingState.save
 
-    def save_then_die(path: Path, state: dict[str, Any]) -> None:
-        real(path, state)
+    def save_then_die(self: TrainingState, path: Path) -> None:
+        real(self, path)
         raise RuntimeError("power cut")
 
-    monkeypatch.setattr(program, "save_state", save_then_die)
+    monkeypatch.setattr(TrainingState, "save", save_then_die)
     with pytest.raises(RuntimeError, match="power cut"):
         finetune(small_config(model, data, tmp_path / "run", **more))
-    monkeypatch.setattr(program, "save_state", real)
+    monkeypatch.setattr(TrainingState, "save", real)
     before = (tmp_path / "run" / "state.pt").read_bytes()
     if what == "base model":
         weights = load_file(model / "model.safetensors")
@@ -404,8 +404,8 @@ def test_accumulation_moves_the_weights_once_a_window(
             *setup, tmp_path / "run", optimisation__epochs=1, optimisation__accumulation=100
         )
     )
-    state = load_state(tmp_path / "run" / "state.pt")
-    assert state["steps_done"] == 1 and state["batches_done"] > 1
+    state = TrainingState.load(tmp_path / "run" / "state.pt")
+    assert state.steps_done == 1 and state.batches_done > 1
 
 
 def test_damaged_state_is_said(

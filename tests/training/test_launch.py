@@ -7,8 +7,7 @@ import torch
 import torch.distributed as dist
 
 from claim2source.core.errors import UserError
-from claim2source.training.distributed import joined_world
-from claim2source.training.launch import World, check_same_world, launched_world
+from claim2source.training.distributed import World, check_same_world, joined_world, launched_world
 
 
 def test_nothing_set_means_one_process() -> None:

@@ -193,9 +193,9 @@ def test_consistency_is_one_minus_cosine_over_all_claims() -> None:
     expected = sum(
         1 - dot(claims[o].tolist(), v) / 7 for o, v in zip(owners, views.tolist(), strict=True)
     )
-    loss = consistency(claims, views, torch.tensor(owners), 4)
+    loss = consistency(claims, views, torch.tensor(owners))
     assert float(loss) == pytest.approx(expected / 4, rel=1e-5)
-    none = consistency(claims, views[:0], torch.tensor([], dtype=torch.long), 4)
+    none = consistency(claims, views[:0], torch.tensor([], dtype=torch.long))
     assert float(none) == 0
 
 
@@ -214,10 +214,10 @@ def inputs() -> LossInputs:
     others = torch.zeros(3, 4, dtype=torch.bool)
     others[2, 0] = True
     return LossInputs(
-        claims,
-        sources,
-        torch.tensor([0, 1, 2]),
-        masked,
+        claims=claims,
+        sources=sources,
+        positives=torch.tensor([0, 1, 2]),
+        masked=masked,
         all_claims=torch.cat([claims, unit(1, 8, seed=4)]),
         rows=torch.arange(3),
         claims_masked=others,

@@ -15,14 +15,13 @@ from claim2source.io.store import Store
 from claim2source.mining import MinedRow, Negative, read_mined, write_mined
 from claim2source.models import Encoder, ModelConfig, resolve
 from claim2source.text import Rendering
-from claim2source.training import finetune as program
 from claim2source.training.batches import BatchPlan
-from claim2source.training.checkpoint import load_state
 from claim2source.training.data import TrainBatch, TrainingPairs
+from claim2source.training.distributed import World
 from claim2source.training.finetune import finetune
-from claim2source.training.launch import World
 from claim2source.training.negatives import RunNegatives
 from claim2source.training.run_folder import RunFolder
+from claim2source.training.state import TrainingState
 from tests.training.small import small_config, small_setup
 
 REMINED: dict[str, Any] = {
@@ -101,24 +100,24 @@ def test_a_killed_run_goes_on_with_the_same_rows(
 ) -> None:
     named = named_file("reversed", train, tmp_path / "named.jsonl")
     finetune(small_config(*setup, tmp_path / "whole", mined=named, **REMINED))
-    whole = load_state(tmp_path / "whole" / "state.pt")
-    real = program.save_state
+    whole = TrainingState.load(tmp_path / "whole" / "state.pt")
+    real = TrainingState.save
 
-    def save_then_die(path: Path, state: Any) -> None:
-        real(path, state)
-        if state["steps_done"] >= len(whole["losses"]) - 2:
+    def save_then_die(self: TrainingState, path: Path) -> None:
+        real(self, path)
+        if self.steps_done >= len(whole.losses) - 2:
             raise RuntimeError("power cut")
 
-    monkeypatch.setattr(program, "save_state", save_then_die)
+    monkeypatch.setattr(TrainingState, "save", save_then_die)
     cut = tmp_path / "cut"
     with pytest.raises(RuntimeError, match="power cut"):
         finetune(small_config(*setup, cut, mined=named, **REMINED))
-    monkeypatch.setattr(program, "save_state", real)
+    monkeypatch.setattr(TrainingState, "save", real)
     (cut / "mined-epoch-2.jsonl").unlink()  # the state holds it
     finetune(small_config(*setup, cut, mined=named, resume=True, **REMINED))
-    state = load_state(cut / "state.pt")
-    assert list(state["losses"]) == list(whole["losses"])
-    assert state["mined"]["content"].equal(whole["mined"]["content"])
+    state = TrainingState.load(cut / "state.pt")
+    assert list(state.losses) == list(whole.losses)
+    assert state.mined["content"].equal(whole.mined["content"])
 
 
 def test_other_pairs_or_another_order_are_refused(train: Dataset, encoder: Encoder) -> None:

@@ -16,10 +16,9 @@ from claim2source.datasets import load
 from claim2source.mining import MinedRow, Negative
 from claim2source.models import ModelConfig, resolve
 from claim2source.text import Rendering
-from claim2source.training.base_vectors import BaseVectors
 from claim2source.training.batches import BatchSampler
 from claim2source.training.config import FinetuneConfig, OptimisationConfig
-from claim2source.training.data import TrainingPairs
+from claim2source.training.data import BaseVectors, TrainingPairs
 from claim2source.training.losses import (
     ConsistencyConfig,
     DistillationConfig,

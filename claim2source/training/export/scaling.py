@@ -1,10 +1,10 @@
-"""A checkpoint loaded once, to be used anywhere between its base and what training made of it."""
+"""Scale a checkpoint between its base (0) and its trained weights (1)."""
 
 from __future__ import annotations
 
 import copy
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields, replace
 from functools import cached_property
 from pathlib import Path
@@ -15,6 +15,7 @@ from torch import Tensor
 
 from claim2source.core.errors import InputError, UserError
 from claim2source.core.files import clean_leftovers, file_hash
+from claim2source.core.report import Table
 from claim2source.models import (
     Dtype,
     Encoder,
@@ -30,23 +31,19 @@ from claim2source.models import (
 )
 from claim2source.models.manifest import FILE
 from claim2source.models.resolve import ADAPTER_CONFIG_FILE, ADAPTER_FILE, set_adapter_scale
-from claim2source.training.checkpoint import weights_identity
-
-# One file, so that one hash names the weights.
-_ONE_SHARD = "1000GB"
+from claim2source.training.checkpoint import ONE_SHARD, weights_identity
 
 
 class ScaledCheckpoint:
-    """A checkpoint at any scale: 0 is its base, 1 is what training made of it.
+    """Load a checkpoint once and use it at any scale: 0 is its base, 1 the trained weights.
 
     LoRA: W + scale * delta. Every weight trained: W + scale * (tuned - W), as WiSE-FT
-    (Wortsman et al. 2022, section 3). Every scale is computed from the weights as they were
-    loaded, in float32, never from the scale before it.
+    (Wortsman et al. 2022, section 3). Every scale is computed in float32 from the weights as they
+    were loaded. `model` sets what its base may run or read, and the attention, which a manifest
+    does not hold.
 
-    `model` holds what no manifest may say: what its base may run or read, and the attention.
-
-    Raises `UserError` for what is no checkpoint of ours, and for adapters that are no plain
-    sum of a base and a delta.
+    Raises `UserError` for what is no checkpoint of ours, and for adapters that change more than
+    W by a delta.
     """
 
     def __init__(
@@ -65,23 +62,23 @@ class ScaledCheckpoint:
 
     @property
     def kind(self) -> str:
-        """`base`, `lora` or `full`."""
+        """Return `base`, `lora` or `full`."""
         return self.manifest.weights.kind
 
     @property
     def encoder(self) -> Encoder:
-        """The one encoder; `set` changes its weights."""
+        """Return the encoder, whose weights `set` changes."""
         return self.resolved.encoder
 
     @property
     def base_folder(self) -> Path | None:
-        """Where the base's files lie; none where nothing of it was read."""
+        """Locate the base's files; none where they were not read."""
         if self.kind != "full":
             return self.resolved.folder
         return self._base.folder if "_base" in self.__dict__ else None
 
     def set(self, scale: float) -> None:
-        """Scale the encoder in place, and name its weights for the store."""
+        """Scale the encoder in place, and set the name of its weights in the store."""
         if self.kind == "lora":
             set_adapter_scale(self.encoder.model, scale)
         elif self.kind == "full":
@@ -92,9 +89,9 @@ class ScaledCheckpoint:
         self.encoder.weights = self.identity(scale)
 
     def identity(self, scale: float) -> dict[str, Any]:
-        """What names the weights at a scale in the store.
+        """Name the weights at a scale in the store.
 
-        At 0 it is the base's own and at 1 the checkpoint's, so that their vectors are shared.
+        At 0 as the base is named and at 1 as the checkpoint is, so that they share vectors.
         """
         scale, weights = float(scale), self.manifest.weights
         if self.kind == "base" or scale == 0:
@@ -115,7 +112,7 @@ class ScaledCheckpoint:
         }
 
     def weights(self, scale: float) -> Iterator[tuple[str, Tensor]]:
-        """Names and tensors of the plain model at a scale; the loaded weights stay as they are."""
+        """Compute the plain model's weights at a scale, by name; loaded weights do not change."""
         if self.kind == "lora":
             self.set(scale)
             yield from _merged(self.encoder.model)
@@ -125,17 +122,17 @@ class ScaledCheckpoint:
             yield from self.encoder.model.state_dict().items()
 
     def save_model(self, folder: Path, scale: float, dtype: Dtype) -> str:
-        """Write the plain model at a scale, cast at the very end; returns the weights' sha256."""
+        """Write the plain model at a scale, cast after the sum; returns the weights' sha256."""
         model: Any = self.encoder.model
         model = model.get_base_model() if self.kind == "lora" else model
         _save(folder, model, self.weights(scale), getattr(torch, dtype))
         return file_hash(folder / "model.safetensors")
 
-    def save_checkpoint(self, folder: Path, scale: float, scores: dict[str, Any]) -> Manifest:
-        """Write a checkpoint of ours at a scale; `scores` are what it reached at that scale.
+    def save_checkpoint(self, folder: Path, scale: float, scores: Mapping[str, Table]) -> Manifest:
+        """Write a checkpoint at a scale; `scores` are its scores at that scale, by split.
 
-        At 0 it is the base's. A LoRA checkpoint's adapter is copied: the scale lies in the
-        manifest alone. A full one at 1 is copied; between, its weights are written.
+        At 0 it is a checkpoint of the base. An adapter is copied, since the scale is only in the
+        manifest. A full model at 1 is copied; at other scales its weights are written.
         """
         weights = Weights()
         if self.kind == "lora" and scale != 0:
@@ -154,14 +151,14 @@ class ScaledCheckpoint:
                     file_hash(folder / "config.json"),
                     self.manifest.weights.trained,
                 )
-        written = replace(self.manifest, weights=weights, scores=scores)
+        written = replace(self.manifest, weights=weights, scores=dict(scores))
         folder.mkdir(parents=True, exist_ok=True)
         written.write(folder)
         return written
 
     @cached_property
     def _base(self) -> Resolved:
-        """The base, in float32 on the CPU, with the checkpoint's settings."""
+        """Load the base, in float32 on the CPU, with the checkpoint's settings."""
         base, settings = self.manifest.base, self.manifest.encoder
         known = {field.name for field in fields(ModelConfig)}
         same = {
@@ -169,7 +166,7 @@ class ScaledCheckpoint:
             for field in fields(EncoderSettings)
             if field.name in known
         }
-        # Its weights are read and nothing is run: its attention is the default's.
+        # Only its weights are read, so that the default attention will do.
         config = replace(self.model, name=base.name, revision=base.revision, attention=None, **same)
         found = resolve(config, "cpu", "float32")
         if found.base.sha256 != base.sha256:
@@ -181,22 +178,20 @@ class ScaledCheckpoint:
 
     @cached_property
     def _tuned(self) -> dict[str, Tensor]:
-        """A copy of what training left, taken before the encoder is scaled."""
+        """Copy the trained weights before the encoder is scaled."""
         state = self.encoder.model.state_dict()
         return {name: value.detach().to("cpu", copy=True) for name, value in state.items()}
 
     def _mixed(self, scale: float) -> Iterator[tuple[str, Tensor]]:
         tuned = self._tuned
         if scale == 1:
-            # A plain copy: the base is not needed, and need not be there.
+            # The base is not needed, and may be missing.
             yield from tuned.items()
             return
         base = self._base.encoder.model.state_dict()
-        shapes = [{name: v.shape for name, v in state.items()} for state in (base, tuned)]
+        shapes = [{(name, v.shape) for name, v in state.items()} for state in (base, tuned)]
         if shapes[0] != shapes[1]:
-            odd = sorted(
-                n for n in base.keys() | tuned.keys() if shapes[0].get(n) != shapes[1].get(n)
-            )[0]
+            odd = min(shapes[0] ^ shapes[1])[0]
             raise InputError.at(self.folder, why=f"its weight {odd} does not fit its base's")
         for name, value in tuned.items():
             mixed = value
@@ -206,7 +201,7 @@ class ScaledCheckpoint:
 
 
 def _refuse_variants(model: Any, folder: Path) -> None:
-    """Only W + scale * B A is known to be merged and scaled rightly here."""
+    """Raise `InputError` for adapters that are more than W + scale * B A."""
     from peft.tuners.lora import LoraLayer
 
     for config in model.peft_config.values():
@@ -220,7 +215,7 @@ def _refuse_variants(model: Any, folder: Path) -> None:
 
 
 def _merged(model: Any) -> Iterator[tuple[str, Tensor]]:
-    """W + delta for every adapted weight, as new tensors, under the names of the plain model."""
+    """Compute W + delta of every adapted weight, under the names of the plain model."""
     from peft.tuners.lora import LoraLayer
 
     base = model.get_base_model()
@@ -240,16 +235,16 @@ def _merged(model: Any) -> Iterator[tuple[str, Tensor]]:
 def _save(
     folder: Path, model: Any, weights: Iterable[tuple[str, Tensor]], dtype: torch.dtype
 ) -> None:
-    """Write weights as a model of this kind, with its config."""
+    """Write weights and config as a model of this kind."""
     state = {
         name: (v.detach().to("cpu", dtype) if v.is_floating_point() else v.detach().cpu())
         for name, v in weights
     }
     with torch.device("meta"):
         empty = type(model)(copy.deepcopy(model.config))
-    # Strict: a weight that is lost or left over is an error here, not at the user's.
+    # Strict: a missing or an extra weight is an error.
     empty.load_state_dict(state, assign=True)
-    empty.save_pretrained(str(folder), max_shard_size=_ONE_SHARD)
+    empty.save_pretrained(str(folder), max_shard_size=ONE_SHARD)
 
 
 def _copy(source: Path, target: Path, names: Iterable[str]) -> None:
@@ -259,23 +254,23 @@ def _copy(source: Path, target: Path, names: Iterable[str]) -> None:
 
 
 def require_scalable(scaled: ScaledCheckpoint, scale: float | None) -> None:
-    """Raise `UserError` where a scale has no clear meaning: no training, or scaled before."""
-    said = scaled.manifest.weights
+    """Raise `UserError` where there is nothing to scale, or full weights were scaled before."""
+    weights = scaled.manifest.weights
     if scale is None:
         return
-    if said.kind == "base":
+    if weights.kind == "base":
         raise UserError(f"{scaled.folder}: holds the base itself: there is nothing to scale")
-    if said.kind == "full" and said.scale != 1:
+    if weights.kind == "full" and weights.scale != 1:
         raise UserError(
-            f"{scaled.folder}: its weights already are an interpolation at {said.scale:g}; "
+            f"{scaled.folder}: its weights already are an interpolation at {weights.scale:g}; "
             "name the checkpoint it was made from"
         )
 
 
 def refuse_existing(out: Path, mark: str, overwrite: bool, what: str) -> None:
-    """Raise `UserError` unless `out` is free, or holds `what` (known by its file `mark`).
+    """Raise `UserError` unless `out` is free, or holds `what` (recognised by its file `mark`).
 
-    What a killed process left of it is cleared away, or put back.
+    What a killed process left of it is cleared, or restored.
     """
     clean_leftovers(out.parent, out.name)
     if not out.exists() or (out.is_dir() and not any(out.iterdir())):

@@ -1,6 +1,6 @@
-"""Training losses, one file each; `combined` adds them by weight."""
+"""Compute the training losses, one file each; `combined` adds them by weight."""
 
-from claim2source.training.losses.combined import LossesConfig, LossInputs, combined
+from claim2source.training.losses.combined import LossesConfig, LossInputs, LossTargets, combined
 from claim2source.training.losses.consistency import ConsistencyConfig, consistency
 from claim2source.training.losses.distillation import DistillationConfig, distillation, taught
 from claim2source.training.losses.info_nce import InfoNCEConfig, info_nce
@@ -13,6 +13,7 @@ __all__ = [
     "InfoNCEConfig",
     "KeepBaseConfig",
     "LossInputs",
+    "LossTargets",
     "LossesConfig",
     "MatryoshkaConfig",
     "combined",

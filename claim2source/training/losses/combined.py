@@ -1,4 +1,4 @@
-"""The sum of the losses, by the weights in the config."""
+"""Add the losses, weighted as the config says."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from torch import Tensor
 from claim2source.core.config import require
 from claim2source.training.losses.consistency import ConsistencyConfig, consistency
 from claim2source.training.losses.distillation import DistillationConfig, distillation
-from claim2source.training.losses.info_nce import InfoNCEConfig, info_nce, source_to_claim
+from claim2source.training.losses.info_nce import InfoNCEConfig, info_nce
 from claim2source.training.losses.keep_base import KeepBaseConfig, keep_base
 from claim2source.training.losses.matryoshka import MatryoshkaConfig, shortened
 
 
 @dataclass(frozen=True)
 class LossesConfig:
-    """What is minimised: a weighted sum of losses.
+    """Set the loss to minimise: a weighted sum of terms.
 
     Args:
         info_nce: claim to source, and back.
@@ -43,40 +43,50 @@ class LossesConfig:
         )
 
 
-@dataclass(frozen=True)
-class LossInputs:
-    """All that a loss may look at, for this process's n claims.
+@dataclass(frozen=True, kw_only=True)
+class LossTargets:
+    """Hold what the losses compare the vectors with, for this process's n claims and m sources.
 
-    `claims` [n, d]; `sources` [m, d], of every process where they are gathered; `positives`
-    [n] and `masked` [n, m] as in `info_nce`. `all_claims` [c, d] with `rows` [n] and
-    `claims_masked` [n, c] serve the way from source to claim. `teacher` [n, m], `base_claims`
-    [n, d], `base_sources` [m, d], `keep_weights` [n], `views` [v, d] and `owners` [v] are
-    there where their loss is on.
+    `positives` [n] is the column of each claim's gold; `masked` [n, m] is true where a source is
+    gold for the claim, or has the same text as one, without being its positive. `rows` [n] are
+    the places of the n claims among the c claims of all processes, and `claims_masked` [n, c] is
+    true where another claim has the row's source, or one of the same text, as gold (set only
+    where InfoNCE is trained both ways). The others are set where their loss is on: `teacher`
+    [n, m] (NaN: no score), `base_claims` [n, d], `base_sources` [m, d], `keep_weights` [n], and
+    `owners` [v], the row of each view's claim.
     """
 
-    claims: Tensor
-    sources: Tensor
     positives: Tensor
     masked: Tensor
-    all_claims: Tensor | None = None
     rows: Tensor | None = None
     claims_masked: Tensor | None = None
     teacher: Tensor | None = None
     base_claims: Tensor | None = None
     base_sources: Tensor | None = None
     keep_weights: Tensor | None = None
-    views: Tensor | None = None
     owners: Tensor | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class LossInputs(LossTargets):
+    """Hold the vectors beside their targets.
+
+    `claims` [n, d]; `sources` [m, d], of all processes where they are gathered; `all_claims`
+    [c, d] for InfoNCE both ways; `views` [v, d], other representations of claims.
+    """
+
+    claims: Tensor
+    sources: Tensor
+    all_claims: Tensor | None = None
+    views: Tensor | None = None
 
 
 def combined(
     inputs: LossInputs, config: LossesConfig, temperature: float
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """The weighted sum, and each term before weighting (detached) by its name."""
-    terms: dict[str, Tensor] = {}
-    weights: dict[str, float] = {}
-    terms["info_nce"] = _contrastive(inputs, config, temperature, None)
-    weights["info_nce"] = config.info_nce.weight
+    """Compute the weighted sum, and each term before weighting (detached) by its name."""
+    terms = {"info_nce": _contrastive(inputs, config, temperature, None)}
+    weights = {"info_nce": config.info_nce.weight}
     sizes = config.matryoshka.dimensions
     if sizes:
         parts = [_contrastive(inputs, config, temperature, size) for size in sizes]
@@ -104,11 +114,9 @@ def combined(
             config.keep_base.temperature,
         )
         weights["keep_base"] = config.keep_base.weight
-    if inputs.views is not None:
-        assert inputs.owners is not None
-        terms["consistency"] = consistency(
-            inputs.claims, inputs.views, inputs.owners, len(inputs.claims)
-        )
+    if inputs.owners is not None:
+        assert inputs.views is not None
+        terms["consistency"] = consistency(inputs.claims, inputs.views, inputs.owners)
         weights["consistency"] = config.consistency.weight
     weighted = [weights[name] * term for name, term in terms.items()]
     total = sum(weighted[1:], weighted[0])
@@ -118,7 +126,7 @@ def combined(
 def _contrastive(
     inputs: LossInputs, config: LossesConfig, temperature: float, size: int | None
 ) -> Tensor:
-    """InfoNCE, one way or the mean of both, on whole or on shortened vectors."""
+    """Compute InfoNCE, one way or the mean of both, on vectors cut to `size` numbers."""
 
     def cut(vectors: Tensor) -> Tensor:
         return vectors if size is None else shortened(vectors, size)
@@ -129,11 +137,6 @@ def _contrastive(
         return forth
     assert inputs.all_claims is not None and inputs.rows is not None
     assert inputs.claims_masked is not None
-    back = source_to_claim(
-        sources[inputs.positives],
-        cut(inputs.all_claims),
-        inputs.rows,
-        inputs.claims_masked,
-        temperature,
-    )
+    own, others = sources[inputs.positives], cut(inputs.all_claims)
+    back = info_nce(own, others, inputs.rows, inputs.claims_masked, temperature)
     return (forth + back) / 2

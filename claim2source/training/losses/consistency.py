@@ -1,19 +1,18 @@
-"""Translated-pair consistency: one post, several texts, one vector."""
+"""Pull a claim's original and translation together."""
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from claim2source.core.config import require
+from claim2source.core.config import require_finite
 
 
 @dataclass(frozen=True)
 class ConsistencyConfig:
-    """Original, translation and both together are views of one claim.
+    """Weight the agreement of original, translation and both together, as views of one claim.
 
     Args:
         weight: of this term in the sum; 0 leaves it out.
@@ -22,15 +21,14 @@ class ConsistencyConfig:
     weight: float = 0.0
 
     def __post_init__(self) -> None:
-        key = "losses.consistency.weight"
-        require(0 <= self.weight < math.inf, key, self.weight, "0 or more, and finite")
+        require_finite("losses.consistency.weight", self.weight)
 
 
-def consistency(claims: Tensor, views: Tensor, owners: Tensor, claims_in_batch: int) -> Tensor:
-    """Sum of 1 - cosine between each view and its claim, divided by the claims in the batch.
+def consistency(claims: Tensor, views: Tensor, owners: Tensor) -> Tensor:
+    """Sum 1 - cosine of each view and its claim, divided by the number of claims.
 
     `claims` [n, d], `views` [v, d] (v may be 0), `owners` [v] the row of each view's claim.
     Returns a scalar.
     """
     cosine = torch.nn.functional.cosine_similarity(views, claims[owners], dim=1)
-    return (1 - cosine).sum() / claims_in_batch
+    return (1 - cosine).sum() / len(claims)

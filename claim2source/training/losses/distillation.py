@@ -1,8 +1,7 @@
-"""Distillation from a teacher's scores for a claim's candidates."""
+"""Distil a teacher's scores of a claim's candidates."""
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -10,19 +9,19 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from claim2source.core.config import require
+from claim2source.core.config import require, require_finite
 
 Kind = Literal["kl", "margin_mse"]
 
 
 @dataclass(frozen=True)
 class DistillationConfig:
-    """Learning from scores of a re-ranker, or of any other run.
+    """Set how to learn from the scores of a re-ranker, or of any other run.
 
-    Only candidates that are in the batch teach: a pair's gold, its mined negatives, and what
-    other pairs bring. So of a pair's mined negatives (`mining.hard` + `mining.random`) those
-    that the teacher scores are trained on first, the hardest first; mine more of them than
-    `optimisation.negatives`, or let the teacher score what was mined.
+    Only candidates in the batch are used: a pair's gold, its mined negatives, and the sources of
+    other pairs. Mined negatives (`mining.hard` + `mining.random`) that the teacher scores are
+    therefore used first, the hardest first. Mine more than `optimisation.negatives`, or let the
+    teacher score the mined file.
 
     Args:
         weight: of this term in the sum; 0 leaves it out.
@@ -30,9 +29,9 @@ class DistillationConfig:
         kind: `kl`: the teacher's distribution over the candidates; `margin_mse`: its margins
             between the gold and each other candidate.
         temperature: the teacher's scores are divided by it, the student's cosines by
-            `optimisation.temperature`: both should then spread alike. 1 fits logits; for
-            probabilities, which lie in 0 to 1, take about 0.1, or nearly all candidates are
-            asked to be alike and the gold is pushed down.
+            `optimisation.temperature`; both should then spread alike. 1 fits logits; take about
+            0.1 for probabilities, or nearly all candidates get the same target and the gold is
+            pushed down.
     """
 
     weight: float = 0.0
@@ -42,10 +41,8 @@ class DistillationConfig:
 
     def __post_init__(self) -> None:
         key = "losses.distillation"
-        good = 0 <= self.weight < math.inf
-        require(good, f"{key}.weight", self.weight, "0 or more, and finite")
-        good = 0 < self.temperature < math.inf
-        require(good, f"{key}.temperature", self.temperature, "above 0, and finite")
+        require_finite(f"{key}.weight", self.weight)
+        require_finite(f"{key}.temperature", self.temperature, positive=True)
         require(
             self.weight == 0 or self.scores is not None,
             f"{key}.scores",
@@ -55,10 +52,10 @@ class DistillationConfig:
 
 
 def taught(teacher: Tensor, positives: Tensor, kind: Kind) -> Tensor:
-    """Which of the teacher's scores [n, m] (NaN: none) teach, as booleans.
+    """Select the teacher's scores [n, m] (NaN: none) that the loss uses, as booleans.
 
     `positives` [n] is the column of each claim's gold. `kl` needs two scores of a claim;
-    `margin_mse` the gold's, and marks the candidates it is compared with.
+    `margin_mse` the gold's score, and marks the candidates it is compared with.
     """
     scored = ~teacher.isnan()
     if kind == "kl":
@@ -77,26 +74,25 @@ def distillation(
     temperature: float,
     teacher_temperature: float,
 ) -> Tensor:
-    """How far the student's scores of the scored candidates lie from the teacher's.
+    """Compare the student's scores of the candidates with the teacher's.
 
     `claims` [n, d] and `sources` [m, d] are vectors, `positives` [n] the column of each claim's
     source, `teacher` [n, m] its scores, NaN where it gave none. The student's cosines are
     divided by `temperature`, the teacher's scores by theirs. `kl`: KL(teacher, student) of
     every claim with two scored candidates or more. `margin_mse`: mean squared difference of
-    the margins between gold and candidates, of every claim whose gold is scored. A claim of
-    which the teacher says nothing counts 0; the sum is divided by n, so that equal shares of a
-    batch add up. Returns a scalar.
+    the margins between gold and candidates, of every claim whose gold is scored. A claim that
+    the teacher does not score counts 0; the sum is divided by n. Returns a scalar.
     """
     student = claims @ sources.T / temperature
     counted = taught(teacher, positives, kind)
     target = teacher.nan_to_num() / teacher_temperature
     if kind == "kl":
-        # A row without candidates keeps all: its terms are dropped below, and none is NaN.
+        # A row without candidates keeps all columns: an empty softmax would be NaN.
         open_ = counted | ~counted.any(dim=1, keepdim=True)
-        wished = target.masked_fill(~open_, -torch.inf).log_softmax(dim=1)
+        wanted = target.masked_fill(~open_, -torch.inf).log_softmax(dim=1)
         given = student.masked_fill(~open_, -torch.inf).log_softmax(dim=1)
-        # -inf minus -inf would be NaN, and its gradient too.
-        terms = wished.exp() * (wished - given).masked_fill(~counted, 0.0)
+        # -inf minus -inf would be NaN, and so would its gradient.
+        terms = wanted.exp() * (wanted - given).masked_fill(~counted, 0.0)
         return terms.sum() / len(claims)
     own = positives.unsqueeze(1)
     margins = (student.gather(1, own) - student) - (target.gather(1, own) - target)

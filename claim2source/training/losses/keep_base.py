@@ -1,23 +1,22 @@
-"""Keeping what the base model knew: KL to its similarities on each batch."""
+"""Keep the base model's ranking of each batch: KL to its similarities."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from claim2source.core.config import require
+from claim2source.core.config import require, require_finite
 
 
 @dataclass(frozen=True)
 class KeepBaseConfig:
-    """A penalty on leaving the base model's ranking of each batch.
+    """Set the penalty for leaving the base model's ranking of each batch.
 
     Args:
         weight: of this term in the sum; 0 leaves it out.
-        languages: a claim's share by its language, such as {en: 1.0, de: 0.2}; others count
+        languages: a claim's weight by its language, such as {en: 1.0, de: 0.2}; others count
             0. Empty: every language 1.
         temperature: cosines are divided by it on both sides.
     """
@@ -28,16 +27,12 @@ class KeepBaseConfig:
 
     def __post_init__(self) -> None:
         key = "losses.keep_base"
-        good = 0 <= self.weight < math.inf
-        require(good, f"{key}.weight", self.weight, "0 or more, and finite")
-        good = 0 < self.temperature < math.inf
-        require(good, f"{key}.temperature", self.temperature, "above 0, and finite")
-        for language, share in self.languages.items():
-            good = 0 <= share < math.inf
-            require(good, f"{key}.languages.{language}", share, "0 or more, and finite")
-        shares = self.languages.values()
+        require_finite(f"{key}.weight", self.weight)
+        require_finite(f"{key}.temperature", self.temperature, positive=True)
+        for language, weight in self.languages.items():
+            require_finite(f"{key}.languages.{language}", weight)
         require(
-            self.weight == 0 or not shares or any(shares),
+            self.weight == 0 or not self.languages or any(self.languages.values()),
             f"{key}.languages",
             self.languages,
             "a share above 0 for one language at least, since the weight is above 0",
@@ -45,7 +40,7 @@ class KeepBaseConfig:
 
 
 def language_weights(languages: list[str], wanted: Mapping[str, float]) -> list[float]:
-    """The weight of each claim, by its language."""
+    """Look up each claim's weight by its language."""
     return [wanted.get(language, 0.0) if wanted else 1.0 for language in languages]
 
 
@@ -57,11 +52,11 @@ def keep_base(
     weights: Tensor,
     temperature: float,
 ) -> Tensor:
-    """Weighted KL(base, tuned) of every claim's distribution over the batch's sources.
+    """Compute the weighted KL(base, tuned) of each claim's distribution over the sources.
 
     `claims` [n, d] and `sources` [m, d] are the tuned vectors, `base_*` the base model's,
-    `weights` [n] the claims' weights. Divided by n, not by the weights' sum: a batch without
-    a protected language is left alone. Golds count as all others do. Returns a scalar.
+    `weights` [n] the claims' weights. The sum is divided by n, not by the weights' sum, so that
+    a batch without a protected language contributes 0. Returns a scalar.
     """
     tuned = (claims @ sources.T / temperature).log_softmax(dim=1)
     base = (base_claims @ base_sources.T / temperature).log_softmax(dim=1)

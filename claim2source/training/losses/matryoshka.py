@@ -1,36 +1,33 @@
-"""Matryoshka dimensions: the first d numbers of a vector are a vector too."""
+"""Shorten vectors to their first numbers (Matryoshka representations)."""
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from claim2source.core.config import require
+from claim2source.core.config import require, require_finite
 
 
 @dataclass(frozen=True)
 class MatryoshkaConfig:
-    """InfoNCE on shortened vectors, added to the one on whole vectors.
+    """Set InfoNCE on shortened vectors, added to InfoNCE on whole vectors.
 
     Args:
         weight: of the mean over `dimensions` in the sum.
-        dimensions: lengths that shall work by themselves, such as [256, 128]; empty: none.
+        dimensions: lengths at which vectors must also work, such as [256, 128]; empty: none.
     """
 
     weight: float = 1.0
     dimensions: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
-        key = "losses.matryoshka"
-        good = 0 <= self.weight < math.inf
-        require(good, f"{key}.weight", self.weight, "0 or more, and finite")
+        require_finite("losses.matryoshka.weight", self.weight)
         for size in self.dimensions:
-            require(size >= 1, f"{key}.dimensions", size, "1 or more")
+            require(size >= 1, "losses.matryoshka.dimensions", size, "1 or more")
 
 
 def shortened(vectors: Tensor, dimensions: int) -> Tensor:
-    """The first `dimensions` numbers of vectors [n, d], scaled back to length 1."""
+    """Cut vectors [n, d] to their first `dimensions` numbers, scaled back to length 1."""
     return torch.nn.functional.normalize(vectors[:, :dimensions], dim=-1)

@@ -25,10 +25,10 @@ from claim2source.models import Manifest, resolve
 from claim2source.training.curve import Picked, draw
 from claim2source.training.export import interpolate as program
 from claim2source.training.export.interpolate import InterpolateConfig, interpolate, pick
-from claim2source.training.export.merge import MergeConfig, merge
 from claim2source.training.export.scaling import ScaledCheckpoint
 from claim2source.training.finetune import finetune
 from tests.training.small import small_config, small_setup
+from train.merge import MergeConfig, merge
 
 KINDS = ("lora", "full")
 TEXTS = ["wow study on coffee", "krass, Studie zu tea", "Effect of salt on health"]

@@ -20,8 +20,6 @@ from claim2source.core.files import file_hash
 from claim2source.evaluation.retrieval import rendering_of
 from claim2source.models import Encoder, Manifest, ModelConfig, Template, resolve
 from claim2source.text import Rendering
-from claim2source.training.export import merge as program
-from claim2source.training.export.merge import MergeConfig, merge
 from claim2source.training.export.scaling import ScaledCheckpoint, _refuse_variants
 from tests.models import mistral as gritlm
 from tests.training.points import (
@@ -32,6 +30,8 @@ from tests.training.points import (
     save_mistral,
     write_point,
 )
+from train import merge as program
+from train.merge import MergeConfig, merge
 
 TEXTS = ["a b c", "vaccine works .", "claim : paper", "works", "a vaccine paper works : " * 5]
 # W of the tiny model that is looked at, and the adapter's names for it.
@@ -300,8 +300,8 @@ def test_the_base_is_hashed_again_once_all_is_written(
     assert "unchanged: hashed again" in line("point")
     assert "not read" in line("full") and "unchanged" not in line("full", overwrite=True)
     assert "unchanged: hashed again" in line("full", overwrite=True, scale=0.5)
-    real = program._write_modules
-    monkeypatch.setattr(program, "_write_modules", lambda *a: (real(*a), save_tiny(base, seed=5)))
+    real = program.write_modules
+    monkeypatch.setattr(program, "write_modules", lambda *a: (real(*a), save_tiny(base, seed=5)))
     with pytest.raises(UserError, match="weights changed"):
         read_export_record(tmp_path / "point", tmp_path / "out")
     assert not (tmp_path / "out").exists()
@@ -474,7 +474,7 @@ def test_nothing_is_overwritten_by_accident_and_nothing_left_half(
     with pytest.raises(UserError, match="--overwrite"):
         read_export_record(tmp_path / "point", out, scale=0.5)
     with monkeypatch.context() as patch:
-        patch.setattr(program, "_write_modules", lambda *_: 1 / 0)
+        patch.setattr(program, "write_modules", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             read_export_record(tmp_path / "point", out, scale=0.5, overwrite=True)
     assert hashes_of_files(out) == before

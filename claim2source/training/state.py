@@ -1,0 +1,102 @@
+"""Save and restore what a training run resumes from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, TypedDict
+
+import torch
+from torch import Tensor
+
+from claim2source.core.errors import InputError, UserError
+from claim2source.core.files import atomic_path
+
+STATE_FILE = "state.pt"
+STATE_FORMAT = 2
+# By device: the bytes that torch.get_rng_state gives.
+RandomState = dict[str, Tensor]
+StateDict = dict[str, Any]  # of torch's optimizers and schedulers
+
+
+class MinedFile(TypedDict):
+    """Hold the name and the bytes of a file of mined negatives."""
+
+    file: str
+    content: Tensor
+
+
+@dataclass(frozen=True)
+class TrainingState:
+    """Hold all that a run needs to go on exactly where it stopped.
+
+    `losses` has one entry per optimizer step, `begun_with` the hashes of the inputs outside
+    the run's folder, `mined` the current negatives, `random` the RNG state of every process by
+    rank.
+    """
+
+    batches_done: int
+    steps_done: int
+    losses: list[float]
+    world_size: int
+    begun_with: dict[str, str | None]
+    mined: MinedFile
+    weights: dict[str, Tensor]
+    optimizer: StateDict
+    scheduler: StateDict
+    random: list[RandomState]
+
+    def save(self, path: Path) -> None:
+        """Write the state; the one before stays in place until the rename."""
+        with atomic_path(path) as temporary:
+            torch.save({"format": STATE_FORMAT, **vars(self)}, temporary)
+
+    @classmethod
+    def load(cls, path: Path) -> TrainingState:
+        """Read a saved state, tensors and plain values only. Raises `InputError`."""
+        try:
+            raw = torch.load(path, map_location="cpu", weights_only=True)
+        except FileNotFoundError:
+            raise InputError.at(path, why="no saved state here: nothing to resume") from None
+        except Exception as error:  # torch raises many types for a file that is no state
+            why = f"not a saved state: {str(error).splitlines()[0]}"
+            raise InputError.at(path, why=why) from None
+        if not isinstance(raw, dict) or raw.pop("format", None) != STATE_FORMAT:
+            why = f"this version reads format {STATE_FORMAT}"
+            raise InputError.at(path, field="format", why=why)
+        for spec in fields(cls):
+            if spec.name not in raw:
+                raise InputError.at(path, field=spec.name, why="is missing")
+        return cls(**raw)
+
+
+def random_state() -> RandomState:
+    """Read this process's RNG state."""
+    state = {"cpu": torch.get_rng_state()}
+    if torch.cuda.is_available():
+        state["cuda"] = torch.cuda.get_rng_state()
+    return state
+
+
+def restore_random_state(state: Mapping[str, Tensor]) -> None:
+    """Restore the RNG state."""
+    torch.set_rng_state(state["cpu"])
+    if "cuda" in state and torch.cuda.is_available():
+        torch.cuda.set_rng_state(state["cuda"])
+
+
+def trainable_weights(model: torch.nn.Module) -> dict[str, torch.nn.Parameter]:
+    """Select the weights that training moves, by name."""
+    return {name: p for name, p in model.named_parameters() if p.requires_grad}
+
+
+def restore_weights(model: torch.nn.Module, weights: Mapping[str, Tensor]) -> None:
+    """Copy saved trainable weights into the model. Raises `UserError` when names differ."""
+    trainable = trainable_weights(model)
+    if trainable.keys() != weights.keys():
+        odd = sorted(trainable.keys() ^ weights.keys())[0]
+        raise UserError(f"the saved state trains other weights than this config ({odd})")
+    with torch.no_grad():
+        for name, parameter in trainable.items():
+            parameter.copy_(weights[name])
