@@ -76,6 +76,12 @@ def test_config_is_read_and_states_only_what_differs(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
+def test_every_key_has_a_comment(path: Path) -> None:
+    silent = [key for key, remark in remarks(path).items() if len(remark.strip(" #")) < 3]
+    assert silent == []
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
 def test_a_misspelt_key_is_refused(path: Path, tmp_path: Path) -> None:
     said = yaml.safe_load(path.read_text(encoding="utf-8"))
     said["optimisation"]["learning_rat"] = 1.0
@@ -158,6 +164,8 @@ LAUNCH = {
     "optimisation.log_every",
 }
 LAUNCH_GROUPS = ("wandb.", "after.")
+# For debugging: unset, all claims are trained on, once an epoch.
+UNSET = {"data.limit": None, "data.repeat": 1}
 
 
 def idle(config: dict[str, Any]) -> set[str]:
@@ -190,7 +198,8 @@ def test_gritlm_f_marks_every_value_that_the_paper_does_not_print() -> None:
     config, found = resolved(PAPER), remarks(PAPER)
     silent = idle(config)
     assert {"losses.keep_base.temperature", "mining.bm25.stemmer"} <= silent
-    for key in config.keys() - PRINTED.keys() - LAUNCH - silent:
+    assert {key: config[key] for key in UNSET} == UNSET
+    for key in config.keys() - PRINTED.keys() - LAUNCH - UNSET.keys() - silent:
         if not key.startswith(LAUNCH_GROUPS):
             assert key in found, f"{key} is silent"
             assert re.search(r"\[(code|ours)\]", found[key]), f"{key}: nobody's"

@@ -351,7 +351,7 @@ class Finetuning:
         log_scores(self.loggers, epoch, scores, module.steps_done)
         by_language = "  ".join(f"{lang} {row['mrr@5']:.4f}" for lang, row in scores.items())
         print(
-            f"epoch {epoch}: loss {losses[0]:.4f} to {losses[-1]:.4f}, val MRR@5  {by_language}",
+            f"epoch {epoch}: loss {losses[0]:.4g} to {losses[-1]:.4g}, val MRR@5  {by_language}",
             flush=True,
         )
 

@@ -14,6 +14,7 @@ import torch
 
 from claim2source.core.config import read_config
 from claim2source.core.errors import ConfigError, UserError
+from claim2source.training.state import trainable_weights
 from scripts import bench_gpu
 from scripts.bench_gpu import BenchConfig, Setting, main, make_encoder, memory_growth
 from scripts.flops import peak_flops

@@ -95,6 +95,8 @@ def test_missing_translations_are_counted(
         ("optimisation__seed", -1),
         ("optimisation__seed", 2**32),
         ("data__val_seed", -1),
+        ("data__limit", 0),
+        ("data__repeat", 0),
         ("mining__seed", -1),
         ("threads", 0),
     ],
@@ -103,6 +105,15 @@ def test_numbers_that_would_train_nothing_are_refused(key: str, value: object) -
     name = key.replace("__", r"\.")
     with pytest.raises(ConfigError, match=f"{name}: .* is not allowed"):
         small_config(Path("m"), Path("d"), Path("run"), **{key: value})
+
+
+def test_the_first_claims_alone_may_be_trained_on(setup: tuple[Path, Path]) -> None:
+    every = load_data(small_config(*setup, Path("run")))
+    few = load_data(small_config(*setup, Path("run"), data__limit=5))
+    assert few.train.claims == every.train.claims[:5] and few.val == every.val
+    assert load_data(small_config(*setup, Path("run"), data__limit=999)).train == every.train
+    with pytest.raises(ConfigError, match=r"data\.limit: 5 .*none with a file of mined"):
+        small_config(*setup, Path("run"), data__limit=5, mined="m.jsonl")
 
 
 def test_some_loss_must_be_on() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import shutil
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from claim2source.core.config import REPOSITORY, read_config
 from claim2source.core.errors import ConfigError, UserError
 from claim2source.core.files import file_hash
 from claim2source.core.run import Run
@@ -21,6 +23,7 @@ from claim2source.io.store import Store
 from claim2source.io.trec import write_trec_run
 from claim2source.models import Manifest, resolve
 from claim2source.training import finetune as program
+from claim2source.training.config import FinetuneConfig
 from claim2source.training.finetune import finetune
 from claim2source.training.run_folder import RunFolder
 from claim2source.training.state import TrainingState
@@ -89,6 +92,42 @@ def test_csv_has_a_line_a_step(finished: Path) -> None:
     )
     rates = [float(row["learning_rate"]) for row in rows]
     assert max(rates) == pytest.approx(1e-3, rel=0.05) and rates[-1] < rates[len(rates) // 2]
+
+
+def test_a_batch_is_overfitted(
+    setup: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    more: dict[str, Any] = {
+        "data__limit": 6,
+        "data__repeat": 25,
+        "optimisation__epochs": 1,
+        "optimisation__negatives": 0,
+        "optimisation__dropout": 0.0,
+        "optimisation__learning_rate": 1e-2,
+    }
+    finetune(small_config(*setup, tmp_path / "run", **more))
+    losses = losses_of(tmp_path / "run")
+    assert len(losses) == 25 and losses[-1] < losses[0] / 10
+    said = capsys.readouterr().out
+    assert "6 pairs, 25 times each, in 25 batches an epoch, 25 optimizer steps" in said
+    assert "data.limit: only 6 claims are trained on" in said
+    assert f"epoch 1: loss {losses[0]:.4g} to {losses[-1]:.4g}, val MRR@5" in said
+
+
+@pytest.mark.slow
+def test_the_debug_config_overfits_one_batch_of_the_demo(tmp_path: Path) -> None:
+    config = read_config(
+        FinetuneConfig,
+        ["--config", str(REPOSITORY / "configs" / "finetune" / "debug.yaml")],
+        program="t",
+        description="t",
+    )
+    started = time.perf_counter()
+    finetune(replace(config, out=tmp_path / "run", store=tmp_path / "store"))
+    # Under a minute on two idle cores.
+    assert time.perf_counter() - started < 600
+    losses = losses_of(tmp_path / "run")
+    assert len(losses) == 20 and losses[-1] < losses[0] / 10
 
 
 def test_curves_begin_with_the_model_before_training(finished: Path) -> None:
