@@ -177,6 +177,8 @@ def idle(config: dict[str, Any]) -> set[str]:
             found -= {f"losses.{loss}.weight"}
     if not config["losses.matryoshka.dimensions"]:
         found |= {"losses.matryoshka.weight"}
+    if config["model.template.claim"] or config["model.template.source"]:
+        found |= {"model.prompts"}
     if config["mining.bm25.analysis"] == "whitespace":
         found |= {f"mining.bm25.{key}" for key in ("language", "stop_words", "stemmer")}
     return found

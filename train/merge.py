@@ -81,7 +81,7 @@ def merge(config: MergeConfig) -> list[str]:
         write_modules(folder, settings, scaled.encoder.dimensions)
         weights = replace(weights, scale=recorded)
         manifest = replace(scaled.manifest, encoder=settings, weights=weights)
-        manifest.write_export(folder, scaled.folder.name, recorded, sha256)
+        manifest.write_export(folder, checkpoint=scaled.folder.name, scale=recorded, sha256=sha256)
         base = check_base(scaled)
     lines = []
     if weights.trained == "query_only":

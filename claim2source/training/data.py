@@ -8,10 +8,10 @@ from typing import get_args
 
 import numpy as np
 import torch
-from claim2source.datasets.grouping import connected_groups, golds_by_text
 from torch import Tensor
 
 from claim2source.core.records import Claim, Dataset, Source
+from claim2source.datasets.grouping import connected_groups, golds_by_text
 from claim2source.io.store import Store
 from claim2source.mining import MinedRow, Negative
 from claim2source.models import Encoder, Side, Tokens

@@ -153,18 +153,20 @@ def _changes(file: Path, config: FinetuneConfig) -> list[tuple[str, Any, Any]]:
         before = yaml.safe_load(file.read_text(encoding="utf-8"))
     except yaml.YAMLError as error:
         raise InputError.at(file, why=f"not YAML: {error}") from None
-    now = as_plain(config)
-    for key in _FREE:
-        before.pop(key, None)
-        now.pop(key, None)
-    return _differences("", before, now)
-
-
-def _differences(prefix: str, before: Any, now: Any) -> list[tuple[str, Any, Any]]:
-    if not (isinstance(before, dict) and isinstance(now, dict)):
-        return [] if before == now else [(prefix, before, now)]
+    old, new, default = map(_leaves, (before, as_plain(config), as_plain(FinetuneConfig())))
     return [
-        difference
-        for key in sorted(before.keys() | now.keys())
-        for difference in _differences(f"{prefix}.{key}".strip("."), before.get(key), now.get(key))
+        (key, was, new.get(key))
+        for key in sorted(old.keys() | new.keys())
+        # A setting that the run's config does not have is newer than the run.
+        if key.partition(".")[0] not in _FREE
+        and (was := old.get(key, default.get(key))) != new.get(key)
     ]
+
+
+def _leaves(config: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Flatten nested settings to dotted keys."""
+    flat: dict[str, Any] = {}
+    for key, value in config.items():
+        nested = isinstance(value, dict)
+        flat |= _leaves(value, f"{prefix}{key}.") if nested else {f"{prefix}{key}": value}
+    return flat

@@ -16,8 +16,8 @@ from sentence_transformers.sentence_transformer import modules
 from claim2source.core.errors import ConfigError, InputError
 from claim2source.models import Manifest, ModelConfig, Template, Weights, resolve
 from claim2source.text import Rendering
-from claim2source.training.export.merge import MergeConfig, merge
 from tests.training.points import write_point
+from train.merge import MergeConfig, merge
 
 TEXTS = ["vaccine works .", "a b c " * 9, "claim", ""]
 PROMPTS = {"query": "query : ", "document": "passage : a "}

@@ -100,6 +100,7 @@ def test_a_batch_is_overfitted(
     more: dict[str, Any] = {
         "data__limit": 6,
         "data__repeat": 25,
+        "optimisation__batch_size": 6,
         "optimisation__epochs": 1,
         "optimisation__negatives": 0,
         "optimisation__dropout": 0.0,
@@ -107,7 +108,7 @@ def test_a_batch_is_overfitted(
     }
     finetune(small_config(*setup, tmp_path / "run", **more))
     losses = losses_of(tmp_path / "run")
-    assert len(losses) == 25 and losses[-1] < losses[0] / 10
+    assert len(losses) == 25 and losses[-1] < losses[0] / 10, losses
     said = capsys.readouterr().out
     assert "6 pairs, 25 times each, in 25 batches an epoch, 25 optimizer steps" in said
     assert "data.limit: only 6 claims are trained on" in said
