@@ -26,8 +26,8 @@ from claim2source.text import Rendering
 from claim2source.training.adapt import adapt, set_dropout
 from claim2source.training.config import FinetuneConfig, LoraConfig, OptimisationConfig
 from claim2source.training.data import TrainingPairs
-from claim2source.training.losses import LossesConfig
 from claim2source.training.gradcache import length_chunks
+from claim2source.training.losses import LossesConfig
 from claim2source.training.module import RetrieverModule
 from claim2source.training.state import trainable_weights
 from scripts.flops import ModelShape, Tuning
