@@ -22,8 +22,8 @@ from claim2source.text import Rendering
 from claim2source.training.batches import BatchSampler
 from claim2source.training.data import TrainingPairs
 from claim2source.training.losses import info_nce
-from tests.shared_data import REPOSITORY
 from claim2source.training.state import TrainingState
+from tests.shared_data import REPOSITORY
 from tests.training.small import arguments, small_setup
 
 SCRIPT = str(REPOSITORY / "train" / "finetune.py")

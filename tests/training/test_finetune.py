@@ -14,7 +14,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from claim2source.core.config import REPOSITORY, read_config
+from claim2source.core.config import read_config
 from claim2source.core.errors import ConfigError, UserError
 from claim2source.core.files import file_hash
 from claim2source.core.run import Run
@@ -27,6 +27,7 @@ from claim2source.training.config import FinetuneConfig
 from claim2source.training.finetune import finetune
 from claim2source.training.run_folder import RunFolder
 from claim2source.training.state import TrainingState
+from tests.shared_data import REPOSITORY
 from tests.training.small import small_config, small_setup
 
 

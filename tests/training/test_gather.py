@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import torch
 
-from tests.shared_data import REPOSITORY
 from claim2source.training.distributed import gather_vectors
+from tests.shared_data import REPOSITORY
 from tests.training.small import small_setup
 from tests.training.world_gradients import PER_BATCH
 
