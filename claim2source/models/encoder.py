@@ -188,7 +188,7 @@ class Encoder:
         total = zeros.index_add(0, batch.owners, hidden.float() * mask)
         return total / zeros[:, :1].index_add(0, batch.owners, mask)
 
-    def key(self) -> dict[str, Any] | None:
+    def key(self) -> dict[str, object] | None:
         """Return everything but the text that a vector depends on; None while weights change."""
         if self.weights is None:
             return None

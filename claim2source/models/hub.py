@@ -258,7 +258,7 @@ def read_json(path: Path) -> Any:
         raise InputError.at(path, why=f"cannot be read as JSON: {one_line(error)}") from None
 
 
-def read_object(path: Path) -> dict[str, Any]:
+def read_object(path: Path) -> dict[str, object]:
     """Read a JSON file that must hold an object. Raises `InputError`."""
     content = read_json(path)
     if not isinstance(content, dict):

@@ -129,7 +129,7 @@ def _model_config(folder: Path, settings: EncoderSettings) -> Any:
     return config
 
 
-def _quantized(settings: EncoderSettings, target: str) -> dict[str, Any]:
+def _quantized(settings: EncoderSettings, target: str) -> dict[str, object]:
     """Return the arguments of `from_pretrained` for 4-bit layers: QLoRA's, doubly quantised."""
     if settings.quantization is None:
         return {}

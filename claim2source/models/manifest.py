@@ -6,13 +6,16 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from claim2source.core.config import require_one_of
 from claim2source.core.errors import InputError, UserError
 from claim2source.core.files import write_json
 from claim2source.models.config import EncoderSettings
 from claim2source.text import Rendering
+
+if TYPE_CHECKING:
+    from pydantic_core import ErrorDetails
 
 FILE = "manifest.json"
 EXPORT_FILE = "claim2source.json"
@@ -87,7 +90,7 @@ class Manifest:
     epoch: int = 0
     data: DataRecord = DataRecord()
     scores: Mapping[str, ScoreTable] = field(default_factory=dict)
-    config: Mapping[str, Any] = field(default_factory=dict)
+    config: Mapping[str, object] = field(default_factory=dict)
     git: str | None = None
     versions: Mapping[str, str] = field(default_factory=dict)
     format: int = FORMAT
@@ -142,7 +145,7 @@ def _parse(path: Path, extra: bool = False) -> Manifest:
         raise InputError.at(path, why=str(error)) from None
 
 
-def _why(error: Mapping[str, Any]) -> str:
+def _why(error: ErrorDetails) -> str:
     """Word pydantic's error as our own are."""
     if error["type"] in ("missing", "unexpected_keyword_argument"):
         return "is missing" if error["type"] == "missing" else "no such field"

@@ -80,8 +80,8 @@ def read_folder(folder: Path) -> FolderSettings:
     for kind, place in modules:
         if kind == "Pooling":
             config = _read_config(Pooling, place)
-            modes = config.get("pooling_mode", "mean")
-            modes = [modes] if isinstance(modes, str) else modes
+            mode = config.get("pooling_mode", "mean")
+            modes = mode if isinstance(mode, list | tuple) else (mode,)
             pooling = "+".join("last" if mode == "lasttoken" else str(mode) for mode in modes)
             include_prompt = config.get("include_prompt", True) is not False
         elif kind == "Transformer":
@@ -96,11 +96,11 @@ def read_folder(folder: Path) -> FolderSettings:
     return FolderSettings(pooling, normalize, length, _read_prompts(folder, include_prompt))
 
 
-def _read_config(module: Any, place: Path) -> dict[str, Any]:
+def _read_config(module: Any, place: Path) -> dict[str, object]:
     """Read a module's config with its class, which translates older spellings."""
     file = place / module.config_file_name
     try:
-        config: dict[str, Any] = module.load_config(str(place), local_files_only=True)
+        config: dict[str, object] = module.load_config(str(place), local_files_only=True)
     except (OSError, ValueError, TypeError, AttributeError) as error:
         raise InputError.at(file, why=f"cannot be read as JSON: {one_line(error)}") from None
     if not isinstance(config, dict) or not config:
@@ -108,7 +108,7 @@ def _read_config(module: Any, place: Path) -> dict[str, Any]:
     return config
 
 
-def _max_length(config: dict[str, Any], place: Path) -> int | None:
+def _max_length(config: dict[str, object], place: Path) -> int | None:
     """Return the tokens per text; sentence-transformers 6 writes them to the tokenizer's config."""
     length, file = config.get("max_seq_length"), place / "tokenizer_config.json"
     if length is None and file.is_file():
@@ -130,8 +130,7 @@ def _read_prompts(folder: Path, include_prompt: bool) -> Template:
         return Template()
     config = read_object(file)
     prompts, default = config.get("prompts") or {}, config.get("default_prompt_name")
-    good = isinstance(prompts, dict) and all(isinstance(text, str) for text in prompts.values())
-    if not good:
+    if not isinstance(prompts, dict) or not all(isinstance(p, str) for p in prompts.values()):
         raise InputError.at(file, field="prompts", why="not an object of names and texts")
     if default is not None and default not in prompts:
         why = f"{default!r} is not allowed; allowed: {', '.join(prompts) or 'null'}"
@@ -149,8 +148,8 @@ def _read_prompts(folder: Path, include_prompt: bool) -> Template:
     return Template(claim, source, include_prompt or not (claim or source))
 
 
-def _read_dense(folder: Path) -> tuple[Path, dict[str, Any]] | None:
-    """Read folder and config of the Dense layer behind the pooling (GTR, LaBSE), if any.
+def _read_dense(folder: Path) -> tuple[Path, object] | None:
+    """Find folder and input dimensions of the Dense layer behind the pooling (GTR, LaBSE).
 
     Raises `InputError` where it stands elsewhere, where there are several, or where it is of a
     kind that is not supported.
@@ -170,12 +169,13 @@ def _read_dense(folder: Path) -> tuple[Path, dict[str, Any]] | None:
         why = f"{name} is not supported; supported: {', '.join(_ACTIVATIONS)}"
         raise InputError.at(file, field="activation_function", why=why)
     for key in ("in_features", "out_features"):
-        if not isinstance(config.get(key), int) or config[key] < 1:
+        value = config.get(key)
+        if not isinstance(value, int) or value < 1:
             raise InputError.at(file, field=key, why="not a number of dimensions")
     for key in ("module_input_name", "module_output_name"):
         if config.get(key) not in (None, "sentence_embedding"):
             raise InputError.at(file, field=key, why=f"{config[key]!r}, not the pooled vector")
-    return place, config
+    return place, config["in_features"]
 
 
 def load_dense(folder: Path, width: int) -> torch.nn.Module | None:
@@ -188,9 +188,9 @@ def load_dense(folder: Path, width: int) -> torch.nn.Module | None:
         return None
     from sentence_transformers.sentence_transformer.modules import Dense
 
-    place, config = dense
-    if config["in_features"] != width:
-        why = f"{config['in_features']}, but pooled vectors have {width} dimensions"
+    place, inputs = dense
+    if inputs != width:
+        why = f"{inputs}, but pooled vectors have {width} dimensions"
         raise InputError.at(place / "config.json", field="in_features", why=why)
     try:
         layer: torch.nn.Module = Dense.load(str(place), local_files_only=True)

@@ -44,7 +44,7 @@ def base(tmp_path: Path, tiny_folder: Path) -> Path:
     return Path(shutil.copytree(tiny_folder, tmp_path / "base"))
 
 
-def read_export_record(checkpoint: Path, out: Path, **more: Any) -> Path:
+def export(checkpoint: Path, out: Path, **more: Any) -> Path:
     merge(MergeConfig(str(checkpoint), out, **more))
     return out
 
@@ -85,7 +85,7 @@ def test_sentence_transformers_and_we_read_the_same_vectors(
     kind: str, settings: dict[str, Any], base: Path, tmp_path: Path
 ) -> None:
     encoder = write_point(config(base, **settings), tmp_path / "point", kind)
-    out = read_export_record(tmp_path / "point", tmp_path / "out")
+    out = export(tmp_path / "point", tmp_path / "out")
     expected = vectors(encoder)
     assert np.abs(expected[0] - expected[1]).max() > 1e-2  # swapped prompts would show
     assert np.abs(their_vectors(out) - expected).max() < 1e-5
@@ -99,7 +99,7 @@ def test_a_decoder_with_last_token_pooling_and_no_padding_token(tmp_path: Path) 
     base = save_mistral(tmp_path / "mistral")
     model = config(base, pooling="last", max_length=32)
     encoder = write_point(model, tmp_path / "point", "lora")
-    out = read_export_record(tmp_path / "point", tmp_path / "out")
+    out = export(tmp_path / "point", tmp_path / "out")
     assert np.abs(their_vectors(out) - vectors(encoder)).max() < 1e-5
     assert np.abs(vectors(resolve(out, "cpu").encoder) - vectors(encoder)).max() < 1e-5
 
@@ -110,7 +110,7 @@ def test_a_bidirectional_decoder_with_a_masked_template_is_the_same_there(tmp_pa
     template = Template(gritlm.CLAIM, gritlm.SOURCE, pool_prefix=False)
     model = config(base, template=template, bidirectional=True, max_length=200)
     encoder = write_point(model, tmp_path / "point", "lora")
-    out = read_export_record(tmp_path / "point", tmp_path / "out")
+    out = export(tmp_path / "point", tmp_path / "out")
     expected = vectors(encoder)
     assert np.abs(their_vectors(out) - expected).max() < 1e-5
     found = resolve(out, "cpu").encoder
@@ -132,7 +132,7 @@ def test_masking_the_prefix_is_declared_and_matters(base: Path, tmp_path: Path) 
     for pooled in (True, False):
         template = replace(TEMPLATE, pool_prefix=pooled)
         write_point(config(base, template=template), tmp_path / f"point-{pooled}", "lora")
-        out = read_export_record(tmp_path / f"point-{pooled}", tmp_path / f"out-{pooled}")
+        out = export(tmp_path / f"point-{pooled}", tmp_path / f"out-{pooled}")
         said = json.loads((out / "1_Pooling" / "config.json").read_text())
         assert said["include_prompt"] is pooled
         found.append(their_vectors(out))
@@ -144,7 +144,7 @@ def test_lora_is_the_base_plus_scaled_delta(
     scale: float | None, base: Path, tmp_path: Path
 ) -> None:
     write_point(config(base), tmp_path / "point", "lora")
-    out = read_export_record(tmp_path / "point", tmp_path / "out", scale=scale)
+    out = export(tmp_path / "point", tmp_path / "out", scale=scale)
     adapter = load_file(tmp_path / "point" / "adapter_model.safetensors")
     a, b = (adapter[f"{ADAPTER}.lora_{x}.weight"] for x in "AB")
     plain, merged = weights_of(base), weights_of(out)
@@ -160,7 +160,7 @@ def test_lora_is_the_base_plus_scaled_delta(
 
 def test_lora_equals_the_merge_of_peft(base: Path, tmp_path: Path) -> None:
     write_point(config(base), tmp_path / "point", "lora")
-    out = read_export_record(tmp_path / "point", tmp_path / "out")
+    out = export(tmp_path / "point", tmp_path / "out")
     oracle: Any = resolve(tmp_path / "point", "cpu").encoder.model
     merged = weights_of(out)
     for name, value in oracle.merge_and_unload(safe_merge=True).state_dict().items():
@@ -170,7 +170,7 @@ def test_lora_equals_the_merge_of_peft(base: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("scale", [0.0, 0.25, 1.0])
 def test_full_weights_lie_between_base_and_tuned(scale: float, base: Path, tmp_path: Path) -> None:
     write_point(config(base), tmp_path / "point", "full")
-    out = read_export_record(tmp_path / "point", tmp_path / "out", scale=scale)
+    out = export(tmp_path / "point", tmp_path / "out", scale=scale)
     plain, tuned, found = (weights_of(f) for f in (base, tmp_path / "point", out))
     assert found.keys() == tuned.keys()
     for name, value in found.items():
@@ -183,7 +183,7 @@ def test_full_weights_lie_between_base_and_tuned(scale: float, base: Path, tmp_p
 def test_a_plain_export_of_full_weights_needs_no_base(base: Path, tmp_path: Path) -> None:
     encoder = write_point(config(base), tmp_path / "point", "full")
     shutil.rmtree(base)
-    out = read_export_record(tmp_path / "point", tmp_path / "out")
+    out = export(tmp_path / "point", tmp_path / "out")
     assert np.abs(vectors(resolve(out, "cpu").encoder) - vectors(encoder)).max() < 1e-5
 
 
@@ -197,7 +197,7 @@ def test_the_base_is_the_same_after_every_export(kind: str, base: Path, tmp_path
     plain = {n: v.clone() for n, v in model.state_dict().items()}
     for turn, scale in enumerate([1.0, 0.5, 0.0, 0.5, 1.0]):
         scaled.save_model(tmp_path / f"m{turn}", scale, "float32")
-        fresh = read_export_record(tmp_path / "point", tmp_path / f"o{turn}", scale=scale)
+        fresh = export(tmp_path / "point", tmp_path / f"o{turn}", scale=scale)
         found, alone = weights_of(tmp_path / f"m{turn}"), weights_of(fresh)
         assert all(torch.equal(found[name], alone[name]) for name in alone)
         assert (hashes(base), hashes(tmp_path / "point")) == before
@@ -215,13 +215,13 @@ def test_a_bfloat16_base_is_merged_in_float32_and_cast_once(base: Path, tmp_path
     a, b = (adapter[f"{ADAPTER}.lora_{x}.weight"] for x in "AB")
     assert a.dtype == torch.float32
     exact = weights_of(base)[f"{LAYER}.weight"].float() + 0.5 * 4 * (b @ a)
-    out = read_export_record(tmp_path / "point", tmp_path / "out", scale=0.5)
+    out = export(tmp_path / "point", tmp_path / "out", scale=0.5)
     found = weights_of(out)[f"{LAYER}.weight"]
     assert found.dtype == torch.bfloat16
     assert torch.equal(found, exact.to(torch.bfloat16))
     naive = weights_of(base)[f"{LAYER}.weight"] + (0.5 * 4 * (b @ a)).to(torch.bfloat16)
     assert not torch.equal(found, naive)
-    full = read_export_record(tmp_path / "point", tmp_path / "f32", scale=0.5, dtype="float32")
+    full = export(tmp_path / "point", tmp_path / "f32", scale=0.5, dtype="float32")
     kept = weights_of(full)[f"{LAYER}.weight"]
     assert kept.dtype == torch.float32 and torch.allclose(kept, exact, atol=1e-7)
     assert resolve(out).encoder.model.dtype == torch.float32  # as asked, not as the file is
@@ -231,7 +231,7 @@ def test_a_bfloat16_base_is_merged_in_float32_and_cast_once(base: Path, tmp_path
 def test_an_adapter_trained_over_4_bits_is_merged_without_a_gpu(base: Path, tmp_path: Path) -> None:
     """Into the base's own weights, in float32, and the export says nothing of 4 bits."""
     write_point(config(base), tmp_path / "point", "lora")
-    plain = read_export_record(tmp_path / "point", tmp_path / "plain", scale=0.5)
+    plain = export(tmp_path / "point", tmp_path / "plain", scale=0.5)
     manifest = Manifest.read(tmp_path / "point")
     four = replace(manifest, encoder=replace(manifest.encoder, quantization="nf4"))
     four.write(tmp_path / "point")
@@ -256,15 +256,13 @@ def test_what_its_base_may_do_is_said_by_the_user(kind: str, base: Path, tmp_pat
     allowed = config(base, allow_bin=(str(base),))
     write_point(allowed, tmp_path / "point", kind)
     with pytest.raises(InputError, match="allow_bin"):
-        read_export_record(tmp_path / "point", tmp_path / "out", scale=0.5)
+        export(tmp_path / "point", tmp_path / "out", scale=0.5)
     said = ModelConfig(allow_bin=(str(base),), attention="eager")
-    read_export_record(tmp_path / "point", tmp_path / "out", scale=0.5, model=said)
+    export(tmp_path / "point", tmp_path / "out", scale=0.5, model=said)
     scaled = ScaledCheckpoint(tmp_path / "point", "cpu", model=said)
     assert scaled.encoder.model.config._attn_implementation == "eager"
     with pytest.raises(ConfigError, match=r"model\.pooling"):
-        read_export_record(
-            tmp_path / "point", tmp_path / "more", model=replace(said, pooling="cls")
-        )
+        export(tmp_path / "point", tmp_path / "more", model=replace(said, pooling="cls"))
 
 
 @pytest.mark.parametrize("kind", ["lora", "full"])
@@ -275,7 +273,7 @@ def test_an_export_for_claims_alone_reads_sources_by_the_base(
     manifest = Manifest.read(tmp_path / "point")
     half = replace(manifest, weights=replace(manifest.weights, trained="query_only"))
     half.write(tmp_path / "point")
-    out = read_export_record(tmp_path / "point", tmp_path / "out")
+    out = export(tmp_path / "point", tmp_path / "out")
     point, found = resolve(tmp_path / "point", "cpu").encoder, resolve(out, "cpu").encoder
     assert np.abs(vectors(found) - vectors(point)).max() < 1e-5
     plain = resolve(config(base), "cpu").encoder
@@ -303,7 +301,7 @@ def test_the_base_is_hashed_again_once_all_is_written(
     real = program.write_modules
     monkeypatch.setattr(program, "write_modules", lambda *a: (real(*a), save_tiny(base, seed=5)))
     with pytest.raises(UserError, match="weights changed"):
-        read_export_record(tmp_path / "point", tmp_path / "out")
+        export(tmp_path / "point", tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
@@ -322,7 +320,7 @@ def test_where_it_comes_from_is_written_beside_it(base: Path, tmp_path: Path) ->
 
 def test_what_is_asked_for_goes_before_what_an_export_says(base: Path, tmp_path: Path) -> None:
     write_point(config(base), tmp_path / "point", "lora")
-    out = read_export_record(tmp_path / "point", tmp_path / "out")
+    out = export(tmp_path / "point", tmp_path / "out")
     other = Template("claim : ", "", True)
     found = resolve(ModelConfig(str(out), template=other), "cpu")
     assert found.encoder.settings.template == other
@@ -343,7 +341,7 @@ def test_a_runs_folder_stands_for_what_it_chose(base: Path, tmp_path: Path) -> N
     write_point(config(base), run / "checkpoints" / "epoch-1", "lora")
     encoder = write_point(config(base), run / "checkpoints" / "epoch-2", "full", move=0.1)
     (run / "run.json").write_text(json.dumps({"chosen": "epoch-2", "history": []}))
-    out = read_export_record(run, tmp_path / "out")
+    out = export(run, tmp_path / "out")
     assert np.abs(vectors(resolve(out, "cpu").encoder) - vectors(encoder)).max() < 1e-5
 
 
@@ -351,9 +349,9 @@ def test_a_checkpoints_own_scale_is_taken(base: Path, tmp_path: Path) -> None:
     write_point(config(base), tmp_path / "point", "lora")
     manifest = Manifest.read(tmp_path / "point")
     replace(manifest, weights=replace(manifest.weights, scale=0.5)).write(tmp_path / "point")
-    own = weights_of(read_export_record(tmp_path / "point", tmp_path / "own"))
-    half = weights_of(read_export_record(tmp_path / "point", tmp_path / "half", scale=0.5))
-    whole = weights_of(read_export_record(tmp_path / "point", tmp_path / "whole", scale=1.0))
+    own = weights_of(export(tmp_path / "point", tmp_path / "own"))
+    half = weights_of(export(tmp_path / "point", tmp_path / "half", scale=0.5))
+    whole = weights_of(export(tmp_path / "point", tmp_path / "whole", scale=1.0))
     name = f"{LAYER}.weight"
     assert torch.equal(own[name], half[name]) and not torch.equal(own[name], whole[name])
 
@@ -367,14 +365,14 @@ def test_a_scale_that_cannot_be(scale: float, tmp_path: Path) -> None:
 def test_what_cannot_be_scaled_is_said(base: Path, tmp_path: Path) -> None:
     write_point(config(base), tmp_path / "step-0", "base")
     with pytest.raises(UserError, match="nothing to scale"):
-        read_export_record(tmp_path / "step-0", tmp_path / "out", scale=0.5)
+        export(tmp_path / "step-0", tmp_path / "out", scale=0.5)
     write_point(config(base), tmp_path / "half", "full")
     manifest = Manifest.read(tmp_path / "half")
     replace(manifest, weights=replace(manifest.weights, scale=0.5)).write(tmp_path / "half")
     with pytest.raises(UserError, match=r"interpolation at 0\.5"):
-        read_export_record(tmp_path / "half", tmp_path / "out", scale=1.0)
+        export(tmp_path / "half", tmp_path / "out", scale=1.0)
     with pytest.raises(InputError, match=r"manifest\.json: no such file"):
-        read_export_record(base, tmp_path / "out")
+        export(base, tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
@@ -394,7 +392,7 @@ def test_an_adapter_that_is_no_sum_is_refused(
     manifest = Manifest.read(point)
     replace(manifest, weights=replace(manifest.weights, config_sha256=file_hash(path))).write(point)
     with pytest.raises(InputError, match=r"adapter_config\.json.*cannot be scaled"):
-        read_export_record(point, tmp_path / "out")
+        export(point, tmp_path / "out")
 
 
 @pytest.mark.parametrize(
@@ -420,7 +418,7 @@ def test_another_base_than_it_was_trained_from_is_refused(
     write_point(config(base), tmp_path / "point", "full")
     save_tiny(base, seed=5)
     with pytest.raises(InputError, match=r"base\.sha256"):
-        read_export_record(tmp_path / "point", tmp_path / "out", scale=0.5)
+        export(tmp_path / "point", tmp_path / "out", scale=0.5)
 
 
 def test_a_prefix_that_sentence_transformers_would_cut_elsewhere_is_refused(
@@ -440,9 +438,9 @@ def test_a_prefix_that_sentence_transformers_would_cut_elsewhere_is_refused(
         model: ModelConfig = config(base, template=template, max_length=30)
         write_point(model, tmp_path / name, "lora")
     with pytest.raises(UserError, match=r"template\.claim: 'q: '"):
-        read_export_record(tmp_path / "bad", tmp_path / "out")
+        export(tmp_path / "bad", tmp_path / "out")
     assert not (tmp_path / "out").exists()
-    read_export_record(tmp_path / "good", tmp_path / "out")
+    export(tmp_path / "good", tmp_path / "out")
 
 
 def test_token_ids_that_the_tokenizer_alone_does_not_give_are_refused(
@@ -456,7 +454,7 @@ def test_token_ids_that_the_tokenizer_alone_does_not_give_are_refused(
 
     monkeypatch.setattr(Encoder, "tokenize", with_end)
     with pytest.raises(UserError, match="token ids"):
-        read_export_record(tmp_path / "point", tmp_path / "out")
+        export(tmp_path / "point", tmp_path / "out")
 
 
 def test_nothing_is_overwritten_by_accident_and_nothing_left_half(
@@ -468,18 +466,18 @@ def test_nothing_is_overwritten_by_accident_and_nothing_left_half(
     (mine / "thesis.tex").write_text("mine")
     for out in (mine, tmp_path / "point"):
         with pytest.raises(UserError, match="not an export"):
-            read_export_record(tmp_path / "point", out, overwrite=True)
-    out = read_export_record(tmp_path / "point", tmp_path / "out")
+            export(tmp_path / "point", out, overwrite=True)
+    out = export(tmp_path / "point", tmp_path / "out")
     before = hashes_of_files(out)
     with pytest.raises(UserError, match="--overwrite"):
-        read_export_record(tmp_path / "point", out, scale=0.5)
+        export(tmp_path / "point", out, scale=0.5)
     with monkeypatch.context() as patch:
         patch.setattr(program, "write_modules", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
-            read_export_record(tmp_path / "point", out, scale=0.5, overwrite=True)
+            export(tmp_path / "point", out, scale=0.5, overwrite=True)
     assert hashes_of_files(out) == before
     assert not list(tmp_path.glob(".*"))
-    read_export_record(tmp_path / "point", out, scale=0.5, overwrite=True)
+    export(tmp_path / "point", out, scale=0.5, overwrite=True)
     assert json.loads((out / "claim2source.json").read_text())["scale"] == 0.5
     assert (mine / "thesis.tex").read_text() == "mine"
 
