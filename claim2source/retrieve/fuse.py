@@ -105,24 +105,26 @@ class Fusion:
 
     def __init__(self, first: Run, second: Run, config: FusionConfig) -> None:
         claim_ids = list(dict.fromkeys([*first.claim_ids, *second.claim_ids]))
-        vocabulary = sorted({*first.vocabulary.tolist(), *second.vocabulary.tolist()})
-        code_of = {source: code for code, source in enumerate(vocabulary)}
+        runs = [run.restricted(claim_ids).top(config.depth) for run in (first, second)]
+        # Only ranked sources: a run of one claim may have a vocabulary of millions.
+        ranked = [np.unique(run.codes, return_inverse=True) for run in runs]
+        sources = [run.vocabulary[codes] for run, (codes, _) in zip(runs, ranked, strict=True)]
+        vocabulary = np.unique(np.concatenate(sources))
         keys, values = [], []
-        for run in (first, second):
-            run = run.restricted(claim_ids).top(config.depth)
+        for run, ids, (_, places) in zip(runs, sources, ranked, strict=True):
             owner = np.repeat(np.arange(len(claim_ids)), np.diff(run.offsets))
-            codes = np.array([code_of[s] for s in run.vocabulary], dtype=np.int64)[run.codes]
+            codes = np.searchsorted(vocabulary, ids)[places]
             keys.append(owner * len(vocabulary) + codes)
             values.append(_normalised(run, owner, config))
         pairs, place = np.unique(np.concatenate(keys), return_inverse=True)
         owner, codes = np.divmod(pairs, max(len(vocabulary), 1))
-        # Places within a claim turn the pairs into the [claims, longest] shape of from_topk.
+        # Places within a claim turn the pairs into the [claims, longest] shape of from_codes.
         counts = np.bincount(owner, minlength=len(claim_ids))
         column = np.arange(len(pairs)) - np.repeat(np.cumsum(counts) - counts, counts)
         shape = (len(claim_ids), int(counts.max(initial=0)))
         self._claim_ids, self._vocabulary = claim_ids, vocabulary
-        self._positions = np.full(shape, -1, dtype=np.int64)
-        self._positions[owner, column] = codes
+        self._codes = np.full(shape, -1, dtype=np.int64)
+        self._codes[owner, column] = codes
         self._values = np.zeros((2, *shape))
         for number, part in enumerate(np.split(place.ravel(), [len(keys[0])])):
             self._values[number, owner[part], column[part]] = values[number]
@@ -131,12 +133,12 @@ class Fusion:
     def run(self, alpha: float, k: int | None = None) -> Run:
         """Fuse with weight `alpha` for the first run; only the best `k` sources, if given."""
         scores = alpha * self._values[0] + (1.0 - alpha) * self._values[1]
-        scores, positions = scores.astype(np.float32), self._positions
+        scores, codes = scores.astype(np.float32), self._codes
         if k is not None and 0 < k < scores.shape[1]:
-            ranked = np.where(positions >= 0, scores, -np.inf)
+            ranked = np.where(codes >= 0, scores, -np.inf)
             least = np.partition(ranked, -k, axis=1)[:, -k, None]
-            positions = np.where(ranked >= least, positions, -1)
-        run = Run.from_topk(self._claim_ids, self._vocabulary, positions, scores, pool=self._pool)
+            codes = np.where(ranked >= least, codes, -1)
+        run = Run.from_codes(self._claim_ids, self._vocabulary, codes, scores, pool=self._pool)
         return run if k is None else run.top(k)
 
 

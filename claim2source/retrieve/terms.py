@@ -1,39 +1,33 @@
-"""Texts as term ids: each word between white space is analysed once, by bm25s."""
+"""Analyse texts into term ids; bm25s tokenizes each distinct word once."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import chain, compress, count, islice, repeat
+from itertools import compress, count, islice, repeat
 from typing import Any
 
 import numpy as np
 
 _NONE = np.empty(0, dtype=np.int32)
-# Texts split at a time: of all of them the words would take several times the texts' own room.
+# Texts split at a time: the words of all texts would take several times their memory.
 _SPLIT = 2**14
 
 
 @dataclass(frozen=True, eq=False)
 class Terms:
-    """Term ids of texts, in text order, repeated ones repeated.
+    """The term ids of texts, in text order, repeated terms repeated.
 
-    Those of text i are `ids[bounds[i] : bounds[i + 1]]`; `ids` int32, `bounds` int64 [texts + 1].
+    Text i has `ids[bounds[i] : bounds[i + 1]]`; `ids` int32, `bounds` int64 [texts + 1].
     """
 
     ids: np.ndarray
     bounds: np.ndarray
 
     @classmethod
-    def of(cls, texts: Sequence[Sequence[int]]) -> Terms:
-        """From the ids of each text."""
-        ids = np.fromiter(chain.from_iterable(texts), dtype=np.int32)
-        return cls(ids, _bounds(list(map(len, texts))))
-
-    @classmethod
     def joined(cls, texts: Sequence[np.ndarray]) -> Terms:
-        """The same from an array of ids for each text."""
+        """Join one array of ids for each text."""
         return cls(np.concatenate([_NONE, *texts]), _bounds(list(map(len, texts))))
 
     def __len__(self) -> int:
@@ -46,7 +40,7 @@ class Terms:
         return np.repeat(np.arange(len(self)), np.diff(self.bounds))
 
     def part(self, start: int, end: int) -> Terms:
-        """Of texts start to end - 1."""
+        """The terms of texts `start` to `end` - 1."""
         bounds = self.bounds[start : end + 1]
         return Terms(self.ids[bounds[0] : bounds[-1]], bounds - bounds[0])
 
@@ -55,12 +49,12 @@ class Terms:
         return [self.ids[a:b] for a, b in zip(self.bounds[:-1], self.bounds[1:], strict=True)]
 
     def where(self, kept: np.ndarray) -> Terms:
-        """Without the ids that are not `kept` (bool [ids])."""
+        """Keep the ids that are `kept` (bool [ids])."""
         before = np.concatenate([[0], np.cumsum(kept)])
         return Terms(self.ids[kept], before[self.bounds])
 
     def numbered(self, number_of: np.ndarray) -> Terms:
-        """With id i as number_of[i]; ids numbered below 0 are left out."""
+        """Replace id i by number_of[i]; drop ids numbered below 0."""
         known = Terms(number_of.astype(np.int32)[self.ids], self.bounds)
         return known.where(known.ids >= 0)
 
@@ -70,12 +64,12 @@ def _bounds(lengths: Sequence[int] | np.ndarray) -> np.ndarray:
 
 
 class Analysis:
-    """From texts to the ids of the sources' terms.
+    """Turn texts into the ids of the sources' terms.
 
-    `whole`: terms are what stands between white space. Else they are those of `bm25s.tokenize`,
-    without stop words, and stemmed where there is a `stemmer` (PyStemmer's). A token never spans
-    white space: every word is analysed once, and abstracts by the ten thousand repeat their words
-    far more often than they bring new ones.
+    `whole`: terms are the words between white space. Otherwise they are those of
+    `bm25s.tokenize`, without stop words, and stemmed if there is a `stemmer` (PyStemmer's). A
+    token never spans white space, so every distinct word is analysed once: ten thousand abstracts
+    mostly repeat their words.
     """
 
     def __init__(self, whole: bool, stop_words: Iterable[str], stemmer: Any | None) -> None:
@@ -83,7 +77,7 @@ class Analysis:
         self.vocabulary: dict[str, int] = {}
 
     def sources(self, texts: Iterable[str]) -> Terms:
-        """The terms of all sources; those of claims are numbered by the `vocabulary` they give."""
+        """Analyse all sources; their terms make the `vocabulary` that numbers claims' terms."""
         words, split = _words(texts)
         tokens, of_word = self._tokens_of(words)
         stems = self._stems(tokens)
@@ -93,9 +87,9 @@ class Analysis:
         return self._terms(split, of_word, stems, left_out)
 
     def claims(self, texts: Iterable[str], stop_words: Iterable[str]) -> Terms:
-        """The terms of other texts, without those that the sources have not.
+        """Analyse claims into terms that the sources have too.
 
-        Their `stop_words` are left out and the sources' own.
+        `stop_words` are left out, and the sources' own.
         """
         words, split = _words(texts)
         tokens, of_word = self._tokens_of(words)
@@ -107,21 +101,21 @@ class Analysis:
         return stems
 
     def _terms(self, split: Terms, of_word: Terms, stems: list[str], left_out: np.ndarray) -> Terms:
-        """The terms of texts, from their words, the tokens of each word and the tokens' stems."""
+        """Build terms of texts from their words, the tokens of each word and the tokens' stems."""
         numbers = map(self.vocabulary.get, stems, repeat(-1))
         term_of = np.fromiter(numbers, dtype=np.int32, count=len(stems))
         term_of[left_out] = -1
         return _expanded(split, of_word.numbered(term_of))
 
     def _tokens_of(self, words: list[str]) -> tuple[list[str], Terms]:
-        """The distinct tokens, and those of each word by their places in that list."""
+        """Tokenize words: the distinct tokens, and each word's tokens as places in that list."""
         if self._whole:
             every = np.arange(len(words) + 1)
             return words, Terms(every[:-1].astype(np.int32), every)
         import bm25s
 
-        # One text, each word followed by a token that no word has: lists by the ten thousand
-        # would keep Python's garbage collector busy for longer than the words are looked at.
+        # One text, with a token that no word has after each word: a list for each word would keep
+        # Python's garbage collector busy for longer than bm25s takes.
         mark, together = "__", " ".join(words)
         while mark in together:
             mark += "_"
@@ -133,12 +127,12 @@ class Analysis:
 
 
 def _among(tokens: Sequence[str], some: set[str]) -> np.ndarray:
-    """Which of the tokens are among some, bool [tokens]."""
+    """Mark the tokens that are in a set, bool [tokens]."""
     return np.fromiter(map(some.__contains__, tokens), dtype=bool, count=len(tokens))
 
 
 def _expanded(split: Terms, of_word: Terms) -> Terms:
-    """The terms of texts, from their words and the terms of each word."""
+    """Replace each word of texts by its terms."""
     # Here, since training on mined negatives needs neither this nor Arrow.
     from scipy.sparse import csr_array
 
@@ -149,18 +143,18 @@ def _expanded(split: Terms, of_word: Terms) -> Terms:
 
 
 def _words(texts: Iterable[str]) -> tuple[list[str], Terms]:
-    """The distinct words of texts, as `str.split` parts them, and every text's by their numbers."""
-    # Both of Arrow's steps are several times faster than Python's own over millions of words.
+    """Split texts as `str.split` does: the distinct words, and each text's words by number."""
+    # Arrow splits and numbers millions of words several times faster than Python.
     import pyarrow
     from pyarrow import compute
 
     number_of: defaultdict[str, int] = defaultdict(count().__next__)
-    found, left = [Terms.of([])], iter(texts)
+    found, left = [Terms.joined([])], iter(texts)
     while part := list(islice(left, _SPLIT)):
         try:
             together = pyarrow.array(part, pyarrow.large_string())
         except UnicodeEncodeError:
-            # Half of a surrogate pair, which no loader lets in, is no letter.
+            # Half of a surrogate pair, which no loader lets in, is not a letter.
             whole = [text.encode("utf-8", "replace").decode("utf-8") for text in part]
             together = pyarrow.array(whole, pyarrow.large_string())
         split = compute.utf8_split_whitespace(together)
@@ -170,12 +164,12 @@ def _words(texts: Iterable[str]) -> tuple[list[str], Terms]:
         found.append(Terms(numbered[np.asarray(words.indices)], np.asarray(split.offsets)))
     ids = np.concatenate([terms.ids for terms in found])
     lengths = np.concatenate([np.diff(terms.bounds) for terms in found])
-    # White space at a text's end leaves Arrow an empty word.
+    # Arrow gives an empty word for white space at a text's end.
     return _without("", number_of, Terms(ids, _bounds(lengths)))
 
 
 def _without(string: str, number_of: dict[str, int], texts: Terms) -> tuple[list[str], Terms]:
-    """Numbered strings, in order, and texts of them, both without one: those behind it move up."""
+    """Remove one string from numbered strings and from texts; later numbers move up."""
     number = number_of.pop(string, None)
     if number is None:
         return list(number_of), texts

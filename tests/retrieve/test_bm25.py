@@ -550,7 +550,7 @@ def test_reweighted_is_the_index_built_anew(analysis: str) -> None:
 @settings(max_examples=50, deadline=None)
 @given(st.lists(st.lists(st.integers(0, 5), max_size=7), max_size=6))
 def test_counts_are_those_of_a_counter(texts: list[list[int]]) -> None:
-    counts = Counts.of(Terms.of(texts), 6)
+    counts = Counts.of(Terms.joined([np.array(ids, np.int32) for ids in texts]), 6)
     for term in range(6):
         rows = slice(counts.indptr[term], counts.indptr[term + 1])
         found = list(

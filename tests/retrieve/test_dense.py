@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import faiss
 import numpy as np
 import pytest
 
-from claim2source.core.errors import ConfigError
+from claim2source.core.errors import ConfigError, UserError
 from claim2source.core.records import Claim, Source
 from claim2source.core.run import Cost, IndexNotes, Result
 from claim2source.datasets import load
@@ -190,6 +191,19 @@ def test_a_real_model_finds_the_paper(model: Resolved) -> None:
     result = Dense(model.encoder).index(sources).search(claims, 2)
     assert [result.run.sources(c.id, 1)[0] for c in claims] == ["masks", "coffee", "sleep"]
     assert result.cost.tokens > 30
+
+
+def test_a_checkpoint_is_rendered_as_it_was_trained(model: Resolved) -> None:
+    trained = Rendering("bilingual", "title_abstract")
+    checkpoint = replace(model, manifest=SimpleNamespace(rendering=trained))  # type: ignore[arg-type]
+    assert Dense(checkpoint).rendering == Dense(checkpoint, rendering=trained).rendering == trained
+    with pytest.raises(UserError, match="rendering: the checkpoint was trained with"):
+        Dense(checkpoint, rendering=Rendering())
+    # Any other model is rendered as asked, an exported one as it was trained unless asked.
+    exported = replace(model, exported=trained)
+    assert Dense(exported).rendering == trained and Dense(model).rendering == Rendering()
+    for other in (exported, model, model.encoder):
+        assert Dense(other, rendering=Rendering("translated")).rendering.claims == "translated"
 
 
 @pytest.mark.slow
