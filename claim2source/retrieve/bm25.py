@@ -228,19 +228,18 @@ class BM25Index:
 
     def save(self, folder: str | Path) -> None:
         """Write the index, analysed, to a folder that `load_index` opens."""
+        write_folder(folder, "bm25", self._write)
+
+    def _write(self, folder: Path) -> dict[str, object]:
         built = self._built()
         postings, vocabulary = built.postings, built.analysis.vocabulary
-
-        def write(temporary: Path) -> None:
-            write_strings(temporary / "ids.jsonl", self.source_ids)
-            write_strings(temporary / "vocabulary.jsonl", vocabulary)
-            if postings is not None:
-                for name in _COUNTS:
-                    write_array(temporary / f"{name}.npy", getattr(postings.counts, name))
-                write_array(temporary / "weights.npy", postings.weights)
-
-        values = {"bm25": self.config, "sources": len(self.source_ids), "terms": len(vocabulary)}
-        write_folder(folder, "bm25", values, write)
+        write_strings(folder / "ids.jsonl", self.source_ids)
+        write_strings(folder / "vocabulary.jsonl", vocabulary)
+        if postings is not None:
+            for name in _COUNTS:
+                write_array(folder / f"{name}.npy", getattr(postings.counts, name))
+            write_array(folder / "weights.npy", postings.weights)
+        return {"bm25": self.config, "sources": len(self.source_ids), "terms": len(vocabulary)}
 
     @classmethod
     def load(cls, folder: IndexFolder) -> BM25Index:

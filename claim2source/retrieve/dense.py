@@ -215,11 +215,15 @@ class DenseIndex:
 
         Raises `UserError` while weights change: nothing could say later whose vectors these are.
         """
+        write_folder(folder, self.kind, self._write)
+
+    def _write(self, folder: Path) -> dict[str, object]:
         encoders = encoder_keys(self.encoder)
         if encoders is None:
             raise UserError("weights in training have no name: their index cannot be saved")
         index, _ = self._built()
-        values = {
+        index.write(folder)
+        return {
             "model": self._model,
             "encoders": encoders,
             "rendering": self.rendering,
@@ -227,7 +231,6 @@ class DenseIndex:
             "sources": len(index.ids),
             "dimensions": index.vectors.shape[1],
         }
-        write_folder(folder, self.kind, values, index.write)
 
     @classmethod
     def load(cls, folder: IndexFolder, encoder: Callable[[], TextEncoder]) -> Self:

@@ -193,9 +193,9 @@ class HybridIndex:
 
     def save(self, folder: str | Path) -> None:
         """Write both indexes to a folder that `load_index` opens."""
+        write_folder(folder, "hybrid", self._write)
 
-        def write(temporary: Path) -> None:
-            for name in PARTS:
-                getattr(self, name).save(temporary / name)
-
-        write_folder(folder, "hybrid", {"fusion": self.fusion}, write)
+    def _write(self, folder: Path) -> dict[str, object]:
+        for name in PARTS:
+            getattr(self, name).save(folder / name)
+        return {"fusion": self.fusion}

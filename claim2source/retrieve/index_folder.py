@@ -20,18 +20,18 @@ Settings = TypeVar("Settings")
 
 
 def write_folder(
-    folder: str | Path, kind: str, values: Mapping[str, object], write: Callable[[Path], None]
+    folder: str | Path, kind: str, write: Callable[[Path], Mapping[str, object]]
 ) -> None:
     """Write an index: `write` puts its files into a folder, which is then renamed to `folder`.
 
-    The manifest holds `kind`, `values` (JSON values and settings) and the files' sha256. Raises
-    `InputError` where `folder` exists, is not empty and is not an index.
+    The manifest holds `kind`, what `write` returns (JSON values and settings) and the files'
+    sha256. Raises `InputError` where `folder` exists, is not empty and is not an index.
     """
     folder = Path(folder)
     if folder.exists() and not (_is_index(folder) or _is_empty(folder)):
         raise InputError.at(folder, why="exists and is not an index: it is not replaced")
     with atomic_folder(folder) as temporary:
-        write(temporary)
+        values = write(temporary)
         files = {
             path.relative_to(temporary).as_posix(): file_hash(path)
             for path in sorted(temporary.rglob("*"))

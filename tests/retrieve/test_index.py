@@ -377,9 +377,12 @@ def test_only_an_index_is_replaced(tmp_path: Path) -> None:
     other = tmp_path / "other"
     other.mkdir()
     (other / MANIFEST).write_text('{"format": 1, "base": {}}')  # a checkpoint's
+    encoder = Words()
     for path in (other, other / MANIFEST):
-        with pytest.raises(InputError, match="exists and is not an index: it is not replaced"):
-            index.save(path)
+        for one in (index, Dense(encoder).index(sources)):
+            with pytest.raises(InputError, match="exists and is not an index: it is not replaced"):
+                one.save(path)
+    assert encoder.read == []  # refused before any work
     assert (other / MANIFEST).read_text() == '{"format": 1, "base": {}}'
 
 
@@ -387,12 +390,12 @@ def test_an_index_that_cannot_be_written_leaves_the_old_one(tmp_path: Path) -> N
     sources, claims = pool(9, 5)
     BM25().index(sources).save(tmp_path / "i")
 
-    def stop(folder: Path) -> None:
+    def stop(folder: Path) -> dict[str, object]:
         (folder / "ids.jsonl").write_text("[")
         raise RuntimeError("power cut")
 
     with pytest.raises(RuntimeError, match="power cut"):
-        write_folder(tmp_path / "i", "bm25", {}, stop)
+        write_folder(tmp_path / "i", "bm25", stop)
     assert [path.name for path in tmp_path.iterdir()] == ["i"]
     expected = BM25().index(sources).search(claims)
     assert same(load_index(tmp_path / "i").search(claims), expected)
