@@ -77,7 +77,7 @@ class ModelConfig:
         max_length: tokens per text, special tokens included; none: as those files say.
         template: prefixes of claims and sources, and the token at the end; where none is
             given, the prompts that those files declare are the prefixes.
-        prompts: false does not apply the prompts that those files declare.
+        prompts: whether those declared prompts are applied.
         dtype: weights' type: float32, bfloat16 or float16.
         bidirectional: true lets a decoder's tokens see those after them (GritLM); none: as
             the model's config says.
@@ -96,7 +96,7 @@ class ModelConfig:
     normalize: bool | None = None
     max_length: int | None = None
     template: Template = field(default_factory=Template)
-    prompts: bool | None = None
+    prompts: bool = True
     dtype: Dtype = "float32"
     bidirectional: bool | None = None
     attention: Attention | None = None

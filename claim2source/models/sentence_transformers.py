@@ -46,7 +46,7 @@ def settings_of(config: ModelConfig, folder: Path) -> EncoderSettings:
     if length is None:
         raise ConfigError("model.max_length", None, "a number of tokens: the model does not say")
     template = config.template
-    if template == Template() and config.prompts is not False:
+    if template == Template() and config.prompts:
         template = declared.template
         if pooling == "cls" and not template.pool_prefix:
             allowed = "prefixes, or model.prompts: false; this model's files leave the prompt out "
