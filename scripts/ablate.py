@@ -1,10 +1,10 @@
-"""Ablations, a row at a time: each is one change, tested against the row it is compared with.
+"""Run ablations row by row: each row changes one thing and is tested against another row.
 
 python scripts/ablate.py [--tables ct25 demo retention] [--rows NAME ...] [--out DIR]
 
-A row is one run of train/finetune.py, of at most 12 minutes on two CPU cores. Rows that are done
-are not done again and a stopped row resumes, so that the tables can be made in pieces; a row whose
-settings have changed begins again. Rows that were not run stand in the table with their command.
+A row is one run of train/finetune.py, of at most 12 minutes on two CPU cores. Finished rows are
+not run again and a stopped row resumes, so that a table can be made in several calls; a row whose
+settings have changed starts again. The table shows rows not yet run with their command.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +22,10 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from claim2source.core.config import list_field, read_config
+from claim2source.core.config import list_field, read_config, require_one_of
 from claim2source.core.errors import UserError, run_program
 from claim2source.core.files import content_hash, write_json, write_text
-from claim2source.core.tables import markdown_table, plain_table
+from claim2source.core.tables import Cell, markdown_table, plain_table
 from claim2source.datasets import load
 from claim2source.datasets.grouping import gold_groups
 from claim2source.evaluation.metrics import evaluate
@@ -41,15 +41,23 @@ from scripts.data_folder import REPOSITORY, data_folder
 
 METRIC = "mrr@5"
 MINILM = "sentence-transformers/all-MiniLM-L6-v2"
-Settings = dict[str, Any]
+Settings = dict[str, str | int | float | list[str] | list[float]]
+# Data set, split and languages that a row is scored on.
+Target = tuple[str, str, list[str] | None]
 
 
 @dataclass(frozen=True)
 class Row:
-    """One line of a table: `settings` are added to those of the row `on`, then to the recipe's.
+    """One row of a table.
 
-    `against` names the row of the paired test. Without `trained` it is the base model, or with
-    `scale` the row `on`'s checkpoint at this share of the way from its base.
+    Args:
+        name: of the row.
+        what: the change, for the table.
+        settings: of train/finetune.py, added to those of the row `on` or of the recipe.
+        on: row whose settings this one extends.
+        against: row of the paired test.
+        trained: whether a run is trained; if not, the row is the base model or a `scale`.
+        scale: point between base (0) and the tuned weights (1) of the row `on`.
     """
 
     name: str
@@ -63,24 +71,24 @@ class Row:
 
 @dataclass(frozen=True)
 class Table:
-    """Rows that share data, recipe and targets (name -> data set, split, languages)."""
+    """Rows that share training data, recipe and targets."""
 
     data: str
     recipe: Settings
-    targets: dict[str, tuple[str, str, list[str] | None]]
+    targets: dict[str, Target]
     rows: tuple[Row, ...]
 
     def below(self, row: Row) -> Row | None:
-        """The row that a row builds on."""
+        """Find the row that a row extends."""
         return next((other for other in self.rows if other.name == row.on), None)
 
     def settings(self, row: Row) -> Settings:
-        """All settings of a row."""
+        """Collect all settings of a row."""
         below = self.below(row)
         return {**(self.settings(below) if below else self.recipe), **row.settings}
 
 
-def _settings(**settings: Any) -> Settings:
+def _settings(**settings: str | int | float | list[str] | list[float]) -> Settings:
     return {key.replace("__", "."): value for key, value in settings.items()}
 
 
@@ -275,52 +283,92 @@ class AblateConfig:
     """Settings of `scripts/ablate.py`.
 
     Args:
-        out: folder of the runs and the tables.
+        out: folder for runs and tables.
         seed: of every run.
-        store: folder of the embedding store; none: one in `out`.
+        store: folder of the embedding store; default: one in `out`.
     """
 
     out: Path = Path("checkpoints/ablate")
     seed: int = 42
     store: Path | None = None
-    tables: list[str] | None = list_field(str, help="these tables only")
-    rows: list[str] | None = list_field(str, help="run only these rows, and show those done before")
+    tables: list[str] | None = list_field(str, help="make only these tables")
+    rows: list[str] | None = list_field(
+        str, help="run only these rows; finished ones are shown too"
+    )
 
     @property
     def vectors(self) -> Path:
-        """The store of every run and score."""
+        """The folder of the embedding store."""
         return self.store or self.out / "store"
 
 
+@dataclass(frozen=True)
+class Scores:
+    """MRR@5 by language and, for the paired test, of every claim with its group of golds."""
+
+    scores: dict[str, float]
+    claims: list[str]
+    values: list[float]
+    groups: list[int]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a row reached, as in its row.json.
+
+    Args:
+        key: hash of its settings.
+        val: score of the chosen checkpoint on val.
+        note: which checkpoint was chosen.
+        seconds: of the training; None where it was resumed.
+        targets: scores by target.
+    """
+
+    key: str = ""
+    val: float | None = None
+    note: str = ""
+    seconds: int | None = None
+    targets: dict[str, Scores] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, file: Path, key: str) -> Outcome | None:
+        """Read a row.json; None where it is missing or has other settings than `key` names."""
+        if not file.is_file():
+            return None
+        done = json.loads(file.read_text(encoding="utf-8"))
+        if done["key"] != key:
+            return None
+        targets = {name: Scores(**scores) for name, scores in done.pop("targets", {}).items()}
+        return cls(**done, targets=targets)
+
+
 def ablate(config: AblateConfig) -> str:
-    """Run what is wanted and missing; writes the tables as Markdown and returns them as text."""
+    """Run the wanted rows that are missing, write the tables as Markdown, return them as text."""
     names = config.tables or list(TABLES)
-    _known("tables", names, list(TABLES))
-    _known("rows", config.rows or [], [row.name for name in names for row in TABLES[name].rows])
+    for name in names:
+        require_one_of("tables", name, list(TABLES))
+    for row_name in config.rows or []:
+        rows = [row.name for name in names for row in TABLES[name].rows]
+        require_one_of("rows", row_name, rows)
     texts = []
     for name in names:
-        outcomes: dict[str, dict[str, Any]] = {}
+        outcomes: dict[str, Outcome] = {}
         for row in TABLES[name].rows:
-            found = _outcome(config, name, row)
-            if found is not None:
-                outcomes[row.name] = found
-        rows = _rows(config, name, outcomes)
+            outcome = _outcome(config, name, row)
+            if outcome is not None:
+                outcomes[row.name] = outcome
+        table = _rows(config, name, outcomes)
         title = f"{name}, MRR@5, seed {config.seed}"
-        texts.append(f"{title}\n{plain_table(*rows)}")
-        write_text(config.out / f"{name}-{config.seed}.md", f"{title}\n\n{markdown_table(*rows)}\n")
+        texts.append(f"{title}\n{plain_table(*table)}")
+        text = f"{title}\n\n{markdown_table(*table)}\n"
+        write_text(config.out / f"{name}-{config.seed}.md", text)
     return "\n\n".join(texts)
 
 
-def _known(key: str, given: list[str], allowed: list[str]) -> None:
-    for value in given:
-        if value not in allowed:
-            raise UserError(f"{key}: {value!r} is not allowed; allowed: {', '.join(allowed)}")
-
-
 def arguments(config: AblateConfig, name: str, row: Row) -> list[str]:
-    """The command line of a row's run of train/finetune.py."""
+    """Give the arguments of train/finetune.py for a row."""
     table = TABLES[name]
-    settings = {
+    settings: dict[str, Any] = {
         **table.settings(row),
         "data.dataset": _folder(table.data),
         "data.report_split": next(iter(table.targets.values()))[1],
@@ -336,62 +384,57 @@ def arguments(config: AblateConfig, name: str, row: Row) -> list[str]:
 
 
 def _folder(data: str) -> str:
-    """A data set's folder; `demo` ships with the package."""
+    """Locate a data set; `demo` is part of the package."""
     return data if data == "demo" else str(data_folder(data))
 
 
 def _key(config: AblateConfig, name: str, row: Row) -> str:
-    """Names a row's settings: what was made with others is not this row."""
+    """Hash a row's settings."""
     words, targets = arguments(config, name, row), TABLES[name].targets
     return content_hash({"words": words, "scale": row.scale, "targets": targets})
 
 
-def _done(config: AblateConfig, name: str, row: Row) -> dict[str, Any] | None:
-    """What a row reached with its present settings, where that was written down."""
+def _done(config: AblateConfig, name: str, row: Row) -> Outcome | None:
+    """Read what a row reached with its present settings, if it did."""
     file = config.out / f"{name}-{row.name}-{config.seed}" / "row.json"
-    if not file.is_file():
-        return None
-    done: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-    return done if done["key"] == _key(config, name, row) else None
+    return Outcome.read(file, _key(config, name, row))
 
 
-def _outcome(config: AblateConfig, name: str, row: Row) -> dict[str, Any] | None:
-    """What a row reached: read where it is done, made where it is wanted, else None."""
+def _outcome(config: AblateConfig, name: str, row: Row) -> Outcome | None:
+    """Read what a row reached, or run it where it is wanted; None otherwise."""
     done = _done(config, name, row)
-    if done is not None:
+    if done is not None or (config.rows is not None and row.name not in config.rows):
         return done
-    if config.rows is not None and row.name not in config.rows:
-        return None
-    below = TABLES[name].below(row)
+    table = TABLES[name]
+    below = table.below(row)
     if row.scale is not None and (below is None or _done(config, name, below) is None):
         return None
     print(f"== {name}, {row.name}: {row.what}", flush=True)
     folder = config.out / f"{name}-{row.name}-{config.seed}"
-    key = _key(config, name, row)
-    found: dict[str, Any] = {"key": key, "val": None, "note": "", "seconds": None}
+    outcome = Outcome()
     if row.trained:
-        found |= _trained(folder, arguments(config, name, row))
-        model = resolve(folder)
+        outcome, model = _trained(folder, arguments(config, name, row)), resolve(folder)
     elif row.scale is not None:
         scaled = ScaledCheckpoint(config.out / f"{name}-{row.on}-{config.seed}")
         scaled.set(row.scale)
-        model, found["note"] = scaled.resolved, f"scale {row.scale:g}"
+        outcome, model = replace(outcome, note=f"scale {row.scale:g}"), scaled.resolved
     else:
-        length = int(TABLES[name].recipe["model.max_length"])
+        length = int(str(table.recipe["model.max_length"]))
         model = resolve(ModelConfig(name=MINILM, max_length=length))
-    found["targets"] = {
-        target: _scored(config, TABLES[name].recipe, model, *where)
-        for target, where in TABLES[name].targets.items()
+    scores = {
+        target: _scored(config, table.recipe, model, *where)
+        for target, where in table.targets.items()
     }
-    write_json(folder / "row.json", found)
-    return found
+    outcome = replace(outcome, key=_key(config, name, row), targets=scores)
+    write_json(folder / "row.json", asdict(outcome))
+    return outcome
 
 
-def _trained(folder: Path, words: list[str]) -> dict[str, Any]:
-    """Train, or go on training; the chosen checkpoint's score on val, and how it was chosen."""
+def _trained(folder: Path, words: list[str]) -> Outcome:
+    """Train or resume; give the chosen checkpoint's score on val and how it was chosen."""
     asked = read_config(FinetuneConfig, words, program="scripts/ablate.py", description="")
     resume = resumable(asked)
-    # What was begun with other settings is not this row: it begins again.
+    # A run with other settings is not this row: it starts again.
     how = ["--resume"] if resume else ["--overwrite"] if (folder / CONFIG_FILE).is_file() else []
     program = str(REPOSITORY / "train" / "finetune.py")
     started = time.perf_counter()
@@ -402,12 +445,12 @@ def _trained(folder: Path, words: list[str]) -> dict[str, Any]:
     epoch, scale = report["chosen_epoch"], report["chosen_scale"]
     tried = {entry["scale"]: entry["val"] for entry in report["scales"]}
     trained = next(entry["val"] for entry in report["history"] if entry["epoch"] == epoch)
-    return {
-        "val": tried.get(scale, trained)["macro"][METRIC],
-        "note": f"epoch {epoch}" + ("" if scale == 1 else f", scale {scale:g}"),
-        # A resumed run's time says nothing.
-        "seconds": None if resume else round(time.perf_counter() - started),
-    }
+    return Outcome(
+        val=tried.get(scale, trained)["macro"][METRIC],
+        note=f"epoch {epoch}" + ("" if scale == 1 else f", scale {scale:g}"),
+        # The time of a resumed run is not that of the whole training.
+        seconds=None if resume else round(time.perf_counter() - started),
+    )
 
 
 def _scored(
@@ -417,13 +460,14 @@ def _scored(
     data: str,
     split: str,
     langs: list[str] | None,
-) -> dict[str, Any]:
-    """Scores by language, and of every claim with its group of gold papers."""
+) -> Scores:
+    """Score a model by language and by claim."""
     dataset = load(_folder(data), split, langs)
     rendering = model.rendering or Rendering(
-        recipe.get("rendering.claims", "original"), recipe.get("rendering.sources", "metadata")
+        recipe.get("rendering.claims", "original"),  # type: ignore[arg-type]
+        recipe.get("rendering.sources", "metadata"),  # type: ignore[arg-type]
     )
-    found = evaluate_dense(
+    evaluated = evaluate_dense(
         model.encoder,
         dataset,
         rendering,
@@ -431,44 +475,43 @@ def _scored(
         metrics=(METRIC,),
         progress=True,
     )
-    scores = evaluate(found.result.run, dataset.qrels, (METRIC,))
-    return {
-        "scores": {language: row[METRIC] for language, row in found.flat().items()},
-        "claims": list(scores.claim_ids),
-        "values": scores[METRIC].tolist(),
-        "groups": gold_groups(dataset.qrels, scores.claim_ids).tolist(),
-    }
+    scores = evaluate(evaluated.result.run, dataset.qrels, (METRIC,))
+    return Scores(
+        {language: row[METRIC] for language, row in evaluated.flat().items()},
+        list(scores.claim_ids),
+        scores[METRIC].tolist(),
+        gold_groups(dataset.qrels, scores.claim_ids).tolist(),
+    )
 
 
 def _rows(
-    config: AblateConfig, name: str, outcomes: dict[str, dict[str, Any]]
-) -> tuple[list[str], list[list[Any]]]:
-    """Columns and lines of a table."""
+    config: AblateConfig, name: str, outcomes: dict[str, Outcome]
+) -> tuple[list[str], list[list[Cell]]]:
+    """List a table's columns and rows."""
     table = TABLES[name]
     columns = ["row", "what", "val", "chosen", "seconds"]
     languages: dict[str, list[str]] = {}
     for target, (data, split, langs) in table.targets.items():
-        languages[target] = [*load(_folder(data), split, langs).languages, "macro"]
-        if len(languages[target]) == 2:
-            languages[target] = ["macro"]
+        known = load(_folder(data), split, langs).languages
+        languages[target] = [*known, "macro"] if len(known) > 1 else ["macro"]
         columns += [target if n == "macro" else f"{target} {n}" for n in languages[target]]
         columns += [f"{target}: difference (p)"]
-    lines: list[list[Any]] = []
+    lines: list[list[Cell]] = []
     for row in table.rows:
-        found = outcomes.get(row.name)
-        if found is None:
+        outcome = outcomes.get(row.name)
+        if outcome is None:
             lines.append([row.name, _not_run(config, name, row), *[None] * (len(columns) - 2)])
             continue
-        line: list[Any] = [row.name, row.what, found["val"], found["note"], found["seconds"]]
+        line: list[Cell] = [row.name, row.what, outcome.val, outcome.note, outcome.seconds]
         for target in table.targets:
-            line += [found["targets"][target]["scores"][n] for n in languages[target]]
+            line += [outcome.targets[target].scores[n] for n in languages[target]]
             line.append(_difference(row, target, outcomes))
         lines.append(line)
     return columns, lines
 
 
 def _not_run(config: AblateConfig, name: str, row: Row) -> str:
-    """Says so, with the command that runs it and, for a row of another's weights, that one."""
+    """Give the command of a row that was not run, with the row whose weights it scales."""
     rows = row.name if row.scale is None else f"{row.on} {row.name}"
     default, more = AblateConfig(), ""
     for key in ("seed", "out"):
@@ -477,21 +520,21 @@ def _not_run(config: AblateConfig, name: str, row: Row) -> str:
     return f"not run: python scripts/ablate.py --tables {name} --rows {rows}{more}"
 
 
-def _difference(row: Row, target: str, outcomes: dict[str, dict[str, Any]]) -> str | None:
-    """Difference to the row it is compared with, over all claims, and the paired test's p."""
+def _difference(row: Row, target: str, outcomes: dict[str, Outcome]) -> str | None:
+    """Test a row against the row it names, over all claims: difference and p."""
     if row.against not in outcomes:
         return None
-    ours, theirs = (outcomes[name or ""]["targets"][target] for name in (row.name, row.against))
-    if ours["claims"] != theirs["claims"]:
-        raise UserError(f"{row.name} and {row.against} were scored on other claims")
+    ours, theirs = (outcomes[name or ""].targets[target] for name in (row.name, row.against))
+    if ours.claims != theirs.claims:
+        raise UserError(f"{row.name} and {row.against} were scored on different claims")
     test = paired_randomisation(
-        np.array(ours["values"]), np.array(theirs["values"]), np.array(ours["groups"])
+        np.array(ours.values), np.array(theirs.values), np.array(ours.groups)
     )
     return f"{test.difference:+.4f} ({test.p_value:.3f}) against {row.against}"
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Run and print."""
+    """Run the rows and print the tables."""
     config = read_config(AblateConfig, argv, program="scripts/ablate.py", description=__doc__ or "")
     print(ablate(config))
 

