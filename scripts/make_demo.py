@@ -1,12 +1,12 @@
-"""Build the shipped demo set from the hand-written wordings in scripts/demo_material."""
+"""Build the demo data set from the hand-written wordings in scripts/demo_material."""
+
+from __future__ import annotations
 
 import argparse
 import itertools
 import json
 import random
 import re
-import shutil
-import tempfile
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -15,6 +15,8 @@ from typing import Any, TypeVar
 
 import yaml
 
+from claim2source.core.files import write_text
+
 ROOT = Path(__file__).resolve().parents[1]
 MATERIAL = ROOT / "scripts" / "demo_material"
 DEFAULT_OUT = ROOT / "claim2source" / "datasets" / "demo"
@@ -22,10 +24,10 @@ LANGS = ("en", "de", "fr")
 SPLITS = ("train", "dev", "test")
 CLAIMS_PER_LANG = {"train": 220, "dev": 50, "test": 80}
 FAMILY_SIZES = (7, 8, 6, 7, 8, 5, 7, 4)  # cycled over the topics
-FAMILY_GROUPS = FAMILY_PLACES = 3  # few, so that dose and effect must tell twins apart too
-UNSEEN_FAMILY_EVERY = 5  # every fifth family has no train claim at all
-UNSEEN_TWINS = 2  # papers without a train claim in every other family
-VAGUE = 0.2  # share of groups, places and effects that a claim does not name exactly
+FAMILY_GROUPS = FAMILY_PLACES = 3  # few, so that dose and effect must distinguish papers too
+UNSEEN_FAMILY_EVERY = 5  # every fifth family has no train claim
+UNSEEN_PAPERS = 2  # papers without a train claim in each of the other families
+VAGUE = 0.2  # probability that a claim names a group, place or effect only vaguely
 MAX_SENTENCES = 6
 UMLAUTS: Any = {"ä": "ae", "ö": "oe", "ü": "ue", "ß": "ss", "Ä": "Ae", "Ö": "Oe", "Ü": "Ue"}
 SENTENCE = re.compile(r"\S.*?[.!?](?=\s|$)")
@@ -41,7 +43,7 @@ Details = tuple[str, str, int, str]
 
 @dataclass(frozen=True)
 class Paper:
-    """One invented study: the details that tell it from its twins, and its text."""
+    """An invented study: its text, and the details that distinguish it within its family."""
 
     pid: str
     family: str
@@ -56,7 +58,7 @@ class Paper:
 
 @dataclass(frozen=True)
 class Claim:
-    """One invented post about one paper."""
+    """An invented post about one paper."""
 
     cid: str
     lang: str
@@ -68,7 +70,7 @@ class Claim:
 
 
 def load_material(folder: Path = MATERIAL) -> Material:
-    """Read the YAML files; the topic files are merged into one table."""
+    """Read the YAML files and merge the topic files into one table."""
     read = {p.stem: yaml.safe_load(p.read_bytes()) for p in sorted(folder.glob("*.yaml"))}
     parts = (part for stem, part in read.items() if stem.startswith("topics_"))
     return {**read, "topics": {name: topic for part in parts for name, topic in part.items()}}
@@ -80,7 +82,7 @@ def capital(text: str) -> str:
 
 
 def options(wordings: str) -> list[str]:
-    """Split the variants of a wording."""
+    """Split a wording into its variants."""
     return [part.strip() for part in wordings.split(" | ")]
 
 
@@ -92,13 +94,13 @@ def pick(rng: random.Random, wordings: str) -> tuple[list[str], str]:
 
 
 def fill(template: str, slots: dict[str, str]) -> str:
-    """Fill the slots; a capitalised slot name asks for a sentence start."""
+    """Fill a template's slots; a capitalised slot name capitalises the value."""
     table = {**slots, **{capital(key): capital(value) for key, value in slots.items()}}
     return re.sub(r"\s+", " ", template.format_map(table)).strip()
 
 
 def build_papers(material: Material, rng: random.Random) -> list[Paper]:
-    """One family of near-twins per topic."""
+    """Build a family of near-duplicate papers per topic."""
     papers: list[Paper] = []
     for number, name in enumerate(material["topics"]):
         size = FAMILY_SIZES[number % len(FAMILY_SIZES)]
@@ -107,27 +109,27 @@ def build_papers(material: Material, rng: random.Random) -> list[Paper]:
 
 
 def draw_details(material: Material, rng: random.Random, name: str, size: int) -> list[Details]:
-    """Draw (group, place, dose, effect) for the twins, two differences or more between any two."""
+    """Draw (group, place, dose, effect) for a family; any two papers differ in two or more."""
     topic = material["topics"][name]
     groups = rng.sample(topic["pops"], min(FAMILY_GROUPS, len(topic["pops"])))
     places = rng.sample(list(material["places"]), FAMILY_PLACES)
     effects = list(material["effects"])
     middle = effects.index("zero")
-    # Both directions and the null, so that the direction of the effect tells twins apart.
+    # Both directions and the null, so that the direction of the effect distinguishes papers.
     chosen = [*rng.sample(effects[:middle], 2), "zero", *rng.sample(effects[middle + 1 :], 2)]
     grid = list(itertools.product(groups, places, range(len(topic["doses"])), chosen))
     rng.shuffle(grid)
-    twins: list[Details] = []
+    drawn: list[Details] = []
     for cell in grid:
-        if all(sum(a != b for a, b in zip(cell, other, strict=True)) >= 2 for other in twins):
-            twins.append(cell)
-    return twins[:size]
+        if all(sum(a != b for a, b in zip(cell, other, strict=True)) >= 2 for other in drawn):
+            drawn.append(cell)
+    return drawn[:size]
 
 
 def build_family(
     material: Material, rng: random.Random, name: str, number: int, size: int, offset: int
 ) -> list[Paper]:
-    """Write the twins of one topic; wordings are drawn once, so only the details differ."""
+    """Write the papers of one topic; wordings are drawn once, so that only details differ."""
     topic, texts, words = material["topics"][name], material["abstracts"], material["words"]
     title, methods, results = (rng.choice(texts[part]) for part in ("titles", "methods", "results"))
     closing, design = rng.choice(texts["closing"]), rng.choice(texts["designs"][topic["kind"]])
@@ -166,9 +168,9 @@ def build_family(
 
 
 def interval(rng: random.Random, ratio: float) -> dict[str, str]:
-    """A point estimate near the ratio and a confidence interval that fits its significance."""
+    """Draw an estimate near the ratio, with a confidence interval that fits its significance."""
     estimate = ratio * rng.uniform(0.97, 1.03)
-    # Small effects get narrow intervals, or they would cover 1.
+    # Small effects get narrow intervals, which would otherwise cover 1.
     width = rng.uniform(1.03, 1.05) if 0 < abs(ratio - 1) < 0.2 else rng.uniform(1.09, 1.18)
     numbers = {"est": estimate, "lo": estimate / width, "hi": estimate * width}
     return {name: f"{number:.2f}" for name, number in numbers.items()}
@@ -177,21 +179,21 @@ def interval(rng: random.Random, ratio: float) -> dict[str, str]:
 def lay_slots(
     material: Material, rng: random.Random, paper: Paper, lang: str
 ) -> tuple[Slots, Slots]:
-    """The paper's details in lay words of the language, and in English for the translation."""
+    """Draw lay words for a paper's details, in the language and in English for the translation."""
     group, place, dose, size = paper.details
     topic, effect = material["topics"][paper.topic], material["effects"][size]
     groups, places, words = (material[name] for name in ("groups", "places", "words"))
     x_forms, y = ([part.strip() for part in side.split(" / ")] for side in topic[lang].split(" ~ "))
     sign, kind = direction(effect), groups[group].get("kind", "people")
     news = "none" if sign == "none" else "good" if sign == topic["good"] else "bad"
-    eff, eff_en = pick(rng, hazy(rng, words["vague"][sign], effect)[lang])
-    grp, grp_en = pick(rng, hazy(rng, words["vague"][kind], groups[group])[lang])
-    pl, pl_en = pick(rng, hazy(rng, words["vague"]["place"], places[place])[lang])
+    eff, eff_en = pick(rng, vague_or_exact(rng, words["vague"][sign], effect)[lang])
+    grp, grp_en = pick(rng, vague_or_exact(rng, words["vague"][kind], groups[group])[lang])
+    pl, pl_en = pick(rng, vague_or_exact(rng, words["vague"]["place"], places[place])[lang])
     verd, verd_en = pick(rng, words["verdicts"][news][lang])
     doses = options(topic["doses"][dose])
     x_en, y_en = topic["t"].split(" ~ ")
     tags = rng.sample(words["tags"][lang], 2)
-    # Half of the hashtags are mere chatter; the others, English as is common, name the topic.
+    # Half of the hashtags mean nothing; the others name the topic, in English as is common.
     tag = rng.choice([tags[0], rng.choice(topic["tags"])])
     shared = {"at": rng.choice(words["handles"]), "tag": tag, "tag2": tags[1]}
     own = {"x": x_forms[0], "xd": x_forms[-1], "xa": accusative(x_forms), "y": y[0]}
@@ -203,20 +205,20 @@ def lay_slots(
     return own | shared, english | shared
 
 
-def hazy(rng: random.Random, vague: Slots, exact: Slots) -> Slots:
-    """Some posts leave a detail open."""
+def vague_or_exact(rng: random.Random, vague: Slots, exact: Slots) -> Slots:
+    """Choose the vague wording of a detail with probability `VAGUE`."""
     return vague if rng.random() < VAGUE else exact
 
 
 def direction(effect: Slots) -> str:
-    """Which way the outcome moves."""
+    """Name the direction in which the outcome changes."""
     ratio = float(effect["ratio"])
     return "none" if ratio == 1 else "down" if ratio < 1 else "up"
 
 
 def accusative(forms: Sequence[str]) -> str:
-    """German accusative: it differs from the nominative in the masculine singular only."""
-    # The material's only indefinite nouns are masculine.
+    """Form the German accusative, which differs in the masculine singular only."""
+    # All indefinite nouns of the material are masculine.
     for nominative, dative, result in (("der ", "dem ", "den "), ("ein ", "einem ", "einen ")):
         if forms[0].startswith(nominative):
             return forms[-1].replace(dative, result, 1)
@@ -224,12 +226,12 @@ def accusative(forms: Sequence[str]) -> str:
 
 
 def inverted(subject: str, predicate: str) -> str:
-    """German verb-second order: the subject goes behind the verb and its reflexive."""
+    """Put the subject after the verb and its reflexive, as German verb-second order asks."""
     return re.sub(r"^\S+(?: sich)?", lambda verb: f"{verb[0]} {subject}", predicate)
 
 
 def roughen(rng: random.Random, text: str, lang: str) -> str:
-    """Make the text look typed on a phone: lower case, a typo, missing accents or full stop."""
+    """Make a text look typed on a phone: lower case, a typo, missing accents or full stop."""
     if rng.random() < 0.25:
         text = " ".join(word if word[0] in "#@" else word.lower() for word in text.split())
     if lang == "de" and rng.random() < 0.1:
@@ -255,27 +257,27 @@ def typo(rng: random.Random, text: str) -> str:
 
 
 def split_golds(papers: Sequence[Paper], rng: random.Random) -> dict[str, list[Paper]]:
-    """Divide the papers into those with train claims, those for dev, and those only test has."""
+    """Divide papers into golds of train (and half of test), of dev, and of test alone."""
     pools: dict[str, list[Paper]] = {"train": [], "dev": [], "test": []}
     families = itertools.groupby(papers, key=lambda paper: paper.family)
     for number, (_, members) in enumerate(families):
-        twins = list(members)
-        rng.shuffle(twins)
-        unseen = len(twins) if number % UNSEEN_FAMILY_EVERY == 2 else UNSEEN_TWINS
-        for index, paper in enumerate(twins[:unseen]):
+        family = list(members)
+        rng.shuffle(family)
+        unseen = len(family) if number % UNSEEN_FAMILY_EVERY == 2 else UNSEEN_PAPERS
+        for index, paper in enumerate(family[:unseen]):
             pools["dev" if index % 2 else "test"].append(paper)
-        pools["train"] += twins[unseen:]
+        pools["train"] += family[unseen:]
     return pools
 
 
 def draw(rng: random.Random, pool: Sequence[T], count: int) -> list[T]:
-    """Draw without repeats, until the pool is used up; then again."""
+    """Draw items without repeats until the pool is used up, then start again."""
     rounds = range(-(-count // len(pool)))
     return [item for _ in rounds for item in rng.sample(pool, len(pool))][:count]
 
 
 def build_claims(material: Material, papers: Sequence[Paper], rng: random.Random) -> list[Claim]:
-    """Write every split; half of test asks for papers that train asks for too."""
+    """Write the claims of every split; half of test's golds are golds of train too."""
     pools = split_golds(papers, rng)
     claims: list[Claim] = []
     used: set[str] = set()
@@ -292,7 +294,7 @@ def build_claims(material: Material, papers: Sequence[Paper], rng: random.Random
         order = draw(rng, range(len(templates)), count)
         for number, (gold, index) in enumerate(zip(golds, order, strict=True), start=1):
             text, translation = write_claim(material, rng, gold, lang, templates[index])
-            while text.casefold() in used:  # never one text twice
+            while text.casefold() in used:  # no text occurs twice
                 text, translation = write_claim(material, rng, gold, lang, templates[index])
             used.add(text.casefold())
             name = f"{lang}-{split}-{index + 1:02d}"
@@ -304,14 +306,14 @@ def build_claims(material: Material, papers: Sequence[Paper], rng: random.Random
 def write_claim(
     material: Material, rng: random.Random, gold: Paper, lang: str, template: Slots
 ) -> tuple[str, str | None]:
-    """Write one post and, for German and French, its translation."""
+    """Write a post and, for German and French, its translation."""
     own, english = lay_slots(material, rng, gold, lang)
     text = roughen(rng, fill(template["t"], own), lang)
     return text, fill(template["e"], english) if "e" in template else None
 
 
 def validate(papers: Sequence[Paper], claims: Sequence[Claim]) -> None:
-    """Refuse to write a set that breaks its promises."""
+    """Raise `ValueError` if the data set lacks a property that the tests rely on."""
     golds = {split: {c.gold for c in claims if c.split == split} for split in SPLITS}
     counts = Counter((c.split, c.lang) for c in claims)
     thirds = {(split, lang): CLAIMS_PER_LANG[split] for split in SPLITS for lang in LANGS}
@@ -338,46 +340,34 @@ def validate(papers: Sequence[Paper], claims: Sequence[Claim]) -> None:
 
 
 def build(seed: int) -> tuple[list[Paper], list[Claim]]:
-    """Papers and claims for a seed."""
+    """Build papers and claims for a seed."""
     material, rng = load_material(), random.Random(seed)
     papers = build_papers(material, rng)
     return papers, build_claims(material, papers, rng)
 
 
 def write(papers: Sequence[Paper], claims: Sequence[Claim], out: Path) -> None:
-    """Write beside the target and rename, so that no reader sees half a set."""
-    out.parent.mkdir(parents=True, exist_ok=True)
-    temporary = Path(tempfile.mkdtemp(prefix=f".{out.name}-", dir=out.parent))
-    temporary.chmod(0o755)  # mkdtemp makes it private
-    try:
-        (temporary / "qrels").mkdir()
-        write_lines(temporary / "corpus.jsonl", map(paper_row, papers))
-        write_lines(temporary / "queries.jsonl", map(claim_row, claims))
-        for split in SPLITS:
-            rows = [f"{c.cid}\t{c.gold}\t1" for c in claims if c.split == split]
-            write_lines(temporary / "qrels" / f"{split}.tsv", ["query-id\tcorpus-id\tscore", *rows])
-        for source in sorted(path for path in temporary.rglob("*") if path.is_file()):
-            target = out / source.relative_to(temporary)
-            target.parent.mkdir(parents=True, exist_ok=True)
-            source.replace(target)
-    finally:
-        shutil.rmtree(temporary)
-
-
-def write_lines(path: Path, lines: Iterable[str]) -> None:
-    """UTF-8 with Unix line ends on every system."""
-    path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8", newline="\n")
+    """Write a BEIR folder, each file by a temporary name."""
+    files: dict[str, Iterable[str]] = {
+        "corpus.jsonl": map(paper_row, papers),
+        "queries.jsonl": map(claim_row, claims),
+    }
+    for split in SPLITS:
+        rows = [f"{c.cid}\t{c.gold}\t1" for c in claims if c.split == split]
+        files[f"qrels/{split}.tsv"] = ["query-id\tcorpus-id\tscore", *rows]
+    for name, lines in files.items():
+        write_text(out / name, "".join(f"{line}\n" for line in lines))
 
 
 def paper_row(paper: Paper) -> str:
-    """A BEIR corpus line."""
+    """Format a line of BEIR's corpus.jsonl."""
     metadata = {name: getattr(paper, name) for name in ("authors", "venue", "date", "family")}
     row = {"_id": paper.pid, "title": paper.title, "text": paper.text, "metadata": metadata}
     return json.dumps(row, ensure_ascii=False)
 
 
 def claim_row(claim: Claim) -> str:
-    """A BEIR query line."""
+    """Format a line of BEIR's queries.jsonl."""
     translation = {} if claim.translation is None else {"translation": claim.translation}
     metadata = {"lang": claim.lang, **translation, "template": claim.template}
     row = {"_id": claim.cid, "text": claim.text, "metadata": metadata}
@@ -385,7 +375,7 @@ def claim_row(claim: Claim) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Command line."""
+    """Build, check and write the data set."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seed", type=int, default=7, help="seed of every draw")
     parser.add_argument("--out", type=Path, default=DEFAULT_OUT, help="folder to write")
