@@ -18,7 +18,7 @@ from claim2source.models.tokens import grouped
 from claim2source.training.batches import BatchPlan
 from claim2source.training.data import TrainBatch, TrainingPairs
 from claim2source.training.module import RetrieverModule
-from scripts.measure import median, spread, take_turns
+from scripts.measure import median, ratio_and_spread, spread, take_turns
 from scripts.timing_trainers import Material, Recipe, Steps, run_ours, with_negatives
 
 if TYPE_CHECKING:
@@ -191,7 +191,7 @@ def ablation(config: BenchConfig) -> dict[str, Any]:
             }
             # The gain of all pieces that form batches over a plain collator.
             if way.name.startswith("one batch of claims") and result["ratio"] is None:
-                result["ratio"] = median(times, 3)
+                result |= ratio_and_spread(times, digits=3)
     return result
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,9 +11,10 @@ import pytest
 from claim2source.core.errors import ConfigError, UserError
 from claim2source.core.records import Claim, Dataset, Qrels, Source
 from claim2source.datasets import write_beir
-from claim2source.models import ModelConfig, Template, resolve
+from claim2source.models import ModelConfig, resolve
 from scripts import bench_encode
 from scripts.bench_encode import BenchConfig, Timing, check_same, drawn, main, operations, report
+from tests.scripts.output import read_result
 
 
 @pytest.fixture
@@ -47,13 +47,10 @@ def test_the_program_ends_with_one_line_of_json(
             "--repeats=2",
         ]
     )
-    *table, last = capsys.readouterr().out.strip().splitlines()
-    found = json.loads(last)
-    assert next(iter(found)) == "ratio"
-    assert found["spread"][0] <= found["ratio"] <= found["spread"][1]
+    table, found = read_result(capsys.readouterr().out)
     assert (found["documents"], found["claims"], found["repeats"]) == (8, 5, 2)
     assert found["largest_difference"] < 1e-5
-    assert 0 < found["multiply_share"] and len(found["load_average"]) == 3
+    assert 0 < found["multiply_share"]
     assert set(found["versions"]) == {"python", "torch", "transformers", "sentence-transformers"}
     assert any("sentence-transformers" in line for line in table)
 
@@ -100,11 +97,3 @@ def test_other_vectors_are_not_timed() -> None:
     for wrong in (ones + 2e-5, ones[:1], ones * np.nan):
         with pytest.raises(UserError, match="claims differ"):
             check_same(ones, wrong, "claims")
-
-
-@pytest.mark.parametrize("key", ["documents", "claims", "repeats", "batch_size"])
-def test_nothing_to_time_is_refused(key: str) -> None:
-    with pytest.raises(ConfigError, match=key):
-        BenchConfig(**{key: 0})
-    with pytest.raises(ConfigError, match="model.template"):
-        BenchConfig(model=ModelConfig(template=Template(claim="query: ")))

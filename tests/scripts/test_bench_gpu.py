@@ -13,12 +13,13 @@ import pytest
 import torch
 
 from claim2source.core.config import read_config
-from claim2source.core.errors import ConfigError, UserError
+from claim2source.core.errors import UserError
 from claim2source.training.state import trainable_weights
 from scripts import bench_gpu
 from scripts.bench_gpu import BenchConfig, Setting, main, make_encoder, memory_growth
 from scripts.flops import peak_flops
 from scripts.measure import read_flat
+from tests.scripts.output import read_result
 from tests.shared_data import REPOSITORY
 
 SMALL = BenchConfig(
@@ -50,22 +51,27 @@ WORDS = [
 ]
 
 
+def table_of(**parts: Any) -> str:
+    """The table of a result with these parts."""
+    result = {"training": [], "encoding": {"documents": 1, "mean_tokens": 1.0}, "memory": []}
+    known = {"device": "x", "peak_flops": 1e15, "matmul_flops": 1e14, "load_average": []}
+    return bench_gpu.as_table(SMALL, result | known | parts)
+
+
 def test_without_a_gpu_it_says_so_and_ends_well(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     main([])
-    *said, last = capsys.readouterr().out.strip().splitlines()
-    assert any("no GPU here" in line for line in said)
-    assert json.loads(last) == {"ratio": None, "device": None}
+    table, found = read_result(capsys.readouterr().out)
+    assert any("no GPU here" in line for line in table)
+    assert found == {"ratio": None, "device": None}
 
 
 @pytest.mark.slow
 def test_the_tiny_run_ends_with_its_json(capsys: pytest.CaptureFixture[str]) -> None:
     main(WORDS)
-    *table, last = capsys.readouterr().out.strip().splitlines()
-    found = json.loads(last)
-    assert next(iter(found)) == "ratio"
+    table, found = read_result(capsys.readouterr().out)
     assert found["ratio"] is None  # a CPU's peak is not known
     assert found["peak_flops"] is None
     rows = found["training"]
@@ -124,15 +130,8 @@ def test_running_out_of_memory_when_encoding_costs_nothing_else(
     assert "too large" in found[fails]["failed"] and found[fails]["documents_per_second"] is None
     assert found[other]["documents_per_second"] > 0
     result = bench_gpu.with_shares({"training": [], "encoding": found}, 1e15)
-    result |= {
-        "device": "x",
-        "peak_flops": 1e15,
-        "matmul_flops": 1e14,
-        "memory": [],
-        "load_average": [],
-    }
-    assert f"encoding, {fails}: " in bench_gpu.as_table(SMALL, result)
-    # Each row was said when it was done.
+    assert f"encoding, {fails}: " in table_of(**result)
+    # Each row was printed when it was finished.
     said = [json.loads(line) for line in capsys.readouterr().err.splitlines() if line[:1] == "{"]
     assert [row["weights"] for row in said] == ["merged", "adapter"]
 
@@ -260,16 +259,7 @@ def test_running_out_of_memory_is_a_row(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(bench_gpu, "train", full)
     row = bench_gpu.time_training(SMALL, Setting(64, None, False, False))
     assert row["peak_mb"] is None and row["claims"] == 64 and "too large" in row["failed"]
-    result = {
-        "training": [row],
-        "encoding": {"documents": 1, "mean_tokens": 1.0},
-        "device": "x",
-        "peak_flops": 1e15,
-        "matmul_flops": 1e14,
-        "memory": [],
-        "load_average": [],
-    }
-    assert "whole" in bench_gpu.as_table(SMALL, result)
+    assert "whole" in table_of(training=[row])
 
 
 def test_what_the_compiler_cannot_do_costs_no_other_row(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -281,16 +271,8 @@ def test_what_the_compiler_cannot_do_costs_no_other_row(monkeypatch: pytest.Monk
     monkeypatch.setattr(bench_gpu, "train", fail)
     row = bench_gpu.time_training(SMALL, Setting(64, None, False, True))
     assert row["failed"] == "RuntimeError: no kernel" and row["tokens_per_second"] is None
-    result = {
-        "training": [row],
-        "encoding": {"documents": 1, "mean_tokens": 1.0},
-        "device": "x",
-        "peak_flops": 1e15,
-        "matmul_flops": 1e14,
-        "memory": memory_growth([row | {"chunk": 4}]),
-        "load_average": [],
-    }
-    assert "row 1: RuntimeError: no kernel" in bench_gpu.as_table(SMALL, result)
+    table = table_of(training=[row], memory=memory_growth([row | {"chunk": 4}]))
+    assert "row 1: RuntimeError: no kernel" in table
     with pytest.raises(ValueError, match="a fault of ours"):
         bench_gpu.time_training(SMALL, Setting(64, None, False, False))
 
@@ -353,11 +335,3 @@ def test_the_training_module_needs_no_library_of_retrieval_or_of_the_command_lin
     )
     assert done.returncode == 0, done.stderr[-2000:]
     assert done.stdout.strip() == "3"
-
-
-@pytest.mark.parametrize("key", ["plain_batch", "chunk", "steps", "documents", "tokens"])
-def test_nothing_to_measure_is_refused(key: str) -> None:
-    with pytest.raises(ConfigError, match=key):
-        replace(SMALL, **{key: 0})
-    with pytest.raises(ConfigError, match="batches"):
-        replace(SMALL, batches=[])

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import numpy as np
 import pytest
 
-from claim2source.core.errors import ConfigError
 from scripts.bench_statistics import BenchConfig, made_up, main, peer_seconds
+from tests.scripts.output import read_result
 
 
 def report(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict:
     main(list(arguments))
-    return json.loads(capsys.readouterr().out.strip().splitlines()[-1])
+    return read_result(capsys.readouterr().out)[1]
 
 
 def test_every_part_is_timed(capsys: pytest.CaptureFixture[str]) -> None:
@@ -24,7 +23,6 @@ def test_every_part_is_timed(capsys: pytest.CaptureFixture[str]) -> None:
     assert found["seconds"] == pytest.approx(sum(found["parts"].values()))
     assert found["permutations"] == 599
     assert found["under_a_minute"] is (found["seconds"] < 60)
-    assert next(iter(found)) == "ratio" and found["spread"][0] <= found["ratio"]
     assert found["repeats"] == 3
     assert set(found["versions"]) == {"python", "numpy", "scipy", "statsmodels"}
 
@@ -36,7 +34,7 @@ def test_what_takes_a_minute_is_not_under_it(
     main(["--systems=4", "--claims=60", "--repeats=20"])
     said = capsys.readouterr().out
     assert "seconds: NOT under a minute" in said
-    assert json.loads(said.strip().splitlines()[-1])["under_a_minute"] is False
+    assert read_result(said)[1]["under_a_minute"] is False
 
 
 def test_the_peer_computes_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -73,12 +71,6 @@ def test_the_scores_are_those_of_the_seed() -> None:
     assert len({tuple(values) for values in scores.values()}) == 5
     assert set(np.concatenate(list(scores.values()))) <= {0, 0.2, 0.25, 1 / 3, 0.5, 1}
     assert 100 < len(np.unique(papers)) < 200 and set(languages) == {0, 1, 2}
-
-
-@pytest.mark.parametrize("key", ["systems", "claims", "repeats"])
-def test_nothing_to_time_is_refused(key: str) -> None:
-    with pytest.raises(ConfigError, match=key):
-        BenchConfig(**{key: 0})
 
 
 @pytest.mark.slow
