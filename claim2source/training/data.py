@@ -164,29 +164,26 @@ class TrainingPairs:
         """Count the pairs with fewer mined negatives than are trained on."""
         return sum(len(row.negatives) < self.negatives for row in self.rows)
 
-    @property
-    def untaught(self) -> int:
-        """Count the pairs whose gold the teacher does not score; 0 without a teacher."""
-        if self.teacher is None:
-            return 0
-        return sum(row.positive not in self._scores(row.claim) for row in self.rows)
-
     def taught_sentences(self) -> list[str]:
         """Say what the teacher teaches by a pair's own sources in the first epoch."""
         if self.teacher is None:
             return []
-        taught = []
+        taught: list[int] = []
+        untaught = 0
         for row in self.rows:
             scored = self._scores(row.claim)
             own = [row.positive, *(n.source for n in self.negatives_of(row, 0))]
             count = sum(source in scored for source in own)
+            untaught += row.positive not in scored
             needed = row.positive in scored or self.losses.distillation.kind == "kl"
             if needed and count >= 2:
                 taught.append(count)
         known = sum(len(scores) for scores in self.teacher.values())
+        missing = [f"the teacher scores no gold of {untaught} pairs"] if untaught else []
         return [
+            *missing,
             f"the teacher teaches {len(taught)} of {len(self.rows)} pairs by their own sources, "
-            f"with {sum(taught)} of its {known} scores (other pairs' sources may add to them)"
+            f"with {sum(taught)} of its {known} scores (other pairs' sources may add to them)",
         ]
 
     def lengths(self) -> list[int]:

@@ -274,8 +274,6 @@ class Finetuning:
             )
         if pairs.short_rows:
             lines.append(f"{pairs.short_rows} pairs have fewer negatives than asked")
-        if pairs.untaught:
-            lines.append(f"the teacher scores no gold of {pairs.untaught} pairs")
         lines += pairs.taught_sentences()
         if config.batches.alpha != 1:
             quotas = ", ".join(f"{name} {count}" for name, count in sampler.quotas.items())

@@ -66,17 +66,12 @@ class RetrieverModule(pl.LightningModule):
 
     def configure_optimizers(self) -> Any:
         """Create AdamW without decay on biases and norms; linear warm-up, then a cosine to 0."""
-        trainable = list(trainable_weights(self.model).values())
-        groups = [
-            {
-                "params": [p for p in trainable if p.ndim > 1],
-                "weight_decay": self.config.weight_decay,
-            },
-            {"params": [p for p in trainable if p.ndim <= 1], "weight_decay": 0.0},
-        ]
-        optimizer = torch.optim.AdamW(
-            [group for group in groups if group["params"]], lr=self.config.learning_rate, fused=True
-        )
+        groups: list[dict[str, Any]] = []
+        for matrices, decay in ((True, self.config.weight_decay), (False, 0.0)):
+            trainable = trainable_weights(self.model).values()
+            if parameters := [p for p in trainable if (p.ndim > 1) is matrices]:
+                groups.append({"params": parameters, "weight_decay": decay})
+        optimizer = torch.optim.AdamW(groups, lr=self.config.learning_rate, fused=True)
         warmup = round(self.config.warmup_ratio * self.optimizer_steps)
         scheduler = get_cosine_schedule_with_warmup(optimizer, warmup, self.optimizer_steps)
         if self.restored is not None:

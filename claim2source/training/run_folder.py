@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
 
 import yaml
 
@@ -147,7 +147,7 @@ def _refuse_changes(file: Path, config: FinetuneConfig) -> None:
         raise ConfigError(key, new, f"{old!r}, with which the run was begun")
 
 
-def _changes(file: Path, config: FinetuneConfig) -> list[tuple[str, Any, Any]]:
+def _changes(file: Path, config: FinetuneConfig) -> list[tuple[str, object, object]]:
     """List key, old and new value of changed settings that a resumed run may not change."""
     try:
         before = yaml.safe_load(file.read_text(encoding="utf-8"))
@@ -163,10 +163,10 @@ def _changes(file: Path, config: FinetuneConfig) -> list[tuple[str, Any, Any]]:
     ]
 
 
-def _leaves(config: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+def _leaves(config: Mapping[str, object], prefix: str = "") -> dict[str, object]:
     """Flatten nested settings to dotted keys."""
-    flat: dict[str, Any] = {}
+    flat: dict[str, object] = {}
     for key, value in config.items():
-        nested = isinstance(value, dict)
-        flat |= _leaves(value, f"{prefix}{key}.") if nested else {f"{prefix}{key}": value}
+        name = f"{prefix}{key}"
+        flat |= _leaves(value, f"{name}.") if isinstance(value, dict) else {name: value}
     return flat

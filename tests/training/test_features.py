@@ -216,7 +216,7 @@ def test_texts_that_repeat_are_encoded_once(
     """Two claims of one text and two sources of one text: the gradients stay the plain loss's."""
     encoder = resolve(ModelConfig(name=str(setup[0]), pooling="mean", max_length=24)).encoder
     encoder.model.requires_grad_(True)
-    encoder.model.eval()  # the dice of dropout would differ
+    encoder.model.eval()  # dropout would differ
     posts, topics = ["masks!", "tea?", "masks!", "salt"], ["masks", "tea", "masks", "salt", "yoga"]
     claims = tuple(Claim(str(i), text, golds=("abcd"[i],)) for i, text in enumerate(posts))
     sources = tuple(Source(*named, "A study.") for named in zip("abcde", topics, strict=True))

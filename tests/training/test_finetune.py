@@ -197,7 +197,7 @@ def test_resuming_gives_the_same_losses_and_weights(
         finetune(small_config(*setup, tmp_path / "cut", **more))
     assert not (tmp_path / "cut" / "report.json").exists()
     monkeypatch.setattr(TrainingState, "save", real)
-    # The dice must come from the state, not from this process.
+    # The RNG state must come from the saved state, not from this process.
     torch.manual_seed(999)
     finetune(small_config(*setup, tmp_path / "cut", resume=True, **more))
     whole, resumed = losses_of(tmp_path / "whole"), losses_of(tmp_path / "cut")

@@ -158,9 +158,9 @@ def test_gradients_are_the_plain_ones_with_dropout(
     chunked = gradients(chunked_backward, encoder, encode, tokens, chunks, temperature)
     assert chunked[0] == pytest.approx(plain[0], rel=1e-6)
     assert distance(plain[1], chunked[1]) < 1e-5
-    # The dice lie as after the plain pass, or the next step would differ.
+    # The RNG state is that after the plain pass, or the next step would differ.
     assert torch.equal(after, random_state()["cpu"])
-    # Dropout is on, and it matters: other dice, other gradients.
+    # Dropout is on, and it matters: another RNG state gives other gradients.
     other = gradients(chunked_backward, encoder, encode, tokens, chunks, temperature, seed=6)
     assert distance(plain[1], other[1]) > 1e-2
 
@@ -180,7 +180,7 @@ def test_with_checkpointing_adapters_and_autocast(
     # BERT's pooler takes no part.
     assert {n for n in trained if "pooler" not in n} == plain[1].keys()
     assert distance(plain[1], chunked[1]) < 1e-5
-    # Dropout is on, in a decoder too: other dice, other gradients.
+    # Dropout is on, in a decoder too: another RNG state gives other gradients.
     other = gradients(
         chunked_backward, encoder, encode, tokens, chunks, 0.05, autocast=autocast, seed=6
     )
