@@ -1,3 +1,76 @@
-"""Claim2Source: find the paper that a social media post means."""
+"""Find the paper that a social media post means: retrieve, fuse, evaluate, compare.
 
-__version__ = "0.1.0"
+    import claim2source as c2s
+
+    dev = c2s.load("demo", "dev")
+    bm25 = c2s.BM25().index(dev.sources)
+    dense = c2s.Dense("sentence-transformers/all-MiniLM-L6-v2").index(dev.sources)
+    hybrid = c2s.fuse(bm25.search(dev.claims), dense.search(dev.claims), alpha=0.5)
+    print(c2s.evaluate(hybrid, dev))
+    print(c2s.compare({"bm25": bm25.search(dev.claims), "hybrid": hybrid}, dev))
+
+Nothing heavy is imported before it is used.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from claim2source.core.records import Claim as Claim
+    from claim2source.core.records import Dataset as Dataset
+    from claim2source.core.records import Source as Source
+    from claim2source.core.report import Report as Report
+    from claim2source.core.run import Result as Result
+    from claim2source.core.run import Run as Run
+    from claim2source.datasets import load as load
+    from claim2source.evaluation.compare import compare as compare
+    from claim2source.io.trec import read_run as read_run
+    from claim2source.io.trec import write_trec_run as write_trec_run
+    from claim2source.pipeline.evaluate import evaluate as evaluate
+    from claim2source.pipeline.evaluate_systems import evaluate_systems as evaluate_systems
+    from claim2source.pipeline.runner import run_system as run_system
+    from claim2source.retrieve import BM25 as BM25
+    from claim2source.retrieve import Dense as Dense
+    from claim2source.retrieve import Hybrid as Hybrid
+    from claim2source.retrieve import fuse as fuse
+    from claim2source.retrieve import load_index as load_index
+
+__version__ = "0.2.0"
+
+_MODULES = {
+    "Claim": "core.records",
+    "Dataset": "core.records",
+    "Source": "core.records",
+    "Report": "core.report",
+    "Result": "core.run",
+    "Run": "core.run",
+    "load": "datasets",
+    "read_run": "io.trec",
+    "write_trec_run": "io.trec",
+    "BM25": "retrieve",
+    "Dense": "retrieve",
+    "Hybrid": "retrieve",
+    "fuse": "retrieve",
+    "load_index": "retrieve",
+    "compare": "evaluation.compare",
+    "evaluate": "pipeline.evaluate",
+    "evaluate_systems": "pipeline.evaluate_systems",
+    "run_system": "pipeline.runner",
+}
+__all__ = [*_MODULES]
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name when it is first used."""
+    if name not in _MODULES:
+        raise AttributeError(f"module 'claim2source' has no attribute {name!r}")
+    found = getattr(import_module(f"claim2source.{_MODULES[name]}"), name)
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    """List the public names."""
+    return sorted([*globals(), *_MODULES])

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 from claim2source.core.config import read_config
 from claim2source.core.errors import run_program
-from claim2source.evaluation.baselines import BaselinesConfig, evaluate_baselines
+from claim2source.pipeline.baselines import BaselinesConfig, evaluate_baselines
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Run what can run, say what cannot, print the table."""
+    """Run the systems, list what could not run, print the table."""
     config = read_config(BaselinesConfig, argv, program="eval/baselines.py", description=__doc__)
     print(evaluate_baselines(config))
 

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 
 from claim2source.core.config import read_config
 from claim2source.core.errors import run_program
-from claim2source.evaluation.checkpoint import CheckpointConfig, evaluate_checkpoints
+from claim2source.pipeline.checkpoints import CheckpointConfig, evaluate_checkpoints, route_words
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Score, write runs and submissions, print the table."""
-    config = read_config(CheckpointConfig, argv, program="eval/checkpoint.py", description=__doc__)
+    words = route_words(sys.argv[1:] if argv is None else argv)
+    config = read_config(CheckpointConfig, words, program="eval/checkpoint.py", description=__doc__)
     print(evaluate_checkpoints(config))
 
 

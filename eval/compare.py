@@ -11,7 +11,8 @@ from typing import Any
 from claim2source.core.config import list_field, read_config, require
 from claim2source.core.errors import ConfigError, InputError, run_program
 from claim2source.core.files import write_json, write_text
-from claim2source.core.tables import COST_COLUMNS, Cell, Part, TextTable, cost_cells, render
+from claim2source.core.report import COST_COLUMNS, cost_cells
+from claim2source.core.tables import Cell, Part, TextTable, render
 from claim2source.datasets import load
 from claim2source.evaluation.analysis.anova import anova_parts, two_way_anova
 from claim2source.evaluation.analysis.language_errors import LostReport, lost_claims, lost_parts
@@ -19,7 +20,7 @@ from claim2source.evaluation.compare import ScoredRuns, read_scored
 from claim2source.evaluation.families import family_parts
 from claim2source.evaluation.metrics import cutoff
 from claim2source.evaluation.ranks import RankSummary, bucket_changes, changes_table, summarise
-from claim2source.evaluation.saved import SavedSystem
+from claim2source.evaluation.reports import LoadedSystem
 from claim2source.evaluation.slices import (
     SliceScore,
     breakdown,
@@ -161,7 +162,7 @@ def explain_lost(config: Config, scored: ScoredRuns) -> LostReport | None:
 
 
 def systems_table(
-    systems: Mapping[str, SavedSystem],
+    systems: Mapping[str, LoadedSystem],
     summaries: Mapping[str, RankSummary],
     slices: Sequence[SliceScore],
 ) -> TextTable:

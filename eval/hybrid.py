@@ -3,16 +3,129 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Literal
 
-from claim2source.core.config import read_config
+from claim2source.core.config import as_plain, read_config
 from claim2source.core.errors import run_program
-from claim2source.evaluation.hybrid import HybridConfig, evaluate_hybrid
+from claim2source.core.tables import render
+from claim2source.datasets import load
+from claim2source.evaluation.families import Family
+from claim2source.io.wandb import log_tables, require_tracking
+from claim2source.models import ModelConfig
+from claim2source.pipeline.evaluate import (
+    ScoredSystem,
+    Scoring,
+    add_tests,
+    make_report,
+    score_system,
+    write_runs,
+    write_submissions,
+)
+from claim2source.pipeline.options import EvaluationOptions
+from claim2source.pipeline.runner import RunSettings, SystemRunner
+from claim2source.pipeline.selection import ChoosingOn
+from claim2source.pipeline.systems import HybridConfig as Parts
+from claim2source.pipeline.systems import SystemConfig, label_of
+from claim2source.pipeline.views import report_parts, report_tables, write_markdown
+from claim2source.retrieve import BM25Config
+from claim2source.text import Rendering
+
+
+@dataclass(frozen=True)
+class HybridConfig(EvaluationOptions):
+    """Settings of `eval/hybrid.py`.
+
+    Args:
+        checkpoint: a checkpoint, the folder of a training run (its chosen epoch), or a model.
+        out: folder for the report and the runs.
+        dataset: folder in BEIR layout, or `demo`.
+        split: split to report on; nothing is chosen on it.
+        val: claims that the fusion is chosen on: `carved` from the training split as in
+            training, all of `train` (only for a model that was not trained on it), or `auto`:
+            carved for a trained checkpoint, else train. BM25's settings are always chosen on
+            all of train: it has no weights that could know those claims.
+        train_split: none: as the checkpoint's manifest says, else `train`.
+        val_share: share carved out; none: as the manifest says, else 0.1.
+        val_seed: seed of the carving; none: as the manifest says, else 13.
+        bm25: its k1, b and title_weight are chosen, the rest is taken as it is.
+        model: how a model that is no checkpoint of ours is read; its name is `checkpoint`.
+        rendering: representation for such a model; a checkpoint has its own.
+    """
+
+    checkpoint: str
+    out: Path
+    dataset: str = "demo"
+    split: str = "dev"
+    val: Literal["auto", "carved", "train"] = "auto"
+    train_split: str | None = None
+    val_share: float | None = None
+    val_seed: int | None = None
+    bm25: BM25Config = field(default_factory=BM25Config)
+    model: ModelConfig = field(default_factory=ModelConfig)
+    rendering: Rendering | None = None
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Choose settings off the split, score the three systems, print the tables."""
     config = read_config(HybridConfig, argv, program="eval/hybrid.py", description=__doc__)
     print(evaluate_hybrid(config))
+
+
+def evaluate_hybrid(config: HybridConfig) -> str:
+    """Choose, retrieve, score and test; write `config.out`, return the tables as text.
+
+    Raises `UserError` where nothing can be chosen on claims that are not reported.
+    """
+    require_tracking(config.wandb)
+    dataset = load(config.dataset, config.split)
+    systems = {
+        "bm25": SystemConfig(bm25=config.bm25, claims=config.bm25.claims, tune=True),
+        "dense": SystemConfig(
+            model=replace(config.model, name=config.checkpoint),
+            sources=(config.rendering or Rendering()).sources,
+            rendering=config.rendering,
+        ),
+        "hybrid": SystemConfig(hybrid=Parts("bm25", "dense"), tune=True),
+    }
+    settings = RunSettings(
+        config.dataset,
+        ChoosingOn(config.train_split, config.val, config.val_share, config.val_seed),
+        store=config.open_store(),
+        device=config.device,
+        index=config.index,
+    )
+    runner = SystemRunner(systems, dataset, settings)
+    scoring = Scoring(repeats=config.repeats if config.tests else 0, seed=config.seed)
+    # All three run before anything is written.
+    found = {name: runner.run(name) for name in systems}
+    scored: dict[str, ScoredSystem] = {}
+    for name, result in found.items():
+        one = score_system(name, result, dataset, scoring)
+        labelled = replace(one.report, model=label_of(name, systems), runs=f"runs/{name}")
+        scored[name] = replace(one, report=labelled)
+        write_runs(one.run, dataset, config.out / "runs" / name)
+    write_submissions(scored["hybrid"].run, dataset, config.out, both=False)
+    systems_found = {name: one.report for name, one in scored.items()}
+    report = make_report(
+        dataset, systems_found, "hybrid", name=config.dataset, program="eval/hybrid.py"
+    )
+    if config.tests and dataset.golds:
+        pairs = (("hybrid", "bm25"), ("hybrid", "dense"))
+        families = [Family("The hybrid against its parts", pairs)]
+        report = add_tests(report, scored, families, dataset, config.repeats, config.seed)
+    report.write(config.out)
+    parts = [f"{config.dataset}, {config.split}: {config.checkpoint}", *report_parts(report)]
+    write_markdown(config.out, "Hybrid", parts)
+    log_tables(
+        config.wandb,
+        report_tables(report),
+        folder=config.out,
+        program="hybrid",
+        config=as_plain(config),
+    )
+    return render(parts)
 
 
 if __name__ == "__main__":

@@ -13,10 +13,11 @@ from claim2source.core.config import list_field, read_config, require
 from claim2source.core.errors import ConfigError, UserError, run_program
 from claim2source.core.files import write_text
 from claim2source.core.records import Qrels
-from claim2source.core.tables import COST_COLUMNS, Part, TextTable, cost_cells, render
+from claim2source.core.report import COST_COLUMNS, cost_cells
+from claim2source.core.tables import Part, TextTable, render
 from claim2source.evaluation.published.scores import Cells, Scorer, our_scores
 from claim2source.evaluation.published.tables import Column, Row, Table, load_published
-from claim2source.evaluation.saved import SavedSystem, read_reports
+from claim2source.evaluation.reports import LoadedSystem, read_reports
 from claim2source.io.trec import read_qrels
 
 WIDEST = 10  # columns beside each other in a terminal
@@ -118,7 +119,7 @@ def read_judgements(paths: Iterable[Path]) -> Qrels:
 
 
 def named_rows(
-    given: Sequence[str], tables: Sequence[Table], systems: Sequence[SavedSystem]
+    given: Sequence[str], tables: Sequence[Table], systems: Sequence[LoadedSystem]
 ) -> dict[str, str]:
     """Map published rows to our systems' names, as `--rows` says."""
     named = dict(pair.split("=", 1) for pair in given)
@@ -214,7 +215,7 @@ def used_systems(cells: Cells) -> list[Part]:
     return [TextTable(columns, rows, numeric=numeric)] if rows else []
 
 
-def unplaced(systems: Sequence[SavedSystem], missing: Iterable[str]) -> str:
+def unplaced(systems: Sequence[LoadedSystem], missing: Iterable[str]) -> str:
     """List systems that are in no table, and why intervals are missing."""
     lines = [
         f"In no table: {s.name} of {s.folder} ({s.model}, {s.dataset}, {s.split})" for s in systems

@@ -25,14 +25,16 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from claim2source.core.config import list_field, read_config, require_one_of
 from claim2source.core.errors import UserError, run_program
 from claim2source.core.files import content_hash, write_json, write_text
+from claim2source.core.report import Report
 from claim2source.core.tables import Cell, markdown_table, plain_table
 from claim2source.datasets import load
 from claim2source.datasets.grouping import gold_groups
-from claim2source.evaluation.metrics import evaluate
-from claim2source.evaluation.retrieval import evaluate_dense
+from claim2source.evaluation.metrics import evaluate, macro
 from claim2source.evaluation.significance import paired_randomisation
 from claim2source.io.store import Store
 from claim2source.models import ModelConfig, Resolved, resolve
+from claim2source.pipeline.evaluate import language_table
+from claim2source.retrieve import Dense
 from claim2source.text import Rendering
 from claim2source.training.config import FinetuneConfig
 from claim2source.training.export.scaling import ScaledCheckpoint
@@ -441,10 +443,11 @@ def _trained(folder: Path, words: list[str]) -> Outcome:
     done = subprocess.run([sys.executable, program, *words, *how], check=False)
     if done.returncode:
         raise UserError(f"{folder}: the run ended with exit code {done.returncode}")
-    report = json.loads((folder / "report.json").read_text(encoding="utf-8"))
-    epoch, scale = report["chosen_epoch"], report["chosen_scale"]
-    tried = {entry["scale"]: entry["val"] for entry in report["scales"]}
-    trained = next(entry["val"] for entry in report["history"] if entry["epoch"] == epoch)
+    training = Report.read(folder).training
+    assert training is not None
+    epoch, scale = training.chosen_epoch, training.chosen_scale
+    tried = {trial.settings["scale"]: trial.scores for trial in training.scales}
+    trained = next(entry.val for entry in training.history if entry.epoch == epoch)
     return Outcome(
         val=tried.get(scale, trained)["macro"][METRIC],
         note=f"epoch {epoch}" + ("" if scale == 1 else f", scale {scale:g}"),
@@ -467,17 +470,14 @@ def _scored(
         recipe.get("rendering.claims", "original"),  # type: ignore[arg-type]
         recipe.get("rendering.sources", "metadata"),  # type: ignore[arg-type]
     )
-    evaluated = evaluate_dense(
-        model.encoder,
-        dataset,
-        rendering,
-        store=Store(config.vectors),
-        metrics=(METRIC,),
-        progress=True,
-    )
-    scores = evaluate(evaluated.result.run, dataset.qrels, (METRIC,))
+    store = Store(config.vectors)
+    dense = Dense(model.encoder, rendering=rendering, store=store, progress=True)
+    result = dense.index(dataset.sources).search(dataset.claims)
+    scores = evaluate(result.run, dataset.qrels, (METRIC,))
+    languages = language_table(scores, dataset.claims)
+    table = {**languages, "macro": macro(languages)}
     return Scores(
-        {language: row[METRIC] for language, row in evaluated.flat().items()},
+        {language: row[METRIC] for language, row in table.items()},
         list(scores.claim_ids),
         scores[METRIC].tolist(),
         gold_groups(dataset.qrels, scores.claim_ids).tolist(),

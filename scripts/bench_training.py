@@ -351,7 +351,15 @@ def main(argv: Sequence[str] | None = None) -> None:
     if config.ablate:
         from scripts.timing_pieces import ablation, ablation_table
 
-        result = ablation(config) | settings_and_versions(config)
+        plain = [cell for cell in config.chosen if cell.endswith("plain")]
+        timed = ablation(
+            {cell: (config.material(cell), config.recipe(cell)) for cell in plain},
+            seed=config.seed,
+            warmup=config.warmup,
+            repeats=config.repeats,
+            tolerance=config.tolerance,
+        )
+        result = timed | settings_and_versions(config)
         print(ablation_table(result))
         print(json.dumps(result))
         return

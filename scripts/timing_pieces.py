@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -20,9 +20,6 @@ from claim2source.training.data import TrainBatch, TrainingPairs
 from claim2source.training.module import RetrieverModule
 from scripts.measure import median, ratio_and_spread, spread, take_turns
 from scripts.timing_trainers import Material, Recipe, Steps, run_ours, with_negatives
-
-if TYPE_CHECKING:
-    from scripts.bench_training import BenchConfig
 
 # Mined negatives per claim of the demo's texts, so that papers repeat within a batch.
 NEGATIVES = 4
@@ -156,30 +153,37 @@ def variants(pairs: Material, recipe: Recipe) -> list[Variant]:
     ]
 
 
-def ablation(config: BenchConfig) -> dict[str, Any]:
-    """Compute how many times as long as ours every variant takes, for each chosen plain cell.
+def ablation(
+    cells: Mapping[str, tuple[Material, Recipe]],
+    *,
+    seed: int,
+    warmup: int,
+    repeats: int,
+    tolerance: float,
+) -> dict[str, Any]:
+    """Compute how many times as long as ours every variant takes, for each cell (plain losses).
 
     The demo's claims get mined negatives here, because without them no text repeats. Cached
     losses are left out: they have their own chunks. Raises `UserError` where the first loss of
     a variant differs.
     """
     result: dict[str, Any] = {"ratio": None}
-    for cell in [cell for cell in config.chosen if cell.endswith("plain")]:
-        pairs, recipe, name = config.material(cell), config.recipe(cell), cell
+    for cell, (pairs, recipe) in cells.items():
+        name = cell
         if cell.startswith("short"):
-            pairs = with_negatives(pairs, NEGATIVES, config.seed)
+            pairs = with_negatives(pairs, NEGATIVES, seed)
             name = f"{cell}_{NEGATIVES}_negatives"
         ways = variants(pairs, recipe)
 
         def run(way: Variant) -> None:
             steps = way.run()
-            way.seconds.append(statistics.mean(steps.seconds[config.warmup :]))
+            way.seconds.append(statistics.mean(steps.seconds[warmup:]))
             way.loss = steps.losses[0]
 
-        take_turns([partial(run, way) for way in ways], config.repeats)
+        take_turns([partial(run, way) for way in ways], repeats)
         plain = ways[0]
         for way in ways[1:]:
-            if not abs(way.loss - plain.loss) <= config.tolerance * abs(plain.loss):
+            if not abs(way.loss - plain.loss) <= tolerance * abs(plain.loss):
                 raise UserError(f"{name}, {way.name}: loss {way.loss}, not {plain.loss}")
         result[name] = {}
         for way in ways:

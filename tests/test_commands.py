@@ -35,7 +35,7 @@ def read(program: str, words: Sequence[str]) -> Any:
     if program == "scripts/prepare.py":
         return read_prepare(words)
     source = (REPOSITORY / program).read_text(encoding="utf-8")
-    (name,) = set(re.findall(r"config = read_(?:config|flat)\(\s*(\w+),", source))
+    (name,) = set(re.findall(r"read_(?:config|flat)\(\s*(\w+),", source))
     # A config of the reader's own stands for that of the user.
     ours = ["configs/finetune/demo.yaml" if word == "my.yaml" else word for word in words]
     return parsed(getattr(load_program(program), name), ours)

@@ -18,11 +18,11 @@ import yaml
 
 from claim2source.core.config import as_plain, read_config
 from claim2source.datasets import checkthat2026
-from claim2source.evaluation.checkpoint import CheckpointConfig
-from claim2source.evaluation.hybrid import HybridConfig
+from claim2source.pipeline.checkpoints import CheckpointConfig
 from claim2source.training.config import FinetuneConfig
-from claim2source.training.export.interpolate import InterpolateConfig
+from eval.hybrid import HybridConfig
 from tests.shared_data import REPOSITORY
+from train.interpolate import InterpolateConfig
 from train.merge import MergeConfig
 from train.mine import MineConfig
 
@@ -32,7 +32,7 @@ PAPER = FINETUNE / "gritlm_f_paper.yaml"
 README_2026 = REPOSITORY / "configs" / "checkthat2026" / "README.md"
 # Baselines are lists of systems, not a program's settings: tests/evaluation/test_baseline_systems.py
 FILES = sorted(
-    path for path in (REPOSITORY / "configs").rglob("*.yaml") if path.parent.name != "baselines"
+    path for path in (REPOSITORY / "configs").rglob("*.yaml") if path.parent.name != "systems"
 )
 
 

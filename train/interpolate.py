@@ -2,11 +2,81 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Literal
 
-from claim2source.core.config import read_config
-from claim2source.core.errors import run_program
-from claim2source.training.export.interpolate import InterpolateConfig, interpolate
+from claim2source.core.config import as_plain, flag, list_field, read_config, require
+from claim2source.core.errors import UserError, run_program
+from claim2source.core.files import atomic_folder, write_json
+from claim2source.core.records import Dataset
+from claim2source.core.report import MACRO, MAIN_METRIC, Choice, Report, SystemReport, Table
+from claim2source.core.tables import Cell, Part, TextTable, render
+from claim2source.datasets import load
+from claim2source.io.store import Store
+from claim2source.io.wandb import wandb_mode
+from claim2source.models import ModelConfig
+from claim2source.models.resolve import RUN_FILE
+from claim2source.pipeline.evaluate import evaluate_encoder, make_report, require_golds
+from claim2source.pipeline.options import SearchOptions
+from claim2source.pipeline.selection import ChoosingOn, choose, selection_data
+from claim2source.pipeline.views import write_markdown
+from claim2source.training.config import WandbConfig
+from claim2source.training.curve import Picked, curve_table, draw
+from claim2source.training.export.scaling import (
+    ScaledCheckpoint,
+    refuse_existing,
+    require_scalable,
+)
+
+OUT = "interpolation"
+CURVE_FILE, PLOT_FILE = "interpolation.json", "interpolation.png"
+SCALES = (0.0, 0.25, 0.5, 0.75, 1.0)
+STEP_0, AS_TRAINED, PICKED = "step 0", "scale 1", "picked"
+
+
+@dataclass(frozen=True)
+class InterpolateConfig(SearchOptions):
+    """Settings of `train/interpolate.py`.
+
+    Args:
+        checkpoint: a trained checkpoint, or the folder of a training run (its chosen epoch).
+        out: folder for the report, the plot and the checkpoints picked; none: `interpolation`
+            in the checkpoint's run, or beside a checkpoint that lies in none.
+        dataset: folder in BEIR layout, or `demo`; none: what it was trained on.
+        split: split to report on; nothing is picked on it.
+        pick: `one` scale by the macro average over languages, or one `per_language`.
+        train_split: split that val is carved from; none: as the manifest says.
+        val_share: share carved out; none: as the manifest says.
+        val_seed: seed of the carving; none: as the manifest says.
+        model: `allow_bin`, `allow_remote_code` and `attention`, where its base needs them; all
+            else is the manifest's.
+        wandb: Weights & Biases: the plot and the table.
+    """
+
+    checkpoint: str
+    out: Path | None = None
+    dataset: str | None = None
+    split: str = "dev"
+    pick: Literal["one", "per_language"] = "one"
+    train_split: str | None = None
+    val_share: float | None = None
+    val_seed: int | None = None
+    model: ModelConfig = field(default_factory=ModelConfig)
+    wandb: WandbConfig = field(default_factory=WandbConfig)
+    scales: list[float] = list_field(float, SCALES, help="0 is the base, 1 what was trained")
+    overwrite: bool = flag("replace an earlier interpolation in the output folder")
+
+    def __post_init__(self) -> None:
+        good = bool(self.scales) and all(math.isfinite(s) and s >= 0 for s in self.scales)
+        require(good, "scales", self.scales, "one or more numbers, 0 or more")
+
+    @property
+    def folder(self) -> Path:
+        """Return the folder that everything is written to."""
+        return self.out or _default_out(self.checkpoint)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -15,6 +85,179 @@ def main(argv: Sequence[str] | None = None) -> None:
         InterpolateConfig, argv, program="train/interpolate.py", description=__doc__
     )
     print(interpolate(config))
+
+
+def interpolate(config: InterpolateConfig) -> str:
+    """Score, pick, report, write the folder whole or not at all; return the table as text.
+
+    Of equal scales the smallest is picked: the nearer to the base, the less is forgotten.
+    Raises `UserError` where nothing was trained or nothing can be picked on unseen claims.
+    """
+    refuse_existing(config.folder, CURVE_FILE, config.overwrite, "an interpolation")
+    scaled = ScaledCheckpoint(config.checkpoint, config.device, model=config.model)
+    require_scalable(scaled, 1.0)
+    dataset = config.dataset or scaled.manifest.data.dataset or "demo"
+    choosing = ChoosingOn(config.train_split, "carved", config.val_share, config.val_seed)
+    selection = selection_data(dataset, config.split, choosing, scaled.resolved)
+    reported = load(dataset, config.split)
+    require_golds(reported, dataset)
+    store = config.open_store()
+    scales = sorted({float(scale) for scale in config.scales})
+    curve = {scale: _scored(scaled, scale, selection.val, store).table for scale in scales}
+    picked, choice = pick(curve, config.pick, selection.val, selection.note)
+    wanted = sorted({0.0, 1.0, picked.default, *picked.scales.values()})
+    found = {scale: _scored(scaled, scale, reported, store) for scale in wanted}
+    systems = {
+        STEP_0: replace(found[0.0], name=STEP_0),
+        AS_TRAINED: replace(found[1.0], name=AS_TRAINED),
+        PICKED: _picked_system(found, picked),
+    }
+    report = make_report(reported, systems, PICKED, name=dataset, program="train/interpolate.py")
+    report = replace(report, chosen=PICKED, choices=(choice,))
+    parts = _parts(report, scaled, picked)
+    figure = draw(curve, picked, f"{scaled.folder.name} on val of {Path(dataset).name}")
+    with atomic_folder(config.folder) as folder:
+        for scale in picked.distinct:
+            scaled.save_checkpoint(folder / _name(scale), scale, {"val": curve[scale]})
+        write_json(
+            folder / CURVE_FILE, [{"scale": scale, "val": row} for scale, row in curve.items()]
+        )
+        report.write(folder)
+        write_markdown(folder, "Interpolation", parts)
+        figure.savefig(folder / PLOT_FILE, dpi=150)
+    _log(config, report)
+    return f"{render(parts)}\n\nIn {config.folder}."
+
+
+def pick(
+    curve: Mapping[float, Table],
+    by: Literal["one", "per_language"],
+    on: Dataset,
+    note: str = "",
+) -> tuple[Picked, Choice]:
+    """Pick scales by MRR@5 from tables by scale.
+
+    `one` takes the scale with the best macro average for all languages, `per_language` each
+    language's best (and that of the macro average for languages that the tables lack). Of
+    equal scales the smallest wins.
+    """
+    tables = {scale: curve[scale] for scale in sorted(curve)}
+
+    def best(name: str) -> tuple[float, Choice]:
+        return choose(
+            "scale",
+            tables,
+            on,
+            settings=lambda scale: {"scale": scale},
+            language=name,
+            trials=True,
+            note=note,
+        )
+
+    default, choice = best(MACRO)
+    languages = [name for name in next(iter(curve.values())) if name != MACRO]
+    scales = {name: default if by == "one" else best(name)[0] for name in languages}
+    settings = {
+        "by": by,
+        "default": default,
+        "scales": scales,
+        "checkpoints": {name: _name(scale) for name, scale in scales.items()},
+    }
+    return Picked(scales, default), replace(choice, settings=settings)
+
+
+def _default_out(checkpoint: str) -> Path:
+    """Return `interpolation` in the run that a checkpoint belongs to, else beside it."""
+    folder = Path(checkpoint).resolve()
+    if (folder / RUN_FILE).is_file():
+        return folder / OUT
+    run = folder.parent.parent
+    return (run if (run / RUN_FILE).is_file() else folder.parent) / OUT
+
+
+def _scored(scaled: ScaledCheckpoint, scale: float, data: Dataset, store: Store) -> SystemReport:
+    scaled.set(scale)
+    rendering = scaled.manifest.rendering
+    report = evaluate_encoder(scaled.encoder, data, rendering, store=store, progress=True)
+    (system,) = report.systems.values()
+    settings = {"checkpoint": str(scaled.folder), "kind": scaled.kind, "scale": scale}
+    return replace(system, claims=rendering.claims, sources=rendering.sources, settings=settings)
+
+
+def _picked_system(found: Mapping[float, SystemReport], picked: Picked) -> SystemReport:
+    """Put every language's row at its own scale, with their macro average."""
+    table = dict(picked.table({scale: system.table for scale, system in found.items()}))
+    macro = table.pop(MACRO)
+    one = found[picked.default]
+    cost = one.cost if len(picked.distinct) == 1 else None
+    return replace(one, name=PICKED, languages=table, macro=macro, cost=cost)
+
+
+def _name(scale: float) -> str:
+    """Name a checkpoint's folder."""
+    return f"scale-{scale:.12g}"
+
+
+def _parts(report: Report, scaled: ScaledCheckpoint, picked: Picked) -> list[Part]:
+    """Describe the report: the curve, what was picked, the scores of the reported split."""
+    (choice,) = report.choices
+    by = choice.settings["by"]
+    names = list(report.systems[PICKED].table)
+    scale_of = {name: f"{picked.of(name):.12g}" for name in names if name != MACRO}
+    checkpoints = choice.settings["checkpoints"]
+    by_language = ", ".join(
+        f"{name} {scale} ({checkpoints.get(name, 'not in val')})"
+        for name, scale in scale_of.items()
+    )
+    shown = f"{picked.default:.12g}" if by == "one" else "by language"
+    titles = {STEP_0: STEP_0, AS_TRAINED: AS_TRAINED, PICKED: f"{PICKED} ({shown})"}
+    rows: list[list[Cell]] = [
+        [title, *(report.systems[system].table[name][MAIN_METRIC] for name in names)]
+        for system, title in titles.items()
+    ]
+    rows.append(["claims", *(int(report.systems[PICKED].table[n]["queries"]) for n in names)])
+    return [
+        f"{scaled.folder} ({scaled.kind}), MRR@5 on val of {report.dataset} "
+        f"({choice.claims} claims), by scale:",
+        curve_table(choice.tried),
+        *([f"Note: {choice.note}"] if choice.note else []),
+        f"Picked on val ({by}; of equal scales the smallest): {by_language}.",
+        f"MRR@5 on {report.split}, on which nothing was picked:",
+        TextTable([report.split, *names], rows),
+    ]
+
+
+def _log(config: InterpolateConfig, report: Report) -> None:
+    """Log the plot and the table to Weights & Biases."""
+    mode = wandb_mode(config.wandb.mode)
+    if mode == "off":
+        return
+    try:
+        import wandb
+    except ModuleNotFoundError:
+        raise UserError(
+            "wandb is not installed: pip install wandb, or turn it off with --wandb.mode off"
+        ) from None
+    run = wandb.init(
+        project=config.wandb.project,
+        name=config.wandb.name or config.folder.resolve().name,
+        dir=config.folder,
+        job_type="interpolate",
+        config=as_plain(config),
+        mode="offline" if mode == "offline" else "online",
+    )
+    table = curve_table(report.choices[0].tried)
+    run.log(
+        {
+            "interpolation": wandb.Image(str(config.folder / PLOT_FILE)),
+            "interpolation_table": wandb.Table(
+                columns=list(table.columns), data=[list(row) for row in table.rows]
+            ),
+        }
+    )
+    for name, row in report.systems[PICKED].table.items():
+        run.summary[f"{config.split}/{name}/{MAIN_METRIC}"] = row[MAIN_METRIC]
+    run.finish()
 
 
 if __name__ == "__main__":

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 # jsonargparse is imported where arguments are parsed: a config made in Python does not need it.
 Config = TypeVar("Config")
 
-REPOSITORY = Path(__file__).resolve().parents[2]
-
 
 def flag(help: str, default: bool = False) -> Any:
     """Declare a dataclass field that is set by `--name` alone and unset by `--no_name`."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -11,13 +11,17 @@ from typing import Any, ClassVar, Literal
 from claim2source.core.errors import InputError
 from claim2source.core.files import write_json
 from claim2source.core.run import Cost
+from claim2source.core.tables import Cell, Part, TextTable, render
 
 VERSION = 2
 FILE = "report.json"
 MACRO = "macro"
+# The lab's metric: settings are chosen, and systems tested, by it.
+MAIN_METRIC = "mrr@5"
 # Language, or `macro`, -> metric -> mean; "queries" is the number of claims.
-Table = Mapping[str, Mapping[str, float]]
+Table = Mapping[str, Mapping[str, int | float]]
 Settings = Mapping[str, Any]  # JSON values: a system's or a choice's settings, for a reader
+COST_COLUMNS = ("seconds", "items/s", "peak MB", "tokens", "parameters")
 _STRICT: Any = {"extra": "forbid"}
 
 
@@ -49,6 +53,23 @@ class SystemCost:
             stored,
             parameters,
         )
+
+
+def cost_cells(cost: SystemCost | None) -> list[Cell]:
+    """Return the cells for `COST_COLUMNS`, None for what is not known.
+
+    ">3.2" seconds: some vectors were in the store already; making them is not in this cost.
+    """
+    if cost is None or cost == SystemCost():
+        return [None] * len(COST_COLUMNS)
+    more, less = (">", "<") if cost.reused else ("", "")
+    return [
+        f"{more}{cost.seconds:.1f}",
+        f"{less}{cost.claims / cost.seconds:.1f}" if cost.claims and cost.seconds else None,
+        f"{cost.peak_memory_bytes / 2**20:.0f}" if cost.peak_memory_bytes else None,
+        str(cost.tokens) if cost.tokens else None,
+        str(cost.parameters) if cost.parameters else None,
+    ]
 
 
 @dataclass(frozen=True)
@@ -119,7 +140,7 @@ class SystemReport:
     sources: str = ""
     style: str = "S0C0"
     languages: Table = field(default_factory=dict)
-    macro: Mapping[str, float] = field(default_factory=dict)
+    macro: Mapping[str, int | float] = field(default_factory=dict)
     intervals: Intervals | None = None
     slices: Mapping[str, Table] = field(default_factory=dict)
     cost: SystemCost | None = None
@@ -143,6 +164,11 @@ class SystemReport:
     def queries(self) -> dict[str, int]:
         """Count the scored claims of every language."""
         return {lang: int(row.get("queries", 0)) for lang, row in self.languages.items()}
+
+    def bounds(self, language: str) -> str | None:
+        """Write the interval of MRR@5, None where there is none."""
+        bounds = self.intervals.of(MAIN_METRIC, language) if self.intervals is not None else None
+        return None if bounds is None else f"{bounds[0]:.4f} to {bounds[1]:.4f}"
 
     def choice(self, what: str) -> Choice | None:
         """Return what was chosen under this name, if anything was."""
@@ -278,7 +304,7 @@ class Report:
     split: str
     systems: Mapping[str, SystemReport]
     languages: Table = field(default_factory=dict)
-    macro: Mapping[str, float] = field(default_factory=dict)
+    macro: Mapping[str, int | float] = field(default_factory=dict)
     chosen: str | None = None
     tests: tuple[FamilyResult, ...] = ()
     published: tuple[PublishedComparison, ...] = ()
@@ -290,9 +316,42 @@ class Report:
     version: Literal[2] = 2
 
     @property
+    def table(self) -> Table:
+        """Return the main system's scores by language with `macro` last; empty without golds."""
+        return {**self.languages, MACRO: self.macro} if self.macro else {}
+
+    @property
     def scored(self) -> list[SystemReport]:
         """List the systems that have scores."""
         return [system for system in self.systems.values() if system.macro]
+
+    def score_table(self, title: str = "system") -> TextTable | None:
+        """Tabulate all metrics: a row for each system and language; None without scores."""
+        if not self.scored:
+            return None
+        metrics = [metric for metric in self.scored[0].macro if metric != "queries"]
+        bounded = any(system.intervals for system in self.scored)
+        interval = [f"95 % of {MAIN_METRIC}"] if bounded else []
+        rows: list[list[Cell]] = []
+        for system in self.scored:
+            name = f"{system.name} (chosen)" if system.name == self.chosen else system.name
+            for language, row in system.table.items():
+                cells: list[Cell] = [row[metric] for metric in metrics]
+                if bounded:
+                    cells.append(system.bounds(language))
+                cost = cost_cells(system.cost if language == MACRO else None)
+                rows.append([name, language, *cells, int(row["queries"]), *cost])
+        return TextTable([title, "language", *metrics, *interval, "queries", *COST_COLUMNS], rows)
+
+    def __str__(self) -> str:
+        return render(self._parts())
+
+    def _repr_html_(self) -> str:
+        return render(self._parts(), "html")
+
+    def _parts(self) -> list[Part]:
+        table = self.score_table()
+        return [f"{self.dataset}, {self.split}", table or "No golds: nothing to score."]
 
     def to_json(self) -> dict[str, Any]:
         """Return the JSON form: what a system does not state is left out."""
@@ -350,8 +409,3 @@ def main_scores(systems: Mapping[str, SystemReport], name: str | None) -> tuple[
     """Return languages and macro of the system `name`; empty where it has no scores."""
     system = systems.get(name or "")
     return (system.languages, system.macro) if system is not None else ({}, {})
-
-
-def one_system(name: str, systems: Sequence[SystemReport]) -> SystemReport:
-    """Find a system by name. Raises KeyError without it."""
-    return {system.name: system for system in systems}[name]

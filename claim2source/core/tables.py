@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from html import escape
-from typing import Any, Literal, NamedTuple
-
-from claim2source.core.report import SystemCost
+from typing import Literal, NamedTuple
 
 Cell = str | int | float | None
-COST_COLUMNS = ("seconds", "items/s", "peak MB", "tokens", "parameters")
 
 
 class TextTable(NamedTuple):
@@ -101,23 +98,3 @@ def _texts(
     ]
     texts = [list(columns), *([text_of(cell, digits) for cell in row] for row in rows)]
     return texts, numeric if known is None else known
-
-
-def cost_cells(cost: SystemCost | Mapping[str, Any] | None) -> list[Cell]:
-    """Return the cells for `COST_COLUMNS`, None for what is not known.
-
-    ">3.2" seconds: some vectors were in the store already; making them is not in this cost.
-    """
-    if not cost:
-        return [None] * len(COST_COLUMNS)
-    if isinstance(cost, Mapping):
-        old = {"items": "claims", "peak_memory": "peak_memory_bytes"}
-        cost = SystemCost(**{old.get(key, key): value for key, value in cost.items()})
-    more, less = (">", "<") if cost.reused else ("", "")
-    return [
-        f"{more}{cost.seconds:.1f}",
-        f"{less}{cost.claims / cost.seconds:.1f}" if cost.claims and cost.seconds else None,
-        f"{cost.peak_memory_bytes / 2**20:.0f}" if cost.peak_memory_bytes else None,
-        str(cost.tokens) if cost.tokens else None,
-        str(cost.parameters) if cost.parameters else None,
-    ]

@@ -32,7 +32,7 @@ from claim2source.evaluation.metrics import (
     language_strata,
 )
 from claim2source.evaluation.ranks import first_ranks
-from claim2source.evaluation.saved import SavedSystem, common_data, judged_run, read_reports
+from claim2source.evaluation.reports import LoadedSystem, common_data, judged_run, read_reports
 from claim2source.evaluation.significance import claim_weights
 from claim2source.io.trec import read_run
 
@@ -121,7 +121,7 @@ def read_scored(
     metric: str = MAIN_METRIC,
     baseline: str | None = None,
     more_metrics: Sequence[str] = (),
-) -> tuple[str, dict[str, SavedSystem], ScoredRuns]:
+) -> tuple[str, dict[str, LoadedSystem], ScoredRuns]:
     """Read reports' systems and score their runs; return the data set's folder, systems, scores.
 
     Without a data set or split, it is the one that all the reports name. Raises `UserError` where

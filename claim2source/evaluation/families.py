@@ -8,8 +8,16 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from claim2source.core.records import Dataset
-from claim2source.core.report import MACRO, Comparison, FamilyResult, Intervals, SystemCost
-from claim2source.core.tables import COST_COLUMNS, Cell, Part, TextTable, cost_cells
+from claim2source.core.report import (
+    COST_COLUMNS,
+    MACRO,
+    Comparison,
+    FamilyResult,
+    Intervals,
+    SystemCost,
+    cost_cells,
+)
+from claim2source.core.tables import Cell, Part, TextTable
 from claim2source.datasets.grouping import gold_groups
 from claim2source.evaluation.metrics import Scores, language_masks, language_strata
 from claim2source.evaluation.significance import (

@@ -6,44 +6,16 @@ import importlib.util
 import netrc
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, cast
 from urllib.parse import urlparse
 
 from claim2source.core.errors import UserError
+from claim2source.core.tables import TextTable
 
 Tracking = Literal["off", "offline", "online"]
 PROJECT = "claim2source"
-
-
-@dataclass(frozen=True)
-class LoggedTable:
-    """A table of cell values, not texts, each row as long as `columns`."""
-
-    columns: Sequence[str]
-    rows: Sequence[Sequence[Any]]
-
-
-@dataclass
-class TableTaker:
-    """Collects the tables that a function draws: pass it in place of `plain_table`."""
-
-    taken: list[LoggedTable] = field(default_factory=list)
-
-    def __call__(
-        self, columns: Sequence[str], rows: Sequence[Sequence[Any]], *_: Any, **__: Any
-    ) -> str:
-        self.taken.append(LoggedTable(columns, rows))
-        return ""
-
-    @classmethod
-    def last_of(cls, draw: Callable[[TableTaker], Any]) -> LoggedTable:
-        """Give the last table that `draw` draws."""
-        taker = cls()
-        draw(taker)
-        return taker.taken[-1]
 
 
 def wandb_mode(asked: str) -> Tracking:
@@ -79,7 +51,7 @@ def require_tracking(asked: Tracking) -> None:
 
 def log_tables(
     asked: Tracking,
-    tables: Mapping[str, LoggedTable],
+    tables: Mapping[str, TextTable],
     *,
     folder: Path,
     program: str,
@@ -108,7 +80,7 @@ def log_tables(
         raise UserError(f"wandb: {error}; the tables are in {folder}") from None
 
 
-def as_wandb(table: LoggedTable) -> Any:
+def as_wandb(table: TextTable) -> Any:
     """Convert to a `wandb.Table`, whose columns may mix numbers and texts."""
     import wandb
 

@@ -51,12 +51,14 @@ def read_or_search(
         index = about["about"].get("index")
         notes = None if index is None else IndexNotes.from_plain(index)
         cost = Cost(**about["cost"])
-        return Result(kept.run, failures=failures, cost=cost, stored=True, index=notes)
+        return Result(kept.run, about.get("notes", {}), failures, cost, True, notes)
     result = search()
     about = {
         "about": {} if result.index is None else {"index": result.index.plain()},
         "cost": asdict(result.cost),
         "failures": [[failure.claim_id, failure.reason] for failure in result.failures],
     }
+    if result.notes:
+        about["notes"] = dict(result.notes)
     store.put_run(key, result.run, about)
     return result

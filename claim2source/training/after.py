@@ -6,10 +6,10 @@ import logging
 from collections.abc import Callable
 from pathlib import Path
 
-from claim2source.evaluation.baselines import BaselinesConfig, evaluate_baselines, named_systems
-from claim2source.evaluation.checkpoint import CheckpointConfig, evaluate_checkpoints
 from claim2source.evaluation.html.page import html_report
 from claim2source.io.wandb import wandb_mode
+from claim2source.pipeline.baselines import BaselinesConfig, evaluate_baselines, named_systems
+from claim2source.pipeline.checkpoints import CheckpointConfig, evaluate_checkpoints
 from claim2source.training.config import FinetuneConfig
 from claim2source.training.run_folder import RunFolder
 
@@ -96,6 +96,6 @@ def _page(config: FinetuneConfig, folder: Path, reports: list[Path]) -> str:
         folder / PAGE,
         dataset=config.data.dataset,
         split=config.data.report_split,
-        wandb=wandb_mode(config.wandb.mode),
         languages=config.languages,
+        wandb=wandb_mode(config.wandb.mode),
     )

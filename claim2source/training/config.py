@@ -188,7 +188,7 @@ class AfterConfig:
     Args:
         baselines: names of systems in `files`; claims are rendered as in the run.
         report: write `report.html`, one page of figures of checkpoints and baselines.
-        files: YAML files of systems; empty: all of configs/baselines.
+        files: YAML files of systems; empty: all of configs/systems.
         models: folder of models by the last part of their name, used instead of the hub.
     """
 

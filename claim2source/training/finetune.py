@@ -7,7 +7,7 @@ import logging
 import warnings
 from dataclasses import replace
 from functools import cached_property
-from typing import Any, Literal
+from typing import Literal
 
 import pytorch_lightning as pl
 import torch
@@ -17,20 +17,20 @@ from claim2source.core.config import as_plain
 from claim2source.core.errors import UserError
 from claim2source.core.files import file_hash
 from claim2source.core.provenance import git_state, versions
-from claim2source.core.report import Table
+from claim2source.core.report import Report, Table
 from claim2source.core.threads import use_cores
-from claim2source.evaluation.retrieval import evaluate_dense
 from claim2source.io.store import Store
 from claim2source.io.wandb import table_key
 from claim2source.mining import MinedRow
 from claim2source.models import DataRecord, Encoder, Manifest, Weights, resolve, tokenizer_hash
 from claim2source.models.manifest import FILE
 from claim2source.models.query_only import base_encoder
+from claim2source.pipeline.evaluate import evaluate_encoder
 from claim2source.training.adapt import adapt, check_model, frozen_copy
 from claim2source.training.after import check_after, evaluate_after
 from claim2source.training.batches import BatchSampler, plan_loader
 from claim2source.training.checkpoint import save_checkpoint, weights_identity
-from claim2source.training.choose import choose
+from claim2source.training.choose import choose_checkpoint
 from claim2source.training.config import FinetuneConfig
 from claim2source.training.data import BaseVectors, TrainingPairs
 from claim2source.training.distributed import (
@@ -50,7 +50,13 @@ from claim2source.training.loggers import (
 )
 from claim2source.training.module import Progress, RetrieverModule
 from claim2source.training.negatives import RunNegatives, negatives_table
-from claim2source.training.report import build_report, plot_scales, report_tables, report_text
+from claim2source.training.report import (
+    build_report,
+    plot_scales,
+    run_tables,
+    run_text,
+    training_of,
+)
 from claim2source.training.run_folder import RunFolder
 from claim2source.training.splits import (
     TrainingData,
@@ -68,8 +74,8 @@ from claim2source.training.state import (
 log = logging.getLogger(__name__)
 
 
-def finetune(config: FinetuneConfig) -> dict[str, Any]:
-    """Fine-tune as the config says; returns the content of `report.json` (later ranks: empty).
+def finetune(config: FinetuneConfig) -> Report | None:
+    """Fine-tune as the config says; return the report (None on later ranks).
 
     Raises `UserError` for anything the user can correct.
     """
@@ -113,7 +119,7 @@ class Finetuning:
         self.negatives = RunNegatives(config, data.train, run, self.store, world)
         self.query_only = config.optimisation.train == "query_only"
 
-    def go(self) -> dict[str, Any]:
+    def go(self) -> Report | None:
         """Run all steps in order."""
         first = self.world.is_first
         if first and not self.run.history:
@@ -143,7 +149,7 @@ class Finetuning:
             self._print_summary(pairs, sampler)
         if len(sampler):
             self._fit(sampler)
-        return self._report() if first else {}
+        return self._report() if first else None
 
     # Set-up
 
@@ -155,8 +161,8 @@ class Finetuning:
 
     def _val_scores(self) -> Table:
         rendering, val = self.config.rendering, self.data.val
-        evaluation = evaluate_dense(self.encoder, val, rendering, store=self.store, progress=True)
-        return evaluation.flat()
+        evaluation = evaluate_encoder(self.encoder, val, rendering, store=self.store, progress=True)
+        return evaluation.table
 
     def _saved_state(self) -> TrainingState | None:
         """Load the state to resume from; None where the run begins.
@@ -404,7 +410,7 @@ class Finetuning:
 
     # The report
 
-    def _report(self) -> dict[str, Any]:
+    def _report(self) -> Report:
         """Choose a checkpoint, score epoch 0 and the chosen one from disk, write the report."""
         if not self.loggers:
             # Resumed after its last step: the tables belong to the same page.
@@ -413,14 +419,14 @@ class Finetuning:
         self.encoder.model.to(torch.device("cpu"))  # type: ignore[arg-type]
         gc.collect()
         torch.cuda.empty_cache()
-        chosen = choose(self.run, self.data, self.config, self.store)
+        chosen = choose_checkpoint(self.run, self.data, self.config, self.store)
         self.run.write(chosen.folder)
         report = build_report(self.run, chosen, self.data, self.config, self.store)
-        for name, table in report_tables(report).items():
+        for name, table in run_tables(report).items():
             log_table(self.loggers, table_key(name), table.columns, table.rows)
-        if report["scales"]:
+        if training_of(report).scales:
             log_figure(self.loggers, "scales_plot", plot_scales(report, self.run.path))
         end_loggers(self.loggers)
-        print(report_text(report), flush=True)
+        print(run_text(report), flush=True)
         evaluate_after(self.config, self.run)
         return report

@@ -10,8 +10,8 @@ import torch
 from claim2source.core.errors import UserError
 from claim2source.core.files import atomic_path, file_hash
 from claim2source.core.records import Dataset
+from claim2source.core.tables import TextTable
 from claim2source.io.store import Store
-from claim2source.io.wandb import LoggedTable
 from claim2source.mining import MinedRow, Miner, read_mined, write_mined
 from claim2source.models import Encoder
 from claim2source.training.config import FinetuneConfig
@@ -110,7 +110,7 @@ def _pairs(train: Dataset) -> list[MinedRow]:
     return [MinedRow(claim.id, gold, ()) for claim in train.claims for gold in claim.golds]
 
 
-def negatives_table(rows: Sequence[MinedRow], train: Dataset, seed: int) -> LoggedTable:
+def negatives_table(rows: Sequence[MinedRow], train: Dataset, seed: int) -> TextTable:
     """Sample pairs and list their negatives, for a reader."""
     columns = ["language", "claim", "gold", "negative", "score", "origin"]
     claims = {claim.id: claim for claim in train.claims}
@@ -128,4 +128,4 @@ def negatives_table(rows: Sequence[MinedRow], train: Dataset, seed: int) -> Logg
         for row in (rows[i] for i in order[:SHOWN_PAIRS])
         for negative in row.negatives
     ]
-    return LoggedTable(columns, table)
+    return TextTable(columns, table)

@@ -1,135 +1,160 @@
-"""The end of a run: step 0 beside the chosen epoch, as `report.json` and as a table."""
+"""Report a run: step 0 beside the chosen epoch, on the split that nothing was chosen on."""
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from claim2source.core.errors import UserError
-from claim2source.core.files import write_json
-from claim2source.core.tables import plain_table
-from claim2source.evaluation.retrieval import Evaluation, evaluate_dense, seen_and_unseen
+from claim2source.core.report import MAIN_METRIC, Report, SystemReport, TrainingReport, Trial
+from claim2source.core.tables import Cell, TextTable, plain_table
 from claim2source.io.store import Store
-from claim2source.io.wandb import LoggedTable
 from claim2source.models import resolve
-from claim2source.training.choose import Choice
+from claim2source.pipeline.evaluate import evaluate_encoder, make_report
+from claim2source.pipeline.selection import score_of
+from claim2source.training.choose import ChosenCheckpoint
 from claim2source.training.config import FinetuneConfig
-from claim2source.training.curve import METRIC, Picked, curve_table, draw
+from claim2source.training.curve import Picked, curve_table, draw
 from claim2source.training.run_folder import RunFolder
 from claim2source.training.splits import TrainingData
 
 SCALES_PLOT = "scales.png"
+STEP_0, CHOSEN = "step 0", "chosen"
 
 
 def build_report(
-    run: RunFolder, chosen: Choice, data: TrainingData, config: FinetuneConfig, store: Store
-) -> dict[str, Any]:
+    run: RunFolder,
+    chosen: ChosenCheckpoint,
+    data: TrainingData,
+    config: FinetuneConfig,
+    store: Store,
+) -> Report:
     """Score step 0 and the chosen checkpoint on the report split, through their manifests."""
-    before = _evaluated(run.checkpoint(0), data, config, store)
-    after = before if chosen.epoch == 0 else _evaluated(chosen.folder, data, config, store)
-    seen = data.train.golds
-    parts_before = seen_and_unseen(before, data.report, seen)
-    parts_after = seen_and_unseen(after, data.report, seen)
-    report = {
-        "split": config.data.report_split,
-        "metric": METRIC,
-        "before": before.flat(),
-        "after": after.flat(),
-        "seen_unseen": {
-            part: {"before": parts_before[part], "after": parts_after[part]}
-            for part in ("seen", "unseen")
-        },
-        "history": [asdict(entry) for entry in run.history],
-        "choose": config.choose,
-        "chosen_epoch": chosen.epoch,
-        "chosen_scale": chosen.scale,
-        "chosen_checkpoint": str(chosen.folder.relative_to(run.path)),
-        "scales": chosen.tried,
-        "dataset": config.data.dataset,
-    }
-    write_json(run.report, report)
+    before = _evaluated(run, run.checkpoint(0), data, config, store)
+    after = before if chosen.epoch == 0 else _evaluated(run, chosen.folder, data, config, store)
+    systems = {STEP_0: replace(before, name=STEP_0), CHOSEN: replace(after, name=CHOSEN)}
+    training = TrainingReport(
+        history=tuple(run.history),
+        choose=config.choose,
+        chosen_epoch=chosen.epoch,
+        chosen_scale=chosen.scale,
+        chosen_checkpoint=str(chosen.folder.relative_to(run.path)),
+        scales=chosen.tried,
+    )
+    report = make_report(
+        data.report, systems, CHOSEN, name=config.data.dataset, program="train/finetune.py"
+    )
+    report = replace(report, chosen=CHOSEN, training=training)
+    report.write(run.path)
     return report
 
 
 def _evaluated(
-    folder: Path, data: TrainingData, config: FinetuneConfig, store: Store
-) -> Evaluation:
+    run: RunFolder, folder: Path, data: TrainingData, config: FinetuneConfig, store: Store
+) -> SystemReport:
     resolved = resolve(config.model.for_checkpoint(folder), config.device)
-    if resolved.rendering is None:
+    rendering = resolved.rendering
+    if rendering is None:
         raise UserError(f"{folder}: its manifest has no rendering")
-    return evaluate_dense(
-        resolved.encoder, data.report, resolved.rendering, store=store, progress=True
+    report = evaluate_encoder(
+        resolved.encoder,
+        data.report,
+        rendering,
+        store=store,
+        seen_golds=data.train.golds,
+        progress=True,
+    )
+    (system,) = report.systems.values()
+    return replace(
+        system,
+        model=str(folder.relative_to(run.path)) if resolved.is_trained else resolved.base.name,
+        claims=rendering.claims,
+        sources=rendering.sources,
+        settings={"checkpoint": str(folder.relative_to(run.path))},
     )
 
 
-def report_tables(report: dict[str, Any]) -> dict[str, LoggedTable]:
-    """By name: scores on val after every epoch, before and after training, by seen golds.
+def training_of(report: Report) -> TrainingReport:
+    """Return the part of a run's report that describes the training."""
+    assert report.training is not None
+    return report.training
 
-    Each of these has a row for each language and `macro`, and all metrics. Where scales were
-    tried, `scales` has a row for each, and MRR@5 on val.
+
+def run_tables(report: Report) -> dict[str, TextTable]:
+    """Tabulate scores on val after every epoch, before and after training, by seen golds.
+
+    Each has a row for each language and `macro`, and all metrics. Where scales were tried,
+    `scales` has a row for each, and MRR@5 on val.
     """
-    metrics = list(report["before"]["macro"])
-    history = [
-        [entry["epoch"], language, *(row[m] for m in metrics), entry["loss"]]
-        for entry in report["history"]
-        for language, row in entry["val"].items()
+    training, systems = training_of(report), report.systems
+    metrics = list(systems[STEP_0].macro)
+    names = {"before": STEP_0, "after": CHOSEN}
+    history: list[list[Cell]] = [
+        [entry.epoch, language, *(row[m] for m in metrics), entry.loss]
+        for entry in training.history
+        for language, row in entry.val.items()
     ]
-    both = [
+    both: list[list[Cell]] = [
         [name, language, *(row[m] for m in metrics)]
-        for name in ("before", "after")
-        for language, row in report[name].items()
+        for name, system in names.items()
+        for language, row in systems[system].table.items()
     ]
-    parts = [
+    parts: list[list[Cell]] = [
         [part, name, language, *(row[m] for m in metrics)]
-        for part, tables in report["seen_unseen"].items()
-        for name, table in tables.items()
-        for language, row in table.items()
+        for part in ("seen", "unseen")
+        for name, system in names.items()
+        for language, row in systems[system].slices[part].items()
     ]
-    scales = {"scales": LoggedTable(*curve_table(_curve(report)))} if report["scales"] else {}
+    scales = {"scales": curve_table(_curve(training))} if training.scales else {}
     return {
-        "history": LoggedTable(["epoch", "language", *metrics, "loss"], history),
-        "before and after": LoggedTable(["model", "language", *metrics], both),
-        "seen and unseen golds": LoggedTable(["golds", "model", "language", *metrics], parts),
+        "history": TextTable(["epoch", "language", *metrics, "loss"], history),
+        "before and after": TextTable(["model", "language", *metrics], both),
+        "seen and unseen golds": TextTable(["golds", "model", "language", *metrics], parts),
         **scales,
     }
 
 
-def _curve(report: dict[str, Any]) -> list[dict[str, Any]]:
-    """The scales that were tried, the smallest first, and the base at 0."""
-    base = {"scale": 0.0, "val": report["history"][0]["val"]}
-    by_scale = {at["scale"]: at for at in (base, *report["scales"])}
+def _curve(training: TrainingReport) -> list[Trial]:
+    """List the scales that were tried, the smallest first, with the base at 0."""
+    before = training.history[0].val
+    base = Trial({"scale": 0.0}, score_of(before), before)
+    by_scale = {trial.settings["scale"]: trial for trial in (base, *training.scales)}
     return [by_scale[scale] for scale in sorted(by_scale)]
 
 
-def plot_scales(report: dict[str, Any], folder: Path) -> Path:
-    """Draw the tried scales' scores on val, the chosen one circled; the file written."""
-    curve = {at["scale"]: at["val"] for at in _curve(report)}
-    title = f"epoch {report['chosen_epoch']} on val of {Path(report['dataset']).name}"
-    draw(curve, Picked({}, report["chosen_scale"]), title).savefig(folder / SCALES_PLOT, dpi=150)
+def plot_scales(report: Report, folder: Path) -> Path:
+    """Draw the tried scales' scores on val, the chosen one circled; return the file written."""
+    training = training_of(report)
+    curve = {trial.settings["scale"]: trial.scores for trial in _curve(training)}
+    title = f"epoch {training.chosen_epoch} on val of {Path(report.dataset).name}"
+    draw(curve, Picked({}, training.chosen_scale), title).savefig(folder / SCALES_PLOT, dpi=150)
     return folder / SCALES_PLOT
 
 
-def report_text(report: dict[str, Any]) -> str:
-    """The report as a table: MRR@5 by language, and by whether the gold was seen in training."""
-    before, after = report["before"], report["after"]
+def run_text(report: Report) -> str:
+    """Show MRR@5 by language, and by whether the gold was seen in training."""
+    training = training_of(report)
+    before, after = (report.systems[name].table for name in (STEP_0, CHOSEN))
     languages = list(before)
-    columns = [f"MRR@5 on {report['split']}", *languages]
-    scale = "" if report["chosen_scale"] == 1 else f" at scale {report['chosen_scale']:g}"
-    how = "chosen on val" if report["choose"] == "best" or report["scales"] else "the last"
-    chosen = f"epoch {report['chosen_epoch']}{scale} ({how})"
-    rows: list[list[Any]] = [
-        ["step 0", *(before[lang][METRIC] for lang in languages)],
-        [chosen, *(after[lang][METRIC] for lang in languages)],
-        ["gain", *(after[lang][METRIC] - before[lang][METRIC] for lang in languages)],
+    columns = [f"MRR@5 on {report.split}", *languages]
+    scale = "" if training.chosen_scale == 1 else f" at scale {training.chosen_scale:g}"
+    how = "chosen on val" if training.choose == "best" or training.scales else "the last"
+    rows: list[list[Cell]] = [
+        [STEP_0, *(before[lang][MAIN_METRIC] for lang in languages)],
+        [
+            f"epoch {training.chosen_epoch}{scale} ({how})",
+            *(after[lang][MAIN_METRIC] for lang in languages),
+        ],
+        ["gain", *(after[lang][MAIN_METRIC] - before[lang][MAIN_METRIC] for lang in languages)],
     ]
-    for part, tables in report["seen_unseen"].items():
-        if tables["before"]:
-            for name, table in (("step 0", tables["before"]), ("chosen", tables["after"])):
-                cells = [table.get(lang, {}).get(METRIC) for lang in languages]
+    for part in ("seen", "unseen"):
+        for name in (STEP_0, CHOSEN):
+            table = report.systems[name].slices[part]
+            if table:
+                cells = [table.get(lang, {}).get(MAIN_METRIC) for lang in languages]
                 rows.append([f"{part} golds, {name}", *cells])
     lines = ["", plain_table(columns, rows)]
-    if report["chosen_epoch"] == 0:
+    if training.chosen_epoch == 0:
         lines += [
             "",
             "!!! No epoch was better on val than the model before training: step 0 is chosen.",

@@ -14,8 +14,8 @@ from claim2source.core.config import as_plain, to_yaml
 from claim2source.core.errors import ConfigError, InputError, UserError
 from claim2source.core.files import clean_leftovers, is_leftover, write_json, write_text
 from claim2source.core.report import Epoch, Table
-from claim2source.evaluation.retrieval import mean_of
 from claim2source.models.resolve import RUN_FILE
+from claim2source.pipeline.selection import score_of
 from claim2source.training.checkpoint import epoch_folder
 from claim2source.training.config import FinetuneConfig
 from claim2source.training.state import STATE_FILE
@@ -102,7 +102,7 @@ class RunFolder:
 
     def best_epoch(self) -> int:
         """Find the epoch with the highest macro MRR@5 on val; the earliest of equals."""
-        return max(self.history, key=lambda entry: (mean_of(entry.val), -entry.epoch)).epoch
+        return max(self.history, key=lambda entry: (score_of(entry.val), -entry.epoch)).epoch
 
     def record(self, epoch: int, val: Table, loss: float | None) -> None:
         """Add an epoch's scores; a repeated epoch replaces its own and later entries."""

@@ -1,7 +1,7 @@
 """Tables before they are rendered: text, Markdown and HTML of one table."""
 
-from claim2source.core.report import SystemCost
-from claim2source.core.tables import COST_COLUMNS, TextTable, cost_cells, render
+from claim2source.core.report import COST_COLUMNS, SystemCost, cost_cells
+from claim2source.core.tables import TextTable, render
 
 TABLE = TextTable(["run", "p"], [["a|<b>", 0.125], ["c", None]], digits=2)
 

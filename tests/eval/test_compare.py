@@ -15,10 +15,11 @@ from claim2source.core.run import Run
 from claim2source.datasets import load
 from claim2source.evaluation.families import holm
 from claim2source.evaluation.metrics import evaluate
-from claim2source.evaluation.retrieval import evaluate_result
 from claim2source.io.trec import read_run, write_trec_run
+from claim2source.pipeline.evaluate import evaluate as evaluate_result
 from claim2source.retrieve import BM25, BM25Config
 from eval.compare import main
+from tests.report_files import write_report
 
 FORMS = ("original", "translated", "bilingual")
 
@@ -41,14 +42,10 @@ def folders(dev: Dataset, runs: dict[str, Run], tmp_path_factory: pytest.TempPat
     """One report a representation, as eval/checkpoint.py writes them."""
     root = tmp_path_factory.mktemp("compare")
     for form, run in runs.items():
-        from claim2source.core.run import Result
-
-        found = evaluate_result(Result(run), dev)
-        report = {
-            "checkpoint": form,
-            "dataset": "demo",
-            "split": "dev",
-            "rendering": {"claims": form, "sources": "metadata"},
+        found = evaluate_result(run, dev, repeats=0)
+        system = {
+            "claims": form,
+            "sources": "metadata",
             "cost": {
                 "seconds": 2.0,
                 "claims": 90,
@@ -58,11 +55,12 @@ def folders(dev: Dataset, runs: dict[str, Run], tmp_path_factory: pytest.TempPat
             },
             "languages": found.languages,
             "macro": found.macro,
+            "runs": "runs",
         }
         for lang in dev.languages:
             claims = [c.id for c in dev.claims if c.lang == lang]
             write_trec_run(run.restricted(claims), root / form / "runs" / f"{lang}.trec")
-        (root / form / "report.json").write_text(json.dumps(report))
+        write_report(root / form, {form: system}, "demo")
     return root
 
 

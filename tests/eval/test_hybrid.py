@@ -11,11 +11,13 @@ import pytest
 from claim2source.core.errors import run_program
 from claim2source.core.run import Run
 from claim2source.datasets import load
-from claim2source.evaluation import hybrid
 from claim2source.evaluation.metrics import evaluate
-from claim2source.evaluation.retrieval import METRICS, evaluate_dense, evaluate_result
 from claim2source.io.trec import read_run
-from claim2source.models import resolve
+from claim2source.models import ModelConfig, resolve
+from claim2source.pipeline import runner
+from claim2source.pipeline.evaluate import METRICS, evaluate_encoder
+from claim2source.pipeline.evaluate import evaluate as evaluate_result
+from claim2source.pipeline.selection import choose, choose_bm25
 from claim2source.retrieve import BM25, BM25Config, FusionConfig, fuse
 from claim2source.text import Rendering
 from eval.hybrid import main
@@ -47,6 +49,11 @@ def report_of(done: tuple[Path, Path, Path]) -> dict[str, Any]:
     return found
 
 
+def chosen_in(report: dict[str, Any]) -> dict[str, Any]:
+    """What was chosen for the hybrid, by what it is."""
+    return {choice["what"]: choice for choice in report["systems"]["hybrid"]["choices"]}
+
+
 def test_the_report_holds_three_systems_by_language(done: tuple[Path, Path, Path]) -> None:
     report = report_of(done)
     assert list(report["systems"]) == ["bm25", "dense", "hybrid"]
@@ -56,8 +63,11 @@ def test_the_report_holds_three_systems_by_language(done: tuple[Path, Path, Path
             mean = sum(system["languages"][lang][metric] for lang in ("en", "de")) / 2
             assert system["macro"][metric] == pytest.approx(mean)
         assert system["macro"]["queries"] == 12
-    assert report["selection"]["fusion"] == {"split": "train", "claims": 48}
-    assert report["rendering"] == {"claims": "bilingual", "sources": "title_abstract"}
+    fusion = chosen_in(report)["fusion"]
+    assert (fusion["split"], fusion["claims"]) == ("train", 48)
+    dense = report["systems"]["dense"]
+    assert (dense["claims"], dense["sources"]) == ("bilingual", "title_abstract")
+    assert report["macro"] == report["systems"]["hybrid"]["macro"]
     assert [test["average"] for test in report["tests"]] == ["macro", "en", "de"]
     for test in report["tests"]:
         for c in test["comparisons"]:
@@ -65,19 +75,19 @@ def test_the_report_holds_three_systems_by_language(done: tuple[Path, Path, Path
                 system = report["systems"][name]
                 row = system["languages"].get(test["average"], system["macro"])
                 assert c[key] == pytest.approx(row["mrr@5"])
-    low, high = report["systems"]["hybrid"]["intervals"]["mrr@5"]["macro"]
+    low, high = report["systems"]["hybrid"]["intervals"]["values"]["mrr@5"]["macro"]
     assert low <= report["systems"]["hybrid"]["macro"]["mrr@5"] <= high
 
 
 def test_the_parts_are_what_they_are_alone(done: tuple[Path, Path, Path]) -> None:
     model, data, _ = done
     report, split = report_of(done), load(data, "dev")
-    settings = {k: v for k, v in report["chosen"]["bm25"].items() if k != "mrr@5"}
-    bm25 = BM25(BM25Config(**settings)).index(split.sources).search(split.claims, 100)
+    settings = chosen_in(report)["bm25"]["settings"]
+    bm25 = BM25(**settings).index(split.sources).search(split.claims)
     assert settings["claims"] == "bilingual"
     assert report["systems"]["bm25"]["macro"] == pytest.approx(evaluate_result(bm25, split).macro)
-    encoder = resolve(hybrid.ModelConfig(str(model), pooling="mean", max_length=24), "cpu").encoder
-    alone = evaluate_dense(encoder, split, Rendering("bilingual", "title_abstract"))
+    encoder = resolve(ModelConfig(str(model), pooling="mean", max_length=24), "cpu").encoder
+    alone = evaluate_encoder(encoder, split, Rendering("bilingual", "title_abstract"))
     assert report["systems"]["dense"]["macro"] == pytest.approx(alone.macro)
 
 
@@ -152,15 +162,17 @@ def test_vectors_encoded_before_as_float16_are_found_and_an_index_is_reported(
     )
     assert sorted((tmp_path / "store").rglob("embeddings/*/*.safetensors")) == shards
     report = json.loads((tmp_path / "o" / "report.json").read_text())
-    assert report["index"]["kind"] == "hnsw" and report["index"]["recall@36"] == 1.0
+    index = report["systems"]["dense"]["index"]
+    assert index["kind"] == "hnsw" and index["recall@36"] == 1.0
     cost = report["systems"]["dense"]["cost"]
     assert cost["tokens"] == 0 and cost["reused"] >= 36
 
 
 def test_the_markdown_says_what_was_chosen(done: tuple[Path, Path, Path]) -> None:
-    text, chosen = (done[2] / "report.md").read_text(), report_of(done)["chosen"]
-    assert f"k1 {chosen['bm25']['k1']:g}, b {chosen['bm25']['b']:g}" in text
-    assert f"alpha {chosen['fusion']['alpha']:g}" in text
+    text, chosen = (done[2] / "report.md").read_text(), chosen_in(report_of(done))
+    bm25, fusion = (chosen[what]["settings"] for what in ("bm25", "fusion"))
+    assert f"k1 {bm25['k1']:g}, b {bm25['b']:g}" in text and "on 48 claims of train" in text
+    assert f"alpha {fusion['alpha']:g}" in text
     assert "| hybrid | dense |" in text and "Holm over the 2 tests of this family" in text
     assert "| hybrid | macro |" in text
 
@@ -169,18 +181,18 @@ def test_nothing_of_the_reported_split_reaches_the_choice(
     done: tuple[Path, Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[set[str]] = []
-    bm25, fusion = hybrid.choose_bm25, hybrid.choose_fusion
+    bm25, fusion = runner.choose_bm25, runner.choose_fusion
 
     def first(data: Any, *more: Any) -> Any:
         seen.append({claim.id for claim in data.claims})
-        return bm25(data, *more, [(1.2, 0.75, 1)])
+        return bm25(data, more[0], [(1.2, 0.75, 1)])
 
-    def second(sparse: Any, dense: Any, data: Any) -> Any:
+    def second(sparse: Any, dense: Any, data: Any, note: str) -> Any:
         seen.append({claim.id for claim in data.claims} | {*sparse.claim_ids, *dense.claim_ids})
         return fusion(sparse, dense, data, [FusionConfig()])
 
-    monkeypatch.setattr(hybrid, "choose_bm25", first)
-    monkeypatch.setattr(hybrid, "choose_fusion", second)
+    monkeypatch.setattr(runner, "choose_bm25", first)
+    monkeypatch.setattr(runner, "choose_fusion", second)
     main(
         [
             f"--checkpoint={done[0]}",
@@ -205,17 +217,20 @@ def test_the_chosen_settings_are_the_ones_used(
     fusion = FusionConfig("rrf", alpha=0.9, rrf_k=3, depth=7)
     on_val: list[Run] = []
 
-    def choose(sparse: Run, dense: Run, data: Any) -> tuple[FusionConfig, float]:
-        on_val.append(sparse)
-        return fusion, 0.5
+    def only(what: str, setting: Any, data: Any) -> Any:
+        return choose(what, {setting: {"macro": {"mrr@5": 0.5}}}, data)
 
-    monkeypatch.setattr(hybrid, "choose_bm25", lambda *_: (bm25, 0.5))
-    monkeypatch.setattr(hybrid, "choose_fusion", choose)
+    def choose_fusion(sparse: Run, dense: Run, data: Any, note: str) -> Any:
+        on_val.append(sparse)
+        return only("fusion", fusion, data)
+
+    monkeypatch.setattr(runner, "choose_bm25", lambda data, *_: only("bm25", bm25, data))
+    monkeypatch.setattr(runner, "choose_fusion", choose_fusion)
     main([f"--checkpoint={model}", f"--dataset={data}", f"--out={tmp_path}", *OPTIONS])
     train, dev = (load(data, split) for split in ("train", "dev"))
-    expected = BM25(bm25).index(train.sources).search(train.claims, 100).run
+    expected = BM25(bm25).index(train.sources).search(train.claims).run
     assert list(on_val[0]) == list(expected)
-    part = BM25(bm25).index(dev.sources).search(dev.claims, 100).run
+    part = BM25(bm25).index(dev.sources).search(dev.claims).run
     written = {
         name: read_run(tmp_path / "runs" / name / "en.trec").run
         for name in ("bm25", "dense", "hybrid")
@@ -263,7 +278,7 @@ def test_tuned_bm25_on_real_data() -> None:
     """Only train is looked at; dev must gain over the untuned 0.6207."""
     data = shared("ct25")
     grid = [(1.2, 0.75, 1), (2.0, 0.9, 2), (2.0, 0.9, 3)]
-    chosen, _ = hybrid.choose_bm25(load(data, "train"), BM25Config(), grid)
+    chosen, _ = choose_bm25(load(data, "train"), BM25Config(), grid)
     dev = load(data, "dev")
     result = BM25(chosen).index(dev.sources).search(dev.claims, 5)
     assert evaluate_result(result, dev, ["mrr@5"]).macro["mrr@5"] >= 0.635
@@ -295,8 +310,8 @@ def test_a_split_without_golds_is_ranked_and_submitted(
         (data / name).write_bytes((done[1] / name).read_bytes())
     main([f"--checkpoint={done[0]}", f"--dataset={data}", f"--out={out}", *OPTIONS])
     report = json.loads((out / "report.json").read_text())
-    assert "systems" not in report and "tests" not in report
-    assert report["chosen"] == report_of(done)["chosen"]
+    assert not any("macro" in system for system in report["systems"].values())
+    assert not report["tests"] and chosen_in(report) == chosen_in(report_of(done))
     assert "No golds" in (out / "report.md").read_text()
     for name in ("runs/hybrid/de.trec", "submission_2026/predictions_de.tsv"):
         assert (out / name).read_bytes() == (done[2] / name).read_bytes()

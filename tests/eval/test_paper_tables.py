@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +14,14 @@ import pytest
 
 from claim2source.core.errors import run_program
 from claim2source.core.records import Qrels
+from claim2source.core.report import Report
 from claim2source.core.run import Run
 from claim2source.datasets.grouping import gold_groups
 from claim2source.evaluation.metrics import evaluate, macro
 from claim2source.evaluation.significance import bootstrap_intervals
 from claim2source.io.trec import write_trec_qrels, write_trec_run
 from eval.paper_tables import main
+from tests.report_files import write_report
 
 METRICS = ["mrr@5", "recall@1"]
 E5 = "intfloat/e5-large-v2"
@@ -47,17 +50,17 @@ def save(
         write_trec_run(runs[lang], folder / "runs" / f"{lang}.trec")
         found = evaluate(runs[lang], Qrels(golds), METRICS, ids)
         table[lang] = {**found.means(), "queries": count}
-    report = {
-        "checkpoint": checkpoint,
-        "dataset": dataset,
-        "split": split,
-        "rendering": {"claims": "original", "sources": "title_abstract"},
+    system = {
+        "model": checkpoint,
+        "system": checkpoint,
+        "sources": "title_abstract",
         "cost": {"seconds": 12.34, "claims": 1400},
         "languages": table,
         "macro": macro(table),
+        "runs": "runs",
         **more,
     }
-    (folder / "report.json").write_text(json.dumps(report))
+    write_report(folder, {Path(checkpoint).name: system}, dataset, split)
     write_trec_qrels(Qrels(golds), folder / "qrels.txt")
     return runs, Qrels(golds)
 
@@ -118,7 +121,7 @@ def test_without_judgements_given_the_reports_intervals_or_their_data_sets_are_t
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     key = ("2025-styles", "E5-Large", "S0C0")
-    told = {"mrr@5": {"en": [0.61, 0.69], "macro": [0.2, 0.3]}, "repeats": 9, "seed": 0}
+    told = {"mrr@5": {"en": (0.61, 0.69), "macro": (0.2, 0.3)}}
     _, qrels = save(tmp_path / "told", {"en": 1400}, intervals=told)
     cell = cells(capsys, "--reports", tmp_path / "told")[key]
     assert (float(cell["low"]), float(cell["high"]), cell["inside"]) == (0.61, 0.69, "yes")
@@ -168,7 +171,8 @@ def test_metrics_that_the_report_lacks_are_computed_down_to_the_runs_depth(
     given = [*asked, "--qrels", tmp_path / "qrels.txt"]
     table = {"mrr@5": 0.5, "recall@1": 0.0, "queries": 30}
     report = json.loads((tmp_path / "report.json").read_text())
-    report |= {"languages": {"en": table}, "macro": table}
+    (system,) = report["systems"].values()
+    system |= {"languages": {"en": table}, "macro": table}
     (tmp_path / "report.json").write_text(json.dumps(report))
 
     def filled(arguments: list[Any], row: str = "BM25") -> dict[str, float]:
@@ -194,7 +198,7 @@ def test_metrics_that_the_report_lacks_are_computed_down_to_the_runs_depth(
     write_trec_run(Run.from_lists(lists), tmp_path / "runs" / "en.trec")
     share = 29 / 30
     table |= {"mrr@5": 0.5 * share}
-    report |= {"languages": {"en": table}, "macro": table}
+    system |= {"languages": {"en": table}, "macro": table}
     (tmp_path / "report.json").write_text(json.dumps(report))
     found = filled(rumours, "System 1")
     assert found["dev R@5"] == pytest.approx(share, abs=1e-6) and "dev MAP" not in found
@@ -227,7 +231,8 @@ def test_three_languages_their_average_and_the_representation(
         VAL,
         split="val",
         checkpoint="e5-large-v2-metadata",
-        rendering={"claims": "translated", "sources": "metadata_paper_order"},
+        claims="translated",
+        sources="metadata_paper_order",
     )
     found = cells(capsys, "--reports", tmp_path, "--qrels", tmp_path / "qrels.txt")
     filled = {key[1:] for key, row in found.items() if row["ours"]}
@@ -250,7 +255,7 @@ def test_what_one_paper_did_does_not_stand_in_the_other_ones_row(
     """E5 over titles and abstracts is 2025's, E5 with metadata 2026's; BM25 alike."""
     for i, checkpoint in enumerate((E5, "bm25", "hybrid:" + E5)):
         save(tmp_path / str(i), VAL, split="val", checkpoint=checkpoint)
-    save(tmp_path / "rich", {"en": 1400}, rendering={"claims": "original", "sources": "metadata"})
+    save(tmp_path / "rich", {"en": 1400}, sources="metadata")
     reports = [tmp_path / name for name in ("0", "1", "2", "rich")]
     assert not [r for r in cells(capsys, "--reports", *reports).values() if r["ours"]]
 
@@ -262,7 +267,8 @@ def test_a_row_that_names_do_not_tell(tmp_path: Path, capsys: pytest.CaptureFixt
         VAL,
         split="val",
         checkpoint="runs/mine/epoch-2",
-        rendering={"claims": "bilingual", "sources": "metadata"},
+        claims="bilingual",
+        sources="metadata",
     )
     arguments = ["--reports", folder, "--tables", "2026-stage1", "2026-chosen"]
     assert not [r for r in cells(capsys, *arguments).values() if r["ours"]]
@@ -274,13 +280,13 @@ def test_a_row_that_names_do_not_tell(tmp_path: Path, capsys: pytest.CaptureFixt
 def test_the_systems_of_a_hybrid_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Its BM25 and its fusion were tuned: ours, not the papers'; the dense part is theirs."""
     save(tmp_path / "a", {"en": 1400})
-    part = json.loads((tmp_path / "a" / "report.json").read_text())
+    (part,) = Report.read(tmp_path / "a").systems.values()
+    models = {"bm25": "bm25-tuned", "dense": E5, "hybrid": f"tuned-hybrid:{E5}"}
     systems = {
-        n: {k: part[k] for k in ("languages", "macro", "cost")} for n in ("bm25", "dense", "hybrid")
+        name: replace(part, name=name, model=model, system=name, runs=f"runs/{name}")
+        for name, model in models.items()
     }
-    report = {k: part[k] for k in ("checkpoint", "dataset", "split", "rendering")}
-    report |= {"systems": systems, "chosen": {"bm25": {"claims": "original"}}}
-    (tmp_path / "report.json").write_text(json.dumps(report))
+    Report("data", "dev", systems).write(tmp_path)
     found = cells(capsys, "--reports", tmp_path)
     filled = {k[1] for k, row in found.items() if row["ours"] and k[0] == "2025-styles"}
     assert filled == {"E5-Large"}
@@ -306,8 +312,9 @@ def test_a_training_run_has_its_checkpoints(
             seed=i,
             checkpoint=f"run/checkpoints/epoch-{i}",
         )
-        reports[f"epoch-{i}"] = json.loads((tmp_path / f"epoch-{i}" / "report.json").read_text())
-    (tmp_path / "report.json").write_text(json.dumps({"checkpoints": reports, "chosen": "epoch-1"}))
+        (part,) = Report.read(tmp_path / f"epoch-{i}").systems.values()
+        reports[f"epoch-{i}"] = replace(part, runs=f"epoch-{i}/runs")
+    Report("data", "test", reports, chosen="epoch-1").write(tmp_path)
     arguments = [
         "--reports",
         tmp_path,
@@ -320,7 +327,7 @@ def test_a_training_run_has_its_checkpoints(
     ]
     cell = cells(capsys, *arguments)["2025-test", "GritLM-7B", "test"]
     assert float(cell["ours"]) == pytest.approx(
-        reports["epoch-1"]["languages"]["en"]["mrr@5"], abs=1e-6
+        reports["epoch-1"].languages["en"]["mrr@5"], abs=1e-6
     )
     assert cell["low"]
     assert "In no table: epoch-0" in shown(capsys, *arguments)
@@ -329,8 +336,8 @@ def test_a_training_run_has_its_checkpoints(
 def test_rewritten_claims_are_not_the_plain_ones(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for name, style in (("untold", {}), ("told", {"style": "S0C1"})):
-        save(tmp_path / name, {"en": 1400}, rewrites="r.jsonl", **style)
+    for name, style in (("untold", "rewritten"), ("told", "S0C1")):
+        save(tmp_path / name, {"en": 1400}, rewrites="r.jsonl", style=style)
     found = cells(capsys, "--reports", tmp_path / "untold", tmp_path / "told")
     assert {key[2] for key, row in found.items() if row["ours"]} == {"S0C1"}
 
@@ -343,9 +350,8 @@ def test_percent_and_deltas_of_ours(tmp_path: Path, capsys: pytest.CaptureFixtur
         checkpoint="bm25-lemmas",
         dataset="adma2023",
         split="test",
-        rendering={"claims": "original", "sources": "title_abstract"},
     )
-    report = json.loads((news / "report.json").read_text())
+    (report,) = json.loads((news / "report.json").read_text())["systems"].values()
     found = cells(capsys, "--reports", news)["2023-candidates", "BM25", "TB@1"]
     assert float(found["ours"]) == pytest.approx(100 * report["macro"]["recall@1"], abs=1e-4)
     assert found["unit"] == "%"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import json
 import re
 import shutil
 import subprocess
@@ -18,16 +17,18 @@ import pytest
 
 from claim2source.core.errors import run_program
 from claim2source.core.records import Claim, Dataset, Qrels, Source
-from claim2source.core.run import Result, Run
+from claim2source.core.report import Report, SystemReport
+from claim2source.core.run import Run
 from claim2source.datasets import write_beir
 from claim2source.evaluation.compare import ScoredRuns
 from claim2source.evaluation.html import page as report
 from claim2source.evaluation.html import sections
 from claim2source.evaluation.metrics import Scores
-from claim2source.evaluation.retrieval import evaluate_result
-from claim2source.evaluation.saved import SavedSystem
+from claim2source.evaluation.reports import LoadedSystem
 from claim2source.io.trec import write_trec_run
+from claim2source.pipeline.evaluate import evaluate as evaluate_result
 from eval.report import main
+from tests.report_files import write_report
 
 EVIL = '<script>document.title="owned"</script><img src=x onerror="document.title=1">'
 NAME = "a$b<i>&amp;"
@@ -68,19 +69,20 @@ def save(root: Path) -> tuple[Path, Path]:
     reports = {}
     for i, (name, ranked) in enumerate(RUNS.items()):
         run = Run.from_lists(ranked)
-        found = evaluate_result(Result(run), dataset)
+        found = evaluate_result(run, dataset, repeats=0)
         reports[name] = {
-            "checkpoint": NAME,
-            "dataset": "data",
-            "split": "dev",
-            "rendering": {"claims": ("original", "bilingual")[i], "sources": "metadata"},
+            "model": NAME,
+            "system": NAME,
+            "claims": ("original", "bilingual")[i],
+            "sources": "metadata",
             "cost": {"seconds": 2.0 + i, "claims": 4},
             "languages": found.languages,
             "macro": found.macro,
+            "runs": f"{name}/runs",
         }
         for lang, ids in (("en", ["c1", "c4"]), ("de", ["c2", "c3"])):
             write_trec_run(run.restricted(ids), root / "run" / name / "runs" / f"{lang}.trec")
-    (root / "run" / "report.json").write_text(json.dumps({"checkpoints": reports, "chosen": None}))
+    write_report(root / "run", reports)
     return root / "data", root / "run"
 
 
@@ -159,11 +161,12 @@ def test_every_plot_is_there(read: Reader, page: Path) -> None:
         assert f"Tests: {family}" in shown
 
 
-def saved(folder: str, system: str = "BM25", form: str = "original") -> SavedSystem:
-    return SavedSystem(folder, "bm25", system, Path(folder), "d", "dev", form, "", "S0C0", {}, {})
+def saved(folder: str, system: str = "BM25", form: str = "original") -> LoadedSystem:
+    report = SystemReport(folder, "bm25", system, claims=form, runs="runs")
+    return LoadedSystem(report, Path(folder), "d", "dev")
 
 
-def compared_of(systems: dict[str, SavedSystem], macro: dict[str, float]) -> sections.Compared:
+def compared_of(systems: dict[str, LoadedSystem], macro: dict[str, float]) -> sections.Compared:
     """Systems of whose claims each has its macro score."""
     claims = [c for c in data().claims if c.lang == "en"]
     values = {n: {"mrr@5": np.full(len(claims), v)} for n, v in macro.items()}
@@ -240,7 +243,7 @@ def test_the_heat_map_has_a_row_for_each_system(
     assert values.ravel().tolist() == [i / 10 for i in range(2 * len(forms))]
     # The same system of two folders, with other rewritings say, is not hidden behind the first.
     again = {
-        f"{n}/BM25.original": replace(systems["BM25.original"], name=f"{n}/BM25.original")
+        f"{n}/BM25.original": replace(systems["BM25.original"], alias=f"{n}/BM25.original")
         for n in "ab"
     }
     sections._representations(compared_of(again, dict.fromkeys(again, 0.5)))
@@ -306,8 +309,8 @@ def test_wandb_gets_the_tables_of_the_page(
 
 def test_fewer_claims_and_one_system(tmp_path: Path) -> None:
     folder, reports = save(tmp_path)
-    report = json.loads((reports / "report.json").read_text())["checkpoints"]["epoch-1"]
-    (reports / "epoch-1" / "report.json").write_text(json.dumps(report))
+    system = replace(Report.read(reports).systems["epoch-1"], runs="runs")
+    Report("data", "dev", {"epoch-1": system}).write(reports / "epoch-1")
     main(
         [
             f"--reports={reports / 'epoch-1'}",
@@ -351,18 +354,17 @@ def test_reports_alone_say_what_they_are_of(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder, reports = save(tmp_path)
-    whole = json.loads((reports / "report.json").read_text())
-    for part in whole["checkpoints"].values():
-        part["dataset"] = str(folder)
-    (reports / "report.json").write_text(json.dumps(whole))
+    whole = replace(Report.read(reports), dataset=str(folder))
+    whole.write(reports)
     main([f"--reports={reports}", f"--out={tmp_path / 'o.html'}", "--repeats=20"])
     assert "<title>data, dev: mrr@5</title>" in (tmp_path / "o.html").read_text()
-    whole["checkpoints"]["epoch-1"]["split"] = "test"
-    (reports / "report.json").write_text(json.dumps(whole))
+    other = replace(whole, split="test", systems={"epoch-1": whole.systems["epoch-1"]})
+    other.write(tmp_path / "other")
     with pytest.raises(SystemExit):
-        run_program(main, [f"--reports={reports}", f"--out={tmp_path / 'p.html'}"])
+        both = [f"--reports={folder}" for folder in (reports, tmp_path / "other")]
+        run_program(main, [*both, f"--out={tmp_path / 'p.html'}"])
     said = capsys.readouterr().err
-    assert "split: the reports differ: 'dev' (epoch-0); 'test' (epoch-1); name one" in said
+    assert "split: the reports differ: 'dev' (epoch-0, " in said and "); 'test' (" in said
     assert not (tmp_path / "p.html").exists()
 
 

@@ -13,14 +13,14 @@ from claim2source.core.config import read_config
 from claim2source.core.errors import ConfigError, UserError
 from claim2source.core.records import Claim, Dataset, Qrels, Source
 from claim2source.datasets import carve_val, load, write_beir
-from claim2source.evaluation import tune
-from claim2source.evaluation.hybrid import HybridConfig
-from claim2source.evaluation.retrieval import evaluate_result
-from claim2source.evaluation.saved import read_reports
-from claim2source.evaluation.tune import TuneConfig
+from claim2source.evaluation.reports import read_reports
 from claim2source.io.trec import read_run
+from claim2source.pipeline.evaluate import evaluate as evaluate_result
+from claim2source.pipeline.selection import choose
 from claim2source.retrieve import BM25, BM25Config
-from eval.tune_bm25 import main
+from eval import tune_bm25 as tune
+from eval.hybrid import HybridConfig
+from eval.tune_bm25 import TuneConfig, main
 from tests.shared_data import shared
 
 FAST = ["--k1", "1.2", "2.0", "--b", "0.75", "--title_weight", "2"]
@@ -38,39 +38,45 @@ def report_of(out: Path) -> dict[str, Any]:
     return found
 
 
+def choice_of(out: Path) -> dict[str, Any]:
+    (choice,) = report_of(out)["choices"]
+    found: dict[str, Any] = choice
+    return found
+
+
 def setting(found: dict[str, Any]) -> BM25Config:
-    return BM25Config(
-        **{key: value for key, value in found.items() if key not in ("mrr@5", "verdict", "cost")}
-    )
+    return BM25Config(**found["settings"])
 
 
 def test_every_analysis_is_tried_and_the_best_chosen(done: Path) -> None:
-    report = report_of(done)
+    report = choice_of(done)
     tried = [setting(one) for one in report["tried"]]
     assert len({(t.stop_words, t.stemmer, t.metadata) for t in tried}) == len(tried) == 8
     assert (tried[0].stop_words, tried[0].stemmer, tried[0].metadata) == (True, True, False)
     allowed = [one for one in report["tried"] if one["verdict"] in ("given", "better")]
-    better = [one["mrr@5"] for one in allowed[1:]]
-    best = max(better, default=allowed[0]["mrr@5"])
-    assert report["chosen"]["bm25"]["mrr@5"] == best
-    assert len({one["mrr@5"] for one in report["tried"]}) > 1
+    better = [one["score"] for one in allowed[1:]]
+    best = max(better, default=allowed[0]["score"])
+    assert report["score"] == best
+    assert len({one["score"] for one in report["tried"]}) > 1
     assert report["tried"][0]["verdict"] == "given"
     # Two settings of k1, each for every claim.
-    claims = report["selection"]["claims"]
-    assert {one["cost"]["items"] for one in report["tried"]} == {2 * claims}
-    assert all(one["cost"]["seconds"] and one["cost"]["peak_memory"] for one in report["tried"])
+    claims = report["claims"]
+    assert {one["cost"]["claims"] for one in report["tried"]} == {2 * claims}
+    assert all(
+        one["cost"]["seconds"] and one["cost"]["peak_memory_bytes"] for one in report["tried"]
+    )
     text = (done / "report.md").read_text()
     assert "| verdict | seconds | items/s | peak MB | tokens | parameters |\n" in text
     # The score is what the setting has on train, searched alone.
     train = load("demo", "train")
-    result = BM25(setting(report["chosen"]["bm25"])).index(train.sources).search(train.claims, 5)
+    result = BM25(setting(report)).index(train.sources).search(train.claims, 5)
     assert evaluate_result(result, train, ["mrr@5"]).macro["mrr@5"] == pytest.approx(best)
 
 
 def test_the_yaml_is_what_other_programs_take(done: Path) -> None:
     text = (done / "bm25.yaml").read_text()
     said = yaml.safe_load(text)
-    chosen = setting(report_of(done)["chosen"]["bm25"])
+    chosen = setting(choice_of(done))
     assert BM25Config(**said["bm25"]) == chosen
     assert all(getattr(BM25Config(), key) != value for key, value in said["bm25"].items())
     assert text.startswith("# BM25 for demo, chosen on ") and "of train" in text
@@ -88,10 +94,10 @@ def test_both_settings_are_reported_with_their_runs(done: Path) -> None:
     assert list(report["systems"]) == ["bm25-tuned", "bm25-default"]
     assert [s.model for s in read_reports([done])] == ["bm25-tuned", "bm25-default"]
     for name, config in (
-        ("bm25-tuned", setting(report["chosen"]["bm25"])),
+        ("bm25-tuned", setting(choice_of(done))),
         ("bm25-default", BM25Config()),
     ):
-        expected = BM25(config).index(dev.sources).search(dev.claims, 100)
+        expected = BM25(config).index(dev.sources).search(dev.claims)
         assert report["systems"][name]["macro"] == pytest.approx(
             evaluate_result(expected, dev).macro
         )
@@ -100,7 +106,7 @@ def test_both_settings_are_reported_with_their_runs(done: Path) -> None:
             claims = [c.id for c in dev.claims if c.lang == lang]
             assert set(run.claim_ids) <= set(claims)
             assert [run.sources(c) for c in claims] == [expected.run.sources(c) for c in claims]
-    test = report["paired_test"]
+    (test,) = report["tests"]
     assert (test["average"], test["comparisons"][0]["baseline"]) == ("macro", "bm25-default")
     macro = [report["systems"][n]["macro"]["mrr@5"] for n in ("bm25-tuned", "bm25-default")]
     assert test["comparisons"][0]["difference"] == pytest.approx(macro[0] - macro[1])
@@ -113,11 +119,11 @@ def test_only_the_training_split_or_its_val_is_looked_at(
 ) -> None:
     seen: list[set[str]] = []
 
-    def choose(data: Dataset, base: BM25Config, grid: Any) -> tuple[BM25Config, float]:
+    def only(data: Dataset, base: BM25Config, grid: Any) -> Any:
         seen.append({claim.id for claim in data.claims})
-        return base, 0.5
+        return choose("bm25", {base: {"macro": {"mrr@5": 0.5}}}, data)
 
-    monkeypatch.setattr(tune, "choose_bm25", choose)
+    monkeypatch.setattr(tune, "choose_bm25", only)
     train = load("demo", "train")
     main([f"--out={tmp_path}"])
     assert seen == [{c.id for c in train.claims}] * 8
@@ -137,6 +143,11 @@ def test_only_the_training_split_or_its_val_is_looked_at(
     assert report_of(tmp_path)["systems"] == {}
 
 
+def settled(tried: list[tuple[BM25Config, float]], data: Dataset) -> Any:
+    choices = [(c, choose("bm25", {c: {"macro": {"mrr@5": s}}}, data)[1]) for c, s in tried]
+    return tune.settle(choices, data)
+
+
 def one_word_each(count: int, claims_of_first: int) -> Dataset:
     """Papers found by a stop word alone: the first by many claims, the others by one each."""
     sources = tuple(Source(f"s{i:02d}", ("the" if i == 0 else f"w{i}")) for i in range(count))
@@ -148,7 +159,7 @@ def one_word_each(count: int, claims_of_first: int) -> Dataset:
 
 def test_one_paper_with_many_claims_does_not_change_the_analysis() -> None:
     given, other = BM25Config(), BM25Config(stop_words=False)
-    place, verdicts = tune.settled([(given, 0.2), (other, 1.0)], one_word_each(12, 50))
+    place, verdicts = settled([(given, 0.2), (other, 1.0)], one_word_each(12, 50))
     assert (place, verdicts) == (0, ["given", "too few papers differ"])
 
 
@@ -158,9 +169,9 @@ def test_what_is_better_on_many_papers_is_taken() -> None:
     claims = tuple(Claim(f"c{i}", word, golds=(f"s{i:02d}",)) for i, word in enumerate(words))
     data = Dataset(claims, sources, Qrels({c.id: {c.golds[0]: 1} for c in claims}), "train")
     worse, better = BM25Config(stemmer=False), BM25Config()
-    assert tune.settled([(worse, 0.0), (better, 1.0)], data) == (1, ["given", "better"])
-    assert tune.settled([(better, 1.0), (worse, 0.0)], data) == (0, ["given", "worse"])
-    assert tune.settled([(worse, 0.0)], data) == (0, ["given"])
+    assert settled([(worse, 0.0), (better, 1.0)], data) == (1, ["given", "better"])
+    assert settled([(better, 1.0), (worse, 0.0)], data) == (0, ["given", "worse"])
+    assert settled([(worse, 0.0)], data) == (0, ["given"])
 
 
 def test_what_changes_nothing_is_not_tried() -> None:

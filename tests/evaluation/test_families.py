@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from claim2source.core.report import SystemCost
-from claim2source.core.tables import COST_COLUMNS, render
+from claim2source.core.report import COST_COLUMNS, SystemCost
+from claim2source.core.tables import render
 from claim2source.evaluation.analysis.anova import two_way_anova
 from claim2source.evaluation.families import (
     INSIDE,

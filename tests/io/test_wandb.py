@@ -11,9 +11,8 @@ from pathlib import Path
 import pytest
 
 from claim2source.core.errors import UserError
+from claim2source.core.tables import TextTable
 from claim2source.io.wandb import (
-    LoggedTable,
-    TableTaker,
     log_tables,
     require_tracking,
     table_key,
@@ -21,7 +20,7 @@ from claim2source.io.wandb import (
 )
 from tests.shared_data import REPOSITORY
 
-TABLES = {"a": LoggedTable(["x"], [[1]])}
+TABLES = {"a": TextTable(["x"], [[1]])}
 
 
 def test_off_needs_nothing_and_does_nothing(
@@ -53,15 +52,6 @@ def test_without_wandb_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) 
         require_tracking("offline")
 
 
-def test_a_taker_keeps_cells_and_gives_the_last_table() -> None:
-    def draw(table: TableTaker) -> str:
-        return table(["a"], [[0.123456]], numeric=[True]) + table(["b", "c"], [["x", None]])
-
-    assert TableTaker.last_of(draw) == LoggedTable(["b", "c"], [["x", None]])
-    taker = TableTaker()
-    assert draw(taker) == "" and taker.taken[0].rows == [[0.123456]]
-
-
 def test_keys_are_fit_for_files() -> None:
     name = "Rank of the gold: from a/b (rows) to C (columns)"
     assert table_key(name) == "rank_of_the_gold_from_a_b_rows_to_c_columns"
@@ -71,9 +61,10 @@ def test_a_real_offline_run_holds_the_tables(tmp_path: Path) -> None:
     pytest.importorskip("wandb")
     code = f"""
 from pathlib import Path
-from claim2source.io.wandb import LoggedTable, log_tables
-tables = {{"Not run": LoggedTable(["system", "cost"], [["a", 1.5], ["b", "text"], ["c", None]]),
-          "scores": LoggedTable(["n"], [[1]])}}
+from claim2source.core.tables import TextTable
+from claim2source.io.wandb import log_tables
+tables = {{"Not run": TextTable(["system", "cost"], [["a", 1.5], ["b", "text"], ["c", None]]),
+          "scores": TextTable(["n"], [[1]])}}
 log_tables("offline", tables, folder=Path({str(tmp_path)!r}), program="p", config={{"x": 1}})
 """
     kept = {k: v for k, v in os.environ.items() if not k.startswith("WANDB")}

@@ -21,7 +21,7 @@ from rank_bm25 import BM25Okapi
 from claim2source.core.errors import ConfigError
 from claim2source.core.records import Claim, Source
 from claim2source.datasets import load
-from claim2source.evaluation.retrieval import evaluate_result
+from claim2source.pipeline.evaluate import evaluate as evaluate_result
 from claim2source.retrieve import BM25, BM25Config, BM25Index, bm25
 from claim2source.retrieve import terms as terms_module
 from claim2source.retrieve.bm25 import NO_TERM

@@ -11,6 +11,7 @@ import pytest
 
 from claim2source.core.config import read_config
 from claim2source.core.errors import UserError
+from claim2source.core.report import Epoch, Report, TrainingReport
 from claim2source.training.config import FinetuneConfig
 from claim2source.training.run_folder import RunFolder
 from scripts import ablate as script
@@ -60,14 +61,9 @@ def test_a_row_begun_with_other_settings_begins_again(
     def train(command: list[str], check: bool) -> Any:
         started.append(command[2:])
         score = {"macro": {"mrr@5": 0.5}}
-        report = {
-            "chosen_epoch": 1,
-            "chosen_scale": 1,
-            "scales": [],
-            "history": [{"epoch": 1, "val": score}],
-        }
+        training = TrainingReport((Epoch(1, score),), "best", 1, 1.0, "checkpoints/epoch-1")
         folder.mkdir(exist_ok=True)
-        (folder / "report.json").write_text(json.dumps(report))
+        Report("d", "dev", {}, training=training).write(folder)
         return SimpleNamespace(returncode=0)
 
     monkeypatch.setattr(script.subprocess, "run", train)
@@ -162,10 +158,10 @@ def test_rows_run_once_and_gaps_are_said(
     )
     report = json.loads((small_table / "small-plain-42" / "report.json").read_text())
     row = json.loads((small_table / "small-plain-42" / "row.json").read_text())
-    assert row["targets"]["dev"]["scores"]["macro"] == pytest.approx(
-        report["after"]["macro"]["mrr@5"]
+    assert row["targets"]["dev"]["scores"]["macro"] == pytest.approx(report["macro"]["mrr@5"])
+    assert row["targets"]["de"]["scores"]["macro"] == pytest.approx(
+        report["languages"]["de"]["mrr@5"]
     )
-    assert row["targets"]["de"]["scores"]["macro"] == pytest.approx(report["after"]["de"]["mrr@5"])
     started: list[list[str]] = []
     real = script.subprocess.run
 
@@ -192,7 +188,7 @@ def test_rows_run_once_and_gaps_are_said(
     )
     assert half["note"] == "scale 0.5" and half["targets"].keys() == {"dev", "de"}
     assert none["targets"]["dev"]["scores"]["macro"] == pytest.approx(
-        report["before"]["macro"]["mrr@5"]
+        report["systems"]["step 0"]["macro"]["mrr@5"]
     )
     assert not (small_table / "small-half-42" / "checkpoints").exists()
     assert (small_table / "small-42.md").read_text().count("| slow |") == 1

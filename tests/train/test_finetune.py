@@ -116,14 +116,16 @@ def test_launched_from_anywhere(setup: tuple[Path, Path], tmp_path: Path) -> Non
         (epoch, language) for epoch in (0, 1) for language in ("en", "de", "macro")
     ]
     for row in history:
-        scores = said["history"][row["epoch"]]["val"][row["language"]]
+        scores = said["training"]["history"][row["epoch"]]["val"][row["language"]]
         assert {metric: row[metric] for metric in scores} == pytest.approx(scores)
     both = {(row[0], row[1]): row[2:] for row in tables["before_and_after"]["data"]}
-    assert both["after", "de"] == pytest.approx(list(said["after"]["de"].values()))
-    assert both["before", "macro"] == pytest.approx(list(said["before"]["macro"].values()))
+    assert both["after", "de"] == pytest.approx(list(said["languages"]["de"].values()))
+    assert both["before", "macro"] == pytest.approx(
+        list(said["systems"]["step 0"]["macro"].values())
+    )
     parts = {tuple(row[:3]): row[3:] for row in tables["seen_and_unseen_golds"]["data"]}
     assert parts["unseen", "after", "macro"] == pytest.approx(
-        list(said["seen_unseen"]["unseen"]["after"]["macro"].values())
+        list(said["systems"]["chosen"]["slices"]["unseen"]["macro"].values())
     )
 
 

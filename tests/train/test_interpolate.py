@@ -13,10 +13,10 @@ import pytest
 
 from claim2source.core.errors import run_program
 from claim2source.models import Manifest
-from claim2source.training.export import interpolate as program
 from claim2source.training.finetune import finetune
 from tests.shared_data import REPOSITORY
 from tests.training.small import small_config, small_setup
+from train import interpolate as program
 from train.interpolate import main
 
 
@@ -62,7 +62,7 @@ def test_a_trained_checkpoint_needs_nothing_but_its_name(trained: Path, tmp_path
     )
     assert done.returncode == 0, done.stderr[-3000:]
     report = json.loads((out / "report.json").read_text())
-    assert [at["scale"] for at in report["curve"]] == [0.0, 0.5, 1.0]
+    assert [at["settings"]["scale"] for at in report["choices"][0]["tried"]] == [0.0, 0.5, 1.0]
     assert "Picked on val" in done.stdout and "MRR@5 on dev" in done.stdout
     media = list((out / "wandb").glob("offline-run-*/files/media/*/*"))
     assert {path.suffix for path in media} == {".png", ".json"}
@@ -80,12 +80,18 @@ def test_no_output_folder_need_be_named(
     chosen = json.loads(Path("run/run.json").read_text()) | {"chosen": "epoch-1"}
     Path("run/run.json").write_text(json.dumps(chosen))
     before = {path: path.read_bytes() for path in Path("run").rglob("*") if path.is_file()}
-    data = Manifest.read("alone").data["dataset"]
+    data = Manifest.read("alone").data.dataset
     command = f"--checkpoint {named} --scales 0 0.25 0.5 0.75 1 --dataset {data}"
     main(command.split())
     out = tmp_path / ("interpolation" if named == "alone" else "run/interpolation")
     report = json.loads((out / "report.json").read_text())
-    assert [at["scale"] for at in report["curve"]] == [0.0, 0.25, 0.5, 0.75, 1.0]
+    assert [at["settings"]["scale"] for at in report["choices"][0]["tried"]] == [
+        0.0,
+        0.25,
+        0.5,
+        0.75,
+        1.0,
+    ]
     assert report["dataset"] == data
     assert all(path.read_bytes() == content for path, content in before.items())
 

@@ -10,10 +10,12 @@ from typing import Any
 import pytest
 
 from claim2source.core.errors import ConfigError
+from claim2source.core.report import Report
 from claim2source.training import after
 from claim2source.training.finetune import finetune
 from claim2source.training.loggers import end_loggers
 from claim2source.training.run_folder import RunFolder
+from tests.report_files import without_costs
 from tests.training.small import small_config, small_setup
 
 SYSTEMS = """
@@ -65,13 +67,15 @@ def read(path: Path) -> dict[str, Any]:
 def test_checkpoints_baselines_and_page_lie_beside_the_report(finished: Path) -> None:
     said, folder = read(finished / "report.json"), finished / "evaluation"
     checkpoints = read(folder / "checkpoints" / "report.json")
-    assert list(checkpoints["checkpoints"]) == ["epoch-0", "epoch-1"]
-    assert checkpoints["checkpoints"]["epoch-0"]["macro"] == pytest.approx(said["before"]["macro"])
-    assert checkpoints["chosen"] == f"epoch-{said['chosen_epoch']}"
+    assert list(checkpoints["systems"]) == ["epoch-0", "epoch-1"]
+    assert checkpoints["systems"]["epoch-0"]["macro"] == pytest.approx(
+        said["systems"]["step 0"]["macro"]
+    )
+    assert checkpoints["chosen"] == f"epoch-{said['training']['chosen_epoch']}"
     baselines = read(folder / "baselines" / "report.json")
     # Only those named, in the run's own representation of claims; one cannot be had.
-    assert list(baselines["checkpoints"]) == ["BM25.bilingual"]
-    assert baselines["checkpoints"]["BM25.bilingual"]["macro"]["queries"] == 12
+    assert list(baselines["systems"]) == ["BM25.bilingual"]
+    assert baselines["systems"]["BM25.bilingual"]["macro"]["queries"] == 12
     assert [(row["system"], row["advice"]) for row in baselines["not_run"]] == [
         ("Absent", "ask for it")
     ]
@@ -100,7 +104,7 @@ def test_the_runs_report_is_what_it_is_without(
     plain = tmp_path / "run"
     finetune(small_config(*setup, plain, optimisation__epochs=1))
     assert not (plain / "evaluation").exists()
-    assert (plain / "report.json").read_bytes() == (finished / "report.json").read_bytes()
+    assert without_costs(Report.read(plain)) == without_costs(Report.read(finished))
 
 
 @pytest.mark.slow
@@ -138,7 +142,8 @@ def test_what_fails_is_said_and_the_run_is_finished(
     (finished / "evaluation" / "report.html").unlink(missing_ok=True)
     with caplog.at_level(logging.WARNING):
         report = finetune(asked(setup, finished, systems, resume=True))
-    assert report["chosen_epoch"] == read(finished / "report.json")["chosen_epoch"]
+    again = read(finished / "report.json")["training"]
+    assert report.training.chosen_epoch == again["chosen_epoch"]
     (said,) = [r.getMessage() for r in caplog.records if r.name == after.__name__]
     assert "no room on the disk" in said
     page = finished / "evaluation" / "report.html"
@@ -166,7 +171,7 @@ def test_languages_of_the_run_are_those_of_the_page(
     config = asked(setup, out, systems, baselines='["BM25"]', languages="de")
     finetune(config)
     baselines = read(out / "evaluation" / "baselines" / "report.json")
-    assert list(baselines["checkpoints"]["BM25.bilingual"]["languages"]) == ["de"]
+    assert list(baselines["systems"]["BM25.bilingual"]["languages"]) == ["de"]
     page = (out / "evaluation" / "report.html").read_text(encoding="utf-8")
     assert "6 claims with a gold" in page
 

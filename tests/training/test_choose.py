@@ -7,6 +7,7 @@ import shutil
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,18 +17,19 @@ from safetensors.torch import load_file
 
 from claim2source.core.config import read_config
 from claim2source.core.errors import ConfigError, UserError
-from claim2source.evaluation.checkpoint import CheckpointConfig, evaluate_checkpoints
+from claim2source.core.report import Report
 from claim2source.io.store import Store
 from claim2source.models import Manifest, resolve
+from claim2source.pipeline.checkpoints import CheckpointConfig, evaluate_checkpoints
 from claim2source.training import choose as module
 from claim2source.training import finetune as program
-from claim2source.training.choose import choose
-from claim2source.training.export.interpolate import InterpolateConfig, interpolate
+from claim2source.training.choose import choose_checkpoint
 from claim2source.training.finetune import finetune
 from claim2source.training.loggers import make_loggers
 from claim2source.training.run_folder import RunFolder
 from claim2source.training.splits import load_data
 from tests.training.small import small_config, small_setup
+from train.interpolate import InterpolateConfig, interpolate
 from train.merge import MergeConfig, merge
 
 
@@ -69,22 +71,22 @@ def test_scales_may_be_tried_when_the_run_is_over(
     out = tmp_path / "run"
     config = small_config(*setup, out, tuning="lora", optimisation__epochs=1)
     before = finetune(config)
-    assert before["scales"] == [] and not (out / "scales.png").exists()
+    assert before.training.scales == () and not (out / "scales.png").exists()
     trained = {path: path.read_bytes() for path in (out / "checkpoints").rglob("*.safetensors")}
     logged = {path: path.read_bytes() for path in (out / "logs").rglob("*.csv")}
     shown = Shown(tmp_path / "shown")
     monkeypatch.setattr(program, "make_loggers", lambda *a: [*make_loggers(*a), shown])
     after = finetune(replace(config, resume=True, scales=[0.0, 0.5]))
-    assert [entry["scale"] for entry in after["scales"]] == [1.0, 0.0, 0.5]
-    assert after["history"] == before["history"]
+    assert [trial.settings["scale"] for trial in after.training.scales] == [1.0, 0.0, 0.5]
+    assert after.training.history == before.training.history
     assert all(path.read_bytes() == content for path, content in trained.items())
     # W&B is told too, though nothing was trained; the curves of the run stay as they are.
     assert [row[0] for row in shown.tables["scales"][1]] == ["0", "0.5", "1"]
     assert shown.images == {"scales_plot": [str(out / "scales.png")]}
     assert logged and all(path.read_bytes() == content for path, content in logged.items())
-    assert json.loads((out / "report.json").read_text()) == after
+    assert Report.read(out) == after
     chosen = json.loads((out / "run.json").read_text())["chosen"]
-    assert f"checkpoints/{chosen}" == after["chosen_checkpoint"]
+    assert f"checkpoints/{chosen}" == after.training.chosen_checkpoint
     with pytest.raises(ConfigError, match=r"optimisation\.epochs"):
         finetune(small_config(*setup, out, tuning="lora", optimisation__epochs=2, resume=True))
     assert (out / "scales.png").exists()
@@ -97,11 +99,10 @@ def test_the_best_scale_on_val_is_written_and_reported(
     """Val is made to prefer 0.5: the report and the checkpoint must be those of 0.5."""
     values = iter([0.7, 0.9, 0.8])
 
-    class Scored:
-        def flat(self) -> dict[str, dict[str, float]]:
-            return score(next(values))
+    def scored(*_: Any, **__: Any) -> Any:
+        return SimpleNamespace(table=score(next(values)))
 
-    monkeypatch.setattr(module, "evaluate_dense", lambda *a, **k: Scored())
+    monkeypatch.setattr(module, "evaluate_encoder", scored)
     monkeypatch.setattr(RunFolder, "best_epoch", lambda self: 1)
     shown = Shown(tmp_path / "shown")
     monkeypatch.setattr(program, "make_loggers", lambda *a: [*make_loggers(*a), shown])
@@ -112,16 +113,17 @@ def test_the_best_scale_on_val_is_written_and_reported(
             scales=[0.25, 0.5, 0.75],
         )
     )
-    assert report["chosen_epoch"] == 1 and report["chosen_scale"] == 0.5
-    assert report["chosen_checkpoint"] == "checkpoints/epoch-1-scale-0.5"
-    assert [entry["scale"] for entry in report["scales"]] == [1.0, 0.25, 0.5, 0.75]
+    training = report.training
+    assert training.chosen_epoch == 1 and training.chosen_scale == 0.5
+    assert training.chosen_checkpoint == "checkpoints/epoch-1-scale-0.5"
+    assert [trial.settings["scale"] for trial in training.scales] == [1.0, 0.25, 0.5, 0.75]
     assert json.loads((out / "run.json").read_text())["chosen"] == "epoch-1-scale-0.5"
     # The curve, from the base on: a table and a picture for W&B.
     columns, rows = shown.tables["scales"]
     assert columns[0] == "scale" and set(columns[1:]) == {"en", "de", "macro"}
     at = columns.index("macro")
     assert [row[0] for row in rows] == ["0", "0.25", "0.5", "0.75", "1"]
-    history = [entry["val"]["macro"]["mrr@5"] for entry in report["history"]]
+    history = [entry.val["macro"]["mrr@5"] for entry in training.history]
     assert [row[at] for row in rows] == [history[0], 0.7, 0.9, 0.8, history[1]]
     assert shown.images == {"scales_plot": [str(out / "scales.png")]}
     assert (out / "scales.png").read_bytes().startswith(b"\x89PNG")
@@ -146,9 +148,9 @@ def test_the_best_scale_on_val_is_written_and_reported(
     evaluate_checkpoints(config)
     written = json.loads((tmp_path / "out" / "report.json").read_text())
     assert written["chosen"] == "epoch-1-scale-0.5"
-    assert list(written["checkpoints"]) == ["epoch-0", "epoch-1", "epoch-1-scale-0.5", "epoch-2"]
-    after = written["checkpoints"]["epoch-1-scale-0.5"]["macro"]
-    assert after == pytest.approx(report["after"]["macro"])
+    assert list(written["systems"]) == ["epoch-0", "epoch-1", "epoch-1-scale-0.5", "epoch-2"]
+    after = written["systems"]["epoch-1-scale-0.5"]["macro"]
+    assert after == pytest.approx(report.macro)
 
 
 def test_scales_are_tried_with_what_the_config_allows_the_base(
@@ -162,7 +164,7 @@ def test_scales_are_tried_with_what_the_config_allows_the_base(
     config = small_config(base, data, tmp_path / "run", tuning="lora", optimisation__epochs=1)
     allowed = replace(config.model, allow_bin=(str(base),), attention="eager")
     report = finetune(replace(config, model=allowed, scales=[0.5]))
-    assert [entry["scale"] for entry in report["scales"]] == [1.0, 0.5]
+    assert [trial.settings["scale"] for trial in report.training.scales] == [1.0, 0.5]
     # The same by hand, by the programs' flags.
     given = [
         f"--checkpoint={tmp_path / 'run' / 'checkpoints' / 'epoch-1'}",
@@ -190,12 +192,11 @@ def test_of_equal_scores_the_trained_epoch_wins(
     # The same reciprocal ranks, summed in another order.
     run.record(1, score(0.4068181818181818), 0.5)
 
-    class Scored:
-        def flat(self) -> dict[str, dict[str, float]]:
-            return score(0.40681818181818186)
+    def scored(*_: Any, **__: Any) -> Any:
+        return SimpleNamespace(table=score(0.40681818181818186))
 
-    monkeypatch.setattr(module, "evaluate_dense", lambda *a, **k: Scored())
-    chosen = choose(run, load_data(config), config, Store(tmp_path / "store"))
+    monkeypatch.setattr(module, "evaluate_encoder", scored)
+    chosen = choose_checkpoint(run, load_data(config), config, Store(tmp_path / "store"))
     assert (chosen.epoch, chosen.scale, chosen.folder) == (1, 1.0, run.checkpoint(1))
     run.record(2, score(0.40681818181818186), 0.4)
     assert run.best_epoch() == 1
@@ -210,13 +211,14 @@ def test_the_last_epoch_may_be_asked_for(
     rate: dict[str, Any] = {"optimisation__learning_rate": 1e-12}
     config = small_config(*setup, tmp_path / "run", optimisation__epochs=2, choose="last", **rate)
     report = finetune(config)
-    assert report["history"][0]["val"] == report["history"][2]["val"]
-    assert (report["chosen_epoch"], report["choose"]) == (2, "last")
+    history = report.training.history
+    assert history[0].val == history[2].val
+    assert (report.training.chosen_epoch, report.training.choose) == (2, "last")
     assert "epoch 2 (the last)" in capsys.readouterr().out
     assert resolve(tmp_path / "run").manifest.epoch == 2  # type: ignore[union-attr]
     # It changes no step: a finished run may be asked for the other.
     report = finetune(replace(config, choose="best", resume=True))
-    assert (report["chosen_epoch"], report["choose"]) == (0, "best")
+    assert (report.training.chosen_epoch, report.training.choose) == (0, "best")
     assert "epoch 0 (chosen on val)" in capsys.readouterr().out
     with pytest.raises(UserError, match=r"choose: 'first' is not allowed; allowed: best, last"):
         small_config(*setup, tmp_path / "run", choose="first")

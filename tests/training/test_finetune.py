@@ -17,6 +17,7 @@ from safetensors.torch import load_file, save_file
 from claim2source.core.config import read_config
 from claim2source.core.errors import ConfigError, UserError
 from claim2source.core.files import file_hash
+from claim2source.core.report import Report
 from claim2source.core.run import Run
 from claim2source.datasets import carve_val, load
 from claim2source.io.store import Store
@@ -27,6 +28,7 @@ from claim2source.training.config import FinetuneConfig
 from claim2source.training.finetune import finetune
 from claim2source.training.run_folder import RunFolder
 from claim2source.training.state import TrainingState
+from tests.report_files import without_costs
 from tests.shared_data import REPOSITORY
 from tests.training.small import small_config, small_setup
 
@@ -49,17 +51,20 @@ def losses_of(run: Path) -> list[float]:
 
 
 def test_what_a_run_leaves(finished: Path) -> None:
-    report = json.loads((finished / "report.json").read_text())
-    assert report["split"] == "dev"
-    assert set(report["before"]) == set(report["after"]) == {"en", "de", "macro"}
-    assert report["before"]["macro"]["mrr@5"] == pytest.approx(
-        (report["before"]["en"]["mrr@5"] + report["before"]["de"]["mrr@5"]) / 2
+    report = Report.read(finished)
+    assert report.split == "dev"
+    before, after = report.systems["step 0"], report.systems["chosen"]
+    training = report.training
+    assert training is not None
+    assert set(before.table) == set(after.table) == {"en", "de", "macro"}
+    assert before.macro["mrr@5"] == pytest.approx(
+        (before.languages["en"]["mrr@5"] + before.languages["de"]["mrr@5"]) / 2
     )
-    assert [entry["epoch"] for entry in report["history"]] == [0, 1, 2, 3]
-    scores = [entry["val"]["macro"]["mrr@5"] for entry in report["history"]]
-    assert report["chosen_epoch"] == scores.index(max(scores))
+    assert [entry.epoch for entry in training.history] == [0, 1, 2, 3]
+    scores = [entry.val["macro"]["mrr@5"] for entry in training.history]
+    assert training.chosen_epoch == scores.index(max(scores))
     assert json.loads((finished / "run.json").read_text())["chosen"] == (
-        f"epoch-{report['chosen_epoch']}"
+        f"epoch-{training.chosen_epoch}"
     )
     names = sorted(path.name for path in (finished / "checkpoints").iterdir())
     assert names == ["epoch-0", "epoch-1", "epoch-2", "epoch-3"]
@@ -68,10 +73,10 @@ def test_what_a_run_leaves(finished: Path) -> None:
 
 
 def test_seen_and_unseen_parts_cover_the_report(finished: Path) -> None:
-    report = json.loads((finished / "report.json").read_text())
-    parts = report["seen_unseen"]
-    queries = [parts[p]["before"].get("macro", {}).get("queries", 0) for p in ("seen", "unseen")]
-    assert sum(queries) == report["before"]["macro"]["queries"] == 12
+    before = Report.read(finished).systems["step 0"]
+    parts = before.slices
+    queries = [parts[p].get("macro", {}).get("queries", 0) for p in ("seen", "unseen")]
+    assert sum(queries) == before.macro["queries"] == 12
     assert all(queries)
 
 
@@ -291,9 +296,9 @@ def test_resuming_clears_what_a_kill_left_and_puts_the_checkpoint_back(
 def test_resuming_a_finished_run_only_reports_again(
     finished: Path, setup: tuple[Path, Path]
 ) -> None:
-    before = (finished / "report.json").read_text()
+    before = Report.read(finished)
     finetune(small_config(*setup, finished, resume=True, optimisation__accumulation=2))
-    assert (finished / "report.json").read_text() == before
+    assert without_costs(Report.read(finished)) == without_costs(before)
 
 
 @pytest.mark.parametrize("what", ["base model", "val data", "training data", "teacher's run"])
@@ -397,7 +402,7 @@ def test_keep_best_drops_the_others(setup: tuple[Path, Path], tmp_path: Path) ->
     out = tmp_path / "run"
     report = finetune(small_config(*setup, out, keep="best", optimisation__epochs=4))
     kept = {path.name for path in (out / "checkpoints").iterdir()}
-    assert kept == {"epoch-0", f"epoch-{report['chosen_epoch']}", "epoch-4"}
+    assert kept == {"epoch-0", f"epoch-{report.training.chosen_epoch}", "epoch-4"}
 
 
 def test_step_zero_wins_loudly_when_training_hurts(
@@ -407,8 +412,8 @@ def test_step_zero_wins_loudly_when_training_hurts(
         *setup, tmp_path / "run", optimisation__learning_rate=1e-12, optimisation__epochs=1
     )
     report = finetune(config)
-    assert report["chosen_epoch"] == 0
-    assert report["before"] == report["after"]
+    assert report.training.chosen_epoch == 0
+    assert report.systems["step 0"].table == report.systems["chosen"].table
     assert "step 0 is chosen" in capsys.readouterr().out
 
 

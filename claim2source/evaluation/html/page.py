@@ -13,7 +13,7 @@ from claim2source.evaluation.compare import read_scored
 from claim2source.evaluation.families import MAIN_METRIC
 from claim2source.evaluation.html.claims import NOBODY, SEVERAL, claim_entries
 from claim2source.evaluation.html.sections import DEPTHS, Compared, sections_of
-from claim2source.io.wandb import LoggedTable, Tracking, log_tables, require_tracking
+from claim2source.io.wandb import Tracking, log_tables, require_tracking
 
 FOLDER = Path(__file__).parent
 TEMPLATE, SCRIPT = "report.html", "report.js"
@@ -73,6 +73,6 @@ def html_report(
         script_hash=f"sha256-{digest}",
     )
     write_text(out, page)
-    tables = {s.title: LoggedTable(*s.table[:2]) for s in sections if s.table}
+    tables = {s.title: s.table for s in sections if s.table}
     log_tables(wandb, tables, folder=out.parent, program="report", config=settings)
     return f"{len(systems)} systems in {out}"

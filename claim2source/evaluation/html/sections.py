@@ -10,13 +10,13 @@ from pathlib import Path
 
 import numpy as np
 
-from claim2source.core.report import MACRO
-from claim2source.core.tables import COST_COLUMNS, Cell, TextTable, cost_cells, text_of
+from claim2source.core.report import COST_COLUMNS, MACRO, cost_cells
+from claim2source.core.tables import Cell, TextTable, text_of
 from claim2source.evaluation.compare import ScoredRuns
 from claim2source.evaluation.families import family_note, family_table
 from claim2source.evaluation.html.plots import heat_map, interval_plot, line_plot, scatter_plot
 from claim2source.evaluation.ranks import bucket_changes, changes_table
-from claim2source.evaluation.saved import SavedSystem
+from claim2source.evaluation.reports import LoadedSystem
 from claim2source.evaluation.slices import breakdown, slices_of
 
 DEPTHS = (1, 2, 5, 10, 20, 50, 100)
@@ -27,7 +27,7 @@ class Compared:
     """Hold what the sections show; `subset`: fewer languages than the reports' costs are of."""
 
     scored: ScoredRuns
-    systems: Mapping[str, SavedSystem]
+    systems: Mapping[str, LoadedSystem]
     repeats: int
     seed: int
     subset: bool = False

@@ -10,14 +10,14 @@ import numpy as np
 
 from claim2source.core.errors import ConfigError, InputError
 from claim2source.core.records import Qrels
-from claim2source.core.report import MACRO, PublishedComparison
+from claim2source.core.report import COST_COLUMNS, MACRO, PublishedComparison, cost_cells
 from claim2source.core.run import Run
-from claim2source.core.tables import COST_COLUMNS, Part, TextTable, cost_cells, text_of
+from claim2source.core.tables import Part, TextTable, text_of
 from claim2source.datasets import folder_of
 from claim2source.datasets.grouping import gold_groups
 from claim2source.evaluation.metrics import cutoff, evaluate
 from claim2source.evaluation.published.tables import Column, Row, Table
-from claim2source.evaluation.saved import SavedSystem, runs_of
+from claim2source.evaluation.reports import LoadedSystem, runs_of
 from claim2source.evaluation.significance import bootstrap_intervals
 from claim2source.io.trec import read_qrels
 
@@ -34,7 +34,7 @@ class OurScore:
     low: float | None
     high: float | None
     same: bool
-    system: SavedSystem
+    system: LoadedSystem
 
     def inside(self, published: float | None) -> str:
         """Tell whether the published number is within our interval: yes, no or unknown."""
@@ -52,7 +52,7 @@ _Bounded = tuple[float, float | None, float | None]  # a mean and the bounds of 
 
 
 def our_scores(
-    table: Table, systems: Sequence[SavedSystem], named: Mapping[str, str], scorer: Scorer
+    table: Table, systems: Sequence[LoadedSystem], named: Mapping[str, str], scorer: Scorer
 ) -> Cells:
     """Map (row, column) to our score, for every cell that a report has one for.
 
@@ -73,7 +73,7 @@ def our_scores(
 
 
 def compare_published(
-    tables: Sequence[Table], systems: Sequence[SavedSystem], scorer: Scorer
+    tables: Sequence[Table], systems: Sequence[LoadedSystem], scorer: Scorer
 ) -> list[PublishedComparison]:
     """Compare every published score that one of the systems has a number for."""
     found = []
@@ -136,7 +136,7 @@ def published_parts(found: Sequence[PublishedComparison]) -> list[Part]:
     return ["Published numbers beside ours:", TextTable(columns, rows, numeric=numeric), *notes]
 
 
-def _is_row(row: Row, system: SavedSystem, named: Mapping[str, str]) -> bool:
+def _is_row(row: Row, system: LoadedSystem, named: Mapping[str, str]) -> bool:
     if row.name in named:
         return system.name == named[row.name]
 
@@ -147,7 +147,7 @@ def _is_row(row: Row, system: SavedSystem, named: Mapping[str, str]) -> bool:
     return known(system.model) in map(known, row.models)
 
 
-def _is_cell(table: Table, column: Column, system: SavedSystem) -> bool:
+def _is_cell(table: Table, column: Column, system: LoadedSystem) -> bool:
     if column.splits and system.split not in column.splits or column.style != system.style:
         return False
     # English claims are the same text in every representation.
@@ -159,7 +159,7 @@ def _is_cell(table: Table, column: Column, system: SavedSystem) -> bool:
     return named or bool(column.queries) and _same_claims(column, system)
 
 
-def _same_claims(column: Column, system: SavedSystem) -> bool:
+def _same_claims(column: Column, system: LoadedSystem) -> bool:
     return all(
         system.queries.get(lang) == claims
         for lang, claims in (column.queries or {}).items()
@@ -202,7 +202,7 @@ class Scorer:
         self._scores: dict[tuple[int, str, str], _Bounded | None] = {}
         self._judgements_of: dict[tuple[str, str], Qrels] = {}
 
-    def score(self, column: Column, system: SavedSystem, same: bool) -> OurScore | None:
+    def score(self, column: Column, system: LoadedSystem, same: bool) -> OurScore | None:
         """Return our score for a column; None where the report does not hold what it needs."""
         metric, factor = str(column.metric), column.factor
         if metric == "seconds":
@@ -216,11 +216,11 @@ class Scorer:
         value, low, high = (None if number is None else factor * number for number in bounded)
         return None if value is None else OurScore(value, low, high, same, system)
 
-    def _bounded(self, language: str, metric: str, system: SavedSystem) -> _Bounded | None:
+    def _bounded(self, language: str, metric: str, system: LoadedSystem) -> _Bounded | None:
         row = system.macro if language == MACRO else system.languages.get(language)
         if row is None:
             return None
-        reported, bounds = row.get(metric), system.intervals.get(metric, {}).get(language)
+        reported, bounds = row.get(metric), system.interval(metric, language)
         if reported is not None and bounds is not None and not len(self.qrels):
             return reported, *bounds
         computed = self._computed(language, metric, system, row)
@@ -229,7 +229,7 @@ class Scorer:
         return reported, *computed[1:]
 
     def _computed(
-        self, language: str, metric: str, system: SavedSystem, row: Mapping[str, float]
+        self, language: str, metric: str, system: LoadedSystem, row: Mapping[str, float]
     ) -> _Bounded | None:
         """Compute mean and interval from the runs; None where runs or judgements are missing."""
         languages = list(system.languages) if language == MACRO else [language]
@@ -267,7 +267,7 @@ class Scorer:
         low, high = bootstrap_intervals(stacked, groups, strata, self.repeats, self.seed)[0]
         return float(np.mean([v.mean() for v in values])), float(low), float(high)
 
-    def _judgements(self, system: SavedSystem) -> Qrels:
+    def _judgements(self, system: LoadedSystem) -> Qrels:
         """Read those of the report's data set and split; empty where they do not exist."""
         place = system.dataset, system.split
         if place not in self._judgements_of:

@@ -17,17 +17,19 @@ from hypothesis import strategies as st
 from claim2source.core.config import read_config
 from claim2source.core.errors import UserError
 from claim2source.core.files import file_hash
+from claim2source.core.records import Dataset, Qrels
+from claim2source.core.report import Report, SystemReport
 from claim2source.datasets import carve_val, load
-from claim2source.evaluation.checkpoint import CheckpointConfig, evaluate_checkpoints
-from claim2source.evaluation.retrieval import evaluate_dense
 from claim2source.io.store import Store
 from claim2source.models import Manifest, resolve
+from claim2source.pipeline.checkpoints import CheckpointConfig, evaluate_checkpoints
+from claim2source.pipeline.evaluate import evaluate_encoder
 from claim2source.training.curve import Picked, draw
-from claim2source.training.export import interpolate as program
-from claim2source.training.export.interpolate import InterpolateConfig, interpolate, pick
 from claim2source.training.export.scaling import ScaledCheckpoint
 from claim2source.training.finetune import finetune
 from tests.training.small import small_config, small_setup
+from train import interpolate as program
+from train.interpolate import InterpolateConfig, interpolate
 from train.merge import MergeConfig, merge
 
 KINDS = ("lora", "full")
@@ -77,6 +79,12 @@ def val_of(runs: Runs) -> Any:
     return carve_val(load(runs["data"], "train"), 0.2, 13)[1]
 
 
+def curve_of(report: dict[str, Any]) -> dict[float, Any]:
+    """The scores on val by scale."""
+    (choice,) = report["choices"]
+    return {trial["settings"]["scale"]: trial["scores"] for trial in choice["tried"]}
+
+
 def report_of(out: Path) -> dict[str, Any]:
     found: dict[str, Any] = json.loads((out / "report.json").read_text(encoding="utf-8"))
     return found
@@ -124,20 +132,25 @@ def test_the_curve_and_the_report_are_what_each_scale_gives_alone(
     trained = (runs[kind] / "report.json").read_text()
     text = interpolate(asked(runs, kind, tmp_path / "out", "--scales", "1", "0.5", "0", "0.5"))
     report, val, dev = report_of(tmp_path / "out"), val_of(runs), load(runs["data"], "dev")
+    curve = curve_of(report)
     rendering = Manifest.read(point(runs, kind)).rendering
-    assert [at["scale"] for at in report["curve"]] == [0.0, 0.5, 1.0]
-    for at in report["curve"]:
-        encoder = alone(runs, kind, at["scale"], tmp_path / f"alone-{at['scale']}")
-        assert at["val"] == near(evaluate_dense(encoder, val, rendering).flat())
+    assert list(curve) == [0.0, 0.5, 1.0]
+    for scale, found in curve.items():
+        encoder = alone(runs, kind, scale, tmp_path / f"alone-{scale}")
+        assert found == near(evaluate_encoder(encoder, val, rendering).table)
     history = json.loads((runs[kind] / "run.json").read_text())["history"]
-    assert report["curve"][0]["val"] == near(history[0]["val"])
-    assert report["curve"][2]["val"] == near(history[2]["val"])
-    assert report["curve"][0]["val"] != report["curve"][2]["val"]
-    assert report["curve"] == json.loads((tmp_path / "out" / "interpolation.json").read_text())
-    for name, folder in (("step_0", "epoch-0"), ("as_trained", "epoch-2")):
-        found = resolve(runs[kind] / "checkpoints" / folder, "cpu")
-        assert report[name] == near(evaluate_dense(found.encoder, dev, rendering).flat())
-    assert report["selection"] == {"split": "val", "claims": len(val.claims), "note": None}
+    assert curve[0.0] == near(history[0]["val"])
+    assert curve[1.0] == near(history[2]["val"])
+    assert curve[0.0] != curve[1.0]
+    written = json.loads((tmp_path / "out" / "interpolation.json").read_text())
+    assert {at["scale"]: at["val"] for at in written} == curve
+    for name, folder in (("step 0", "epoch-0"), ("scale 1", "epoch-2")):
+        resolved = resolve(runs[kind] / "checkpoints" / folder, "cpu")
+        expected = evaluate_encoder(resolved.encoder, dev, rendering)
+        assert report["systems"][name]["languages"] == near(dict(expected.languages))
+        assert report["systems"][name]["macro"] == pytest.approx(expected.macro)
+    (choice,) = report["choices"]
+    assert (choice["split"], choice["claims"], choice["note"]) == ("val", len(val.claims), "")
     assert (runs[kind] / "report.json").read_text() == trained
     assert file_hash(runs["model"] / "model.safetensors") == before
     assert "picked (" in text and "Picked on val (one" in text
@@ -163,7 +176,15 @@ def test_what_is_written_scores_what_was_reported(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(program, "pick", lambda *_: Picked(scales, scales["en"]))
+    real = program.pick
+
+    def picked(*given: Any) -> Any:
+        choice = real(*given)[1]
+        names = {lang: f"scale-{scale:g}" for lang, scale in scales.items()}
+        settings = {**choice.settings, "scales": scales, "checkpoints": names}
+        return Picked(scales, scales["en"]), replace(choice, settings=settings)
+
+    monkeypatch.setattr(program, "pick", picked)
     out = tmp_path / "out"
     more = ("--scales", *map(str, sorted({*scales.values(), 0.75})))
     interpolate(asked(runs, kind, out, f"--pick={by}", *more))
@@ -171,7 +192,7 @@ def test_what_is_written_scores_what_was_reported(
     written = sorted(path.name for path in out.iterdir() if path.is_dir())
     assert written == sorted({f"scale-{scale:g}" for scale in scales.values()})
     for lang, scale in scales.items():
-        folder = out / report["picked"]["checkpoints"][lang]
+        folder = out / report["choices"][0]["settings"]["checkpoints"][lang]
         arguments = [
             f"--checkpoint={folder}",
             f"--dataset={runs['data']}",
@@ -179,23 +200,18 @@ def test_what_is_written_scores_what_was_reported(
         ]
         evaluate_checkpoints(read_config(CheckpointConfig, arguments, program="t", description="t"))
         found = report_of(tmp_path / lang)
-        assert found["languages"][lang] == pytest.approx(report["after"][lang])
+        assert found["languages"][lang] == pytest.approx(report["languages"][lang])
         weights = Manifest.read(folder).weights
         assert weights.kind == ("base" if scale == 0 else kind)
         assert scale == 0 or weights.scale == scale
         # Between the ends full weights become a file of their own; all else is in the store.
         between = kind == "full" and scale not in (0.0, 1.0)
-        assert between or found["stored"] or found["cost"]["tokens"] == 0
-        val = {at["scale"]: at["val"] for at in report["curve"]}[scale]
-        assert Manifest.read(folder).scores == {"val": val}
-    assert report["after"]["macro"]["mrr@5"] == pytest.approx(
-        sum(report["after"][lang]["mrr@5"] for lang in ("en", "de")) / 2
+        (system,) = found["systems"].values()
+        assert between or system["cost"]["stored"] or system["cost"]["tokens"] == 0
+        assert Manifest.read(folder).scores == {"val": curve_of(report)[scale]}
+    assert report["macro"]["mrr@5"] == pytest.approx(
+        sum(report["languages"][lang]["mrr@5"] for lang in ("en", "de")) / 2
     )
-    assert report["picked"]["val"]["en"] == val_row(report, scales["en"], "en")
-
-
-def val_row(report: dict[str, Any], scale: float, lang: str) -> Any:
-    return next(at["val"][lang] for at in report["curve"] if at["scale"] == scale)
 
 
 def test_the_model_is_loaded_once(
@@ -217,8 +233,10 @@ def test_scales_have_keys_of_their_own_and_the_ends_are_shared(
     for scale in (0.0, 0.25, 0.5, 1.0, 0.5, 0, 1):
         scaled.set(scale)
         keys.append(json.dumps(scaled.encoder.key(), sort_keys=True))
-        found = evaluate_dense(scaled.encoder, val, scaled.manifest.rendering, store=store)
-        stored.append(found.result.stored)
+        found = evaluate_encoder(scaled.encoder, val, scaled.manifest.rendering, store=store)
+        (system,) = found.systems.values()
+        assert system.cost is not None
+        stored.append(system.cost.stored)
     assert len(set(keys[:4])) == 4 and keys[4:] == [keys[2], keys[0], keys[3]]
     assert stored == [False] * 4 + [True] * 3
     ends = [resolve(runs[kind] / "checkpoints" / f"epoch-{n}", "cpu").encoder for n in (0, 2)]
@@ -245,33 +263,33 @@ def test_nothing_of_the_reported_split_reaches_the_pick(
     """Val says 0.25 and dev says 1: 0.25 is picked, and dev is scored at 0, 1 and that alone."""
     seen: list[tuple[str, float, frozenset[str]]] = []
 
-    class Made:
-        def __init__(self, table: Any) -> None:
-            self.table = table
-
-        def flat(self) -> Any:
-            return self.table
-
-    def evaluate(encoder: Any, data: Any, *_: Any, **__: Any) -> Made:
+    def evaluate(encoder: Any, data: Any, *_: Any, **__: Any) -> Any:
         scale = encoder.weights.get("scale", 0.0)
         seen.append((data.split, scale, frozenset(claim.id for claim in data.claims)))
-        return Made(made_up(1 - abs(scale - (0.25 if data.split == "val" else 1.0))))
+        table = made_up(1 - abs(scale - (0.25 if data.split == "val" else 1.0)))
+        top = table.pop("macro")
+        system = SystemReport("system", "system", "system", languages=table, macro=top)
+        return Report("d", data.split, {"system": system}, table, top)
 
-    monkeypatch.setattr(program, "evaluate_dense", evaluate)
+    monkeypatch.setattr(program, "evaluate_encoder", evaluate)
     interpolate(asked(runs, "lora", tmp_path / "out"))
     report = report_of(tmp_path / "out")
-    assert report["picked"]["scales"] == {"en": 0.25, "de": 0.25}
+    assert report["choices"][0]["settings"]["scales"] == {"en": 0.25, "de": 0.25}
     assert [(split, scale) for split, scale, _ in seen] == [
         *(("val", scale) for scale in (0.0, 0.25, 0.5, 0.75, 1.0)),
         *(("dev", scale) for scale in (0.0, 0.25, 1.0)),
     ]
     held_out = frozenset(claim.id for claim in val_of(runs).claims)
     assert {claims for split, _, claims in seen if split == "val"} == {held_out}
-    assert report["after"]["en"]["mrr@5"] == pytest.approx(0.25)
+    assert report["languages"]["en"]["mrr@5"] == pytest.approx(0.25)
 
 
 def table(en: float, de: float) -> dict[str, dict[str, float]]:
     return {"en": {"mrr@5": en}, "de": {"mrr@5": de}, "macro": {"mrr@5": (en + de) / 2}}
+
+
+def pick(curve: Any, by: Any) -> Picked:
+    return program.pick(curve, by, Dataset((), (), Qrels(), "val"))[0]
 
 
 def test_picking_by_hand() -> None:
@@ -378,10 +396,11 @@ def test_an_export_scores_what_its_checkpoint_scores(kind: str, runs: Runs, tmp_
     evaluate_checkpoints(read_config(CheckpointConfig, arguments, program="t", description="t"))
     encoder = alone(runs, kind, 0.5, tmp_path / "alone")
     rendering = Manifest.read(point(runs, kind)).rendering
-    expected = evaluate_dense(encoder, load(runs["data"], "dev"), rendering)
+    expected = evaluate_encoder(encoder, load(runs["data"], "dev"), rendering)
     found = report_of(tmp_path / "out")
-    assert found["rendering"]["claims"] == rendering.claims == "bilingual"
-    assert found["languages"] == near(expected.languages)
+    (system,) = found["systems"].values()
+    assert system["claims"] == rendering.claims == "bilingual"
+    assert found["languages"] == near(dict(expected.languages))
 
 
 def test_a_runs_folder_stands_for_its_chosen_epoch(
@@ -395,9 +414,9 @@ def test_a_runs_folder_stands_for_its_chosen_epoch(
     more = (f"--checkpoint={run}", "--scales", "1")
     interpolate(asked(runs, "lora", tmp_path / "out", *more))
     report = report_of(tmp_path / "out")
-    assert report["checkpoint"].endswith("epoch-1")
+    assert report["systems"]["scale 1"]["settings"]["checkpoint"].endswith("epoch-1")
     history = json.loads((runs["lora"] / "run.json").read_text())["history"]
-    assert report["curve"][0]["val"]["macro"] == pytest.approx(history[1]["val"]["macro"])
+    assert curve_of(report)[1.0]["macro"] == pytest.approx(history[1]["val"]["macro"])
 
 
 def test_an_interpolation_is_not_interpolated_again(

@@ -17,7 +17,6 @@ from safetensors.torch import load_file
 
 from claim2source.core.errors import ConfigError, InputError, UserError
 from claim2source.core.files import file_hash
-from claim2source.evaluation.retrieval import rendering_of
 from claim2source.models import Encoder, Manifest, ModelConfig, Template, resolve
 from claim2source.text import Rendering
 from claim2source.training.export.scaling import ScaledCheckpoint, _refuse_variants
@@ -324,8 +323,8 @@ def test_what_is_asked_for_goes_before_what_an_export_says(base: Path, tmp_path:
     other = Template("claim : ", "", True)
     found = resolve(ModelConfig(str(out), template=other), "cpu")
     assert found.encoder.settings.template == other
-    assert rendering_of(found, None) == RENDERING
-    assert rendering_of(found, Rendering("translated")) == Rendering("translated")
+    assert found.rendering_for(None) == RENDERING
+    assert found.rendering_for(Rendering("translated")) == Rendering("translated")
     said = json.loads((out / "claim2source.json").read_text())
     for harm, why in (
         ({"rendering": {"claims": "sung", "sources": "metadata"}}, "rendering.claims: 'sung'"),

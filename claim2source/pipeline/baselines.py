@@ -1,0 +1,341 @@
+"""Evaluate many systems over claim forms: zero-shot baselines, hybrids, tuned systems."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from claim2source.core.config import (
+    as_plain,
+    flag,
+    list_field,
+    require,
+    require_one_of,
+)
+from claim2source.core.errors import ConfigError, InputError, UserError
+from claim2source.core.files import content_hash
+from claim2source.core.report import Report, SystemReport
+from claim2source.core.tables import render
+from claim2source.datasets import load
+from claim2source.evaluation.families import Family
+from claim2source.evaluation.reports import LoadedSystem, whole_run
+from claim2source.io.wandb import log_tables, require_tracking
+from claim2source.pipeline.evaluate import (
+    ScoredSystem,
+    Scoring,
+    add_tests,
+    make_report,
+    write_runs,
+)
+from claim2source.pipeline.evaluate_systems import (
+    FORMS,
+    Cell,
+    distinct_forms,
+    run_cells,
+    score_cell,
+)
+from claim2source.pipeline.options import EvaluationOptions
+from claim2source.pipeline.runner import DEPTH, RunSettings, SystemRunner
+from claim2source.pipeline.selection import ChoosingOn
+from claim2source.pipeline.systems import (
+    PAPERS_LABEL,
+    SYSTEMS_FOLDER,
+    Systems,
+    all_parts,
+    is_tuned,
+    label_of,
+    local_model,
+    read_systems,
+)
+from claim2source.pipeline.views import report_parts, report_tables, write_markdown
+from claim2source.text.rewrites import read_rewrites
+
+PROGRAM = "eval/baselines.py"
+# Counted up when the same settings would give another report.
+_FORMAT = 4
+
+
+@dataclass(frozen=True)
+class BaselinesConfig(EvaluationOptions):
+    """Settings of `eval/baselines.py`.
+
+    Args:
+        out: folder for the reports; what lies there from the same settings is not done again.
+        dataset: folder in BEIR layout, or `demo`.
+        split: split to report on; nothing is chosen on it.
+        train_split: split that tuned systems are chosen on.
+        val: the claims of it that fusions are chosen on: a part `carved` out as in training, all
+            of `train` (only for models that were not trained on it), or `auto`: carved for a
+            trained checkpoint of ours, else train. BM25 is always chosen on all of train.
+        val_share: share carved out.
+        val_seed: seed of the carving.
+        rewrites: JSON lines {"_id": claim, "text": ..}: a rewriting appended to each claim.
+        models: folder of models by the last part of their name (models/all-mpnet-base-v2),
+            taken before the hub's.
+    """
+
+    out: Path
+    dataset: str = "demo"
+    split: str = "dev"
+    files: list[Path] = list_field(Path, help="YAML files of systems; none: all of configs/systems")
+    systems: list[str] = list_field(str, help="only these systems of the files")
+    claims: list[str] = list_field(str, FORMS, help="claim forms")
+    languages: list[str] | None = list_field(str, help="score claims in these languages only")
+    train_split: str = "train"
+    val: Literal["auto", "carved", "train"] = "auto"
+    val_share: float = 0.1
+    val_seed: int = 13
+    rewrites: Path | None = None
+    models: Path | None = None
+    offline: bool = flag("do not ask the hub: models from folders, packages and its cache")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(bool(self.claims), "claims", self.claims, "one or more of " + ", ".join(FORMS))
+        for form in self.claims:
+            require_one_of("claims", form, FORMS)
+        require(0 < self.val_share < 1, "val_share", self.val_share, "more than 0, less than 1")
+
+
+def evaluate_baselines(config: BaselinesConfig) -> str:
+    """Run every system over every claim form, write `config.out`, return the table as text.
+
+    A cell's folder holds its own `report.json` and `runs/`; the top `report.json` holds them all,
+    with what did not run, the tests and the published numbers.
+    """
+    require_tracking(config.wandb)
+    systems, names = named_systems(config)
+    dataset = load(config.dataset, config.split, config.languages)
+    rewrites = read_rewrites(config.rewrites) if config.rewrites else {}
+    if config.rewrites and rewrites.keys().isdisjoint(claim.id for claim in dataset.claims):
+        raise UserError(f"{config.rewrites}: no rewriting of a claim of {config.split}")
+    settings = RunSettings(
+        config.dataset,
+        ChoosingOn(config.train_split, config.val, config.val_share, config.val_seed),
+        rewrites=rewrites,
+        models=config.models,
+        store=config.open_store(),
+        device=config.device,
+        index=config.index,
+    )
+    needed = dict.fromkeys(part for name in names for part in all_parts(name, systems))
+    runner = SystemRunner({name: systems[name] for name in needed}, dataset, settings)
+    forms, notes = distinct_forms(config.claims, dataset)
+    with _hub(config.offline):
+        table = run_cells(
+            runner,
+            names,
+            forms,
+            lambda cell: _cell(config, runner, cell),
+            name=config.dataset,
+            program=PROGRAM,
+            notes=notes,
+        )
+    report = table.report
+    if config.tests and dataset.golds:
+        families = declared_families(report.systems, systems)
+        report = add_tests(report, table.systems, families, dataset, config.repeats, config.seed)
+        missing = untested_hybrids(report.systems, systems)
+        report = replace(report, notes=(*report.notes, *missing))
+    title = f"{config.dataset}, {config.split}"
+    parts = report_parts(report, wide=True)
+    write_markdown(config.out, title, parts)
+    # Last: when it lies there, all that it names does too.
+    report.write(config.out)
+    log_tables(
+        config.wandb,
+        report_tables(report, wide=True),
+        folder=config.out,
+        program="baselines",
+        config=as_plain(config),
+    )
+    return f"{title}\n{render(parts)}"
+
+
+def named_systems(config: BaselinesConfig) -> tuple[Systems, list[str]]:
+    """Read all systems of the files, and name those asked for.
+
+    Raises `ConfigError` for a name that no file has.
+    """
+    files = list(config.files or sorted(SYSTEMS_FOLDER.glob("*.yaml")))
+    for path in files:
+        if path.parent.name == "baselines" and not path.exists():
+            raise InputError.at(path, why=f"no such file; it is {path.parent.parent}/systems now")
+    systems = read_systems(files)
+    for name in config.systems or ():
+        if name not in systems:
+            raise ConfigError("systems", name, ", ".join(systems))
+    return systems, list(dict.fromkeys(config.systems)) if config.systems else list(systems)
+
+
+def _cell(config: BaselinesConfig, runner: SystemRunner, cell: Cell) -> ScoredSystem:
+    """Take a cell from its folder, if it was made with the same settings, or make it."""
+    folder, key = config.out / cell.name, _key(config, runner, cell)
+    data = runner.data(cell.form)
+    if (known := _known(folder, key, data.languages)) is not None:
+        return known
+    # A report of other settings must not stand beside these runs if this stops halfway.
+    (folder / "report.json").unlink(missing_ok=True)
+    scored = score_cell(runner, cell, Scoring(repeats=config.repeats, seed=config.seed))
+    report = replace(
+        scored.report,
+        settings=_given(as_plain(runner.systems[cell.system])),
+        rewrites=str(config.rewrites) if config.rewrites else None,
+        # Appended to the claims: none of the papers' styles, which replace them.
+        style="rewritten" if config.rewrites else "S0C0",
+        runs="runs",
+        key=key,
+    )
+    write_runs(scored.run, data, folder / "runs")
+    alone = make_report(data, {cell.name: report}, cell.name, name=config.dataset, program=PROGRAM)
+    alone.write(folder)
+    return replace(scored, report=report)
+
+
+def _known(folder: Path, key: str, languages: Sequence[str]) -> ScoredSystem | None:
+    """Read a cell that was made before; None where it is another's or a file is missing."""
+    try:
+        report = Report.read(folder)
+    except InputError:
+        return None
+    (system,) = report.systems.values()
+    if system.key != key:
+        return None
+    if not all((folder / "runs" / f"{lang}.trec").is_file() for lang in languages):
+        return None
+    loaded = LoadedSystem(system, folder, report.dataset, report.split)
+    return ScoredSystem(system, whole_run(loaded))
+
+
+def _given(value: Any) -> Any:
+    """Drop what was not set, for a reader."""
+    if not isinstance(value, dict):
+        return value
+    return {key: _given(item) for key, item in value.items() if item not in (None, "", [])}
+
+
+def _key(config: BaselinesConfig, runner: SystemRunner, cell: Cell) -> str:
+    """Hash all that makes a cell: another key, another report."""
+    systems = runner.systems
+    names = all_parts(cell.system, systems)
+    parts: dict[str, Any] = {
+        "format": _FORMAT,
+        "systems": {name: as_plain(systems[name]) for name in names},
+        "weights": {name: _weights(config, systems, name) for name in names},
+        "claims": cell.form,
+        "split": runner.reported.split,
+        "data": runner.data(cell.form).fingerprint,
+        "depth": DEPTH,
+        "bootstrap": [config.repeats, config.seed],
+    }
+    if any(systems[name].model is not None for name in names):
+        parts["search"] = [as_plain(config.index), config.vectors]
+    if is_tuned(cell.system, systems):
+        carved = [config.val, config.val_share, config.val_seed]
+        train = runner.data(cell.form, runner.train())
+        parts["chosen on"] = [train.fingerprint, carved]
+    return content_hash(parts)
+
+
+def _weights(config: BaselinesConfig, systems: Systems, name: str) -> Any:
+    """Identify a folder's content; a hub's model is identified by its revision."""
+    model = systems[name].model
+    if model is None:
+        return None
+    folder = Path(local_model(model, config.models).name)
+    if not folder.is_dir():
+        return None
+    # Sizes and times, not hashes: seven billion weights take longer to read than to skip.
+    states = {str(path.relative_to(folder)): path.stat() for path in sorted(folder.rglob("*"))}
+    return {name: [state.st_size, state.st_mtime_ns] for name, state in states.items()}
+
+
+@contextmanager
+def _hub(offline: bool) -> Iterator[None]:
+    """Keep the hub from being asked for anything, if `offline`."""
+    from huggingface_hub import constants
+
+    before = constants.HF_HUB_OFFLINE
+    try:
+        # The environment variable is read once, when the library is imported.
+        constants.HF_HUB_OFFLINE = before or offline
+        yield
+    finally:
+        constants.HF_HUB_OFFLINE = before
+
+
+def declared_families(reports: Mapping[str, SystemReport], systems: Systems) -> list[Family]:
+    """Declare the tests, fixed by what ran.
+
+    Over the same claim form: dense systems against BM25, hybrids against dense parts, other BM25s
+    against the papers'. A system's other forms are tested against its original claims.
+    """
+    ran = _ran(reports)
+    dense, hybrids, sparse, forms = [], [], [], []
+    for (system, form), name in ran.items():
+        settings = systems[system]
+        if form != "original" and (original := ran.get((system, "original"))):
+            forms.append((name, original))
+        if settings.hybrid is not None:
+            if part := ran.get((settings.hybrid.dense, form)):
+                hybrids.append((name, part))
+        elif settings.bm25 is not None:
+            if (papers := _papers_bm25(ran, systems, form)) not in (None, name):
+                sparse.append((name, str(papers)))
+        else:
+            rich = reports[name].sources.startswith("metadata")
+            if base := _nearest_bm25(ran, systems, form, rich):
+                dense.append((name, base))
+    named = (
+        ("Dense systems against BM25", dense),
+        ("Hybrids against their dense part", hybrids),
+        ("Other BM25s against the papers'", sparse),
+        ("Other claim forms against original claims", forms),
+    )
+    return [Family(name, tuple(pairs)) for name, pairs in named if pairs]
+
+
+def untested_hybrids(reports: Mapping[str, SystemReport], systems: Systems) -> list[str]:
+    """List the hybrids that no family holds, since their dense part was not asked for."""
+    ran = _ran(reports)
+    found: dict[str, str] = {}
+    for system, form in ran:
+        hybrid = systems[system].hybrid
+        if hybrid is not None and (hybrid.dense, form) not in ran:
+            found[system] = f"{system} ({hybrid.dense})"
+    listed = ", ".join(found.values())
+    return [f"Not tested, their dense part not being among --systems: {listed}."] if found else []
+
+
+def _ran(reports: Mapping[str, SystemReport]) -> dict[tuple[str, str], str]:
+    """Map (system, form) to the name of every cell with scores."""
+    return {
+        (report.system, name.rpartition(".")[2]): name
+        for name, report in reports.items()
+        if report.macro
+    }
+
+
+def _papers_bm25(ran: Mapping[tuple[str, str], str], systems: Systems, form: str) -> str | None:
+    """Find the cell of the BM25 that the papers' tables know as `bm25`."""
+    names = (
+        name
+        for (system, its_form), name in ran.items()
+        if its_form == form and label_of(system, systems) == PAPERS_LABEL
+    )
+    return next(names, None)
+
+
+def _nearest_bm25(
+    ran: Mapping[tuple[str, str], str], systems: Systems, form: str, rich: bool
+) -> str | None:
+    """Find the first BM25 over like sources, plain before tuned; where there is none, any."""
+    found: list[tuple[tuple[bool, bool], str]] = []
+    for (system, its_form), name in ran.items():
+        settings = systems[system]
+        if settings.bm25 is not None and its_form == form:
+            found.append(((settings.bm25.metadata is not rich, settings.tune), name))
+    return min(found, key=lambda one: one[0])[1] if found else None

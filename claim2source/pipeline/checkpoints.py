@@ -1,0 +1,302 @@
+"""Evaluate checkpoints: runs, scores by language, submissions, tests against step 0."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Literal, NamedTuple, get_args
+
+from claim2source.core.config import as_plain, flag, list_field, require, require_one_of
+from claim2source.core.errors import ConfigError, UserError
+from claim2source.core.records import Dataset
+from claim2source.core.report import MAIN_METRIC, Report
+from claim2source.core.tables import render
+from claim2source.datasets import load
+from claim2source.evaluation.families import Family
+from claim2source.evaluation.metrics import cutoff
+from claim2source.io.wandb import log_tables, require_tracking
+from claim2source.models import ModelConfig
+from claim2source.models.resolve import RUN_FILE, chosen_checkpoint
+from claim2source.pipeline.evaluate import (
+    METRICS,
+    ScoredSystem,
+    Scoring,
+    add_tests,
+    make_report,
+    score_system,
+    write_runs,
+    write_submissions,
+)
+from claim2source.pipeline.options import EvaluationOptions
+from claim2source.pipeline.runner import DEPTH, RunSettings, SystemRunner
+from claim2source.pipeline.systems import PAPERS_BM25, HybridConfig, SystemConfig, Systems
+from claim2source.pipeline.views import report_parts, report_tables, write_markdown
+from claim2source.text import ClaimForm, Rendering
+from claim2source.text.render import why_same_forms
+
+STEP_0 = "epoch-0"
+ROUTED = "routed"
+_BM25 = "bm25 of the papers"
+CLAIM_FORMS: tuple[ClaimForm, ...] = get_args(ClaimForm)
+
+
+@dataclass(frozen=True)
+class CheckpointConfig(EvaluationOptions):
+    """Settings of `eval/checkpoint.py`.
+
+    Args:
+        checkpoint: a checkpoint, the folder of a training run (every kept epoch and step 0), or
+            a model's name.
+        out: folder for the report, the runs and the submissions.
+        dataset: folder in BEIR layout, or `demo`.
+        split: split to score.
+        model: how a model that is no checkpoint of ours is read; its name is `checkpoint`.
+        rendering: representation for such a model; a checkpoint has its own.
+        label: name by which published tables know the model, such as GritLM-F; none: a model's
+            own, and at step 0 its base's.
+        depth: sources kept per claim; metrics that look deeper are left out.
+        routes: language -> checkpoint that ranks its claims in place of `checkpoint`; on the
+            command line also `--checkpoint A de=B`.
+        only: `chosen`: of a training run, the checkpoint it chose on val and no other.
+    """
+
+    checkpoint: str
+    out: Path
+    dataset: str = "demo"
+    split: str = "dev"
+    model: ModelConfig = field(default_factory=ModelConfig)
+    rendering: Rendering | None = None
+    label: str | None = None
+    claims: list[str] | None = list_field(
+        str, help="score these claim forms too: original, translated, bilingual"
+    )
+    hybrid: bool = flag("score the fusion with the papers' BM25 too: min-max, alpha 0.5")
+    depth: int = DEPTH
+    routes: dict[str, str] = field(default_factory=dict)
+    only: Literal["chosen"] | None = None
+    languages: list[str] | None = list_field(str, help="score claims in these languages only")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(self.depth >= 1, "depth", self.depth, "1 or more")
+        for form in self.claims or ():
+            require_one_of("claims", form, CLAIM_FORMS)
+
+    @property
+    def metrics(self) -> list[str]:
+        """List the metrics that lists of `depth` sources give."""
+        return [metric for metric in METRICS if (cutoff(metric) or self.depth) <= self.depth]
+
+    @property
+    def compares(self) -> bool:
+        """Tell whether there are intervals and tests: MRR@5 must be among the metrics."""
+        return self.tests and MAIN_METRIC in self.metrics
+
+
+class Checkpoint(NamedTuple):
+    """Name a checkpoint: its path or model name, and the folder for its files."""
+
+    name: str
+    path: str
+    out: Path
+
+
+def route_words(words: Sequence[str]) -> list[str]:
+    """Turn `--checkpoint A de=B` into `--checkpoint A --routes '{"de": "B"}'`.
+
+    Of `--checkpoint en=A de=B` the first is what other languages would use.
+    """
+    words = list(words)
+    if "--checkpoint" not in words:
+        return words
+    start = words.index("--checkpoint") + 1
+    end = next((i for i in range(start, len(words)) if words[i].startswith("--")), len(words))
+    given = words[start:end]
+    routes = dict(word.split("=", 1) for word in given if _is_route(word))
+    if not routes:
+        return words
+    plain = [word for word in given if not _is_route(word)] or list(routes.values())[:1]
+    return [*words[:start], *plain, f"--routes={json.dumps(routes)}", *words[end:]]
+
+
+def _is_route(word: str) -> bool:
+    language, sign, _ = word.partition("=")
+    return bool(sign) and len(language) in (2, 3) and language.isalpha() and language.islower()
+
+
+def evaluate_checkpoints(config: CheckpointConfig) -> str:
+    """Score every checkpoint named, write `config.out`, return the table as text.
+
+    `report.json` holds all systems. One checkpoint's runs and submissions lie beside it, those
+    of a training run's checkpoints in folders of their names, as do those of what `claims` and
+    `hybrid` add: `NAME.FORM`, `H-NAME` and `H-NAME.FORM`; each of these folders has a report.
+    """
+    require_tracking(config.wandb)
+    dataset = load(config.dataset, config.split, config.languages)
+    checkpoints, chosen = checkpoints_of(config)
+    systems: dict[str, ScoredSystem] = {}
+    for checkpoint in checkpoints:
+        systems |= evaluate_checkpoint(config, checkpoint, dataset)
+    main = checkpoints[0].name if len(checkpoints) == 1 else chosen
+    reports = {name: scored.report for name, scored in systems.items()}
+    report = make_report(dataset, reports, main, name=config.dataset, program="eval/checkpoint.py")
+    report = replace(report, chosen=chosen, notes=tuple(_notes(config, dataset, systems)))
+    if config.compares and dataset.golds:
+        families = declared_families(report)
+        report = add_tests(report, systems, families, dataset, config.repeats, config.seed)
+    report.write(config.out)
+    title = f"{config.dataset}, {config.split}"
+    if not report.scored:
+        write_markdown(config.out, title, ["No golds: nothing to score."])
+        return f"{title}: no golds, nothing to score; submissions are in {config.out}"
+    parts = report_parts(report, "checkpoint")
+    write_markdown(config.out, title, parts)
+    log_tables(
+        config.wandb,
+        report_tables(report, "checkpoint"),
+        folder=config.out,
+        program="checkpoint",
+        config=as_plain(config),
+    )
+    return f"{title}\n{render(parts)}"
+
+
+def checkpoints_of(config: CheckpointConfig) -> tuple[list[Checkpoint], str | None]:
+    """List the checkpoints to score, and the name of the one that a training run chose."""
+    folder = Path(config.checkpoint)
+    is_run = (folder / RUN_FILE).is_file()
+    if config.only == "chosen" and not is_run:
+        raise ConfigError("only", "chosen", f"none: {folder} is no training run's folder")
+    if config.routes:
+        return [Checkpoint(ROUTED, config.checkpoint, config.out)], None
+    if config.only == "chosen" or not is_run:
+        path = str(chosen_checkpoint(folder)) if is_run else config.checkpoint
+        if not Path(path).name:  # ".", which has no name to call reports by
+            path = str(Path(path).resolve())
+        name = Path(path).name
+        return [Checkpoint(name, path, config.out)], name if is_run else None
+    found = [
+        Checkpoint(epoch.name, str(epoch), config.out / epoch.name)
+        for epoch in _kept_epochs(folder)
+    ]
+    try:
+        chosen: str | None = chosen_checkpoint(folder).name
+    except UserError:
+        chosen = None  # the run has not ended: its epochs so far are scored all the same
+    return found, chosen
+
+
+def _kept_epochs(run: Path) -> list[Path]:
+    found = [path for path in (run / "checkpoints").glob("epoch-*") if path.is_dir()]
+    if not found:
+        raise UserError(f"{run}: a training run without checkpoints")
+    return sorted(found, key=lambda path: (int(path.name.split("-")[1]), path.name))
+
+
+def evaluate_checkpoint(
+    config: CheckpointConfig, checkpoint: Checkpoint, dataset: Dataset
+) -> dict[str, ScoredSystem]:
+    """Score a checkpoint as it was trained, then its other claim forms and its hybrid."""
+    name = checkpoint.name
+    systems = _systems_of(config, checkpoint)
+    store = config.open_store()
+    settings = RunSettings(
+        config.dataset, store=store, device=config.device, index=config.index, depth=config.depth
+    )
+    runner = SystemRunner(systems, dataset, settings)
+    own = runner.form_of(name, None)
+    names = [name, f"H-{name}"] if config.hybrid else [name]
+    scored: dict[str, ScoredSystem] = {}
+    for form in (own, *_other_forms(config, dataset, own)):
+        for system in names:
+            cell = system if form == own else f"{system}.{form}"
+            found = runner.run(system, form)
+            model = found.untrained_base or config.label or checkpoint.path
+            one = score_system(cell, found, dataset, _scoring(config))
+            out = checkpoint.out if cell == name else config.out / cell
+            report = replace(
+                one.report,
+                model=f"hybrid:{model}" if system != name else model,
+                settings={"checkpoint": checkpoint.path, **config.routes},
+                parts=_parts(cell, system, name),
+                runs=str((out / "runs").relative_to(config.out)),
+            )
+            scored[cell] = replace(one, report=report)
+            write_runs(one.run, dataset, out / "runs")
+            write_submissions(one.run, dataset, out)
+            if out != config.out:
+                alone = replace(report, runs="runs")
+                make_report(
+                    dataset, {cell: alone}, cell, name=config.dataset, program="eval/checkpoint.py"
+                ).write(out)
+    return scored
+
+
+def _systems_of(config: CheckpointConfig, checkpoint: Checkpoint) -> Systems:
+    def dense(path: str) -> SystemConfig:
+        return SystemConfig(
+            model=replace(config.model, name=path),
+            sources=(config.rendering or Rendering()).sources,
+            rendering=config.rendering,
+        )
+
+    name = checkpoint.name
+    systems = {_BM25: SystemConfig(bm25=PAPERS_BM25)}
+    if config.routes:
+        paths = {"default": config.checkpoint, **config.routes}
+        systems |= {f"{lang} claims": dense(path) for lang, path in paths.items()}
+        systems[name] = SystemConfig(routes={lang: f"{lang} claims" for lang in paths})
+    else:
+        systems[name] = dense(checkpoint.path)
+    if config.hybrid:
+        systems[f"H-{name}"] = SystemConfig(hybrid=HybridConfig(_BM25, name))
+    return systems
+
+
+def _parts(cell: str, system: str, name: str) -> tuple[str, ...]:
+    """Name the cell of the dense part of a hybrid's cell."""
+    return () if system == name else (cell.removeprefix("H-"),)
+
+
+def _scoring(config: CheckpointConfig) -> Scoring:
+    return Scoring(config.metrics, config.repeats if config.compares else 0, config.seed)
+
+
+def _other_forms(config: CheckpointConfig, dataset: Dataset, own: ClaimForm) -> list[ClaimForm]:
+    if not config.claims or why_same_forms(dataset.claims):
+        return []
+    return [form for form in CLAIM_FORMS if form in config.claims and form != own]
+
+
+def _notes(
+    config: CheckpointConfig, dataset: Dataset, systems: dict[str, ScoredSystem]
+) -> list[str]:
+    """Explain why claim forms that were asked for are not there."""
+    own = next(iter(systems.values())).report.claims
+    asked = [form for form in CLAIM_FORMS if form in (config.claims or ())]
+    others = [form for form in asked if form != own]
+    if others and (why := why_same_forms(dataset.claims)):
+        return [f"{' and '.join(others)}: the same as {own} here, since {why}."]
+    return [f"{own}: as trained, so under the checkpoint's own name."] if own in asked else []
+
+
+def declared_families(report: Report) -> list[Family]:
+    """Declare the tests: epochs against step 0, other claim forms, hybrids."""
+    families: list[Family] = []
+    dense = {name: system for name, system in report.systems.items() if not system.parts}
+    endings = dict.fromkeys(name.removeprefix(s.system) for name, s in dense.items())
+    for ending in endings:
+        before = STEP_0 + ending
+        epochs = [n for n, s in dense.items() if n == s.system + ending and n != before]
+        if before in dense and epochs:
+            form = f", {ending.removeprefix('.')} claims" if ending else ""
+            families.append(Family.against(f"Every epoch against step 0{form}", before, epochs))
+    forms = tuple((name, s.system) for name, s in report.systems.items() if name != s.system)
+    hybrids = tuple((name, s.parts[0]) for name, s in report.systems.items() if s.parts)
+    if forms:
+        families.append(Family("Other claim forms against the checkpoint's own", forms))
+    if hybrids:
+        families.append(Family("Hybrids against their dense part", hybrids))
+    return families

@@ -1,0 +1,299 @@
+"""Score what systems gave: by language, with intervals, slices, tests and published numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from claim2source import __version__
+from claim2source.core.errors import UserError
+from claim2source.core.provenance import git_state
+from claim2source.core.records import Claim, Dataset, Qrels
+from claim2source.core.report import (
+    MACRO,
+    MAIN_METRIC,
+    FamilyResult,
+    Provenance,
+    PublishedComparison,
+    Report,
+    StageReport,
+    SystemCost,
+    SystemReport,
+    Table,
+    main_scores,
+)
+from claim2source.core.run import Result, Run
+from claim2source.datasets.checkthat2026 import written_index
+from claim2source.evaluation import metrics as scoring
+from claim2source.evaluation.families import Family, compare_families, score_intervals
+from claim2source.evaluation.metrics import Scores, judged_claims, language_masks, macro
+from claim2source.evaluation.published.scores import Scorer, compare_published
+from claim2source.evaluation.published.tables import load_published
+from claim2source.evaluation.reports import LoadedSystem
+from claim2source.io.store import Store
+from claim2source.io.submissions import write_submission_2025, write_submission_2026
+from claim2source.io.trec import write_trec_run
+from claim2source.models import Encoder
+from claim2source.pipeline.runner import DEPTH, SystemResult
+from claim2source.retrieve import Dense
+from claim2source.text import Rendering
+from claim2source.text.render import missing_translations
+
+METRICS = ("mrr@1", "mrr@5", "mrr@10", "recall@5", "recall@100")
+SUBMITTED = 5
+
+
+@dataclass(frozen=True)
+class Scoring:
+    """Say what is computed: metrics, and bootstrap draws of their intervals (0: none)."""
+
+    metrics: Sequence[str] = METRICS
+    repeats: int = 10_000
+    seed: int = 0
+    seen_golds: frozenset[str] | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class ScoredSystem:
+    """Hold a system's report beside the run and the scores by claim that it comes from."""
+
+    report: SystemReport
+    run: Run
+    scores: Scores | None = None
+
+
+def evaluate(
+    results: Run | Result | Mapping[str, Run | Result],
+    dataset: Dataset,
+    metrics: Sequence[str] = METRICS,
+    *,
+    repeats: int = 10_000,
+    seed: int = 0,
+    seen_golds: frozenset[str] | None = None,
+) -> Report:
+    """Score runs or results by language, with intervals by gold paper.
+
+    `repeats` is the number of bootstrap draws, 0 for no intervals. With `seen_golds`, the golds of
+    training, claims whose gold is among them are scored apart from the others. Several systems by
+    name make one report; the first is the main one.
+
+    Example:
+        >>> import claim2source as c2s
+        >>> dev = c2s.load("demo", "dev")
+        >>> report = c2s.evaluate(c2s.BM25().index(dev.sources).search(dev.claims), dev)
+        >>> round(report.macro["mrr@5"], 2) > 0.2
+        True
+    """
+    named = results if isinstance(results, Mapping) else {"system": results}
+    scoring_settings = Scoring(metrics, repeats, seed, seen_golds)
+    systems = {
+        name: score_result(name, result, dataset, scoring_settings).report
+        for name, result in named.items()
+    }
+    return make_report(dataset, systems, next(iter(systems), None))
+
+
+def score_result(
+    name: str, result: Run | Result, dataset: Dataset, settings: Scoring
+) -> ScoredSystem:
+    """Score one result; without golds there is nothing but its cost."""
+    result = Result(result) if isinstance(result, Run) else result
+    report = SystemReport(
+        name,
+        name,
+        name,
+        cost=SystemCost.of(result.cost, result.stored),
+        failures=result.failure_counts(),
+        index=result.index.plain() if result.index is not None else {},
+    )
+    if not dataset.golds:
+        return ScoredSystem(report, result.run)
+    claims = judged_claims(dataset.qrels)
+    scores = scoring.evaluate(result.run, dataset.qrels, settings.metrics, claims)
+    languages = language_table(scores, dataset.claims)
+    report = replace(report, languages=languages, macro=macro(languages))
+    if settings.repeats and MAIN_METRIC in settings.metrics:
+        bounds = score_intervals(scores, dataset, MAIN_METRIC, settings.repeats, settings.seed)
+        report = replace(report, intervals=bounds)
+    if settings.seen_golds is not None:
+        report = replace(report, slices=seen_and_unseen(scores, dataset, settings.seen_golds))
+    return ScoredSystem(report, result.run, scores)
+
+
+def score_system(
+    name: str, found: SystemResult, dataset: Dataset, settings: Scoring
+) -> ScoredSystem:
+    """Score what a system gave, with its stages, choices and cost."""
+    result = found.result
+    scored = score_result(name, result, dataset, settings)
+    stages = tuple(
+        StageReport(
+            stage.name,
+            SystemCost.of(stage.result.cost, stage.result.stored),
+            stage.result.failure_counts(),
+        )
+        for stage in found.stages
+    )
+    report = replace(
+        scored.report,
+        system=found.system,
+        claims=found.form,
+        sources=found.sources,
+        stages=stages,
+        choices=found.choices,
+        cost=SystemCost.of(result.cost, result.stored, found.parameters),
+        without_translation=len(missing_translations(dataset.claims, found.form)),
+    )
+    return replace(scored, report=report)
+
+
+def language_table(
+    scores: Scores, claims: Sequence[Claim], among: np.ndarray | None = None
+) -> dict[str, dict[str, float]]:
+    """Average scores by language: language -> metric -> mean, and the claims as "queries".
+
+    `among` [claims] bool restricts the claims; a language without any is left out.
+    """
+    table: dict[str, dict[str, float]] = {}
+    for lang, mask in language_masks(claims, scores.claim_ids).items():
+        mask = mask if among is None else mask & among
+        if mask.any():
+            means = {metric: float(values[mask].mean()) for metric, values in scores.values.items()}
+            table[lang] = {**means, "queries": int(mask.sum())}
+    return table
+
+
+def seen_and_unseen(
+    scores: Scores, dataset: Dataset, seen_golds: frozenset[str]
+) -> dict[str, Table]:
+    """Score claims whose gold was a training gold apart from the others.
+
+    Returns {"seen": table, "unseen": table}, with `macro`; a part without claims is empty.
+    """
+    golds = {claim.id: claim.golds for claim in dataset.claims}
+    seen = np.array([not seen_golds.isdisjoint(golds[claim]) for claim in scores.claim_ids])
+    parts: dict[str, Table] = {}
+    for name, among in (("seen", seen), ("unseen", ~seen)):
+        table = language_table(scores, dataset.claims, among)
+        parts[name] = {**table, MACRO: macro(table)} if table else {}
+    return parts
+
+
+def evaluate_encoder(
+    encoder: Encoder,
+    dataset: Dataset,
+    rendering: Rendering,
+    *,
+    store: Store | None = None,
+    seen_golds: frozenset[str] | None = None,
+    progress: bool = False,
+) -> Report:
+    """Retrieve with an encoder for every claim of a split and score by language, no intervals."""
+    dense = Dense(encoder, rendering=rendering, store=store, progress=progress)
+    result = dense.index(dataset.sources).search(dataset.claims, DEPTH)
+    return evaluate(result, dataset, repeats=0, seen_golds=seen_golds)
+
+
+def make_report(
+    dataset: Dataset,
+    systems: Mapping[str, SystemReport],
+    main: str | None,
+    *,
+    name: str | None = None,
+    program: str = "",
+) -> Report:
+    """Put systems into a report; `main` names the one whose scores stand at its top."""
+    languages, top = main_scores(systems, main)
+    provenance = Provenance(
+        program, {"claim2source": __version__}, git_state(), dataset.fingerprint
+    )
+    return Report(
+        name if name is not None else dataset.name,
+        dataset.split,
+        systems,
+        languages,
+        top,
+        provenance=provenance,
+    )
+
+
+def run_tests(
+    systems: Mapping[str, ScoredSystem],
+    families: Sequence[Family],
+    dataset: Dataset,
+    repeats: int,
+    seed: int,
+) -> tuple[FamilyResult, ...]:
+    """Test declared families on MRR@5: on the macro average, then in each language."""
+    named = {name for family in families for pair in family.pairs for name in pair}
+    claims = judged_claims(dataset.qrels)
+    values = {}
+    for name in named:
+        scored = systems[name]
+        scores = scored.scores or scoring.evaluate(scored.run, dataset.qrels, [MAIN_METRIC], claims)
+        values[name] = scores[MAIN_METRIC]
+    return tuple(compare_families(values, families, dataset, claims, repeats=repeats, seed=seed))
+
+
+def published_beside(
+    systems: Mapping[str, ScoredSystem], report: Report, repeats: int, seed: int
+) -> tuple[PublishedComparison, ...]:
+    """Set the published numbers that apply beside the scores of these systems."""
+    loaded = [
+        LoadedSystem(scored.report, Path(), report.dataset, report.split, run=scored.run)
+        for scored in systems.values()
+        if scored.report.macro
+    ]
+    return tuple(compare_published(load_published(), loaded, Scorer(Qrels(), repeats, seed)))
+
+
+def add_tests(
+    report: Report,
+    systems: Mapping[str, ScoredSystem],
+    families: Sequence[Family],
+    dataset: Dataset,
+    repeats: int,
+    seed: int,
+) -> Report:
+    """Add the tests of declared families and the published numbers that apply."""
+    return replace(
+        report,
+        tests=run_tests(systems, families, dataset, repeats, seed),
+        published=published_beside(systems, report, repeats, seed),
+    )
+
+
+def write_runs(run: Run, dataset: Dataset, folder: Path) -> None:
+    """Write a TREC run for each language into a folder."""
+    for language, part in by_language(run, dataset):
+        write_trec_run(part, folder / f"{language}.trec")
+
+
+def write_submissions(run: Run, dataset: Dataset, folder: Path, *, both: bool = True) -> None:
+    """Write the labs' submission files: 2026's by language and, with `both`, 2025's."""
+    for language, part in by_language(run, dataset):
+        write_submission_2026(
+            part,
+            folder / "submission_2026" / f"predictions_{language}.tsv",
+            k=SUBMITTED,
+            written_id=written_index(dataset.split, language),
+        )
+    if both:
+        path = folder / "submission_2025" / "predictions.tsv"
+        write_submission_2025(run, path, k=SUBMITTED, split=dataset.split)
+
+
+def by_language(run: Run, dataset: Dataset) -> Iterator[tuple[str, Run]]:
+    """Part a run by the language of its claims."""
+    for language in dataset.languages:
+        claims = [claim.id for claim in dataset.claims if claim.lang == language]
+        yield language, run.restricted(claims)
+
+
+def require_golds(dataset: Dataset, name: str) -> None:
+    """Raise `UserError` where a split has no golds to report on."""
+    if not dataset.golds:
+        raise UserError(f"{name}: split {dataset.split!r} has no golds to report on")

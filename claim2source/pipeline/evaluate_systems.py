@@ -1,0 +1,175 @@
+"""Evaluate many systems over claim forms: the table of all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import get_args
+
+import torch
+from tqdm import tqdm
+
+from claim2source.core.errors import ConfigError, UserError
+from claim2source.core.records import Dataset
+from claim2source.core.report import NotRun, Report
+from claim2source.pipeline.evaluate import ScoredSystem, Scoring, make_report, score_system
+from claim2source.pipeline.runner import RunSettings, SystemRunner
+from claim2source.pipeline.selection import NothingToChooseOn
+from claim2source.pipeline.systems import (
+    SystemConfig,
+    Systems,
+    label_of,
+    ordered,
+    parts_of,
+    read_systems,
+)
+from claim2source.text import ClaimForm
+from claim2source.text.render import why_same_forms
+
+FORMS: tuple[ClaimForm, ...] = get_args(ClaimForm)
+_ADVICE = "mend what the reason names and run the same command again; what is done is kept"
+
+
+@dataclass(frozen=True)
+class Cell:
+    """Name a system over a claim form; its folder has this name."""
+
+    system: str
+    form: ClaimForm
+
+    @property
+    def name(self) -> str:
+        """Join both: E5-Large.translated."""
+        return f"{self.system}.{self.form}"
+
+
+@dataclass(frozen=True, eq=False)
+class SystemsTable:
+    """Hold the report of many systems beside their runs and scores."""
+
+    report: Report
+    systems: Mapping[str, ScoredSystem]
+
+
+def evaluate_systems(
+    systems: Mapping[str, SystemConfig] | str | Path,
+    dataset: Dataset,
+    forms: Sequence[ClaimForm] = ("original",),
+    settings: RunSettings | None = None,
+    *,
+    repeats: int = 10_000,
+    seed: int = 0,
+) -> Report:
+    """Run systems over claim forms and score them; `systems` is a YAML file or a mapping.
+
+    A system that cannot run is listed in the report's `not_run`, with the reason.
+
+    Example:
+        >>> import claim2source as c2s
+        >>> from claim2source.pipeline.systems import SystemConfig
+        >>> from claim2source.retrieve import BM25Config
+        >>> systems = {"BM25": SystemConfig(bm25=BM25Config()),
+        ...            "BM25-b1": SystemConfig(bm25=BM25Config(b=1.0))}
+        >>> report = c2s.evaluate_systems(systems, c2s.load("demo", "dev"), repeats=100)
+        >>> list(report.systems)
+        ['BM25.original', 'BM25-b1.original']
+    """
+    named = dict(systems) if isinstance(systems, Mapping) else read_systems([Path(systems)])
+    runner = SystemRunner(named, dataset, settings)
+    shown, notes = distinct_forms(forms, dataset)
+    scoring = Scoring(repeats=repeats, seed=seed)
+
+    def score(cell: Cell) -> ScoredSystem:
+        return score_cell(runner, cell, scoring)
+
+    return run_cells(runner, list(named), shown, score, notes=notes).report
+
+
+def score_cell(runner: SystemRunner, cell: Cell, scoring: Scoring) -> ScoredSystem:
+    """Run and score one cell."""
+    data, systems = runner.data(cell.form), runner.systems
+    scored = score_system(cell.name, runner.run(cell.system, cell.form), data, scoring)
+    report = replace(
+        scored.report,
+        model=label_of(cell.system, systems),
+        parts=tuple(f"{part}.{cell.form}" for part in parts_of(systems[cell.system])),
+    )
+    return replace(scored, report=report)
+
+
+def run_cells(
+    runner: SystemRunner,
+    names: Sequence[str],
+    forms: Sequence[ClaimForm],
+    score: Callable[[Cell], ScoredSystem],
+    *,
+    name: str | None = None,
+    program: str = "",
+    notes: Sequence[str] = (),
+) -> SystemsTable:
+    """Score every system over every form with `score`; what fails is listed as not run."""
+    done: dict[Cell, ScoredSystem] = {}
+    not_run: dict[Cell, NotRun] = {}
+    cells = [Cell(system, form) for system in ordered(names, runner.systems) for form in forms]
+    for cell in tqdm(cells, desc="systems", unit="cell", disable=None):
+        try:
+            done[cell] = score(cell)
+        except (UserError, MemoryError, RuntimeError) as error:
+            # CUDA and FAISS raise RuntimeErrors: one cell's failure is not the table's.
+            not_run[cell] = not_run_row(cell, runner.systems, error)
+    shown = [Cell(system, form) for system in names for form in forms]
+    systems = {cell.name: done[cell] for cell in shown if cell in done}
+    reports = {
+        cell: replace(scored.report, runs=f"{cell}/runs") for cell, scored in systems.items()
+    }
+    report = make_report(runner.reported, reports, None, name=name, program=program)
+    rows = tuple(not_run[cell] for cell in shown if cell in not_run)
+    return SystemsTable(replace(report, notes=tuple(notes), not_run=rows), systems)
+
+
+def distinct_forms(asked: Sequence[str], dataset: Dataset) -> tuple[list[ClaimForm], list[str]]:
+    """List the claim forms that differ here, with a note on those that are left out."""
+    forms = [form for form in FORMS if form in asked]
+    if (why := why_same_forms(dataset.claims)) is None:
+        return forms, []
+    others = [form for form in forms if form != "original"]
+    note = f"{' and '.join(others)}: the same as original here, since {why}."
+    return ["original"], [note] if others else []
+
+
+def not_run_row(
+    cell: Cell, systems: Systems, error: UserError | MemoryError | RuntimeError
+) -> NotRun:
+    """Describe a system that raised `error`: what happened, and what to do about it.
+
+    An entry's own advice is about weights that are missing; other errors have their own.
+    """
+    why = " ".join(str(error).split()) or type(error).__name__
+    full = isinstance(error, MemoryError | torch.OutOfMemoryError)
+    if full:
+        why = f"out of memory: {why}"
+    elif isinstance(error, RuntimeError):
+        why = f"failed: {why}"
+    named = (cell.system, *reversed(parts_of(systems[cell.system])))
+    given = next((systems[name].advice for name in named if systems[name].advice), None)
+    advice = _advice(error, full, cell.system) or given or _ADVICE
+    return NotRun(cell.system, cell.form, why[:300], advice)
+
+
+def _advice(error: BaseException, full: bool, system: str) -> str | None:
+    if isinstance(error, NothingToChooseOn):
+        return (
+            "name a split with golds, another than the reported, as --train_split, or leave "
+            "tuned systems out with --systems"
+        )
+    if full:
+        return (
+            "lower model.max_length or take a 16-bit model.dtype in its entry, or run it where "
+            "there is more memory; what is done is kept"
+        )
+    if isinstance(error, RuntimeError):
+        return f"try it alone on the CPU: --systems {system} --device cpu; what is done is kept"
+    if isinstance(error, ConfigError):
+        return "correct that setting in the system's entry or on the command line"
+    return None

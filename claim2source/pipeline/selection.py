@@ -1,0 +1,236 @@
+"""Choose settings on claims that are not reported: BM25's k1 and b, a fusion, a scale, an epoch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from itertools import product
+from typing import Any, Literal, TypeVar
+
+from claim2source.core.errors import InputError, UserError
+from claim2source.core.records import Dataset
+from claim2source.core.report import MACRO, MAIN_METRIC, Choice, Settings, Table, Trial
+from claim2source.core.run import Run
+from claim2source.datasets import carve_val, load
+from claim2source.evaluation.metrics import macro, score_languages
+from claim2source.models import Resolved
+from claim2source.retrieve import BM25Config, BM25Index, FusionConfig
+from claim2source.retrieve.fuse import Fusion
+
+_CUT = 5
+TRAIN_SPLIT, VAL_SHARE, VAL_SEED = "train", 0.1, 13
+Setting = TypeVar("Setting")
+
+# The usual settings first: of equal ones the first is taken.
+BM25_K1 = (1.2, 0.9, 1.5, 2.0, 0.6)
+BM25_B = (0.75, 0.5, 0.9, 0.3)
+BM25_TITLE_WEIGHT = (1, 2, 3)
+BM25_GRID = tuple((k1, b, weight) for weight, k1, b in product(BM25_TITLE_WEIGHT, BM25_K1, BM25_B))
+FUSION_GRID = tuple(
+    replace(fusion, depth=depth)
+    for depth in (100, 1000)
+    for fusion in (
+        FusionConfig("linear"),
+        FusionConfig("linear", scale="z-score"),
+        FusionConfig("linear", scale="none"),
+        FusionConfig("rrf", rrf_k=60),
+        FusionConfig("rrf", rrf_k=10),
+    )
+)
+ALPHAS = tuple(round(step / 20, 2) for step in range(1, 20))
+# Unscaled, a BM25 score is some twenty times a cosine: the useful weights are small.
+UNSCALED_ALPHAS = (0.01, 0.02, 0.03, 0.04, 0.05, 0.06, 0.08, 0.1, 0.12, 0.15, 0.2, 0.3)
+
+
+@dataclass(frozen=True)
+class ChoosingOn:
+    """Name the claims that settings are chosen on.
+
+    BM25's are chosen on all of `split`: it has no weights that could know those claims. A
+    fusion's are chosen on the part that `share` and `seed` carve out (`carved`), on all of it
+    (`train`), or as its dense part allows (`auto`). None: as the checkpoint's manifest says, else
+    the training defaults.
+    """
+
+    split: str | None = None
+    val: Literal["auto", "carved", "train"] = "auto"
+    share: float | None = None
+    seed: int | None = None
+
+
+class NothingToChooseOn(UserError):
+    """Report that there are no claims to choose settings on besides those reported."""
+
+
+@dataclass(frozen=True)
+class SelectionData:
+    """Hold the claims that settings are chosen on; `note` says where training held out others."""
+
+    train: Dataset
+    val: Dataset
+    note: str = ""
+
+
+def selection_data(
+    dataset: str, reported: str, choosing: ChoosingOn, resolved: Resolved | None
+) -> SelectionData:
+    """Load train, and the claims on which a fusion with this dense model may be chosen.
+
+    A checkpoint's manifest says how its val was carved. Raises `UserError` for settings that
+    contradict it, `NothingToChooseOn` where no claim with a gold is left.
+    """
+    data = resolved.manifest.data if resolved is not None and resolved.manifest else None
+    trained = resolved is not None and resolved.is_trained
+    split = _agreed("train_split", choosing.split, data and data.train_split, TRAIN_SPLIT)
+    share = _agreed("val_share", choosing.share, data and data.val_share, VAL_SHARE)
+    seed = _agreed("val_seed", choosing.seed, data and data.val_seed, VAL_SEED)
+    if choosing.val == "train" and trained:
+        raise UserError("val: the model was trained on train; only `carved` is unseen")
+    train = load_train(dataset, reported, split)
+    if choosing.val == "train" or (choosing.val == "auto" and not trained):
+        return SelectionData(train, train)
+    # A run on some languages carved its val out of those alone.
+    languages = data.languages if data is not None else None
+    carved_from = load(dataset, split, languages) if languages else train
+    _, val = carve_val(carved_from, share, seed)
+    note = ""
+    if trained and data is not None and data.val_sha256 != val.fingerprint:
+        note = "the val carved here is not the one training held out: the data differ"
+    if not val.golds:
+        raise NothingToChooseOn(f"{dataset}: no claim of val has a gold to choose by")
+    return SelectionData(train, val, note)
+
+
+def load_train(dataset: str, reported: str, split: str | None) -> Dataset:
+    """Load the split that settings are chosen on. Raises `NothingToChooseOn`."""
+    split = split or TRAIN_SPLIT
+    if split == reported:
+        raise NothingToChooseOn(
+            f"split: {reported!r} is what settings are chosen on, not reported on"
+        )
+    try:
+        train = load(dataset, split)
+    except InputError as error:
+        raise NothingToChooseOn(str(error)) from None
+    if not train.golds:
+        raise NothingToChooseOn(f"{dataset}: no claim of {split!r} has a gold to choose by")
+    return train
+
+
+def _agreed(key: str, given: Any, known: Any, default: Any) -> Any:
+    """Return the manifest's value, else the given one, else the default."""
+    if known is None:
+        return default if given is None else given
+    if given is not None and given != known:
+        raise UserError(
+            f"{key}: {given!r} contradicts the checkpoint's manifest, which says {known!r}"
+        )
+    return known
+
+
+def score_of(table: Table, metric: str = MAIN_METRIC, name: str = MACRO) -> float:
+    """Return the score to choose by: a metric of the macro average, or of one language.
+
+    To 12 digits: averages of the same reciprocal ranks in another order are equal.
+    """
+    return round(float(table[name][metric]), 12)
+
+
+def choose(
+    what: str,
+    tried: Mapping[Setting, Table],
+    on: Dataset,
+    *,
+    settings: Callable[[Setting], Settings] = lambda setting: asdict(setting),  # type: ignore[call-overload]
+    group: Callable[[Setting], Any] | None = None,
+    language: str = MACRO,
+    trials: bool = False,
+    note: str = "",
+) -> tuple[Setting, Choice]:
+    """Choose the setting with the best macro MRR@5 and record the choice.
+
+    Of equal settings the first is chosen. With `group`, settings of one group differ in a single
+    weight, and of the first group that has the best score the middle one of the best is chosen:
+    it lies far from both worse ends. `trials` records every setting's scores.
+    """
+    if not tried:
+        raise ValueError(f"{what}: no settings to choose from")
+    scores = {setting: score_of(table, MAIN_METRIC, language) for setting, table in tried.items()}
+    top = max(scores.values())
+    best = [setting for setting, score in scores.items() if score == top]
+    chosen = best[0]
+    if group is not None:
+        alike = [setting for setting in best if group(setting) == group(chosen)]
+        chosen = alike[len(alike) // 2]
+    recorded = tuple(
+        Trial(settings(setting), scores[setting], table) for setting, table in tried.items()
+    )
+    judged = sum(bool(claim.golds) for claim in on.claims)
+    exact = float(tried[chosen][language][MAIN_METRIC])
+    return chosen, Choice(
+        what,
+        settings(chosen),
+        exact,
+        on.split,
+        judged,
+        note=note,
+        tried=recorded if trials else (),
+    )
+
+
+def choose_bm25(
+    data: Dataset, base: BM25Config, grid: Iterable[tuple[float, float, int]] = BM25_GRID
+) -> tuple[BM25Config, Choice]:
+    """Choose k1, b and title weight of BM25 from a grid.
+
+    The texts are analysed once for each title weight.
+    """
+    cells = list(grid)
+    judged = _judged(data)
+    tables: dict[BM25Config, Table] = {}
+    for weight in dict.fromkeys(cell[2] for cell in cells):
+        index = BM25Index(data.sources, replace(base, title_weight=weight))
+        terms = index.terms(judged.claims)
+        for k1, b, _ in (cell for cell in cells if cell[2] == weight):
+            run = index.reweighted(k1, b).rank(judged.claims, _CUT, terms)
+            tables[replace(base, k1=k1, b=b, title_weight=weight)] = _table(run, judged)
+    tried = {
+        setting: tables[setting]
+        for setting in (replace(base, k1=k1, b=b, title_weight=w) for k1, b, w in cells)
+    }
+    return choose("bm25", tried, data)
+
+
+def choose_fusion(
+    sparse: Run,
+    dense: Run,
+    data: Dataset,
+    grid: Sequence[FusionConfig] = FUSION_GRID,
+    note: str = "",
+) -> tuple[FusionConfig, Choice]:
+    """Choose a fusion of two runs, and its alpha, from a grid.
+
+    Of equal settings the first of the grid is chosen, with the middle one of its best alphas.
+    """
+    judged = _judged(data)
+    claims = [claim.id for claim in judged.claims]
+    sparse, dense = sparse.restricted(claims), dense.restricted(claims)
+    tried: dict[FusionConfig, Table] = {}
+    for config in grid:
+        fusion = Fusion(sparse, dense, config)
+        for alpha in _alphas(config):
+            tried[replace(config, alpha=alpha)] = _table(fusion.run(alpha, _CUT), judged)
+    return choose("fusion", tried, data, group=lambda c: replace(c, alpha=0.5), note=note)
+
+
+def _alphas(config: FusionConfig) -> tuple[float, ...]:
+    return UNSCALED_ALPHAS if (config.method, config.scale) == ("linear", "none") else ALPHAS
+
+
+def _judged(data: Dataset) -> Dataset:
+    return data.with_claims(claim for claim in data.claims if claim.golds)
+
+
+def _table(run: Run, data: Dataset) -> Table:
+    languages = score_languages(run, data.claims, data.qrels, [MAIN_METRIC])
+    return {**languages, MACRO: macro(languages)}

@@ -1,0 +1,149 @@
+"""Show a report as tables: for a terminal, Markdown, HTML or W&B."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from claim2source.core.files import write_text
+from claim2source.core.records import sorted_languages
+from claim2source.core.report import COST_COLUMNS, MACRO, MAIN_METRIC, Choice, Report, cost_cells
+from claim2source.core.tables import Cell, Part, TextTable, render
+from claim2source.evaluation.families import family_parts, family_table
+from claim2source.evaluation.published.scores import published_parts
+
+DEEP = "recall@100"
+
+
+def overview_table(report: Report) -> TextTable | None:
+    """Tabulate MRR@5 of many systems: a row for each, a column for each language."""
+    scored = report.scored
+    if not scored:
+        return None
+    languages = sorted_languages(lang for system in scored for lang in system.languages)
+    columns = [
+        "system",
+        "claims",
+        *(f"{MAIN_METRIC} {language}" for language in languages),
+        f"{MAIN_METRIC} macro",
+        "95 %",
+        f"{DEEP} macro",
+        *COST_COLUMNS,
+    ]
+    rows: list[list[Cell]] = [
+        [
+            system.system,
+            system.claims,
+            *(system.languages[language][MAIN_METRIC] for language in languages),
+            system.macro[MAIN_METRIC],
+            system.bounds(MACRO),
+            system.macro[DEEP],
+            *cost_cells(system.cost),
+        ]
+        for system in scored
+    ]
+    return TextTable(columns, rows, numeric=[False, False, *[True] * (len(columns) - 2)])
+
+
+def interval_parts(report: Report) -> list[Part]:
+    """State how intervals were drawn, with those by language where there are several."""
+    scored = [system for system in report.scored if system.intervals is not None]
+    if not scored or scored[0].intervals is None:
+        return []
+    languages = sorted_languages(lang for system in scored for lang in system.languages)
+    first = scored[0].intervals
+    note = (
+        f"95 % intervals of {MAIN_METRIC}: {first.repeats} bootstrap samples of gold papers "
+        f"({first.papers} of them)."
+    )
+    rows: list[list[Cell]] = [
+        [s.system, s.claims, *(s.bounds(language) for language in languages)] for s in scored
+    ]
+    table = TextTable(["system", "claims", *languages], rows)
+    return [note, table] if len(languages) > 1 else [note]
+
+
+def choice_text(choice: Choice) -> str:
+    """Describe chosen settings of BM25 or of a fusion in one phrase."""
+    chosen = choice.settings
+    if choice.what == "bm25":
+        return f"BM25 k1 {chosen['k1']:g}, b {chosen['b']:g}, title weight {chosen['title_weight']}"
+    if choice.what == "fusion":
+        rrf = chosen["method"] == "rrf"
+        kind = f"k {chosen['rrf_k']}" if rrf else str(chosen["scale"])
+        return (
+            f"{chosen['method']} fusion, {kind}, depth {chosen['depth']}, "
+            f"alpha {chosen['alpha']:g} (weight of BM25)"
+        )
+    return ", ".join(f"{choice.what} {value}" for value in chosen.values())
+
+
+def choices_parts(report: Report) -> list[Part]:
+    """List what was chosen for each system, and on which claims."""
+    lines = []
+    for system in report.scored:
+        texts = [
+            f"{choice_text(choice)}, on {choice.claims} claims of {choice.split}"
+            + (f" ({choice.note})" if choice.note else "")
+            for choice in system.choices
+        ]
+        if texts:
+            lines.append(f"- {system.name}: {'; '.join(texts)}")
+    head = "Chosen on claims that nothing is reported on:\n"
+    return [head + "\n".join(lines)] if lines else []
+
+
+def not_run_table(report: Report) -> TextTable | None:
+    """Tabulate the systems that did not run, why, and what to do."""
+    rows: list[list[Cell]] = [
+        [row.system, row.claims, row.reason, row.advice] for row in report.not_run
+    ]
+    return TextTable(["system", "claims", "why", "what to do"], rows) if rows else None
+
+
+def tests_parts(report: Report) -> list[Part]:
+    """Describe the paired tests and the published numbers beside ours."""
+    costs = {system.name: system.cost for system in report.systems.values()}
+    tests = [part for test in report.tests for part in family_parts(test, MAIN_METRIC, costs)]
+    return [*tests, *published_parts(report.published)]
+
+
+def report_parts(report: Report, title: str = "system", wide: bool = False) -> list[Part]:
+    """Describe a report: scores, choices, notes, what did not run, tests, published numbers.
+
+    `wide` has a row for each system, for tables of many; else a row for each language too.
+    """
+    table = overview_table(report) if wide else report.score_table(title)
+    parts: list[Part] = [table] if table is not None else []
+    if table is None and report.systems:
+        parts.append("No golds: nothing to score; runs and submissions are written.")
+    if wide:
+        parts += interval_parts(report)
+    parts += choices_parts(report)
+    parts += report.notes
+    if (left := not_run_table(report)) is not None:
+        parts += [f"Not run ({len(report.not_run)}):", left]
+    return [*parts, *tests_parts(report)]
+
+
+def report_tables(report: Report, title: str = "system", wide: bool = False) -> dict[str, Any]:
+    """Name the tables of a report, for W&B."""
+    costs = {system.name: system.cost for system in report.systems.values()}
+    intervals = [part for part in interval_parts(report) if isinstance(part, TextTable)]
+    found = {
+        "scores": overview_table(report) if wide else report.score_table(title),
+        "intervals": intervals[0] if wide and intervals else None,
+        "not run": not_run_table(report),
+        **{f"Tests: {test.family}": family_table(test, costs) for test in report.tests},
+    }
+    # The one table among the paragraphs on published numbers.
+    for part in published_parts(report.published):
+        if isinstance(part, TextTable):
+            found["Published"] = part
+    return {name: table for name, table in found.items() if table is not None}
+
+
+def write_markdown(folder: Path, heading: str, parts: Sequence[Part]) -> None:
+    """Write `report.md`."""
+    write_text(folder / "report.md", f"# {heading}\n\n{render(parts, 'markdown')}\n")

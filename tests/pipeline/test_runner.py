@@ -1,0 +1,251 @@
+"""Systems are run stage by stage; a stage may come from anywhere."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from claim2source.core.errors import ConfigError, UserError
+from claim2source.core.records import Claim, Dataset, Qrels, Source
+from claim2source.core.run import Failure, Result, Run
+from claim2source.datasets import load
+from claim2source.io.store import Store
+from claim2source.pipeline.evaluate import Scoring, evaluate, score_system
+from claim2source.pipeline.evaluate_systems import evaluate_systems
+from claim2source.pipeline.runner import RunSettings, SystemRunner, apply_stage, run_system
+from claim2source.pipeline.systems import HybridConfig, SystemConfig, load_stages, read_systems
+from claim2source.retrieve import BM25, BM25Config, fuse
+
+STAGE = '''
+"""Reverse the first sources of every claim."""
+from dataclasses import dataclass
+
+from claim2source.core.run import Failure, Result, Run
+
+calls = []
+
+
+@dataclass(frozen=True)
+class Reverse:
+    """Reverse the first `depth` sources.
+
+    Args:
+        depth: how many.
+    """
+
+    depth: int = 3
+
+    def apply(self, claims, sources, run):
+        calls.append(len(claims))
+        ranked = {}
+        for claim in claims:
+            ids = run.sources(claim.id)
+            ids = ids[: self.depth][::-1] + ids[self.depth :]
+            ranked[claim.id] = [(s, float(len(ids) - i)) for i, s in enumerate(ids)]
+        notes = {claims[0].id: "seen"}
+        failures = (Failure(claims[1].id, "no reason"),)
+        return Result(Run.from_lists(ranked), notes=notes, failures=failures)
+'''
+
+
+@pytest.fixture(scope="module")
+def dev() -> Dataset:
+    return load("demo", "dev")
+
+
+@pytest.fixture
+def outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A stage in a folder that is not the repository's."""
+    folder = tmp_path / "somewhere"
+    folder.mkdir()
+    (folder / "my_stage.py").write_text(STAGE, encoding="utf-8")
+    monkeypatch.syspath_prepend(str(folder))
+    monkeypatch.delitem(sys.modules, "my_stage", raising=False)
+    import my_stage  # type: ignore[import-not-found]
+
+    return my_stage
+
+
+def written(folder: Path, text: str) -> Path:
+    path = folder / "systems.yaml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+REVERSED = """
+Reversed:
+  bm25: {k1: 1.2}
+  stages:
+    - {rerank: my_stage.Reverse, depth: 4}
+    - {verify: my_stage.Reverse, depth: 2}
+"""
+
+
+def test_a_stage_from_outside_the_repository_is_one_line_of_yaml(
+    outside: Any, dev: Dataset, tmp_path: Path
+) -> None:
+    systems = read_systems([written(tmp_path, REVERSED)])
+    found = run_system(systems["Reversed"], dev)
+    assert [s.name for s in found.stages] == [
+        "retrieve",
+        "rerank my_stage.Reverse",
+        "verify my_stage.Reverse",
+    ]
+    plain = BM25().index(dev.sources).search(dev.claims)
+    for claim in dev.claims:
+        ids = plain.run.sources(claim.id)
+        four = ids[:4][::-1] + ids[4:]
+        assert found.stages[0].result.run.sources(claim.id) == ids
+        assert found.stages[1].result.run.sources(claim.id) == four
+        assert found.result.run.sources(claim.id) == four[:2][::-1] + four[2:]
+    report = score_system("r", found, dev, Scoring(repeats=0)).report
+    assert [stage.name for stage in report.stages] == [s.name for s in found.stages]
+    assert report.stages[1].failures == {"no reason": 1} and report.failures == {"no reason": 1}
+    assert all(stage.cost.seconds > 0 for stage in report.stages)
+    assert report.macro["mrr@5"] == pytest.approx(
+        evaluate(found.result, dev, repeats=0).macro["mrr@5"]
+    )
+
+
+def test_a_changed_stage_runs_again_with_what_follows_and_nothing_else(
+    outside: Any, dev: Dataset, tmp_path: Path
+) -> None:
+    settings = RunSettings(store=Store(tmp_path / "store"))
+
+    def stages(first: int, second: int) -> list[bool]:
+        given = [
+            {"rerank": "my_stage.Reverse", "depth": first},
+            {"rerank": "my_stage.Reverse", "depth": second},
+        ]
+        system = SystemConfig(bm25=BM25Config(), stages=given)
+        found = run_system(system, dev, settings=settings)
+        assert found.stages[1].result.notes == {dev.claims[0].id: "seen"}
+        assert found.stages[1].result.failures == (Failure(dev.claims[1].id, "no reason"),)
+        return [stage.result.stored for stage in found.stages]
+
+    assert stages(3, 2) == [False, False, False]
+    assert stages(3, 2) == [True, True, True] and len(outside.calls) == 2
+    assert stages(3, 5) == [True, True, False]
+    assert stages(4, 5) == [True, False, False]
+    # Other code is another stage.
+    path = Path(outside.__file__)
+    path.write_text(STAGE + "\n# changed\n", encoding="utf-8")
+    import linecache
+
+    linecache.checkcache()
+    assert stages(4, 5) == [True, False, False]
+
+
+@dataclass(frozen=True)
+class Same:
+    """Give the ranking back."""
+
+    def apply(self, claims: Any, sources: Any, run: Run) -> Result:
+        return Result(run)
+
+
+@pytest.mark.parametrize("change", ["text", "translation", "abstract", "ranking", "pool"])
+def test_the_key_of_a_stage_holds_all_that_it_reads(tmp_path: Path, change: str) -> None:
+    claims, sources = [Claim("c", "masks work", "de", "masks")], [Source("a", "A"), Source("b")]
+    run = Run.from_lists({"c": [("a", 2.0), ("b", 1.0)]})
+    store = Store(tmp_path)
+    assert not apply_stage(Same(), claims, sources, Result(run), store).stored
+    assert apply_stage(Same(), claims, sources, Result(run), store).stored
+    if change == "abstract":
+        sources = [replace(sources[0], abstract="new"), sources[1]]
+    elif change == "ranking":
+        run = Run.from_lists({"c": [("a", 2.0), ("b", 1.5)]})
+    elif change == "pool":
+        claims = [replace(claims[0], candidates=("a",))]
+    else:
+        claims = [replace(claims[0], **{change: "other"})]
+    assert not apply_stage(Same(), claims, sources, Result(run), store).stored
+
+
+@pytest.mark.parametrize(
+    ("entry", "problem"),
+    [
+        ({"rerank": "cross_encodr"}, "stages.0.rerank: 'cross_encodr' is not allowed"),
+        ({"rerank": "my_stage.Nothing"}, "stages.0.rerank: 'my_stage.Nothing'"),
+        ({"rerank": "no.such.Stage"}, "stages.0.rerank: 'no.such.Stage'"),
+        ({"rerank": "my_stage.Reverse", "dept": 3}, "stages.0.dept: 3 is not allowed.*depth"),
+        ({"rerank": "my_stage.Reverse", "depth": "x"}, "stages.0"),
+        ({"retrieve": "bm25"}, "stages.0: .*one of rerank, verify"),
+    ],
+)
+def test_a_mistyped_stage_is_found_when_it_is_read(
+    outside: Any, entry: dict[str, Any], problem: str
+) -> None:
+    with pytest.raises(ConfigError, match=problem):
+        load_stages([entry])
+    with pytest.raises(ConfigError, match=problem):
+        SystemConfig(bm25=BM25Config(), stages=[entry])
+
+
+def test_routes_send_every_language_to_its_system(dev: Dataset) -> None:
+    systems = {
+        "plain": SystemConfig(bm25=BM25Config()),
+        "words": SystemConfig(bm25=BM25Config(stemmer=False), claims="translated"),
+        "both": SystemConfig(routes={"de": "words", "default": "plain"}),
+    }
+    runner = SystemRunner(systems, dev)
+    found = runner.run("both")
+    parts = {name: runner.run(name).result.run for name in ("plain", "words")}
+    for claim in dev.claims:
+        name = "words" if claim.lang == "de" else "plain"
+        assert found.result.run.sources(claim.id) == parts[name].sources(claim.id)
+    assert found.result.run.claim_ids == tuple(claim.id for claim in dev.claims)
+    costs = [stage.result.cost.seconds for stage in found.stages]
+    assert costs[-1] == pytest.approx(sum(costs[:-1]))
+    systems["both"] = SystemConfig(routes={"de": "words", "en": "plain"})
+    with pytest.raises(ConfigError, match="routes: .*a system for 'fr' claims"):
+        SystemRunner(systems, dev).run("both")
+
+
+def test_a_hybrid_is_the_fusion_of_its_parts_and_many_systems_are_one_table(dev: Dataset) -> None:
+    systems = {
+        "a": SystemConfig(bm25=BM25Config()),
+        "b": SystemConfig(bm25=BM25Config(b=1.0, k1=2.0)),
+        "ab": SystemConfig(hybrid=HybridConfig("a", "b")),
+        "absent": SystemConfig(bm25=BM25Config(), unsupported="not here"),
+    }
+    report = evaluate_systems(systems, dev, ("original", "translated"), repeats=50)
+    names = [f"{name}.{form}" for name in ("a", "b", "ab") for form in ("original", "translated")]
+    assert list(report.systems) == names
+    assert [(row.system, row.reason) for row in report.not_run] == [("absent", "not here")] * 2
+    translated = BM25Config(claims="translated")
+    parts = [
+        BM25(config).index(dev.sources).search(dev.claims)
+        for config in (translated, replace(translated, b=1.0, k1=2.0))
+    ]
+    expected = evaluate(fuse(*parts, k=100), dev, repeats=0)
+    assert report.systems["ab.translated"].macro == pytest.approx(expected.macro)
+    assert report.systems["ab.translated"].parts == ("a.translated", "b.translated")
+
+
+def test_a_system_without_claims_to_choose_on_is_refused(dev: Dataset) -> None:
+    claims = dev.with_claims(dev.claims, "train")
+    settings = RunSettings("demo")
+    system = SystemConfig(bm25=BM25Config(), tune=True)
+    with pytest.raises(UserError, match="not reported on"):
+        run_system(system, claims, settings=settings)
+    assert run_system(system, dev.in_languages(["en"]), settings=settings).choices[0].claims > 50
+
+
+def test_scores_by_seen_golds_are_apart(dev: Dataset) -> None:
+    sources = tuple(Source(name) for name in "ab")
+    claims = tuple(Claim(f"c{i}", "", golds=(gold,)) for i, gold in enumerate("aab"))
+    qrels = Qrels({c.id: {c.golds[0]: 1} for c in claims})
+    data = Dataset(claims, sources, qrels, "dev")
+    run = Run.from_lists({"c0": [("a", 1.0)], "c1": [("b", 1.0)], "c2": [("b", 1.0)]})
+    report = evaluate(run, data, repeats=0, seen_golds=frozenset("a"))
+    (system,) = report.systems.values()
+    assert system.slices["seen"]["macro"]["mrr@5"] == 0.5
+    assert system.slices["unseen"]["en"] == {**system.slices["unseen"]["en"], "queries": 1}
+    assert system.slices["unseen"]["macro"]["mrr@5"] == 1.0 and system.intervals is None
+    none = evaluate(run, data, repeats=0, seen_golds=frozenset("ab")).systems["system"]
+    assert none.slices["unseen"] == {}

