@@ -19,10 +19,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from claim2source.core.records import Claim as Claim
-    from claim2source.core.records import Dataset as Dataset
     from claim2source.core.records import Source as Source
     from claim2source.core.report import Report as Report
-    from claim2source.core.run import Result as Result
     from claim2source.core.run import Run as Run
     from claim2source.datasets import load as load
     from claim2source.evaluation.compare import compare as compare
@@ -41,10 +39,8 @@ __version__ = "0.2.0"
 
 _MODULES = {
     "Claim": "core.records",
-    "Dataset": "core.records",
     "Source": "core.records",
     "Report": "core.report",
-    "Result": "core.run",
     "Run": "core.run",
     "load": "datasets",
     "read_run": "io.trec",

@@ -296,6 +296,16 @@ class Report:
 
     `languages` and `macro` are the scores of the main system: the one that a training run chose,
     or the only one. `systems` are in the order of the tables.
+
+    Example:
+        >>> import tempfile
+        >>> import claim2source as c2s
+        >>> dev = c2s.load("demo", "dev")
+        >>> report = c2s.evaluate(c2s.BM25().index(dev.sources).search(dev.claims), dev)
+        >>> folder = tempfile.mkdtemp()
+        >>> report.write(folder)
+        >>> c2s.Report.read(folder) == report
+        True
     """
 
     __pydantic_config__: ClassVar[Any] = _STRICT
@@ -363,9 +373,9 @@ class Report:
         first = ("version", "dataset", "split", "languages", "macro", "chosen")
         return {**{key: plain[key] for key in first}, **plain}
 
-    def write(self, folder: Path) -> None:
+    def write(self, folder: str | Path) -> None:
         """Write `report.json` into a folder, whole or not at all."""
-        write_json(folder / FILE, self.to_json())
+        write_json(Path(folder) / FILE, self.to_json())
 
     @classmethod
     def read(cls, folder: str | Path) -> Report:

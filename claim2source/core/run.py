@@ -23,6 +23,14 @@ class Run:
     which nothing was found has an empty range. `pool` holds the candidates of the claims
     that may not choose from all sources. Build one with a `from_...` method, which sorts and
     checks.
+
+    Example:
+        >>> import claim2source as c2s
+        >>> run = c2s.Run.from_lists({"c1": [("a", 0.5), ("b", 2.0)]})
+        >>> run.sources("c1")
+        ['b', 'a']
+        >>> run.to_pandas().columns.tolist()
+        ['claim', 'source', 'score', 'rank']
     """
 
     claim_ids: tuple[str, ...]

@@ -52,6 +52,12 @@ def load(folder: str | Path, split: str, languages: Sequence[str] | None = None)
 
     Raises `InputError` on bad input (a line per problem) and `ConfigError` on a language that
     no claim of the split has.
+
+    Example:
+        >>> import claim2source as c2s
+        >>> dev = c2s.load("demo", "dev", ["de"])
+        >>> {claim.lang for claim in dev.claims}, len(dev.sources) > 400
+        ({'de'}, True)
     """
     dataset = read_beir(folder_of(folder), split, languages)
     return replace(dataset, name="demo") if str(folder) == "demo" else dataset

@@ -184,6 +184,16 @@ def compare(
     A value is a result, a run, or the path of a TREC run. Tests are corrected by Holm over the
     family "All against BASELINE": on the macro average, then in each language. Raises
     `UserError` on runs of other claims, `ConfigError` on an unknown metric or baseline.
+
+    Example:
+        >>> import claim2source as c2s
+        >>> dev = c2s.load("demo", "dev")
+        >>> runs = {
+        ...     "stems": c2s.BM25().index(dev.sources).search(dev.claims),
+        ...     "words": c2s.BM25(stemmer=False).index(dev.sources).search(dev.claims),
+        ... }
+        >>> print(c2s.compare(runs, dev, repeats=200))
+        demo, dev...
     """
     require(bool(results), "results", dict(results), "one or more systems by name")
     require(repeats >= 1, "repeats", repeats, "1 or more")

@@ -48,6 +48,14 @@ def read_run(path: str | Path) -> RunFile:
     A source that repeats for a claim keeps its first position and is counted. The lab's TSV
     has no scores: a list of n sources gets n, n - 1, ..., 1. Raises `InputError` with a line
     for each problem.
+
+    Example:
+        >>> import tempfile
+        >>> import claim2source as c2s
+        >>> path = tempfile.mkdtemp() + "/en.trec"
+        >>> c2s.write_trec_run(c2s.Run.from_lists({"c1": [("a", 2.0)]}), path)
+        >>> c2s.read_run(path).run.sources("c1")
+        ['a']
     """
     path, problems = Path(path), Problems()
     lines = read_lines(path)
@@ -98,6 +106,14 @@ def write_trec_run(run: Run, path: str | Path, tag: str = "claim2source") -> Non
     Every float32 score is read back unchanged. Within a tie the written numbers decrease by
     less than float32 resolves, so a tool that compares in float64 or has its own tie rule
     still ranks as we do. Raises `InputError` on ids with white space and infinite scores.
+
+    Example:
+        >>> import tempfile
+        >>> import claim2source as c2s
+        >>> path = tempfile.mkdtemp() + "/en.trec"
+        >>> c2s.write_trec_run(c2s.Run.from_lists({"c1": [("a", 2.0)]}), path)
+        >>> open(path).read()
+        'c1 Q0 a 1 2 claim2source\\n'
     """
     path, problems = Path(path), Problems()
     words = [str(run.vocabulary[code]) for code in np.unique(run.codes)]

@@ -380,7 +380,17 @@ def run_system(
     form: ClaimForm | None = None,
     settings: RunSettings | None = None,
 ) -> SystemResult:
-    """Run one system on a split; of several, the last one, whose parts the others are."""
+    """Run one system on a split; of several, the last one, whose parts the others are.
+
+    Example:
+        >>> import claim2source as c2s
+        >>> from claim2source.pipeline.systems import SystemConfig
+        >>> from claim2source.retrieve import BM25Config
+        >>> dev = c2s.load("demo", "dev")
+        >>> found = c2s.run_system(SystemConfig(bm25=BM25Config()), dev)
+        >>> [stage.name for stage in found.stages]
+        ['retrieve']
+    """
     systems = dict(system) if isinstance(system, Mapping) else {"system": system}
     return SystemRunner(systems, dataset, settings).run(list(systems)[-1], form)
 

@@ -83,6 +83,13 @@ class BM25:
 
     Settings are those of `BM25Config`: `BM25(k1=1.5)`. With a `store` the runs are kept: the
     same claims and sources are not searched again.
+
+    Example:
+        >>> import claim2source as c2s
+        >>> dev = c2s.load("demo", "dev")
+        >>> index = c2s.BM25(k1=1.5, title_weight=2).index(dev.sources)
+        >>> len(index.search(dev.claims, k=10).sources(dev.claims[0].id))
+        10
     """
 
     def __init__(

@@ -54,6 +54,13 @@ class Dense:
     models. With a `store` and weights that have a name, vectors and runs are kept: the same
     claims and sources are neither encoded nor searched again. Raises `UserError` where the model
     cannot be loaded, or another `rendering` is asked for than a checkpoint's own.
+
+    Example:
+        >>> import claim2source as c2s
+        >>> papers = c2s.load("demo", "dev").sources[:20]
+        >>> dense = c2s.Dense("sentence-transformers/all-MiniLM-L6-v2").index(papers)
+        >>> len(dense.search("masks cut outbreaks 3.7x", k=5).sources("0"))
+        5
     """
 
     def __init__(

@@ -81,6 +81,13 @@ def fuse(
     A source missing from one list gets 0 from it: in linear fusion the score of that list's
     last source (its minimum, normalised), in reciprocal rank fusion nothing, as if ranked
     infinitely deep. A list whose scores are all equal normalises to 1.
+
+    Example:
+        >>> import claim2source as c2s
+        >>> first = c2s.Run.from_lists({"c": [("a", 9.0), ("b", 1.0)]})
+        >>> second = c2s.Run.from_lists({"c": [("b", 0.9), ("a", 0.8)]})
+        >>> c2s.fuse(first, second, alpha=0.2).sources("c")
+        ['b', 'a']
     """
     config = replace(config or FusionConfig(), **settings)
     if k is not None:
@@ -167,7 +174,15 @@ def _normalised(run: Run, owner: np.ndarray, config: FusionConfig) -> np.ndarray
 
 
 class Hybrid:
-    """Rank sources by two retrievers and fuse their rankings."""
+    """Rank sources by two retrievers and fuse their rankings.
+
+    Example:
+        >>> import claim2source as c2s
+        >>> papers = c2s.load("demo", "dev").sources[:20]
+        >>> hybrid = c2s.Hybrid(c2s.BM25(), c2s.BM25(stemmer=False)).index(papers)
+        >>> hybrid.search("masks", k=3).run.claim_ids
+        ('0',)
+    """
 
     def __init__(
         self, first: Retriever, second: Retriever, fusion: FusionConfig | None = None

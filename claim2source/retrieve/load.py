@@ -24,6 +24,16 @@ def load_index(
     A dense index loads its model at the first search, on `device`, and refuses another one than
     made its vectors; `model` says where it is now, if not where it was. `verify` reads all files
     to compare their sha256. Raises `InputError` where the folder is damaged or not an index.
+
+    Example:
+        >>> import tempfile
+        >>> import claim2source as c2s
+        >>> index = c2s.BM25().index(c2s.load("demo", "dev").sources)
+        >>> folder = tempfile.mkdtemp() + "/bm25"
+        >>> index.save(folder)
+        >>> found = c2s.load_index(folder).search("masks")
+        >>> list(found.run) == list(index.search("masks").run)
+        True
     """
     opened = IndexFolder.open(folder, verify)
     if opened.kind == "bm25":
