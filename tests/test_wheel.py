@@ -18,6 +18,8 @@ from claim2source.datasets import load
 assert pathlib.Path(claim2source.__file__).is_relative_to(sys.argv[1]), claim2source.__file__
 data = load("demo", "test")
 assert len(data.sources) >= 400 and data.languages == ("en", "de", "fr")
+from claim2source.pipeline.systems import SYSTEMS_FOLDER
+assert len(list(SYSTEMS_FOLDER.glob("*.yaml"))) == 4, SYSTEMS_FOLDER
 print("works")
 """
 
@@ -31,7 +33,8 @@ def test_wheel_builds_installs_and_works(tmp_path: Path) -> None:
 
     # A copy: setuptools builds in the source folder, and what an older build left there counts.
     source = tmp_path / "source"
-    shutil.copytree(REPOSITORY / "claim2source", source / "claim2source")
+    shutil.copytree(REPOSITORY / "claim2source", source / "claim2source", symlinks=True)
+    shutil.copytree(REPOSITORY / "configs", source / "configs")
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copyfile(REPOSITORY / name, source / name)
     (source / "tests").mkdir()
@@ -43,6 +46,8 @@ def test_wheel_builds_installs_and_works(tmp_path: Path) -> None:
     assert "claim2source/py.typed" in names
     for name in ("published/checkthat2025.yaml", "html/report.html", "html/report.js"):
         assert f"claim2source/evaluation/{name}" in names
+    for path in (REPOSITORY / "configs").glob("*/*.yaml"):
+        assert f"claim2source/configs/{path.parent.name}/{path.name}" in names
     pip("install", "--no-deps", "--target", str(tmp_path / "site"), str(wheel))
     done = subprocess.run(
         [sys.executable, "-c", CHECK, str(tmp_path / "site")],

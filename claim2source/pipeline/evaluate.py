@@ -84,8 +84,8 @@ def evaluate(
         >>> import claim2source as c2s
         >>> dev = c2s.load("demo", "dev")
         >>> report = c2s.evaluate(c2s.BM25().index(dev.sources).search(dev.claims), dev)
-        >>> round(report.macro["mrr@5"], 2) > 0.2
-        True
+        >>> list(report.languages), report.macro["mrr@5"] > 0.1
+        (['en', 'de', 'fr'], True)
     """
     named = results if isinstance(results, Mapping) else {"system": results}
     scoring_settings = Scoring(metrics, repeats, seed, seen_golds)
