@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Literal
 
 import torch
 
@@ -18,8 +16,8 @@ from claim2source.core.config import list_field, read_config, require
 from claim2source.core.errors import run_program
 from claim2source.core.threads import use_cores
 from claim2source.datasets import load
-from claim2source.io.store import Store, VectorType
 from claim2source.models import ModelConfig, Side, resolve
+from claim2source.pipeline.options import StoreOptions
 from claim2source.text import Rendering
 from claim2source.training.distributed import launched_world
 
@@ -28,7 +26,7 @@ BLOCK = 64
 
 
 @dataclass(frozen=True)
-class EncodeConfig:
+class EncodeConfig(StoreOptions):
     """Settings of `eval/encode.py`.
 
     Args:
@@ -36,18 +34,12 @@ class EncodeConfig:
         model: a checkpoint, the folder of a training run (its chosen epoch) or a model, by
             `model.name`; its other keys are for models that are no checkpoint of ours.
         rendering: how claims and sources are rendered for such models; a checkpoint has its own.
-        store: folder of the store of vectors and runs; none: the user's cache.
-        vectors: float32, or float16 for half the size.
-        device: none takes the GPUs, one for every process, where there are any.
     """
 
     dataset: str = "demo"
     splits: list[str] = list_field(str, ["dev"], help="splits whose claims are encoded")
     model: ModelConfig = field(default_factory=ModelConfig)
     rendering: Rendering | None = None
-    store: Path | None = None
-    vectors: VectorType = "float32"
-    device: Literal["cpu", "cuda"] | None = None
 
     def __post_init__(self) -> None:
         require(bool(self.splits), "splits", self.splits, "one split or more")
@@ -63,7 +55,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         torch.cuda.set_device(world.local_rank % torch.cuda.device_count())
     resolved = resolve(config.model, config.device)
     rendering = resolved.rendering_for(config.rendering)
-    store = Store(config.store, config.vectors)
+    store = config.open_store()
     claims = [claim for split in splits for claim in split.claims]
     texts: dict[Side, list[str]] = {
         "source": rendering.source_texts(splits[0].sources),

@@ -13,17 +13,15 @@ from claim2source.retrieve import IndexConfig
 
 
 @dataclass(frozen=True, kw_only=True)
-class SearchOptions:
-    """Say how texts are encoded and searched.
+class StoreOptions:
+    """Say where vectors and runs are stored, and what computes them.
 
     Args:
-        index: how source vectors are searched; an approximate index reports its recall.
         store: folder of the store of vectors and runs; none: the user's cache.
         vectors: float32, or float16 to store vectors in half the space.
         device: none takes a GPU if there is one.
     """
 
-    index: IndexConfig = field(default_factory=IndexConfig)
     store: Path | None = None
     vectors: VectorType = "float32"
     device: Literal["cpu", "cuda"] | None = None
@@ -31,6 +29,17 @@ class SearchOptions:
     def open_store(self) -> Store:
         """Open the store of vectors and runs."""
         return Store(self.store, self.vectors)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchOptions(StoreOptions):
+    """Say how source vectors are searched.
+
+    Args:
+        index: how source vectors are searched; an approximate index reports its recall.
+    """
+
+    index: IndexConfig = field(default_factory=IndexConfig)
 
 
 @dataclass(frozen=True, kw_only=True)
