@@ -19,7 +19,7 @@ from claim2source.io.trec import read_run
 
 @dataclass(frozen=True)
 class LoadedSystem:
-    """Hold one system of a report, and its run: in memory, or as TREC files in `report_folder`.
+    """Hold one system of a report with its runs: in `memory`, or as TREC files in `report_folder`.
 
     `alias` replaces its name where reports of several folders use the same one.
     """
@@ -29,7 +29,7 @@ class LoadedSystem:
     dataset: str
     split: str
     alias: str | None = None
-    run: Run | None = None
+    memory: Mapping[str, Run] | None = None
 
     @property
     def name(self) -> str:
@@ -88,8 +88,10 @@ class LoadedSystem:
         return self.report_folder / (runs.parent if runs.name == "runs" else "")
 
     @cached_property
-    def runs(self) -> dict[str, Path]:
-        """Find the run files that are there: language -> path."""
+    def runs(self) -> dict[str, Run | Path]:
+        """Find the runs that are there: language -> run, or the path of its file."""
+        if self.memory is not None:
+            return dict(self.memory)
         folder = self.report_folder / self.report.runs
         files = {lang: folder / f"{lang}.trec" for lang in self.languages}
         return {lang: path for lang, path in files.items() if path.is_file()}
@@ -130,8 +132,8 @@ def _distinct_names(
 def runs_of(system: LoadedSystem, languages: Sequence[str] | None = None) -> dict[str, Run]:
     """Read the runs that are there, of these languages or of all."""
     return {
-        lang: read_run(path).run
-        for lang, path in system.runs.items()
+        lang: found if isinstance(found, Run) else read_run(found).run
+        for lang, found in system.runs.items()
         if languages is None or lang in languages
     }
 
@@ -141,8 +143,6 @@ def whole_run(system: LoadedSystem, languages: Sequence[str] | None = None) -> R
 
     Raises `InputError` where a language's file is missing.
     """
-    if system.run is not None:
-        return system.run
     wanted = [lang for lang in system.languages if languages is None or lang in languages]
     if absent := [lang for lang in wanted if lang not in system.runs]:
         raise InputError.at(system.folder, why=f"{system.name}: no runs/.../{absent[0]}.trec")

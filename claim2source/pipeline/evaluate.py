@@ -239,11 +239,21 @@ def run_tests(
 
 
 def published_beside(
-    systems: Mapping[str, ScoredSystem], report: Report, repeats: int, seed: int
+    systems: Mapping[str, ScoredSystem],
+    report: Report,
+    dataset: Dataset,
+    repeats: int,
+    seed: int,
 ) -> tuple[PublishedComparison, ...]:
     """Set the published numbers that apply beside the scores of these systems."""
     loaded = [
-        LoadedSystem(scored.report, Path(), report.dataset, report.split, run=scored.run)
+        LoadedSystem(
+            scored.report,
+            Path(),
+            report.dataset,
+            report.split,
+            memory=dict(by_language(scored.run, dataset)),
+        )
         for scored in systems.values()
         if scored.report.macro
     ]
@@ -262,7 +272,7 @@ def add_tests(
     return replace(
         report,
         tests=run_tests(systems, families, dataset, repeats, seed),
-        published=published_beside(systems, report, repeats, seed),
+        published=published_beside(systems, report, dataset, repeats, seed),
     )
 
 
