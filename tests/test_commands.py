@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from claim2source.pipeline.checkpoints import route_words
 from tests.shared_data import REPOSITORY
 from tests.test_configs import commands, load_program, parsed, read_prepare
 
@@ -35,7 +36,10 @@ def read(program: str, words: Sequence[str]) -> Any:
     if program == "scripts/prepare.py":
         return read_prepare(words)
     source = (REPOSITORY / program).read_text(encoding="utf-8")
-    (name,) = set(re.findall(r"read_(?:config|flat)\(\s*(\w+),", source))
+    # The last one read is the program's own; scripts/ablate.py checks its rows' configs before.
+    *_, name = re.findall(r"read_(?:config|flat)\(\s*(\w+),", source)
+    if program == "eval/checkpoint.py":
+        words = route_words(words)
     # A config of the reader's own stands for that of the user.
     ours = ["configs/finetune/demo.yaml" if word == "my.yaml" else word for word in words]
     return parsed(getattr(load_program(program), name), ours)
