@@ -7,10 +7,11 @@ STAMP := $(VENV)/.installed
 
 install: $(STAMP)
 
-# torch first and by itself: pip then takes the CPU build where one is offered.
+# torch first and by itself: pip then takes the CPU build where one is offered. The package allows
+# 2.14 too, which vllm pins.
 $(STAMP): pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet "torch>=2.11,<2.15"
+	$(BIN)/python -m pip install --quiet "torch>=2.11,<2.14"
 	$(BIN)/python -m pip install --quiet -e ".[cpu,demo,dev]"
 	touch $(STAMP)
 
