@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import Literal
 
 from claim2source.core.config import as_plain, flag, list_field, read_config, require
-from claim2source.core.errors import UserError, run_program
+from claim2source.core.errors import run_program
 from claim2source.core.files import atomic_folder, write_json
 from claim2source.core.records import Dataset
 from claim2source.core.report import MACRO, MAIN_METRIC, Choice, Report, SystemReport, Table
 from claim2source.core.tables import Cell, Part, TextTable, render
 from claim2source.datasets import load
 from claim2source.io.store import Store
-from claim2source.io.wandb import wandb_mode
+from claim2source.io.wandb import as_wandb, require_installed, wandb_mode
 from claim2source.models import ModelConfig
 from claim2source.models.resolve import RUN_FILE
 from claim2source.pipeline.evaluate import evaluate_encoder, make_report, require_golds
@@ -232,12 +232,9 @@ def _log(config: InterpolateConfig, report: Report) -> None:
     mode = wandb_mode(config.wandb.mode)
     if mode == "off":
         return
-    try:
-        import wandb
-    except ModuleNotFoundError:
-        raise UserError(
-            "wandb is not installed: pip install wandb, or turn it off with --wandb.mode off"
-        ) from None
+    require_installed("turn it off with --wandb.mode off")
+    import wandb
+
     run = wandb.init(
         project=config.wandb.project,
         name=config.wandb.name or config.folder.resolve().name,
@@ -246,13 +243,10 @@ def _log(config: InterpolateConfig, report: Report) -> None:
         config=as_plain(config),
         mode="offline" if mode == "offline" else "online",
     )
-    table = curve_table(report.choices[0].tried)
     run.log(
         {
             "interpolation": wandb.Image(str(config.folder / PLOT_FILE)),
-            "interpolation_table": wandb.Table(
-                columns=list(table.columns), data=[list(row) for row in table.rows]
-            ),
+            "interpolation_table": as_wandb(curve_table(report.choices[0].tried)),
         }
     )
     for name, row in report.systems[PICKED].table.items():

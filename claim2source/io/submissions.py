@@ -8,6 +8,7 @@ import json
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Literal
 
 from claim2source.core.errors import InputError, Problems
 from claim2source.core.files import atomic_path
@@ -75,31 +76,22 @@ def _id_list(path: Path, number: int, cell: str, problems: Problems) -> list[str
     return [str(item).strip() for item in ids]
 
 
-def write_submission_2025(
-    run: Run, path: str | Path, k: int = 5, split: str = "", written_id: IdWriter | None = None
+def write_submission(
+    run: Run,
+    path: str | Path,
+    year: Literal[2025, 2026],
+    k: int = 5,
+    split: str = "",
+    written_id: IdWriter | None = None,
 ) -> int:
-    """Write CheckThat! 2025's TSV (`post_id`, `preds`) with the first `k` sources of every claim.
+    """Write a lab's TSV (2025: `post_id`, `preds`; 2026: `index`, `preds`), `k` sources a claim.
 
-    The lab expects its own ids: with `split` the prefix "<split>-" of a claim id is dropped
-    ("dev-16" -> "16"); `written_id` replaces that rule. Returns the number of claims with fewer
+    The labs expect their own ids: with `split` the prefix "<split>-" of a claim id is dropped
+    ("dev-16" -> "16"); `written_id` replaces that rule. 2026 takes a file per language,
+    `predictions_<lang>.tsv`: `run` holds its claims only. Returns the number of claims with fewer
     than `k` sources. Raises `InputError` when two claims get the same id.
     """
-    return _write_submission(run, path, "post_id", k, split, written_id)
-
-
-def write_submission_2026(
-    run: Run, path: str | Path, k: int = 5, split: str = "", written_id: IdWriter | None = None
-) -> int:
-    """Write CheckThat! 2026's TSV (`index`, `preds`), as `write_submission_2025` does.
-
-    The lab takes a file per language, `predictions_<lang>.tsv`: `run` holds its claims only.
-    """
-    return _write_submission(run, path, "index", k, split, written_id)
-
-
-def _write_submission(
-    run: Run, path: str | Path, column: str, k: int, split: str, written_id: IdWriter | None
-) -> int:
+    column = {2025: "post_id", 2026: "index"}[year]
     prefix = f"{split}-" if split else ""
     claim_of: dict[str, str] = {}
     for claim in run.claim_ids:

@@ -39,12 +39,17 @@ def has_key() -> bool:
         return False
 
 
+def require_installed(instead: str) -> None:
+    """Raise `UserError` where wandb is not installed; `instead` says how to do without it."""
+    if importlib.util.find_spec("wandb") is None:
+        raise UserError(f"wandb is not installed: pip install wandb, or {instead}")
+
+
 def require_tracking(asked: Tracking) -> None:
     """Raise `UserError` where W&B is asked for but not possible; call it before the work."""
     if asked == "off":
         return
-    if importlib.util.find_spec("wandb") is None:
-        raise UserError("wandb is not installed: pip install wandb, or leave --wandb off")
+    require_installed("leave --wandb off")
     if asked == "online" and not has_key():
         raise UserError("wandb: online needs a key (run `wandb login`); or --wandb offline")
 

@@ -3,12 +3,13 @@
 from claim2source.models.config import (
     Dtype,
     EncoderSettings,
+    Identity,
     ModelConfig,
     Pooling,
     Side,
     Template,
 )
-from claim2source.models.encoder import Encoder, Identity
+from claim2source.models.encoder import Encoder
 from claim2source.models.hub import tokenizer_files, tokenizer_hash
 from claim2source.models.manifest import Base, DataRecord, Manifest, ScoreTable, Weights
 from claim2source.models.resolve import Resolved, checkpoint_folder, resolve

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Literal, get_args
@@ -13,6 +14,8 @@ Side = Literal["claim", "source"]
 Dtype = Literal["float32", "bfloat16", "float16"]
 Quantization = Literal["nf4"]
 Attention = Literal["sdpa", "eager", "flash_attention_2"]
+# Name -> hash or number: everything but the settings that vectors depend on.
+Identity = Mapping[str, str | float | None]
 
 
 @dataclass(frozen=True)

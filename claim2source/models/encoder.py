@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -20,7 +20,7 @@ from claim2source.core.files import content_hash
 from claim2source.core.memory import peak_memory
 from claim2source.core.run import Cost
 from claim2source.io.store import EmbeddingSpace, Store, text_key
-from claim2source.models.config import EncoderSettings, Side
+from claim2source.models.config import EncoderSettings, Identity, Side
 from claim2source.models.packed import PackedBatch, can_pack, pack, packed_hidden
 from claim2source.models.tokens import TokenBatch, Tokens, grouped, in_rows
 
@@ -43,8 +43,6 @@ _EXTRA_GPU = 2048
 _FORWARD_TOKENS = 2048
 # The store is written in shards of this many texts, so that a stopped run resumes.
 SHARD_TEXTS = 2048
-# Name -> hash or number: everything but the settings that vectors depend on.
-Identity = Mapping[str, str | float | None]
 
 
 class Encoder:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from claim2source.core.config import require_one_of
 from claim2source.core.errors import InputError, UserError
 from claim2source.core.files import write_json
-from claim2source.models.config import EncoderSettings
+from claim2source.models.config import EncoderSettings, Identity
 from claim2source.text import Rendering
 
 if TYPE_CHECKING:
@@ -58,6 +58,15 @@ class Weights:
     def __post_init__(self) -> None:
         require_one_of("weights.kind", self.kind, ("base", "lora", "full"))
         require_one_of("weights.trained", self.trained, ("both", "query_only"))
+
+    def identity(self, base: Identity) -> Identity:
+        """Identify these weights in the store; `base` identifies those of the base model."""
+        if self.kind == "full":
+            return {**base, "base": self.sha256}
+        if self.kind == "base":
+            return base
+        adapter = {"adapter": self.sha256, "adapter_config": self.config_sha256}
+        return {**base, **adapter, "scale": self.scale}
 
 
 @dataclass(frozen=True)

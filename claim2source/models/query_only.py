@@ -6,7 +6,8 @@ from typing import Any
 
 import torch
 
-from claim2source.models.encoder import Encoder, Identity
+from claim2source.models.config import Identity
+from claim2source.models.encoder import Encoder
 
 
 class WithoutAdapter(torch.nn.Module):

@@ -11,8 +11,15 @@ import torch
 
 from claim2source.core.errors import ConfigError, InputError, UserError
 from claim2source.core.files import file_hash
-from claim2source.models.config import TRAINED, Dtype, EncoderSettings, ModelConfig, Template
-from claim2source.models.encoder import Encoder, Identity
+from claim2source.models.config import (
+    TRAINED,
+    Dtype,
+    EncoderSettings,
+    Identity,
+    ModelConfig,
+    Template,
+)
+from claim2source.models.encoder import Encoder
 from claim2source.models.hub import (
     base_files,
     check_code,
@@ -22,7 +29,7 @@ from claim2source.models.hub import (
     tokenizer_hash,
 )
 from claim2source.models.load import ADAPTER_CONFIG_FILE, load
-from claim2source.models.manifest import EXPORT_FILE, FILE, Base, Manifest, Weights
+from claim2source.models.manifest import EXPORT_FILE, FILE, Base, Manifest
 from claim2source.models.query_only import base_encoder
 from claim2source.models.sentence_transformers import settings_of
 from claim2source.text import Rendering
@@ -142,20 +149,20 @@ def _checkpoint(
         if settings.own_code:
             raise InputError.at(place, field="encoder.own_code", why="not in a full model")
         encoder = load(folder, settings, device, config.attention)
-        encoder.weights = {"base": weights.sha256, "tokenizer": tokenizer_hash(folder)}
+        encoder.weights = weights.identity({"tokenizer": tokenizer_hash(folder)})
         if weights.trained == "query_only":
             encoder.source_encoder = _load_base(base, place, settings, config, device)[0]
         return Resolved(encoder, base, folder, manifest)
     encoder, files = _load_base(base, place, settings, config, device)
     if weights.kind == "lora":
-        identity = dict(encoder.weights or {})
+        untrained = encoder.weights or {}
         _check_hash(folder / ADAPTER_FILE, weights.sha256)
         _check_hash(folder / ADAPTER_CONFIG_FILE, weights.config_sha256)
         encoder.model = _with_adapter(encoder.model, folder)
         set_adapter_scale(encoder.model, weights.scale)
-        encoder.weights = identity | adapter_identity(weights)
+        encoder.weights = weights.identity(untrained)
         if weights.trained == "query_only":
-            encoder.source_encoder = base_encoder(encoder, identity)
+            encoder.source_encoder = base_encoder(encoder, untrained)
     return Resolved(encoder, base, files, manifest)
 
 
@@ -202,15 +209,6 @@ def _with_adapter(model: Any, folder: Path) -> Any:
     except (OSError, ValueError, TypeError, KeyError, RuntimeError) as error:
         why = f"this adapter does not fit its base: {one_line(error)}"
         raise InputError.at(folder / ADAPTER_CONFIG_FILE, why=why) from None
-
-
-def adapter_identity(weights: Weights) -> dict[str, str | float | None]:
-    """Identify an adapter in the store: hashes of its weights and config, and its scale."""
-    return {
-        "adapter": weights.sha256,
-        "adapter_config": weights.config_sha256,
-        "scale": weights.scale,
-    }
 
 
 def set_adapter_scale(model: torch.nn.Module, scale: float) -> None:

@@ -34,7 +34,7 @@ from claim2source.evaluation.published.scores import Scorer, compare_published
 from claim2source.evaluation.published.tables import load_published
 from claim2source.evaluation.reports import LoadedSystem
 from claim2source.io.store import Store
-from claim2source.io.submissions import write_submission_2025, write_submission_2026
+from claim2source.io.submissions import write_submission
 from claim2source.io.trec import write_trec_run
 from claim2source.models import Encoder
 from claim2source.pipeline.runner import DEPTH, SystemResult
@@ -285,15 +285,16 @@ def write_runs(run: Run, dataset: Dataset, folder: Path) -> None:
 def write_submissions(run: Run, dataset: Dataset, folder: Path, *, both: bool = True) -> None:
     """Write the labs' submission files: 2026's by language and, with `both`, 2025's."""
     for language, part in by_language(run, dataset):
-        write_submission_2026(
+        write_submission(
             part,
             folder / "submission_2026" / f"predictions_{language}.tsv",
+            2026,
             k=SUBMITTED,
             written_id=written_index(dataset.split, language),
         )
     if both:
         path = folder / "submission_2025" / "predictions.tsv"
-        write_submission_2025(run, path, k=SUBMITTED, split=dataset.split)
+        write_submission(run, path, 2025, k=SUBMITTED, split=dataset.split)
 
 
 def by_language(run: Run, dataset: Dataset) -> Iterator[tuple[str, Run]]:

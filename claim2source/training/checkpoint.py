@@ -5,11 +5,11 @@ from __future__ import annotations
 import shutil
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from claim2source.core.files import atomic_folder, file_hash
-from claim2source.models import Base, Encoder, Manifest, Weights, tokenizer_files
-from claim2source.models.resolve import ADAPTER_CONFIG_FILE, ADAPTER_FILE, adapter_identity
+from claim2source.models import Encoder, Manifest, Weights, tokenizer_files
+from claim2source.models.resolve import ADAPTER_CONFIG_FILE, ADAPTER_FILE
 
 # One file, so that one hash names the weights.
 ONE_SHARD = "1000GB"
@@ -50,11 +50,3 @@ def save_checkpoint(
         written = replace(manifest, weights=weights)
         written.write(temporary)
     return written
-
-
-def weights_identity(base: Base, tokenizer: str, weights: Weights) -> dict[str, Any]:
-    """Name weights in the store, as loading the checkpoint names them."""
-    if weights.kind == "full":
-        return {"base": weights.sha256, "tokenizer": tokenizer}
-    adapter = adapter_identity(weights) if weights.kind == "lora" else {}
-    return {"base": base.sha256, "tokenizer": tokenizer, **adapter}

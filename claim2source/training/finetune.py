@@ -11,7 +11,6 @@ from typing import Literal
 
 import pytorch_lightning as pl
 import torch
-from pytorch_lightning.loggers import Logger
 
 from claim2source.core.config import as_plain
 from claim2source.core.errors import UserError
@@ -22,14 +21,14 @@ from claim2source.core.threads import use_cores
 from claim2source.io.store import Store
 from claim2source.io.wandb import table_key
 from claim2source.mining import MinedRow
-from claim2source.models import DataRecord, Encoder, Manifest, Weights, resolve, tokenizer_hash
+from claim2source.models import DataRecord, Encoder, Manifest, Weights, resolve
 from claim2source.models.manifest import FILE
 from claim2source.models.query_only import base_encoder
 from claim2source.pipeline.evaluate import evaluate_encoder
 from claim2source.training.adapt import adapt, check_model, frozen_copy
 from claim2source.training.after import check_after, evaluate_after
 from claim2source.training.batches import BatchSampler, plan_loader
-from claim2source.training.checkpoint import save_checkpoint, weights_identity
+from claim2source.training.checkpoint import save_checkpoint
 from claim2source.training.choose import choose_checkpoint
 from claim2source.training.config import FinetuneConfig
 from claim2source.training.data import BaseVectors, TrainingPairs
@@ -41,13 +40,7 @@ from claim2source.training.distributed import (
     joined_world,
     launched_world,
 )
-from claim2source.training.loggers import (
-    end_loggers,
-    log_figure,
-    log_scores,
-    log_table,
-    make_loggers,
-)
+from claim2source.training.loggers import RunLog
 from claim2source.training.module import Progress, RetrieverModule
 from claim2source.training.negatives import RunNegatives, negatives_table
 from claim2source.training.report import (
@@ -115,7 +108,8 @@ class Finetuning:
             )
         check_model(config, self.encoder)
         self.module: RetrieverModule
-        self.loggers: list[Logger] = []
+        self.logs: RunLog | None = None
+        self.untrained = self.encoder.weights or {}
         self.negatives = RunNegatives(config, data.train, run, self.store, world)
         self.query_only = config.optimisation.train == "query_only"
 
@@ -209,14 +203,13 @@ class Finetuning:
                     texts = config.rendering, train.claims, train.sources
                     base = BaseVectors(self.encoder, *texts, self.store, progress=turn)
                 barrier(self.world)
-        untrained = self.encoder.weights
         frozen = frozen_copy(self.encoder) if self.query_only and config.tuning == "full" else None
         # All processes start with the same adapters; dropout is seeded by process in `go`.
         pl.seed_everything(config.optimisation.seed, verbose=False)
         adapt(self.encoder, config)
         self.encoder.weights = None
         if self.query_only:
-            self.encoder.source_encoder = frozen or base_encoder(self.encoder, untrained)
+            self.encoder.source_encoder = frozen or base_encoder(self.encoder, self.untrained)
         return TrainingPairs(
             train,
             rows,
@@ -297,10 +290,10 @@ class Finetuning:
         # The stream of plans has a length and is read in this process.
         warnings.filterwarnings("ignore", message=".*IterableDataset. has .__len__.*")
         if self.world.is_first:
-            self.loggers = make_loggers(self.config, self.run.path, self.module.steps_done)
+            logs = self._open_logs()
             if self.module.steps_done == 0:
                 # Epoch 0 was scored before there were loggers.
-                log_scores(self.loggers, 0, self.run.history[0].val, 0)
+                logs.scores(0, self.run.history[0].val, 0)
             self._log_negatives()
         trainer = pl.Trainer(
             max_epochs=1,  # one pass over the batches of all epochs: see RetrieverModule
@@ -309,7 +302,7 @@ class Finetuning:
             num_nodes=self.world.nodes,
             strategy="ddp" if self.world.size > 1 else "auto",
             precision="bf16-mixed" if self.config.optimisation.precision == "bf16" else "32-true",
-            logger=self.loggers,
+            logger=self.logs.loggers if self.logs else [],
             callbacks=[Progress()],
             use_distributed_sampler=False,
             enable_checkpointing=False,
@@ -346,13 +339,11 @@ class Finetuning:
         losses = module.losses[(epoch - 1) * steps_an_epoch :]
         kind: Literal["full", "lora"] = "full" if self.config.tuning == "full" else "lora"
         manifest = save_checkpoint(folder, self.encoder, base, self._manifest(epoch), kind)
-        self.encoder.weights = weights_identity(
-            self.resolved.base, tokenizer_hash(base), manifest.weights
-        )
+        self.encoder.weights = manifest.weights.identity(self.untrained)
         scores = self._val_scores()
         replace(manifest, scores={"val": scores}).write(folder)
         self.run.record(epoch, scores, sum(losses) / len(losses))
-        log_scores(self.loggers, epoch, scores, module.steps_done)
+        self._open_logs().scores(epoch, scores, module.steps_done)
         by_language = "  ".join(f"{lang} {row['mrr@5']:.4f}" for lang, row in scores.items())
         print(
             f"epoch {epoch}: loss {losses[0]:.4g} to {losses[-1]:.4g}, val MRR@5  {by_language}",
@@ -382,11 +373,17 @@ class Finetuning:
             versions=versions(),
         )
 
+    def _open_logs(self) -> RunLog:
+        """Open the run's logs; also where nothing is trained: the tables go to the same page."""
+        if self.logs is None:
+            self.logs = RunLog(self.config, self.run.path, self.module.steps_done)
+        return self.logs
+
     def _log_negatives(self) -> None:
         if self.config.optimisation.negatives:
             rows, seed = self.module.pairs.rows, self.config.optimisation.seed
             table = negatives_table(rows, self.data.train, seed)
-            log_table(self.loggers, "mined negatives", table.columns, table.rows)
+            self._open_logs().table("mined negatives", table)
 
     def _save(self) -> None:
         """Save the state to resume from; every process contributes its RNG state."""
@@ -412,9 +409,7 @@ class Finetuning:
 
     def _report(self) -> Report:
         """Choose a checkpoint, score epoch 0 and the chosen one from disk, write the report."""
-        if not self.loggers:
-            # Resumed after its last step: the tables belong to the same page.
-            self.loggers = make_loggers(self.config, self.run.path, self.module.steps_done)
+        logs = self._open_logs()
         del self.module
         self.encoder.model.to(torch.device("cpu"))  # type: ignore[arg-type]
         gc.collect()
@@ -423,10 +418,10 @@ class Finetuning:
         self.run.write(chosen.folder)
         report = build_report(self.run, chosen, self.data, self.config, self.store)
         for name, table in run_tables(report).items():
-            log_table(self.loggers, table_key(name), table.columns, table.rows)
+            logs.table(table_key(name), table)
         if training_of(report).scales:
-            log_figure(self.loggers, "scales_plot", plot_scales(report, self.run.path))
-        end_loggers(self.loggers)
+            logs.figure("scales_plot", plot_scales(report, self.run.path))
+        logs.close()
         print(run_text(report), flush=True)
         evaluate_after(self.config, self.run)
         return report

@@ -15,7 +15,7 @@ from claim2source.core.records import Claim, Source
 from claim2source.core.run import Run
 from claim2source.datasets import load
 from claim2source.datasets.checkthat2026 import Prepared, prepare, prepare_hub, written_index
-from claim2source.io.submissions import write_submission_2026
+from claim2source.io.submissions import write_submission
 from claim2source.io.trec import read_run
 
 COLLECTION: list[dict[str, Any]] = [
@@ -208,7 +208,7 @@ def test_a_submission_has_the_tasks_own_index(tmp_path: Path, split: str, lang: 
     part = load(tmp_path / "out", split).in_languages([lang])
     run = Run.from_lists({claim.id: [("11", 1.0), ("44", 0.5)] for claim in part.claims})
     path = tmp_path / f"predictions_{lang}.tsv"
-    write_submission_2026(run, path, written_id=written_index(split, lang))
+    write_submission(run, path, 2026, written_id=written_index(split, lang))
     asked = [str(entry["index"]) for entry in CLAIMS[f"{lang}_{split}"]]
     assert list(read_run(path).run.claim_ids) == asked
     assert read_run(path).run.sources(asked[0]) == ["11", "44"]

@@ -3,7 +3,7 @@
 import pytest
 
 from claim2source.core.run import Run
-from claim2source.io.submissions import write_submission_2025, write_submission_2026
+from claim2source.io.submissions import write_submission
 from claim2source.io.trec import read_run
 from tests.io.test_trec import problems_of, written
 from tests.shared_data import shared
@@ -68,20 +68,20 @@ def test_submissions(tmp_path):
         {c: [(s, -float(i)) for i, s in enumerate(ids)] for c, ids in ranked.items()}
     )
     path = tmp_path / "predictions.tsv"
-    assert write_submission_2025(run, path, split="dev") == 2
+    assert write_submission(run, path, 2025, split="dev") == 2
     lines = path.read_text().splitlines()
     assert lines[:2] == ["post_id\tpreds", "1\t['a', 'b', 'c', 'd', 'e']"] and lines[3] == "9\t[]"
     again = read_run(path).run
     assert again.claim_ids == ("1", "dev-2", "9") and again.sources("dev-2") == ["it's", 'q"', "x"]
-    assert write_submission_2026(run, path, k=2, written_id=lambda c: c.upper()) == 1
+    assert write_submission(run, path, 2026, k=2, written_id=lambda c: c.upper()) == 1
     assert path.read_text().splitlines()[:2] == ["index\tpreds", "DEV-1\t['a', 'b']"]
-    assert write_submission_2025(run, path, k=1) == 1
+    assert write_submission(run, path, 2025, k=1) == 1
     assert read_run(path).run.claim_ids == tuple(ranked)
 
 
 def test_two_claims_may_not_share_a_written_id(tmp_path):
     run = Run.from_lists({"dev-1": [], "1": []})
-    said = problems_of(lambda path: write_submission_2025(run, path, split="dev"), tmp_path / "p")
+    said = problems_of(lambda path: write_submission(run, path, 2025, split="dev"), tmp_path / "p")
     assert said == ["F: post_id: '1' for both 'dev-1' and '1'"]
     assert not list(tmp_path.iterdir())
 
@@ -91,5 +91,5 @@ def test_a_labs_submission_comes_back_byte_for_byte(tmp_path, name):
     source = shared("runs") / f"predictions_{name}_dev_TOP10.tsv"
     read = read_run(source)
     assert len(read.run.claim_ids) == 1400 and len(read.run) == 14_000 - read.repeated
-    assert write_submission_2025(read.run, tmp_path / "p.tsv", k=10) == 0
+    assert write_submission(read.run, tmp_path / "p.tsv", 2025, k=10) == 0
     assert (tmp_path / "p.tsv").read_bytes() == source.read_bytes()

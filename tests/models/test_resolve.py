@@ -24,7 +24,7 @@ from claim2source.models import (
 from claim2source.models.hub import PACKAGED, tokenizer_hash
 from claim2source.models.resolve import chosen_checkpoint, set_adapter_scale
 from claim2source.text import Rendering
-from claim2source.training.checkpoint import save_checkpoint, weights_identity
+from claim2source.training.checkpoint import save_checkpoint
 
 MINILM = "sentence-transformers/all-MiniLM-L6-v2"
 TEXTS = ["a b c", "vaccine works .", "claim : paper", ""]
@@ -63,7 +63,9 @@ def write(base, folder, kind):
     encoder.model.eval()
     manifest = Manifest(found.base, Weights(), encoder.settings, Rendering("bilingual"), epoch=1)
     written = save_checkpoint(folder, encoder, found.folder, manifest, kind)
-    encoder.weights = weights_identity(found.base, tokenizer_hash(found.folder), written.weights)
+    encoder.weights = written.weights.identity(
+        {"base": found.base.sha256, "tokenizer": tokenizer_hash(found.folder)}
+    )
     return encoder
 
 

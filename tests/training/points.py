@@ -19,7 +19,7 @@ from claim2source.models import (
     tokenizer_hash,
 )
 from claim2source.text import Rendering
-from claim2source.training.checkpoint import save_checkpoint, weights_identity
+from claim2source.training.checkpoint import save_checkpoint
 
 # None of these is a default, and the two sides differ: what is forgotten or swapped shows.
 TEMPLATE = Template("query : a ", "passage : b c ", True)
@@ -52,7 +52,9 @@ def write_point(
     encoder.model.eval()
     manifest = Manifest(found.base, Weights(), encoder.settings, RENDERING, epoch=1)
     written = save_checkpoint(folder, encoder, found.folder, manifest, kind)
-    encoder.weights = weights_identity(found.base, tokenizer_hash(found.folder), written.weights)
+    encoder.weights = written.weights.identity(
+        {"base": found.base.sha256, "tokenizer": tokenizer_hash(found.folder)}
+    )
     return encoder
 
 

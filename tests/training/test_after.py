@@ -13,7 +13,7 @@ from claim2source.core.errors import ConfigError
 from claim2source.core.report import Report
 from claim2source.training import after
 from claim2source.training.finetune import finetune
-from claim2source.training.loggers import end_loggers
+from claim2source.training.loggers import RunLog
 from claim2source.training.run_folder import RunFolder
 from tests.report_files import without_costs
 from tests.training.small import small_config, small_setup
@@ -192,5 +192,7 @@ def test_the_runs_own_page_at_wandb_is_closed_first() -> None:
         def finish(self) -> None:
             done.append("finish")
 
-    end_loggers([Csv(), Page()])
+    log = RunLog.__new__(RunLog)
+    log.loggers = [Csv(), Page()]
+    log.close()
     assert done == ["csv success", "csv success", "finish"]

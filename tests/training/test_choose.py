@@ -25,7 +25,7 @@ from claim2source.training import choose as module
 from claim2source.training import finetune as program
 from claim2source.training.choose import choose_checkpoint
 from claim2source.training.finetune import finetune
-from claim2source.training.loggers import make_loggers
+from claim2source.training.loggers import RunLog
 from claim2source.training.run_folder import RunFolder
 from claim2source.training.splits import load_data
 from tests.training.small import small_config, small_setup
@@ -63,6 +63,13 @@ class Shown(CSVLogger):
         self.images[key] = images
 
 
+def logged_to(shown: Shown, *arguments: Any) -> RunLog:
+    """A run's logs, with `shown` among them."""
+    log = RunLog(*arguments)
+    log.loggers.append(shown)
+    return log
+
+
 def test_scales_may_be_tried_when_the_run_is_over(
     setup: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -75,7 +82,7 @@ def test_scales_may_be_tried_when_the_run_is_over(
     trained = {path: path.read_bytes() for path in (out / "checkpoints").rglob("*.safetensors")}
     logged = {path: path.read_bytes() for path in (out / "logs").rglob("*.csv")}
     shown = Shown(tmp_path / "shown")
-    monkeypatch.setattr(program, "make_loggers", lambda *a: [*make_loggers(*a), shown])
+    monkeypatch.setattr(program, "RunLog", partial(logged_to, shown))
     after = finetune(replace(config, resume=True, scales=[0.0, 0.5]))
     assert [trial.settings["scale"] for trial in after.training.scales] == [1.0, 0.0, 0.5]
     assert after.training.history == before.training.history
@@ -105,7 +112,7 @@ def test_the_best_scale_on_val_is_written_and_reported(
     monkeypatch.setattr(module, "evaluate_encoder", scored)
     monkeypatch.setattr(RunFolder, "best_epoch", lambda self: 1)
     shown = Shown(tmp_path / "shown")
-    monkeypatch.setattr(program, "make_loggers", lambda *a: [*make_loggers(*a), shown])
+    monkeypatch.setattr(program, "RunLog", partial(logged_to, shown))
     out = tmp_path / "run"
     report = finetune(
         replace(

@@ -20,6 +20,7 @@ from claim2source.models import (
     Dtype,
     Encoder,
     EncoderSettings,
+    Identity,
     Manifest,
     ModelConfig,
     Resolved,
@@ -31,7 +32,7 @@ from claim2source.models import (
 )
 from claim2source.models.manifest import FILE
 from claim2source.models.resolve import ADAPTER_CONFIG_FILE, ADAPTER_FILE, set_adapter_scale
-from claim2source.training.checkpoint import ONE_SHARD, weights_identity
+from claim2source.training.checkpoint import ONE_SHARD
 
 
 class ScaledCheckpoint:
@@ -88,28 +89,22 @@ class ScaledCheckpoint:
                     live[name].copy_(value)
         self.encoder.weights = self.identity(scale)
 
-    def identity(self, scale: float) -> dict[str, Any]:
-        """Name the weights at a scale in the store.
+    def identity(self, scale: float) -> Identity:
+        """Identify the weights at a scale in the store.
 
-        At 0 as the base is named and at 1 as the checkpoint is, so that they share vectors.
+        At 0 as the base is identified and at 1 as the checkpoint is: they share vectors.
         """
         scale, weights = float(scale), self.manifest.weights
+        folder = self._base.folder if self.kind == "full" and scale == 0 else self.resolved.folder
+        base = {"base": self.manifest.base.sha256, "tokenizer": tokenizer_hash(folder)}
         if self.kind == "base" or scale == 0:
-            folder = self.resolved.folder if self.kind != "full" else self._base.folder
-            return weights_identity(self.manifest.base, tokenizer_hash(folder), Weights())
-        tokenizer = tokenizer_hash(self.resolved.folder)
+            return base
         if self.kind == "lora":
-            at = replace(weights, scale=scale)
-            return weights_identity(self.manifest.base, tokenizer, at)
+            return replace(weights, scale=scale).identity(base)
         if scale == 1:
-            return weights_identity(self.manifest.base, tokenizer, weights)
-        return {
-            "base": self.manifest.base.sha256,
-            "tokenizer": tokenizer,
-            "tuned": weights.sha256,
-            "tuned_config": weights.config_sha256,
-            "scale": scale,
-        }
+            return weights.identity(base)
+        tuned = {"tuned": weights.sha256, "tuned_config": weights.config_sha256}
+        return {**base, **tuned, "scale": scale}
 
     def weights(self, scale: float) -> Iterator[tuple[str, Tensor]]:
         """Compute the plain model's weights at a scale, by name; loaded weights do not change."""
