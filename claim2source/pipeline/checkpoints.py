@@ -108,7 +108,9 @@ def route_words(words: Sequence[str]) -> list[str]:
 
     Of `--checkpoint en=A de=B` the first is what other languages would use.
     """
-    words = list(words)
+    flag = "--checkpoint="
+    parted = ([flag[:-1], word[len(flag) :]] if word.startswith(flag) else [word] for word in words)
+    words = [word for part in parted for word in part]
     if "--checkpoint" not in words:
         return words
     start = words.index("--checkpoint") + 1

@@ -515,6 +515,9 @@ def test_routes_are_read_from_the_words_of_a_command() -> None:
         "A",
         '--routes={"en": "A", "de": "B"}',
     ]
+    assert route_words(["--checkpoint=en=A", "de=B"]) == route_words(
+        ["--checkpoint", "en=A", "de=B"]
+    )
     # A folder's name may hold the sign.
     assert route_words(["--checkpoint", "runs/lr=1"]) == ["--checkpoint", "runs/lr=1"]
     assert configured("--checkpoint", "A", '--routes={"de": "B"}', "--out=o").routes == {"de": "B"}
