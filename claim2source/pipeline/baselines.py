@@ -199,15 +199,14 @@ def _known(folder: Path, key: str, languages: Sequence[str]) -> ScoredSystem | N
     """Read a cell that was made before; None where it is another's or a file is missing."""
     try:
         report = Report.read(folder)
+        system = next((one for one in report.systems.values() if one.key == key), None)
+        runs = [folder / "runs" / f"{lang}.trec" for lang in languages]
+        if system is None or not all(run.is_file() for run in runs):
+            return None
+        loaded = LoadedSystem(system, folder, report.dataset, report.split)
+        return ScoredSystem(system, whole_run(loaded))
     except InputError:
         return None
-    (system,) = report.systems.values()
-    if system.key != key:
-        return None
-    if not all((folder / "runs" / f"{lang}.trec").is_file() for lang in languages):
-        return None
-    loaded = LoadedSystem(system, folder, report.dataset, report.split)
-    return ScoredSystem(system, whole_run(loaded))
 
 
 def _given(value: Any) -> Any:

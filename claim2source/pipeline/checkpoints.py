@@ -214,7 +214,8 @@ def evaluate_checkpoint(
     for form in (own, *_other_forms(config, dataset, own)):
         for system in names:
             cell = system if form == own else f"{system}.{form}"
-            found = runner.run(system, form)
+            # Routed checkpoints of different forms are each run with their own.
+            found = runner.run(system, None if form == own else form)
             model = found.untrained_base or config.label or checkpoint.path
             one = score_system(cell, found, dataset, _scoring(config))
             out = checkpoint.out if cell == name else config.out / cell

@@ -127,8 +127,7 @@ def score_system(
     name: str, found: SystemResult, dataset: Dataset, settings: Scoring
 ) -> ScoredSystem:
     """Score what a system gave, with its stages, choices and cost."""
-    result = found.result
-    scored = score_result(name, result, dataset, settings)
+    scored = score_result(name, found.result, dataset, settings)
     stages = tuple(
         StageReport(
             stage.name,
@@ -144,7 +143,9 @@ def score_system(
         sources=found.sources,
         stages=stages,
         choices=found.choices,
-        cost=SystemCost.of(result.cost, result.stored, found.parameters),
+        cost=SystemCost.of(
+            found.cost, all(stage.result.stored for stage in found.stages), found.parameters
+        ),
         without_translation=len(missing_translations(dataset.claims, found.form)),
     )
     return replace(scored, report=report)

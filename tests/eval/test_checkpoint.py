@@ -499,6 +499,23 @@ def test_each_language_may_have_a_checkpoint_of_its_own(
     )
     again = json.loads((tmp_path / "default" / "report.json").read_text())
     assert again["languages"] == report["languages"]
+    # Other claim forms and the hybrid are routed too.
+    more = ["--claims", "original", "--hybrid"]
+    main([*words, *common, *more, f"--out={tmp_path / 'forms'}"])
+    systems = json.loads((tmp_path / "forms" / "report.json").read_text())["systems"]
+    assert list(systems) == ["routed", "H-routed", "routed.original", "H-routed.original"]
+    assert systems["routed"]["macro"] == report["macro"]
+    for lang, epoch in (("en", "epoch-1"), ("de", "epoch-0")):
+        evaluated(points / epoch, data, tmp_path / f"{epoch}.forms", "--no_tests", *more)
+        text = (tmp_path / f"{epoch}.forms" / "report.json").read_text()
+        for name in ("", "H-"):
+            alone = json.loads(text)["systems"][f"{name}{epoch}.original"]["languages"][lang]
+            assert systems[f"{name}routed.original"]["languages"][lang] == pytest.approx(alone)
+    assert systems["H-routed"]["cost"]["parameters"] == 2 * alone_parameters(text)
+
+
+def alone_parameters(report: str) -> int:
+    return int(json.loads(report)["systems"]["epoch-0"]["cost"]["parameters"])
 
 
 def test_routes_are_read_from_the_words_of_a_command() -> None:

@@ -106,6 +106,9 @@ def test_a_stage_from_outside_the_repository_is_one_line_of_yaml(
     assert [stage.name for stage in report.stages] == [s.name for s in found.stages]
     assert report.stages[1].failures == {"no reason": 1} and report.failures == {"no reason": 1}
     assert all(stage.cost.seconds > 0 for stage in report.stages)
+    total = sum(stage.cost.seconds for stage in report.stages)
+    assert report.cost is not None and report.cost.seconds == pytest.approx(total, abs=0.002)
+    assert report.cost.claims == len(dev.claims)
     assert report.macro["mrr@5"] == pytest.approx(
         evaluate(found.result, dev, repeats=0).macro["mrr@5"]
     )
@@ -204,6 +207,26 @@ def test_routes_send_every_language_to_its_system(dev: Dataset) -> None:
     systems["both"] = SystemConfig(routes={"de": "words", "en": "plain"})
     with pytest.raises(ConfigError, match="routes: .*a system for 'fr' claims"):
         SystemRunner(systems, dev).run("both")
+
+
+def test_routed_parts_read_the_claim_form_that_is_asked_for(dev: Dataset) -> None:
+    systems = {
+        "plain": SystemConfig(bm25=BM25Config()),
+        "tuned": SystemConfig(bm25=BM25Config(), tune=True),
+        "both": SystemConfig(routes={"de": "tuned", "default": "plain"}),
+        "mixed": SystemConfig(hybrid=HybridConfig("plain", "both")),
+    }
+    runner = SystemRunner(systems, dev, RunSettings("demo"))
+    found = runner.run("both", "translated")
+    assert found.form == "translated"
+    parts = {name: runner.run(name, "translated") for name in ("plain", "tuned")}
+    for claim in dev.claims:
+        part = parts["tuned" if claim.lang == "de" else "plain"]
+        assert found.result.run.scored(claim.id) == part.result.run.scored(claim.id)
+    assert found.choices == parts["tuned"].choices != ()
+    mixed = runner.run("mixed", "translated").result.run
+    expected = fuse(parts["plain"].result.run, found.result.run, k=100)
+    assert all(mixed.scored(c.id) == expected.scored(c.id) for c in dev.claims)
 
 
 def test_a_hybrid_is_the_fusion_of_its_parts_and_many_systems_are_one_table(dev: Dataset) -> None:
