@@ -15,7 +15,6 @@ from claim2source.core.records import Dataset
 from claim2source.core.report import MACRO, MAIN_METRIC, Choice, Report, SystemReport, Table
 from claim2source.core.tables import Cell, Part, TextTable, render
 from claim2source.datasets import load
-from claim2source.io.store import Store
 from claim2source.io.wandb import as_wandb, require_installed, wandb_mode
 from claim2source.models import ModelConfig
 from claim2source.models.resolve import RUN_FILE
@@ -101,12 +100,11 @@ def interpolate(config: InterpolateConfig) -> str:
     selection = selection_data(dataset, config.split, choosing, scaled.resolved)
     reported = load(dataset, config.split)
     require_golds(reported, dataset)
-    store = config.open_store()
     scales = sorted({float(scale) for scale in config.scales})
-    curve = {scale: _scored(scaled, scale, selection.val, store).table for scale in scales}
+    curve = {scale: _scored(config, scaled, scale, selection.val).table for scale in scales}
     picked, choice = pick(curve, config.pick, selection.val, selection.note)
     wanted = sorted({0.0, 1.0, picked.default, *picked.scales.values()})
-    found = {scale: _scored(scaled, scale, reported, store) for scale in wanted}
+    found = {scale: _scored(config, scaled, scale, reported) for scale in wanted}
     systems = {
         STEP_0: replace(found[0.0], name=STEP_0),
         AS_TRAINED: replace(found[1.0], name=AS_TRAINED),
@@ -175,10 +173,14 @@ def _default_out(checkpoint: str) -> Path:
     return (run if (run / RUN_FILE).is_file() else folder.parent) / OUT
 
 
-def _scored(scaled: ScaledCheckpoint, scale: float, data: Dataset, store: Store) -> SystemReport:
+def _scored(
+    config: InterpolateConfig, scaled: ScaledCheckpoint, scale: float, data: Dataset
+) -> SystemReport:
     scaled.set(scale)
-    rendering = scaled.manifest.rendering
-    report = evaluate_encoder(scaled.encoder, data, rendering, store=store, progress=True)
+    rendering, store = scaled.manifest.rendering, config.open_store()
+    report = evaluate_encoder(
+        scaled.encoder, data, rendering, store=store, index=config.index, progress=True
+    )
     (system,) = report.systems.values()
     settings = {"checkpoint": str(scaled.folder), "kind": scaled.kind, "scale": scale}
     return replace(system, claims=rendering.claims, sources=rendering.sources, settings=settings)

@@ -38,7 +38,7 @@ from claim2source.io.submissions import write_submission
 from claim2source.io.trec import write_trec_run
 from claim2source.models import Encoder
 from claim2source.pipeline.runner import DEPTH, SystemResult
-from claim2source.retrieve import Dense
+from claim2source.retrieve import Dense, IndexConfig
 from claim2source.text import Rendering
 from claim2source.text.render import missing_translations
 
@@ -189,11 +189,12 @@ def evaluate_encoder(
     rendering: Rendering,
     *,
     store: Store | None = None,
+    index: IndexConfig | None = None,
     seen_golds: frozenset[str] | None = None,
     progress: bool = False,
 ) -> Report:
     """Retrieve with an encoder for every claim of a split and score by language, no intervals."""
-    dense = Dense(encoder, rendering=rendering, store=store, progress=progress)
+    dense = Dense(encoder, rendering=rendering, store=store, index=index, progress=progress)
     result = dense.index(dataset.sources).search(dataset.claims, DEPTH)
     return evaluate(result, dataset, repeats=0, seen_golds=seen_golds)
 

@@ -189,11 +189,19 @@ class SystemRunner:
         return self._rewritten[key]
 
     def train(self) -> Dataset:
-        """Load the split that settings are chosen on."""
+        """Load the split that settings are chosen on.
+
+        If none is named, it is the one that the dense part of a tuned hybrid was trained on.
+        """
         if self._train is None:
-            settings = self.settings
-            split = settings.choosing.split
-            self._train = self._once(load_train(settings.dataset, self.reported.split, split))
+            settings, split = self.settings, self.settings.choosing.split
+            tuned = [system.hybrid for system in self.systems.values() if system.tune]
+            dense = next((hybrid.dense for hybrid in tuned if hybrid is not None), None)
+            if split is None and dense is not None:
+                self._train = self._selection(dense).train
+            else:
+                train = load_train(settings.dataset, self.reported.split, split)
+                self._train = self._once(train)
         return self._train
 
     def _once(self, dataset: Dataset) -> Dataset:

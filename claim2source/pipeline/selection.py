@@ -13,7 +13,7 @@ from claim2source.core.report import MACRO, MAIN_METRIC, Choice, Settings, Table
 from claim2source.core.run import Run
 from claim2source.datasets import carve_val, load
 from claim2source.evaluation.metrics import macro, score_languages
-from claim2source.models import Resolved
+from claim2source.models import DataRecord, Resolved
 from claim2source.retrieve import BM25Config, BM25Index, FusionConfig
 from claim2source.retrieve.fuse import Fusion
 
@@ -77,24 +77,32 @@ def selection_data(
     """Load train, and the claims on which a fusion with this dense model may be chosen.
 
     A checkpoint's manifest says how its val was carved. Raises `UserError` for settings that
-    contradict it, `NothingToChooseOn` where no claim with a gold is left.
+    contradict a trained one's, `NothingToChooseOn` where no claim with a gold is left.
     """
-    data = resolved.manifest.data if resolved is not None and resolved.manifest else None
+    data = resolved.manifest.data if resolved is not None and resolved.manifest else DataRecord()
     trained = resolved is not None and resolved.is_trained
-    split = _agreed("train_split", choosing.split, data and data.train_split, TRAIN_SPLIT)
-    share = _agreed("val_share", choosing.share, data and data.val_share, VAL_SHARE)
-    seed = _agreed("val_seed", choosing.seed, data and data.val_seed, VAL_SEED)
+
+    def agreed(key: str, given: Any, known: Any, default: Any) -> Any:
+        """Return the given value, else the manifest's, else the default."""
+        if trained and None not in (given, known) and given != known:
+            raise UserError(
+                f"{key}: {given!r} contradicts the checkpoint's manifest, which says {known!r}"
+            )
+        return next(value for value in (given, known, default) if value is not None)
+
+    split = agreed("train_split", choosing.split, data.train_split, TRAIN_SPLIT)
+    share = agreed("val_share", choosing.share, data.val_share, VAL_SHARE)
+    seed = agreed("val_seed", choosing.seed, data.val_seed, VAL_SEED)
     if choosing.val == "train" and trained:
         raise UserError("val: the model was trained on train; only `carved` is unseen")
     train = load_train(dataset, reported, split)
     if choosing.val == "train" or (choosing.val == "auto" and not trained):
         return SelectionData(train, train)
     # A run on some languages carved its val out of those alone.
-    languages = data.languages if data is not None else None
-    carved_from = load(dataset, split, languages) if languages else train
+    carved_from = load(dataset, split, data.languages) if data.languages else train
     _, val = carve_val(carved_from, share, seed)
     note = ""
-    if trained and data is not None and data.val_sha256 != val.fingerprint:
+    if trained and data.val_sha256 != val.fingerprint:
         note = "the val carved here is not the one training held out: the data differ"
     if not val.golds:
         raise NothingToChooseOn(f"{dataset}: no claim of val has a gold to choose by")
@@ -115,17 +123,6 @@ def load_train(dataset: str, reported: str, split: str | None) -> Dataset:
     if not train.golds:
         raise NothingToChooseOn(f"{dataset}: no claim of {split!r} has a gold to choose by")
     return train
-
-
-def _agreed(key: str, given: Any, known: Any, default: Any) -> Any:
-    """Return the manifest's value, else the given one, else the default."""
-    if known is None:
-        return default if given is None else given
-    if given is not None and given != known:
-        raise UserError(
-            f"{key}: {given!r} contradicts the checkpoint's manifest, which says {known!r}"
-        )
-    return known
 
 
 def score_of(table: Table, metric: str = MAIN_METRIC, name: str = MACRO) -> float:

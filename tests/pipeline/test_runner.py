@@ -14,9 +14,11 @@ from claim2source.core.records import Claim, Dataset, Qrels, Source
 from claim2source.core.run import Failure, Result, Run
 from claim2source.datasets import load
 from claim2source.io.store import Store
+from claim2source.pipeline import runner
 from claim2source.pipeline.evaluate import Scoring, evaluate, score_system
 from claim2source.pipeline.evaluate_systems import evaluate_systems
 from claim2source.pipeline.runner import RunSettings, SystemRunner, apply_stage, run_system
+from claim2source.pipeline.selection import ChoosingOn, SelectionData
 from claim2source.pipeline.systems import HybridConfig, SystemConfig, load_stages, read_systems
 from claim2source.retrieve import BM25, BM25Config, fuse
 
@@ -195,9 +197,9 @@ def test_routes_send_every_language_to_its_system(dev: Dataset) -> None:
         "words": SystemConfig(bm25=BM25Config(stemmer=False), claims="translated"),
         "both": SystemConfig(routes={"de": "words", "default": "plain"}),
     }
-    runner = SystemRunner(systems, dev)
-    found = runner.run("both")
-    parts = {name: runner.run(name).result.run for name in ("plain", "words")}
+    systems_runner = SystemRunner(systems, dev)
+    found = systems_runner.run("both")
+    parts = {name: systems_runner.run(name).result.run for name in ("plain", "words")}
     for claim in dev.claims:
         name = "words" if claim.lang == "de" else "plain"
         assert found.result.run.sources(claim.id) == parts[name].sources(claim.id)
@@ -216,17 +218,34 @@ def test_routed_parts_read_the_claim_form_that_is_asked_for(dev: Dataset) -> Non
         "both": SystemConfig(routes={"de": "tuned", "default": "plain"}),
         "mixed": SystemConfig(hybrid=HybridConfig("plain", "both")),
     }
-    runner = SystemRunner(systems, dev, RunSettings("demo"))
-    found = runner.run("both", "translated")
+    systems_runner = SystemRunner(systems, dev, RunSettings("demo"))
+    found = systems_runner.run("both", "translated")
     assert found.form == "translated"
-    parts = {name: runner.run(name, "translated") for name in ("plain", "tuned")}
+    parts = {name: systems_runner.run(name, "translated") for name in ("plain", "tuned")}
     for claim in dev.claims:
         part = parts["tuned" if claim.lang == "de" else "plain"]
         assert found.result.run.scored(claim.id) == part.result.run.scored(claim.id)
     assert found.choices == parts["tuned"].choices != ()
-    mixed = runner.run("mixed", "translated").result.run
+    mixed = systems_runner.run("mixed", "translated").result.run
     expected = fuse(parts["plain"].result.run, found.result.run, k=100)
     assert all(mixed.scored(c.id) == expected.scored(c.id) for c in dev.claims)
+
+
+def test_bm25_is_chosen_on_the_split_that_the_dense_part_was_trained_on(
+    dev: Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    systems = {
+        "bm25": SystemConfig(bm25=BM25Config(), tune=True),
+        "dense": SystemConfig(bm25=BM25Config(b=1.0)),
+        "hybrid": SystemConfig(hybrid=HybridConfig("bm25", "dense"), tune=True),
+    }
+    english = load("demo", "train", ["en"])
+    monkeypatch.setattr(runner, "selection_data", lambda *_: SelectionData(english, english))
+    (choice,) = SystemRunner(systems, dev, RunSettings("demo")).run("bm25").choices
+    assert choice.claims == len(english.claims)
+    named = RunSettings("demo", ChoosingOn("train"))
+    (choice,) = SystemRunner(systems, dev, named).run("bm25").choices
+    assert choice.claims == len(load("demo", "train").claims)
 
 
 def test_a_hybrid_is_the_fusion_of_its_parts_and_many_systems_are_one_table(dev: Dataset) -> None:

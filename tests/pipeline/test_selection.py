@@ -241,6 +241,10 @@ def test_settings_that_contradict_the_manifest(folder: Path, key: str, value: An
         selected(folder, trained(folder), split="other", **{key: value})
     same = {"val_share": 0.25, "val_seed": 5, "train_split": "train"}
     assert selected(folder, trained(folder), **same).note == ""
+    # Nothing was trained on other claims: step 0 may be asked for any part.
+    if key != "train_split":
+        untrained = resolved("base", val_share=0.25, val_seed=5)
+        selected(folder, untrained, val="carved", split="other", **{key: value})
 
 
 def test_the_reported_split_is_never_chosen_on(folder: Path) -> None:
