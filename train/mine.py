@@ -31,7 +31,7 @@ class MineConfig:
         rendering: representation of claims and sources.
         mining: how negatives are chosen.
         store: folder of the embedding store; none: the user's cache.
-        device: none takes a GPU if there is one.
+        device: none takes a GPU where the machine has one.
     """
 
     out: Path

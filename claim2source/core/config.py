@@ -136,7 +136,7 @@ def _fields(kind: type) -> tuple[dataclasses.Field[Any], ...]:
 
 
 def _groups(kind: type) -> dict[str, type]:
-    """The fields of a dataclass that are dataclasses themselves, with their types."""
+    """Map the fields of a dataclass that are dataclasses themselves to their types."""
     hints = get_type_hints(kind).items()
     parts = ((name, part) for name, hint in hints for part in (hint, *get_args(hint)))
     return {name: p for name, p in parts if isinstance(p, type) and dataclasses.is_dataclass(p)}

@@ -14,12 +14,12 @@ MOST_SHOWN = 20
 
 
 class UserError(Exception):
-    """An error that the user can correct; a program prints only its text."""
+    """Report what the user can correct; a program prints only its text."""
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One thing wrong with one place of an input: file, line (1-based), field, why."""
+    """Describe what is wrong at one place of an input: file, line (1-based), field, why."""
 
     file: str
     line: int | None
@@ -33,7 +33,7 @@ class Problem:
 
 
 class InputError(UserError):
-    """Bad input: one line per problem, at most 20, then the count of the others."""
+    """Report bad input: one line per problem, at most 20, then the count of the others."""
 
     def __init__(self, problems: Iterable[Problem], total: int | None = None) -> None:
         self.problems = tuple(problems)
@@ -56,7 +56,7 @@ class InputError(UserError):
 
 
 class ConfigError(UserError):
-    """A setting that is not allowed: names the key, the value and what is allowed."""
+    """Report a setting that is not allowed: the key, the value and what is allowed."""
 
     def __init__(self, key: str, value: object, allowed: str) -> None:
         self.key, self.value, self.allowed = key, value, allowed
@@ -64,7 +64,7 @@ class ConfigError(UserError):
 
 
 class Problems:
-    """Collects problems while a file is read; only those that will be shown are stored."""
+    """Collect problems while a file is read; only those that will be shown are stored."""
 
     def __init__(self) -> None:
         self._kept: list[Problem] = []

@@ -63,7 +63,7 @@ def atomic_folder(target: str | Path) -> Iterator[Path]:
 
 
 def is_leftover(path: Path) -> bool:
-    """Whether a killed process left this temporary path of `atomic_path` or `atomic_folder`."""
+    """Tell whether a killed process left this path of `atomic_path` or `atomic_folder`."""
     return _LEFTOVER.fullmatch(path.name) is not None
 
 

@@ -1,4 +1,4 @@
-"""Data sets in the native BEIR layout: read, write, split, and prepare from a task's files."""
+"""Read, write, split and prepare data sets in the native BEIR layout."""
 
 from claim2source.datasets.beir import DEMO, folder_of, load, read_beir, write_beir
 from claim2source.datasets.split import carve_val

@@ -24,7 +24,7 @@ _PARTICLES = frozenset(
 
 
 class _Entry(NamedTuple):
-    """One author: the text, and its parts: name, suffixes ("Jr."), affiliation."""
+    """Hold one author's text and its parts: name, suffixes ("Jr."), affiliation."""
 
     text: str
     name: list[str]
@@ -112,7 +112,7 @@ def _written(entry: _Entry, turn: bool) -> str:
 
 
 def _is_turned(entry: _Entry) -> bool:
-    """Whether an entry of a list of surnames first has this form: "Doe, Jane", not "Doe, 12"."""
+    """Tell whether an entry is "Surname, Given", as "Doe, Jane" is and "Doe, 12" is not."""
     if len(entry.name) != 2 or not entry.name[0] or not entry.name[1]:
         return False
     first, second = entry.name
@@ -123,7 +123,7 @@ def _is_turned(entry: _Entry) -> bool:
 
 
 def _is_surname(text: str) -> bool:
-    """Whether a text is one word, not counting particles ("van der") and suffixes."""
+    """Tell whether a text is one word, not counting particles ("van der") and suffixes."""
     words = [word for word in text.split() if not _SUFFIX.fullmatch(word)]
     while len(words) > 1 and words[0] in _PARTICLES:
         del words[0]
@@ -131,7 +131,7 @@ def _is_surname(text: str) -> bool:
 
 
 def _is_given(text: str) -> bool:
-    """Whether a text is at most four capitalised words, initials or particles ("Ludwig van")."""
+    """Tell whether a text is at most four capitalised words, initials or particles."""
     words = text.split()
     large = (not word[0].islower() or word in _PARTICLES for word in words)
     return len(words) <= 4 and not words[0][0].islower() and all(large)

@@ -149,7 +149,7 @@ def _read_split(
 
 
 def _belongs(query: _Query, split: str, by_id: bool) -> bool:
-    """Whether a claim without judgements is of the split by its metadata, or by its id."""
+    """Tell whether a claim without judgements is of the split by its metadata, or by its id."""
     return query.split == split if query.split else by_id and query.claim.id.startswith(f"{split}-")
 
 

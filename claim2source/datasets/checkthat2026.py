@@ -24,14 +24,14 @@ HUB_COLLECTION, HUB_TEST = "collection", "test"
 
 
 class Prepared(NamedTuple):
-    """The splits written, and a note for everything that was absent."""
+    """Hold the splits written, and a note for everything that was absent."""
 
     splits: list[Dataset]
     notes: list[str]
 
 
 class _Table(NamedTuple):
-    """The entries of one file, or of one split of a hub configuration; `place` names it."""
+    """Hold the entries of one file, or of one split of a hub configuration; `place` names it."""
 
     place: str
     entries: list[object]

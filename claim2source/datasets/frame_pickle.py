@@ -64,7 +64,7 @@ def _need(holds: bool, why: str) -> None:
 
 
 class _Reader:
-    """Turns the description of a DataFrame into columns; `budget` is in bytes or cells."""
+    """Turn the description of a DataFrame into columns; `budget` is in bytes or cells."""
 
     def __init__(self, budget: int) -> None:
         self.budget = budget

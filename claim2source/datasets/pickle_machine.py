@@ -1,4 +1,4 @@
-"""Interpret a pickle's opcodes without imports and calls: a description of data comes out.
+"""Describe the data in a pickle by its opcodes, without importing or calling anything.
 
 A name is never imported and nothing is ever called. `ADMITTED` lists the exact (module, name)
 pairs that pandas 1.5, 2 and 3 (with numpy 1 or 2, with or without pyarrow) write for a
@@ -60,19 +60,19 @@ ADMITTED: dict[tuple[str, str], str] = {
 
 
 class Refused(Exception):
-    """Why a pickle is not read."""
+    """Say why a pickle is not read."""
 
 
 @dataclass(frozen=True, slots=True)
 class Name:
-    """An admitted global, by its kind."""
+    """Stand for an admitted global, by its kind."""
 
     kind: str
 
 
 @dataclass(slots=True, eq=False)
 class Built:
-    """An object that the pickle would build, recorded and never built."""
+    """Record an object that the pickle would build; it is never built."""
 
     kind: str
     args: tuple[Any, ...]
@@ -104,7 +104,7 @@ def described(data: bytes) -> Any:
 
 
 class _Machine:
-    """The pickle machine's stack and memo."""
+    """Interpret opcodes on the pickle machine's stack and memo."""
 
     def __init__(self) -> None:
         self.stack: list[Any] = []
@@ -153,7 +153,7 @@ class _Machine:
         self.push(_admit(module, name))
 
     def build_from(self, _: Any) -> None:
-        """REDUCE and NEWOBJ: record what would have been called."""
+        """Record what REDUCE and NEWOBJ would have called."""
         name, args = self.last(2)
         if type(name) is not Name or type(args) is not tuple:
             raise Refused("refused a call of something that is not an admitted name")

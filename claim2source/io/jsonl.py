@@ -13,7 +13,7 @@ _KINDS = {dict: "an object", list: "a list", str: "text", bool: "a truth value"}
 
 
 class JsonLines:
-    """Reader of a JSON-lines file that notes the ids seen and whether every line was readable."""
+    """Read a JSON-lines file; note the ids seen and whether every line was readable."""
 
     def __init__(self, path: Path, problems: Problems) -> None:
         self.path, self.problems = path, problems
@@ -70,7 +70,7 @@ def parse_json(text: str, path: Path, problems: Problems, line: int | None = Non
 
 
 class Row:
-    """One record; a wrong field is reported through `complain` and read as an empty value."""
+    """Hold one record; a wrong field is reported through `complain` and read as an empty value."""
 
     def __init__(
         self, record: Mapping[str, object], line: int, complain: Callable[[str, str], None]

@@ -55,14 +55,14 @@ def text_key(text: str) -> bytes:
 
 @dataclass(frozen=True)
 class StoredRun:
-    """A stored run, with the JSON values that were stored about it."""
+    """Hold a stored run, with the JSON values that were stored about it."""
 
     run: Run
     about: Mapping[str, Any] = field(default_factory=dict)
 
 
 class Store:
-    """Content-keyed store in one folder; `Store(None)` uses `default_root()`.
+    """Store embeddings and runs by content in one folder; `Store(None)` uses `default_root()`.
 
     With `vectors` float16 embeddings take half the space, under keys of their own.
     """
@@ -123,7 +123,7 @@ class Store:
 
 
 class EmbeddingSpace:
-    """Vectors of one encoder; rows are added in shards and found by `text_key`.
+    """Hold the vectors of one encoder; rows are added in shards and found by `text_key`.
 
     With `half` rows are stored as float16.
     """
@@ -235,13 +235,13 @@ def _mapped(path: Path) -> np.ndarray:
 
 
 def _mark(path: Path) -> str:
-    """Text that changes when a file is written again: its size, time and inode."""
+    """Give a text that changes when a file is written again: its size, time and inode."""
     status = path.stat()
     return f"{status.st_size} {status.st_mtime_ns} {status.st_ino}\n"
 
 
 def _is_verified(path: Path, mark: str) -> bool:
-    """Whether any process has hashed this very file before."""
+    """Tell whether a process has hashed this very file before."""
     try:
         return path.with_suffix(".verified").read_text(encoding="ascii") == mark
     except (OSError, UnicodeDecodeError):

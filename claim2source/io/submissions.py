@@ -24,13 +24,13 @@ Ranked = tuple[dict[str, dict[str, float]], int]
 
 
 def is_submission(lines: Sequence[str]) -> bool:
-    """Whether a file has the header of a lab's TSV."""
+    """Tell whether a file has the header of a lab's TSV."""
     header = first_cells(lines)
     return PREDICTIONS_COLUMN in header or header[0] in CLAIM_COLUMNS
 
 
 def column_among(header: Sequence[str], names: Sequence[str]) -> str:
-    """The first of `names` that a header has, else all of them as text for an error."""
+    """Choose the first of `names` that a header has, else join them for an error."""
     return next((name for name in names if name in header), " or ".join(names))
 
 

@@ -35,7 +35,7 @@ is_grade = re.compile(r"[+-]?[0-9]{1,9}").fullmatch
 
 @dataclass(frozen=True)
 class RunFile:
-    """A run read from a file; `repeated` counts the rows dropped because their source repeats."""
+    """Hold a run read from a file; `repeated` counts the rows dropped as repeated sources."""
 
     path: Path
     run: Run

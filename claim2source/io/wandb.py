@@ -29,7 +29,7 @@ def wandb_mode(asked: str) -> Tracking:
 
 
 def has_key() -> bool:
-    """Whether a key is in the environment or in netrc."""
+    """Tell whether a W&B key is in the environment or in netrc."""
     if os.environ.get("WANDB_API_KEY"):
         return True
     host = urlparse(os.environ.get("WANDB_BASE_URL", "https://api.wandb.ai")).hostname or ""

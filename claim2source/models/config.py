@@ -20,7 +20,7 @@ Identity = Mapping[str, str | float | None]
 
 @dataclass(frozen=True)
 class Template:
-    """Prefixes of claims and sources, and the token at the end.
+    """Set the prefixes of claims and sources, and the token at the end.
 
     Args:
         claim: prefix of claims, such as "query: " for E5.
@@ -44,7 +44,7 @@ class Template:
 
 @dataclass(frozen=True)
 class EncoderSettings:
-    """Everything but the weights that turns text into a vector; stored in every manifest.
+    """Hold all but the weights that turns text into a vector; stored in every manifest.
 
     The fields are those of `ModelConfig`, without any left open; one `max_length` serves claims
     and sources, in mining, training and evaluation. With `own_code` the model runs with the code
@@ -68,7 +68,7 @@ class EncoderSettings:
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """Which model to load, and how it turns text into vectors.
+    """Choose the model to load, and how it turns text into vectors.
 
     Args:
         name: a folder (a checkpoint of ours, or a transformers or sentence-transformers

@@ -46,7 +46,7 @@ SHARD_TEXTS = 2048
 
 
 class Encoder:
-    """A transformer with its tokenizer and settings.
+    """Encode texts with a transformer, its tokenizer and settings.
 
     `weights` identifies the weights in the store: hashes of base and adapter, and the adapter's
     scale; None while weights are trained, and then nothing is stored. Where only the claims' side
@@ -70,19 +70,19 @@ class Encoder:
 
     @property
     def device(self) -> torch.device:
-        """The device that the model is on."""
+        """Return the device that the model is on."""
         return next(self.model.parameters()).device
 
     @property
     def dimensions(self) -> int:
-        """Length of a vector."""
+        """Return the length of a vector."""
         if self.dense is not None:
             return int(self.dense.out_features)  # type: ignore[arg-type]
         return int(self.model.config.hidden_size)
 
     @property
     def parameters(self) -> int:
-        """Number of weights."""
+        """Count the weights."""
         parts = [self.model] if self.dense is None else [self.model, self.dense]
         return sum(p.numel() for part in parts for p in part.parameters())
 

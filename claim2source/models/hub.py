@@ -6,7 +6,7 @@ import json
 import re
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from transformers import CONFIG_MAPPING, MODEL_MAPPING
 
@@ -250,7 +250,7 @@ def tokenizer_hash(folder: Path) -> str:
     return content_hash({path.name: file_hash(path) for path in tokenizer_files(folder)})
 
 
-def read_json(path: Path) -> Any:
+def read_json(path: Path) -> object:
     """Read a model's JSON file. Raises `InputError`."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))

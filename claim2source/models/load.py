@@ -146,7 +146,7 @@ def _quantized(settings: EncoderSettings, target: str) -> dict[str, object]:
 
 @torch.inference_mode()
 def _sees_ahead(encoder: Encoder) -> bool:
-    """Test whether the first token's state depends on the second: some models ignore the config."""
+    """Test whether a token sees those after it: some models ignore the config."""
     ids = torch.tensor([[0, 1], [0, 2]], device=encoder.device)
     hidden = encoder.model(input_ids=ids, attention_mask=torch.ones_like(ids)).last_hidden_state
     return not torch.equal(hidden[0, 0], hidden[1, 0])

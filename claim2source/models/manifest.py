@@ -32,7 +32,7 @@ ScoreTable = Mapping[str, Mapping[str, int | float]]
 
 @dataclass(frozen=True)
 class Base:
-    """The model a checkpoint was trained from: name, hub revision, sha256 of its weights."""
+    """Record a checkpoint's base model: name, hub revision, sha256 of its weights."""
 
     name: str
     revision: str | None
@@ -41,7 +41,7 @@ class Base:
 
 @dataclass(frozen=True)
 class Weights:
-    """The weights that a checkpoint adds to its base.
+    """Record the weights that a checkpoint adds to its base.
 
     `base`: none (step 0). `lora`: an adapter in this folder, added at `scale`. `full`: a whole
     model in this folder, already at `scale` between the base (0) and what was trained (1).
@@ -71,7 +71,7 @@ class Weights:
 
 @dataclass(frozen=True)
 class DataRecord:
-    """The data a checkpoint was trained on; None where its manifest does not say."""
+    """Record the data a checkpoint was trained on; None where its manifest does not say."""
 
     dataset: str | None = None
     train_split: str | None = None
@@ -85,7 +85,7 @@ class DataRecord:
 
 @dataclass(frozen=True)
 class Manifest:
-    """Everything needed to use a checkpoint without repeating how it was trained.
+    """Record everything needed to use a checkpoint without repeating how it was trained.
 
     `scores` holds the scores by split, `config` the training run's settings as JSON values.
     """

@@ -25,7 +25,7 @@ _ABSOLUTE, _BEHIND_PADDING = "bert", "xlm-roberta"
 
 @dataclass(frozen=True, slots=True)
 class AttentionGroup:
-    """Texts padded together in attention: their `tokens` in the row, and index maps.
+    """Hold texts padded together in attention: their `tokens` in the row, and index maps.
 
     `padded` [texts * longest] maps padded positions to tokens, `back` [tokens] tokens to padded
     positions. `mask` is [texts, 1, 1, longest], None where all texts have one length.
@@ -40,7 +40,7 @@ class AttentionGroup:
 
 @dataclass(frozen=True, slots=True)
 class PackedBatch:
-    """Tokens of all texts in one row [t]: ids, position in and number of their text, if pooled.
+    """Hold all texts' tokens in one row [t]: ids, position in and number of their text, if pooled.
 
     `firsts` and `lasts` [n] are each text's first and last token, in the order of the texts.
     """
@@ -55,12 +55,12 @@ class PackedBatch:
 
     @property
     def real_tokens(self) -> int:
-        """Number of tokens."""
+        """Count the tokens."""
         return self.input_ids.numel()
 
     @property
     def padded_tokens(self) -> int:
-        """Number of tokens: only attention is padded."""
+        """Count the tokens: only attention is padded."""
         return self.real_tokens
 
     def to(self, device: torch.device | str) -> PackedBatch:

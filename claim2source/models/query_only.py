@@ -19,7 +19,7 @@ class WithoutAdapter(torch.nn.Module):
 
     @property
     def training(self) -> bool:
-        """The tuned model's mode."""
+        """Return the tuned model's mode."""
         return bool(self.tuned.training)
 
     @training.setter
@@ -28,7 +28,7 @@ class WithoutAdapter(torch.nn.Module):
 
     @property
     def config(self) -> Any:
-        """The base model's config."""
+        """Return the base model's config."""
         return self.tuned.config
 
     def forward(self, **inputs: Any) -> Any:

@@ -40,7 +40,7 @@ RUN_FILE = "run.json"
 
 @dataclass(frozen=True)
 class Resolved:
-    """An encoder and its origin; `manifest` only for checkpoints of ours.
+    """Hold an encoder and its origin; `manifest` only for checkpoints of ours.
 
     `exported` is the rendering of a model that `train/merge.py` exported.
     """
@@ -53,12 +53,12 @@ class Resolved:
 
     @property
     def rendering(self) -> Rendering | None:
-        """How records were rendered in training, where known."""
+        """Return how records were rendered in training, where known."""
         return self.manifest.rendering if self.manifest else self.exported
 
     @property
     def is_trained(self) -> bool:
-        """Whether a training run of ours may have seen the claims of train."""
+        """Tell whether a training run of ours may have seen the claims of train."""
         return self.manifest is not None and self.manifest.weights.kind != "base"
 
     def rendering_for(self, asked: Rendering | None) -> Rendering:

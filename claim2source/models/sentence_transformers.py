@@ -23,7 +23,7 @@ _CLAIM_PROMPTS, _SOURCE_PROMPTS = ("query",), ("document", "passage", "corpus")
 
 @dataclass(frozen=True)
 class FolderSettings:
-    """Settings that a model's folder declares; None for those it does not."""
+    """Hold the settings that a model's folder declares; None for those it does not."""
 
     pooling: str | None = None
     normalize: bool = True

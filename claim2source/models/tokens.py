@@ -1,4 +1,4 @@
-"""Tokenized texts, padded batches of them, and how texts are grouped into batches."""
+"""Hold tokenized texts and padded batches; group texts of like length into batches."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch import Tensor
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """Token ids of one text; the first `skip` are not pooled."""
+    """Hold the token ids of one text; the first `skip` are not pooled."""
 
     ids: tuple[int, ...]
     skip: int = 0
@@ -21,7 +21,7 @@ class Tokens:
 
 @dataclass(frozen=True, slots=True)
 class TokenBatch:
-    """Padded tensors [n, longest]: ids, attention mask, and mask of the pooled tokens."""
+    """Hold padded tensors [n, longest]: ids, attention mask, and mask of the pooled tokens."""
 
     input_ids: Tensor
     attention_mask: Tensor
@@ -35,12 +35,12 @@ class TokenBatch:
 
     @property
     def real_tokens(self) -> int:
-        """Number of tokens that are not padding."""
+        """Count the tokens that are not padding."""
         return int(self.attention_mask.sum())
 
     @property
     def padded_tokens(self) -> int:
-        """Number of positions, padding included."""
+        """Count the positions, padding included."""
         return self.input_ids.numel()
 
 

@@ -19,7 +19,7 @@ _MARKS = re.compile(r"^[\d⁰¹²³⁴-⁹*†‡§¶#\s]+|[\d⁰¹²³⁴-⁹*�
 
 @dataclass(frozen=True)
 class Rendering:
-    """Representation of claims and sources; part of a checkpoint's manifest.
+    """Choose the representation of claims and sources; part of a checkpoint's manifest.
 
     Args:
         claims: original, translated (English translation) or bilingual (both).

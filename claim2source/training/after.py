@@ -1,4 +1,4 @@
-"""Baselines and a page of figures at a run's end, beside its report and never into it."""
+"""Score baselines and write a page of figures when a training run has ended."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CHECKPOINTS, BASELINES, PAGE = "checkpoints", "baselines", "report.html"
 
 
 def check_after(config: FinetuneConfig) -> None:
-    """Raise `UserError` for baselines that are not there: before training, not after it."""
+    """Raise `UserError` for unknown baselines: before training, not after it."""
     if config.after.baselines:
         named_systems(_baselines(config, config.out))
 
@@ -28,7 +28,7 @@ def check_after(config: FinetuneConfig) -> None:
 def evaluate_after(config: FinetuneConfig, run: RunFolder) -> None:
     """Score the kept checkpoints and the named baselines on the report split; write the page.
 
-    Everything goes to the run's folder `evaluation`. What fails is said and left out: the run
+    Everything goes to the run's folder `evaluation`. A failure is logged and skipped: the run
     is finished, and stays so.
     """
     if not (config.after.baselines or config.after.report):
@@ -46,7 +46,7 @@ def evaluate_after(config: FinetuneConfig, run: RunFolder) -> None:
 
 
 def _tried(what: str, work: Callable[[], str]) -> bool:
-    """Print what `work` returns; False where it failed, which is said."""
+    """Print what `work` returns; log its failure and return False."""
     try:
         print(f"\n{work()}", flush=True)
     except Exception as error:  # whatever it was, the run must not be lost for it
@@ -71,7 +71,7 @@ def _checkpoints(config: FinetuneConfig, run: RunFolder, folder: Path) -> Checkp
 
 
 def _baselines(config: FinetuneConfig, folder: Path) -> BaselinesConfig:
-    """As the run saw its claims, and with nothing chosen on claims that it did not hold out."""
+    """Configure the baselines with the run's rendering, and its val for choices."""
     return BaselinesConfig(
         out=folder / BASELINES,
         dataset=config.data.dataset,

@@ -221,7 +221,7 @@ class FinetuneConfig:
         wandb: Weights & Biases.
         out: the run's folder.
         store: folder of the embedding store; none: the user's cache.
-        device: none takes a GPU if there is one.
+        device: none takes a GPU where the machine has one.
         threads: CPU threads of each process; none: all cores, divided among this machine's
             processes unless the launcher sets a number.
     """

@@ -66,7 +66,7 @@ class RetrieverModule(pl.LightningModule):
 
     def configure_optimizers(self) -> Any:
         """Create AdamW without decay on biases and norms; linear warm-up, then a cosine to 0."""
-        groups: list[dict[str, Any]] = []
+        groups: list[dict[str, object]] = []
         for matrices, decay in ((True, self.config.weight_decay), (False, 0.0)):
             trainable = trainable_weights(self.model).values()
             if parameters := [p for p in trainable if (p.ndim > 1) is matrices]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import TypedDict
 
 import torch
 from torch import Tensor
@@ -17,7 +17,7 @@ STATE_FILE = "state.pt"
 STATE_FORMAT = 2
 # By device: the bytes that torch.get_rng_state gives.
 RandomState = dict[str, Tensor]
-StateDict = dict[str, Any]  # of torch's optimizers and schedulers
+StateDict = dict[str, object]  # of torch's optimizers and schedulers
 
 
 class MinedFile(TypedDict):
