@@ -60,8 +60,8 @@ for number, topic in enumerate(TOPICS):
     split = "dev" if number % 4 == 0 else "train"
     for design, gossip in DESIGNS.items():
         paper, claim = f"paper-{len(corpus)}", f"claim-{len(corpus)}"
-        text = f"Much is unknown about {topic}. {design} was used to study it."
-        corpus.append({"_id": paper, "title": f"New findings on {topic}", "text": text})
+        text = f"Much is unknown about {topic}. We report what we found."
+        corpus.append({"_id": paper, "title": f"{design} of {topic}", "text": text})
         post = f"new study on {topic}, {gossip}"
         queries.append({"_id": claim, "text": post, "metadata": {"lang": "en"}})
         qrels[split].append(f"{claim}\t{paper}\t1")
