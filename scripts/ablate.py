@@ -29,11 +29,10 @@ from claim2source.core.report import Report
 from claim2source.core.tables import Cell, markdown_table, plain_table
 from claim2source.datasets import load
 from claim2source.datasets.grouping import gold_groups
-from claim2source.evaluation.metrics import evaluate, macro
+from claim2source.evaluation.metrics import evaluate, language_table, macro
 from claim2source.evaluation.significance import paired_randomisation
 from claim2source.io.store import Store
 from claim2source.models import ModelConfig, Resolved, resolve
-from claim2source.pipeline.evaluate import language_table
 from claim2source.retrieve import Dense
 from claim2source.text import Rendering
 from claim2source.training.config import FinetuneConfig

@@ -12,6 +12,7 @@ from claim2source.core.errors import InputError
 from claim2source.core.files import write_json
 from claim2source.core.run import Cost
 from claim2source.core.tables import Cell, Part, TextTable, render
+from claim2source.core.validate import validated
 
 VERSION = 2
 FILE = "report.json"
@@ -397,22 +398,10 @@ class Report:
             older = "a report of version 0.1.0; evaluate again to compare it with others"
             why = older if version is None else f"{version!r}; this version reads {VERSION}"
             raise InputError.at(path, field="version", why=why)
-        return _validated(path, text)
+        return validated(Report, text, path)
 
 
 _EMPTY: tuple[Any, ...] = (None, "", (), {}, [])
-
-
-def _validated(path: Path, text: str) -> Report:
-    from pydantic import TypeAdapter, ValidationError
-
-    try:
-        return TypeAdapter(Report).validate_json(text, strict=True)
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        place = ".".join(str(part) for part in first["loc"])
-        why = first["msg"][:1].lower() + first["msg"][1:]
-        raise InputError.at(path, field=place, why=why) from None
 
 
 def main_scores(systems: Mapping[str, SystemReport], name: str | None) -> tuple[Table, Any]:

@@ -158,6 +158,22 @@ def language_strata(claims: Sequence[Claim], claim_ids: Sequence[str]) -> np.nda
     return strata
 
 
+def language_table(
+    scores: Scores, claims: Sequence[Claim], among: np.ndarray | None = None
+) -> dict[str, dict[str, float]]:
+    """Average scores by language: language -> metric -> mean, and the claims as "queries".
+
+    `among` [claims] bool restricts the claims; a language without any is left out.
+    """
+    table: dict[str, dict[str, float]] = {}
+    for lang, mask in language_masks(claims, scores.claim_ids).items():
+        mask = mask if among is None else mask & among
+        if mask.any():
+            means = {metric: float(values[mask].mean()) for metric, values in scores.values.items()}
+            table[lang] = {**means, "queries": int(mask.sum())}
+    return table
+
+
 def score_languages(
     run: Run, claims: Sequence[Claim], qrels: Qrels, metrics: Sequence[str]
 ) -> dict[str, dict[str, float]]:
@@ -167,14 +183,7 @@ def score_languages(
     gold. Raises as `evaluate` does.
     """
     judged = [claim.id for claim in claims if qrels.golds(claim.id)]
-    scores = evaluate(run, qrels, metrics, judged)
-    return {
-        lang: {
-            **{metric: float(values[mask].mean()) for metric, values in scores.values.items()},
-            "queries": int(mask.sum()),
-        }
-        for lang, mask in language_masks(claims, scores.claim_ids).items()
-    }
+    return language_table(evaluate(run, qrels, metrics, judged), claims)
 
 
 def macro(by_language: Mapping[str, Mapping[str, float]]) -> dict[str, float]:

@@ -6,16 +6,14 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from claim2source.core.config import require_one_of
-from claim2source.core.errors import InputError, UserError
+from claim2source.core.errors import ConfigError, InputError
 from claim2source.core.files import write_json
+from claim2source.core.validate import validated
 from claim2source.models.config import EncoderSettings, Identity
 from claim2source.text import Rendering
-
-if TYPE_CHECKING:
-    from pydantic_core import ErrorDetails
 
 FILE = "manifest.json"
 EXPORT_FILE = "claim2source.json"
@@ -127,8 +125,6 @@ class Manifest:
 
 
 def _parse(path: Path, extra: bool = False) -> Manifest:
-    from pydantic import TypeAdapter, ValidationError
-
     try:
         raw = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -145,20 +141,6 @@ def _parse(path: Path, extra: bool = False) -> Manifest:
                 raise InputError.at(path, field=f"{part}.{key}", why="is missing")
     try:
         # As JSON, where a list may stand for a tuple.
-        return TypeAdapter(Manifest).validate_json(json.dumps(raw), strict=True)
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        place = ".".join(str(part) for part in first["loc"])
-        raise InputError.at(path, field=place, why=_why(first)) from None
-    except UserError as error:
+        return validated(Manifest, json.dumps(raw), path)
+    except ConfigError as error:
         raise InputError.at(path, why=str(error)) from None
-
-
-def _why(error: ErrorDetails) -> str:
-    """Word pydantic's error as our own are."""
-    if error["type"] in ("missing", "unexpected_keyword_argument"):
-        return "is missing" if error["type"] == "missing" else "no such field"
-    allowed = error["msg"].removeprefix("Input should be ")
-    if error["type"] == "literal_error":
-        allowed = error["ctx"]["expected"].replace("'", "").replace(" or ", ", ")
-    return f"{error['input']!r} is not allowed; allowed: {allowed}"

@@ -210,6 +210,7 @@ def evaluate_checkpoint(
     runner = SystemRunner(systems, dataset, settings)
     own = runner.form_of(name, None)
     names = [name, f"H-{name}"] if config.hybrid else [name]
+    scoring = Scoring(config.metrics, config.repeats if config.compares else 0, config.seed)
     scored: dict[str, ScoredSystem] = {}
     for form in (own, *_other_forms(config, dataset, own)):
         for system in names:
@@ -217,7 +218,7 @@ def evaluate_checkpoint(
             # Routed checkpoints of different forms are each run with their own.
             found = runner.run(system, None if form == own else form)
             model = found.untrained_base or config.label or checkpoint.path
-            one = score_system(cell, found, dataset, _scoring(config))
+            one = score_system(cell, found, dataset, scoring)
             out = checkpoint.out if cell == name else config.out / cell
             report = replace(
                 one.report,
@@ -261,10 +262,6 @@ def _systems_of(config: CheckpointConfig, checkpoint: Checkpoint) -> Systems:
 def _parts(cell: str, system: str, name: str) -> tuple[str, ...]:
     """Name the cell of the dense part of a hybrid's cell."""
     return () if system == name else (cell.removeprefix("H-"),)
-
-
-def _scoring(config: CheckpointConfig) -> Scoring:
-    return Scoring(config.metrics, config.repeats if config.compares else 0, config.seed)
 
 
 def _other_forms(config: CheckpointConfig, dataset: Dataset, own: ClaimForm) -> list[ClaimForm]:

@@ -11,7 +11,7 @@ import numpy as np
 from claim2source import __version__
 from claim2source.core.errors import UserError
 from claim2source.core.provenance import git_state
-from claim2source.core.records import Claim, Dataset, Qrels
+from claim2source.core.records import Dataset, Qrels
 from claim2source.core.report import (
     MACRO,
     MAIN_METRIC,
@@ -29,7 +29,7 @@ from claim2source.core.run import Result, Run
 from claim2source.datasets.checkthat2026 import written_index
 from claim2source.evaluation import metrics as scoring
 from claim2source.evaluation.families import Family, compare_families, score_intervals
-from claim2source.evaluation.metrics import Scores, judged_claims, language_masks, macro
+from claim2source.evaluation.metrics import Scores, judged_claims, language_table, macro
 from claim2source.evaluation.published.scores import Scorer, compare_published
 from claim2source.evaluation.published.tables import load_published
 from claim2source.evaluation.reports import LoadedSystem
@@ -149,22 +149,6 @@ def score_system(
         without_translation=len(missing_translations(dataset.claims, found.form)),
     )
     return replace(scored, report=report)
-
-
-def language_table(
-    scores: Scores, claims: Sequence[Claim], among: np.ndarray | None = None
-) -> dict[str, dict[str, float]]:
-    """Average scores by language: language -> metric -> mean, and the claims as "queries".
-
-    `among` [claims] bool restricts the claims; a language without any is left out.
-    """
-    table: dict[str, dict[str, float]] = {}
-    for lang, mask in language_masks(claims, scores.claim_ids).items():
-        mask = mask if among is None else mask & among
-        if mask.any():
-            means = {metric: float(values[mask].mean()) for metric, values in scores.values.items()}
-            table[lang] = {**means, "queries": int(mask.sum())}
-    return table
 
 
 def seen_and_unseen(

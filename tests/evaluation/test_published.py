@@ -313,8 +313,8 @@ def test_a_table_is_read(tmp_path: Path) -> None:
     ("changes", "said"),
     [
         ({"rows": {"one": {"values": [0.5]}}}, "1 values for 2 columns"),
-        ({"colour": "red"}, "t.colour: unexpected keyword"),
-        ({"columns": {"A": {"lang": "de"}, "B": {}}}, r"t.columns\.0\.lang: unexpected keyword"),
+        ({"colour": "red"}, "t.colour: no such field"),
+        ({"columns": {"A": {"lang": "de"}, "B": {}}}, r"t.columns\.0\.lang: no such field"),
         ({"columns": {"A": {"digits": "few"}, "B": {}}}, r"t.columns\.0\.digits: .*integer"),
         ({"columns": {}}, "needs rows and columns"),
         ({"unreliable": [{"rows": ["two"], "reason": "r"}]}, "no such cells: .'two'"),

@@ -36,7 +36,7 @@ def interval_plot(
         )
     axes.set_xticks(range(len(groups)), groups)
     axes.set_ylabel(metric)
-    return _svg(figure, axes, len(names))
+    return _svg(figure, len(names))
 
 
 def line_plot(lines: Mapping[str, Sequence[Point]], x: str, y: str, log: bool = False) -> str:
@@ -51,7 +51,7 @@ def line_plot(lines: Mapping[str, Sequence[Point]], x: str, y: str, log: bool = 
         axes.minorticks_off()
     axes.set_xlabel(x)
     axes.set_ylabel(y)
-    return _svg(figure, axes, len(lines))
+    return _svg(figure, len(lines))
 
 
 def scatter_plot(points: Mapping[str, Point], x: str, y: str) -> str:
@@ -62,7 +62,7 @@ def scatter_plot(points: Mapping[str, Point], x: str, y: str) -> str:
     axes.set_xscale("log")
     axes.set_xlabel(x)
     axes.set_ylabel(y)
-    return _svg(figure, axes, len(points))
+    return _svg(figure, len(points))
 
 
 def heat_map(
@@ -91,7 +91,7 @@ def heat_map(
     axes.set_xticks(range(len(columns)), columns)
     axes.set_yticks(range(len(rows)), rows)
     axes.tick_params(length=0)
-    return _svg(figure, axes, 0)
+    return _svg(figure, 0)
 
 
 def _figure(width: float, height: float) -> tuple[Any, Any]:
@@ -103,7 +103,7 @@ def _figure(width: float, height: float) -> tuple[Any, Any]:
         return figure, figure.add_subplot()
 
 
-def _svg(figure: Any, axes: Any, labels: int) -> str:
+def _svg(figure: Any, labels: int) -> str:
     import matplotlib
 
     with matplotlib.rc_context(_SETTINGS):

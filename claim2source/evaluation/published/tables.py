@@ -11,6 +11,7 @@ import yaml
 
 from claim2source.core.errors import InputError
 from claim2source.core.report import MACRO as MACRO
+from claim2source.core.validate import validated
 
 FOLDER = Path(__file__).resolve().parent
 
@@ -167,21 +168,11 @@ def load_published(folder: Path = FOLDER) -> tuple[Table, ...]:
     of another type, a row with another number of values than columns, a flag on a cell that is
     not there, an id twice.
     """
-    from pydantic import TypeAdapter, ValidationError
-
-    adapter = TypeAdapter(Table)
     tables: dict[str, Table] = {}
     for path in sorted(folder.glob("*.yaml")):
         paper = yaml.safe_load(path.read_text(encoding="utf-8"))
         for raw in paper["tables"]:
-            try:
-                table = adapter.validate_python(_expanded(paper, raw))
-            except ValidationError as error:
-                first = error.errors()[0]
-                place = ".".join(map(str, (raw.get("id"), *first["loc"])))
-                why = first["msg"].removeprefix("Value error, ")
-                why = why[:1].lower() + why[1:]
-                raise InputError.at(path, None, place, why) from None
+            table = validated(Table, _expanded(paper, raw), path, str(raw.get("id")))
             if table.id in tables:
                 raise InputError.at(path, None, table.id, "a table of this id is there already")
             tables[table.id] = table
