@@ -1,13 +1,13 @@
-"""Keep what every program gives on the demo set, and compare what two versions give.
+"""Record the results of every program on the demo set, and compare those of two versions.
 
 python scripts/snapshot.py --out DIR [--repository PATH] [--data DIR] [--only NAME ...]
 python scripts/snapshot.py --compare DIR_BEFORE DIR_AFTER
 
-Programs run as processes in DIR/work, and nothing of the package is imported: one script serves
-every version. DIR/NAME keeps a case's exit code, output, reports, runs, submissions, mined rows
-and the hashes of its weights. Scores, tests, runs, submissions and weights must be equal; texts,
-moved files and what is new are shown apart and count as no difference; costs, paths and dates
-are left out.
+Programs run as processes in DIR/work, and nothing is imported from the package: one script serves
+every version. DIR/NAME holds a case's exit code, output, reports, runs, submissions, mined rows
+and the hashes of its weights. Scores, tests, runs, submissions and weights must be equal. Texts,
+moved files and additions are listed but do not count as differences; costs, paths and dates are
+not compared.
 """
 
 from __future__ import annotations
@@ -66,18 +66,18 @@ SHORT = {
     "ct25": "--dataset ct25 --split dev",
     "as_known": "--model.max_length 256 --rendering.sources title_abstract",
 }
-KEPT = {".json", ".md", ".trec", ".tsv", ".csv", ".jsonl", ".html"}
+COPIED = {".json", ".md", ".trec", ".tsv", ".csv", ".jsonl", ".html"}
 COSTS = ("seconds", "items/s", "peak MB", "tokens", "parameters")
 CHOICE = "analysis stop_words stemmer metadata title_weight k1 b method scale rrf_k depth alpha"
 OTHER = "slices ranks rank_changes anova lost runs paired_test claims missing repeated ignored"
 NO_NAMES = {"runs", "files", "submission_2025", "submission_2026", "submissions"}
 APART = ("moved", "added", "text")
 Facts = dict[tuple[str, ...], Any]
-Said = dict[str, list[str]]
+Differences = dict[str, list[str]]
 
 
 def main() -> int:
-    """Take a snapshot, or compare two; returns the exit code."""
+    """Take a snapshot, or compare two; return the exit code."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -98,7 +98,7 @@ def main() -> int:
 
 
 def take(given: argparse.Namespace) -> None:
-    """Run every case that is asked for and not done, and keep what it gave."""
+    """Run the cases that are not done yet, and record their results."""
     out, repository = given.out.resolve(), given.repository.resolve()
     data, work = (given.data or repository / ".." / "shared" / "data").resolve(), out / "work"
     own = {"PYTHONPATH": repository, "CLAIM2SOURCE_DATA": data, "CLAIM2SOURCE_STORE": out / "store"}
@@ -111,19 +111,19 @@ def take(given: argparse.Namespace) -> None:
     if given.overwrite and not given.only:
         shutil.rmtree(out / "store", ignore_errors=True)
     for name in given.only or CASES:
-        kept = out / name
-        if (kept / "exit_code").is_file() and not given.overwrite:
+        case = out / name
+        if (case / "exit_code").is_file() and not given.overwrite:
             print(f"{name}: done before", flush=True)
             continue
         if name.startswith("ct25") and not (data / "ct25").is_dir():
             print(f"{name}: left out, no {data / 'ct25'}", flush=True)
             continue
-        for folder in (kept, work / name):
+        for folder in (case, work / name):
             shutil.rmtree(folder, ignore_errors=True)
-        kept.mkdir()
+        case.mkdir()
         if name.startswith("score"):
             prepare_scoring(repository, work)
-        # Twice: what is short for something may name the repository.
+        # Twice: an abbreviation's text may name the repository.
         program, *words = CASES[name].format(**filled).format(**filled).split()
         started = time.perf_counter()
         command = [sys.executable, str(repository / program), *words]
@@ -131,15 +131,15 @@ def take(given: argparse.Namespace) -> None:
         for file, text in (("stdout", done.stdout), ("stderr", done.stderr)):
             for place, word in ((out, "@OUT@"), (repository, "@REPOSITORY@"), (data, "@DATA@")):
                 text = text.replace(str(place), word)
-            (kept / file).write_text(text, encoding="utf-8")
-        keep_files(work / name, kept)
-        (kept / "exit_code").write_text(f"{done.returncode}\n")
+            (case / file).write_text(text, encoding="utf-8")
+        copy_results(work / name, case)
+        (case / "exit_code").write_text(f"{done.returncode}\n")
         seconds = time.perf_counter() - started
         print(f"{name}: {seconds:.1f} s, exit code {done.returncode}", flush=True)
 
 
 def prepare_scoring(repository: Path, work: Path) -> None:
-    """Copy the demo's judgements and two English runs to where `eval/score.py` is to read them."""
+    """Copy the demo's qrels and two English runs to the paths that `eval/score.py` gets."""
     qrels = next((repository / "claim2source").rglob("demo/qrels/test.tsv"))
     shutil.copyfile(qrels, work / "qrels.tsv")
     found = by_system(work / "checkpoint_run", ".trec")
@@ -147,22 +147,22 @@ def prepare_scoring(repository: Path, work: Path) -> None:
         shutil.copyfile(found[f"epoch-{epoch}/en.trec"], work / f"{name}.trec")
 
 
-def keep_files(made: Path, kept: Path) -> None:
-    """Copy what is compared, models left out, and write down all files, weights with hashes."""
+def copy_results(made: Path, case: Path) -> None:
+    """Copy the files to compare, without models; list all files, with hashes of weights."""
     listing = {}
     for path in sorted(path for path in made.rglob("*") if path.is_file()):
         weights = hashlib.sha256(path.read_bytes()) if path.suffix == ".safetensors" else None
         listing[str(path.relative_to(made))] = weights and weights.hexdigest()
         model = any((path.parent / name).exists() for name in ("manifest.json", "modules.json"))
-        if path.suffix in KEPT and not model:
-            copy = kept / "files" / path.relative_to(made)
+        if path.suffix in COPIED and not model:
+            copy = case / "files" / path.relative_to(made)
             copy.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(path, copy)
-    (kept / "listing.json").write_text(json.dumps(listing, indent=1))
+    (case / "listing.json").write_text(json.dumps(listing, indent=1))
 
 
 def by_system(folder: Path, suffix: str) -> dict[str, Path]:
-    """Return files by "SYSTEM/NAME", wherever they lie; by path where that names several."""
+    """Map files by "SYSTEM/NAME" in any folder; by path where that is ambiguous."""
     found: dict[str, list[Path]] = defaultdict(list)
     for path in sorted(folder.rglob(f"*{suffix}")):
         parents = [part for part in path.relative_to(folder).parts[:-1] if part not in NO_NAMES]
@@ -175,7 +175,7 @@ def by_system(folder: Path, suffix: str) -> dict[str, Path]:
 
 
 def only_system(folder: Path) -> str:
-    """Return the system that files without a name belong to: that of the report on top."""
+    """Return the system of files outside any system's folder: the top report's."""
     if not (folder / "report.json").is_file():
         return ""
     report = json.loads((folder / "report.json").read_text(encoding="utf-8"))
@@ -184,7 +184,7 @@ def only_system(folder: Path) -> str:
 
 
 def systems_of(report: Mapping[str, Any], folder: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Yield name and part of every system of a report of any version; `folder`: of a nested one."""
+    """Yield name and entry of every system of a report of any version, or of a nested report."""
     if "systems" in report:
         yield from report["systems"].items()
     elif {"before", "after", "seen_unseen"} <= report.keys():
@@ -201,7 +201,7 @@ def systems_of(report: Mapping[str, Any], folder: str) -> Iterator[tuple[str, Ma
 
 
 def facts_of(report: Any, file: str, folder: str = "") -> Facts:
-    """Flatten a report of any version: scores by (system, language, metric), tests and so on."""
+    """Flatten a report of any version into scores, intervals, tests, choices by key."""
     facts: Facts = {}
     systems = dict(systems_of(report, folder)) if isinstance(report, dict) else {}
     for name, part in systems.items():
@@ -228,7 +228,7 @@ def facts_of(report: Any, file: str, folder: str = "") -> Facts:
 
 
 def facts_anywhere(part: Mapping[str, Any]) -> Facts:
-    """Flatten what is known by its keys, wherever a report holds it."""
+    """Flatten a mapping that its keys identify: a test, a choice, an epoch, a published cell."""
     facts: Facts = {}
     if isinstance(part.get("val"), dict) and ("epoch" in part or "scale" in part):
         at = f"epoch {part['epoch']}" if "epoch" in part else f"scale {part['scale']:g}"
@@ -262,8 +262,8 @@ def facts_anywhere(part: Mapping[str, Any]) -> Facts:
         facts |= scores_in(f"val, scale {settings['scale']:g}", part["scores"])
     if isinstance(part.get("scales"), dict) and "default" in part:
         facts |= {("picked", language, "scale"): v for language, v in part["scales"].items()}
-    kept = ("chosen_epoch", "chosen_scale")
-    return facts | {("training", key): part[key] for key in kept if key in part}
+    chosen_keys = ("chosen_epoch", "chosen_scale")
+    return facts | {("training", key): part[key] for key in chosen_keys if key in part}
 
 
 def setting_words(settings: Mapping[str, Any]) -> str:
@@ -286,7 +286,7 @@ def walk(value: Any) -> Iterator[Mapping[str, Any]]:
 
 
 def leaves(value: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """Yield paths and numbers of a JSON value; a row of a list is named by its words."""
+    """Yield paths and numbers of a JSON value; a list's row is named by its strings."""
     if isinstance(value, dict):
         for key, inner in value.items():
             yield from () if key in ("cost", "seconds") else leaves(inner, (*path, key))
@@ -300,14 +300,14 @@ def leaves(value: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, 
 
 
 def facts_in(case: Path) -> Facts:
-    """Flatten all reports of a case, the top one first, its losses, and what it printed as data."""
+    """Flatten all reports of a case, top one first, its losses, and its output if it is data."""
     facts: Facts = {}
     files = (case / "files").rglob("*.json")
     for path in sorted(files, key=lambda path: (len(path.parts), path)):
         inside = path.relative_to(case / "files").parts[:-1]
         found = facts_of(json.loads(path.read_text("utf-8")), path.name, "/".join(inside[-1:]))
         for key, value in found.items():
-            # Two files that do not agree are no score of either version.
+            # Where two files of one version disagree, both values are compared.
             known = facts.setdefault(key, value)
             facts[key] = known if equal(known, value) else [known, value]
     for path in (case / "files").rglob("metrics.csv"):
@@ -323,7 +323,7 @@ def facts_in(case: Path) -> Facts:
 
 
 def equal(one: Any, other: Any) -> bool:
-    """Tell whether two facts are equal, numbers to 1e-9."""
+    """Tell whether two values are equal, numbers to 1e-9."""
     if isinstance(one, list) and isinstance(other, list):
         return len(one) == len(other) and all(map(equal, one, other))
     if isinstance(one, int | float) and isinstance(other, int | float):
@@ -332,47 +332,51 @@ def equal(one: Any, other: Any) -> bool:
 
 
 def compare(before: Path, after: Path) -> int:
-    """Compare two snapshots and say what differs; returns 1 if anything that counts does."""
-    said: Said = defaultdict(list)
+    """Compare two snapshots and print what differs; return 1 if anything that counts differs."""
+    differences: Differences = defaultdict(list)
     both = (before, after)
     names = [name for name in CASES if any((f / name / "exit_code").is_file() for f in both)]
     compared = 0
     for name in names:
         one, other = cases = [folder / name for folder in both]
         if absent := [case for case in cases if not (case / "exit_code").is_file()]:
-            said["cases"].append(f"{name}: not in {absent[0].parent}")
+            differences["cases"].append(f"{name}: not in {absent[0].parent}")
             continue
         codes = [(case / "exit_code").read_text().strip() for case in cases]
         if codes[0] != codes[1]:
-            said["exit codes"].append(f"{name}: {codes[0]} before, {codes[1]} after")
-        compared += compare_facts(name, one, other, said)
+            differences["exit codes"].append(f"{name}: {codes[0]} before, {codes[1]} after")
+        compared += compare_facts(name, one, other, differences)
         for suffix in (".trec", ".tsv", ".jsonl"):
-            compared += compare_files(name, one, other, said, suffix)
-        compared += compare_weights(name, one, other, said)
-        compare_texts(name, one, other, said)
-    said = {section: lines for section, lines in said.items() if lines}
-    for section in sorted(said, key=lambda section: (section in APART, section)):
-        counts = ", counted as no difference" if section in APART else ""
-        print(f"\n== {section} ({len(said[section])}{counts})", *said[section], sep="\n")
-    wrong = sum(len(lines) for section, lines in said.items() if section not in APART)
+            compared += compare_files(name, one, other, differences, suffix)
+        compared += compare_weights(name, one, other, differences)
+        compare_texts(name, one, other, differences)
+    differences = {section: lines for section, lines in differences.items() if lines}
+    for section in sorted(differences, key=lambda section: (section in APART, section)):
+        counts = ", not counted" if section in APART else ""
+        print(
+            f"\n== {section} ({len(differences[section])}{counts})", *differences[section], sep="\n"
+        )
+    wrong = sum(len(lines) for section, lines in differences.items() if section not in APART)
     result = f"{wrong} differ" if wrong else "equal"
     print(f"\n{len(names)} cases, {compared} values and files compared: {result}")
     return int(wrong > 0 or not names)
 
 
-def compare_facts(name: str, one: Path, other: Path, said: Said) -> int:
+def compare_facts(name: str, one: Path, other: Path, differences: Differences) -> int:
     """Compare the scores, intervals, tests and published numbers of a case."""
     old, new = facts_in(one), facts_in(other)
     for key, value in old.items():
         found = new.get(key, "absent")
         if not equal(value, found):
-            said["scores"].append(f"{name}: {' / '.join(key)}: {value} -> {found}")
+            differences["scores"].append(f"{name}: {' / '.join(key)}: {value} -> {found}")
     added = Counter(key[0] for key in new.keys() - old.keys())
-    said["added"] += [f"{name}: {what}: {count} values" for what, count in sorted(added.items())]
+    differences["added"] += [
+        f"{name}: {what}: {count} values" for what, count in sorted(added.items())
+    ]
     return len(old)
 
 
-def compare_files(name: str, one: Path, other: Path, said: Said, suffix: str) -> int:
+def compare_files(name: str, one: Path, other: Path, differences: Differences, suffix: str) -> int:
     """Compare files by system and name; those without a partner by their content."""
     old, new = (by_system(folder / "files", suffix) for folder in (one, other))
     spare = {key: path for key, path in new.items() if key not in old}
@@ -382,19 +386,21 @@ def compare_files(name: str, one: Path, other: Path, said: Said, suffix: str) ->
             partner = next((p for p in spare.values() if not file_difference(path, p)), None)
             spare = {key: p for key, p in spare.items() if p != partner}
         if partner is None:
-            said[f"{suffix} files"].append(f"{name}: {key}: absent after, under any name")
+            differences[f"{suffix} files"].append(f"{name}: {key}: absent after, under any name")
             continue
         if why := file_difference(path, partner):
-            said[f"{suffix} files"].append(f"{name}: {key}: {why}")
+            differences[f"{suffix} files"].append(f"{name}: {key}: {why}")
         at = path.relative_to(one / "files"), partner.relative_to(other / "files")
         if at[0] != at[1]:
-            said["moved"].append(f"{name}: {at[0]} -> {at[1]}")
-    said["added"] += [f"{name}: {path.relative_to(other / 'files')}" for path in spare.values()]
+            differences["moved"].append(f"{name}: {at[0]} -> {at[1]}")
+    differences["added"] += [
+        f"{name}: {path.relative_to(other / 'files')}" for path in spare.values()
+    ]
     return len(old)
 
 
 def file_difference(one: Path, other: Path) -> str:
-    """Say how two files differ, of runs whatever their tags; nothing where they are equal."""
+    """Describe how two files differ, tags of runs aside; empty where they are equal."""
     if one.suffix != ".trec" or one.read_bytes() == other.read_bytes():
         return "" if one.read_bytes() == other.read_bytes() else "other bytes"
     old, new = ([line.split()[:5] for line in path.open(encoding="utf-8")] for path in (one, other))
@@ -405,26 +411,26 @@ def file_difference(one: Path, other: Path) -> str:
     return f"ranks are equal, scores differ by up to {most:.2g}" if most else ""
 
 
-def compare_weights(name: str, one: Path, other: Path, said: Said) -> int:
-    """Compare the weights by hash and, of an exported model, which files there are."""
+def compare_weights(name: str, one: Path, other: Path, differences: Differences) -> int:
+    """Compare the weights by hash and, of an exported model, the names of its files."""
     old, new = (json.loads((folder / "listing.json").read_text()) for folder in (one, other))
     known = {file: sha256 for file, sha256 in old.items() if sha256 or name == "merge"}
     for file, sha256 in known.items():
         same = [path for path, found in new.items() if found == sha256 and sha256]
         if new.get(file, "") != sha256 and same:
-            said["moved"].append(f"{name}: {file} -> {same[0]}")
+            differences["moved"].append(f"{name}: {file} -> {same[0]}")
         elif new.get(file, "") != sha256:
             why = "other weights" if file in new else "absent after"
-            said["weights"].append(f"{name}: {file}: {why}")
+            differences["weights"].append(f"{name}: {file}: {why}")
     return len(known)
 
 
-def compare_texts(name: str, one: Path, other: Path, said: Said) -> None:
-    """Show how terminal, Markdown and HTML tables differ, columns of cost left out."""
+def compare_texts(name: str, one: Path, other: Path, differences: Differences) -> None:
+    """Show how terminal, Markdown and HTML tables differ, columns of cost aside."""
     pages = [p.relative_to(one) for p in sorted(one.rglob("*")) if p.suffix in (".md", ".html")]
     for file in [Path("stdout"), *pages]:
         if not (other / file).is_file():
-            said["text"].append(f"{name}: {file}: absent after")
+            differences["text"].append(f"{name}: {file}: absent after")
             continue
         lines = [without_costs((folder / file).read_text("utf-8")) for folder in (one, other)]
         found = list(
@@ -432,11 +438,11 @@ def compare_texts(name: str, one: Path, other: Path, said: Said) -> None:
         )
         more = [f"... {len(found) - 24} lines more"] if len(found) > 24 else []
         if found:
-            said["text"].append("\n".join(line[:200] for line in [*found[:24], *more]))
+            differences["text"].append("\n".join(line[:200] for line in [*found[:24], *more]))
 
 
 def without_costs(text: str) -> list[str]:
-    """Return the lines of a text without costs, bars, alignment, and seconds in sentences."""
+    """Return the lines of a text without costs, progress bars, alignment and seconds."""
     if text.startswith("<!"):
         text = re.sub(r"<(svg|style|script).*?</\1>", "", text, flags=re.DOTALL)
         text = re.sub(r"<[^>]+>", "", re.sub(r"</t[dh]>\s*<t[dh][^>]*>", "  ", text))
