@@ -171,7 +171,7 @@ def test_vectors_encoded_before_as_float16_are_found_and_an_index_is_reported(
 def test_the_markdown_says_what_was_chosen(done: tuple[Path, Path, Path]) -> None:
     text, chosen = (done[2] / "report.md").read_text(), chosen_in(report_of(done))
     bm25, fusion = (chosen[what]["settings"] for what in ("bm25", "fusion"))
-    assert f"k1 {bm25['k1']:g}, b {bm25['b']:g}" in text and "on 48 claims of train" in text
+    assert f"k1 {bm25['k1']:g}, b {bm25['b']:g}" in text and "on 48 claims of train (mrr@5 " in text
     assert f"alpha {fusion['alpha']:g}" in text
     assert "| hybrid | dense |" in text and "Holm over the 2 tests of this family" in text
     assert "| hybrid | macro |" in text
