@@ -53,11 +53,10 @@ def prepare(source: str | Path, target: str | Path) -> list[Dataset]:
 def read_collection(path: Path, problems: Problems) -> tuple[Source, ...]:
     """Read the papers of the collection pickle, in order; bad rows are added to `problems`."""
     table = read_frame(path)
-    missing = [column for column in COLUMNS if column not in table]
-    for column in missing:
-        problems.add(path, None, column, "the column is missing")
-    if missing:
-        problems.raise_if_any()
+    for column in COLUMNS:
+        if column not in table:
+            problems.add(path, None, column, "the column is missing")
+    problems.raise_if_any()
     row_of: dict[str, int] = {}
     papers = []
     for number, cells in enumerate(zip(*(table[column] for column in COLUMNS), strict=True)):

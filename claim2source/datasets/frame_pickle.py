@@ -75,7 +75,7 @@ class _Reader:
 
     def built(self, value: Any, *kinds: str) -> Built:
         _need(type(value) is Built and value.kind in kinds, f"no {' or '.join(kinds)}")
-        return value  # type: ignore[no-any-return]
+        return value
 
     def frame(self, top: Any) -> dict[str, list[Cell]]:
         state = self.built(top, "frame").state
@@ -180,7 +180,7 @@ class _Reader:
 
     def cell(self, value: Any) -> Cell:
         if type(value) in (str, int, bool) or value is None:
-            return value  # type: ignore[no-any-return]
+            return value
         if type(value) is float:
             return None if math.isnan(value) else value
         if type(value) is Name and value.kind == "missing":
@@ -224,8 +224,7 @@ class _Reader:
         array = make.from_buffers(length, pyarrow.py_buffer(ends), *given, -1, offset)
         # Checks that every offset lies in the text and none falls, and that the text is UTF-8.
         array.validate(full=True)
-        cells: list[Cell] = array.to_pylist()
-        return cells
+        return array.to_pylist()
 
 
 def _number(value: Any, kind: str, unit: str) -> Cell:
@@ -235,7 +234,7 @@ def _number(value: Any, kind: str, unit: str) -> Cell:
         return _time(value, unit) if kind == "M" else float(value / _UNITS[unit])
     if isinstance(value, float) and math.isnan(value):
         return None
-    return value  # type: ignore[no-any-return]
+    return value
 
 
 def _time(ticks: int, unit: str) -> str:

@@ -5,13 +5,12 @@ from claim2source.models.config import (
     EncoderSettings,
     Identity,
     ModelConfig,
-    Pooling,
     Side,
     Template,
 )
 from claim2source.models.encoder import Encoder
 from claim2source.models.hub import tokenizer_files, tokenizer_hash
-from claim2source.models.manifest import Base, DataRecord, Manifest, ScoreTable, Weights
+from claim2source.models.manifest import Base, DataRecord, Manifest, Weights
 from claim2source.models.resolve import Resolved, checkpoint_folder, resolve
 from claim2source.models.tokens import TokenBatch, Tokens
 
@@ -24,9 +23,7 @@ __all__ = [
     "Identity",
     "Manifest",
     "ModelConfig",
-    "Pooling",
     "Resolved",
-    "ScoreTable",
     "Side",
     "Template",
     "TokenBatch",

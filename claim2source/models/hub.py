@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import pickle
 import re
 from importlib import import_module
 from pathlib import Path
 from typing import Literal
 
+from safetensors import SafetensorError
 from transformers import CONFIG_MAPPING, MODEL_MAPPING
 
 from claim2source.core.errors import ConfigError, InputError, UserError
@@ -23,6 +25,11 @@ PACKAGED = {
         "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
     )
 }
+# What libraries raise for model files that are damaged or of another model.
+UNREADABLE = (
+    *(OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError, ImportError),
+    *(SafetensorError, pickle.UnpicklingError),
+)
 # Code and .bin weights are downloaded only where they may be used.
 _PATTERNS = ["*.safetensors", "*.json", "*.txt", "*.model"]
 _BIN_PATTERNS = ["pytorch_model*.bin", "*/pytorch_model.bin"]

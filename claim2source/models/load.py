@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import pickle
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModel, AutoModelForTextEncoding, AutoTokenizer
 
 from claim2source.core.errors import ConfigError, InputError, UserError
 from claim2source.models.config import Attention, EncoderSettings
 from claim2source.models.encoder import Encoder
-from claim2source.models.hub import one_line, read_object, tokenizer_files, uses_bin
+from claim2source.models.hub import UNREADABLE, one_line, read_object, tokenizer_files, uses_bin
 from claim2source.models.sentence_transformers import load_dense
 
 ADAPTER_CONFIG_FILE = "adapter_config.json"
@@ -52,15 +50,7 @@ def load(
             output_loading_info=True,
             **_quantized(settings, target),
         )
-    except (
-        OSError,
-        ValueError,
-        KeyError,
-        RuntimeError,
-        ImportError,
-        SafetensorError,
-        pickle.UnpicklingError,
-    ) as error:
+    except UNREADABLE as error:
         raise UserError(f"model {folder}: {one_line(error)}") from None
     # transformers makes up a pooler where the weights have none; nothing here reads it.
     absent = sorted(key for key in loading["missing_keys"] if not key.startswith("pooler."))

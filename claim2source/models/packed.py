@@ -132,8 +132,7 @@ def packed_hidden(model: Any, batch: PackedBatch) -> Tensor:
             position_ids=batch.positions[None],
             packed_groups=batch.groups,
         )
-    hidden: Tensor = output.last_hidden_state[0]
-    return hidden
+    return output.last_hidden_state[0]
 
 
 def _inputs(model: Any, ids: Tensor) -> dict[str, Tensor]:

@@ -21,6 +21,7 @@ from claim2source.models.config import (
 )
 from claim2source.models.encoder import Encoder
 from claim2source.models.hub import (
+    UNREADABLE,
     base_files,
     check_code,
     dense_hash,
@@ -35,7 +36,7 @@ from claim2source.models.sentence_transformers import settings_of
 from claim2source.text import Rendering
 
 ADAPTER_FILE = "adapter_model.safetensors"
-RUN_FILE = "run.json"
+RUN_FILE, CHECKPOINTS = "run.json", "checkpoints"
 
 
 @dataclass(frozen=True)
@@ -123,7 +124,7 @@ def chosen_checkpoint(run_folder: Path) -> Path:
         raise InputError.at(path, field="chosen", why="the run has not ended: none is chosen yet")
     if not isinstance(chosen, str):
         raise InputError.at(path, field="chosen", why="not a checkpoint's name")
-    return run_folder / "checkpoints" / Path(chosen).name
+    return run_folder / CHECKPOINTS / Path(chosen).name
 
 
 def _refuse_overrides(config: ModelConfig) -> None:
@@ -206,7 +207,7 @@ def _with_adapter(model: Any, folder: Path) -> Any:
 
     try:
         return PeftModel.from_pretrained(model, str(folder)).eval()
-    except (OSError, ValueError, TypeError, KeyError, RuntimeError) as error:
+    except UNREADABLE as error:
         why = f"this adapter does not fit its base: {one_line(error)}"
         raise InputError.at(folder / ADAPTER_CONFIG_FILE, why=why) from None
 

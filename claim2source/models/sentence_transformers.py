@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import pickle
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
 
 import torch
-from safetensors import SafetensorError
 
 from claim2source.core.config import require_one_of
 from claim2source.core.errors import ConfigError, InputError
 from claim2source.models.config import EncoderSettings, ModelConfig, Pooling, Template
-from claim2source.models.hub import check_code, module_folders, one_line, read_object
+from claim2source.models.hub import UNREADABLE, check_code, module_folders, one_line, read_object
 
 _TANH = "torch.nn.modules.activation.Tanh"
 _ACTIVATIONS = ("torch.nn.modules.linear.Identity", _TANH)
@@ -193,15 +191,8 @@ def load_dense(folder: Path, width: int) -> torch.nn.Module | None:
         why = f"{inputs}, but pooled vectors have {width} dimensions"
         raise InputError.at(place / "config.json", field="in_features", why=why)
     try:
-        layer: torch.nn.Module = Dense.load(str(place), local_files_only=True)
-    except (
-        OSError,
-        ValueError,
-        RuntimeError,
-        AttributeError,
-        SafetensorError,
-        pickle.UnpicklingError,
-    ) as error:
+        layer = Dense.load(str(place), local_files_only=True)
+    except UNREADABLE as error:
         has_safetensors = (place / "model.safetensors").is_file()
         file = place / ("model.safetensors" if has_safetensors else "pytorch_model.bin")
         raise InputError.at(file, why=f"not the weights of this layer: {one_line(error)}") from None

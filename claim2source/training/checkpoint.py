@@ -15,11 +15,6 @@ from claim2source.models.resolve import ADAPTER_CONFIG_FILE, ADAPTER_FILE
 ONE_SHARD = "1000GB"
 
 
-def epoch_folder(run: Path, epoch: int) -> Path:
-    """Name the folder of an epoch's checkpoint; epoch 0 is the model before training."""
-    return run / "checkpoints" / f"epoch-{epoch}"
-
-
 def save_checkpoint(
     folder: Path,
     encoder: Encoder,

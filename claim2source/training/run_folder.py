@@ -14,15 +14,13 @@ from claim2source.core.config import as_plain, to_yaml
 from claim2source.core.errors import ConfigError, InputError, UserError
 from claim2source.core.files import clean_leftovers, is_leftover, write_json, write_text
 from claim2source.core.report import Epoch, Table
-from claim2source.models.resolve import RUN_FILE
+from claim2source.models.resolve import CHECKPOINTS, RUN_FILE
 from claim2source.pipeline.selection import score_of
-from claim2source.training.checkpoint import epoch_folder
 from claim2source.training.config import FinetuneConfig
 from claim2source.training.state import STATE_FILE
 
 CONFIG_FILE = "config.yaml"
 MINED_FILE = "mined.jsonl"
-REPORT_FILE = "report.json"
 # Settings that may change when a run is resumed: they change no optimizer step.
 _FREE = (
     "resume",
@@ -59,7 +57,7 @@ class RunFolder:
                 raise UserError(f"{path}: no run to resume here")
             _refuse_changes(path / CONFIG_FILE, config)
             clean_leftovers(path)
-            clean_leftovers(epoch_folder(path, 0).parent)
+            clean_leftovers(path / CHECKPOINTS)
             return cls(path, _read_history(path))
         if path.exists() and not all(is_leftover(file) for file in path.iterdir()):
             if not begun:
@@ -86,14 +84,9 @@ class RunFolder:
         """Locate the negatives that the model of an epoch mined."""
         return self.path / f"mined-epoch-{epoch}.jsonl"
 
-    @property
-    def report(self) -> Path:
-        """Locate the report."""
-        return self.path / REPORT_FILE
-
     def checkpoint(self, epoch: int) -> Path:
-        """Locate the checkpoint of an epoch."""
-        return epoch_folder(self.path, epoch)
+        """Locate the checkpoint of an epoch; epoch 0 is the model before training."""
+        return self.path / CHECKPOINTS / f"epoch-{epoch}"
 
     def scaled_checkpoint(self, epoch: int, scale: float) -> Path:
         """Locate an epoch's checkpoint at a scale between base (0) and trained (1)."""
