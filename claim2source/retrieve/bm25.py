@@ -19,12 +19,7 @@ from claim2source.core.run import Cost, Failure, Result, Run
 from claim2source.core.stage import Claims, as_claims
 from claim2source.io.store import Store
 from claim2source.retrieve.cache import read_or_search, request_key, sources_hash
-from claim2source.retrieve.index_folder import (
-    IndexFolder,
-    write_array,
-    write_folder,
-    write_strings,
-)
+from claim2source.retrieve.index_folder import IndexFolder, write_folder, write_strings
 from claim2source.retrieve.postings import Counts, Postings
 from claim2source.retrieve.terms import Analysis, Terms
 from claim2source.retrieve.topk import SourceIds, top_of_rows
@@ -244,8 +239,9 @@ class BM25Index:
         write_strings(folder / "vocabulary.jsonl", vocabulary)
         if postings is not None:
             for name in _COUNTS:
-                write_array(folder / f"{name}.npy", getattr(postings.counts, name))
-            write_array(folder / "weights.npy", postings.weights)
+                array = getattr(postings.counts, name)
+                np.save(folder / f"{name}.npy", array, allow_pickle=False)
+            np.save(folder / "weights.npy", postings.weights, allow_pickle=False)
         return {"bm25": self.config, "sources": len(self.source_ids), "terms": len(vocabulary)}
 
     @classmethod

