@@ -162,6 +162,16 @@ def test_relative_links_exist(page: Path) -> None:
             assert anchor in slugs, target
 
 
+def test_site_has_every_page_and_every_public_name() -> None:
+    site = (REPOSITORY / "mkdocs.yml").read_text(encoding="utf-8")
+    listed = re.findall(r"^  - (\w+\.md)$", site, re.MULTILINE)
+    # The log is left out of the site.
+    assert sorted(listed) == [page.name for page in PAGES if page.name != "log.md"]
+    page = (DOCS / "api.md").read_text(encoding="utf-8")
+    shown_names = re.findall(r"^::: claim2source\..*\.(\w+)$", page, re.MULTILINE)
+    assert set(c2s.__all__) <= set(shown_names)
+
+
 def shown(default: Any) -> str:
     """A default as YAML writes it."""
     if default is None or default == ():
