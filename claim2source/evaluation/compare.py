@@ -12,12 +12,11 @@ import numpy as np
 from claim2source.core.config import require
 from claim2source.core.errors import ConfigError, UserError
 from claim2source.core.records import Dataset, sorted_languages
-from claim2source.core.report import MACRO, FamilyResult
+from claim2source.core.report import MACRO, MAIN_METRIC, FamilyResult
 from claim2source.core.run import Result, Run
 from claim2source.core.tables import Cell, Part, TextTable, render
 from claim2source.datasets import load
 from claim2source.evaluation.families import (
-    MAIN_METRIC,
     Family,
     compare_families,
     family_parts,

@@ -11,6 +11,7 @@ from claim2source.core.records import Dataset
 from claim2source.core.report import (
     COST_COLUMNS,
     MACRO,
+    MAIN_METRIC,
     Comparison,
     FamilyResult,
     Intervals,
@@ -28,7 +29,6 @@ from claim2source.evaluation.significance import (
     paired_randomisations,
 )
 
-MAIN_METRIC = "mrr@5"
 INSIDE = "inside the noise"
 TOO_FEW = "too few papers differ"
 _SAME = 1e-12
@@ -228,7 +228,7 @@ def family_note(result: FamilyResult) -> str:
         f"Differences with {100 * (1 - result.alpha):g} % bootstrap intervals of {result.draws} "
         f"draws; paired randomisation tests of {result.repeats} permutations, both by gold paper; "
         f"Holm over the {len(result.comparisons)} tests of this family at {result.alpha:g}; the "
-        f"least p to be had is {result.least_p:.2g}. The t-test is clustered by gold paper."
+        f"smallest possible p is {result.least_p:.2g}. The t-test is clustered by gold paper."
     )
 
 

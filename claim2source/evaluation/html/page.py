@@ -9,8 +9,8 @@ from pathlib import Path
 
 from claim2source.core.config import as_plain
 from claim2source.core.files import write_text
+from claim2source.core.report import MAIN_METRIC
 from claim2source.evaluation.compare import read_scored
-from claim2source.evaluation.families import MAIN_METRIC
 from claim2source.evaluation.html.claims import NOBODY, SEVERAL, claim_entries
 from claim2source.evaluation.html.sections import DEPTHS, Compared, sections_of
 from claim2source.io.wandb import Tracking, log_tables, require_tracking
