@@ -250,8 +250,9 @@ def _systems_of(config: CheckpointConfig, checkpoint: Checkpoint) -> Systems:
     systems = {_BM25: SystemConfig(bm25=PAPERS_BM25)}
     if config.routes:
         paths = {"default": config.checkpoint, **config.routes}
-        systems |= {f"{lang} claims": dense(path) for lang, path in paths.items()}
-        systems[name] = SystemConfig(routes={lang: f"{lang} claims" for lang in paths})
+        # One system per checkpoint, so that a checkpoint of two languages is counted once.
+        systems |= {f"of {path}": dense(path) for path in paths.values()}
+        systems[name] = SystemConfig(routes={lang: f"of {path}" for lang, path in paths.items()})
     else:
         systems[name] = dense(checkpoint.path)
     if config.hybrid:

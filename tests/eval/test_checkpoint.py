@@ -499,6 +499,11 @@ def test_each_language_may_have_a_checkpoint_of_its_own(
     )
     again = json.loads((tmp_path / "default" / "report.json").read_text())
     assert again["languages"] == report["languages"]
+    # A checkpoint that two languages share is counted once.
+    shared = [f"{lang}={points / 'epoch-1'}" for lang in ("en", "de")]
+    main(["--checkpoint", *shared, *common, f"--out={tmp_path / 'shared'}"])
+    (once,) = json.loads((tmp_path / "shared" / "report.json").read_text())["systems"].values()
+    assert 2 * once["cost"]["parameters"] == system["cost"]["parameters"]
     # Other claim forms and the hybrid are routed too.
     more = ["--claims", "original", "--hybrid"]
     main([*words, *common, *more, f"--out={tmp_path / 'forms'}"])
