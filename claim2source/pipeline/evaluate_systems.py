@@ -93,7 +93,10 @@ def score_cell(runner: SystemRunner, cell: Cell, scoring: Scoring) -> ScoredSyst
     report = replace(
         scored.report,
         model=label_of(cell.system, systems),
-        parts=tuple(f"{part}.{cell.form}" for part in parts_of(systems[cell.system])),
+        parts=tuple(
+            Cell(part, runner.form_of(part, cell.form)).name
+            for part in parts_of(systems[cell.system])
+        ),
     )
     return replace(scored, report=report)
 
@@ -111,14 +114,14 @@ def run_cells(
     """Score every system over every form with `score`; what fails is listed as not run."""
     done: dict[Cell, ScoredSystem] = {}
     not_run: dict[Cell, NotRun] = {}
-    cells = [Cell(system, form) for system in ordered(names, runner.systems) for form in forms]
+    cells = _cells(ordered(names, runner.systems), runner.systems, forms)
     for cell in tqdm(cells, desc="systems", unit="cell", disable=None):
         try:
             done[cell] = score(cell)
         except (UserError, MemoryError, RuntimeError) as error:
             # CUDA and FAISS raise RuntimeErrors: one cell's failure is not the table's.
             not_run[cell] = not_run_row(cell, runner.systems, error)
-    shown = [Cell(system, form) for system in names for form in forms]
+    shown = _cells(names, runner.systems, forms)
     systems = {cell.name: done[cell] for cell in shown if cell in done}
     reports = {
         cell: replace(scored.report, runs=f"{cell}/runs") for cell, scored in systems.items()
@@ -126,6 +129,15 @@ def run_cells(
     report = make_report(runner.reported, reports, None, name=name, program=program)
     rows = tuple(not_run[cell] for cell in shown if cell in not_run)
     return SystemsTable(replace(report, notes=tuple(notes), not_run=rows), systems)
+
+
+def _cells(names: Sequence[str], systems: Systems, forms: Sequence[ClaimForm]) -> list[Cell]:
+    """List the cells of systems; one with claims of its own is run over those alone."""
+    found = []
+    for name in names:
+        own = systems[name].claims
+        found += [Cell(name, form) for form in ([own] if own is not None else forms)]
+    return found
 
 
 def distinct_forms(asked: Sequence[str], dataset: Dataset) -> tuple[list[ClaimForm], list[str]]:

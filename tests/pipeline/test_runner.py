@@ -253,11 +253,17 @@ def test_a_hybrid_is_the_fusion_of_its_parts_and_many_systems_are_one_table(dev:
         "a": SystemConfig(bm25=BM25Config()),
         "b": SystemConfig(bm25=BM25Config(b=1.0, k1=2.0)),
         "ab": SystemConfig(hybrid=HybridConfig("a", "b")),
+        "own": SystemConfig(bm25=BM25Config(), claims="translated"),
+        "a+own": SystemConfig(hybrid=HybridConfig("a", "own")),
         "absent": SystemConfig(bm25=BM25Config(), unsupported="not here"),
     }
     report = evaluate_systems(systems, dev, ("original", "translated"), repeats=50)
     names = [f"{name}.{form}" for name in ("a", "b", "ab") for form in ("original", "translated")]
-    assert list(report.systems) == names
+    # A system with claims of its own is not asked for others.
+    mixed = ["a+own.original", "a+own.translated"]
+    assert list(report.systems) == [*names, "own.translated", *mixed]
+    assert report.systems["a+own.original"].parts == ("a.original", "own.translated")
+    assert report.systems["own.translated"].macro == report.systems["a.translated"].macro
     assert [(row.system, row.reason) for row in report.not_run] == [("absent", "not here")] * 2
     translated = BM25Config(claims="translated")
     parts = [
