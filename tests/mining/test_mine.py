@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import tracemalloc
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,63 +12,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from claim2source.core.errors import ConfigError
-from claim2source.core.records import Claim, Dataset, Qrels, Source
-from claim2source.core.run import Cost
+from claim2source.core.records import Claim, Dataset, Source
 from claim2source.datasets import carve_val
 from claim2source.datasets.grouping import golds_by_text
 from claim2source.mining import MinedRow, Miner, MiningConfig, MiningCounts, Negative, mine
 from claim2source.mining import candidates as candidates_module
 from claim2source.mining.candidates import Candidates
-from claim2source.mining.near_duplicates import NearDuplicates, distinct_words, jaccard
+from claim2source.mining.near_duplicates import distinct_words, jaccard
 from claim2source.models import Encoder
 from claim2source.retrieve import BM25Config, BM25Index, FusionConfig, VectorIndex, bm25, fuse
-from claim2source.text import Rendering, render_source
-
-PLAIN = Rendering(sources="title_abstract")
-# Dense only, no limits: what a test does not speak of does not disturb it.
-FREE = MiningConfig(alpha=0.0, max_share=None)
-
-
-@dataclass
-class Table:
-    """An encoder that looks vectors up by text."""
-
-    vectors: Mapping[str, list[float]]
-
-    def encode(self, texts: list[str], side: str, **_: Any) -> tuple[np.ndarray, Cost]:
-        found = [self.vectors[text] for text in texts]
-        return np.array(found, dtype=np.float32).reshape(len(texts), -1), Cost()
-
-
-def data_of(claims: list[Claim], sources: list[Source]) -> Dataset:
-    return Dataset(tuple(claims), tuple(sources), Qrels(), "train")
-
-
-def scored(scores: Mapping[str, float], *claims: Claim) -> tuple[Dataset, Encoder]:
-    """Sources that score as given for every claim."""
-    sources = [Source(name, title=name) for name in scores]
-    table = {name: [score] for name, score in scores.items()} | {c.text: [1.0] for c in claims}
-    return data_of(list(claims), sources), Table(table)  # type: ignore[return-value]
-
-
-def mined(dataset: Dataset, encoder: Encoder, config: MiningConfig) -> tuple[list[MinedRow], Miner]:
-    miner = Miner(dataset, encoder, PLAIN, config)
-    return list(miner.mine()), miner
-
-
-def names(row: MinedRow, origin: str | None = None) -> list[str]:
-    if origin == "hard":
-        return [n.source for n in row.negatives if n.origin != "random"]
-    return [n.source for n in row.negatives if origin in (None, n.origin)]
-
-
-def ladder(n: int) -> dict[str, float]:
-    """s00 scores highest."""
-    return {f"s{i:02d}": (n - i) / n for i in range(n)}
-
-
-GOLD_LAST = Claim("c", "text", golds=("s19",))
-
+from tests.mining.tables import FREE, GOLD_LAST, PLAIN, Table, data_of, ladder, mined, names, scored
 
 # --- the window ---------------------------------------------------------------------------
 
@@ -196,239 +148,6 @@ def test_golds_by_text() -> None:
         "c": frozenset("1"),
         "d": frozenset(),
     }
-
-
-# --- positive-aware limits ----------------------------------------------------------------
-
-
-def taken(gold: float, others: Mapping[str, float], **limits: float | None) -> set[str]:
-    """The hard and the random negatives that a limit lets through (both must agree)."""
-    dataset, encoder = scored({"gold": gold, **others}, Claim("c", "text", golds=("gold",)))
-    config = MiningConfig(alpha=0.0, hard=9, random=0, **limits)  # type: ignore[arg-type]
-    (hard,), miner = mined(dataset, encoder, config)
-    (random,), _ = mined(dataset, encoder, replace(config, hard=0, random=9))
-    assert set(names(hard)) == set(names(random))
-    assert miner.counts.left_out_close == len(others) - len(names(hard))
-    return set(names(hard))
-
-
-AROUND = {"above": 0.3751, "at": 0.375, "below": 0.3749}
-
-
-def test_max_share_is_exact_at_the_border() -> None:
-    assert taken(0.5, AROUND, max_share=0.75) == {"at", "below"}
-    assert taken(0.5, {"equal": 0.5, "more": 0.5001}, max_share=1.0) == {"equal"}
-
-
-def test_max_share_of_a_gold_below_zero_lies_below_it() -> None:
-    """Three quarters of -0.5 would lie above the gold."""
-    below = {"above": -0.6249, "at": -0.625, "below": -0.6251, "gold's": -0.5}
-    assert taken(-0.5, below, max_share=0.75) == {"at", "below"}
-    assert taken(0.0, {"zero": 0.0, "more": 0.01}, max_share=0.75) == {"zero"}
-
-
-def test_margin_is_exact_at_the_border() -> None:
-    assert taken(0.5, AROUND, max_share=None, margin=0.125) == {"at", "below"}
-    below = {"above": -0.62, "at": -0.625, "below": -0.63}
-    assert taken(-0.5, below, max_share=None, margin=0.125) == {"at", "below"}
-    assert taken(0.5, {"equal": 0.5, "more": 0.51}, max_share=None, margin=0.0) == {"equal"}
-
-
-def test_the_stricter_of_two_limits_holds() -> None:
-    scores = {"a": 0.45, "b": 0.4, "c": 0.3}
-    assert taken(0.5, scores, max_share=0.9, margin=0.15) == {"c"}
-    assert taken(0.5, scores, max_share=0.7, margin=0.01) == {"c"}
-
-
-def test_no_limit_takes_what_scores_above_the_gold() -> None:
-    assert taken(0.1, {"a": 0.9, "b": 0.0}, max_share=None) == {"a", "b"}
-
-
-def test_limits_are_of_the_gold_of_the_row() -> None:
-    claim = Claim("c", "text", golds=("high", "low"))
-    scores = {"high": 1.0, "low": 0.2, "a": 0.8, "b": 0.1}
-    rows, _ = mined(*scored(scores, claim), replace(FREE, random=0, max_share=0.9))
-    assert {row.positive: names(row) for row in rows} == {"high": ["a", "b"], "low": ["b"]}
-
-
-# --- near-duplicates of a gold ------------------------------------------------------------
-
-
-def titled(titles: Mapping[str, str], *claims: Claim) -> tuple[Dataset, Encoder]:
-    """Sources with these titles; the first scores highest, for every claim."""
-    sources = [Source(name, title, f"abstract of {name}") for name, title in titles.items()]
-    table: dict[str, list[float]] = {c.text: [1.0] for c in claims}
-    for rank, source in enumerate(sources):
-        table[render_source(source, "title_abstract")] = [1 - rank / 100]
-    return data_of(list(claims), sources), Table(table)  # type: ignore[return-value]
-
-
-TITLE = "Masks and the spread of droplets in ten closed rooms"
-TITLES = {
-    "same": TITLE,
-    "typed": "MASKS, and the spread of droplets in ten closed rooms.",
-    "turned": "In ten closed rooms: masks and the spread of droplets",
-    "longer": f"{TITLE}: trial",
-    "other": "Masks and the spread of pollen in ten open rooms",
-    "none": "",
-    "gold": TITLE,
-}
-
-
-def without_duplicates(
-    titles: Mapping[str, str], claim: Claim, **more: Any
-) -> tuple[set[str], Miner]:
-    """Hard negatives, which random ones must agree with."""
-    dataset, encoder = titled(titles, claim)
-    config = replace(FREE, hard=20, random=0, **more)
-    rows, miner = mined(dataset, encoder, config)
-    drawn, _ = mined(dataset, encoder, replace(config, hard=0, random=20))
-    for row, other in zip(rows, drawn, strict=True):
-        assert set(names(row)) == set(names(other)) == set(names(rows[0]))
-    return set(names(rows[0])), miner
-
-
-def test_a_golds_near_duplicate_by_title_is_left_out_by_default_and_counted() -> None:
-    claim = Claim("c", "text", golds=("gold",))
-    found, miner = without_duplicates(TITLES, claim)
-    assert found == {"other", "none"}
-    assert miner.counts.left_out_duplicate == 4 and miner.counts.left_out_close == 0
-    assert "4 near-duplicates of a gold" in miner.counts.sentences()[1]
-    off, miner = without_duplicates(TITLES, claim, max_title_similarity=None)
-    assert off == set(TITLES) - {"gold"} and miner.counts.left_out_duplicate == 0
-
-
-def test_the_limit_of_titles_is_what_may_be_shared() -> None:
-    claim = Claim("c", "text", golds=("gold",))
-    # Ten words of eleven: 0.909; eight of twelve: 0.667; the limit itself is let pass.
-    assert "longer" in without_duplicates(TITLES, claim, max_title_similarity=10 / 11)[0]
-    assert "other" in without_duplicates(TITLES, claim, max_title_similarity=2 / 3)[0]
-    assert "other" not in without_duplicates(TITLES, claim, max_title_similarity=0.66)[0]
-
-
-def test_titles_are_compared_with_the_golds_not_with_the_claim() -> None:
-    titles = {"like_claim": "masks help a lot", "twin": TITLE, "gold": TITLE}
-    found, _ = without_duplicates(titles, Claim("c", "masks help a lot", golds=("gold",)))
-    assert found == {"like_claim"}
-
-
-def test_a_near_duplicate_of_any_gold_is_left_out_for_each_of_them() -> None:
-    titles = {
-        "a1": "Tea and sleep",
-        "b1": "Otters at sea",
-        "x": "Seals",
-        "a": "Tea and sleep",
-        "b": "Otters at sea",
-    }
-    dataset, encoder = titled(titles, Claim("c", "text", golds=("a", "b")))
-    rows, miner = mined(dataset, encoder, replace(FREE, random=0))
-    assert [names(row) for row in rows] == [["x"], ["x"]]
-    assert miner.counts.left_out_duplicate == 4
-    # The golds of the same post under another id count too.
-    one, two = Claim("1", "Text", golds=("a",)), Claim("2", "text ", golds=("b",))
-    dataset, encoder = titled(titles, one, two)
-    rows, _ = mined(dataset, encoder, replace(FREE, random=0))
-    assert [names(row) for row in rows] == [["x"], ["x"]]
-
-
-def test_two_sources_without_a_title_are_no_near_duplicates() -> None:
-    titles = {"none": "", "marks": "?!", "gold": ""}
-    assert without_duplicates(titles, Claim("c", "t", golds=("gold",)))[0] == {"none", "marks"}
-
-
-def spread() -> tuple[Dataset, Encoder]:
-    """Two golds at right angles, their near copies, and one source between them."""
-    near, length = 0.96, 3.0  # vectors that are not normalised
-    vectors = {
-        "a": [1.0, 0.0, 0.0],
-        "b": [0.0, 2.0, 0.0],
-        "near_a": [length * near, 0.0, length * (1 - near**2) ** 0.5],
-        "near_b": [0.0, near, (1 - near**2) ** 0.5],
-        "far": [0.0, 0.1, 0.5],
-        "between": [5.0, 5.0, 0.0],
-    }
-    claim = Claim("c", "claim", golds=("a", "b"))
-    sources = [Source(name, title=name) for name in vectors]
-    table = {**vectors, "claim": [0.0, 0.1, 0.5]}
-    return data_of([claim], sources), Table(table)  # type: ignore[return-value]
-
-
-def test_near_copies_of_any_gold_by_vector_are_left_out() -> None:
-    def kept(limit: float | None) -> set[str]:
-        off: dict[str, Any] = {"max_title_similarity": None}
-        config = replace(FREE, hard=9, random=0, max_gold_similarity=limit, **off)
-        rows, miner = mined(*spread(), config)
-        drawn, _ = mined(*spread(), replace(config, hard=0, random=9))
-        (found,) = {frozenset(names(row)) for row in (*rows, *drawn)}
-        assert miner.counts.left_out_duplicate == 2 * (4 - len(found))
-        return set(found)
-
-    assert kept(None) == {"near_a", "near_b", "far", "between"}
-    assert kept(0.97) == kept(None)
-    # `far` is the claim's own vector: what is near to the claim is not what is meant.
-    assert kept(0.95) == {"far", "between"}
-    assert kept(0.7) == {"far"}
-    assert MiningConfig().max_gold_similarity is None
-
-
-ABSTRACT = "We gave masks to half of a hundred nurses and counted who fell ill."
-ABSTRACTS = {
-    "same": ABSTRACT,
-    "turned": "Who fell ill? We counted, and gave masks to half of a HUNDRED nurses",
-    "longer": f"{ABSTRACT} Few did.",
-    "other": "We gave apples to half of a hundred nurses",
-    "none": "",
-    "gold": ABSTRACT,
-}
-
-
-@pytest.mark.parametrize(
-    ("limit", "left_out"),
-    [
-        (None, set()),
-        (0.99, {"same", "turned"}),
-        # Fourteen words of sixteen, and eight of fifteen; the limit itself is let pass.
-        (14 / 16, {"same", "turned"}),
-        (0.87, {"same", "turned", "longer"}),
-        (8 / 15, {"same", "turned", "longer"}),
-        (0.53, {"same", "turned", "longer", "other"}),
-    ],
-)
-def test_a_golds_near_duplicate_by_abstract_is_left_out_and_counted(
-    limit: float | None, left_out: set[str]
-) -> None:
-    claims = [Claim("c", "text", golds=("gold",)), Claim("d", "post", golds=("none",))]
-    sources = [Source(name, f"{name} title", text) for name, text in ABSTRACTS.items()]
-    table = dict.fromkeys(["text", "post", *PLAIN.source_texts(sources)], [1.0, 0.0])
-    dataset = data_of(claims, sources)
-    config = replace(FREE, max_title_similarity=None, max_text_similarity=limit)
-    for more in ({"hard": 20, "random": 0}, {"hard": 0, "random": 20}):
-        rows, miner = mined(dataset, Table(table), replace(config, **more))  # type: ignore[arg-type]
-        assert set(names(rows[0])) == ABSTRACTS.keys() - {"gold"} - left_out
-        # A gold without an abstract has no near-duplicate, and is not one of another without.
-        assert set(names(rows[1])) == ABSTRACTS.keys() - {"none"}
-        assert miner.counts.left_out_duplicate == (len(left_out) if more["hard"] else 0)
-
-
-def test_the_words_of_abstracts_take_little_memory() -> None:
-    draw = np.random.default_rng(0)
-    texts = [" ".join(f"w{n}" for n in draw.integers(0, 5000, 150)) for _ in range(400)]
-    sources = [Source(str(i), f"t{i}", text) for i, text in enumerate(texts)]
-    tracemalloc.start()
-    near = NearDuplicates(sources, np.zeros((400, 2)), None, 0.9, None)
-    kept, _ = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-    assert kept / 400 < 1500  # a set of so many words takes 8 kB and more
-    assert 7 in near.of([7]) and 8 not in near.of([7])
-
-
-@pytest.mark.parametrize(
-    "key", ["max_title_similarity", "max_text_similarity", "max_gold_similarity"]
-)
-@pytest.mark.parametrize("value", [0.0, -0.5, 1.01])
-def test_limits_that_cannot_be_are_refused(key: str, value: float) -> None:
-    with pytest.raises(ConfigError, match=f"mining.{key}"):
-        MiningConfig(**{key: value})  # type: ignore[arg-type]
 
 
 # --- the pool -----------------------------------------------------------------------------

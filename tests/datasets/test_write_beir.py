@@ -1,0 +1,172 @@
+"""Writing data sets in the BEIR layout: what is written is read, nothing is half-written."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from claim2source.core.errors import UserError
+from claim2source.core.records import Claim, Dataset, Qrels, Source
+from claim2source.datasets import load, write_beir
+
+texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"))
+filled = texts.filter(lambda text: text.strip())
+ids = st.text(
+    st.characters(exclude_categories=["Cs"], exclude_characters="\0\t\r\n"), min_size=1, max_size=8
+).filter(lambda text: text.strip())
+languages = st.sampled_from(["en", "de", "fr", "pt-br", "yue"])
+
+
+@st.composite
+def datasets(draw: st.DrawFn) -> list[Dataset]:
+    """Splits of one data set: any text, golds of any grade, some claims without any."""
+    sources = draw(
+        st.lists(
+            st.builds(
+                Source, ids, filled, texts, st.lists(filled, max_size=3).map(tuple), texts, texts
+            ),
+            min_size=1,
+            max_size=5,
+            unique_by=lambda source: source.id,
+        )
+    )
+    pool = [source.id for source in sources]
+    subsets = st.lists(st.sampled_from(pool), unique=True, max_size=3)
+    claims = draw(
+        st.lists(
+            st.builds(
+                Claim,
+                ids,
+                filled,
+                languages,
+                st.none() | filled,
+                candidates=st.none() | subsets.map(tuple),
+            ),
+            min_size=1,
+            max_size=6,
+            unique_by=lambda claim: claim.id,
+        )
+    )
+    cut = draw(st.integers(1, len(claims)))
+    parts = []
+    for split, own in (("train", claims[:cut]), ("dev", claims[cut:])):
+        grades = {}
+        for claim in own:
+            chosen = draw(subsets)
+            if chosen:
+                grades[claim.id] = {s: draw(st.integers(-1, 3)) for s in chosen}
+        qrels = Qrels(grades)
+        with_golds = tuple(
+            Claim(c.id, c.text, c.lang, c.translation, qrels.golds(c.id), c.candidates) for c in own
+        )
+        if own:
+            parts.append(Dataset(with_golds, tuple(sources), qrels, split, "again"))
+    return parts
+
+
+@settings(max_examples=150, deadline=None)
+@given(parts=datasets())
+def test_what_is_written_is_read(tmp_path_factory: pytest.TempPathFactory, parts: Any) -> None:
+    folder = tmp_path_factory.mktemp("round") / "again"
+    write_beir(parts, folder)
+    for part in parts:
+        read = load(folder, part.split)
+        assert read == part
+        assert read.fingerprint == part.fingerprint
+        assert list(read.qrels.grades) == list(part.qrels.grades)
+
+
+def small(split: str = "dev", claim: str = "q1") -> Dataset:
+    qrels = Qrels({claim: {"p1": 1}})
+    return Dataset((Claim(claim, "x", golds=("p1",)),), (Source("p1", "t"),), qrels, split)
+
+
+def test_written_layout(tmp_path: Path) -> None:
+    parts = [small(), Dataset((Claim("t", "y", "de", "z"),), small().sources, Qrels(), "test")]
+    write_beir(parts, tmp_path / "a" / "b")
+    folder = tmp_path / "a" / "b"
+    assert sorted(str(p.relative_to(folder)) for p in folder.rglob("*")) == [
+        "corpus.jsonl",
+        "qrels",
+        "qrels/dev.tsv",
+        "queries.jsonl",
+    ]
+    assert (folder / "qrels" / "dev.tsv").read_bytes() == b"query-id\tcorpus-id\tscore\nq1\tp1\t1\n"
+    lines = (folder / "queries.jsonl").read_text("utf-8").splitlines()
+    assert json.loads(lines[0])["metadata"] == {"lang": "en", "translation": None}
+    assert json.loads(lines[1]) == {
+        "_id": "t",
+        "text": "y",
+        "metadata": {"lang": "de", "translation": "z", "split": "test"},
+    }
+    meta = {"authors": [], "venue": "", "date": ""}
+    assert json.loads((folder / "corpus.jsonl").read_text("utf-8")) == {
+        "_id": "p1",
+        "title": "t",
+        "text": "",
+        "metadata": meta,
+    }
+
+
+def test_an_older_data_folder_is_replaced_and_nothing_else(tmp_path: Path) -> None:
+    folder = tmp_path / "set"
+    write_beir([small("dev"), small("train", "q2")], folder)
+    write_beir(small("dev"), folder)
+    assert sorted(p.name for p in (folder / "qrels").iterdir()) == ["dev.tsv"]
+    assert [p.name for p in tmp_path.iterdir()] == ["set"]
+    (folder / "notes.txt").write_text("mine")
+    with pytest.raises(UserError, match="holds 'notes.txt'; it would be lost"):
+        write_beir(small("dev"), folder)
+    assert (folder / "notes.txt").read_text() == "mine"
+    with pytest.raises(UserError, match="is not a folder"):
+        write_beir(small("dev"), folder / "notes.txt")
+    with pytest.raises(UserError, match="cannot be written"):
+        write_beir(small("dev"), folder / "notes.txt" / "below")
+
+
+def test_a_failed_write_leaves_the_old_folder(tmp_path: Path) -> None:
+    write_beir(small(), tmp_path / "set")
+    before = load(tmp_path / "set", "dev")
+    broken = Dataset((Claim("q1", "\ud800", golds=("p1",)),), small().sources, small().qrels, "dev")
+    with pytest.raises(UnicodeEncodeError):
+        write_beir(broken, tmp_path / "set")
+    assert load(tmp_path / "set", "dev") == before
+    assert os.listdir(tmp_path) == ["set"]
+
+
+def _other_sources() -> list[Dataset]:
+    other = small("train", "q2")
+    return [small(), Dataset(other.claims, (Source("p1", "T"),), other.qrels, "train")]
+
+
+@pytest.mark.parametrize(
+    ("parts", "said"),
+    [
+        (list, "no split to write"),
+        (lambda: [small(), small("dev", "q2")], "there twice"),
+        (lambda: [small(), small("train")], "one that is there twice"),
+        (lambda: small("../up"), "is no file name"),
+        (_other_sources, "has other sources"),
+        (lambda: Dataset((), small().sources, Qrels(), "dev"), "has no claims"),
+        (lambda: Dataset(small().claims, small().sources, Qrels(), "dev"), "differ from its"),
+        (
+            lambda: Dataset(
+                small().claims, small().sources, Qrels({"q1": {"p1": 1}, "q2": {"p1": 1}}), "dev"
+            ),
+            "does not have",
+        ),
+    ],
+)
+def test_parts_that_do_not_fit_together(
+    tmp_path: Path, parts: Callable[[], Any], said: str
+) -> None:
+    with pytest.raises(ValueError, match=said):
+        write_beir(parts(), tmp_path / "set")
+    assert not list(tmp_path.iterdir())
