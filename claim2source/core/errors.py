@@ -2,19 +2,46 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import io
 import logging
+import os
+import signal
 import sys
-from collections.abc import Callable, Iterable, Sequence
+import tempfile
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from types import FrameType
+from typing import Any, NoReturn, TextIO
+
+from claim2source.core.terminal import printable, printable_line
 
 EXIT_CODE = 2
+UNFORESEEN = 1
 MOST_SHOWN = 20
+# Errors of writing that the user can correct though they name no file.
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_SECRETS = ("KEY", "TOKEN", "SECRET", "PASSWORD")
 
 
 class UserError(Exception):
-    """Report what the user can correct; a program prints only its text."""
+    """Report what the user can correct; a program prints only its text, on one line."""
+
+    @property
+    def lines(self) -> list[str]:
+        """List what a program prints: one line for each problem."""
+        return [printable_line(str(self))]
+
+
+class Stopped(KeyboardInterrupt):
+    """End a program that a signal stopped: it prints the text and exits with 128 + `signal`."""
+
+    def __init__(self, text: str, signal: int) -> None:
+        self.code = 128 + signal
+        super().__init__(text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +56,7 @@ class Problem:
     def __str__(self) -> str:
         place = self.file if self.line is None else f"{self.file}:{self.line}"
         text = f"{place}: {self.field}: {self.why}" if self.field else f"{place}: {self.why}"
-        return " ".join(text.splitlines())
+        return printable_line(text)
 
 
 class InputError(UserError):
@@ -42,6 +69,11 @@ class InputError(UserError):
         if self.total > len(lines):
             lines.append(f"... and {self.total - len(lines)} more problems")
         super().__init__("\n".join(lines))
+
+    @property
+    def lines(self) -> list[str]:
+        """List what a program prints: one line for each problem."""
+        return str(self).split("\n")
 
     @classmethod
     def at(
@@ -88,23 +120,164 @@ class Problems:
 def run_program(
     main: Callable[[Sequence[str] | None], Any], argv: Sequence[str] | None = None
 ) -> NoReturn:
-    """Run a program's `main`; a `UserError` is printed to stderr and gives exit code 2."""
+    """Run a program's `main` and exit: with 0, or with another code and one line a problem.
+
+    2: what the user can correct, a full disk and a closed pipe included. 130 and 143: SIGINT and
+    SIGTERM, after temporary files are removed. 1: a mistake of ours; its trace is in a file that
+    the line names, without the values of keys and tokens.
+    """
+    _open_streams()
     handler = logging.StreamHandler()
     handler.setLevel(logging.WARNING)  # on the handler: some libraries lower their loggers' level
-    logging.basicConfig(handlers=[handler], format="%(levelname)s: %(message)s")
+    handler.setFormatter(_Printable("%(levelname)s: %(message)s"))
+    logging.basicConfig(handlers=[handler])
+    with _raising_at_sigterm():
+        code = _code_of(main, argv)
+    for stream in (sys.stdout, sys.stderr):
+        _close(stream)
+    sys.exit(code)
+
+
+def _code_of(main: Callable[[Sequence[str] | None], Any], argv: Sequence[str] | None) -> int:
+    """Run `main`, say what ended it, and return the exit code."""
+    code = 0
     try:
-        main(argv)
+        try:
+            main(argv)
+        except SystemExit as error:  # argparse's, after --help or its own message
+            code = error.code if isinstance(error.code, int) else EXIT_CODE if error.code else 0
+        sys.stdout.flush()  # a full disk or a closed pipe is found here at the latest
     except UserError as error:
-        for line in str(error).splitlines():
-            print(f"error: {line}", file=sys.stderr)
-        sys.exit(EXIT_CODE)
+        for line in error.lines:
+            _complain(f"error: {line}")
+        return EXIT_CODE
+    except KeyboardInterrupt as error:
+        _complain(str(error) or "interrupted")
+        return error.code if isinstance(error, Stopped) else 128 + signal.SIGINT
     except OSError as error:
         # The user can correct a file that cannot be read or written, but not other causes.
-        if error.filename is None or error.strerror is None:
+        place = error.filename2 or error.filename
+        if error.strerror is None or place is None and error.errno not in _FULL:
+            return _unforeseen(error)
+        named = "" if place is None else f"{os.fsdecode(place)}: "
+        _complain(f"error: {named}{error.strerror.lower()}")
+        return EXIT_CODE
+    except Exception as error:
+        return _unforeseen(error)
+    return code
+
+
+class _Printable(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        return printable(super().format(record))
+
+
+class _Output(io.TextIOWrapper):
+    """Name stdout in errors of writing it; escape characters that its encoding lacks."""
+
+    def __init__(self, stream: io.TextIOWrapper) -> None:
+        super().__init__(
+            stream.buffer,
+            stream.encoding,
+            "backslashreplace",
+            line_buffering=stream.line_buffering,
+            write_through=stream.write_through,
+        )
+
+    def write(self, text: str) -> int:
+        with self._handled():
+            return super().write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with self._handled():
+            super().flush()
+
+    @contextlib.contextmanager
+    def _handled(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            error.filename = "standard output"
             raise
-        print(f"error: {error.filename}: {error.strerror.lower()}", file=sys.stderr)
-        sys.exit(EXIT_CODE)
-    except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        sys.exit(130)
-    sys.exit(0)
+
+
+class _Diagnostics(_Output):
+    """Write stderr while somebody takes it: notes and bars are no reason to stop the work."""
+
+    @contextlib.contextmanager
+    def _handled(self) -> Iterator[None]:
+        with contextlib.suppress(OSError):
+            yield
+
+
+def _open_streams() -> None:
+    """Replace the usual streams by ours; closed ones go nowhere."""
+    for name, kind in (("stdout", _Output), ("stderr", _Diagnostics)):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w"))
+        elif type(stream := getattr(sys, name)) is io.TextIOWrapper:
+            setattr(sys, name, kind(stream))
+
+
+@contextlib.contextmanager
+def _raising_at_sigterm() -> Iterator[None]:
+    """Turn SIGTERM into an exception, so that what is under way is cleaned up."""
+    process = os.getpid()
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        if os.getpid() != process:  # a child has nothing of its own to clean up
+            os._exit(128 + number)
+        signal.signal(number, signal.SIG_IGN)  # a second one must not stop the cleaning up
+        raise Stopped("terminated", number)
+
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        signal.signal(signal.SIGTERM, stop)
+    except ValueError:  # only the main thread may
+        yield
+        return
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _complain(line: str) -> None:
+    """Print one line on stderr, where that is possible."""
+    with contextlib.suppress(OSError, ValueError):
+        print(printable_line(line), file=sys.stderr, flush=True)
+
+
+def _close(stream: TextIO) -> None:
+    """Flush a stream; drop what it cannot take, of which Python would complain when it ends."""
+    try:
+        stream.flush()
+    except (OSError, ValueError):
+        with contextlib.suppress(OSError, ValueError):
+            null = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(null, stream.fileno())
+            os.close(null)
+
+
+def _unforeseen(error: Exception) -> int:
+    """Write the trace to a file that only the user can read, and say where it is."""
+    first = f"{type(error).__name__}: {error}".split("\n")[0].removesuffix(": ")
+    try:
+        handle, path = tempfile.mkstemp(prefix="claim2source-", suffix=".log")
+        with open(handle, "w", encoding="utf-8", errors="backslashreplace") as file:
+            file.write(_without_secrets("".join(traceback.format_exception(error))))
+        where = f"the full trace is in {path}"
+    except OSError as failed:
+        where = f"its trace could not be written: {failed.strerror}"
+    why = _without_secrets(first)[:500]
+    _complain(f"error: unforeseen, a mistake of this program: {why}; {where}")
+    return UNFORESEEN
+
+
+def _without_secrets(text: str) -> str:
+    """Replace the values of variables of the environment that are named like secrets."""
+    for name, value in os.environ.items():
+        if len(value) > 7 and any(word in name.upper() for word in _SECRETS):
+            text = text.replace(value, f"<{name}>")
+    return text

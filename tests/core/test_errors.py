@@ -1,5 +1,15 @@
 """What a user did wrong: one line each, exit code 2, no traceback."""
 
+import errno
+import os
+import re
+import signal
+import stat
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
 import pytest
 
 from claim2source.core.config import require, require_one_of
@@ -9,6 +19,7 @@ from claim2source.core.errors import (
     InputError,
     Problem,
     Problems,
+    Stopped,
     UserError,
     run_program,
 )
@@ -98,11 +109,165 @@ def test_a_file_that_cannot_be_written_is_one_line(capsys, tmp_path):
     assert (code, line) == (2, f"error: {tmp_path / 'absent' / 'f'}: no such file or directory\n")
 
 
-@pytest.mark.parametrize("error", [ValueError("ours"), OSError("no file named"), KeyError("x")])
-def test_a_mistake_of_ours_keeps_its_traceback(error):
-    with pytest.raises(type(error)):
-        run_program(raising(error))
-
-
 def test_an_interrupt_is_said(capsys):
     assert ended(raising(KeyboardInterrupt()), capsys) == (130, "interrupted\n")
+
+
+def test_a_signal_has_its_own_code_and_text(capsys):
+    stopped = Stopped("stopped at step 5; go on with --resume", signal.SIGINT)
+    expected = (130, "stopped at step 5; go on with --resume\n")
+    assert ended(raising(stopped), capsys) == expected
+
+
+@pytest.fixture
+def traces(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    return tmp_path
+
+
+def deep(argv):
+    deep(argv)
+
+
+@pytest.mark.parametrize(
+    ("main", "name"),
+    [
+        (raising(ValueError("ours\nand more")), "ValueError: ours"),
+        (raising(KeyError("x")), "KeyError: 'x'"),
+        (raising(OSError("no file named")), "OSError: no file named"),
+        (raising(MemoryError()), "MemoryError"),
+        (deep, "RecursionError: maximum recursion depth exceeded"),
+    ],
+)
+def test_a_mistake_of_ours_is_one_line_and_a_private_file_with_the_trace(
+    main, name, capsys, traces
+):
+    code, text = ended(main, capsys)
+    assert code == 1
+    found = re.fullmatch(r"error: unforeseen, a mistake of this program: (.*); .* in (\S+)\n", text)
+    assert found[1].startswith(name)
+    path = Path(found[2])
+    assert path.parent == traces
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    trace = path.read_text(encoding="utf-8")
+    assert trace.startswith("Traceback")
+    assert "in main" in trace or "in deep" in trace
+
+
+def test_a_trace_holds_no_secret(capsys, traces, monkeypatch):
+    monkeypatch.setenv("HF_TOKEN", "hf_abcdefgh")
+    code, text = ended(raising(ValueError("asked with hf_abcdefgh")), capsys)
+    (path,) = traces.iterdir()
+    for shown in (text, path.read_text(encoding="utf-8")):
+        assert "hf_abcdefgh" not in shown
+        assert "asked with <HF_TOKEN>" in shown
+
+
+def test_a_trace_that_cannot_be_written_is_said(capsys, tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "absent"))
+    code, text = ended(raising(ValueError("ours")), capsys)
+    assert code == 1
+    assert text.splitlines()[0].endswith(
+        "ours; its trace could not be written: No such file or directory"
+    )
+
+
+def test_a_full_disk_needs_no_file_name(capsys):
+    full = OSError(errno.ENOSPC, "No space left on device")
+    assert ended(raising(full), capsys) == (2, "error: no space left on device\n")
+
+
+def test_a_renamed_file_is_named_as_the_user_did(capsys, tmp_path):
+    (tmp_path / "temporary").touch()
+    (tmp_path / "folder" / "inside").mkdir(parents=True)
+
+    def main(argv):
+        os.replace(tmp_path / "temporary", tmp_path / "folder")
+
+    assert ended(main, capsys) == (2, f"error: {tmp_path / 'folder'}: is a directory\n")
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        UserError("f\x1b]0;owned\x07: why\nmore"),
+        InputError.at("f\x1b]0;owned\x07", why="why\nmore"),
+        OSError(errno.ENOENT, "why more", "f\x1b]0;owned\x07"),
+    ],
+)
+def test_names_cannot_steer_the_terminal(error, capsys):
+    assert ended(raising(error), capsys) == (2, "error: f\\x1b]0;owned\\x07: why more\n")
+
+
+# What the interpreter itself does to its streams at its end needs processes.
+BEGIN = "import logging, os, signal, sys\nfrom claim2source.core.errors import *\n"
+
+
+def process(body, *, stdout=subprocess.PIPE, stderr=subprocess.PIPE, closed="", env=None):
+    """Run a program whose `main` has this body; returns exit code, stdout and stderr."""
+    script = f"{BEGIN}def main(argv):\n    {body}\nrun_program(main)"
+    command = ["sh", "-c", f'exec "$@" {closed}', "sh", sys.executable, "-c", script]
+    done = subprocess.run(
+        command,
+        stdout=stdout,
+        stderr=stderr,
+        env={**os.environ, "PYTHONUNBUFFERED": "", **(env or {})},
+        timeout=60,
+    )
+    return done.returncode, (done.stdout or b"").decode(), (done.stderr or b"").decode()
+
+
+def closed_pipe():
+    reader, writer = os.pipe()
+    os.close(reader)
+    return writer
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"], ids=["at the end", "at once"])
+@pytest.mark.parametrize("where", ["pipe", "full"])
+def test_output_that_nobody_takes_is_one_line(where, unbuffered):
+    stream = closed_pipe() if where == "pipe" else os.open("/dev/full", os.O_WRONLY)
+    why = "broken pipe" if where == "pipe" else "no space left on device"
+    try:
+        code, _, text = process("print('x')", stdout=stream, env={"PYTHONUNBUFFERED": unbuffered})
+    finally:
+        os.close(stream)
+    assert (code, text) == (2, f"error: standard output: {why}\n")
+
+
+def test_an_error_is_said_though_nobody_takes_the_output():
+    writer = closed_pipe()
+    try:
+        found = process("print('x'); raise UserError('why')", stdout=writer)
+    finally:
+        os.close(writer)
+    assert found == (2, "", "error: why\n")
+
+
+@pytest.mark.parametrize(("end", "code"), [("raise UserError('why')", 2), ("1 / 0", 1), ("0", 0)])
+def test_closed_streams_change_no_code(end, code, tmp_path):
+    body = f"sys.stderr.write('x'); logging.warning('x'); print('x'); {end}"
+    env = {"TMPDIR": str(tmp_path)}
+    assert process(body, closed="2>&- >&-", env=env)[0] == code
+    assert process(body, closed="2>/dev/full", env=env)[::2] == (code, "")
+
+
+def test_sigterm_cleans_up_and_exits_with_143(tmp_path):
+    body = (
+        "from claim2source.core.files import atomic_path\n"
+        f"    with atomic_path({str(tmp_path / 'f')!r}):\n"
+        "        os.kill(os.getpid(), signal.SIGTERM)\n"
+        "        signal.pause()"
+    )
+    assert process(body) == (143, "", "terminated\n")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_characters_that_a_terminal_lacks_are_escaped():
+    env = {"PYTHONIOENCODING": "ascii"}
+    assert process("print('\\u00e9')", env=env) == (0, "\\xe9\n", "")
+
+
+def test_logged_names_cannot_steer_the_terminal():
+    found = process("logging.warning('%s', chr(27))")
+    assert found == (0, "", "WARNING: \\x1b\n")

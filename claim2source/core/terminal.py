@@ -1,0 +1,31 @@
+"""Print text that came from users' files: nothing in it can steer the terminal."""
+
+from __future__ import annotations
+
+import re
+
+# C0 and C1 controls, DEL, marks that change the direction of text, line and paragraph
+# separators, a BOM within text, annotation marks, halves of surrogate pairs.
+_UNSAFE = re.compile(
+    "[\x00-\x09\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ufff9-\ufffb"
+    "\ud800-\udfff]"
+)
+
+
+def printable(text: str) -> str:
+    r"""Escape what would steer a terminal, as Python writes it: `\x1b`; line breaks stay."""
+    return _UNSAFE.sub(_escaped, text)
+
+
+def printable_line(text: str) -> str:
+    """Escape text as `printable` does; line breaks become spaces."""
+    return printable(" ".join(text.split("\n")))
+
+
+def say(text: str) -> None:
+    """Print `printable` text on stdout at once."""
+    print(printable(text), flush=True)
+
+
+def _escaped(found: re.Match[str]) -> str:
+    return found[0].encode("unicode_escape").decode("ascii")
