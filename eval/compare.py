@@ -13,6 +13,7 @@ from claim2source.core.errors import ConfigError, InputError, run_program
 from claim2source.core.files import write_json, write_text
 from claim2source.core.report import COST_COLUMNS, cost_cells
 from claim2source.core.tables import Cell, Part, TextTable, render
+from claim2source.core.terminal import say
 from claim2source.datasets import load
 from claim2source.evaluation.analysis.anova import anova_parts, two_way_anova
 from claim2source.evaluation.analysis.language_errors import LostReport, lost_claims, lost_parts
@@ -133,7 +134,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     }
     write_json(config.out / "compare.json", finite(report))
     write_text(config.out / "compare.md", f"# Comparison\n\n{render(parts, 'markdown')}\n")
-    print(render(parts))
+    say(render(parts))
 
 
 def seen_golds(folder: str, split: str) -> frozenset[str] | None:

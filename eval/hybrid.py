@@ -10,6 +10,7 @@ from typing import Literal
 from claim2source.core.config import as_plain, read_config
 from claim2source.core.errors import run_program
 from claim2source.core.tables import render
+from claim2source.core.terminal import say
 from claim2source.datasets import load
 from claim2source.evaluation.families import Family
 from claim2source.io.wandb import log_tables, require_tracking
@@ -70,7 +71,7 @@ class HybridConfig(EvaluationOptions):
 def main(argv: Sequence[str] | None = None) -> None:
     """Choose settings off the split, score the three systems, print the tables."""
     config = read_config(HybridConfig, argv, program="eval/hybrid.py", description=__doc__)
-    print(evaluate_hybrid(config))
+    say(evaluate_hybrid(config))
 
 
 def evaluate_hybrid(config: HybridConfig) -> str:

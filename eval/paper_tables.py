@@ -15,6 +15,7 @@ from claim2source.core.files import write_text
 from claim2source.core.records import Qrels
 from claim2source.core.report import COST_COLUMNS, cost_cells
 from claim2source.core.tables import Part, TextTable, render
+from claim2source.core.terminal import say
 from claim2source.evaluation.published.scores import Cells, Scorer, our_scores
 from claim2source.evaluation.published.tables import Column, Row, Table, load_published
 from claim2source.evaluation.reports import LoadedSystem, read_reports
@@ -92,10 +93,10 @@ def main(argv: Sequence[str] | None = None) -> None:
         used = {id(ours.system) for found in cells.values() for ours in found.values()}
         text += unplaced([s for s in systems if id(s) not in used], scorer.notes)
     if config.out is None:
-        print(text.rstrip("\n"))
+        say(text.rstrip("\n"))
         return
     write_text(config.out, text)
-    print(f"{len(tables)} tables in {config.out}")
+    say(f"{len(tables)} tables in {config.out}")
 
 
 def selected_tables(wanted: Sequence[str] | None) -> list[Table]:

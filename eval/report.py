@@ -8,6 +8,7 @@ from pathlib import Path
 
 from claim2source.core.config import list_field, read_config, require
 from claim2source.core.errors import run_program
+from claim2source.core.terminal import say
 from claim2source.evaluation.html.page import html_report
 from claim2source.evaluation.metrics import cutoff
 from claim2source.io.wandb import Tracking
@@ -54,7 +55,7 @@ class Config:
 def main(argv: Sequence[str] | None = None) -> None:
     """Read the runs, write the page, print where it is."""
     config = read_config(Config, argv, program="eval/report.py", description=__doc__)
-    print(html_report(**vars(config)))
+    say(html_report(**vars(config)))
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ from pathlib import Path
 from claim2source.core.config import flag, list_field, read_config, require
 from claim2source.core.errors import run_program
 from claim2source.core.tables import Cell, plain_table
+from claim2source.core.terminal import say
 from claim2source.datasets.grouping import gold_groups
 from claim2source.evaluation.metrics import ALLOWED, Coverage, Scores, coverage, cutoff, evaluate
 from claim2source.evaluation.significance import PairedTest, paired_randomisation
@@ -70,7 +71,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             tests[metric] = paired_randomisation(
                 one[metric], other[metric], groups, config.repeats, config.seed
             )
-    print(as_json(runs, tests) if config.json else as_text(runs, tests))
+    say(as_json(runs, tests) if config.json else as_text(runs, tests))
 
 
 def as_json(runs: dict[str, Scored], tests: dict[str, PairedTest]) -> str:
@@ -85,7 +86,8 @@ def as_json(runs: dict[str, Scored], tests: dict[str, PairedTest]) -> str:
     if tests:
         metrics = {metric: asdict(test) for metric, test in tests.items()}
         report["paired_test"] = {"runs": list(runs), "metrics": metrics}
-    return json_format.dumps(report, indent=2)
+    # JSON escapes every control character but DEL.
+    return json_format.dumps(report, indent=2).replace("\x7f", "\\u007f")
 
 
 def as_text(runs: dict[str, Scored], tests: dict[str, PairedTest]) -> str:

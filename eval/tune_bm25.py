@@ -28,6 +28,7 @@ from claim2source.core.report import (
 )
 from claim2source.core.run import Cost
 from claim2source.core.tables import Part, TextTable, render
+from claim2source.core.terminal import say
 from claim2source.datasets import carve_val, load
 from claim2source.datasets.grouping import gold_groups
 from claim2source.evaluation.families import Family, compare_family, language_strata
@@ -101,7 +102,7 @@ class TuneConfig:
 def main(argv: Sequence[str] | None = None) -> None:
     """Choose, write the settings and the report, print it."""
     config = read_config(TuneConfig, argv, program="eval/tune_bm25.py", description=__doc__)
-    print(tune_bm25(config))
+    say(tune_bm25(config))
 
 
 def tune_bm25(config: TuneConfig) -> str:

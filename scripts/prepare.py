@@ -9,6 +9,7 @@ from pathlib import Path
 
 from claim2source.core.errors import run_program
 from claim2source.core.records import sorted_languages
+from claim2source.core.terminal import say
 from claim2source.datasets import checkthat2025, checkthat2026
 from claim2source.datasets.checkthat2026 import Prepared
 
@@ -81,15 +82,15 @@ def main(argv: Sequence[str] | None = None) -> None:
     if getattr(options, "revision", None) is not None and options.hub is None:
         program.error("--revision goes with --hub")
     splits, notes = options.prepare(options)
-    print(f"{options.output}: {len(splits[0].sources)} sources")
+    say(f"{options.output}: {len(splits[0].sources)} sources")
     for split in splits:
         counts = Counter(claim.lang for claim in split.claims)
         parts = ", ".join(f"{lang} {counts[lang]}" for lang in sorted_languages(counts))
         languages = f" ({parts})" if len(counts) > 1 else ""
         golds = "" if split.qrels.grades else ", no judgements"
-        print(f"{options.output}: {split.split}: {len(split.claims)} claims{languages}{golds}")
+        say(f"{options.output}: {split.split}: {len(split.claims)} claims{languages}{golds}")
     for note in notes:
-        print(f"note: {note}")
+        say(f"note: {note}")
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ from claim2source.core.files import atomic_folder, write_json
 from claim2source.core.records import Dataset
 from claim2source.core.report import MACRO, MAIN_METRIC, Choice, Report, SystemReport, Table
 from claim2source.core.tables import Cell, Part, TextTable, render
+from claim2source.core.terminal import say
 from claim2source.datasets import load
 from claim2source.io.wandb import as_wandb, require_installed, wandb_mode
 from claim2source.models import ModelConfig
@@ -83,7 +84,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     config = read_config(
         InterpolateConfig, argv, program="train/interpolate.py", description=__doc__
     )
-    print(interpolate(config))
+    say(interpolate(config))
 
 
 def interpolate(config: InterpolateConfig) -> str:

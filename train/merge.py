@@ -15,6 +15,7 @@ from pathlib import Path
 from claim2source.core.config import flag, read_config, require
 from claim2source.core.errors import UserError, run_program
 from claim2source.core.files import atomic_folder
+from claim2source.core.terminal import say
 from claim2source.models import Dtype, ModelConfig
 from claim2source.models.hub import weights_hash
 from claim2source.models.manifest import EXPORT_FILE
@@ -56,7 +57,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Merge, write the folder, print what it holds."""
     config = read_config(MergeConfig, argv, program="train/merge.py", description=__doc__ or "")
     for line in merge(config):
-        print(line)
+        say(line)
 
 
 def merge(config: MergeConfig) -> list[str]:

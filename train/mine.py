@@ -9,6 +9,7 @@ from typing import Literal
 
 from claim2source.core.config import list_field, read_config, require
 from claim2source.core.errors import run_program
+from claim2source.core.terminal import say
 from claim2source.datasets import carve_val, load
 from claim2source.io.store import Store
 from claim2source.mining import Miner, MiningConfig, write_mined
@@ -68,7 +69,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Mine, write the JSONL, print what was found and what is missing."""
     config = read_config(MineConfig, argv, program="train/mine.py", description=__doc__)
     for line in mine(config):
-        print(line)
+        say(line)
 
 
 if __name__ == "__main__":

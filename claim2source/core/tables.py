@@ -6,6 +6,8 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from typing import Literal, NamedTuple
 
+from claim2source.core.terminal import printable, printable_line
+
 Cell = str | int | float | None
 
 
@@ -26,14 +28,17 @@ Part = str | TextTable  # of a text: a paragraph or a table
 
 
 def render(parts: Iterable[Part], style: Literal["plain", "markdown", "html"] = "plain") -> str:
-    """Render paragraphs and tables; in HTML, everything is escaped."""
+    """Render paragraphs and tables; in HTML, everything is escaped.
+
+    Control characters are written as Python does: what is rendered ends in terminals.
+    """
     if style == "html":
         return "\n".join(
-            f"<p>{escape(part)}</p>" if isinstance(part, str) else _html_table(part)
+            f"<p>{escape(printable(part))}</p>" if isinstance(part, str) else _html_table(part)
             for part in parts
         )
     draw = plain_table if style == "plain" else markdown_table
-    return "\n\n".join(part if isinstance(part, str) else draw(*part) for part in parts)
+    return "\n\n".join(printable(p) if isinstance(p, str) else draw(*p) for p in parts)
 
 
 def text_of(cell: Cell, digits: int = 4) -> str:
@@ -67,9 +72,9 @@ def markdown_table(
     digits: int = 4,
     numeric: Sequence[bool] | None = None,
 ) -> str:
-    """Render Markdown, numbers to the right; a bar or line break in a cell is escaped."""
+    """Render Markdown, numbers to the right; a bar in a cell is escaped."""
     texts, numeric = _texts(columns, rows, digits, numeric)
-    lines = [[" ".join(cell.replace("|", "\\|").split("\n")) for cell in line] for line in texts]
+    lines = [[cell.replace("|", "\\|") for cell in line] for line in texts]
     lines.insert(1, ["---:" if right else "---" for right in numeric])
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
@@ -90,11 +95,12 @@ def _texts(
     digits: int,
     known: Sequence[bool] | None,
 ) -> tuple[list[list[str]], Sequence[bool]]:
-    """Return header and rows as texts, and which columns hold numbers only."""
+    """Return header and rows as texts of one line, and which columns hold numbers only."""
     if any(len(row) != len(columns) for row in rows):
         raise ValueError(f"a row does not have {len(columns)} cells")
     numeric = [
         bool(rows) and all(not isinstance(row[i], str) for row in rows) for i in range(len(columns))
     ]
-    texts = [list(columns), *([text_of(cell, digits) for cell in row] for row in rows)]
+    lines = [columns, *([text_of(cell, digits) for cell in row] for row in rows)]
+    texts = [[printable_line(cell) for cell in line] for line in lines]
     return texts, numeric if known is None else known

@@ -10,6 +10,7 @@ from claim2source.core.files import write_text
 from claim2source.core.records import sorted_languages
 from claim2source.core.report import COST_COLUMNS, MACRO, MAIN_METRIC, Choice, Report, cost_cells
 from claim2source.core.tables import Cell, Part, TextTable, render
+from claim2source.core.terminal import printable_line
 from claim2source.evaluation.families import family_parts, family_table
 from claim2source.evaluation.published.scores import published_parts
 
@@ -146,4 +147,6 @@ def report_tables(report: Report, title: str = "system", wide: bool = False) -> 
 
 def write_markdown(folder: Path, heading: str, parts: Sequence[Part]) -> None:
     """Write `report.md`."""
-    write_text(folder / "report.md", f"# {heading}\n\n{render(parts, 'markdown')}\n")
+    write_text(
+        folder / "report.md", f"# {printable_line(heading)}\n\n{render(parts, 'markdown')}\n"
+    )

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable
 from pathlib import Path
 
+from claim2source.core.terminal import say
 from claim2source.evaluation.html.page import html_report
 from claim2source.io.wandb import wandb_mode
 from claim2source.pipeline.baselines import BaselinesConfig, evaluate_baselines, named_systems
@@ -48,7 +49,7 @@ def evaluate_after(config: FinetuneConfig, run: RunFolder) -> None:
 def _tried(what: str, work: Callable[[], str]) -> bool:
     """Print what `work` returns; log its failure and return False."""
     try:
-        print(f"\n{work()}", flush=True)
+        say(f"\n{work()}")
     except Exception as error:  # whatever it was, the run must not be lost for it
         why = " ".join(str(error).split()) or type(error).__name__
         log.warning("after the run: %s: %s: %s", what, type(error).__name__, why)

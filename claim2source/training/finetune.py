@@ -17,6 +17,7 @@ from claim2source.core.errors import UserError
 from claim2source.core.files import file_hash
 from claim2source.core.provenance import git_state, versions
 from claim2source.core.report import Report, Table
+from claim2source.core.terminal import say
 from claim2source.core.threads import use_cores
 from claim2source.io.store import Store
 from claim2source.io.wandb import table_key
@@ -279,7 +280,7 @@ class Finetuning:
             lines.append(f"pairs an epoch by language: {quotas}")
         if sampler.start:
             lines.append(f"resuming after batch {sampler.start}")
-        print("\n".join(lines), flush=True)
+        say("\n".join(lines))
 
     # Training
 
@@ -323,7 +324,7 @@ class Finetuning:
         if self.negatives.due(epoch):
             self.module.pairs.use(self.negatives.again(self.encoder, epoch))
             if self.world.is_first:
-                print("\n".join(self.negatives.sentences), flush=True)
+                say("\n".join(self.negatives.sentences))
                 self._log_negatives()
         self.encoder.weights = None
         barrier(self.world)
@@ -422,6 +423,6 @@ class Finetuning:
         if training_of(report).scales:
             logs.figure("scales_plot", plot_scales(report, self.run.path))
         logs.close()
-        print(run_text(report), flush=True)
+        say(run_text(report))
         evaluate_after(self.config, self.run)
         return report

@@ -1,5 +1,7 @@
 """Tables before they are rendered: text, Markdown and HTML of one table."""
 
+import pytest
+
 from claim2source.core.report import COST_COLUMNS, SystemCost, cost_cells
 from claim2source.core.tables import TextTable, render
 
@@ -12,6 +14,16 @@ def test_paragraphs_and_tables_are_rendered():
         "Head\n\n| run | p |\n| --- | ---: |\n| a\\|<b> | 0.12 |\n| c | - |"
     )
     assert render([]) == render([], "html") == ""
+
+
+@pytest.mark.parametrize("style", ["plain", "markdown", "html"])
+def test_names_cannot_steer_a_terminal_or_break_a_table(style):
+    name = "a\x1b]0;owned\x07\n\u202eb"
+    text = render([name, TextTable([name], [[name]])], style)
+    shown = "a\\x1b]0;owned\\x07 \\u202eb"
+    # The paragraph keeps its line break, a cell has none.
+    assert (text.count(shown), text.count(shown.replace(" ", "\n"))) == (2, 1)
+    assert text.replace("\n", "").isprintable()
 
 
 def test_html_is_escaped_with_numbers_to_the_right():
