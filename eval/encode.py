@@ -10,16 +10,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-import torch
-
 from claim2source.core.config import list_field, read_config, require
 from claim2source.core.errors import run_program
-from claim2source.core.threads import use_cores
 from claim2source.datasets import load
 from claim2source.models import ModelConfig, Side, resolve
 from claim2source.pipeline.options import StoreOptions
 from claim2source.text import Rendering
-from claim2source.training.distributed import launched_world
 
 # Texts assigned to a process at a time: few, so that long and short ones are spread evenly.
 BLOCK = 64
@@ -48,6 +44,12 @@ class EncodeConfig(StoreOptions):
 def main(argv: Sequence[str] | None = None) -> None:
     """Encode this process's part of the sources and claims, and print its counts."""
     config = read_config(EncodeConfig, argv, program="eval/encode.py", description=__doc__ or "")
+    # torch is imported once the arguments are good.
+    import torch
+
+    from claim2source.core.threads import use_cores
+    from claim2source.training.distributed import launched_world
+
     world = launched_world()
     use_cores(world.local_size)
     splits = [load(config.dataset, split) for split in config.splits]

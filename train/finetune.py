@@ -15,7 +15,6 @@ from pathlib import Path
 from claim2source.core.config import read_config
 from claim2source.core.errors import run_program
 from claim2source.training.config import FinetuneConfig
-from claim2source.training.finetune import finetune
 
 DEMO = Path(__file__).resolve().parents[1] / "configs" / "finetune" / "demo.yaml"
 
@@ -25,9 +24,13 @@ def main(argv: Sequence[str] | None = None) -> None:
     given = list(sys.argv[1:] if argv is None else argv)
     if set(given) <= {"--resume", "--overwrite"}:
         given = ["--config", str(DEMO), *given]
-    finetune(
-        read_config(FinetuneConfig, given, program="train/finetune.py", description=__doc__ or "")
+    config = read_config(
+        FinetuneConfig, given, program="train/finetune.py", description=__doc__ or ""
     )
+    # torch and all that needs it are imported once the arguments are good.
+    from claim2source.training.finetune import finetune
+
+    finetune(config)
 
 
 if __name__ == "__main__":

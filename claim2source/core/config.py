@@ -51,6 +51,7 @@ def parser_for(kind: type[Config], program: str, description: str) -> ArgumentPa
         prog=program, description=description, exit_on_error=False, allow_abbrev=False
     )
     parser.add_argument("--config", action="config", help="YAML with what differs")
+    _resolve_types(kind)
     own = {f.name: f for f in _fields(kind) if {"flag", "list_of"} & f.metadata.keys()}
     parser.add_class_arguments(kind, as_group=False, skip={*own})
     hints = get_type_hints(kind)
@@ -133,6 +134,16 @@ def build(kind: type[Config], parser: ArgumentParser, parsed: Namespace) -> Conf
 
 def _fields(kind: type) -> tuple[dataclasses.Field[Any], ...]:
     return dataclasses.fields(kind)
+
+
+def _resolve_types(kind: type) -> None:
+    """Put the types of the fields into the signatures of `kind` and of its groups, as classes.
+
+    jsonargparse looks up types given as text by running imports meant for type checkers: torch's.
+    """
+    kind.__init__.__annotations__ = {**get_type_hints(kind), "return": None}  # type: ignore[misc]
+    for group in _groups(kind).values():
+        _resolve_types(group)
 
 
 def _groups(kind: type) -> dict[str, type]:

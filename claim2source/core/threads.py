@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 
-import torch
-
 
 def use_cores(processes: int, threads: int | None = None) -> int:
     """Set torch's threads, by default the cores divided by `processes`; returns their number.
@@ -13,6 +11,8 @@ def use_cores(processes: int, threads: int | None = None) -> int:
     `accelerate launch` gives each process one thread unless a number is set; a number above 1 is
     kept, and outside a launch nothing changes. `processes` counts those of this machine.
     """
+    import torch
+
     if threads is None:
         launched = any(name.startswith("ACCELERATE_") for name in os.environ)
         if not launched or os.environ.get("OMP_NUM_THREADS", "1") != "1":

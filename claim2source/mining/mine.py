@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice, zip_longest
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from tqdm import tqdm
@@ -17,9 +17,11 @@ from claim2source.datasets.grouping import golds_by_text
 from claim2source.io.store import Store
 from claim2source.mining.candidates import Candidates, Window
 from claim2source.mining.near_duplicates import GoldDuplicates, NearDuplicates
-from claim2source.models.encoder import Encoder
 from claim2source.retrieve import BM25Config
 from claim2source.text import Rendering
+
+if TYPE_CHECKING:
+    from claim2source.models import Encoder
 
 Origin = Literal["bm25", "dense", "both", "random"]
 # By what found a source: dense alone, BM25 alone, both.

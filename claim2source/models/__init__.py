@@ -1,4 +1,9 @@
-"""Load models and encode texts as vectors."""
+"""Load models and encode texts as vectors; torch is imported with the first encoder."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from claim2source.models.config import (
     Dtype,
@@ -8,11 +13,13 @@ from claim2source.models.config import (
     Side,
     Template,
 )
-from claim2source.models.encoder import Encoder
 from claim2source.models.hub import tokenizer_files, tokenizer_hash
 from claim2source.models.manifest import Base, DataRecord, Manifest, Weights
 from claim2source.models.resolve import Resolved, checkpoint_folder, resolve
-from claim2source.models.tokens import TokenBatch, Tokens
+
+if TYPE_CHECKING:
+    from claim2source.models.encoder import Encoder
+    from claim2source.models.tokens import TokenBatch, Tokens
 
 __all__ = [
     "Base",
@@ -34,3 +41,12 @@ __all__ = [
     "tokenizer_files",
     "tokenizer_hash",
 ]
+
+_HEAVY = {"Encoder": "encoder", "TokenBatch": "tokens", "Tokens": "tokens"}
+
+
+def __getattr__(name: str) -> Any:
+    """Import a class that needs torch when it is first used."""
+    if name not in _HEAVY:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HEAVY[name]}"), name)

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Literal
 
 from safetensors import SafetensorError
-from transformers import CONFIG_MAPPING, MODEL_MAPPING
 
 from claim2source.core.errors import ConfigError, InputError, UserError
 from claim2source.core.files import content_hash, file_hash
@@ -25,6 +24,7 @@ PACKAGED = {
         "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
     )
 }
+ADAPTER_CONFIG_FILE = "adapter_config.json"
 # What libraries raise for model files that are damaged or of another model.
 UNREADABLE = (
     *(OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError, ImportError),
@@ -171,6 +171,8 @@ def _own_classes(path: Path, kinds: tuple[str, ...]) -> list[str]:
 
 
 def _is_native(folder: Path) -> bool:
+    from transformers import CONFIG_MAPPING, MODEL_MAPPING
+
     kind = read_object(folder / "config.json").get("model_type")
     return (
         isinstance(kind, str) and kind in CONFIG_MAPPING and CONFIG_MAPPING[kind] in MODEL_MAPPING

@@ -12,10 +12,16 @@ from transformers import AutoConfig, AutoModel, AutoModelForTextEncoding, AutoTo
 from claim2source.core.errors import ConfigError, InputError, UserError
 from claim2source.models.config import Attention, EncoderSettings
 from claim2source.models.encoder import Encoder
-from claim2source.models.hub import UNREADABLE, one_line, read_object, tokenizer_files, uses_bin
+from claim2source.models.hub import (
+    ADAPTER_CONFIG_FILE,
+    UNREADABLE,
+    one_line,
+    read_object,
+    tokenizer_files,
+    uses_bin,
+)
 from claim2source.models.sentence_transformers import load_dense
 
-ADAPTER_CONFIG_FILE = "adapter_config.json"
 # Encoder-decoder models whose encoder alone is the retriever (GTR, sentence-T5).
 _ENCODER_HALF = ("t5", "mt5")
 

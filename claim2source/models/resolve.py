@@ -5,22 +5,21 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
-
-import torch
+from typing import TYPE_CHECKING, Any
 
 from claim2source.core.errors import ConfigError, InputError, UserError
 from claim2source.core.files import file_hash
 from claim2source.models.config import (
     TRAINED,
+    Attention,
     Dtype,
     EncoderSettings,
     Identity,
     ModelConfig,
     Template,
 )
-from claim2source.models.encoder import Encoder
 from claim2source.models.hub import (
+    ADAPTER_CONFIG_FILE,
     UNREADABLE,
     base_files,
     check_code,
@@ -29,11 +28,14 @@ from claim2source.models.hub import (
     packaged_files,
     tokenizer_hash,
 )
-from claim2source.models.load import ADAPTER_CONFIG_FILE, load
 from claim2source.models.manifest import EXPORT_FILE, FILE, Base, Manifest
-from claim2source.models.query_only import base_encoder
 from claim2source.models.sentence_transformers import settings_of
 from claim2source.text import Rendering
+
+if TYPE_CHECKING:
+    import torch
+
+    from claim2source.models.encoder import Encoder
 
 ADAPTER_FILE = "adapter_model.safetensors"
 RUN_FILE, CHECKPOINTS = "run.json", "checkpoints"
@@ -95,7 +97,7 @@ def resolve(
     if export is not None and config.template == Template():
         config = replace(config, template=export.encoder.template, prompts=False)
     settings = settings_of(replace(config, dtype=dtype or config.dtype), files)
-    encoder = load(files, settings, device, config.attention)
+    encoder = _load(files, settings, device, config.attention)
     encoder.weights = _identity(base, files)
     if export is None:
         return Resolved(encoder, base, files)
@@ -127,6 +129,15 @@ def chosen_checkpoint(run_folder: Path) -> Path:
     return run_folder / CHECKPOINTS / Path(chosen).name
 
 
+def _load(
+    folder: Path, settings: EncoderSettings, device: str | None, attention: Attention | None
+) -> Encoder:
+    """Load a folder of model files; torch and transformers are imported with the first one."""
+    from claim2source.models.load import load
+
+    return load(folder, settings, device, attention)
+
+
 def _refuse_overrides(config: ModelConfig) -> None:
     plain = ModelConfig(name=config.name)
     for key in TRAINED:
@@ -149,7 +160,7 @@ def _checkpoint(
         _check_hash(folder / "config.json", weights.config_sha256)
         if settings.own_code:
             raise InputError.at(place, field="encoder.own_code", why="not in a full model")
-        encoder = load(folder, settings, device, config.attention)
+        encoder = _load(folder, settings, device, config.attention)
         encoder.weights = weights.identity({"tokenizer": tokenizer_hash(folder)})
         if weights.trained == "query_only":
             encoder.source_encoder = _load_base(base, place, settings, config, device)[0]
@@ -163,6 +174,8 @@ def _checkpoint(
         set_adapter_scale(encoder.model, weights.scale)
         encoder.weights = weights.identity(untrained)
         if weights.trained == "query_only":
+            from claim2source.models.query_only import base_encoder
+
             encoder.source_encoder = base_encoder(encoder, untrained)
     return Resolved(encoder, base, files, manifest)
 
@@ -191,7 +204,7 @@ def _load_base(
     if base.sha256 != recorded.sha256:
         why = f"{files} has other weights ({base.sha256[:12]}...) than this was trained from"
         raise InputError.at(place, field="base.sha256", why=why)
-    encoder = load(files, settings, device, config.attention)
+    encoder = _load(files, settings, device, config.attention)
     encoder.weights = _identity(base, files)
     return encoder, files
 

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, get_args
-
-import torch
+from typing import TYPE_CHECKING, Any, get_args
 
 from claim2source.core.config import require_one_of
 from claim2source.core.errors import ConfigError, InputError
 from claim2source.models.config import EncoderSettings, ModelConfig, Pooling, Template
 from claim2source.models.hub import UNREADABLE, check_code, module_folders, one_line, read_object
+
+if TYPE_CHECKING:
+    import torch
 
 _TANH = "torch.nn.modules.activation.Tanh"
 _ACTIVATIONS = ("torch.nn.modules.linear.Identity", _TANH)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -36,11 +37,13 @@ from claim2source.evaluation.reports import LoadedSystem
 from claim2source.io.store import Store
 from claim2source.io.submissions import write_submission
 from claim2source.io.trec import write_trec_run
-from claim2source.models import Encoder
 from claim2source.pipeline.runner import DEPTH, SystemResult
 from claim2source.retrieve import Dense, IndexConfig
 from claim2source.text import Rendering
 from claim2source.text.render import missing_translations
+
+if TYPE_CHECKING:
+    from claim2source.models import Encoder
 
 METRICS = ("mrr@1", "mrr@5", "mrr@10", "recall@5", "recall@100")
 SUBMITTED = 5

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import get_args
 
-import torch
 from tqdm import tqdm
 
 from claim2source.core.errors import ConfigError, UserError
@@ -157,6 +156,8 @@ def not_run_row(
 
     An entry's own advice is about weights that are missing; other errors have their own.
     """
+    import torch
+
     why = " ".join(str(error).split()) or type(error).__name__
     full = isinstance(error, MemoryError | torch.OutOfMemoryError)
     if full:

@@ -5,11 +5,14 @@ from __future__ import annotations
 import shutil
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from claim2source.core.files import atomic_folder, file_hash
-from claim2source.models import Encoder, Manifest, Weights, tokenizer_files
+from claim2source.models import Manifest, Weights, tokenizer_files
 from claim2source.models.resolve import ADAPTER_CONFIG_FILE, ADAPTER_FILE
+
+if TYPE_CHECKING:
+    from claim2source.models import Encoder
 
 # One file, so that one hash names the weights.
 ONE_SHARD = "1000GB"

@@ -239,7 +239,7 @@ class TestQlora:
             asked.append(settings.quantization)
             raise UserError("seen")
 
-        monkeypatch.setattr(sys.modules["claim2source.models.resolve"], "load", stop)
+        monkeypatch.setattr(sys.modules["claim2source.models.load"], "load", stop)
         with pytest.raises(UserError, match="seen"):
             resolve(tmp_path / "point", "cpu")
         assert asked == ["nf4"]

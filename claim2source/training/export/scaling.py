@@ -8,17 +8,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, Any
 
 from claim2source.core.errors import InputError, UserError
 from claim2source.core.files import clean_leftovers, file_hash
 from claim2source.core.report import Table
 from claim2source.models import (
     Dtype,
-    Encoder,
     EncoderSettings,
     Identity,
     Manifest,
@@ -33,6 +29,11 @@ from claim2source.models import (
 from claim2source.models.manifest import FILE
 from claim2source.models.resolve import ADAPTER_CONFIG_FILE, ADAPTER_FILE, set_adapter_scale
 from claim2source.training.checkpoint import ONE_SHARD
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from claim2source.models import Encoder
 
 
 class ScaledCheckpoint:
@@ -83,6 +84,8 @@ class ScaledCheckpoint:
         if self.kind == "lora":
             set_adapter_scale(self.encoder.model, scale)
         elif self.kind == "full":
+            import torch
+
             with torch.no_grad():
                 live = self.encoder.model.state_dict()
                 for name, value in self._mixed(scale):
@@ -120,7 +123,7 @@ class ScaledCheckpoint:
         """Write the plain model at a scale, cast after the sum; returns the weights' sha256."""
         model: Any = self.encoder.model
         model = model.get_base_model() if self.kind == "lora" else model
-        _save(folder, model, self.weights(scale), getattr(torch, dtype))
+        _save(folder, model, self.weights(scale), dtype)
         return file_hash(folder / "model.safetensors")
 
     def save_checkpoint(self, folder: Path, scale: float, scores: Mapping[str, Table]) -> Manifest:
@@ -191,7 +194,7 @@ class ScaledCheckpoint:
         for name, value in tuned.items():
             mixed = value
             if value.is_floating_point():
-                mixed = torch.lerp(base[name].float(), value.float(), scale)
+                mixed = base[name].float().lerp(value.float(), scale)
             yield name, mixed
 
 
@@ -227,12 +230,13 @@ def _merged(model: Any) -> Iterator[tuple[str, Tensor]]:
             yield name, value
 
 
-def _save(
-    folder: Path, model: Any, weights: Iterable[tuple[str, Tensor]], dtype: torch.dtype
-) -> None:
+def _save(folder: Path, model: Any, weights: Iterable[tuple[str, Tensor]], dtype: Dtype) -> None:
     """Write weights and config as a model of this kind."""
+    import torch
+
+    kind = getattr(torch, dtype)
     state = {
-        name: (v.detach().to("cpu", dtype) if v.is_floating_point() else v.detach().cpu())
+        name: (v.detach().to("cpu", kind) if v.is_floating_point() else v.detach().cpu())
         for name, v in weights
     }
     with torch.device("meta"):

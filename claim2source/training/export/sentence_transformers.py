@@ -5,13 +5,15 @@ from __future__ import annotations
 import shutil
 from importlib import metadata
 from pathlib import Path
-
-from transformers import AutoTokenizer
+from typing import TYPE_CHECKING
 
 from claim2source.core.errors import UserError
 from claim2source.core.files import write_json
-from claim2source.models import Encoder, EncoderSettings, Side
+from claim2source.models import EncoderSettings, Side
 from claim2source.models.hub import tokenizer_files
+
+if TYPE_CHECKING:
+    from claim2source.models import Encoder
 
 _PROMPTS: tuple[tuple[Side, str], ...] = (("claim", "query"), ("source", "document"))
 # Beginnings of posts: before each of them the prefix must end where a token ends.
@@ -20,6 +22,8 @@ _PROBES = ("new study: masks work", "A", "42 % fewer", "@who says", "#covid", "Ã
 
 def write_tokenizer(folder: Path, source: Path, encoder: Encoder) -> None:
     """Copy the tokenizer from `source`; write the encoder's where it has no padding token."""
+    from transformers import AutoTokenizer
+
     for file in tokenizer_files(source):
         shutil.copyfile(file, folder / file.name)
     if AutoTokenizer.from_pretrained(folder, trust_remote_code=False).pad_token_id is None:
@@ -28,6 +32,8 @@ def write_tokenizer(folder: Path, source: Path, encoder: Encoder) -> None:
 
 def check_tokens(folder: Path, encoder: Encoder) -> None:
     """Raise `UserError` where the folder's tokenizer would read or pool other tokens."""
+    from transformers import AutoTokenizer
+
     tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
     template, length = encoder.settings.template, encoder.settings.max_length
     for side, _ in _PROMPTS:

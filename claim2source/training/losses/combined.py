@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-
-from torch import Tensor
+from typing import TYPE_CHECKING
 
 from claim2source.core.config import require
 from claim2source.training.losses.consistency import ConsistencyConfig, consistency
@@ -12,6 +11,9 @@ from claim2source.training.losses.distillation import DistillationConfig, distil
 from claim2source.training.losses.info_nce import InfoNCEConfig, info_nce
 from claim2source.training.losses.keep_base import KeepBaseConfig, keep_base
 from claim2source.training.losses.matryoshka import MatryoshkaConfig, shortened
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @dataclass(frozen=True)

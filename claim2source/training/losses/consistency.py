@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING
 
 from claim2source.core.config import require_finite
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @dataclass(frozen=True)
@@ -30,5 +31,7 @@ def consistency(claims: Tensor, views: Tensor, owners: Tensor) -> Tensor:
     `claims` [n, d], `views` [v, d] (v may be 0), `owners` [v] the row of each view's claim.
     Returns a scalar.
     """
-    cosine = torch.nn.functional.cosine_similarity(views, claims[owners], dim=1)
+    from torch.nn.functional import cosine_similarity
+
+    cosine = cosine_similarity(views, claims[owners], dim=1)
     return (1 - cosine).sum() / len(claims)

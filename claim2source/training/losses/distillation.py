@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, Literal
 
 from claim2source.core.config import require, require_finite
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 Kind = Literal["kl", "margin_mse"]
 
@@ -89,8 +90,8 @@ def distillation(
     if kind == "kl":
         # A row without candidates keeps all columns: an empty softmax would be NaN.
         open_ = counted | ~counted.any(dim=1, keepdim=True)
-        wanted = target.masked_fill(~open_, -torch.inf).log_softmax(dim=1)
-        given = student.masked_fill(~open_, -torch.inf).log_softmax(dim=1)
+        wanted = target.masked_fill(~open_, -math.inf).log_softmax(dim=1)
+        given = student.masked_fill(~open_, -math.inf).log_softmax(dim=1)
         # -inf minus -inf would be NaN, and so would its gradient.
         terms = wanted.exp() * (wanted - given).masked_fill(~counted, 0.0)
         return terms.sum() / len(claims)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING
 
 from claim2source.core.config import require_finite
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @dataclass(frozen=True)
@@ -36,6 +38,8 @@ def info_nce(
     another gold of the claim. With claims and sources exchanged it is the loss of the way back.
     Returns a scalar.
     """
+    from torch.nn.functional import cross_entropy
+
     logits = claims @ sources.T / temperature
-    logits = logits.masked_fill(masked, -torch.inf)
-    return torch.nn.functional.cross_entropy(logits, positives)
+    logits = logits.masked_fill(masked, -math.inf)
+    return cross_entropy(logits, positives)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING
 
 from claim2source.core.config import require, require_finite
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @dataclass(frozen=True)
@@ -30,4 +31,6 @@ class MatryoshkaConfig:
 
 def shortened(vectors: Tensor, dimensions: int) -> Tensor:
     """Cut vectors [n, d] to their first `dimensions` numbers, scaled back to length 1."""
-    return torch.nn.functional.normalize(vectors[:, :dimensions], dim=-1)
+    from torch.nn.functional import normalize
+
+    return normalize(vectors[:, :dimensions], dim=-1)
