@@ -23,7 +23,7 @@ EXIT_CODE = 2
 UNFORESEEN = 1
 MOST_SHOWN = 20
 # Errors of writing that the user can correct though they name no file.
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _SECRETS = ("KEY", "TOKEN", "SECRET", "PASSWORD")
 
 
@@ -157,7 +157,7 @@ def _code_of(main: Callable[[Sequence[str] | None], Any], argv: Sequence[str] | 
     except OSError as error:
         # The user can correct a file that cannot be read or written, but not other causes.
         place = error.filename2 or error.filename
-        if error.strerror is None or place is None and error.errno not in _FULL:
+        if error.strerror is None or place is None and error.errno not in FULL:
             return _unforeseen(error)
         named = "" if place is None else f"{os.fsdecode(place)}: "
         _complain(f"error: {named}{error.strerror.lower()}")

@@ -8,10 +8,15 @@ import json
 import os
 import re
 import shutil
+import stat
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Literal
 
+from claim2source.core.errors import FULL, InputError, UserError
+
+_PROBE = 2**16  # bytes: a full disk may have room for a name or a few letters
 # Target and kind in the names that `tempfile` makes below.
 _LEFTOVER = re.compile(r"\.(.+)\.[a-z0-9_]{8}\.(tmp|old)")
 
@@ -25,11 +30,12 @@ def atomic_path(target: str | Path) -> Iterator[Path]:
     os.close(handle)
     temporary = Path(name)
     try:
-        yield temporary
-        _allow_umask(temporary, 0o666)
-        with open(temporary, "rb") as file:
-            os.fsync(file.fileno())
-        os.replace(temporary, target)
+        with _naming(target, temporary):
+            yield temporary
+            _allow_umask(temporary, 0o666)
+            with open(temporary, "rb") as file:
+                os.fsync(file.fileno())
+            os.replace(temporary, target)
     finally:
         temporary.unlink(missing_ok=True)
 
@@ -41,25 +47,103 @@ def atomic_folder(target: str | Path) -> Iterator[Path]:
     target.parent.mkdir(parents=True, exist_ok=True)
     temporary = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}.", suffix=".tmp"))
     try:
-        yield temporary
-        _allow_umask(temporary, 0o777)
-        if target.exists():
-            # Two renames: after a crash between them `clean_leftovers` restores the old folder.
-            old = Path(
-                tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}.", suffix=".old")
-            )
-            os.replace(target, old / target.name)
-            try:
+        with _naming(target, temporary):
+            yield temporary
+            _allow_umask(temporary, 0o777)
+            if target.exists():
+                # Two renames: after a crash between them `clean_leftovers` restores the old folder.
+                old = Path(
+                    tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}.", suffix=".old")
+                )
+                os.replace(target, old / target.name)
+                try:
+                    os.replace(temporary, target)
+                except BaseException:
+                    os.replace(old / target.name, target)
+                    raise
+                finally:
+                    shutil.rmtree(old)
+            else:
                 os.replace(temporary, target)
-            except BaseException:
-                os.replace(old / target.name, target)
-                raise
-            finally:
-                shutil.rmtree(old)
-        else:
-            os.replace(temporary, target)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _naming(target: Path, temporary: Path) -> Iterator[None]:
+    """Name `target` in errors of writing that name the temporary path, or nothing at all."""
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:
+        full = _why_full(target.parent)
+        if full is None and isinstance(error, OSError) and error.errno is not None:
+            named = error.filename is not None and os.fsdecode(error.filename)
+            full = error if not named or str(temporary) in str(named) else None
+        if full is None:
+            raise
+        raise OSError(full.errno, full.strerror, str(target)) from error
+
+
+def _why_full(folder: Path) -> OSError | None:
+    """Try whether a folder's disk is full: libraries raise anything at all for that."""
+    try:
+        with tempfile.TemporaryFile(dir=folder) as file:
+            file.write(b"0" * _PROBE)
+            file.flush()
+    except OSError as error:
+        return error if error.errno in FULL else None
+    return None
+
+
+def require_writable(target: str | Path, kind: Literal["file", "folder"]) -> None:
+    """Raise `InputError` unless `target` can be written: a file, or a folder that gets files.
+
+    Programs ask this of their output before the work. Nothing stays behind.
+    """
+    target = Path(target)
+    place = target if kind == "folder" else target.parent
+    try:
+        # A device would be replaced by a file.
+        if kind == "file" and target.exists() and not target.is_file():
+            why = "is a folder, not a file" if target.is_dir() else "is no regular file"
+            raise InputError.at(target, why=why)
+        while not os.path.lexists(place) and place != place.parent:
+            place = place.parent
+        if not stat.S_ISDIR(place.stat().st_mode):
+            raise InputError.at(place, why="is a file, not a folder")
+        prefix = f".{target.name}."  # a name may be too long
+        with tempfile.NamedTemporaryFile(dir=place, prefix=prefix, suffix=".tmp") as file:
+            file.write(b"0" * _PROBE)
+            file.flush()
+    except OSError as error:
+        why = f"cannot be written: {(error.strerror or str(error)).lower()}"
+        raise InputError.at(target, why=why) from None
+
+
+def why_not_file(path: Path) -> str | None:
+    """Say why a path is no file that can be read to its end; None where it is."""
+    try:
+        mode = path.stat().st_mode
+    except (FileNotFoundError, ValueError):  # the latter: a NUL character
+        broken = path.is_symlink()
+        return "a link to a file that is not there" if broken else "no such file"
+    except OSError as error:
+        return (error.strerror or str(error)).lower()
+    if stat.S_ISDIR(mode):
+        return "is a folder, not a file"
+    # The shell's <(..) is a pipe without a place in the file system; a named one may never end.
+    pipe = stat.S_ISFIFO(mode) and not os.path.exists(os.path.realpath(path))
+    return None if stat.S_ISREG(mode) or pipe else "is no regular file"
+
+
+def why_not_folder(path: Path) -> str | None:
+    """Say why a path is no folder; None where it is."""
+    if path.is_dir():
+        return None
+    why = why_not_file(path) or "is a file, not a folder"
+    return "no such folder" if why == "no such file" else why
 
 
 def is_leftover(path: Path) -> bool:

@@ -1,14 +1,20 @@
 """Writing: whole or not at all."""
 
+import errno
 import os
 import re
+import resource
 import signal
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
+from safetensors.numpy import save_file
 
+from claim2source.core.errors import InputError
 from claim2source.core.files import (
     atomic_folder,
     atomic_path,
@@ -16,6 +22,9 @@ from claim2source.core.files import (
     content_hash,
     file_hash,
     is_leftover,
+    require_writable,
+    why_not_file,
+    why_not_folder,
     write_json,
     write_text,
 )
@@ -184,6 +193,125 @@ def test_json_is_readable(tmp_path):
     with pytest.raises(TypeError):
         write_json(tmp_path / "a.json", {"x": object()})
     assert "ü" in (tmp_path / "a.json").read_text(encoding="utf-8")
+
+
+@pytest.fixture
+def full_disk():
+    """A disk that takes 4 KB of every file; as a full one, it fails in the middle of writing."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, before[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+BIG = np.zeros(10_000)
+WRITERS = {
+    "text": lambda path: path.write_text("x" * 10_000),
+    "safetensors": lambda path: save_file({"a": BIG}, path),
+    "torch": lambda path: torch.save(torch.from_numpy(BIG), path),
+    "numpy": lambda path: np.save(open(path, "wb"), BIG),
+}
+
+
+@pytest.mark.parametrize("write", WRITERS.values(), ids=WRITERS)
+def test_a_full_disk_is_said_of_the_target_and_the_old_file_stays(write, tmp_path, full_disk):
+    target = tmp_path / "target"
+    target.write_text("old")
+    with pytest.raises(OSError, match="File too large") as caught, atomic_path(target) as temporary:
+        write(temporary)
+    assert (caught.value.errno, caught.value.filename) == (errno.EFBIG, str(target))
+    folder = tmp_path / "folder"
+    with pytest.raises(OSError, match="File too large") as caught, atomic_folder(folder) as inside:
+        write(inside / "file")
+    assert caught.value.filename == str(folder)
+    assert (listing(tmp_path), target.read_text()) == (["target"], "old")
+
+
+def test_an_error_of_another_file_names_that(tmp_path):
+    with pytest.raises(OSError, match="absent") as caught, atomic_path(tmp_path / "target"):
+        (tmp_path / "absent").read_text()
+    assert caught.value.filename == str(tmp_path / "absent")
+
+
+@pytest.fixture
+def places(tmp_path):
+    """A folder with a file, a folder, a loop, a link to nothing, a link to a folder, a pipe."""
+    (tmp_path / "file").touch()
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "loop").symlink_to("loop")
+    (tmp_path / "broken").symlink_to("absent")
+    (tmp_path / "link").symlink_to("folder")
+    os.mkfifo(tmp_path / "pipe")
+    return tmp_path
+
+
+LOOP = "too many levels of symbolic links"
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "why"),
+    [
+        ("file", "folder", "folder: is a folder, not a file"),
+        ("file", "file/x", "file: is a file, not a folder"),
+        ("file", "file/x/y", "file: is a file, not a folder"),
+        ("file", "loop/x", f"loop/x: cannot be written: {LOOP}"),
+        ("file", "broken/x", "broken/x: cannot be written: no such file or directory"),
+        ("file", "pipe", "pipe: is no regular file"),
+        ("file", "x" * 250, "cannot be written: file name too long"),
+        ("folder", "file", "file: is a file, not a folder"),
+        ("folder", "file/x", "file: is a file, not a folder"),
+        ("folder", "loop", f"loop: cannot be written: {LOOP}"),
+        ("folder", "pipe", "pipe: is a file, not a folder"),
+        ("folder", "/proc", "/proc: cannot be written: no such file or directory"),
+        ("file", "/proc/x", "/proc/x: cannot be written: no such file or directory"),
+        ("file", "/dev/null", "/dev/null: is no regular file"),
+    ],
+)
+def test_what_cannot_be_written_is_said_before_the_work(kind, name, why, places):
+    before = listing(places)
+    with pytest.raises(InputError) as caught:
+        require_writable(places / name, kind)
+    assert str(caught.value).endswith(why)
+    assert listing(places) == before
+
+
+@pytest.mark.parametrize("kind", ["file", "folder"])
+def test_the_way_to_what_can_be_written_is_not_made(kind, places):
+    before = listing(places)
+    require_writable(places / "link" / "new" / "one", kind)
+    require_writable(places / ("file" if kind == "file" else "folder"), kind)
+    assert listing(places) == before
+
+
+def test_a_full_disk_is_found_before_the_work(tmp_path, full_disk):
+    with pytest.raises(InputError, match="x: cannot be written: file too large"):
+        require_writable(tmp_path / "x", "folder")
+
+
+def test_what_cannot_be_read_is_said_as_it_is(places):
+    found = {name: why_not_file(places / name) for name in listing(places)}
+    assert found == {
+        "file": None,
+        "folder": "is a folder, not a file",
+        "link": "is a folder, not a file",
+        "loop": LOOP,
+        "broken": "a link to a file that is not there",
+        "pipe": "is no regular file",
+    }
+    assert why_not_file(places / "absent") == why_not_file(places / "a\0b") == "no such file"
+    assert why_not_file(places / "file" / "x") == "not a directory"
+    assert why_not_file(Path("/dev/zero")) == "is no regular file"
+    assert why_not_folder(places / "link") is None
+    assert why_not_folder(places / "absent") == "no such folder"
+    assert why_not_folder(places / "file") == "is a file, not a folder"
+    assert why_not_folder(places / "loop") == LOOP
+
+
+def test_a_pipe_of_the_shell_can_be_read():
+    reader, writer = os.pipe()
+    assert why_not_file(Path(f"/dev/fd/{reader}")) is None
+    os.close(reader)
+    os.close(writer)
 
 
 def test_hashes(tmp_path):
