@@ -11,7 +11,7 @@ from typing import Literal
 
 from claim2source.core.config import list_field, read_config, require
 from claim2source.core.errors import ConfigError, UserError, run_program
-from claim2source.core.files import write_text
+from claim2source.core.files import require_writable, write_text
 from claim2source.core.records import Qrels
 from claim2source.core.report import COST_COLUMNS, cost_cells
 from claim2source.core.tables import Part, TextTable, render
@@ -79,6 +79,8 @@ class Config:
 def main(argv: Sequence[str] | None = None) -> None:
     """Find our scores for the papers' cells; write or print the tables."""
     config = read_config(Config, argv, program="eval/paper_tables.py", description=__doc__)
+    if config.out is not None:
+        require_writable(config.out, "file")
     tables = selected_tables(config.tables)
     systems = read_reports(config.reports or [])
     named = named_rows(config.rows or [], tables, systems)

@@ -13,7 +13,7 @@ from tqdm import tqdm
 
 from claim2source.core.config import list_field, read_config, require, to_yaml
 from claim2source.core.errors import UserError, run_program
-from claim2source.core.files import write_text
+from claim2source.core.files import require_writable, write_text
 from claim2source.core.memory import peak_memory, reset_peak_memory
 from claim2source.core.records import Dataset
 from claim2source.core.report import (
@@ -112,6 +112,7 @@ def tune_bm25(config: TuneConfig) -> str:
     given analysis stays unless another is better by more than noise (`settle`). Raises `UserError`
     where there is nothing to choose by, or no gold to report on.
     """
+    require_writable(config.out, "folder")
     dataset = load(config.dataset, config.split) if config.split else None
     if dataset is not None:
         require_golds(dataset, config.dataset)

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from claim2source.core.errors import run_program
+from claim2source.core.files import require_writable
 from claim2source.core.records import sorted_languages
 from claim2source.core.terminal import say
 from claim2source.datasets import checkthat2025, checkthat2026
@@ -81,6 +82,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     options = program.parse_args(argv)
     if getattr(options, "revision", None) is not None and options.hub is None:
         program.error("--revision goes with --hub")
+    require_writable(options.output, "folder")
     splits, notes = options.prepare(options)
     say(f"{options.output}: {len(splits[0].sources)} sources")
     for split in splits:

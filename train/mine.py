@@ -9,6 +9,7 @@ from typing import Literal
 
 from claim2source.core.config import list_field, read_config, require
 from claim2source.core.errors import run_program
+from claim2source.core.files import require_writable
 from claim2source.core.terminal import say
 from claim2source.datasets import carve_val, load
 from claim2source.io.store import Store
@@ -53,6 +54,7 @@ class MineConfig:
 
 def mine(config: MineConfig) -> list[str]:
     """Mine negatives for the training claims and write them; return what to print."""
+    require_writable(config.out, "file")
     train = load(config.dataset, config.split, config.languages)
     if config.val_share:
         train, _ = carve_val(train, config.val_share, config.val_seed)

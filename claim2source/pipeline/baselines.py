@@ -16,7 +16,7 @@ from claim2source.core.config import (
     require_one_of,
 )
 from claim2source.core.errors import ConfigError, InputError, UserError
-from claim2source.core.files import content_hash
+from claim2source.core.files import content_hash, require_writable
 from claim2source.core.report import Report, SystemReport
 from claim2source.core.tables import render
 from claim2source.datasets import load
@@ -106,6 +106,7 @@ def evaluate_baselines(config: BaselinesConfig) -> str:
     A cell's folder holds its own `report.json` and `runs/`; the top `report.json` holds them all,
     with what did not run, the tests and the published numbers.
     """
+    require_writable(config.out, "folder")
     require_tracking(config.wandb)
     systems, names = named_systems(config)
     dataset = load(config.dataset, config.split, config.languages)

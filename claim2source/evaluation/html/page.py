@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from claim2source.core.config import as_plain
-from claim2source.core.files import write_text
+from claim2source.core.files import require_writable, write_text
 from claim2source.core.report import MAIN_METRIC
 from claim2source.evaluation.compare import read_scored
 from claim2source.evaluation.html.claims import NOBODY, SEVERAL, claim_entries
@@ -41,6 +41,7 @@ def html_report(
     settings = as_plain(dict(locals()))
     import jinja2
 
+    require_writable(out, "file")
     require_tracking(wandb)
     folder, systems, scored = read_scored(
         reports,

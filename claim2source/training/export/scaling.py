@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from claim2source.core.errors import InputError, UserError
-from claim2source.core.files import clean_leftovers, file_hash
+from claim2source.core.files import clean_leftovers, file_hash, require_writable
 from claim2source.core.report import Table
 from claim2source.models import (
     Dtype,
@@ -271,6 +271,7 @@ def refuse_existing(out: Path, mark: str, overwrite: bool, what: str) -> None:
 
     What a killed process left of it is cleared, or restored.
     """
+    require_writable(out, "folder")
     clean_leftovers(out.parent, out.name)
     if not out.exists() or (out.is_dir() and not any(out.iterdir())):
         return

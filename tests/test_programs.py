@@ -1,0 +1,42 @@
+"""What holds for every program that writes: bad input is one line, said before the work."""
+
+import importlib
+from pathlib import Path
+
+import pytest
+
+from claim2source.core.errors import UserError
+
+# Every program that writes, with inputs that are not there.
+WRITING = {
+    "eval.baselines": "--dataset absent --out OUT",
+    "eval.checkpoint": "--checkpoint absent --dataset absent --out OUT",
+    "eval.compare": "--reports absent --out OUT",
+    "eval.hybrid": "--checkpoint absent --dataset absent --out OUT",
+    "eval.paper_tables": "--reports absent --out OUT",
+    "eval.report": "--reports absent --out OUT",
+    "eval.tune_bm25": "--dataset absent --out OUT",
+    "train.interpolate": "--checkpoint absent --out OUT",
+    "train.merge": "--checkpoint absent --out OUT",
+    "train.mine": "--dataset absent --out OUT",
+    "scripts.prepare": "checkthat2025 --input absent --output OUT",
+}
+
+
+def run(program: str, words: str, out: Path) -> str:
+    """The error that a program ends with."""
+    argv = [str(out) if word == "OUT" else word for word in words.split()]
+    with pytest.raises(UserError) as caught:
+        importlib.import_module(program).main(argv)
+    assert len(caught.value.lines) == 1
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("program", WRITING)
+def test_an_output_that_cannot_be_written_is_said_before_anything_is_read(program, tmp_path):
+    (tmp_path / "file").touch()
+    error = run(program, WRITING[program], tmp_path / "file" / "out")
+    assert error == f"{tmp_path / 'file'}: is a file, not a folder"
+    # The inputs are what is wrong where the output is not; nothing was made for it.
+    assert "absent" in run(program, WRITING[program], tmp_path / "new" / "out")
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
