@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from claim2source.core.errors import Problems
+from claim2source.core.files import why_not_file
 from claim2source.core.records import Claim, Dataset, Qrels, Source
 from claim2source.datasets.authors import turned_names
 from claim2source.datasets.beir import check_folders, write_beir
@@ -29,8 +30,8 @@ def prepare(source: str | Path, target: str | Path) -> list[Dataset]:
     check_folders(source, target)
     problems = Problems()
     for name in (COLLECTION, TWEETS.format("train"), TWEETS.format("dev")):
-        if not (source / name).is_file():
-            problems.add(source / name, None, None, "no such file")
+        if why := why_not_file(source / name):
+            problems.add(source / name, None, None, why)
     problems.raise_if_any()
 
     papers = read_collection(source / COLLECTION, problems)

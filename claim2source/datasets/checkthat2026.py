@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from claim2source.core.errors import InputError, Problems, UserError
+from claim2source.core.files import why_not_file
 from claim2source.core.records import Claim, Dataset, Qrels, Source
 from claim2source.datasets.authors import author_names
 from claim2source.datasets.beir import check_folders, refuse_foreign, write_beir
@@ -62,7 +63,7 @@ def prepare(
     notes = []
     for split, lang in product(SPLITS, LANGUAGES):
         path = source / f"{lang}_{split}.json"
-        if not path.exists():
+        if why_not_file(path) == "no such file":
             notes.append(f"{path}: no such file; left out")
         elif (table := _read_json(path, problems)) is not None:
             parts[split, lang] = table

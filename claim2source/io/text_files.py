@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import codecs
 import csv
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from claim2source.core.errors import InputError, Problems
+from claim2source.core.files import why_not_file
 
 
 def text_lines(path: Path, problems: Problems) -> Iterator[tuple[int, str | None]]:
@@ -15,11 +17,14 @@ def text_lines(path: Path, problems: Problems) -> Iterator[tuple[int, str | None
 
     A line that is not UTF-8 is added to `problems` and yielded as None.
     """
+    if why := why_not_file(path):
+        problems.add(path, None, None, why)
+        return
     try:
         with open(path, "rb") as file:
             for number, raw in enumerate(file, start=1):
-                if number == 1 and raw.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-                    problems.add(path, 1, None, "is UTF-16, not UTF-8")
+                if number == 1 and (kind := _other_kind(raw)):
+                    problems.add(path, 1, None, f"is {kind}, not UTF-8")
                     yield number, None
                     return
                 raw = raw.removeprefix(codecs.BOM_UTF8) if number == 1 else raw
@@ -30,16 +35,24 @@ def text_lines(path: Path, problems: Problems) -> Iterator[tuple[int, str | None
                     why = f"is not UTF-8: byte 0x{raw[error.start]:02x} at byte {error.start + 1}"
                     problems.add(path, number, None, why)
                 yield number, text
-    except FileNotFoundError:
-        problems.add(path, None, None, "no such file")
     except OSError as error:
         problems.add(path, None, None, f"cannot be read: {error.strerror}")
+
+
+def _other_kind(begin: bytes) -> str | None:
+    """Name what is no plain text by its first bytes."""
+    if begin.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        return "UTF-16"
+    return "compressed (gzip)" if begin.startswith(b"\x1f\x8b") else None
 
 
 def read_lines(path: Path) -> list[str]:
     """Read all lines of a UTF-8 file. Raises `InputError`, also where all are blank."""
     problems = Problems()
     lines = [text or "" for _, text in text_lines(path, problems)]
+    for number, line in enumerate(lines, start=1):
+        if "\0" in line:
+            problems.add(path, number, None, "holds a NUL character")
     problems.raise_if_any()
     if not any(line.strip() for line in lines):
         raise InputError.at(path, why="the file is empty")
@@ -69,6 +82,7 @@ def tsv_rows(
     if lines is None:
         # A line that cannot be decoded still counts.
         lines = (text or "\n" for _, text in text_lines(path, problems))
+    csv.field_size_limit(sys.maxsize)  # a cell of `preds` may list thousands of ids
     reader = csv.reader(lines, delimiter="\t", strict=True)
     header: list[str] | None = None
     while True:
@@ -78,7 +92,8 @@ def tsv_rows(
         except StopIteration:
             return
         except csv.Error as error:
-            problems.add(path, number, None, f"broken row: {error}")
+            why = "a quote that is not closed" if "end of data" in str(error) else str(error)
+            problems.add(path, number, None, f"broken row: {why}")
             continue
         if not any(cell.strip() for cell in cells):
             continue
@@ -116,6 +131,6 @@ def why_not_id(value: str) -> str | None:
     """Say why a text cannot be an id; None where it can."""
     if not value.strip():
         return "is empty"
-    if any(character in value for character in "\t\n\r"):
-        return "holds a tab or a line break"
+    if value.split() != [value]:
+        return "holds white space, which would split it in a ranked list; use _ instead"
     return why_not_text(value)

@@ -31,6 +31,7 @@ _TOO_LARGE = (2 - 2.0**-24) * 2.0**127
 # ASCII white space only, as the C tools split: a no-break space stays in an id.
 _words = re.compile(r"\S+", re.ASCII).findall
 is_grade = re.compile(r"[+-]?[0-9]{1,9}").fullmatch
+_is_integer = re.compile(r"[+-]?[0-9]+").fullmatch
 
 
 @dataclass(frozen=True)
@@ -89,8 +90,8 @@ def read_qrels(path: str | Path) -> Qrels:
         for field, cell in (("claim id", claim), ("source id", source)):
             if not cell:
                 problems.add(path, number, field, "empty")
-        if not is_grade(grade):
-            problems.add(path, number, "score", f"{grade!r} is not an integer")
+        if why := why_not_grade(grade):
+            problems.add(path, number, "score", why)
         elif grades.setdefault(claim, {}).setdefault(source, int(grade)) != int(grade):
             why = f"{claim!r} {source!r} again, with another grade than before"
             problems.add(path, number, "score", why)
@@ -98,6 +99,14 @@ def read_qrels(path: str | Path) -> Qrels:
     if not grades:
         raise InputError.at(path, why="no judgements, only a header")
     return Qrels(grades)
+
+
+def why_not_grade(text: str) -> str | None:
+    """Say why a text is no grade of a judgement; None where it is."""
+    if is_grade(text):
+        return None
+    why = "too large: 9 digits at most" if _is_integer(text) else "not an integer"
+    return f"{text[:40]!r} is {why}"
 
 
 def write_trec_run(run: Run, path: str | Path, tag: str = "claim2source") -> None:

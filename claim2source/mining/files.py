@@ -43,8 +43,6 @@ def read_mined(path: str | Path, dataset: Dataset) -> list[MinedRow]:
     the claim or repeats, a pair that repeats.
     """
     path, problems = Path(path), Problems()
-    if not path.exists():
-        raise InputError.at(path, why="no such file")
     claims = {claim.id: claim for claim in dataset.claims}
     sources = {source.id for source in dataset.sources}
     rows: list[MinedRow] = []

@@ -131,7 +131,9 @@ class Encoder:
             return ()
         token = self.tokenizer.get_vocab().get(name)
         if token is None:
-            allowed = f"a token of this tokenizer, such as {self.tokenizer.eos_token!r}"
+            known = self.tokenizer.eos_token or self.tokenizer.sep_token
+            example = f", such as {known!r}" if known else ""
+            allowed = f"a token of this tokenizer{example}"
             raise ConfigError("model.template.append_token", name, allowed)
         return () if self.tokenizer("")["input_ids"][-1:] == [token] else (token,)
 

@@ -198,12 +198,13 @@ def test_format_variants(tmp_path: Path) -> None:
     assert dataset.claims == (Claim("q1", "masks work", golds=('<"Heroes">',)),)
 
 
+SPACE = "holds white space, which would split it in a ranked list; use _ instead"
 BAD_CORPUS: list[tuple[Any, str]] = [
     ({"title": "t"}, "_id: is missing"),
     ({"_id": None, "title": "t"}, "_id: is missing"),
     ({"_id": "", "title": "t"}, "_id: is empty"),
     ({"_id": " ", "title": "t"}, "_id: is empty"),
-    ({"_id": "a\tb", "title": "t"}, "_id: holds a tab or a line break"),
+    *(({"_id": f"a{space}b", "title": "t"}, f"_id: {SPACE}") for space in "\t\n \u00a0\u2028"),
     ({"_id": "a\x00", "title": "t"}, "_id: holds a NUL character"),
     ({"_id": True, "title": "t"}, "_id: is a truth value, not text"),
     ({"_id": 1.5, "title": "t"}, "_id: is a number, not text"),
@@ -280,7 +281,7 @@ BAD_QRELS = [
     ("q1\tp4", "2 columns; the header has 3"),
     ("q1 p4 1", "1 columns; the header has 3"),
     ("q1\t0\tp4\t1", "4 columns; the header has 3"),
-    ('q1\t"p4\t1', "broken row: unexpected end of data"),
+    ('q1\t"p4\t1', "broken row: a quote that is not closed"),
     ("\tp4\t1", "query-id: is empty"),
     ("q1\t\t1", "corpus-id: is empty"),
     ("q1\tp4\x00\t1", "corpus-id: holds a NUL character"),

@@ -163,11 +163,11 @@ BAD_TWEETS: list[tuple[str | bytes, list[str]]] = [
     (HEAD + "1\tx\taaa00001\t\n", ["dev.tsv:2: 4 columns; the header has 3"]),
     (
         HEAD + '1\tx\taaa00001\n2\t"x\taaa00001\n3\tx\taaa00001\n',
-        ["dev.tsv:3: broken row: unexpected end of data"],
+        ["dev.tsv:3: broken row: a quote that is not closed"],
     ),
     (
         HEAD + '1\t"x"y\taaa00001\n2\t\taaa00001\n',
-        ["dev.tsv:2: broken row: '\t' expected after '\"'", "dev.tsv:3: tweet_text: is empty"],
+        ["dev.tsv:2: broken row: '\\t' expected after '\"'", "dev.tsv:3: tweet_text: is empty"],
     ),
     (HEAD + "1\ta\rb\taaa00001\n", [f"dev.tsv:2: broken row: {LONE_RETURN}"]),
     (HEAD, ["dev.tsv: empty split: no posts"]),

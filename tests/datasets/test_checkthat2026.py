@@ -238,7 +238,10 @@ BAD_CLAIMS = [
     ({"index": 0, "text": 3, "pubkey": 11}, "text: entry 2: is a number, not text"),
     ({"text": "t", "pubkey": 11}, "index: entry 2: is missing"),
     ({"index": True, "text": "t", "pubkey": 11}, "index: entry 2: is a truth value, not text"),
-    ({"index": "a\tb", "text": "t", "pubkey": 11}, "index: entry 2: holds a tab or a line break"),
+    (
+        {"index": "a\tb", "text": "t", "pubkey": 11},
+        "index: entry 2: holds white space, which would split it in a ranked list; use _ instead",
+    ),
     ({"index": 5, "text": "t", "pubkey": 11}, "index: entry 2: '5' is already entry 1"),
     ({"index": "5", "text": "t", "pubkey": 11}, "index: entry 2: '5' is already entry 1"),
     ("text", "entry 2: is not an object"),

@@ -1,5 +1,8 @@
 """Runs and judgements as files: formats, round trips, problems with file, line and field."""
 
+import gzip
+import json
+
 import ir_measures
 import numpy as np
 import pytest
@@ -255,7 +258,9 @@ def test_files_that_hold_nothing_or_are_not_there(tmp_path, reader):
     for content in (b"", b"\n \r\n\n", b"\xef\xbb\xbf", b"\xef\xbb\xbf\n"):
         assert problems_of(reader, written(tmp_path, content)) == ["F: the file is empty"]
     assert problems_of(reader, tmp_path / "absent") == ["F: no such file"]
-    assert problems_of(reader, tmp_path)[0].startswith("F: cannot be read: ")
+    assert problems_of(reader, tmp_path) == ["F: is a folder, not a file"]
+    (tmp_path / "loop").symlink_to("loop")
+    assert problems_of(reader, tmp_path / "loop") == ["F: too many levels of symbolic links"]
     header = "query-id\tcorpus-id\tscore\n" if reader is read_qrels else "index\tpreds\n\n"
     assert "only a header" in problems_of(reader, written(tmp_path, header))[0]
 
@@ -267,6 +272,26 @@ def test_wrong_encoding_is_named_with_its_line(tmp_path):
     assert len(problems_of(read_run, path)) == 1
     utf16 = written(tmp_path, "c Q0 a 1 2 t\n".encode("utf-16"))
     assert problems_of(read_run, utf16)[0].startswith("F:1: is UTF-16, not UTF-8")
+    zipped = written(tmp_path, gzip.compress(good))
+    assert problems_of(read_run, zipped) == ["F:1: is compressed (gzip), not UTF-8"]
+    assert problems_of(read_run, written(tmp_path, good + b"c Q0 \0 2 1 t\n")) == [
+        "F:2: holds a NUL character"
+    ]
+
+
+def test_a_cell_may_be_large(tmp_path):
+    """The csv module refuses more than 131,072 characters."""
+    ids = [f"source-{n}" for n in range(20_000)]
+    path = written(tmp_path, f"index\tpreds\n1\t{json.dumps(ids)}\n")
+    assert read_run(path).run.sources("1") == ids
+
+
+def test_a_large_grade_is_an_integer(tmp_path):
+    said = problems_of(read_qrels, written(tmp_path, f"c 0 a {10**9}\nc 0 b {'9' * 5000}\n"))
+    assert said == [
+        f"F:{n}: score: '{grade}' is too large: 9 digits at most"
+        for n, grade in ((1, "1000000000"), (2, "9" * 40))
+    ]
 
 
 def test_at_most_twenty_problems_are_shown(tmp_path):

@@ -181,7 +181,7 @@ def test_files_that_hold_nothing_or_are_none(tmp_path: Path) -> None:
     for path, why in [
         (empty, "no rows"),
         (tmp_path / "none", "no such file"),
-        (tmp_path, "directory"),
+        (tmp_path, "is a folder"),
     ]:
         with pytest.raises(InputError, match=why) as caught:
             read_mined(path, DATA)
