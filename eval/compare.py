@@ -8,13 +8,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from claim2source.core.config import list_field, read_config, require
+from claim2source.core.config import flag, list_field, read_config, require
 from claim2source.core.errors import ConfigError, InputError, run_program
 from claim2source.core.files import require_writable, write_json, write_text
 from claim2source.core.report import COST_COLUMNS, cost_cells
 from claim2source.core.tables import Cell, Part, TextTable, render
 from claim2source.core.terminal import say
-from claim2source.datasets import load
+from claim2source.datasets import LENIENT, load
 from claim2source.evaluation.analysis.anova import anova_parts, two_way_anova
 from claim2source.evaluation.analysis.language_errors import LostReport, lost_claims, lost_parts
 from claim2source.evaluation.compare import ScoredRuns, read_scored
@@ -68,6 +68,7 @@ class Config:
     posted: str | None = None
     translated: str | None = None
     k: int = 5
+    lenient: bool = flag(LENIENT)
 
     def __post_init__(self) -> None:
         require(bool(self.reports), "reports", self.reports, "one or more folders")
@@ -87,14 +88,16 @@ def main(argv: Sequence[str] | None = None) -> None:
         config.split,
         metric=config.metric,
         baseline=config.baseline,
+        lenient=config.lenient,
     )
     baseline, ranks, split = scored.baseline, scored.ranks, scored.dataset.split
+    seen = seen_golds(folder, config.train_split, config.lenient)
     slices = breakdown(
         scored.scores,
         config.metric,
         scored.dataset,
         [
-            *slices_of(scored.dataset.claims, seen_golds(folder, config.train_split)),
+            *slices_of(scored.dataset.claims, seen),
             *rank_slices(scored.claim_ids, ranks[baseline], f"rank of {baseline}"),
         ],
         repeats=config.repeats,
@@ -138,10 +141,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     say(render(parts))
 
 
-def seen_golds(folder: str, split: str) -> frozenset[str] | None:
+def seen_golds(folder: str, split: str, lenient: bool) -> frozenset[str] | None:
     """Return the golds of the training split; None where the data set has none."""
     try:
-        return load(folder, split).golds
+        return load(folder, split, lenient=lenient).golds
     except InputError:
         return None
 

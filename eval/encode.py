@@ -7,6 +7,7 @@ finds every vector there.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -52,7 +53,10 @@ def main(argv: Sequence[str] | None = None) -> None:
 
     world = launched_world()
     use_cores(world.local_size)
-    splits = [load(config.dataset, split) for split in config.splits]
+    if not world.is_first:
+        # What a lenient loading leaves out is said once.
+        logging.getLogger("claim2source.datasets").setLevel(logging.ERROR)
+    splits = [load(config.dataset, split, lenient=config.lenient) for split in config.splits]
     if config.device != "cpu" and torch.cuda.is_available():
         torch.cuda.set_device(world.local_rank % torch.cuda.device_count())
     resolved = resolve(config.model, config.device)

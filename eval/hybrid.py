@@ -82,7 +82,7 @@ def evaluate_hybrid(config: HybridConfig) -> str:
     """
     require_writable(config.out, "folder")
     require_tracking(config.wandb)
-    dataset = load(config.dataset, config.split)
+    dataset = load(config.dataset, config.split, lenient=config.lenient)
     systems = {
         "bm25": SystemConfig(bm25=config.bm25, claims=config.bm25.claims, tune=True),
         "dense": SystemConfig(
@@ -94,7 +94,9 @@ def evaluate_hybrid(config: HybridConfig) -> str:
     }
     settings = RunSettings(
         config.dataset,
-        ChoosingOn(config.train_split, config.val, config.val_share, config.val_seed),
+        ChoosingOn(
+            config.train_split, config.val, config.val_share, config.val_seed, config.lenient
+        ),
         store=config.open_store(),
         device=config.device,
         index=config.index,

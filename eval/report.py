@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from claim2source.core.config import list_field, read_config, require
+from claim2source.core.config import flag, list_field, read_config, require
 from claim2source.core.errors import run_program
 from claim2source.core.terminal import say
+from claim2source.datasets import LENIENT
 from claim2source.evaluation.html.page import html_report
 from claim2source.evaluation.metrics import cutoff
 from claim2source.io.wandb import Tracking
@@ -44,6 +45,7 @@ class Config:
     seed: int = 0
     wandb: Tracking = "off"
     languages: list[str] | None = list_field(str, help="claims in these languages only")
+    lenient: bool = flag(LENIENT)
 
     def __post_init__(self) -> None:
         require(bool(self.reports), "reports", self.reports, "one or more folders")

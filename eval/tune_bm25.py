@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from tqdm import tqdm
 
-from claim2source.core.config import list_field, read_config, require, to_yaml
+from claim2source.core.config import flag, list_field, read_config, require, to_yaml
 from claim2source.core.errors import UserError, run_program
 from claim2source.core.files import require_writable, write_text
 from claim2source.core.memory import peak_memory, reset_peak_memory
@@ -29,7 +29,7 @@ from claim2source.core.report import (
 from claim2source.core.run import Cost
 from claim2source.core.tables import Part, TextTable, render
 from claim2source.core.terminal import say
-from claim2source.datasets import carve_val, load
+from claim2source.datasets import LENIENT, carve_val, load
 from claim2source.datasets.grouping import gold_groups
 from claim2source.evaluation.families import Family, compare_family, language_strata
 from claim2source.evaluation.metrics import cutoff, evaluate, judged_claims
@@ -86,6 +86,7 @@ class TuneConfig:
         str, ["stop_words", "stemmer", "metadata"], help="parts of the analysis tried on and off"
     )
     seed: int = 0
+    lenient: bool = flag(LENIENT)
 
     def __post_init__(self) -> None:
         for key in ("k1", "b", "title_weight"):
@@ -113,10 +114,11 @@ def tune_bm25(config: TuneConfig) -> str:
     where there is nothing to choose by, or no gold to report on.
     """
     require_writable(config.out, "folder")
-    dataset = load(config.dataset, config.split) if config.split else None
-    if dataset is not None:
+    dataset = None
+    if config.split:
+        dataset = load(config.dataset, config.split, lenient=config.lenient)
         require_golds(dataset, config.dataset)
-    val = load(config.dataset, config.train_split)
+    val = load(config.dataset, config.train_split, lenient=config.lenient)
     if config.val == "carved":
         _, val = carve_val(val, config.val_share, config.val_seed)
     if not val.golds:

@@ -151,6 +151,7 @@ PRINTED = {
 # Where things lie, what is logged, how a run is started: none of it changes what is learnt.
 LAUNCH = {
     "data.dataset",
+    "data.lenient",
     "mined",
     "out",
     "store",

@@ -97,9 +97,11 @@ def interpolate(config: InterpolateConfig) -> str:
     scaled = ScaledCheckpoint(config.checkpoint, config.device, model=config.model)
     require_scalable(scaled, 1.0)
     dataset = config.dataset or scaled.manifest.data.dataset or "demo"
-    choosing = ChoosingOn(config.train_split, "carved", config.val_share, config.val_seed)
+    choosing = ChoosingOn(
+        config.train_split, "carved", config.val_share, config.val_seed, config.lenient
+    )
     selection = selection_data(dataset, config.split, choosing, scaled.resolved)
-    reported = load(dataset, config.split)
+    reported = load(dataset, config.split, lenient=config.lenient)
     require_golds(reported, dataset)
     scales = sorted({float(scale) for scale in config.scales})
     curve = {scale: _scored(config, scaled, scale, selection.val).table for scale in scales}

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from claim2source.core.config import list_field, read_config, require
+from claim2source.core.config import flag, list_field, read_config, require
 from claim2source.core.errors import run_program
 from claim2source.core.files import require_writable
 from claim2source.core.terminal import say
-from claim2source.datasets import carve_val, load
+from claim2source.datasets import LENIENT, carve_val, load
 from claim2source.io.store import Store
 from claim2source.mining import Miner, MiningConfig, write_mined
 from claim2source.models import ModelConfig, resolve
@@ -47,6 +47,7 @@ class MineConfig:
     store: Path | None = None
     device: Literal["cpu", "cuda"] | None = None
     languages: list[str] | None = list_field(str, help="mine claims in these languages only")
+    lenient: bool = flag(LENIENT)
 
     def __post_init__(self) -> None:
         require(0 <= self.val_share < 1, "val_share", self.val_share, "0 or more, less than 1")
@@ -55,7 +56,7 @@ class MineConfig:
 def mine(config: MineConfig) -> list[str]:
     """Mine negatives for the training claims and write them; return what to print."""
     require_writable(config.out, "file")
-    train = load(config.dataset, config.split, config.languages)
+    train = load(config.dataset, config.split, config.languages, lenient=config.lenient)
     if config.val_share:
         train, _ = carve_val(train, config.val_share, config.val_seed)
     resolved = resolve(config.model, config.device)

@@ -164,14 +164,25 @@ def _lists(kind: type, prefix: str = "--") -> Iterator[tuple[str, Any, bool]]:
                 yield f"{prefix}{spec.name}", get_args(part)[0], spec.metadata.get("repeats", False)
 
 
+def _switches(kind: type, prefix: str = "--") -> Iterator[str]:
+    """Yield the options of groups that are true or false: `--data.lenient` alone means true."""
+    for name, group in _groups(kind).items():
+        inside = f"{prefix}{name}."
+        yield from (inside + key for key, hint in get_type_hints(group).items() if hint is bool)
+        yield from _switches(group, inside)
+
+
 def _join_lists(kind: type, words: Sequence[str]) -> list[str]:
     """Join `--names a b` to the one value that jsonargparse takes for a list, `[a, b]`."""
     options = {option: (item, repeats) for option, item, repeats in _lists(kind)}
+    switches = set(_switches(kind))
     joined: list[str] = []
     rest = list(words)
     while rest:
         option, equals, value = rest.pop(0).partition("=")
         values = [value] if equals else []
+        if option in switches and not equals and not (rest and not rest[0].startswith("--")):
+            equals, value = "=", "true"
         if option not in options:
             joined.append(f"{option}{equals}{value}")
             continue

@@ -60,14 +60,20 @@ class Problem:
 
 
 class InputError(UserError):
-    """Report bad input: one line per problem, at most 20, then the count of the others."""
+    """Report bad input: one line per problem, at most 20, then the count of the others.
 
-    def __init__(self, problems: Iterable[Problem], total: int | None = None) -> None:
+    `hint` is a last line that says what helps.
+    """
+
+    def __init__(
+        self, problems: Iterable[Problem], total: int | None = None, hint: str = ""
+    ) -> None:
         self.problems = tuple(problems)
         self.total = len(self.problems) if total is None else total
         lines = [str(problem) for problem in self.problems[:MOST_SHOWN]]
         if self.total > len(lines):
             lines.append(f"... and {self.total - len(lines)} more problems")
+        lines += [hint] if hint else []
         super().__init__("\n".join(lines))
 
     @property
@@ -102,8 +108,13 @@ class Problems:
         self._kept: list[Problem] = []
         self._total = 0
 
-    def add(self, file: str | Path, line: int | None, field: str | None, why: str) -> None:
-        """Add one problem; the first 20 are stored, the others counted."""
+    def add(
+        self, file: str | Path, line: int | None, field: str | None, why: str, kind: str = ""
+    ) -> None:
+        """Add one problem; the first 20 are stored, the others counted.
+
+        `kind` names a common trait of data sets, for a reader who can do without (`lenient`).
+        """
         self._total += 1
         if len(self._kept) < MOST_SHOWN:
             self._kept.append(Problem(str(file), line, field, why))

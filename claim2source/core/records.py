@@ -75,13 +75,17 @@ class Qrels:
 
 @dataclass(frozen=True)
 class Dataset:
-    """Claims, sources and judgements of one split."""
+    """Claims, sources and judgements of one split.
+
+    `notes` say what a lenient loading left out or changed.
+    """
 
     claims: tuple[Claim, ...]
     sources: tuple[Source, ...]
     qrels: Qrels
     split: str
     name: str = ""
+    notes: tuple[str, ...] = field(default=(), compare=False)
 
     @property
     def languages(self) -> tuple[str, ...]:
@@ -97,7 +101,7 @@ class Dataset:
         """Keep the pool, and only these claims and their judgements."""
         kept = tuple(claims)
         qrels = self.qrels.restricted(claim.id for claim in kept)
-        return Dataset(kept, self.sources, qrels, split or self.split, self.name)
+        return Dataset(kept, self.sources, qrels, split or self.split, self.name, self.notes)
 
     def in_languages(self, languages: Iterable[str]) -> Dataset:
         """Keep the pool, and only the claims in these languages."""

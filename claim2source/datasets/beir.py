@@ -3,26 +3,31 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
-from claim2source.core.errors import ConfigError, InputError, Problems, UserError
+from claim2source.core.errors import ConfigError, InputError, UserError
 from claim2source.core.files import atomic_folder
 from claim2source.core.records import Claim, Dataset, Qrels, Source
 from claim2source.datasets.authors import author_names
+from claim2source.datasets.lenient import Kind, Traits, is_lenient
 from claim2source.io.jsonl import JsonLines, Row
-from claim2source.io.text_files import tsv_rows, why_not_id
-from claim2source.io.trec import BEIR_COLUMNS, is_grade, write_beir_qrels
+from claim2source.io.text_files import first_cells, text_lines, tsv_rows, why_not_id
+from claim2source.io.trec import BEIR_COLUMNS, is_grade, why_not_grade, write_beir_qrels
+
+log = logging.getLogger(__name__)
 
 DEMO = Path(__file__).resolve().parent / "demo"
 
 CORPUS, QUERIES, QRELS = "corpus.jsonl", "queries.jsonl", "qrels"
 _LANGUAGE = re.compile(r"[a-z]{2,3}(-[a-z0-9]{1,8})*")
 _SPLIT = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
+_DECIMAL = re.compile(r"[+-]?(?:[0-9]{1,9}\.[0-9]{0,99}|\.[0-9]{1,99})")
 _USUAL_SPLITS = ("train", "val", "dev", "test")
 
 
@@ -39,7 +44,13 @@ class _Query(NamedTuple):
     split: str
 
 
-def load(folder: str | Path, split: str, languages: Sequence[str] | None = None) -> Dataset:
+def load(
+    folder: str | Path,
+    split: str,
+    languages: Sequence[str] | None = None,
+    *,
+    lenient: bool = False,
+) -> Dataset:
     """Load one split of a data set, by its folder or its name.
 
     The name `demo` is the packaged set; another plain name that is no folder here is looked up
@@ -50,6 +61,12 @@ def load(folder: str | Path, split: str, languages: Sequence[str] | None = None)
     judgement belong to a split by their `metadata.split`, or, where the split has no qrels
     file, by an id that begins with `<split>-`; their golds are empty.
 
+    With `lenient`, or `lenient: true` in the folder's `dataset.yaml`, sources and claims that are
+    empty or repeated are left out, as are judgements of claims that are not there and metadata
+    that mean something else. Golds that are not there stay in the judgements, as never found.
+    Of a source judged twice for a claim the highest grade counts, of a decimal grade its whole
+    part. What was left out or changed is logged and stands in the data set's `notes`.
+
     Raises `InputError` on bad input (a line per problem) and `ConfigError` on a language that
     no claim of the split has.
 
@@ -59,7 +76,7 @@ def load(folder: str | Path, split: str, languages: Sequence[str] | None = None)
         >>> {claim.lang for claim in dev.claims}, len(dev.sources) > 400
         ({'de'}, True)
     """
-    dataset = read_beir(folder_of(folder), split, languages)
+    dataset = read_beir(folder_of(folder), split, languages, lenient=lenient)
     return replace(dataset, name="demo") if str(folder) == "demo" else dataset
 
 
@@ -81,45 +98,64 @@ def folder_of(name: str | Path) -> Path:
     raise InputError.at(folder, why=why)
 
 
-def read_beir(folder: str | Path, split: str, languages: Sequence[str] | None = None) -> Dataset:
+def read_beir(
+    folder: str | Path,
+    split: str,
+    languages: Sequence[str] | None = None,
+    *,
+    lenient: bool = False,
+) -> Dataset:
     """Read one split of a BEIR folder; see `load`."""
     folder = Path(folder)
     if not folder.is_dir():
         raise InputError.at(folder, why="no such folder")
-    problems = Problems()
+    problems = Traits(folder, is_lenient(folder, lenient))
     for name in (CORPUS, QUERIES):
         if not (folder / name).is_file():
             problems.add(folder / name, None, None, "no such file")
     problems.raise_if_any()
 
     queries = JsonLines(folder / QUERIES, problems)
-    read = [_query(row) for row in queries.rows()]
+    read = [query for row in queries.rows() if (query := _query(row)).claim.text.strip()]
     judgements = _read_split(folder, split, read, problems)
     corpus = JsonLines(folder / CORPUS, problems)
-    sources = tuple(_source(row) for row in corpus.rows())
-    if not corpus.seen and corpus.complete:
+    every = map(_source, corpus.rows())
+    sources = tuple(source for source in every if f"{source.title}{source.abstract}".strip())
+    # A record that is refused is not blamed on the judgements too.
+    known: Collection[str] = queries.seen
+    pool: Collection[str] = corpus.seen
+    if problems.lenient:
+        known, pool = {query.claim.id for query in read}, {source.id for source in sources}
+    if not pool and corpus.complete:
         problems.add(corpus.path, None, None, "holds no sources")
 
     path = folder / QRELS / f"{split}.tsv"
     grades: dict[str, dict[str, int]] = {}
     for line, claim, source, grade in judgements or ():
-        if claim not in queries.seen and queries.complete:
-            problems.add(path, line, "query-id", f"{claim!r} is not in {QUERIES}")
-        if grade > 0 and source not in corpus.seen and corpus.complete:
-            problems.add(path, line, "corpus-id", f"gold {source!r} is not in {CORPUS}")
-        grades.setdefault(claim, {})[source] = grade
+        if claim not in known and queries.complete:
+            problems.add(path, line, "query-id", f"{claim!r} is not in {QUERIES}", "stranger")
+            continue
+        if grade > 0 and source not in pool and corpus.complete:
+            problems.add(path, line, "corpus-id", f"gold {source!r} is not in {CORPUS}", "absent")
+        graded = grades.setdefault(claim, {})
+        graded[source] = max(grade, graded.get(source, grade))
+    if problems.lenient and judgements and not grades:
+        problems.add(path, None, None, f"judges no claim of {QUERIES}")
     qrels = Qrels(grades)
     claims = []
     for query in read:
         if query.claim.id not in grades and not _belongs(query, split, judgements is None):
             continue
-        claims.append(replace(query.claim, golds=qrels.golds(query.claim.id)))
         for source in query.claim.candidates or ():
-            if source not in corpus.seen and corpus.complete:
+            if source not in pool and corpus.complete:
                 why = f"{source!r} is not in {CORPUS}"
                 problems.add(queries.path, query.line, "metadata.candidates", why)
+        claims.append(_with_golds(query.claim, qrels, pool))
     problems.raise_if_any()
-    dataset = Dataset(tuple(claims), sources, qrels, split, folder.resolve().name)
+    notes = problems.said(split)
+    for note in notes:
+        log.warning("%s", note)
+    dataset = Dataset(tuple(claims), sources, qrels, split, folder.resolve().name, notes)
     if languages is None:
         return dataset
     wanted = [languages] if isinstance(languages, str) else list(languages)
@@ -130,8 +166,17 @@ def read_beir(folder: str | Path, split: str, languages: Sequence[str] | None = 
     return dataset.in_languages(wanted)
 
 
+def _with_golds(claim: Claim, qrels: Qrels, pool: Collection[str]) -> Claim:
+    """Give a claim its golds of the pool, and no candidates from elsewhere."""
+    golds = tuple(gold for gold in qrels.golds(claim.id) if gold in pool)
+    if claim.candidates is None:
+        return replace(claim, golds=golds)
+    candidates = tuple(source for source in claim.candidates if source in pool)
+    return replace(claim, golds=golds, candidates=candidates)
+
+
 def _read_split(
-    folder: Path, split: str, queries: Sequence[_Query], problems: Problems
+    folder: Path, split: str, queries: Sequence[_Query], problems: Traits
 ) -> list[_Judgement] | None:
     """Read the judgements of a split; None where it has claims but no qrels file."""
     judged = {path.stem for path in (folder / QRELS).glob("*.tsv")}
@@ -158,6 +203,7 @@ def _query(row: Row) -> _Query:
     lang = row.text("metadata.lang").strip().lower() or "en"
     if not _LANGUAGE.fullmatch(lang):
         row.complain("metadata.lang", f"{lang!r} is not a language code such as en")
+        lang = "en"
     listed = row.list_field("candidates")
     ids = [row.as_id("metadata.candidates", value) for value in listed or ()]
     if len(set(ids)) < len(ids):
@@ -167,7 +213,7 @@ def _query(row: Row) -> _Query:
         text=text,
         lang=lang,
         translation=row.text("metadata.translation") or None,
-        candidates=None if listed is None else tuple(filter(None, ids)),
+        candidates=None if listed is None else tuple(dict.fromkeys(filter(None, ids))),
     )
     return _Query(row.line, claim, row.text("metadata.split"))
 
@@ -189,25 +235,61 @@ def _source(row: Row) -> Source:
     )
 
 
-def _read_qrels(path: Path, problems: Problems) -> list[_Judgement]:
+def _read_qrels(path: Path, problems: Traits) -> list[_Judgement]:
     before = len(problems)
     judgements: list[_Judgement] = []
-    line_of: dict[tuple[str, str], int] = {}
-    for line, (claim, source, score) in tsv_rows(path, BEIR_COLUMNS, problems, only=True):
-        whys = [why_not_id(claim), why_not_id(source), None]
-        first = line_of.setdefault((claim, source), line)
-        if not is_grade(score.strip()):
-            whys[2] = f"{score.strip()[:40]!r} is not an integer"
-        elif first != line:
-            whys[1] = f"{claim!r} is already judged for {source!r} on line {first}"
-        for column, why in zip(BEIR_COLUMNS, whys, strict=True):
+    first_of: dict[tuple[str, str], _Judgement] = {}
+    for line, (claim, source, score) in _qrels_rows(path, problems):
+        good = True
+        for column, why in zip(BEIR_COLUMNS, map(why_not_id, (claim, source)), strict=False):
             if why:
                 problems.add(path, line, column, why)
-        if not any(whys):
-            judgements.append(_Judgement(line, claim, source, int(score)))
+                good = False
+        grade = _grade(score.strip(), path, line, problems)
+        if grade is None or not good:
+            continue
+        judgement = _Judgement(line, claim, source, grade)
+        first = first_of.setdefault((claim, source), judgement)
+        if first is not judgement:
+            why = f"{claim!r} is already judged for {source!r} on line {first.line}"
+            kind: Kind = "same" if first.grade == grade else "contradicts"
+            problems.add(path, line, "corpus-id", why, kind)
+        judgements.append(judgement)
     if not judgements and len(problems) == before:
         problems.add(path, None, None, "empty split: no judgements")
     return judgements
+
+
+def _qrels_rows(path: Path, problems: Traits) -> Iterator[tuple[int, list[str]]]:
+    """Yield line and cells of every judgement; a header that can be done without is a trait."""
+    lines = [text or "\n" for _, text in text_lines(path, problems)]
+    if not any(line.strip() for line in lines):
+        return
+    header, added = first_cells(lines), 0
+    if header != list(BEIR_COLUMNS):
+        bare = len(header) == 3 and (is_grade(header[2]) or _DECIMAL.fullmatch(header[2]))
+        named = all(header.count(name) == 1 for name in BEIR_COLUMNS)
+        number = next(n for n, line in enumerate(lines, start=1) if line.strip())
+        why = f"the header must be {' <tab> '.join(BEIR_COLUMNS)}"
+        problems.add(path, number, None, why, "header" if bare or named else "")
+        if not (problems.lenient and (bare or named)):
+            return
+        if bare:
+            lines, added = ["\t".join(BEIR_COLUMNS) + "\n", *lines], 1
+    for number, cells in tsv_rows(path, BEIR_COLUMNS, problems, lines=lines):
+        yield number - added, cells
+
+
+def _grade(score: str, path: Path, line: int, problems: Traits) -> int | None:
+    """Read a grade; a decimal one is a trait, cut as trec_eval cuts it."""
+    if not (why := why_not_grade(score)):
+        return int(score)
+    decimal = _DECIMAL.fullmatch(score) is not None
+    kind: Kind | Literal[""] = ""
+    if decimal:
+        kind = "decimal" if float(score).is_integer() else "cut"
+    problems.add(path, line, BEIR_COLUMNS[2], why, kind)
+    return int(float(score)) if decimal and problems.lenient else None
 
 
 def write_beir(parts: Dataset | Sequence[Dataset], folder: str | Path) -> None:

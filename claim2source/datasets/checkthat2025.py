@@ -62,7 +62,7 @@ def read_collection(path: Path, problems: Problems) -> tuple[Source, ...]:
     papers = []
     for number, cells in enumerate(zip(*(table[column] for column in COLUMNS), strict=True)):
 
-        def complain(field: str, why: str, number: int = number) -> None:
+        def complain(field: str, why: str, kind: str = "", /, number: int = number) -> None:
             problems.add(path, None, field, f"row {number}: {why}")
 
         row = Row(dict(zip(COLUMNS, cells, strict=True)), number, complain)

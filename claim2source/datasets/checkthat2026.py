@@ -188,7 +188,7 @@ def _rows(table: _Table, problems: Problems) -> Iterator[Row]:
     """Yield the entries that are objects; a problem names the entry's number, from 1."""
     for number, entry in enumerate(table.entries, start=1):
 
-        def complain(field: str | None, why: str, number: int = number) -> None:
+        def complain(field: str | None, why: str, kind: str = "", /, number: int = number) -> None:
             problems.add(table.place, None, field, f"entry {number}: {why}")
 
         if isinstance(entry, dict):

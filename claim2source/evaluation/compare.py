@@ -120,6 +120,7 @@ def read_scored(
     metric: str = MAIN_METRIC,
     baseline: str | None = None,
     more_metrics: Sequence[str] = (),
+    lenient: bool = False,
 ) -> tuple[str, dict[str, LoadedSystem], ScoredRuns]:
     """Read reports' systems and score their runs; return the data set's folder, systems, scores.
 
@@ -130,7 +131,7 @@ def read_scored(
     if not systems:
         raise UserError("reports: none of them holds a system with scores")
     folder, split = common_data([*systems.values()], dataset, split)
-    data = load(folder, split, languages)
+    data = load(folder, split, languages, lenient=lenient)
     runs = {name: judged_run(system, data) for name, system in systems.items()}
     return folder, systems, ScoredRuns.of(runs, data, metric, baseline, more_metrics)
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Protocol
 
 from claim2source.core.errors import Problems
 from claim2source.io.text_files import text_lines, why_not_id, why_not_text
 
+# Kinds of problems that a lenient reader leaves out.
+EMPTY, REPEATED = "empty", "repeated"
 _KINDS = {dict: "an object", list: "a list", str: "text", bool: "a truth value"}
 
 
@@ -38,14 +41,14 @@ class JsonLines:
             if key is None:
                 self.complete = False
             elif self.seen.setdefault(key, row.line) != row.line:
-                row.complain("_id", f"{key!r} is already on line {self.seen[key]}")
+                row.complain("_id", f"{key!r} is already on line {self.seen[key]}", REPEATED)
             else:
                 row.key = key
                 yield row
 
     def _parsed(self, line: int, text: str) -> Row | None:
-        def complain(field: str | None, why: str) -> None:
-            self.problems.add(self.path, line, field, why)
+        def complain(field: str | None, why: str, kind: str = "") -> None:
+            self.problems.add(self.path, line, field, why, kind)
 
         before = len(self.problems)
         record = parse_json(text, self.path, self.problems, line)
@@ -69,12 +72,17 @@ def parse_json(text: str, path: Path, problems: Problems, line: int | None = Non
     return None
 
 
+class Complain(Protocol):
+    """Report what is wrong with a field of a record."""
+
+    def __call__(self, field: str, why: str, kind: str = "", /) -> None:
+        """Take the field, why it is wrong, and the kind of problem."""
+
+
 class Row:
     """Hold one record; a wrong field is reported through `complain` and read as an empty value."""
 
-    def __init__(
-        self, record: Mapping[str, object], line: int, complain: Callable[[str, str], None]
-    ) -> None:
+    def __init__(self, record: Mapping[str, object], line: int, complain: Complain) -> None:
         self.record, self.line, self.complain = record, line, complain
         self.key = ""
         meta = record.get("metadata")
@@ -113,16 +121,16 @@ class Row:
         """Read the text of a field of the record; complain where it is absent or blank."""
         value = self.record.get(field)
         if value is None:
-            self.complain(field, "is missing")
+            self.complain(field, "is missing", EMPTY)
         elif isinstance(value, str) and not value.strip():
-            self.complain(field, "is empty")
+            self.complain(field, "is empty", EMPTY)
         return self.text(field)
 
     def require_either(self, field: str, other: str) -> None:
         """Complain where both fields are absent or blank."""
         values = (self.record.get(field), self.record.get(other))
         if all(value is None or isinstance(value, str) and not value.strip() for value in values):
-            self.complain(field, f"is empty, and so is {other}")
+            self.complain(field, f"is empty, and so is {other}", EMPTY)
 
     def list_field(self, field: str) -> list[object] | None:
         """Read a list of the metadata; None where it is absent, or wrong, which is reported."""

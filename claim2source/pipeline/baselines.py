@@ -109,13 +109,15 @@ def evaluate_baselines(config: BaselinesConfig) -> str:
     require_writable(config.out, "folder")
     require_tracking(config.wandb)
     systems, names = named_systems(config)
-    dataset = load(config.dataset, config.split, config.languages)
+    dataset = load(config.dataset, config.split, config.languages, lenient=config.lenient)
     rewrites = read_rewrites(config.rewrites) if config.rewrites else {}
     if config.rewrites and rewrites.keys().isdisjoint(claim.id for claim in dataset.claims):
         raise UserError(f"{config.rewrites}: no rewriting of a claim of {config.split}")
     settings = RunSettings(
         config.dataset,
-        ChoosingOn(config.train_split, config.val, config.val_share, config.val_seed),
+        ChoosingOn(
+            config.train_split, config.val, config.val_share, config.val_seed, config.lenient
+        ),
         rewrites=rewrites,
         models=config.models,
         store=config.open_store(),

@@ -138,7 +138,7 @@ def evaluate_checkpoints(config: CheckpointConfig) -> str:
     """
     require_writable(config.out, "folder")
     require_tracking(config.wandb)
-    dataset = load(config.dataset, config.split, config.languages)
+    dataset = load(config.dataset, config.split, config.languages, lenient=config.lenient)
     checkpoints, chosen = checkpoints_of(config)
     systems: dict[str, ScoredSystem] = {}
     for checkpoint in checkpoints:
@@ -146,7 +146,8 @@ def evaluate_checkpoints(config: CheckpointConfig) -> str:
     main = checkpoints[0].name if len(checkpoints) == 1 else chosen
     reports = {name: scored.report for name, scored in systems.items()}
     report = make_report(dataset, reports, main, name=config.dataset, program="eval/checkpoint.py")
-    report = replace(report, chosen=chosen, notes=tuple(_notes(config, dataset, systems)))
+    notes = (*report.notes, *_notes(config, dataset, systems))
+    report = replace(report, chosen=chosen, notes=notes)
     if config.compares and dataset.golds:
         families = declared_families(report)
         report = add_tests(report, systems, families, dataset, config.repeats, config.seed)

@@ -205,6 +205,7 @@ def make_report(
         systems,
         languages,
         top,
+        notes=dataset.notes,
         provenance=provenance,
     )
 

@@ -127,7 +127,7 @@ def run_cells(
     }
     report = make_report(runner.reported, reports, None, name=name, program=program)
     rows = tuple(not_run[cell] for cell in shown if cell in not_run)
-    return SystemsTable(replace(report, notes=tuple(notes), not_run=rows), systems)
+    return SystemsTable(replace(report, notes=(*report.notes, *notes), not_run=rows), systems)
 
 
 def _cells(names: Sequence[str], systems: Systems, forms: Sequence[ClaimForm]) -> list[Cell]:

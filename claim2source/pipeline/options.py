@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from claim2source.core.config import flag, require
+from claim2source.datasets import LENIENT
 from claim2source.io.store import Store, VectorType
 from claim2source.io.wandb import Tracking
 from claim2source.retrieve import IndexConfig
@@ -14,7 +15,7 @@ from claim2source.retrieve import IndexConfig
 
 @dataclass(frozen=True, kw_only=True)
 class StoreOptions:
-    """Say where vectors and runs are stored, and what computes them.
+    """Say how data are loaded, where vectors and runs are stored, and what computes them.
 
     Args:
         store: folder of the store of vectors and runs; none: the user's cache.
@@ -25,6 +26,7 @@ class StoreOptions:
     store: Path | None = None
     vectors: VectorType = "float32"
     device: Literal["cpu", "cuda"] | None = None
+    lenient: bool = flag(LENIENT)
 
     def open_store(self) -> Store:
         """Open the store of vectors and runs."""

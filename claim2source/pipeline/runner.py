@@ -200,7 +200,8 @@ class SystemRunner:
             if split is None and dense is not None:
                 self._train = self._selection(dense).train
             else:
-                train = load_train(settings.dataset, self.reported.split, split)
+                lenient = settings.choosing.lenient
+                train = load_train(settings.dataset, self.reported.split, split, lenient)
                 self._train = self._once(train)
         return self._train
 

@@ -49,13 +49,14 @@ class ChoosingOn:
     BM25's are chosen on all of `split`: it has no weights that could know those claims. A
     fusion's are chosen on the part that `share` and `seed` carve out (`carved`), on all of it
     (`train`), or as its dense part allows (`auto`). None: as the checkpoint's manifest says, else
-    the training defaults.
+    the training defaults. `lenient`: how the data set is loaded.
     """
 
     split: str | None = None
     val: Literal["auto", "carved", "train"] = "auto"
     share: float | None = None
     seed: int | None = None
+    lenient: bool = False
 
 
 class NothingToChooseOn(UserError):
@@ -95,11 +96,13 @@ def selection_data(
     seed = agreed("val_seed", choosing.seed, data.val_seed, VAL_SEED)
     if choosing.val == "train" and trained:
         raise UserError("val: the model was trained on train; only `carved` is unseen")
-    train = load_train(dataset, reported, split)
+    train = load_train(dataset, reported, split, choosing.lenient)
     if choosing.val == "train" or (choosing.val == "auto" and not trained):
         return SelectionData(train, train)
     # A run on some languages carved its val out of those alone.
-    carved_from = load(dataset, split, data.languages) if data.languages else train
+    carved_from = train
+    if data.languages:
+        carved_from = load(dataset, split, data.languages, lenient=choosing.lenient)
     _, val = carve_val(carved_from, share, seed)
     note = ""
     if trained and data.val_sha256 != val.fingerprint:
@@ -109,7 +112,7 @@ def selection_data(
     return SelectionData(train, val, note)
 
 
-def load_train(dataset: str, reported: str, split: str | None) -> Dataset:
+def load_train(dataset: str, reported: str, split: str | None, lenient: bool = False) -> Dataset:
     """Load the split that settings are chosen on. Raises `NothingToChooseOn`."""
     split = split or TRAIN_SPLIT
     if split == reported:
@@ -117,7 +120,7 @@ def load_train(dataset: str, reported: str, split: str | None) -> Dataset:
             f"split: {reported!r} is what settings are chosen on, not reported on"
         )
     try:
-        train = load(dataset, split)
+        train = load(dataset, split, lenient=lenient)
     except InputError as error:
         raise NothingToChooseOn(str(error)) from None
     if not train.golds:

@@ -68,6 +68,7 @@ def _checkpoints(config: FinetuneConfig, run: RunFolder, folder: Path) -> Checkp
         wandb=wandb_mode(config.wandb.mode),
         device=config.device,
         languages=config.languages,
+        lenient=config.data.lenient,
     )
 
 
@@ -88,6 +89,7 @@ def _baselines(config: FinetuneConfig, folder: Path) -> BaselinesConfig:
         store=config.store,
         wandb=wandb_mode(config.wandb.mode),
         device=config.device,
+        lenient=config.data.lenient,
     )
 
 
@@ -98,5 +100,6 @@ def _page(config: FinetuneConfig, folder: Path, reports: list[Path]) -> str:
         dataset=config.data.dataset,
         split=config.data.report_split,
         languages=config.languages,
+        lenient=config.data.lenient,
         wandb=wandb_mode(config.wandb.mode),
     )

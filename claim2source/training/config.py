@@ -28,6 +28,7 @@ class DataConfig:
         limit: train on the first so many claims only (val is carved out before); none: all.
         repeat: times that an epoch uses each training pair; more than 1 means fewer evaluations
             and checkpoints for the same number of optimizer steps.
+        lenient: load what can be loaded of the data set; what is left out is counted and said.
     """
 
     dataset: str = "demo"
@@ -37,6 +38,7 @@ class DataConfig:
     val_seed: int = 13
     limit: int | None = None
     repeat: int = 1
+    lenient: bool = False
 
     def __post_init__(self) -> None:
         require(0 < self.val_share < 1, "data.val_share", self.val_share, "above 0, below 1")

@@ -76,6 +76,9 @@ def finetune(config: FinetuneConfig) -> Report | None:
     world = launched_world()
     use_cores(world.local_size, config.threads)
     check_after(config)
+    if not world.is_first:
+        # What a lenient loading leaves out is said once.
+        logging.getLogger("claim2source.datasets").setLevel(logging.ERROR)
     data = load_data(config)
     with joined_world(world, config.device):
         run = RunFolder.open(config) if world.is_first else RunFolder(config.out)

@@ -36,13 +36,12 @@ def load_data(config: FinetuneConfig) -> TrainingData:
     teacher's run or mined negatives that do not fit the claims.
     """
     data, languages = config.data, config.languages
-    train, val = carve_val(
-        load(data.dataset, data.train_split, languages), data.val_share, data.val_seed
-    )
+    train = load(data.dataset, data.train_split, languages, lenient=data.lenient)
+    train, val = carve_val(train, data.val_share, data.val_seed)
     if data.limit is not None:
         train = train.with_claims(train.claims[: data.limit])
     check_data(config, train)
-    report = load(data.dataset, data.report_split, languages)
+    report = load(data.dataset, data.report_split, languages, lenient=data.lenient)
     if not report.golds:
         raise UserError(f"{data.dataset}: split {data.report_split!r} has no golds to report on")
     distillation, teacher = config.losses.distillation, None

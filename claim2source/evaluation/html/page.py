@@ -32,6 +32,7 @@ def html_report(
     repeats: int = 10_000,
     seed: int = 0,
     wandb: Tracking = "off",
+    lenient: bool = False,
 ) -> str:
     """Write the page of the reports' systems to `out`; return a line that names it.
 
@@ -51,6 +52,7 @@ def html_report(
         metric=metric,
         baseline=baseline,
         more_metrics=[f"recall@{depth}" for depth in DEPTHS],
+        lenient=lenient,
     )
     compared = Compared(scored, systems, repeats, seed, bool(languages))
     sections = [section for section in sections_of(compared) if section.svg or section.table]

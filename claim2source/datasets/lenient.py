@@ -1,0 +1,95 @@
+"""Count what strict loading refuses and lenient loading leaves out, and say it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from claim2source.core.config import flag, read_config
+from claim2source.core.errors import InputError, Problems
+from claim2source.io.jsonl import EMPTY, REPEATED
+
+SETTINGS = "dataset.yaml"
+HELP = "load what can be loaded; what is left out is counted and said"
+# Said of judgements; those of records are `EMPTY` and `REPEATED`.
+Kind = Literal["metadata", "stranger", "absent", "same", "contradicts", "decimal", "cut", "header"]
+
+_SAID = {
+    f"{EMPTY} corpus.jsonl": "sources without title and text, left out",
+    f"{EMPTY} queries.jsonl": "claims without text, left out",
+    f"{REPEATED} corpus.jsonl": "repeated sources, left out",
+    f"{REPEATED} queries.jsonl": "repeated claims, left out",
+    "metadata": "fields of metadata that mean something else, ignored",
+    "stranger": "judgements of claims that are not there, left out",
+    "absent": "golds that are not there, kept as never found",
+    "same": "repeated judgements, read once",
+    "contradicts": "repeated judgements with another grade, the highest kept",
+    "decimal": "grades with decimals, read as whole numbers",
+    "cut": "fractional grades, cut to whole numbers",
+    "header": "files of judgements with another header or none, read",
+}
+
+
+@dataclass(frozen=True)
+class DatasetFile:
+    """Settings in a data set's own folder, `dataset.yaml`."""
+
+    lenient: bool = flag(HELP)
+
+
+def is_lenient(folder: Path, asked: bool) -> bool:
+    """Tell whether a data set is loaded leniently: as asked, or as its `dataset.yaml` says.
+
+    Raises `UserError` naming the key for anything else in that file.
+    """
+    path = folder / SETTINGS
+    if not path.exists():
+        return asked
+    words = [f"--config={path}"]
+    return read_config(DatasetFile, words, program=SETTINGS, description="").lenient or asked
+
+
+class Traits(Problems):
+    """Collect problems; with `lenient`, those that do no harm are only counted, by kind."""
+
+    def __init__(self, folder: Path, lenient: bool) -> None:
+        super().__init__()
+        self.folder, self.lenient = folder, lenient
+        self._counts: dict[str, int] = {}
+        self._first: dict[str, str] = {}
+
+    def add(
+        self, file: str | Path, line: int | None, field: str | None, why: str, kind: str = ""
+    ) -> None:
+        """Add a problem, or count it."""
+        if field is not None and field.partition(".")[0] == "metadata":
+            kind = "metadata"
+        if kind in (EMPTY, REPEATED):
+            kind = f"{kind} {Path(file).name}"
+        if kind:
+            self._counts[kind] = self._counts.get(kind, 0) + 1
+            self._first.setdefault(kind, f"{Path(file).name}:{line}")
+        if not (kind and self.lenient):
+            super().add(file, line, field, why)
+
+    def raise_if_any(self) -> None:
+        """Raise `InputError` when anything was added; it names the flag where that would help."""
+        try:
+            super().raise_if_any()
+        except InputError as error:
+            if self.lenient or not self._counts:
+                raise
+            hint = (
+                f"{self.folder}: {sum(self._counts.values())} of {error.total} would be left out, "
+                f"counted and said with --lenient (in training --data.lenient), or `lenient: true` "
+                f"in {self.folder / SETTINGS}"
+            )
+            raise InputError(error.problems, error.total, hint) from None
+
+    def said(self, split: str) -> tuple[str, ...]:
+        """Say in one line what was left out or changed, with the first place of each kind."""
+        if not self._counts:
+            return ()
+        kinds = (f"{_SAID[k]}: {n} (first: {self._first[k]})" for k, n in self._counts.items())
+        return (f"{self.folder}, {split}: loaded leniently: {'; '.join(kinds)}",)

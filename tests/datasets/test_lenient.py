@@ -1,0 +1,406 @@
+"""Data sets with the traits of BEIR's: refused by name, or loaded leniently, counted and said."""
+
+from __future__ import annotations
+
+import csv
+import importlib
+import json
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from claim2source.core.config import read_config
+from claim2source.core.errors import InputError, UserError
+from claim2source.datasets import load
+from claim2source.training.config import DataConfig, FinetuneConfig
+from eval.baselines import main as evaluate_baselines
+from tests.datasets.test_beir import make
+from tests.training.small import arguments as training_arguments
+from tests.training.small import save_small_model
+
+CORPUS: list[Any] = [
+    {"_id": "d1", "title": "Masks", "text": "Masks stop droplets."},
+    {"_id": 2, "title": "", "text": "Coffee and sleep.", "metadata": {"url": "u", "year": 1}},
+    {"_id": "d3", "title": "", "text": " ", "metadata": {}},
+    {"_id": "d4", "title": "Zinc", "text": "Zinc shortens colds.", "extra": [1]},
+    {"_id": "d1", "title": "Other masks", "text": "Another text."},
+    {"_id": "d5", "title": None, "text": "Yoga.", "metadata": "a text"},
+]
+QUERIES: list[Any] = [
+    {"_id": "q1", "text": "do masks stop droplets"},
+    {"_id": "q2", "text": "coffee", "metadata": {"d1": [{"label": "SUPPORT"}], "lang": ["en"]}},
+    {"_id": "q3", "text": "zinc and colds", "metadata": {"lang": "English text"}},
+    {"_id": "q4", "text": " "},
+    {"_id": "q3", "text": "zinc again"},
+    {"_id": "q5", "text": "yoga", "metadata": {"candidates": ["d5", "d5", "d3"]}},
+]
+QRELS = [
+    "q1\td1\t1",
+    "q1\td4\t0",
+    "q1\td1\t1",
+    "q2\t2\t0",
+    "q2\t2\t2.0",
+    "q2\td4\t1",
+    "q2\td4\t0",
+    "q2\tgone\t-1",
+    "q3\td4\t0.9",
+    "q3\td3\t1",
+    "q3\tgone\t1",
+    "q4\td1\t1",
+    "q9\td1\t1",
+    "q5\td5\t1",
+]
+
+
+def dirty(folder: Path, **qrels: list[str]) -> Path:
+    return make(folder, CORPUS, QUERIES, qrels or {"test": QRELS})
+
+
+def test_every_trait_is_loaded_counted_and_said(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = dirty(tmp_path / "set")
+    with caplog.at_level(logging.WARNING):
+        data = load(folder, "test", lenient=True)
+    assert [(s.id, s.title, s.abstract) for s in data.sources] == [
+        ("d1", "Masks", "Masks stop droplets."),
+        ("2", "", "Coffee and sleep."),
+        ("d4", "Zinc", "Zinc shortens colds."),
+        ("d5", "", "Yoga."),
+    ]
+    claims = [(c.id, c.text, c.lang, c.golds, c.candidates) for c in data.claims]
+    assert claims == [
+        ("q1", "do masks stop droplets", "en", ("d1",), None),
+        ("q2", "coffee", "en", ("2", "d4"), None),
+        # Golds that are not there can't be trained on, but stay judged: never found.
+        ("q3", "zinc and colds", "en", (), None),
+        ("q5", "yoga", "en", ("d5",), ("d5",)),
+    ]
+    assert data.qrels.grades == {
+        "q1": {"d1": 1, "d4": 0},
+        "q2": {"2": 2, "d4": 1, "gone": -1},
+        "q3": {"d4": 0, "d3": 1, "gone": 1},
+        "q5": {"d5": 1},
+    }
+    assert data.notes == (
+        f"{folder}, test: loaded leniently: "
+        "fields of metadata that mean something else, ignored: 5 (first: queries.jsonl:2); "
+        "claims without text, left out: 1 (first: queries.jsonl:4); "
+        "repeated claims, left out: 1 (first: queries.jsonl:5); "
+        "repeated judgements, read once: 1 (first: test.tsv:4); "
+        "grades with decimals, read as whole numbers: 1 (first: test.tsv:6); "
+        "repeated judgements with another grade, the highest kept: 2 (first: test.tsv:6); "
+        "fractional grades, cut to whole numbers: 1 (first: test.tsv:10); "
+        "sources without title and text, left out: 1 (first: corpus.jsonl:3); "
+        "repeated sources, left out: 1 (first: corpus.jsonl:5); "
+        "golds that are not there, kept as never found: 2 (first: test.tsv:11); "
+        "judgements of claims that are not there, left out: 2 (first: test.tsv:13)",
+    )
+    assert [record.getMessage() for record in caplog.records] == [*data.notes]
+    assert data.in_languages(["en"]).notes == data.notes
+
+
+def test_the_strict_error_names_the_flag(tmp_path: Path) -> None:
+    folder = dirty(tmp_path / "set")
+    with pytest.raises(InputError) as caught:
+        load(folder, "test")
+    *lines, last = str(caught.value).splitlines()
+    assert len(lines) == len(caught.value.problems) > 10
+    assert last == (
+        f"{folder}: {len(lines)} of {len(lines)} would be left out, counted and said with "
+        f"--lenient (in training --data.lenient), or `lenient: true` in {folder}/dataset.yaml"
+    )
+    # What lenient loading would not mend is not promised, and refused by it too.
+    make(folder, [*CORPUS, "{", {"_id": "d9", "title": 4, "text": "x"}], QUERIES, {"test": QRELS})
+    with pytest.raises(InputError, match=rf"{len(lines) - 1} of {len(lines) + 1} would be left"):
+        load(folder, "test")
+    with pytest.raises(InputError) as caught:
+        load(folder, "test", lenient=True)
+    assert [line.split(": ", 1)[1] for line in str(caught.value).splitlines()] == [
+        "broken JSON: Expecting property name enclosed in double quotes",
+        "title: is a number, not text",
+    ]
+    make(folder, [*CORPUS, "{"], [{"_id": "q1", "text": "x"}], {"test": ["q1\td1\t1"]})
+    (folder / "corpus.jsonl").write_text('{"_id": "d1", "title": "t"}\n{\n')
+    with pytest.raises(InputError) as caught:
+        load(folder, "test")
+    assert "lenient" not in str(caught.value)
+
+
+def test_a_data_set_can_ask_for_it_in_its_own_folder(tmp_path: Path) -> None:
+    folder = dirty(tmp_path / "set")
+    asked = load(folder, "test", lenient=True)
+    (folder / "dataset.yaml").write_text("lenient: true\n")
+    assert load(folder, "test") == asked
+    for text, said in [
+        ("lenent: true", r"dataset.yaml:1: lenent: no such key; allowed: lenient"),
+        ("lenient: maybe", r"dataset.yaml:1: lenient: 'maybe' is not allowed"),
+        ("lenient:", r"dataset.yaml:1: lenient: '' is not allowed"),
+        ("- lenient", r"dataset.yaml:1: must be `key: value` lines"),
+        ("lenient: [", r"dataset.yaml:\d: not YAML"),
+    ]:
+        (folder / "dataset.yaml").write_text(text)
+        with pytest.raises(UserError, match=said):
+            load(folder, "test", lenient=True)
+    for text in ("", "lenient: false\n", "# nothing\n"):
+        (folder / "dataset.yaml").write_text(text)
+        assert load(folder, "test", lenient=True) == asked
+        with pytest.raises(InputError):
+            load(folder, "test")
+
+
+def test_a_clean_set_is_the_same_either_way(tmp_path: Path) -> None:
+    for data in (load("demo", "dev"), load(make(tmp_path / "set"), "dev")):
+        folder = "demo" if data.name == "demo" else tmp_path / "set"
+        lenient = load(folder, "dev", lenient=True)
+        assert lenient == data and lenient.fingerprint == data.fingerprint
+        assert lenient.notes == data.notes == ()
+
+
+def test_the_fingerprint_is_of_what_was_loaded(tmp_path: Path) -> None:
+    corpus = [CORPUS[0], {**CORPUS[1], "metadata": {}}, CORPUS[3], {"_id": "d5", "text": "Yoga."}]
+    queries = [*({"_id": q["_id"], "text": q["text"]} for q in (*QUERIES[:2], QUERIES[2]))]
+    judged = [row for row in QRELS if row[:2] in ("q1", "q2") or row == "q3\td4\t0.9"]
+    lenient = load(make(tmp_path / "a", CORPUS, QUERIES, {"test": judged}), "test", lenient=True)
+    grades = ["q1\td1\t1", "q1\td4\t0", "q2\t2\t2", "q2\td4\t1", "q2\tgone\t-1", "q3\td4\t0"]
+    clean = load(make(tmp_path / "b", corpus, queries, {"test": grades}), "test")
+    assert lenient.notes and lenient.fingerprint == clean.fingerprint
+    other = load(make(tmp_path / "c", corpus, queries, {"test": grades[:-1]}), "test")
+    assert other.fingerprint != clean.fingerprint
+
+
+@pytest.mark.parametrize(
+    ("header", "rows"),
+    [
+        (None, ["q1\td1\t1", "q1\td4\t0"]),
+        ("corpus-id\tscore\tquery-id", ["d1\t1\tq1", "d4\t0\tq1"]),
+        ("query-id\titer\tcorpus-id\tscore", ["q1\t0\td1\t1", "q1\t0\td4\t0"]),
+        ("\ufeffquery-id\tcorpus-id\tscore\r", ["q1\td1\t1.0\r", "q1\td4\t0.0\r"]),
+    ],
+)
+def test_other_headers_and_none(tmp_path: Path, header: str | None, rows: list[str]) -> None:
+    folder = dirty(tmp_path / "set")
+    wrong = rows[-1].replace("d4", "d5").replace("0", "x")
+    text = "\n".join([*([header] if header else []), *rows, wrong])
+    (folder / "qrels" / "test.tsv").write_text(text, "utf-8")
+    with pytest.raises(InputError, match=r"test.tsv:\d: score: 'x.*' is not an integer") as caught:
+        load(folder, "test", lenient=True)
+    assert f"test.tsv:{text.count(chr(10)) + 1}: score" in str(caught.value)
+    (folder / "qrels" / "test.tsv").write_text(text.rpartition("\n")[0], "utf-8")
+    assert load(folder, "test", lenient=True).qrels.grades == {"q1": {"d1": 1, "d4": 0}}
+
+
+def test_nothing_left_is_an_error(tmp_path: Path) -> None:
+    folder = dirty(tmp_path / "set", test=["q9\td1\t1"])
+    with pytest.raises(InputError, match="judges no claim of queries.jsonl"):
+        load(folder, "test", lenient=True)
+    make(folder, [CORPUS[2]], QUERIES, {"test": QRELS})
+    with pytest.raises(InputError, match="corpus.jsonl: holds no sources"):
+        load(folder, "test", lenient=True)
+
+
+def test_every_program_that_loads_a_data_set_has_the_flag() -> None:
+    programs = "baselines checkpoint compare encode hybrid report tune_bm25".split()
+    modules = [f"eval.{name}" for name in programs] + ["train.interpolate", "train.mine"]
+    found = [DataConfig]
+    for name in modules:
+        values = vars(importlib.import_module(name)).values()
+        kinds = [v for v in values if isinstance(v, type) and is_dataclass(v)]
+        (kind,) = [
+            k
+            for k in kinds
+            if {"dataset", "out"} & {f.name for f in fields(k)} >= {"dataset"}
+            and k.__doc__
+            and f"{name.replace('.', '/')}.py" in k.__doc__
+        ]
+        found.append(kind)
+    assert all("lenient" in {f.name for f in fields(kind)} for kind in found)
+    given = read_config(FinetuneConfig, ["--data.lenient"], program="t", description="t")
+    assert given.data.lenient
+    words = ["--data.lenient", "--tuning", "full"]
+    assert read_config(FinetuneConfig, words, program="t", description="t").data.lenient
+    for value, lenient in (("true", True), ("false", False)):
+        words = ["--data.lenient", value]
+        data = read_config(FinetuneConfig, words, program="t", description="t").data
+        assert data.lenient is lenient
+
+
+# Sets as BEIR has them, each with its traits, through the programs
+
+WORDS = (
+    "mask coffee sleep zinc yoga tea salt heat noise sugar pollen music chess stress tax".split()
+)
+
+
+def documents(number: int, **more: object) -> list[dict[str, Any]]:
+    return [
+        {"_id": f"{i}", "title": f"On {WORDS[i % 15]} {i}", "text": f"{WORDS[i * 7 % 15]} {i}."}
+        | more
+        for i in range(number)
+    ]
+
+
+def asked(number: int, **more: object) -> list[dict[str, Any]]:
+    return [{"_id": f"q{i}", "text": f"what of {WORDS[i % 15]} {i}"} | more for i in range(number)]
+
+
+def scifact() -> tuple[list[Any], list[Any], list[str]]:
+    """Numbers as ids, evidence in the claims' metadata; loads strictly."""
+    queries = asked(12, metadata={"13734012": [{"sentences": [1], "label": "SUPPORT"}]})
+    return documents(40, metadata={}), queries, [f"q{i}\t{i}\t1" for i in range(9)]
+
+
+def nfcorpus() -> tuple[list[Any], list[Any], list[str]]:
+    """Judges queries and documents that are absent; many graded golds."""
+    rows = [f"q{i}\t{j}\t{1 + (i + j) % 2}" for i in range(0, 15) for j in range(i, 60, 9)]
+    return documents(40, metadata={"url": "http://x"}), asked(12), rows
+
+
+def fiqa() -> tuple[list[Any], list[Any], list[str]]:
+    """No titles, and documents without text, one of them a gold."""
+    corpus = [{**d, "title": ""} for d in documents(40)]
+    for place in (3, 17, 38):
+        corpus[place]["text"] = ""
+    return corpus, asked(12), [f"q{i}\t{(i + j) % 40}\t1" for i in range(12) for j in (0, 7)]
+
+
+def touche() -> tuple[list[Any], list[Any], list[str]]:
+    """Decimal and negative grades, empty documents, repeated judgements."""
+    corpus = documents(40, metadata={"stance": "PRO", "url": "http://x", "authors": "PRO"})
+    corpus[5] |= {"title": "", "text": ""}
+    rows = [f"q{i}\t{(i + j) % 40}\t{j - 2}.0" for i in range(12) for j in range(5)]
+    return corpus, asked(12), [*rows, "q0\t3\t1.0", "q0\t2\t2.5", "q1\t3\t-2"]
+
+
+def repeats() -> tuple[list[Any], list[Any], list[str]]:
+    """Documents and queries twice, ids as JSON numbers, metadata that are no object."""
+    corpus = [{**d, "_id": int(d["_id"])} for d in documents(40)]
+    queries = [*asked(12, metadata=None), {"_id": "q1", "text": "again"}]
+    corpus += [{"_id": 7, "title": "Again", "text": "mask", "metadata": [1]}]
+    return corpus, queries, [f"q{i}\t{i}\t1" for i in range(12)]
+
+
+SETS: Mapping[str, Callable[[], tuple[list[Any], list[Any], list[str]]]] = {
+    "scifact": scifact,
+    "nfcorpus": nfcorpus,
+    "fiqa": fiqa,
+    "touche": touche,
+    "repeats": repeats,
+}
+SYSTEM = "BM25: {bm25: {k1: 1.2}}\n"
+
+
+def plain_scores(folder: Path, run: Path) -> dict[str, float]:
+    """MRR@10, recall@5 and recall@100 from the files alone, as trec_eval defines them."""
+    queries = [json.loads(line) for line in (folder / "queries.jsonl").open(encoding="utf-8")]
+    known = {str(query["_id"]) for query in queries}
+    with (folder / "qrels" / "test.tsv").open(encoding="utf-8", newline="") as file:
+        rows = [row for row in csv.reader(file, delimiter="\t") if row[0] in known]
+    golds: dict[str, set[str]] = {}
+    for claim, source, grade in rows:
+        if int(float(grade)) > 0:
+            golds.setdefault(claim, set()).add(source)
+    ranked: dict[str, list[str]] = {}
+    for line in run.read_text("utf-8").splitlines():
+        claim, _, source, *_ = line.split()
+        ranked.setdefault(claim, []).append(source)
+
+    def rank(claim: str) -> float:
+        first = (n for n, s in enumerate(ranked.get(claim, [])[:10], 1) if s in golds[claim])
+        return 1 / next(first, float("inf"))
+
+    def recall(claim: str, k: int) -> float:
+        return len(golds[claim].intersection(ranked.get(claim, [])[:k])) / len(golds[claim])
+
+    return {
+        "mrr@10": sum(map(rank, golds)) / len(golds),
+        "recall@5": sum(recall(claim, 5) for claim in golds) / len(golds),
+        "recall@100": sum(recall(claim, 100) for claim in golds) / len(golds),
+        "queries": len(golds),
+    }
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SETS)
+def test_bm25_over_sets_with_the_traits_of_beirs(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    corpus, queries, rows = SETS[name]()
+    folder = make(tmp_path / name, corpus, queries, {"test": rows})
+    (tmp_path / "systems.yaml").write_text(SYSTEM)
+    words = [
+        f"--dataset={folder}",
+        "--split=test",
+        "--repeats=50",
+        f"--files={tmp_path}/systems.yaml",
+    ]
+    if name == "scifact":
+        evaluate_baselines([*words, f"--out={tmp_path}/out"])
+    else:
+        with pytest.raises(InputError, match="--lenient"):
+            evaluate_baselines([*words, f"--out={tmp_path}/out"])
+        assert not (tmp_path / "out").exists()
+        evaluate_baselines([*words, f"--out={tmp_path}/out", "--lenient"])
+    report = json.loads((tmp_path / "out" / "report.json").read_text("utf-8"))
+    (system,) = report["systems"].values()
+    run = tmp_path / "out" / "BM25.original" / "runs" / "en.trec"
+    expected = plain_scores(folder, run)
+    assert 0 < expected["mrr@10"] <= 1
+    for metric, value in expected.items():
+        assert system["languages"]["en"][metric] == pytest.approx(value), metric
+    # What was left out is in the report, and on the terminal.
+    notes = [note for note in report["notes"] if "loaded leniently" in note]
+    assert len(notes) == (name != "scifact")
+    assert all(note in " ".join(capsys.readouterr().out.split("\n")) for note in notes)
+    empty = {str(d["_id"]) for d in corpus if not f"{d['title']}{d['text']}".strip()}
+    found = {line.split()[2] for line in run.read_text("utf-8").splitlines()}
+    assert found and not found & empty
+
+
+@pytest.mark.slow
+def test_every_program_loads_leniently_when_asked(tmp_path: Path) -> None:
+    """Each refuses the set without the flag, and does its work with it."""
+    corpus, queries, rows = nfcorpus()
+    corpus[39] |= {"title": "", "text": ""}
+    more = [{"_id": f"t{i}", "text": f"what of {WORDS[i % 15]} {i}"} for i in range(30)]
+    train = [f"t{i}\t{i}\t1.0" for i in range(30)] + ["t3\tgone\t1", "gone\t1\t1", "t3\t39\t1"]
+    folder = make(tmp_path / "set", corpus, [*queries, *more], {"test": rows, "train": train})
+    model = save_small_model(tmp_path / "model")
+    run, out = tmp_path / "run", tmp_path / "out"
+    data = [f"--dataset={folder}", "--split=test"]
+    own = [f"--model.name={model}", "--model.pooling=mean", "--model.max_length=24"]
+    few = ["--repeats=50"]
+    training = training_arguments(
+        model,
+        folder,
+        run,
+        data__report_split="test",
+        optimisation__epochs=1,
+        rendering__claims="original",
+    )
+    commands: list[tuple[str, list[str]]] = [
+        ("train.finetune", training),
+        ("train.mine", [f"--dataset={folder}", *own, f"--out={out}/mined.jsonl"]),
+        ("train.interpolate", [f"--checkpoint={run}", *data, "--scales=[0, 1]", f"--out={out}/i",
+                               "--wandb.mode=off"]),
+        ("eval.checkpoint", [f"--checkpoint={run}", *data, *few, f"--out={out}/c"]),
+        ("eval.hybrid", [f"--checkpoint={run}", *data, *few, f"--out={out}/h"]),
+        ("eval.tune_bm25", [*data, "--k1=[1.2]", "--b=[0.75]", f"--out={out}/t"]),
+        ("eval.encode", [f"--dataset={folder}", "--splits=[test]", *own]),
+        ("eval.compare", [f"--reports={out}/c", *few, f"--out={out}/compare"]),
+        ("eval.report", [f"--reports={out}/c", *few, f"--out={out}/report.html"]),
+    ]  # fmt: skip
+    for program, words in commands:
+        main = importlib.import_module(program).main
+        with pytest.raises(UserError, match="--lenient"):
+            main(words)
+        main([*words, "--data.lenient" if program == "train.finetune" else "--lenient"])
+    # Trained and resumed, it is the set that was loaded.
+    manifest = json.loads((run / "checkpoints" / "epoch-1" / "manifest.json").read_text("utf-8"))
+    assert manifest["config"]["data"]["lenient"] is True
+    report = json.loads((run / "report.json").read_text("utf-8"))
+    assert any("loaded leniently" in note for note in report["notes"])
