@@ -8,7 +8,15 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from claim2source.core.config import flag, list_field, read_config, require
+from claim2source.core.config import (
+    flag,
+    list_field,
+    read_config,
+    require,
+    require_between,
+    require_repeats,
+    require_seed,
+)
 from claim2source.core.errors import ConfigError, InputError, run_program
 from claim2source.core.files import require_writable, write_json, write_text
 from claim2source.core.report import COST_COLUMNS, cost_cells
@@ -72,9 +80,11 @@ class Config:
 
     def __post_init__(self) -> None:
         require(bool(self.reports), "reports", self.reports, "one or more folders")
-        require(0 < self.alpha < 1, "alpha", self.alpha, "between 0 and 1")
-        require(self.repeats >= 1, "repeats", self.repeats, "1 or more")
-        require(self.k >= 1, "k", self.k, "1 or more")
+        # The permutations that Holm needs grow with 1 / alpha.
+        require_between("alpha", self.alpha, 0.0001, 0.9999)
+        require_repeats("repeats", self.repeats)
+        require_seed("seed", self.seed)
+        require_between("k", self.k, 1, 10**6)
         cutoff(self.metric)
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
-from claim2source.core.config import as_plain, read_config
+from claim2source.core.config import as_plain, read_config, require, require_seed
 from claim2source.core.errors import run_program
 from claim2source.core.files import require_writable
 from claim2source.core.tables import render
@@ -67,6 +67,12 @@ class HybridConfig(EvaluationOptions):
     bm25: BM25Config = field(default_factory=BM25Config)
     model: ModelConfig = field(default_factory=ModelConfig)
     rendering: Rendering | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        good = self.val_share is None or 0 < self.val_share < 1
+        require(good, "val_share", self.val_share, "more than 0, less than 1, or none")
+        require_seed("val_seed", self.val_seed, none=True)
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from claim2source.core.config import list_field, read_config, require
+from claim2source.core.config import list_field, read_config, require, require_repeats, require_seed
 from claim2source.core.errors import ConfigError, UserError, run_program
 from claim2source.core.files import require_writable, write_text
 from claim2source.core.records import Qrels
@@ -71,7 +71,8 @@ class Config:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        require(self.repeats >= 1, "repeats", self.repeats, "1 or more")
+        require_repeats("repeats", self.repeats)
+        require_seed("seed", self.seed)
         for named in self.rows or ():
             require("=" in named, "rows", named, "ROW=SYSTEM, such as GritLM-F=epoch-2")
 

@@ -6,7 +6,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from claim2source.core.config import flag, list_field, read_config, require
+from claim2source.core.config import (
+    flag,
+    list_field,
+    read_config,
+    require,
+    require_between,
+    require_repeats,
+    require_seed,
+)
 from claim2source.core.errors import run_program
 from claim2source.core.terminal import say
 from claim2source.datasets import LENIENT
@@ -49,8 +57,9 @@ class Config:
 
     def __post_init__(self) -> None:
         require(bool(self.reports), "reports", self.reports, "one or more folders")
-        require(self.claims >= 0, "claims", self.claims, "0 or more")
-        require(self.repeats >= 1, "repeats", self.repeats, "1 or more")
+        require_between("claims", self.claims, 0, 10**6)
+        require_repeats("repeats", self.repeats)
+        require_seed("seed", self.seed)
         cutoff(self.metric)
 
 

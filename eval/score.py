@@ -7,7 +7,14 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from claim2source.core.config import flag, list_field, read_config, require
+from claim2source.core.config import (
+    flag,
+    list_field,
+    read_config,
+    require,
+    require_repeats,
+    require_seed,
+)
 from claim2source.core.errors import run_program
 from claim2source.core.tables import Cell, plain_table
 from claim2source.core.terminal import say
@@ -39,8 +46,8 @@ class Config:
     def __post_init__(self) -> None:
         """Check what can be checked before any file is read."""
         require(bool(self.run), "run", self.run, "one or more files: --run FILE")
-        require(self.repeats > 0, "repeats", self.repeats, "1 or more")
-        require(self.seed >= 0, "seed", self.seed, "0 or more")
+        require_repeats("repeats", self.repeats)
+        require_seed("seed", self.seed)
         require(bool(self.metrics), "metrics", self.metrics, f"one or more of {ALLOWED}")
         for metric in self.metrics:
             cutoff(metric)

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from tqdm import tqdm
 
-from claim2source.core.config import flag, list_field, read_config, require, to_yaml
+from claim2source.core.config import flag, list_field, read_config, require, require_seed, to_yaml
 from claim2source.core.errors import UserError, run_program
 from claim2source.core.files import require_writable, write_text
 from claim2source.core.memory import peak_memory, reset_peak_memory
@@ -96,6 +96,9 @@ class TuneConfig:
         allowed = {"stop_words", "stemmer", "metadata"}
         for name in self.analyses:
             require(name in allowed, "analyses", name, ", ".join(sorted(allowed)))
+        require(0 < self.val_share < 1, "val_share", self.val_share, "more than 0, less than 1")
+        require_seed("val_seed", self.val_seed)
+        require_seed("seed", self.seed)
         other = self.split != self.train_split
         require(other, "split", self.split, "another than train_split's")
 

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
-from claim2source.core.config import as_plain, flag, list_field, read_config, require
+from claim2source.core.config import (
+    as_plain,
+    flag,
+    list_field,
+    read_config,
+    require,
+    require_between,
+    require_seed,
+)
 from claim2source.core.errors import run_program
 from claim2source.core.files import atomic_folder, write_json
 from claim2source.core.records import Dataset
@@ -70,8 +77,12 @@ class InterpolateConfig(SearchOptions):
     overwrite: bool = flag("replace an earlier interpolation in the output folder")
 
     def __post_init__(self) -> None:
-        good = bool(self.scales) and all(math.isfinite(s) and s >= 0 for s in self.scales)
-        require(good, "scales", self.scales, "one or more numbers, 0 or more")
+        require(bool(self.scales), "scales", self.scales, "one or more numbers, 0 to 100")
+        for scale in self.scales:
+            require_between("scales", scale, 0, 100)
+        good = self.val_share is None or 0 < self.val_share < 1
+        require(good, "val_share", self.val_share, "more than 0, less than 1, or none")
+        require_seed("val_seed", self.val_seed, none=True)
 
     @property
     def folder(self) -> Path:

@@ -7,12 +7,11 @@ base is never changed.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from claim2source.core.config import flag, read_config, require
+from claim2source.core.config import flag, read_config, require_between
 from claim2source.core.errors import UserError, run_program
 from claim2source.core.files import atomic_folder
 from claim2source.core.terminal import say
@@ -49,8 +48,7 @@ class MergeConfig:
     overwrite: bool = flag("replace an earlier export in the output folder")
 
     def __post_init__(self) -> None:
-        good = self.scale is None or (math.isfinite(self.scale) and self.scale >= 0)
-        require(good, "scale", self.scale, "0 or more")
+        require_between("scale", self.scale, 0, 100, none=True)
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from claim2source.core.config import flag, list_field, read_config, require
+from claim2source.core.config import flag, list_field, read_config, require, require_seed
 from claim2source.core.errors import run_program
 from claim2source.core.files import require_writable
 from claim2source.core.terminal import say
@@ -51,6 +51,7 @@ class MineConfig:
 
     def __post_init__(self) -> None:
         require(0 <= self.val_share < 1, "val_share", self.val_share, "0 or more, less than 1")
+        require_seed("val_seed", self.val_seed)
 
 
 def mine(config: MineConfig) -> list[str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import math
 import re
 import sys
 import types
@@ -22,6 +21,7 @@ if TYPE_CHECKING:
 
 # jsonargparse is imported where arguments are parsed: a config made in Python does not need it.
 Config = TypeVar("Config")
+MOST = 10**9  # of what is only counted
 
 
 def flag(help: str, default: bool = False) -> Any:
@@ -328,9 +328,27 @@ def require(condition: bool, key: str, value: Any, allowed: str) -> None:
 
 
 def require_finite(key: str, value: float, *, positive: bool = False) -> None:
-    """Raise `ConfigError` unless a number is finite and 0 or more, or above 0 if `positive`."""
-    good = 0 <= value < math.inf and not (positive and value == 0)
-    require(good, key, value, f"{'above 0' if positive else '0 or more'}, and finite")
+    """Raise `ConfigError` unless a number is 0 (above 0 if `positive`) to a billion."""
+    good = 0 <= value <= MOST and not (positive and value == 0)
+    require(good, key, value, f"{'above 0' if positive else '0 or more'}, at most {MOST}")
+
+
+def require_between(
+    key: str, value: float | None, low: float, high: float, *, none: bool = False
+) -> None:
+    """Raise `ConfigError` unless low <= value <= high, or, with `none`, there is no value."""
+    good = none if value is None else low <= value <= high
+    require(good, key, value, f"{low} to {high}{', or none' if none else ''}")
+
+
+def require_seed(key: str, value: int | None, *, none: bool = False) -> None:
+    """Raise `ConfigError` unless every library takes the seed: NumPy none below 0."""
+    require_between(key, value, 0, 2**32 - 1, none=none)
+
+
+def require_repeats(key: str, value: int) -> None:
+    """Raise `ConfigError` on fewer draws or permutations than 1, or more than end in minutes."""
+    require_between(key, value, 1, 1_000_000)
 
 
 def require_one_of(key: str, value: object, allowed: Sequence[str]) -> None:

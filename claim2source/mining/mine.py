@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 from tqdm import tqdm
 
-from claim2source.core.config import require
+from claim2source.core.config import MOST, require, require_between, require_seed
 from claim2source.core.records import Claim, Dataset
 from claim2source.datasets.grouping import golds_by_text
 from claim2source.io.store import Store
@@ -73,9 +73,10 @@ class MiningConfig:
     bm25: BM25Config = field(default_factory=BM25Config)
 
     def __post_init__(self) -> None:
-        require(self.hard >= 0, "mining.hard", self.hard, "0 or more")
-        require(self.random >= 0, "mining.random", self.random, "0 or more")
-        require(self.first_rank >= 1, "mining.first_rank", self.first_rank, "1 or more")
+        require_between("mining.hard", self.hard, 0, 10**6)
+        require_between("mining.random", self.random, 0, 10**6)
+        require_between("mining.first_rank", self.first_rank, 1, 10**6)
+        require_between("mining.last_rank", self.last_rank, 1, 10**6)
         require(
             self.last_rank >= self.first_rank,
             "mining.last_rank",
@@ -97,8 +98,8 @@ class MiningConfig:
                 value,
                 "above 0, at most 1, or none",
             )
-        require(self.seed >= 0, "mining.seed", self.seed, "0 or more")
-        require(self.margin is None or self.margin >= 0, "mining.margin", self.margin, "0 or more")
+        require_seed("mining.seed", self.seed)
+        require_between("mining.margin", self.margin, 0, MOST, none=True)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Literal, get_args
 
-from claim2source.core.config import require, require_one_of
+from claim2source.core.config import require, require_between, require_one_of
 
 Pooling = Literal["mean", "cls", "last"]
 Side = Literal["claim", "source"]
@@ -129,5 +129,4 @@ def _check(settings: EncoderSettings | ModelConfig, prefix: str) -> None:
         # ModelConfig may leave all but the type open.
         if value is not None or key == "dtype":
             require_one_of(prefix + key, value, get_args(allowed))
-    length = settings.max_length
-    require(length is None or length >= 8, prefix + "max_length", length, "8 tokens or more")
+    require_between(prefix + "max_length", settings.max_length, 8, 10**6, none=True)

@@ -14,6 +14,7 @@ from claim2source.core.config import (
     list_field,
     require,
     require_one_of,
+    require_seed,
 )
 from claim2source.core.errors import ConfigError, InputError, UserError
 from claim2source.core.files import content_hash, require_writable
@@ -98,6 +99,7 @@ class BaselinesConfig(EvaluationOptions):
         for form in self.claims:
             require_one_of("claims", form, FORMS)
         require(0 < self.val_share < 1, "val_share", self.val_share, "more than 0, less than 1")
+        require_seed("val_seed", self.val_seed)
 
 
 def evaluate_baselines(config: BaselinesConfig) -> str:

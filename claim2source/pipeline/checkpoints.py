@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal, NamedTuple, get_args
 
-from claim2source.core.config import as_plain, flag, list_field, require, require_one_of
+from claim2source.core.config import as_plain, flag, list_field, require_between, require_one_of
 from claim2source.core.errors import ConfigError, UserError
 from claim2source.core.files import require_writable
 from claim2source.core.records import Dataset
@@ -81,7 +81,7 @@ class CheckpointConfig(EvaluationOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(self.depth >= 1, "depth", self.depth, "1 or more")
+        require_between("depth", self.depth, 1, 10**6)
         for form in self.claims or ():
             require_one_of("claims", form, CLAIM_FORMS)
 

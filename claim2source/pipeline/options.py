@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from claim2source.core.config import flag, require
+from claim2source.core.config import flag, require_repeats, require_seed
 from claim2source.datasets import LENIENT
 from claim2source.io.store import Store, VectorType
 from claim2source.io.wandb import Tracking
@@ -62,5 +62,5 @@ class EvaluationOptions(SearchOptions):
     wandb: Tracking = "off"
 
     def __post_init__(self) -> None:
-        require(self.repeats >= 1, "repeats", self.repeats, "1 or more")
-        require(self.seed >= 0, "seed", self.seed, "0 or more")
+        require_repeats("repeats", self.repeats)
+        require_seed("seed", self.seed)

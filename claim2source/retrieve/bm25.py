@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from claim2source.core.config import require
+from claim2source.core.config import require_between
 from claim2source.core.memory import peak_memory, reset_peak_memory
 from claim2source.core.records import Claim, Source
 from claim2source.core.run import Cost, Failure, Result, Run
@@ -68,9 +68,9 @@ class BM25Config:
     stemmer: bool = True
 
     def __post_init__(self) -> None:
-        require(self.k1 >= 0, "bm25.k1", self.k1, "0 or more")
-        require(0 <= self.b <= 1, "bm25.b", self.b, "0 to 1")
-        require(self.title_weight >= 1, "bm25.title_weight", self.title_weight, "1 or more")
+        require_between("bm25.k1", self.k1, 0, 1000)
+        require_between("bm25.b", self.b, 0, 1)
+        require_between("bm25.title_weight", self.title_weight, 1, 100)
 
 
 class BM25:

@@ -11,7 +11,7 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from claim2source.core.config import require, require_one_of
+from claim2source.core.config import MOST, require_between, require_one_of
 from claim2source.core.errors import ConfigError, InputError
 from claim2source.core.records import Claim
 from claim2source.core.run import IndexNotes, Run
@@ -71,14 +71,15 @@ class IndexConfig:
 
     def __post_init__(self) -> None:
         require_one_of("index.kind", self.kind, get_args(Kind))
-        for key in ("refine", "probes", "build_effort", "effort"):
-            require(getattr(self, key) >= 1, f"index.{key}", getattr(self, key), "1 or more")
-        for key in ("cells", "parts", "dimensions"):
-            value = getattr(self, key)
-            require(value is None or value >= 1, f"index.{key}", value, "1 or more, or none")
-        require(4 <= self.code_bits <= 12, "index.code_bits", self.code_bits, "4 to 12")
-        require(self.links >= 2, "index.links", self.links, "2 or more")
-        require(self.compared >= 0, "index.compared", self.compared, "0 or more")
+        # FAISS ends the process where its memory does not suffice.
+        most = {"refine": 1000, "probes": 10**6, "build_effort": 10**5, "effort": 10**6}
+        for key, high in most.items():
+            require_between(f"index.{key}", getattr(self, key), 1, high)
+        for key, high in {"cells": 10**6, "parts": 10**5, "dimensions": 10**5}.items():
+            require_between(f"index.{key}", getattr(self, key), 1, high, none=True)
+        require_between("index.code_bits", self.code_bits, 4, 12)
+        require_between("index.links", self.links, 2, 512)
+        require_between("index.compared", self.compared, 0, MOST)
 
 
 class VectorIndex:

@@ -9,7 +9,7 @@ from typing import Any, Literal, overload
 
 import numpy as np
 
-from claim2source.core.config import require
+from claim2source.core.config import require, require_between
 from claim2source.core.records import Source
 from claim2source.core.run import Result, Run
 from claim2source.core.stage import Claims, Index, Retriever
@@ -43,8 +43,8 @@ class FusionConfig:
 
     def __post_init__(self) -> None:
         require(0 <= self.alpha <= 1, "fusion.alpha", self.alpha, "0 to 1")
-        require(self.rrf_k >= 1, "fusion.rrf_k", self.rrf_k, "1 or more")
-        require(self.depth >= 1, "fusion.depth", self.depth, "1 or more")
+        require_between("fusion.rrf_k", self.rrf_k, 1, 10**6)
+        require_between("fusion.depth", self.depth, 1, 10**6)
 
 
 @overload

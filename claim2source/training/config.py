@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
-from claim2source.core.config import flag, list_field, require, require_finite
+from claim2source.core.config import (
+    MOST,
+    flag,
+    list_field,
+    require,
+    require_between,
+    require_finite,
+    require_seed,
+)
 from claim2source.mining import MiningConfig
 from claim2source.models import ModelConfig
 from claim2source.text import Rendering
@@ -42,10 +49,9 @@ class DataConfig:
 
     def __post_init__(self) -> None:
         require(0 < self.val_share < 1, "data.val_share", self.val_share, "above 0, below 1")
-        require(self.val_seed >= 0, "data.val_seed", self.val_seed, "0 or more")
-        limited = self.limit is None or self.limit >= 1
-        require(limited, "data.limit", self.limit, "1 or more, or none")
-        require(self.repeat >= 1, "data.repeat", self.repeat, "1 or more")
+        require_seed("data.val_seed", self.val_seed)
+        require_between("data.limit", self.limit, 1, MOST, none=True)
+        require_between("data.repeat", self.repeat, 1, 10_000)
 
 
 @dataclass(frozen=True)
@@ -66,7 +72,7 @@ class LoraConfig:
     targets: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        require(self.r >= 1, "lora.r", self.r, "1 or more")
+        require_between("lora.r", self.r, 1, 10_000)
         require_finite("lora.alpha", self.alpha, positive=True)
         require(0 <= self.dropout < 1, "lora.dropout", self.dropout, "0 or more, below 1")
 
@@ -128,19 +134,19 @@ class OptimisationConfig:
 
     def __post_init__(self) -> None:
         group = "optimisation"
-        for key in ("epochs", "batch_size", "accumulation", "log_every"):
-            require(getattr(self, key) >= 1, f"{group}.{key}", getattr(self, key), "1 or more")
+        most = {"epochs": 10_000, "batch_size": 10**6, "accumulation": 10**6, "log_every": MOST}
+        for key, high in most.items():
+            require_between(f"{group}.{key}", getattr(self, key), 1, high)
         for key in ("negatives", "remine_every", "weight_decay", "max_grad_norm", "save_every"):
             require_finite(f"{group}.{key}", getattr(self, key))
         for key in ("temperature", "learning_rate"):
             require_finite(f"{group}.{key}", getattr(self, key), positive=True)
-        size, share, rate = self.chunk_size, self.warmup_ratio, self.dropout
-        require(size is None or size >= 1, f"{group}.chunk_size", size, "1 or more, or none")
+        share, rate = self.warmup_ratio, self.dropout
+        require_between(f"{group}.chunk_size", self.chunk_size, 1, 10**6, none=True)
         require(0 <= share < 1, f"{group}.warmup_ratio", share, "0 or more, below 1")
         good = rate is None or 0 <= rate < 1
         require(good, f"{group}.dropout", rate, "none, or 0 or more and below 1")
-        # NumPy takes no seed below 0, Lightning none above.
-        require(0 <= self.seed < 2**32, f"{group}.seed", self.seed, f"0 to {2**32 - 1}")
+        require_seed(f"{group}.seed", self.seed)
 
 
 @dataclass(frozen=True)
@@ -277,8 +283,7 @@ class FinetuneConfig:
         # A file of mined negatives names claims beyond the limit.
         good = self.data.limit is None or self.mined is None
         require(good, "data.limit", self.data.limit, "none with a file of mined negatives")
-        good = self.threads is None or self.threads >= 1
-        require(good, "threads", self.threads, "1 or more, or none")
-        good = all(math.isfinite(scale) and scale >= 0 for scale in self.scales or ())
-        require(good, "scales", self.scales, "numbers, 0 or more")
+        require_between("threads", self.threads, 1, 1024, none=True)
+        for scale in self.scales or ():
+            require_between("scales", scale, 0, 100)
         require(not (self.resume and self.overwrite), "overwrite", True, "not with resume")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from claim2source.core.config import require, require_finite
+from claim2source.core.config import require_between, require_finite
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -26,7 +26,7 @@ class MatryoshkaConfig:
     def __post_init__(self) -> None:
         require_finite("losses.matryoshka.weight", self.weight)
         for size in self.dimensions:
-            require(size >= 1, "losses.matryoshka.dimensions", size, "1 or more")
+            require_between("losses.matryoshka.dimensions", size, 1, 10**5)
 
 
 def shortened(vectors: Tensor, dimensions: int) -> Tensor:

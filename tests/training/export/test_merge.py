@@ -357,7 +357,7 @@ def test_a_checkpoints_own_scale_is_taken(base: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("scale", [-0.5, float("nan"), float("inf")])
 def test_a_scale_that_cannot_be(scale: float, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="scale.*0 or more"):
+    with pytest.raises(UserError, match="scale.*0 to 100"):
         MergeConfig("x", tmp_path, scale)
 
 
