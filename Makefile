@@ -3,7 +3,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: install demo test test-slow lint docs clean
+.PHONY: install demo test test-slow lint docs browser clean
 
 install: $(STAMP)
 
@@ -36,6 +36,20 @@ lint: install
 docs: install
 	$(BIN)/python -m pip install --quiet -e ".[docs]"
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
+
+# Chromium for the tests of the HTML page. Without it they are skipped, so nothing here is an error.
+browser:
+	@if found=$$(command -v "$${CHROMIUM:-chromium}" || command -v chromium-browser); then \
+		echo "browser: $$found"; \
+	elif ! command -v apt-get >/dev/null; then \
+		echo "browser: no chromium, and no apt-get to install it; the tests of the page are skipped"; \
+	elif [ "$$(id -u)" != 0 ]; then \
+		echo "browser: no chromium; as root: apt-get install -y --no-install-recommends chromium"; \
+	elif apt-get update -qq && apt-get install -qq -y --no-install-recommends chromium >/dev/null; then \
+		echo "browser: installed chromium"; \
+	else \
+		echo "browser: apt-get could not install chromium; the tests of the page are skipped"; \
+	fi
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import zip_longest
 from pathlib import Path
 
 from claim2source.core.errors import InputError, UserError
@@ -105,8 +106,8 @@ class LoadedSystem:
 def read_reports(folders: Sequence[Path]) -> list[LoadedSystem]:
     """Read the systems of every report, in order; systems without scores are left out.
 
-    Raises `InputError` where a folder has no report or one that cannot be read. A name that
-    repeats gets its folder's name in front, or the whole path of the folder.
+    Raises `InputError` where a folder has no report or one that cannot be read. Names that repeat
+    get in front what tells their folders apart: `lora/epoch-1` and `full/epoch-1`.
     """
     distinct = {Path(folder).resolve(): Path(folder) for folder in folders}
     systems = []
@@ -115,18 +116,45 @@ def read_reports(folders: Sequence[Path]) -> list[LoadedSystem]:
         systems += [
             LoadedSystem(system, folder, report.dataset, report.split) for system in report.scored
         ]
-    return _distinct_names(_distinct_names(systems, lambda path: path.resolve().name), str)
+    return _distinct_names(systems)
 
 
-def _distinct_names(
-    systems: Sequence[LoadedSystem], front: Callable[[Path], str]
-) -> list[LoadedSystem]:
-    """Put `front` of the folder before every name that repeats."""
-    counts = Counter(system.name for system in systems)
+def _distinct_names(systems: Sequence[LoadedSystem]) -> list[LoadedSystem]:
+    same: dict[str, list[int]] = {}
+    for i, system in enumerate(systems):
+        same.setdefault(system.name, []).append(i)
+    named = list(systems)
+    for name, places in same.items():
+        if len(places) > 1:
+            for i, front in zip(places, _fronts(named, places), strict=True):
+                named[i] = replace(named[i], alias=f"{front}/{name}")
+    # A system may itself be called as another now is: the whole path tells them apart.
+    counts = Counter(system.name for system in named)
     return [
-        replace(s, alias=f"{front(s.folder)}/{s.report.name}") if counts[s.name] > 1 else s
-        for s in systems
+        replace(s, alias=f"{s.folder}/{s.report.name}") if counts[s.name] > 1 else s for s in named
     ]
+
+
+def _fronts(systems: Sequence[LoadedSystem], places: Sequence[int]) -> list[str]:
+    folders = [systems[i].folder.resolve() for i in places]
+    # The folder of a system among several is called as the system is, which says nothing.
+    own = [
+        f.parent if f.name == systems[i].name else f for i, f in zip(places, folders, strict=True)
+    ]
+    return distinct_ends(own if len(set(own)) == len(own) else folders)
+
+
+def distinct_ends(folders: Sequence[Path]) -> list[str]:
+    """Shorten paths to the last parts that tell them apart: a/x/c and b/x/c to a and b."""
+    if len(folders) == 1:
+        return [folders[0].name]
+    for length in range(1, max(len(folder.parts) for folder in folders) + 1):
+        ends = [folder.parts[: -length - 1 : -1] for folder in folders]  # the last part first
+        if len(set(ends)) == len(ends):
+            break
+    same = [len(set(column)) == 1 for column in zip_longest(*ends)]
+    kept = [[part for part, skip in zip(end, same, strict=False) if not skip] for end in ends]
+    return [str(Path(*reversed(parts))) for parts in kept]
 
 
 def runs_of(system: LoadedSystem, languages: Sequence[str] | None = None) -> dict[str, Run]:

@@ -56,10 +56,12 @@ def draw(curve: Mapping[float, Table], picked: Picked, title: str) -> Figure:
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
     scales = list(curve)
-    for name in next(iter(curve.values())):
+    names, lines = list(next(iter(curve.values()))), []
+    for name in names:
         values = [curve[scale][name][MAIN_METRIC] for scale in scales]
         style = {"color": "black", "linewidth": 2.0} if name == MACRO else {"linewidth": 1.2}
-        (line,) = axes.plot(scales, values, marker=".", label=name, **style)  # type: ignore[arg-type]
+        (line,) = axes.plot(scales, values, marker=".", **style)  # type: ignore[arg-type]
+        lines.append(line)
         scale = picked.of(name)
         axes.plot(
             [scale],
@@ -70,5 +72,8 @@ def draw(curve: Mapping[float, Table], picked: Picked, title: str) -> Figure:
         )
     axes.set(xlabel="scale (0: base, 1: as trained)", ylabel="MRR@5", title=title)
     axes.grid(alpha=0.3)
-    axes.legend(title="circled: picked")
+    legend = axes.legend(lines, ["-"] * len(lines), title="circled: picked")
+    # Set afterwards: matplotlib leaves names that begin with "_" out of a legend.
+    for text, name in zip(legend.get_texts(), names, strict=True):
+        text.set(text=name, parse_math=False)
     return figure

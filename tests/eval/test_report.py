@@ -184,8 +184,8 @@ def test_every_run_has_a_learning_curve_of_its_own(monkeypatch: pytest.MonkeyPat
     sections._learning_curve(compared_of(systems, macro))
     assert drawn == [
         {
-            "r1/evaluation/checkpoints": [(0.0, 0.1), (1.0, 0.0)],
-            "r2/evaluation/checkpoints": [(0.0, 0.3), (1.0, 0.2)],
+            "r1": [(0.0, 0.1), (1.0, 0.0)],
+            "r2": [(0.0, 0.3), (1.0, 0.2)],
         }
     ]
     sections._learning_curve(compared_of({name: systems[name] for name in folders[:2]}, macro))

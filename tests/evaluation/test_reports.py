@@ -22,6 +22,7 @@ from claim2source.core.report import (
 from claim2source.core.run import Run
 from claim2source.evaluation.reports import (
     common_data,
+    distinct_ends,
     judged_run,
     read_reports,
     runs_of,
@@ -56,8 +57,53 @@ def test_names_are_told_apart(tmp_path: Path) -> None:
     assert [s.name for s in read_reports([one])] == ["model"]
     assert [s.name for s in read_reports([one, two])] == ["one/model", "two/model"]
     names = [s.name for s in read_reports([one, other, two])]
-    assert names == [f"{one}/model", f"{other}/model", "two/model"]
+    assert names == ["x/one/model", "y/one/model", "x/two/model"]
+    names = [s.name for s in read_reports([one, other])]
+    assert names == ["x/model", "y/model"]  # never the path of the folder on this machine
     assert len(read_reports([one, tmp_path / "x" / ".." / "x" / "one"])) == 1
+
+
+def test_checkpoints_of_two_trainings_are_told_apart_by_the_training(tmp_path: Path) -> None:
+    row = {"mrr@5": 0.5, "queries": 2}
+    folders = [tmp_path / run / "evaluation" for run in ("lora", "full")]
+    for folder in folders:
+        systems = {
+            f"epoch-{i}": SystemReport(
+                f"epoch-{i}",
+                "m",
+                "m",
+                languages={"en": row},
+                macro=row,
+                runs=f"epoch-{i}/runs",
+            )
+            for i in (0, 1)
+        }
+        Report("d", "dev", systems).write(folder)
+    names = [system.name for system in read_reports(folders)]
+    assert names == ["lora/epoch-0", "lora/epoch-1", "full/epoch-0", "full/epoch-1"]
+
+
+@pytest.mark.parametrize(
+    ("folders", "ends"),
+    [
+        (["/a/run"], ["run"]),
+        (["/a/x/run", "/b/x/run"], ["a", "b"]),
+        (["/a/one", "/a/two", "/b/one"], ["a/one", "a/two", "b/one"]),
+        (["/a/run", "/run"], ["a", "/"]),
+        (["/x/a", "/x/a/a"], ["x", "a"]),
+    ],
+)
+def test_the_ends_that_tell_folders_apart(folders: list[str], ends: list[str]) -> None:
+    assert distinct_ends([Path(folder) for folder in folders]) == ends
+
+
+def test_a_system_called_as_another_is_called_now_stays_another(tmp_path: Path) -> None:
+    one, two = save(tmp_path / "one"), save(tmp_path / "two")
+    third = save(tmp_path / "third", "m/model")
+    report = Report.read(third)
+    system = replace(report.systems["model"], name="one/model")
+    replace(report, systems={"one/model": system}).write(third)
+    assert len({s.name for s in read_reports([one, two, third])}) == 3
 
 
 def test_a_report_is_a_system(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from claim2source.evaluation.compare import ScoredRuns
 from claim2source.evaluation.families import family_note, family_table
 from claim2source.evaluation.html.plots import heat_map, interval_plot, line_plot, scatter_plot
 from claim2source.evaluation.ranks import bucket_changes, changes_table
-from claim2source.evaluation.reports import LoadedSystem
+from claim2source.evaluation.reports import LoadedSystem, distinct_ends
 from claim2source.evaluation.slices import breakdown, slices_of
 
 DEPTHS = (1, 2, 5, 10, 20, 50, 100)
@@ -112,22 +112,12 @@ def _learning_curve(compared: Compared) -> Section:
     if not runs:
         return Section("Learning curve")
     folders = list(dict.fromkeys(folder for folder, _, _ in runs))
-    names = dict(zip(folders, _distinct_ends(folders), strict=True))
+    names = dict(zip(folders, distinct_ends(folders), strict=True))
     curves = {f"{kind}{names[folder]}{form}": p for (folder, kind, form), p in runs.items()}
     metric = f"macro {compared.scored.metric}"
     rows = [[name, f"{x:.0f}", f"{y:.4f}"] for name, points in curves.items() for x, y in points]
     plot = line_plot(curves, "epoch", metric)
     return Section("Learning curve", plot, table=TextTable(["run", "epoch", metric], rows))
-
-
-def _distinct_ends(folders: Sequence[Path]) -> list[str]:
-    """Shorten paths to their last parts, as few as make all of them distinct."""
-    ends: list[str] = []
-    for length in range(1, max(len(folder.parts) for folder in folders) + 1):
-        ends = ["/".join(folder.parts[-length:]) for folder in folders]
-        if len(set(ends)) == len(ends):
-            break
-    return ends
 
 
 def _recall(compared: Compared) -> Section:
