@@ -64,7 +64,7 @@ class Scored:
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Read the files, score every run, print a table or JSON."""
-    config = read_config(Config, argv, program="score.py", description=__doc__ or "")
+    config = read_config(Config, argv, program="eval/score.py", description=__doc__ or "")
     qrels = read_qrels(config.qrels)
     runs: dict[str, Scored] = {}
     for name, file in zip(run_names(config.run), map(read_run, config.run), strict=True):

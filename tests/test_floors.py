@@ -25,6 +25,8 @@ FLOORS = (
     ("training",),
     ("serve",),
     TOP,
+    # They start the programs.
+    ("cli", "__main__"),
 )
 PACKAGE = "claim2source"
 FLOOR = {name: number for number, floor in enumerate(FLOORS) for name in floor}
@@ -49,7 +51,7 @@ HEAVY = (
 )
 PROGRAMS = [
     f"{path.parent.name}.{path.stem}"
-    for path in (*REPOSITORY.glob("train/*.py"), *REPOSITORY.glob("eval/*.py"))
+    for path in (*REPOSITORY.glob("train/[a-z]*.py"), *REPOSITORY.glob("eval/[a-z]*.py"))
 ] + ["scripts.prepare"]
 # Parse in every way that ends before the work begins.
 PARSE = """

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import shlex
 import shutil
 import subprocess
 import sys
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -24,22 +27,53 @@ print("works")
 """
 
 
-@pytest.mark.slow
-def test_wheel_builds_installs_and_works(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel, and beside it the folder `site` that it is installed in."""
+    folder = tmp_path_factory.mktemp("wheel")
+
     def pip(*arguments: str) -> None:
         subprocess.run(
             [sys.executable, "-m", "pip", "--quiet", *arguments], check=True, timeout=300
         )
 
     # A copy: setuptools builds in the source folder, and what an older build left there counts.
-    source = tmp_path / "source"
+    source = folder / "source"
     shutil.copytree(REPOSITORY / "claim2source", source / "claim2source", symlinks=True)
-    shutil.copytree(REPOSITORY / "configs", source / "configs")
+    for name in ("configs", "train", "eval"):
+        shutil.copytree(REPOSITORY / name, source / name)
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copyfile(REPOSITORY / name, source / name)
     (source / "tests").mkdir()
-    pip("wheel", "--no-deps", "--wheel-dir", str(tmp_path), str(source))
-    (wheel,) = tmp_path.glob("claim2source-*.whl")
+    pip("wheel", "--no-deps", "--wheel-dir", str(folder), str(source))
+    (wheel,) = folder.glob("claim2source-*.whl")
+    pip("install", "--no-deps", "--target", str(folder / "site"), str(wheel))
+    return wheel
+
+
+def run(words: list[str], wheel: Path, cwd: Path) -> str:
+    """Run a command away from the checkout; what it printed on stdout."""
+    site = wheel.parent / "site"
+    done = subprocess.run(
+        words,
+        cwd=cwd,
+        timeout=300,
+        env={
+            "PYTHONPATH": str(site),
+            "PATH": f"{site / 'bin'}:{Path(sys.executable).parent}:/usr/bin:/bin",
+            "HOME": str(cwd),
+            "OMP_NUM_THREADS": "1",
+            "CLAIM2SOURCE_STORE": os.environ["CLAIM2SOURCE_STORE"],
+        },
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.slow
+def test_wheel_builds_installs_and_works(wheel: Path, tmp_path: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
     assert {name.split("/")[0] for name in names if ".dist-info" not in name} == {"claim2source"}
     assert "claim2source/datasets/demo/qrels/test.tsv" in names
@@ -48,13 +82,36 @@ def test_wheel_builds_installs_and_works(tmp_path: Path) -> None:
         assert f"claim2source/evaluation/{name}" in names
     for path in (REPOSITORY / "configs").glob("*/*.yaml"):
         assert f"claim2source/configs/{path.parent.name}/{path.name}" in names
-    pip("install", "--no-deps", "--target", str(tmp_path / "site"), str(wheel))
-    done = subprocess.run(
-        [sys.executable, "-c", CHECK, str(tmp_path / "site")],
-        cwd=tmp_path,
-        timeout=300,
-        env={"PYTHONPATH": str(tmp_path / "site"), "PATH": "/usr/bin:/bin"},
-        capture_output=True,
-        text=True,
-    )
-    assert done.stdout.strip() == "works", done.stderr
+    said = run([sys.executable, "-c", CHECK, str(wheel.parent / "site")], wheel, tmp_path)
+    assert said.strip() == "works"
+
+
+@pytest.mark.slow
+def test_programs_of_the_wheel_run_away_from_the_checkout(
+    wheel: Path, tmp_path: Path, save_tiny: Callable[..., Path]
+) -> None:
+    said = run(["claim2source", "--help"], wheel, tmp_path)
+    assert said.startswith("usage: claim2source SUBCOMMAND") and "\n  paper-tables " in said
+    (tmp_path / "q.tsv").write_text("q1 0 d1 1\nq2 0 d2 1\n")
+    (tmp_path / "r.trec").write_text("q1 Q0 d1 1 2.0 r\nq2 Q0 d1 1 2.0 r\n")
+    score = ["score", "--qrels", "q.tsv", "--run", "r.trec", "--metrics", "mrr@5", "--json"]
+    assert '"mrr@5": 0.5' in run(["claim2source", *score], wheel, tmp_path)
+    # A config that ships, and a run whose name needs quotes.
+    model = save_tiny(tmp_path / "tiny")
+    launch = [
+        *("accelerate", "launch", "--cpu", "--num_processes", "1", "-m"),
+        "claim2source.train",
+    ]
+    config = ["--config", "configs/finetune/debug.yaml", "--data.repeat", "2"]
+    words = [*launch, *config, "--model.name", str(model), "--model.pooling", "mean"]
+    *_, chosen, following, evaluate, export = run(
+        [*words, "--out", "my run"], wheel, tmp_path
+    ).splitlines()
+    assert following == "next:"
+    assert chosen == "chosen checkpoint: my run/checkpoints/epoch-1"
+    # The two commands, as they stand there.
+    for line, subcommand in ((evaluate, "checkpoint"), (export, "merge")):
+        assert line.startswith(f"  python -m claim2source {subcommand} --checkpoint 'my run' ")
+        run(shlex.split(line), wheel, tmp_path)
+    assert (tmp_path / "my run" / "evaluation" / "report.json").is_file()
+    assert (tmp_path / "my run-merged" / "model.safetensors").is_file()

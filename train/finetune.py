@@ -10,22 +10,37 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 from claim2source.core.config import read_config
 from claim2source.core.errors import run_program
+from claim2source.core.shipped import CONFIGS
 from claim2source.training.config import FinetuneConfig
 
-DEMO = Path(__file__).resolve().parents[1] / "configs" / "finetune" / "demo.yaml"
+COMMON = {
+    "data.dataset": "a folder in BEIR layout, or its name in CLAIM2SOURCE_DATA",
+    "model.name": "the base: a folder, a packaged model or a name on the hub",
+    "out": "folder of the run",
+    "tuning": "lora, qlora (4-bit base, on a GPU) or full",
+    "optimisation.epochs": "passes over the training pairs",
+    "optimisation.batch_size": "claims per batch and process",
+    "optimisation.learning_rate": "its highest value",
+    "optimisation.negatives": "mined hard negatives per claim",
+    "wandb.mode": "auto, online, offline or off",
+    "resume": "continue a stopped run; --overwrite begins again",
+}
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Read the config and fine-tune; without arguments, or with only these flags, the demo."""
     given = list(sys.argv[1:] if argv is None else argv)
     if set(given) <= {"--resume", "--overwrite"}:
-        given = ["--config", str(DEMO), *given]
+        given = ["--config", str(CONFIGS / "finetune" / "demo.yaml"), *given]
     config = read_config(
-        FinetuneConfig, given, program="train/finetune.py", description=__doc__ or ""
+        FinetuneConfig,
+        given,
+        program="train/finetune.py",
+        description=__doc__ or "",
+        common=COMMON,
     )
     # torch and all that needs it are imported once the arguments are good.
     from claim2source.training.finetune import finetune

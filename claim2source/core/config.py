@@ -7,7 +7,7 @@ import json
 import re
 import sys
 import types
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -15,6 +15,9 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, Union, get_args, get_or
 import yaml
 
 from claim2source.core.errors import ConfigError, InputError, UserError
+from claim2source.core.keys import did_you_mean, short_help
+from claim2source.core.program import in_our_words, usage_of
+from claim2source.core.shipped import shipped
 
 if TYPE_CHECKING:
     from jsonargparse import ArgumentParser, Namespace
@@ -22,6 +25,7 @@ if TYPE_CHECKING:
 # jsonargparse is imported where arguments are parsed: a config made in Python does not need it.
 Config = TypeVar("Config")
 MOST = 10**9  # of what is only counted
+_NAME = "a name or path; the current folder is ."
 
 
 def flag(help: str, default: bool = False) -> Any:
@@ -69,20 +73,34 @@ def parser_for(kind: type[Config], program: str, description: str) -> ArgumentPa
 
 
 def read_config(
-    kind: type[Config], argv: Sequence[str] | None, *, program: str, description: str
+    kind: type[Config],
+    argv: Sequence[str] | None,
+    *,
+    program: str,
+    description: str,
+    common: Mapping[str, str] | None = None,
 ) -> Config:
     """Parse `argv` and the YAML files it names into an instance of the dataclass `kind`.
 
     Unknown keys and wrong types raise `UserError` naming the key; `--print_config` and
-    `--help` print and exit.
+    `--help` print and exit. With `common`, which says what the most usual keys are, `--help`
+    prints these alone, and `--help=all` every key.
     """
     from jsonargparse import ArgumentError
 
     places: dict[str, str] = {}
-    words = _check_files(kind, list(sys.argv[1:] if argv is None else argv), places)
+    name, description = usage_of(program), in_our_words(description, program)
+    words = list(sys.argv[1:] if argv is None else argv)
+    if "--help=all" in words:
+        words = ["--help"]
+    elif common and {"-h", "--help"} & {*words}:
+        print(short_help(parser_for(kind, name, description), common), end="")
+        sys.exit(0)
+    words = _check_files(kind, words, places, program)
+    _refuse_empty(kind, words)
     # jsonargparse prints what it has read up to --print_config: it must come last.
     words.sort(key=lambda word: word.startswith("--print_config"))
-    parser = parser_for(kind, program, description)
+    parser = parser_for(kind, name, description)
     try:
         return build(kind, parser, parser.parse_args(_join_lists(kind, words)))
     except ArgumentError as error:
@@ -96,6 +114,7 @@ def read_entries(kind: type[Config], path: Path) -> dict[str, Config]:
     """
     from jsonargparse import ArgumentError
 
+    path = shipped(path, "systems")
     root = _compose(path)
     if not isinstance(root, yaml.MappingNode):
         raise InputError.at(path, why="must be names, each with its keys below it")
@@ -172,6 +191,42 @@ def _switches(kind: type, prefix: str = "--") -> Iterator[str]:
         yield from _switches(group, inside)
 
 
+def _keys(kind: type, prefix: str = "") -> Iterator[tuple[str, Any, bool]]:
+    """Yield every key in `kind`, its type, and whether it may be empty text."""
+    hints, groups = get_type_hints(kind), _groups(kind)
+    for spec in _fields(kind):
+        yield f"{prefix}{spec.name}", hints[spec.name], spec.default == ""
+        if spec.name in groups:
+            yield from _keys(groups[spec.name], f"{prefix}{spec.name}.")
+
+
+def _names_something(hint: Any) -> bool:
+    """Tell whether a type is text or a path, or a list of paths: what "" would be no name of."""
+    parts = (hint, *get_args(hint))
+    lists = (item for part in parts if get_origin(part) is list for item in get_args(part))
+    return Path in (*parts, *lists) or str in parts
+
+
+def _is_empty(node: yaml.Node) -> bool:
+    """Tell whether a YAML value is empty text, or a list that holds some."""
+    if isinstance(node, yaml.SequenceNode):
+        return any(_is_empty(item) for item in node.value)
+    return node.tag.endswith(":str") and not str(node.value).strip()
+
+
+def _refuse_empty(kind: type, words: Sequence[str]) -> None:
+    """Raise `ConfigError` for `--key ""` where a name is needed: a path would mean `.`."""
+    refusing = {key for key, hint, empty in _keys(kind) if _names_something(hint) and not empty}
+    option = ""
+    for word in words:
+        if word.startswith("--"):
+            option, equals, word = word.removeprefix("--").partition("=")
+            if not equals:
+                continue
+        if not word.strip() and option in refusing:
+            raise ConfigError(option, word, _NAME)
+
+
 def _join_lists(kind: type, words: Sequence[str]) -> list[str]:
     """Join `--names a b` to the one value that jsonargparse takes for a list, `[a, b]`."""
     options = {option: (item, repeats) for option, item, repeats in _lists(kind)}
@@ -198,13 +253,16 @@ def _join_lists(kind: type, words: Sequence[str]) -> list[str]:
     return joined
 
 
-def _check_files(kind: type, words: list[str], places: dict[str, str]) -> list[str]:
+def _check_files(kind: type, words: list[str], places: dict[str, str], program: str) -> list[str]:
     """Check the YAML files that `words` name; returns the words without empty files."""
     kept: list[str] = []
     rest = iter(words)
     for word in rest:
         option = [word, *islice(rest, int(word == "--config"))]
         _, named, path = "=".join(option).partition("--config=")
+        if named:
+            path = str(shipped(Path(path), program))
+            option = [f"--config={path}"]
         root = _compose(Path(path)) if named else None
         if root is not None:
             _check_keys(kind, root, Path(path), "", places)
@@ -231,7 +289,12 @@ def _compose(path: Path) -> yaml.Node | None:
 
 
 def _check_keys(
-    kind: type, node: yaml.Node, path: Path, prefix: str, places: dict[str, str]
+    kind: type,
+    node: yaml.Node,
+    path: Path,
+    prefix: str,
+    places: dict[str, str],
+    known: Sequence[str] = (),
 ) -> None:
     """Check what jsonargparse lets pass in a YAML mapping, and note the line of every key.
 
@@ -244,13 +307,18 @@ def _check_keys(
         why = f"must be `key: value` lines; allowed keys: {', '.join(fields)}"
         raise InputError.at(path, line, prefix.rstrip(".") or None, why)
     groups, hints = _groups(kind), get_type_hints(kind)
+    known = known or [key for key, *_ in _keys(kind)]
     for key, value in node.value:
         line = key.start_mark.line + 1
         if not isinstance(key, yaml.ScalarNode):
             raise InputError.at(path, line, why="a key must be plain text")
         name = f"{prefix}{key.value}"
         if key.value not in fields:
-            why = f"no such key; allowed: {', '.join(fields)}"
+            meant = did_you_mean(name, known)
+            if name in known:  # as on the command line
+                group, _, last = name.rpartition(".")
+                meant = f"write `{last}` below `{group}:`; "
+            why = f"no such key; {meant}allowed: {', '.join(fields)}"
             raise InputError.at(path, line, name, why)
         if places.get(name, "").startswith(f"{path}:"):
             raise InputError.at(path, line, name, "is set twice in this file")
@@ -259,7 +327,9 @@ def _check_keys(
         if tag == "null" and (type(None) in get_args(hint) or fields[key.value].default is None):
             continue
         if key.value in groups:
-            _check_keys(groups[key.value], value, path, f"{name}.", places)
+            _check_keys(groups[key.value], value, path, f"{name}.", places, known)
+        elif _is_empty(value) and _names_something(hint) and fields[key.value].default != "":
+            raise InputError.at(path, line, name, f"'' is not allowed; allowed: {_NAME}")
         elif tag == "null" or "flag" in fields[key.value].metadata and tag != "bool":
             shown = repr(value.value) if isinstance(value, yaml.ScalarNode) else "this"
             why = f"{shown} is not allowed; allowed: {_allowed(hint)}"
@@ -269,6 +339,10 @@ def _check_keys(
 def _explain(kind: type, error: Exception, places: dict[str, str]) -> str:
     """Rewrite jsonargparse's message as one line with key, value and what is allowed."""
     text = " ".join(str(error).split())
+    if unknown := re.match("unrecognized arguments: (.*)", text):
+        flags = [word[2:].split("=")[0] for word in unknown[1].split() if word.startswith("--")]
+        meant = (did_you_mean(key, [key for key, *_ in _keys(kind)], "--") for key in flags)
+        return f"config: {text}; {''.join(meant)}--help=all explains every key"
     match = re.match(r'Parser key "([\w.]+)": ?(.*)', text)
     if match is None:
         return f"config: {text}"
@@ -277,7 +351,7 @@ def _explain(kind: type, error: Exception, places: dict[str, str]) -> str:
     for part in path:
         kind = _groups(kind).get(part, kind)
     hint = _groups(kind).get(last) or get_type_hints(kind).get(last)
-    value = re.search(r".*(?:Got|Given) value: (.*)$", why)
+    value = re.search(r".*(?:Got|Given) value: ?(.*)$", why)
     if hint is not None and value is not None:
         why = f"{value[1]!r} is not allowed; allowed: {_allowed(hint)}"
     return f"{places.get(key, 'config')}: {key}: {why}"

@@ -108,6 +108,7 @@ class ModelConfig:
     allow_bin: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        require(bool(self.name.strip()), "model.name", self.name, "a folder or a model's name")
         if self.attention is not None:
             require_one_of("model.attention", self.attention, get_args(Attention))
         _check(self, "model.")

@@ -44,6 +44,7 @@ from claim2source.training.distributed import (
 from claim2source.training.loggers import RunLog
 from claim2source.training.module import Progress, RetrieverModule
 from claim2source.training.negatives import RunNegatives, negatives_table
+from claim2source.training.next_steps import next_steps
 from claim2source.training.report import (
     build_report,
     plot_scales,
@@ -428,4 +429,5 @@ class Finetuning:
         logs.close()
         say(run_text(report))
         evaluate_after(self.config, self.run)
+        say(next_steps(self.config, chosen.folder, chosen.epoch > 0))
         return report

@@ -169,9 +169,9 @@ def test_flags_are_set_and_unset(read):
 
 # Where the line starts with a number it is the line of the file; else "config".
 REFUSED = {
-    "group:\n  step: 4\n": "2: group.step: no such key; allowed: rate, steps, mode, drop, deep, layers",
-    "grup: 4\n": "1: grup: no such key; allowed: group, maybe, out, run, langs, names, resume",
-    "group:\n  deep:\n    nam: x\n": "3: group.deep.nam: no such key; allowed: name",
+    "group:\n  step: 4\n": "2: group.step: no such key; did you mean group.steps? allowed: rate, steps, mode, drop, deep, layers",
+    "grup: 4\n": "1: grup: no such key; did you mean group? allowed: group, maybe, out, run, langs, names, resume",
+    "group:\n  deep:\n    nam: x\n": "3: group.deep.nam: no such key; did you mean group.deep.name? allowed: name",
     "config: other.yaml\n": "1: config: no such key",
     "group:\n  steps: 2.5\n": "2: group.steps: '2.5' is not allowed; allowed: a whole number",
     "group:\n  steps: true\n": "2: group.steps: 'True' is not allowed; allowed: a whole number",
@@ -357,7 +357,10 @@ def test_a_program_takes_the_settings_of_the_dataclass_it_inherits_from(read, ca
     )
     assert [type(scale) for scale in config.scales] == [float, float]
     assert read("--out=o", "--scales", "-1", "0.5", "--seed=3", kind=Program).scales == [-1, 0.5]
-    with pytest.raises(UserError, match="0.yaml:1: sed: no such key; allowed: seed, scales, tests"):
+    with pytest.raises(
+        UserError,
+        match="0.yaml:1: sed: no such key; did you mean seed. allowed: seed, scales, tests",
+    ):
         read("sed: 1\n", kind=Program)
     with pytest.raises(
         UserError, match=r"scales: \"\['x'\]\" is not allowed; allowed: a list, such"

@@ -1,0 +1,67 @@
+"""Start every program with one command: `claim2source SUBCOMMAND ...`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+
+from claim2source import __version__
+from claim2source.core.errors import UserError, run_program
+from claim2source.core.keys import did_you_mean
+
+# Subcommand -> (module, what it does).
+PROGRAMS = {
+    "prepare": ("datasets.prepare", "turn a task's own files into a data set"),
+    "mine": ("train.mine", "mine hard negatives without training"),
+    "finetune": ("train.finetune", "fine-tune a retriever: mine, train, choose on val, report"),
+    "interpolate": ("train.interpolate", "choose how far to go from the base to the checkpoint"),
+    "merge": ("train.merge", "export a checkpoint for sentence-transformers"),
+    "encode": ("eval.encode", "encode a data set into the store, ahead of evaluation"),
+    "checkpoint": ("eval.checkpoint", "evaluate a training folder, a checkpoint or any model"),
+    "hybrid": ("eval.hybrid", "evaluate BM25, a dense model and their fusion"),
+    "baselines": ("eval.baselines", "evaluate systems of YAML files, by default the papers'"),
+    "tune-bm25": ("eval.tune_bm25", "choose BM25's settings on training claims"),
+    "score": ("eval.score", "score files of ranked lists against judgements"),
+    "compare": ("eval.compare", "compare evaluated systems: tests, slices, what is lost"),
+    "paper-tables": ("eval.paper_tables", "set our numbers beside the papers'"),
+    "report": ("eval.report", "write a comparison as one HTML page"),
+}
+HELP = """usage: {command} SUBCOMMAND [--key value ...]
+
+Find the paper that a post means: train, mine, retrieve, evaluate.
+
+{programs}
+
+  {command} SUBCOMMAND --help    explains the keys of one
+  accelerate launch -m claim2source.train    is `finetune` in several processes
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run the subcommand with the words after it."""
+    name, *words = list(sys.argv[1:] if argv is None else argv) or ["--help"]
+    if name in ("-h", "--help", "help"):
+        print(_help(), end="")
+        return
+    if name == "--version":
+        print(__version__)
+        return
+    known = name.replace("_", "-")
+    if known not in PROGRAMS:
+        why = f"no such subcommand; {did_you_mean(known, PROGRAMS)}there are: {', '.join(PROGRAMS)}"
+        raise UserError(f"{name}: {why}")
+    import_module(f"claim2source.{PROGRAMS[known][0]}").main(words)
+
+
+def _help() -> str:
+    width = max(map(len, PROGRAMS))
+    lines = [f"  {name:<{width}}  {what}" for name, (_, what) in PROGRAMS.items()]
+    by_module = sys.argv[0].endswith("__main__.py")
+    command = "python -m claim2source" if by_module else "claim2source"
+    return HELP.format(command=command, programs="\n".join(lines))
+
+
+def run() -> None:
+    """Run as a program: with its exit codes, and errors of one line."""
+    run_program(main)

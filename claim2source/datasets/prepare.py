@@ -1,0 +1,95 @@
+"""Turn a task's own files into the native data layout: the program `scripts/prepare.py`."""
+
+from __future__ import annotations
+
+import argparse
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+from claim2source.core.files import require_writable
+from claim2source.core.program import usage_of
+from claim2source.core.records import sorted_languages
+from claim2source.core.terminal import say
+from claim2source.datasets import checkthat2025, checkthat2026
+from claim2source.datasets.checkthat2026 import Prepared
+
+
+def prepare_2025(options: argparse.Namespace) -> Prepared:
+    """Prepare CheckThat! 2025 Task 4b."""
+    return Prepared(checkthat2025.prepare(options.input, options.output), [])
+
+
+def prepare_2026(options: argparse.Namespace) -> Prepared:
+    """Prepare CheckThat! 2026 Task 1, from files or from the hub."""
+    if options.hub is None:
+        return checkthat2026.prepare(options.input, options.output, options.translations)
+    return checkthat2026.prepare_hub(
+        options.hub, options.output, options.translations, options.revision
+    )
+
+
+def parser() -> argparse.ArgumentParser:
+    """Build the command line: one sub-command per task."""
+    program = argparse.ArgumentParser(
+        prog=usage_of("scripts/prepare.py"),
+        description="Turn a task's own files into the native data layout.",
+        allow_abbrev=False,
+    )
+    tasks = program.add_subparsers(dest="task", metavar="TASK", required=True)
+
+    def task(name: str, what: str) -> argparse.ArgumentParser:
+        added = tasks.add_parser(name, help=what, description=what, allow_abbrev=False)
+        added.add_argument(
+            "--output",
+            type=Path,
+            required=True,
+            metavar="DIR",
+            help="folder to write; an older data folder there is replaced",
+        )
+        return added
+
+    old = task(
+        "checkthat2025",
+        "CheckThat! 2025 Task 4b (subtask4b_collection_data.pkl, subtask4b_query_tweets_*.tsv)",
+    )
+    old.add_argument("--input", type=Path, required=True, metavar="DIR", help="task's files")
+    old.set_defaults(prepare=prepare_2025)
+    new = task(
+        "checkthat2026",
+        "CheckThat! 2026 Task 1 (collection_data.json, {en,de,fr}_{train,dev,test}.json)",
+    )
+    origin = new.add_mutually_exclusive_group(required=True)
+    origin.add_argument("--input", type=Path, metavar="DIR", help="task's files")
+    origin.add_argument(
+        "--hub", metavar="NAME", help="data set on the Hugging Face hub, with your own login"
+    )
+    new.add_argument("--revision", help="of the data set on the hub: a commit, branch or tag")
+    new.add_argument(
+        "--translations",
+        type=Path,
+        metavar="FILE",
+        help='JSONL of English translations: {"index", "lang", "split", "translation"}, or "id" '
+        "(such as dev-de-7) in place of the first three",
+    )
+    new.set_defaults(prepare=prepare_2026)
+    return program
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Prepare one task; print what was written and what was absent."""
+    program = parser()
+    options = program.parse_args(argv)
+    if getattr(options, "revision", None) is not None and options.hub is None:
+        program.error("--revision goes with --hub")
+    require_writable(options.output, "folder")
+    splits, notes = options.prepare(options)
+    say(f"{options.output}: {len(splits[0].sources)} sources")
+    for split in splits:
+        counts = Counter(claim.lang for claim in split.claims)
+        parts = ", ".join(f"{lang} {counts[lang]}" for lang in sorted_languages(counts))
+        languages = f" ({parts})" if len(counts) > 1 else ""
+        golds = "" if split.qrels.grades else ", no judgements"
+        say(f"{options.output}: {split.split}: {len(split.claims)} claims{languages}{golds}")
+    for note in notes:
+        say(f"note: {note}")

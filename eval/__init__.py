@@ -1,0 +1,1 @@
+"""Programs that evaluate; installed as `claim2source.eval`."""

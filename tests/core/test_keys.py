@@ -1,0 +1,169 @@
+"""Mistyped keys, empty names, short help, shipped configs and the words of how one started."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from claim2source.core.config import read_config, read_entries
+from claim2source.core.errors import UserError
+from claim2source.core.keys import nearest
+from claim2source.core.program import command_of, usage_of
+from claim2source.models import ModelConfig
+from claim2source.pipeline.baselines import BaselinesConfig
+from claim2source.pipeline.checkpoints import CheckpointConfig
+from claim2source.pipeline.systems import SystemConfig, read_systems
+from claim2source.training.config import FinetuneConfig
+from tests.shared_data import REPOSITORY
+from train.finetune import COMMON, main
+
+
+def refused(kind: type, *words: str) -> str:
+    with pytest.raises(UserError) as caught:
+        read_config(kind, words, program="train/finetune.py", description="d")
+    (line,) = caught.value.lines
+    return line
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        ("--epochs 2", "did you mean --optimisation.epochs? "),
+        ("--batch-size=8", "did you mean --optimisation.batch_size? "),
+        ("--lr 1", "did you mean --mining.last_rank or --optimisation.learning_rate? "),
+        ("--optimzation.epochs 2", "did you mean --optimisation.epochs? "),
+        ("--optimisation.epoch 2", "did you mean --optimisation.epochs? "),
+        ("--model.nmae m", "did you mean --model.name? "),
+        ("--lora.rank 4", "did you mean --lora.r? "),
+        ("--seed 2", "did you mean --mining.seed or --optimisation.seed? "),
+        ("--dataset d --reusme", "did you mean --data.dataset? did you mean --resume? "),
+        ("--qqqq 2", ""),
+    ],
+)
+def test_a_mistyped_flag_suggests_the_nearest_key(typed: str, meant: str) -> None:
+    said = refused(FinetuneConfig, *typed.split())
+    assert said == f"config: unrecognized arguments: {typed}; {meant}--help=all explains every key"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("epochs: 2", ":1: epochs: no such key; did you mean optimisation.epochs? allowed: data, "),
+        ("optimisation:\n  epoch: 2", ":2: optimisation.epoch: no such key; did you mean opt"),
+        ("optimization:\n  epochs: 2", ":1: optimization: no such key; did you mean optimisation?"),
+        ("model.name: m", ":1: model.name: no such key; write `name` below `model:`; allowed: "),
+        ("model:\n  zzzz: 2", ":2: model.zzzz: no such key; allowed: name, "),
+        ('model:\n  name: ""', ":2: model.name: '' is not allowed; allowed: a name"),
+        ("out: ''", ":1: out: '' is not allowed; allowed: a name or path"),
+    ],
+)
+def test_so_does_a_key_of_a_file_and_a_name_must_not_be_empty(
+    tmp_path: Path, text: str, said: str
+) -> None:
+    (tmp_path / "c.yaml").write_text(text)
+    line = refused(FinetuneConfig, "--config", str(tmp_path / "c.yaml"))
+    assert line.startswith(f"{tmp_path / 'c.yaml'}{said}")
+
+
+@pytest.mark.parametrize(
+    ("kind", "words", "key"),
+    [
+        (FinetuneConfig, ["--model.name", ""], "model.name"),
+        (FinetuneConfig, ["--model.name= "], "model.name"),
+        (FinetuneConfig, ["--data.dataset", ""], "data.dataset"),
+        (FinetuneConfig, ["--out="], "out"),
+        (FinetuneConfig, ["--mined", ""], "mined"),
+        (CheckpointConfig, ["--checkpoint", "", "--out", "o"], "checkpoint"),
+        (BaselinesConfig, ["--out", "o", "--files", "a.yaml", ""], "files"),
+    ],
+)
+def test_an_empty_name_is_not_the_current_folder(kind: type, words: list[str], key: str) -> None:
+    assert refused(kind, *words).startswith(f"config: {key}: ")
+
+
+def test_what_may_be_empty_may_be(tmp_path: Path) -> None:
+    words = ["--model.template.claim", "", "--model.template.source="]
+    read_config(FinetuneConfig, words, program="p", description="d")
+    (tmp_path / "s.yaml").write_text('A:\n  model: {name: m, template: {claim: ""}}\n')
+    assert read_entries(SystemConfig, tmp_path / "s.yaml")["A"].model is not None
+    with pytest.raises(UserError, match=r"model\.name: '' is not allowed"):
+        ModelConfig(name="")
+
+
+def test_names_are_found_by_their_end_their_initials_or_their_likeness() -> None:
+    known = ["a.weight", "b.weight", "b.k1", "some_key"]
+    assert nearest("b.wieght", known) == ["b.weight"]
+    assert nearest("weight", known) == ["a.weight", "b.weight"]
+    assert nearest("sk", known) == nearest("some-key", known) == ["some_key"]
+    assert nearest("xyz", known) == nearest("xyz", []) == []
+
+
+def test_finetune_help_is_ten_keys_and_help_all_is_every_key(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for word in ("--help", "-h", "--help=all"):
+        with pytest.raises(SystemExit) as ended:
+            main([word])
+        assert ended.value.code == 0
+    both = capsys.readouterr().out
+    short, again, full = (f"usage:{part}" for part in both.split("usage:")[1:])
+    assert short == again and "--mining.max_share" in full and "--mining" not in short
+    lines = short.splitlines()
+    assert "10 keys" in lines[2] and len(COMMON) == 10
+    shown = lines[3:13]
+    assert [line.split()[0] for line in shown] == [f"--{key}" for key in COMMON]
+    assert shown[4].endswith("(3)") and shown[6].endswith("(5e-05)") and shown[0].endswith("(demo)")
+    assert max(map(len, lines)) <= 140 and "--help=all" in short
+    # All that the short one names is in the full one.
+    assert all(f"--{key}" in full for key in COMMON)
+
+
+def test_configs_that_ship_are_found_from_anywhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = ["--config", "configs/finetune/demo.yaml"]
+    found = read_config(FinetuneConfig, words, program="train/finetune.py", description="d")
+    assert found.out == Path("checkpoints/demo")
+    assert [r.getMessage() for r in caplog.records] == [
+        "configs/finetune/demo.yaml is not here: the one that ships with claim2source is read"
+    ]
+    assert "BM25" in " ".join(read_systems([Path("configs/systems/papers_2025.yaml")]))
+    # One's own comes first, and other folders are not searched.
+    own = tmp_path / "configs" / "finetune" / "demo.yaml"
+    own.parent.mkdir(parents=True)
+    own.write_text("out: mine\n")
+    found = read_config(FinetuneConfig, words, program="train/finetune.py", description="d")
+    assert found.out == Path("mine")
+    for name in ("demo.yaml", "configs/finetune/none.yaml", "configs/../finetune/debug.yaml"):
+        said = refused(FinetuneConfig, "--config", name)
+        assert said.startswith(f"{name}: no such file")
+        assert "configs/finetune/debug.yaml, configs/finetune/demo.yaml" in said
+
+
+@pytest.mark.parametrize(
+    ("started", "command", "usage"),
+    [
+        ("train/finetune.py", "python eval/score.py", "eval/score.py"),
+        ("{root}/train/finetune.py", "python {root}/eval/score.py", "{root}/eval/score.py"),
+        ("/usr/bin/claim2source", "claim2source score", "claim2source score"),
+        ("/usr/bin/pytest", "python eval/score.py", "eval/score.py"),
+    ],
+)
+def test_programs_are_named_as_the_process_was_started(
+    monkeypatch: pytest.MonkeyPatch, started: str, command: str, usage: str
+) -> None:
+    monkeypatch.chdir(REPOSITORY)
+    monkeypatch.setattr(sys, "argv", [started.format(root=REPOSITORY)])
+    assert command_of("eval/score.py") == command.format(root=REPOSITORY)
+    assert usage_of("eval/score.py") == usage.format(root=REPOSITORY)
+
+
+def test_paths_of_programs_are_quoted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "my code").mkdir()
+    (tmp_path / "my code" / "eval").symlink_to(REPOSITORY / "eval")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["my code/train/finetune.py"])
+    assert command_of("eval/score.py") == "python 'my code/eval/score.py'"

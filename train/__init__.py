@@ -1,0 +1,1 @@
+"""Programs that train; installed as `claim2source.train`."""
