@@ -25,6 +25,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from claim2source.core.config import list_field, read_config, require_one_of
 from claim2source.core.errors import UserError, run_program
 from claim2source.core.files import content_hash, write_json, write_text
+from claim2source.core.folders import is_run
 from claim2source.core.report import Report
 from claim2source.core.tables import Cell, markdown_table, plain_table
 from claim2source.datasets import load
@@ -37,7 +38,7 @@ from claim2source.retrieve import Dense
 from claim2source.text import Rendering
 from claim2source.training.config import FinetuneConfig
 from claim2source.training.export.scaling import ScaledCheckpoint
-from claim2source.training.run_folder import CONFIG_FILE, resumable
+from claim2source.training.run_folder import resumable
 from scripts.data_folder import REPOSITORY, data_folder
 
 METRIC = "mrr@5"
@@ -436,7 +437,7 @@ def _trained(folder: Path, words: list[str]) -> Outcome:
     asked = read_config(FinetuneConfig, words, program="scripts/ablate.py", description="")
     resume = resumable(asked)
     # A run with other settings is not this row: it starts again.
-    how = ["--resume"] if resume else ["--overwrite"] if (folder / CONFIG_FILE).is_file() else []
+    how = ["--resume"] if resume else ["--overwrite"] if is_run(folder) else []
     program = str(REPOSITORY / "train" / "finetune.py")
     started = time.perf_counter()
     done = subprocess.run([sys.executable, program, *words, *how], check=False)

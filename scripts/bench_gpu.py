@@ -253,7 +253,7 @@ def train(config: BenchConfig, setting: Setting) -> dict[str, Any]:
         LossesConfig(),
         sampler.optimizer_steps,
         lambda epoch: None,
-        lambda: None,
+        lambda _: None,
     )
     if config.device == "cuda":
         torch.cuda.reset_peak_memory_stats()

@@ -1,13 +1,16 @@
 #!/usr/bin/env bash
 # Fine-tune on a Slurm cluster, on one node or several:
 #   sbatch --nodes 2 --gpus-per-node 4 scripts/slurm_finetune.sh --config configs/finetune/gritlm_7b.yaml --out runs/gritlm
-# All arguments go to train/finetune.py. Submitted again with the same --out, it resumes.
+# All arguments go to train/finetune.py. Submitted again with the same --out, it resumes. At
+# SIGTERM the trainer finishes its step and saves: when the job is preempted, and two minutes
+# before its time is over (--signal; to the steps, not to this shell).
 #SBATCH --job-name=claim2source
 #SBATCH --nodes=1
 #SBATCH --ntasks-per-node=1
 #SBATCH --gpus-per-node=1
 #SBATCH --cpus-per-task=16
 #SBATCH --time=24:00:00
+#SBATCH --signal=TERM@120
 #SBATCH --output=%x-%j.log
 #SBATCH --requeue
 set -euo pipefail
@@ -30,8 +33,9 @@ if [ -z "$out" ]; then
   echo "--out DIR is needed: a requeued job finds its run there" >&2
   exit 2
 fi
+# The trainer's marker; runs of version 0.1.0 have none.
 resume=()
-if [ -f "$out/config.yaml" ]; then resume=(--resume); fi
+if [ -f "$out/.claim2source-run" ] || [ -f "$out/run.json" ]; then resume=(--resume); fi
 
 gpus="${SLURM_GPUS_ON_NODE:-1}"
 export MAIN_HOST

@@ -198,7 +198,7 @@ def run_ours(
         LossesConfig(),
         sampler.optimizer_steps,
         lambda epoch: None,
-        lambda: None,
+        lambda _: None,
     )
     trained = sum(p.numel() for p in trainable_weights(module.model).values())
     before = peak_memory(gpu=False)

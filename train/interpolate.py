@@ -18,6 +18,7 @@ from claim2source.core.config import (
 )
 from claim2source.core.errors import run_program
 from claim2source.core.files import atomic_folder, write_json
+from claim2source.core.folders import RUN_FILE
 from claim2source.core.records import Dataset
 from claim2source.core.report import MACRO, MAIN_METRIC, Choice, Report, SystemReport, Table
 from claim2source.core.tables import Cell, Part, TextTable, render
@@ -25,7 +26,6 @@ from claim2source.core.terminal import say
 from claim2source.datasets import load
 from claim2source.io.wandb import as_wandb, require_installed, wandb_mode
 from claim2source.models import ModelConfig
-from claim2source.models.resolve import RUN_FILE
 from claim2source.pipeline.evaluate import evaluate_encoder, make_report, require_golds
 from claim2source.pipeline.options import SearchOptions
 from claim2source.pipeline.selection import ChoosingOn, choose, selection_data

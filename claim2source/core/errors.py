@@ -36,11 +36,14 @@ class UserError(Exception):
         return [printable_line(str(self))]
 
 
-class Stopped(KeyboardInterrupt):
-    """End a program that a signal stopped: it prints the text and exits with 128 + `signal`."""
+class Stopped(BaseException):
+    """End a program that a signal stopped: it prints the text and exits with 128 + `signal`.
+
+    Not a KeyboardInterrupt: Lightning ends the process at one by itself.
+    """
 
     def __init__(self, text: str, signal: int) -> None:
-        self.code = 128 + signal
+        self.signal, self.code = signal, 128 + signal
         super().__init__(text)
 
 
@@ -162,9 +165,13 @@ def _code_of(main: Callable[[Sequence[str] | None], Any], argv: Sequence[str] | 
         for line in error.lines:
             _complain(f"error: {line}")
         return EXIT_CODE
-    except KeyboardInterrupt as error:
-        _complain(str(error) or "interrupted")
-        return error.code if isinstance(error, Stopped) else 128 + signal.SIGINT
+    except KeyboardInterrupt:
+        _complain("interrupted")
+        return 128 + signal.SIGINT
+    except Stopped as error:
+        if str(error):  # of several processes the first one says it
+            _complain(str(error))
+        return error.code
     except OSError as error:
         # The user can correct a file that cannot be read or written, but not other causes.
         place = error.filename2 or error.filename

@@ -49,7 +49,10 @@ def atomic_folder(target: str | Path) -> Iterator[Path]:
     try:
         with _naming(target, temporary):
             yield temporary
-            _allow_umask(temporary, 0o777)
+            # safetensors, like `mkdtemp`, lets nobody else read what it writes.
+            for path in (temporary, *temporary.rglob("*")):
+                if not path.is_symlink():
+                    _allow_umask(path, 0o777 if path.is_dir() else 0o666)
             if target.exists():
                 # Two renames: after a crash between them `clean_leftovers` restores the old folder.
                 old = Path(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from claim2source.core.errors import ConfigError, InputError, UserError
 from claim2source.core.files import file_hash
+from claim2source.core.folders import CHECKPOINTS, RUN_FILE
 from claim2source.models.config import (
     TRAINED,
     Attention,
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
     from claim2source.models.encoder import Encoder
 
 ADAPTER_FILE = "adapter_model.safetensors"
-RUN_FILE, CHECKPOINTS = "run.json", "checkpoints"
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from typing import Literal, NamedTuple, get_args
 from claim2source.core.config import as_plain, flag, list_field, require_between, require_one_of
 from claim2source.core.errors import ConfigError, UserError
 from claim2source.core.files import require_writable
+from claim2source.core.folders import RUN_FILE
 from claim2source.core.records import Dataset
 from claim2source.core.report import MAIN_METRIC, Report
 from claim2source.core.tables import render
@@ -19,7 +20,7 @@ from claim2source.evaluation.families import Family
 from claim2source.evaluation.metrics import cutoff
 from claim2source.io.wandb import log_tables, require_tracking
 from claim2source.models import ModelConfig
-from claim2source.models.resolve import RUN_FILE, chosen_checkpoint
+from claim2source.models.resolve import chosen_checkpoint
 from claim2source.pipeline.evaluate import (
     METRICS,
     ScoredSystem,

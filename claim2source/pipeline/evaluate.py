@@ -179,11 +179,15 @@ def evaluate_encoder(
     index: IndexConfig | None = None,
     seen_golds: frozenset[str] | None = None,
     progress: bool = False,
+    repeats: int = 0,
 ) -> Report:
-    """Retrieve with an encoder for every claim of a split and score by language, no intervals."""
+    """Retrieve with an encoder for every claim of a split and score by language.
+
+    `repeats` is the number of bootstrap draws of the intervals, 0 for none.
+    """
     dense = Dense(encoder, rendering=rendering, store=store, index=index, progress=progress)
     result = dense.index(dataset.sources).search(dataset.claims, DEPTH)
-    return evaluate(result, dataset, repeats=0, seen_golds=seen_golds)
+    return evaluate(result, dataset, repeats=repeats, seen_golds=seen_golds)
 
 
 def make_report(

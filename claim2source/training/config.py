@@ -52,6 +52,9 @@ class DataConfig:
         require_seed("data.val_seed", self.val_seed)
         require_between("data.limit", self.limit, 1, MOST, none=True)
         require_between("data.repeat", self.repeat, 1, 10_000)
+        other = self.report_split != self.train_split
+        allowed = "another split than data.train_split"
+        require(other, "data.report_split", self.report_split, allowed)
 
 
 @dataclass(frozen=True)

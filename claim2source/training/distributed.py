@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, TypeVar
@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from claim2source.core.errors import UserError
+from claim2source.core.errors import EXIT_CODE, UserError
 
 Value = TypeVar("Value")
 
@@ -145,6 +145,25 @@ def barrier(world: World) -> None:
     if world.size > 1:
         # On the CPU: a GPU barrier would choose a device before Lightning has set it.
         dist.all_reduce(torch.zeros(1))
+
+
+def together(world: World, work: Callable[[], Value]) -> Value:
+    """Run `work` on every process and wait for all; what the user must correct ends them all.
+
+    One process raises it, the others end with the same exit code and no second line.
+    """
+    found: list[Value] = []
+    error: Exception | None = None
+    try:
+        found.append(work())
+    except (UserError, OSError) as raised:
+        error = raised
+    failed = gather_values(error is not None, world)
+    if True not in failed:
+        return found[0]
+    if error is not None and failed.index(True) == world.rank:
+        raise error
+    raise SystemExit(EXIT_CODE)
 
 
 def gather_values(value: Value, world: World) -> list[Value]:

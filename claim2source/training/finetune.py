@@ -7,16 +7,17 @@ import logging
 import warnings
 from dataclasses import replace
 from functools import cached_property
+from signal import SIGTERM
 from typing import Literal
 
 import pytorch_lightning as pl
 import torch
 
 from claim2source.core.config import as_plain
-from claim2source.core.errors import UserError
+from claim2source.core.errors import Stopped, UserError
 from claim2source.core.files import file_hash
 from claim2source.core.provenance import git_state, versions
-from claim2source.core.report import Report, Table
+from claim2source.core.report import MAIN_METRIC, Report
 from claim2source.core.terminal import say
 from claim2source.core.threads import use_cores
 from claim2source.io.store import Store
@@ -40,6 +41,7 @@ from claim2source.training.distributed import (
     gather_values,
     joined_world,
     launched_world,
+    together,
 )
 from claim2source.training.loggers import RunLog
 from claim2source.training.module import Progress, RetrieverModule
@@ -58,15 +60,22 @@ from claim2source.training.splits import (
     load_data,
     missing_translations,
     unused_data,
+    why_too_small,
 )
 from claim2source.training.state import (
+    MinedFile,
+    RandomState,
     TrainingState,
     random_state,
     restore_weights,
     trainable_weights,
 )
+from claim2source.training.stop import StopSignals
 
 log = logging.getLogger(__name__)
+
+# Bootstrap draws of the interval of a small val.
+_REPEATS = 2_000
 
 
 def finetune(config: FinetuneConfig) -> Report | None:
@@ -80,23 +89,52 @@ def finetune(config: FinetuneConfig) -> Report | None:
     if not world.is_first:
         # What a lenient loading leaves out is said once.
         logging.getLogger("claim2source.datasets").setLevel(logging.ERROR)
-    data = load_data(config)
-    with joined_world(world, config.device):
-        run = RunFolder.open(config) if world.is_first else RunFolder(config.out)
-        barrier(world)
-        return Finetuning(config, world, data, run).go()
+    with joined_world(world, config.device), StopSignals().installed() as stop:
+        run = together(world, lambda: RunFolder.find(config, lock=world.is_first))
+        training = None
+        try:
+            # All that can be wrong is found before anything is made, moved or changed.
+            training = together(
+                world, lambda: Finetuning(config, world, load_data(config), run, stop)
+            )
+            together(world, lambda: run.begin(config) if world.is_first else None)
+            return training.go()
+        except (Stopped, RuntimeError) as error:
+            # Where one process stops first, the others' exchange with it fails.
+            if stop.received is None and not isinstance(error, Stopped):
+                raise
+            told = _stopped_text(run, training) if world.is_first else ""
+            signal = error.signal if isinstance(error, Stopped) else stop.received
+            raise Stopped(told, signal or SIGTERM) from None
+        finally:
+            run.release()
+
+
+def _stopped_text(run: RunFolder, training: Finetuning | None) -> str:
+    """Say where a run was stopped, and how it goes on."""
+    if training is not None and training.saved_steps is not None:
+        return f"stopped at step {training.saved_steps}; go on with --resume"
+    if run.history:
+        return "stopped before the first step was saved; go on with --resume"
+    return "stopped before anything was scored; run it again"
 
 
 class Finetuning:
-    """Run one fine-tuning on this process."""
+    """Run one fine-tuning on this process; nothing is written before `go`."""
 
     def __init__(
-        self, config: FinetuneConfig, world: World, data: TrainingData, run: RunFolder
+        self,
+        config: FinetuneConfig,
+        world: World,
+        data: TrainingData,
+        run: RunFolder,
+        stop: StopSignals,
     ) -> None:
         self.config, self.world, self.data, self.run = config, world, data, run
+        self.stop = stop
         self.store = Store(config.store)
         model, base = config.model, run.checkpoint(0)
-        if config.resume and (base / FILE).is_file():
+        if run.resumes and (base / FILE).is_file():
             # A run of version 0.1.0 did not apply the prompts that its base declares.
             template = Manifest.read(base).encoder.template
             model = replace(model, template=template, prompts=False)
@@ -117,13 +155,14 @@ class Finetuning:
         self.untrained = self.encoder.weights or {}
         self.negatives = RunNegatives(config, data.train, run, self.store, world)
         self.query_only = config.optimisation.train == "query_only"
+        self.state = self._saved_state()
+        self.saved_steps = None if self.state is None else self.state.steps_done
 
     def go(self) -> Report | None:
         """Run all steps in order."""
-        first = self.world.is_first
+        first, state = self.world.is_first, self.state
         if first and not self.run.history:
             self._validate_base()
-        state = self._saved_state()
         if state is None:
             rows = self.negatives.first(self.encoder)
         else:
@@ -139,15 +178,19 @@ class Finetuning:
             sampler.optimizer_steps,
             self._epoch_done,
             self._save,
+            self.stop,
         )
         torch.manual_seed(optimisation.seed + self.world.rank)
         self.module.random = random_state()
         if state is not None:
-            self._restore(state)
+            self._restore(state, sampler)
         if first:
             self._print_summary(pairs, sampler)
         if len(sampler):
             self._fit(sampler)
+        elif state is not None and state.epoch_open and first:
+            self._validate(optimisation.epochs)
+            replace(state, epoch_open=False).save(self.run.state)
         return self._report() if first else None
 
     # Set-up
@@ -156,12 +199,24 @@ class Finetuning:
         """Write and score the checkpoint of epoch 0, the model before training."""
         folder = self.run.checkpoint(0)
         save_checkpoint(folder, self.encoder, self.resolved.folder, self._manifest(0), "base")
-        self.run.record(0, self._val_scores(), None)
+        small = why_too_small(self.data.val)
+        report = self._scored_on_val(repeats=_REPEATS if small else 0)
+        self.run.record(0, report.table, None)
+        (system,) = report.systems.values()
+        bounds = system.intervals.of(MAIN_METRIC) if system.intervals else None
+        if small and bounds and (self.config.choose == "best" or self.config.scales):
+            low, high = bounds
+            log.warning(
+                "%s; before training its %s is %.4f with a 95 %% interval from %.4f to %.4f, "
+                "%.4f wide",
+                *(small, MAIN_METRIC, report.macro[MAIN_METRIC], low, high, high - low),
+            )
 
-    def _val_scores(self) -> Table:
+    def _scored_on_val(self, repeats: int = 0) -> Report:
         rendering, val = self.config.rendering, self.data.val
-        evaluation = evaluate_encoder(self.encoder, val, rendering, store=self.store, progress=True)
-        return evaluation.table
+        return evaluate_encoder(
+            self.encoder, val, rendering, store=self.store, progress=True, repeats=repeats
+        )
 
     def _saved_state(self) -> TrainingState | None:
         """Load the state to resume from; None where the run begins.
@@ -170,7 +225,7 @@ class Finetuning:
         """
         if not self.config.resume:
             return None
-        if not self.run.state.is_file():
+        if not self.run.resumes or not self.run.state.is_file():
             if self.world.is_first:
                 log.warning("%s: nothing was saved yet; the run begins again", self.run.path)
             return None
@@ -246,7 +301,10 @@ class Finetuning:
             lengths=pairs.lengths() * repeat if by_length else None,
         )
 
-    def _restore(self, state: TrainingState) -> None:
+    def _restore(self, state: TrainingState, sampler: BatchSampler) -> None:
+        epochs_done = state.batches_done // sampler.batches
+        self.run.check_history(epochs_done - state.epoch_open)
+        self.module.open_epoch = epochs_done if state.epoch_open else None
         restore_weights(self.encoder.model, state.weights)
         self.module.batches_done = state.batches_done
         self.module.steps_done = state.steps_done
@@ -317,19 +375,27 @@ class Finetuning:
         )
         check_same_world(self.world, trainer.world_size)
         self.encoder.model.train()
-        trainer.fit(self.module, plan_loader(sampler))
+        with self.stop.after_step():
+            trainer.fit(self.module, plan_loader(sampler))
         if self.module.batches_done != sampler.start + len(sampler):
             raise UserError(f"stopped early; go on with --resume --out {self.run.path}")
 
     def _epoch_done(self, epoch: int) -> None:
         """Validate, mine again where it is due, and save the state."""
-        if self.world.is_first:
-            self._validate(epoch)
-        if self.negatives.due(epoch):
-            self.module.pairs.use(self.negatives.again(self.encoder, epoch))
-            if self.world.is_first:
-                say("\n".join(self.negatives.sentences))
-                self._log_negatives()
+        before = self._random_states(), self.negatives.state()
+        try:
+            with self.stop.after_step(waits=False):
+                if self.world.is_first:
+                    self._validate(epoch)
+                if self.negatives.due(epoch):
+                    self.module.pairs.use(self.negatives.again(self.encoder, epoch))
+                    if self.world.is_first:
+                        say("\n".join(self.negatives.sentences))
+                        self._log_negatives()
+        except Stopped:
+            # Not by `_save`: the other processes may be elsewhere.
+            self._write_state(*before, epoch_open=True)
+            raise
         self.encoder.weights = None
         barrier(self.world)
         self._save()
@@ -345,7 +411,7 @@ class Finetuning:
         kind: Literal["full", "lora"] = "full" if self.config.tuning == "full" else "lora"
         manifest = save_checkpoint(folder, self.encoder, base, self._manifest(epoch), kind)
         self.encoder.weights = manifest.weights.identity(self.untrained)
-        scores = self._val_scores()
+        scores = self._scored_on_val().table
         replace(manifest, scores={"val": scores}).write(folder)
         self.run.record(epoch, scores, sum(losses) / len(losses))
         self._open_logs().scores(epoch, scores, module.steps_done)
@@ -390,9 +456,14 @@ class Finetuning:
             table = negatives_table(rows, self.data.train, seed)
             self._open_logs().table("mined negatives", table)
 
-    def _save(self) -> None:
+    def _save(self, epoch_open: bool = False) -> None:
         """Save the state to resume from; every process contributes its RNG state."""
-        random = gather_values(random_state(), self.world)
+        self._write_state(self._random_states(), self.negatives.state(), epoch_open)
+
+    def _random_states(self) -> list[RandomState]:
+        return gather_values(random_state(), self.world)
+
+    def _write_state(self, random: list[RandomState], mined: MinedFile, epoch_open: bool) -> None:
         if not self.world.is_first:
             return
         module = self.module
@@ -403,12 +474,14 @@ class Finetuning:
             losses=module.losses,
             world_size=self.world.size,
             begun_with=self._begun_with,
-            mined=self.negatives.state(),
+            mined=mined,
             weights={name: weight.detach().cpu() for name, weight in weights.items()},
             optimizer=module.optimizers().optimizer.state_dict(),  # type: ignore[union-attr]
             scheduler=module.lr_schedulers().state_dict(),  # type: ignore[union-attr]
             random=random,
+            epoch_open=epoch_open,
         ).save(self.run.state)
+        self.saved_steps = module.steps_done
 
     # The report
 

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, fields
+from signal import SIGTERM
 from typing import Any
 
 import pytorch_lightning as pl
@@ -14,6 +15,7 @@ from pytorch_lightning.callbacks import TQDMProgressBar
 from torch import Tensor
 from transformers import get_cosine_schedule_with_warmup
 
+from claim2source.core.errors import Stopped
 from claim2source.core.memory import peak_memory
 from claim2source.models import Encoder, Tokens
 from claim2source.training.batches import BatchPlan
@@ -28,6 +30,9 @@ from claim2source.training.state import (
     restore_random_state,
     trainable_weights,
 )
+from claim2source.training.stop import StopSignals
+
+_STOP = "stop"
 
 
 class RetrieverModule(pl.LightningModule):
@@ -36,7 +41,8 @@ class RetrieverModule(pl.LightningModule):
     Lightning sees one pass over the batches of all epochs; epochs, gradient accumulation,
     clipping and the learning rate are handled here, so that resuming needs only the number of
     batches done. `on_epoch_done` runs on every process after an epoch's last step, with the
-    number of the epoch (1 is the first), `on_save` on every process every `save_every` steps.
+    number of the epoch (1 is the first), `on_save` on every process every `save_every` steps, and
+    before a signal stops the training; it is told whether an epoch's end is still to come.
     """
 
     def __init__(
@@ -47,7 +53,8 @@ class RetrieverModule(pl.LightningModule):
         losses: LossesConfig,
         optimizer_steps: int,
         on_epoch_done: Callable[[int], None],
-        on_save: Callable[[], None],
+        on_save: Callable[[bool], None],
+        stop: StopSignals | None = None,
     ) -> None:
         super().__init__()
         self.automatic_optimization = False
@@ -57,9 +64,13 @@ class RetrieverModule(pl.LightningModule):
         self.config, self.loss_config = config, losses
         self.optimizer_steps = optimizer_steps
         self.on_epoch_done, self.on_save = on_epoch_done, on_save
+        self.stop = stop or StopSignals()
+        # Whether any process got a signal, as all of them know it after a step.
+        self.stopping = False
         self.batches_done = 0
         self.steps_done = 0
         self.restored: TrainingState | None = None
+        self.open_epoch: int | None = None
         self.random: RandomState | None = None
         self.losses: list[float] = []
         self._window = _Window()
@@ -86,11 +97,15 @@ class RetrieverModule(pl.LightningModule):
         return batch
 
     def on_train_start(self) -> None:
-        """Switch to training mode and restore the RNG state."""
+        """Switch to training mode, restore the RNG state, and end an epoch that was left open."""
+        self.stop.install()
         self.model.train()
         # Here, since Lightning's set-up draws random numbers when a run starts or resumes.
         if self.random is not None:
             restore_random_state(self.random)
+        if self.open_epoch is not None:
+            self.on_epoch_done(self.open_epoch)
+            self.model.train()
 
     def training_step(self, plan: BatchPlan, batch_idx: int) -> None:
         """Run one batch forward and backward; take an optimizer step when its window closes."""
@@ -105,6 +120,9 @@ class RetrieverModule(pl.LightningModule):
         self.batches_done += 1
         if plan.closes_window:
             self._step()
+            if self.stopping:
+                self.on_save(plan.closes_epoch)
+                raise Stopped("", self.stop.received or SIGTERM)
         if plan.closes_epoch:
             self.on_epoch_done(plan.epoch + 1)
             self.model.train()
@@ -112,7 +130,7 @@ class RetrieverModule(pl.LightningModule):
         elif plan.closes_window:
             every = self.config.save_every
             if every and self.steps_done % every == 0:
-                self.on_save()
+                self.on_save(False)
 
     def _backward(self, batch: TrainBatch) -> dict[str, Tensor]:
         """Add the gradients of one batch; returns the loss and its terms, detached."""
@@ -187,7 +205,10 @@ class RetrieverModule(pl.LightningModule):
         scheduler.step()  # type: ignore[union-attr, call-arg]
         optimizer.zero_grad(set_to_none=True)  # type: ignore[union-attr]
         self.steps_done += 1
-        terms = self._mean_over_ranks(self._window.mean_terms())
+        # With the loss, so that all processes stop after the same step, at no cost.
+        stop = torch.tensor(float(self.stop.received is not None), device=self.device)
+        terms = self._mean_over_ranks({**self._window.mean_terms(), _STOP: stop})
+        self.stopping = terms.pop(_STOP) > 0
         self.losses.append(terms["loss"])
         if self.steps_done % self.config.log_every == 0:
             self._log(terms, rate, float(norm))

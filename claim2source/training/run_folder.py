@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -10,16 +9,37 @@ from pathlib import Path
 
 import yaml
 
+from claim2source import __version__
 from claim2source.core.config import as_plain, to_yaml
 from claim2source.core.errors import ConfigError, InputError, UserError
-from claim2source.core.files import clean_leftovers, is_leftover, write_json, write_text
+from claim2source.core.files import (
+    clean_leftovers,
+    is_leftover,
+    require_writable,
+    write_json,
+    write_text,
+)
+from claim2source.core.folders import (
+    CHECKPOINTS,
+    CONFIG_FILE,
+    MARKER,
+    RUN_FILE,
+    STATE_FILE,
+    check_aside,
+    foreign_file,
+    is_finished_demo,
+    is_run,
+    is_unbegun,
+    put_aside,
+    remove_folder,
+    why_run_is_kept,
+)
+from claim2source.core.lock import LOCK_FILE, FolderLock
 from claim2source.core.report import Epoch, Table
-from claim2source.models.resolve import CHECKPOINTS, RUN_FILE
+from claim2source.core.validate import validated
 from claim2source.pipeline.selection import score_of
 from claim2source.training.config import FinetuneConfig
-from claim2source.training.state import STATE_FILE
 
-CONFIG_FILE = "config.yaml"
 MINED_FILE = "mined.jsonl"
 # Settings that may change when a run is resumed: they change no optimizer step.
 _FREE = (
@@ -38,37 +58,83 @@ _FREE = (
 
 @dataclass
 class RunFolder:
-    """Locate a run's files and keep its history: one entry per evaluated epoch, 0 first."""
+    """Locate a run's files and keep its history: one entry per evaluated epoch, 0 first.
+
+    `find` only looks; `begin` makes the folder, once all else is known to be right. A folder
+    is locked from either until `release`.
+    """
 
     path: Path
     history: list[Epoch] = field(default_factory=list)
+    resumes: bool = False
+    replaces: bool = False
+    lock: FolderLock | None = None
 
     @classmethod
-    def open(cls, config: FinetuneConfig) -> RunFolder:
-        """Begin a run, or continue one with `resume`; clears what a killed process left.
+    def find(cls, config: FinetuneConfig, *, lock: bool = True) -> RunFolder:
+        """Look for the run to continue or replace, or the place of a new one; change nothing.
 
-        Raises `UserError` when the folder holds a run and `overwrite` is not set, and
-        `ConfigError` naming the key when a resumed run was begun with another value.
+        Raises `UserError` for a folder that is not ours, in use, or holds a run that is neither
+        resumed nor replaced, and `ConfigError` naming the key when a resumed run was begun with
+        another value.
         """
-        path = config.out
-        begun = (path / CONFIG_FILE).is_file()
-        if config.resume:
-            if not begun:
+        path, found = config.out, is_run(config.out)
+        run = cls(path, resumes=found and config.resume, replaces=found and config.overwrite)
+        place = _resolved(path)
+        require_writable(place, "folder")
+        if not found and not is_unbegun(path):
+            if config.resume:
                 raise UserError(f"{path}: no run to resume here")
-            _refuse_changes(path / CONFIG_FILE, config)
-            clean_leftovers(path)
-            clean_leftovers(path / CHECKPOINTS)
-            return cls(path, _read_history(path))
-        if path.exists() and not all(is_leftover(file) for file in path.iterdir()):
-            if not begun:
+            if path.exists() and not all(map(_is_nothing, path.iterdir())):
                 raise UserError(f"{path}: not empty and not a run of ours; choose another --out")
-            if not config.overwrite:
-                raise UserError(f"{path}: holds a run; add --resume, --overwrite or another --out")
-            shutil.rmtree(path)
-        path.mkdir(parents=True, exist_ok=True)
-        clean_leftovers(path)
-        write_text(path / CONFIG_FILE, to_yaml(config))
-        return cls(path)
+            return run
+        if found and not (config.resume or config.overwrite):
+            raise UserError(f"{path}: holds a run; add --resume, --overwrite or another --out")
+        if lock:
+            run.lock = FolderLock(place)
+        try:
+            if run.resumes:
+                _refuse_changes(path / CONFIG_FILE, config)
+                run.history = _read_history(path)
+                if run.state.is_file():
+                    run.check_history(0)
+            if run.replaces:
+                _refuse_inputs_within(place, config)
+                if not _is_thrown_away(path):
+                    check_aside(place, why_run_is_kept)
+        except BaseException:
+            run.release()
+            raise
+        return run
+
+    def begin(self, config: FinetuneConfig) -> None:
+        """Make the folder, or clear what a killed process left in it; move a replaced run aside."""
+        place = _resolved(self.path)
+        if self.replaces:
+            thrown_away = _is_thrown_away(place)
+            if not thrown_away and self.lock is not None:
+                moved = put_aside(place)
+                self.lock.moved(moved)
+                print(f"{self.path}: the earlier run is in {moved} now", flush=True)
+            self.release()
+            if thrown_away:
+                remove_folder(place)
+        place.mkdir(parents=True, exist_ok=True)
+        if self.lock is None:
+            self.lock = FolderLock(place)
+        if not self.resumes:
+            if is_run(place):
+                raise UserError(f"{self.path}: another process has just made a run here")
+            write_text(place / MARKER, f"A training run of Claim2Source {__version__}.\n")
+            write_text(place / CONFIG_FILE, to_yaml(config))
+        clean_leftovers(place)
+        clean_leftovers(place / CHECKPOINTS)
+
+    def release(self) -> None:
+        """Unlock the folder."""
+        if self.lock is not None:
+            self.lock.release()
+            self.lock = None
 
     @property
     def state(self) -> Path:
@@ -97,6 +163,14 @@ class RunFolder:
         """Find the epoch with the highest macro MRR@5 on val; the earliest of equals."""
         return max(self.history, key=lambda entry: (score_of(entry.val), -entry.epoch)).epoch
 
+    def check_history(self, epochs_done: int) -> None:
+        """Raise `InputError` where the history lacks an epoch that the saved state is behind."""
+        recorded = {entry.epoch for entry in self.history}
+        for epoch in range(epochs_done + 1):
+            if epoch not in recorded:
+                why = f"epoch {epoch} is missing, though the run was trained beyond it"
+                raise InputError.at(self.path / RUN_FILE, field="history", why=why)
+
     def record(self, epoch: int, val: Table, loss: float | None) -> None:
         """Add an epoch's scores; a repeated epoch replaces its own and later entries."""
         self.history = [entry for entry in self.history if entry.epoch < epoch]
@@ -121,18 +195,63 @@ class RunFolder:
 
 def resumable(config: FinetuneConfig) -> bool:
     """Tell whether `config.out` holds a run that this config may resume."""
-    file = config.out / CONFIG_FILE
-    return file.is_file() and not _changes(file, config)
+    return is_run(config.out) and not _changes(config.out / CONFIG_FILE, config)
+
+
+@dataclass(frozen=True)
+class _RunFile:
+    """Hold what `run.json` says."""
+
+    chosen: str | None
+    history: tuple[Epoch, ...]
 
 
 def _read_history(path: Path) -> list[Epoch]:
+    file = path / RUN_FILE
     try:
-        history = json.loads((path / RUN_FILE).read_text(encoding="utf-8"))["history"]
-        return [Epoch(**entry) for entry in history]
+        text = file.read_text(encoding="utf-8")
     except FileNotFoundError:
-        return []
-    except (ValueError, KeyError, TypeError):
-        raise InputError.at(path / RUN_FILE, field="history", why="missing or not JSON") from None
+        why = "is missing: without its history no epoch can be chosen, so the run cannot go on"
+        raise InputError.at(file, why=why) from None
+    except UnicodeDecodeError:
+        raise InputError.at(file, why="not UTF-8") from None
+    return list(validated(_RunFile, text, file).history)
+
+
+def _resolved(path: Path) -> Path:
+    """Follow links, so that they keep pointing to the run when another takes its place."""
+    try:
+        return path.resolve()
+    except (OSError, RuntimeError):
+        raise InputError.at(path, why="cannot be used: its links lead nowhere") from None
+
+
+def _is_nothing(path: Path) -> bool:
+    """Tell whether a file is what a killed process of ours left, not a user's."""
+    return is_leftover(path) or path.name == LOCK_FILE
+
+
+def _is_thrown_away(path: Path) -> bool:
+    """Tell whether a run is replaced without a copy: a finished demo, and nothing else in it."""
+    return is_finished_demo(path) and foreign_file(path) is None
+
+
+def _refuse_inputs_within(place: Path, config: FinetuneConfig) -> None:
+    """Raise `ConfigError` for an input that would move away with the run that is replaced."""
+    after = config.after
+    inputs: list[tuple[str, str | Path | None]] = [
+        ("model.name", config.model.name),
+        ("data.dataset", config.data.dataset),
+        ("mined", config.mined),
+        ("losses.distillation.scores", config.losses.distillation.scores),
+        ("after.models", after.models),
+        *(("after.files", file) for file in after.files),
+    ]
+    for key, value in inputs:
+        if value is None or not Path(value).exists():
+            continue
+        if Path(value).resolve().is_relative_to(place):
+            raise ConfigError(key, str(value), "a place outside the run that is replaced")
 
 
 def _refuse_changes(file: Path, config: FinetuneConfig) -> None:
@@ -144,8 +263,13 @@ def _changes(file: Path, config: FinetuneConfig) -> list[tuple[str, object, obje
     """List key, old and new value of changed settings that a resumed run may not change."""
     try:
         before = yaml.safe_load(file.read_text(encoding="utf-8"))
-    except yaml.YAMLError as error:
-        raise InputError.at(file, why=f"not YAML: {error}") from None
+    except FileNotFoundError:
+        raise InputError.at(file, why="is missing: the run cannot go on without it") from None
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        why = (str(error).splitlines() or [type(error).__name__])[0]
+        raise InputError.at(file, why=f"not YAML: {why}") from None
+    if not isinstance(before, dict) or not all(isinstance(key, str) for key in before):
+        raise InputError.at(file, why="does not hold the settings of a run")
     old, new, default = map(_leaves, (before, as_plain(config), as_plain(FinetuneConfig())))
     return [
         (key, was, new.get(key))

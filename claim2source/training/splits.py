@@ -15,6 +15,8 @@ from claim2source.mining import read_mined
 from claim2source.text.render import untranslated_sentences
 from claim2source.training.config import FinetuneConfig
 
+# Below these the interval of a mean over val is wider than what training gains.
+FEWEST_CLAIMS, FEWEST_PAPERS = 30, 10
 # Claim id -> source id -> the teacher's score.
 TeacherScores = Mapping[str, Mapping[str, float]]
 
@@ -36,18 +38,35 @@ def load_data(config: FinetuneConfig) -> TrainingData:
     teacher's run or mined negatives that do not fit the claims.
     """
     data, languages = config.data, config.languages
-    train = load(data.dataset, data.train_split, languages, lenient=data.lenient)
-    train, val = carve_val(train, data.val_share, data.val_seed)
+    whole = load(data.dataset, data.train_split, languages, lenient=data.lenient)
+    train, val = carve_val(whole, data.val_share, data.val_seed)
+    if not val.golds:
+        raise UserError(f"{data.dataset}: no claim of val has a gold to choose by")
     if data.limit is not None:
         train = train.with_claims(train.claims[: data.limit])
     check_data(config, train)
     report = load(data.dataset, data.report_split, languages, lenient=data.lenient)
     if not report.golds:
         raise UserError(f"{data.dataset}: split {data.report_split!r} has no golds to report on")
+    known = {claim.id for claim in whole.claims}
+    if shared := [claim.id for claim in report.claims if claim.id in known]:
+        allowed = f"a split without claims of data.train_split ({len(shared)} of its claims, "
+        raise ConfigError("data.report_split", data.report_split, f"{allowed}such as {shared[0]})")
     distillation, teacher = config.losses.distillation, None
     if distillation.weight and distillation.scores is not None:
         teacher = read_teacher(distillation.scores, train)
     return TrainingData(train, val, report, teacher)
+
+
+def why_too_small(val: Dataset) -> str | None:
+    """Say that val has too few claims or papers to choose by; None where it has enough."""
+    claims, papers = sum(bool(claim.golds) for claim in val.claims), len(val.golds)
+    if claims >= FEWEST_CLAIMS and papers >= FEWEST_PAPERS:
+        return None
+    return (
+        f"val has {claims} claims of {papers} papers: under {FEWEST_CLAIMS} claims or "
+        f"{FEWEST_PAPERS} papers are too few to choose by (raise data.val_share)"
+    )
 
 
 def check_data(config: FinetuneConfig, train: Dataset) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
 from typing import TypedDict
 
@@ -13,7 +13,6 @@ from torch import Tensor
 from claim2source.core.errors import InputError, UserError
 from claim2source.core.files import atomic_path
 
-STATE_FILE = "state.pt"
 STATE_FORMAT = 2
 # By device: the bytes that torch.get_rng_state gives.
 RandomState = dict[str, Tensor]
@@ -33,7 +32,7 @@ class TrainingState:
 
     `losses` has one entry per optimizer step, `begun_with` the hashes of the inputs outside
     the run's folder, `mined` the current negatives, `random` the RNG state of every process by
-    rank.
+    rank. `epoch_open` says that the epoch's last step is done and its checkpoint is not scored.
     """
 
     batches_done: int
@@ -46,6 +45,7 @@ class TrainingState:
     optimizer: StateDict
     scheduler: StateDict
     random: list[RandomState]
+    epoch_open: bool = False
 
     def save(self, path: Path) -> None:
         """Write the state; the one before stays in place until the rename."""
@@ -60,13 +60,14 @@ class TrainingState:
         except FileNotFoundError:
             raise InputError.at(path, why="no saved state here: nothing to resume") from None
         except Exception as error:  # torch raises many types for a file that is no state
-            why = f"not a saved state: {str(error).splitlines()[0]}"
+            said = str(error).splitlines() or ["it is empty or cut"]
+            why = f"not a saved state: {said[0]}"
             raise InputError.at(path, why=why) from None
         if not isinstance(raw, dict) or raw.pop("format", None) != STATE_FORMAT:
             why = f"this version reads format {STATE_FORMAT}"
             raise InputError.at(path, field="format", why=why)
         for spec in fields(cls):
-            if spec.name not in raw:
+            if spec.name not in raw and spec.default is MISSING:
                 raise InputError.at(path, field=spec.name, why="is missing")
         return cls(**raw)
 

@@ -117,6 +117,8 @@ def test_a_signal_has_its_own_code_and_text(capsys):
     stopped = Stopped("stopped at step 5; go on with --resume", signal.SIGINT)
     expected = (130, "stopped at step 5; go on with --resume\n")
     assert ended(raising(stopped), capsys) == expected
+    # Of several processes the first one says it.
+    assert ended(raising(Stopped("", signal.SIGTERM)), capsys) == (143, "")
 
 
 @pytest.fixture

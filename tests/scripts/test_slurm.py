@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from claim2source.core.folders import MARKER
 from tests.shared_data import REPOSITORY
 
 JOB = REPOSITORY / "scripts" / "slurm_finetune.sh"
@@ -72,11 +73,13 @@ def test_a_step_gets_the_cpus_of_the_job(
 
 
 @pytest.mark.parametrize("form", ["--out {}", "--out={}"])
-def test_submitted_again_it_resumes(form: str, bin_folder: Path, tmp_path: Path) -> None:
-    (tmp_path / "config.yaml").write_text("")
+@pytest.mark.parametrize("name", [MARKER, "run.json", "config.yaml"])
+def test_submitted_again_it_resumes(form: str, name: str, bin_folder: Path, tmp_path: Path) -> None:
+    """What the trainer takes for a run: a config alone is anybody's."""
+    (tmp_path / name).write_text("")
     words = form.format(tmp_path).split()
     done = submit(bin_folder, *words, SLURM_NNODES="1", SLURM_GPUS_ON_NODE="1")
-    assert done.stdout.splitlines()[-1] == "--resume"
+    assert (done.stdout.splitlines()[-1] == "--resume") is (name != "config.yaml")
     assert "--multi_gpu" not in done.stdout
 
 

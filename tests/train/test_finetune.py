@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
@@ -11,10 +12,12 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
+from claim2source.core.lock import LOCK_FILE
 from claim2source.core.report import Report
 from claim2source.datasets import carve_val, load
 from claim2source.mining import read_mined
@@ -65,6 +68,7 @@ KILLED: dict[str, object] = {
     "optimisation__chunk_size": 5,
     "optimisation__remine_every": 2,
     "batches__rotate_negatives": True,
+    "threads": 1,  # with or without a launcher the same sums
 }
 
 
@@ -234,14 +238,20 @@ def test_two_processes_take_the_step_of_the_mean_gradient(
 
 @pytest.mark.slow
 def test_two_processes_resume(setup: tuple[Path, Path], tmp_path: Path) -> None:
+    """Killed, resumed, told to stop through their launcher, and resumed again."""
     more: dict[str, object] = {"optimisation__epochs": 2, "tuning": "lora"}
     whole = run([*TWO, *arguments(*setup, tmp_path / "whole", **more)], tmp_path)
     assert whole.returncode == 0, whole.stderr[-3000:]
-    _kill_after_saves([*TWO, *arguments(*setup, tmp_path / "cut", **more)], tmp_path / "cut", 2)
-    done = run([*TWO, *arguments(*setup, tmp_path / "cut", **more), "--resume"], tmp_path)
+    cut = tmp_path / "cut"
+    command = [*TWO, *arguments(*setup, cut, **more)]
+    _kill_after_saves(command, cut, 2)
+    done, steps = _stop_after_saves([*command, "--resume"], cut, 1, signal.SIGTERM)
+    assert done.returncode != 0
+    assert done.stderr.count(f"stopped at step {steps}; go on with --resume") == 1
+    done = run([*command, "--resume"], tmp_path)
     assert done.returncode == 0, done.stderr[-3000:]
     states = [TrainingState.load(tmp_path / name / "state.pt") for name in ("whole", "cut")]
-    assert states[0].losses == states[1].losses
+    assert states[0].losses == states[1].losses and steps < len(states[0].losses)
 
 
 @pytest.fixture(scope="module")
@@ -285,6 +295,81 @@ def test_kill_nine_and_resume(
     assert whole == resumed
 
 
+@pytest.mark.slow
+def test_a_signal_saves_and_resuming_goes_on(
+    uninterrupted: Path, setup: tuple[Path, Path], tmp_path: Path
+) -> None:
+    """Through the launcher, which hands no signal on and must leave no process; then without it."""
+    cut, stops = tmp_path / "cut", []
+    words = arguments(*setup, cut, **KILLED)
+    plain = [sys.executable, SCRIPT, *words, "--resume"]
+    for command, number in (([*ONE, *words], signal.SIGTERM), (plain, signal.SIGINT)):
+        done, steps = _stop_after_saves(command, cut, 3, number)
+        stops.append(steps)
+        assert f"stopped at step {steps}; go on with --resume" in done.stderr
+        assert done.returncode != 0
+    assert done.returncode == 130 and "Traceback" not in done.stderr
+    done = run(plain, tmp_path)
+    assert done.returncode == 0, done.stderr[-3000:]
+    states = [TrainingState.load(folder / "state.pt") for folder in (uninterrupted, cut)]
+    assert states[0].losses == states[1].losses
+    assert stops[0] < stops[1] < len(states[0].losses)
+    whole, resumed = (without_costs(Report.read(folder)) for folder in (uninterrupted, cut))
+    assert whole == resumed
+
+
+def _stop_after_saves(
+    command: list[str], out: Path, saves: int, number: signal.Signals
+) -> tuple[subprocess.CompletedProcess[str], int]:
+    """Send a signal to the process that was started, once its state has changed `saves` times.
+
+    Returns what it said and the steps that it saved, when no process of the run is left.
+    """
+    # In a folder of their own: a pipe would be closed only by the last process.
+    said = [out.parent / name for name in ("stdout", "stderr")]
+    with open(said[0], "w") as stdout, open(said[1], "w") as stderr:
+        process = subprocess.Popen(
+            command, cwd=out.parent, env=environment(), stdout=stdout, stderr=stderr
+        )
+        try:
+            _wait_for_saves(process, out / "state.pt", saves)
+            process.send_signal(number)
+            process.wait(120)
+            deadline = time.monotonic() + 30
+            while left := _processes_of(out):
+                assert time.monotonic() < deadline, f"still running: {left}"
+                time.sleep(0.1)
+        finally:
+            for name in {process.pid, *_processes_of(out)}:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(name, signal.SIGKILL)
+            process.wait()
+    assert not (out / LOCK_FILE).exists() and not (out / "report.json").exists()
+    texts = [path.read_text() for path in said]
+    done = subprocess.CompletedProcess(command, process.returncode, *texts)
+    return done, TrainingState.load(out / "state.pt").steps_done
+
+
+def _processes_of(out: Path) -> list[int]:
+    """List the processes that were told to write to a folder."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            if f"--out={out}".encode() in path.read_bytes().split(b"\0"):
+                found.append(int(path.parent.name))
+    return found
+
+
+def _wait_for_saves(process: subprocess.Popen[Any], state: Path, saves: int) -> None:
+    seen = {state.stat().st_mtime_ns} if state.is_file() else set()
+    saves, deadline = saves + len(seen), time.monotonic() + 300
+    while len(seen) < saves:
+        assert process.poll() is None, "the run ended before it could be stopped"
+        assert time.monotonic() < deadline
+        if state.is_file():
+            seen.add(state.stat().st_mtime_ns)
+
+
 def _left(out: Path, half_written: str) -> bool:
     """Whether something of this name is not whole yet."""
     folder = out / Path(half_written).parent
@@ -295,7 +380,7 @@ def _left(out: Path, half_written: str) -> bool:
 def _kill_after_saves(
     command: list[str], out: Path, saves: int, half_written: str | None = None
 ) -> None:
-    """Start a run and kill its whole process group once its state has changed `saves` times.
+    """Start a run and kill all of its processes once its state has changed `saves` times.
 
     With `half_written`, as soon as there is something of this name that is not whole yet.
     """
@@ -303,19 +388,17 @@ def _kill_after_saves(
         command,
         cwd=out.parent,
         env=environment(),
-        start_new_session=True,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
-    state, seen, deadline = out / "state.pt", set[int](), time.monotonic() + 300
     try:
-        while len(seen) < saves:
-            assert process.poll() is None, "the run ended before it could be killed"
-            assert time.monotonic() < deadline
-            if state.is_file():
-                seen.add(state.stat().st_mtime_ns)
+        _wait_for_saves(process, out / "state.pt", saves)
+        deadline = time.monotonic() + 60
         while half_written is not None and not _left(out, half_written):
             assert process.poll() is None and time.monotonic() < deadline
     finally:
-        os.killpg(process.pid, signal.SIGKILL)
+        # The launcher last: the others hear of its end.
+        for name in sorted(_processes_of(out), key=lambda name: name == process.pid):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(name, signal.SIGKILL)
         process.wait()

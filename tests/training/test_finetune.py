@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 import shutil
+import signal
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -15,8 +17,9 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from claim2source.core.config import read_config
-from claim2source.core.errors import ConfigError, UserError
+from claim2source.core.errors import ConfigError, Stopped, UserError
 from claim2source.core.files import file_hash
+from claim2source.core.lock import LOCK_FILE
 from claim2source.core.report import Report
 from claim2source.core.run import Run
 from claim2source.datasets import carve_val, load
@@ -166,53 +169,112 @@ def test_manifest_says_how_it_was_trained(finished: Path, setup: tuple[Path, Pat
 
 
 @pytest.mark.parametrize(
-    ("tuning", "batches", "accumulation"),
+    ("tuning", "batches", "accumulation", "cut"),
     [
-        ("full", 3, 1),
-        ("lora", 5, 2),
-        pytest.param("full", 5, 1, marks=pytest.mark.slow),
-        pytest.param("lora", 3, 1, marks=pytest.mark.slow),
+        ("full", 3, 1, "power"),
+        ("lora", 1, 2, "SIGTERM"),
+        pytest.param("full", 1, 1, "SIGINT", marks=pytest.mark.slow),
+        pytest.param("lora", 3, 1, "power", marks=pytest.mark.slow),
     ],
 )
 def test_resuming_gives_the_same_losses_and_weights(
     tuning: str,
     batches: int,
     accumulation: int,
+    cut: str,
     setup: tuple[Path, Path],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """After a power cut in a save, and after a signal: the step is finished, then saved."""
+    every = 1 if cut == "power" else 0
     more: dict[str, Any] = {
         "tuning": tuning,
         "optimisation__epochs": 2,
         "lora__r": 4,
         "optimisation__accumulation": accumulation,
+        "optimisation__save_every": every,
     }
     finetune(small_config(*setup, tmp_path / "whole", **more))
     real, saves = TrainingState.save, []
 
     def save_then_die(self: TrainingState, path: Path) -> None:
         real(self, path)
-        saves.append(self.batches_done)
-        if len(saves) == batches:
+        saves.append(self.steps_done)
+        if len(saves) == batches and cut == "power":
             raise RuntimeError("power cut")
+        if len(saves) == batches:
+            os.kill(os.getpid(), signal.Signals[cut])
 
     monkeypatch.setattr(TrainingState, "save", save_then_die)
-    with pytest.raises(RuntimeError, match="power cut"):
+    with pytest.raises(RuntimeError if cut == "power" else Stopped) as raised:
         finetune(small_config(*setup, tmp_path / "cut", **more))
+    if isinstance(raised.value, Stopped):
+        assert raised.value.signal == signal.Signals[cut]
+        assert str(raised.value) == f"stopped at step {saves[-1]}; go on with --resume"
+        assert saves[-1] == saves[-2] + 1, "the next step was not saved"
+        assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
     assert not (tmp_path / "cut" / "report.json").exists()
+    assert not (tmp_path / "cut" / LOCK_FILE).exists()
     monkeypatch.setattr(TrainingState, "save", real)
     # The RNG state must come from the saved state, not from this process.
     torch.manual_seed(999)
     finetune(small_config(*setup, tmp_path / "cut", resume=True, **more))
     whole, resumed = losses_of(tmp_path / "whole"), losses_of(tmp_path / "cut")
-    assert len(whole) > batches
+    assert len(whole) > saves[-1]
     assert whole == resumed
     state, again = (TrainingState.load(tmp_path / name / "state.pt") for name in ("whole", "cut"))
     for name, weight in state.weights.items():
         assert torch.equal(weight, again.weights[name]), name
     history = [json.loads((tmp_path / n / "run.json").read_text()) for n in ("whole", "cut")]
     assert history[0] == history[1]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("epoch", [1, 2])
+def test_a_signal_while_an_epoch_is_scored_loses_no_step(
+    epoch: int, setup: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Saved only at the ends of epochs, with dropout, and mined again in between."""
+    more: dict[str, Any] = {
+        "optimisation__epochs": 2,
+        "optimisation__save_every": 0,
+        "optimisation__remine_every": 1,
+    }
+    finetune(small_config(*setup, tmp_path / "whole", **more))
+    real, calls = program.evaluate_encoder, []
+
+    def evaluate_then_stop(*arguments: Any, **settings: Any) -> Report:
+        calls.append(1)
+        if len(calls) == 1 + epoch:  # the first is of the model before training
+            os.kill(os.getpid(), signal.SIGTERM)
+        return real(*arguments, **settings)
+
+    monkeypatch.setattr(program, "evaluate_encoder", evaluate_then_stop)
+    with pytest.raises(Stopped, match="stopped at step"):
+        finetune(small_config(*setup, tmp_path / "cut", **more))
+    state = TrainingState.load(tmp_path / "cut" / "state.pt")
+    steps = len(losses_of(tmp_path / "whole"))
+    assert state.epoch_open and state.steps_done == epoch * steps // 2
+    finetune(small_config(*setup, tmp_path / "cut", resume=True, **more))
+    assert losses_of(tmp_path / "whole") == losses_of(tmp_path / "cut")
+    whole, resumed = (without_costs(Report.read(tmp_path / name)) for name in ("whole", "cut"))
+    assert whole == resumed
+    assert not TrainingState.load(tmp_path / "cut" / "state.pt").epoch_open
+
+
+def test_a_signal_before_anything_is_scored_leaves_a_folder_to_use_again(
+    setup: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: Any, **__: Any) -> Report:
+        os.kill(os.getpid(), signal.SIGINT)
+        raise AssertionError("not reached")
+
+    monkeypatch.setattr(program, "evaluate_encoder", interrupted)
+    for number in range(2):
+        with pytest.raises(Stopped, match="before anything was scored; run it again") as raised:
+            finetune(small_config(*setup, tmp_path / "run", optimisation__epochs=1 + number))
+        assert raised.value.signal == signal.SIGINT
 
 
 def test_nothing_is_dropped_before_what_makes_it_final_is_saved(
@@ -247,50 +309,6 @@ def test_a_run_is_not_overwritten_by_accident(finished: Path, setup: tuple[Path,
                 optimisation__learning_rate=5e-4,
             )
         )
-
-
-def test_a_folder_that_is_no_run_is_left_alone(setup: tuple[Path, Path], tmp_path: Path) -> None:
-    (tmp_path / "thesis.tex").write_text("mine")
-    with pytest.raises(UserError, match="not a run"):
-        finetune(small_config(*setup, tmp_path, overwrite=True))
-    assert (tmp_path / "thesis.tex").read_text() == "mine"
-
-
-def test_a_folder_with_nothing_but_leftovers_is_empty(
-    setup: tuple[Path, Path], tmp_path: Path
-) -> None:
-    """A run that was killed while it wrote its first file."""
-    out = tmp_path / "run"
-    out.mkdir()
-    (out / ".config.yaml.abcd_123.tmp").write_text("half")
-    config = small_config(*setup, out)
-    assert RunFolder.open(config).path == out
-    assert [path.name for path in out.iterdir()] == ["config.yaml"]
-    (out / "config.yaml").unlink()
-    for name in (".mined.jsonl.abcd_123.tmp", "thesis.tex"):
-        (out / name).write_text("x")
-    with pytest.raises(UserError, match="not a run of ours"):
-        RunFolder.open(config)
-    assert len(list(out.iterdir())) == 2
-
-
-def test_resuming_clears_what_a_kill_left_and_puts_the_checkpoint_back(
-    setup: tuple[Path, Path], tmp_path: Path
-) -> None:
-    """Killed in a save, in an epoch's checkpoint, and between the two renames of another."""
-    out = tmp_path / "run"
-    config = small_config(*setup, out)
-    RunFolder.open(config)
-    points = out / "checkpoints"
-    for folder in (".epoch-1.aaaaaaaa.old/epoch-1", ".epoch-1.bbbbbbbb.tmp", "epoch-0"):
-        (points / folder).mkdir(parents=True)
-        (points / folder / "manifest.json").write_text(folder)
-    (out / ".state.pt.cccccccc.tmp").write_bytes(b"half")
-    (out / ".env").write_text("theirs")
-    RunFolder.open(replace(config, resume=True))
-    assert sorted(path.name for path in points.iterdir()) == ["epoch-0", "epoch-1"]
-    assert (points / "epoch-1" / "manifest.json").read_text().endswith("old/epoch-1")
-    assert sorted(path.name for path in out.iterdir()) == [".env", "checkpoints", "config.yaml"]
 
 
 def test_resuming_a_finished_run_only_reports_again(

@@ -1,0 +1,176 @@
+"""Recognise the folder of a training run, keep other programs out of it, and move it aside."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import yaml
+
+from claim2source.core.errors import UserError
+from claim2source.core.lock import LOCK_FILE
+
+MARKER = ".claim2source-run"
+CONFIG_FILE, RUN_FILE, CHECKPOINTS, STATE_FILE = (
+    "config.yaml",
+    "run.json",
+    "checkpoints",
+    "state.pt",
+)
+EVALUATION = "evaluation"
+_CHECKPOINT_FILE = r"[^/]+\.(json|safetensors|txt|model)"
+# All that the trainer, its loggers and the programs that write into a run's folder make there.
+_OURS = re.compile(
+    rf"""
+    {re.escape(MARKER)} | {re.escape(LOCK_FILE)} | config\.yaml | run\.json | report\.json
+    | state\.pt | scales\.png | wandb\.json | row\.json | mined(-epoch-\d+)?\.jsonl
+    | logs/step-\d+/(metrics\.csv|hparams\.yaml) | (.+/)?wandb/.+
+    | checkpoints/epoch-\d+(-scale-[^/]+)?/{_CHECKPOINT_FILE}
+    | interpolation/(scale-[^/]+/{_CHECKPOINT_FILE}|interpolation\.(json|png)|report\.(json|md))
+    | evaluation/(.+/)?(report\.(json|md|html)|compare\.(json|md)|bm25\.yaml)
+    | evaluation/(.+/)?(runs/(.+/)?[^/]+\.trec|submission_202[56]/predictions[^/]*\.tsv)
+    | (.+/)?\.[^/]+\.[a-z0-9_]{{8}}\.(tmp|old)(/.+)?
+    """,
+    re.VERBOSE,
+)
+
+
+def is_run(folder: Path) -> bool:
+    """Tell whether a folder is a training run of ours that has begun: something was scored.
+
+    The one rule by which runs are recognised: the trainer's marker, or for a run of 0.1.0 its
+    whole config beside a checkpoint or a history; a `config.yaml` alone is anybody's. A run that
+    was stopped before it scored its first checkpoint counts as none: `is_unbegun`.
+    """
+    return _has_progress(folder) and _is_ours(folder)
+
+
+def is_unbegun(folder: Path) -> bool:
+    """Tell whether the trainer made this folder, and was stopped before it scored anything."""
+    return not _has_progress(folder) and _is_ours(folder)
+
+
+def _has_progress(folder: Path) -> bool:
+    trained = (folder / CHECKPOINTS).glob("epoch-[1-9]*")
+    named = any((folder / name).exists() for name in (RUN_FILE, STATE_FILE, "mined.jsonl"))
+    return named or any(trained)
+
+
+def _is_ours(folder: Path) -> bool:
+    if (folder / MARKER).is_file():
+        return True
+    return _has_trainers_config(folder) and (
+        (folder / CHECKPOINTS / "epoch-0" / "manifest.json").is_file()
+        or isinstance(read_run(folder).get("history"), list)
+    )
+
+
+def _has_trainers_config(folder: Path) -> bool:
+    settings = _settings(folder)
+    groups = ("data", "model", "optimisation", "losses")
+    return all(isinstance(settings.get(group), dict) for group in groups)
+
+
+def _settings(folder: Path) -> dict[str, object]:
+    try:
+        found = yaml.safe_load((folder / CONFIG_FILE).read_text(encoding="utf-8"))
+    except (OSError, ValueError, yaml.YAMLError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def read_run(folder: Path) -> dict[str, object]:
+    """Read what `run.json` says; nothing where there is none that can be read."""
+    try:
+        found = json.loads((folder / RUN_FILE).read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def is_finished_demo(folder: Path) -> bool:
+    """Tell whether a run trained on the packaged demo set to its end: minutes, not days."""
+    if not is_run(folder) or not isinstance(read_run(folder).get("chosen"), str):
+        return False
+    data = _settings(folder).get("data")
+    return isinstance(data, dict) and data.get("dataset") == "demo"
+
+
+def foreign_file(run: Path) -> str | None:
+    """Find something in a run's folder that no program of ours wrote; None where all is ours."""
+    return next((name for name in _files(run) if not _OURS.fullmatch(name)), None)
+
+
+def _files(folder: Path) -> Iterator[str]:
+    """List files and links below a folder, relative to it."""
+    for parent, folders, files in os.walk(folder):
+        links = [name for name in folders if os.path.islink(os.path.join(parent, name))]
+        for name in sorted([*files, *links]):
+            yield Path(parent, name).relative_to(folder).as_posix()
+
+
+def why_run_is_kept(folder: Path) -> str | None:
+    """Say why an earlier run that was moved aside must not be removed; None where it may be."""
+    if folder.is_symlink() or not is_run(folder):
+        return "is no training run of ours"
+    name = foreign_file(folder)
+    return None if name is None else f"holds {name!r}, which no run of ours wrote"
+
+
+def aside(folder: Path) -> Path:
+    """Name the place where a replaced folder goes."""
+    return folder.with_name(f"{folder.name}.replaced")
+
+
+def check_aside(folder: Path, why_kept: Callable[[Path], str | None]) -> None:
+    """Raise `UserError` where `put_aside` would lose something, or cannot rename the folder.
+
+    `why_kept` says why an earlier folder at that place must stay.
+    """
+    place = aside(folder)
+    if os.path.lexists(place) and (why := why_kept(place)) is not None:
+        raise UserError(f"{place}: {why}, and {folder.name} would be moved there; move it first")
+    if Path.cwd().is_relative_to(folder):
+        raise UserError(f"{folder}: is the folder you are in; replace it from elsewhere")
+    if not os.access(folder.parent, os.W_OK) or os.path.ismount(folder):
+        raise UserError(f"{folder}: cannot be renamed, so it is not replaced")
+
+
+def put_aside(folder: Path) -> Path:
+    """Move a folder to `NAME.replaced`, in place of an earlier one; return that place."""
+    place = aside(folder)
+    if place.exists():
+        remove_folder(place)
+    os.rename(folder, place)
+    return place
+
+
+def remove_folder(folder: Path) -> None:
+    """Remove a folder; it loses its name first, so that no half of it is taken for a whole."""
+    old = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}.", suffix=".old"))
+    os.replace(folder, old / folder.name)
+    shutil.rmtree(old)
+
+
+def refuse_run(out: Path) -> None:
+    """Raise `UserError` where an evaluation would write among the files of a run or checkpoint."""
+    place = out.resolve()
+    for folder in (place, *place.parents):
+        inside = place.relative_to(folder).parts
+        if inside[:1] not in ((), (CHECKPOINTS,), ("logs",), ("wandb",)) or not is_run(folder):
+            continue
+        shown = out if not inside else folder
+        raise UserError(
+            f"{out}: a training run lies here, and its files would be replaced; choose another "
+            f"--out, such as {shown / EVALUATION}"
+        )
+    if (out / "manifest.json").is_file():
+        raise UserError(
+            f"{out}: a checkpoint or an index lies here; choose another --out, such as "
+            f"{out.parent / EVALUATION}"
+        )

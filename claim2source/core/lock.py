@@ -1,0 +1,149 @@
+"""Lock a folder that one process works on, and say which process that is."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import logging
+import os
+import socket
+import tempfile
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from claim2source.core.errors import UserError
+
+log = logging.getLogger(__name__)
+
+LOCK_FILE = ".claim2source-lock"
+# A living process touches its lock this often; one untouched for STALE seconds is no one's.
+TOUCH, STALE = 30.0, 120.0
+
+
+@dataclass(frozen=True)
+class Holder:
+    """Name the process that holds a lock."""
+
+    host: str = "an unknown host"
+    pid: int = 0
+
+    def __str__(self) -> str:
+        return f"process {self.pid} on {self.host}"
+
+    @classmethod
+    def read(cls, text: str) -> Holder | None:
+        """Read what a lock says; None where nobody has written it."""
+        if not text:
+            return None
+        try:
+            found = json.loads(text)
+            return cls(str(found["host"]), int(found["pid"]))
+        except (ValueError, TypeError, KeyError, RecursionError):
+            return cls()
+
+
+class FolderLock:
+    """Hold a folder's lock until `release`; raise `UserError` where a living process has it.
+
+    The kernel drops a dead process's flock, so a number that another process got since is not
+    taken for it. Where flock does not reach (another host, some network file systems), a lock
+    counts as held while it is touched. A stale lock is said and taken over.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / LOCK_FILE
+        self._file = self._taken()
+        self._done = threading.Event()
+        # Daemon: it must not keep a program alive.
+        threading.Thread(target=self._touch, name="lock", daemon=True).start()
+
+    def _taken(self) -> int:
+        own = json.dumps({"host": socket.gethostname(), "pid": os.getpid()})
+        while True:
+            file = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o666)
+            try:
+                alone = _flock(file)
+                holder = Holder.read(os.read(file, 4096).decode("utf-8", "replace"))
+                if alone is False:
+                    raise self._held(holder or Holder())
+                if not self._is(file):  # released, and so removed, since it was opened
+                    os.close(file)
+                    continue
+                # Here a free flock says that the process is gone; elsewhere time has to tell.
+                if holder is not None and (alone is None or holder.host != socket.gethostname()):
+                    self._wait_until_stale(file, holder)
+                if holder is not None:
+                    log.warning(
+                        "%s: locked by %s, which is gone; taken over", self.path.parent, holder
+                    )
+                os.ftruncate(file, 0)
+                os.pwrite(file, own.encode(), 0)
+                os.fsync(file)
+                return file
+            except BaseException:
+                with contextlib.suppress(OSError):
+                    os.close(file)
+                raise
+
+    def _held(self, holder: Holder) -> UserError:
+        return UserError(f"{self.path.parent}: in use by {holder}; wait for it, or stop it")
+
+    def _wait_until_stale(self, file: int, holder: Holder) -> None:
+        """Wait until nobody has touched the lock for STALE seconds. Raises where someone does."""
+        touched = os.fstat(file).st_mtime
+        left = STALE - (_now_in(self.path.parent) - touched)
+        if left > 0:
+            log.warning(
+                "%s: locked by %s; waiting %.0f s at most to see whether it lives",
+                *(self.path.parent, holder, left),
+            )
+        end = time.monotonic() + left
+        while time.monotonic() < end:
+            time.sleep(min(1.0, TOUCH, max(end - time.monotonic(), 0)))
+            if not self._is(file) or self.path.stat().st_mtime != touched:
+                raise self._held(holder)
+
+    def _is(self, file: int) -> bool:
+        """Tell whether the lock's name still stands for this open file."""
+        try:
+            return os.path.samestat(os.fstat(file), self.path.stat())
+        except OSError:
+            return False
+
+    def _touch(self) -> None:
+        while not self._done.wait(TOUCH):
+            with contextlib.suppress(OSError):
+                os.utime(self._file)
+
+    def release(self) -> None:
+        """Remove the lock; safe to call twice. It is found where its folder was moved to, too."""
+        if self._done.is_set():
+            return
+        self._done.set()
+        if self._is(self._file):
+            self.path.unlink(missing_ok=True)
+        os.close(self._file)
+
+    def moved(self, folder: Path) -> None:
+        """Note that the folder was renamed."""
+        self.path = folder / LOCK_FILE
+
+
+def _flock(file: int) -> bool | None:
+    """Take the kernel's lock: False where another process has it, None where there is none."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:  # not every network file system has it
+        return None
+    return True
+
+
+def _now_in(folder: Path) -> float:
+    """Ask the folder's file system for the time: a server's clock may differ from ours."""
+    with tempfile.TemporaryFile(dir=folder) as file:
+        return os.fstat(file.fileno()).st_mtime

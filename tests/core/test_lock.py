@@ -1,0 +1,117 @@
+"""A folder's lock: one living process at a time, and none that is gone."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from claim2source.core import lock
+from claim2source.core.errors import UserError
+from claim2source.core.lock import LOCK_FILE, FolderLock
+from tests.shared_data import REPOSITORY
+
+HOLD = """
+import sys
+from pathlib import Path
+from claim2source.core.lock import FolderLock
+held = FolderLock(Path(sys.argv[1]))
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+def written(folder: Path, host: str, pid: int) -> None:
+    (folder / LOCK_FILE).write_text(json.dumps({"host": host, "pid": pid}))
+
+
+def test_a_living_process_keeps_others_out_and_a_killed_one_does_not(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(tmp_path)],
+        env=os.environ | {"PYTHONPATH": str(REPOSITORY)},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None and process.stdout.readline() == "held\n"
+        who = f"process {process.pid} on {socket.gethostname()}"
+        with pytest.raises(UserError, match=f"{tmp_path}: in use by {who}"):
+            FolderLock(tmp_path)
+        assert (tmp_path / LOCK_FILE).is_file()
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    held = FolderLock(tmp_path)
+    assert f"locked by {who}, which is gone; taken over" in caplog.text
+    assert json.loads((tmp_path / LOCK_FILE).read_text())["pid"] == os.getpid()
+    with pytest.raises(UserError, match=f"process {os.getpid()} on"):
+        FolderLock(tmp_path)
+    held.release()
+    held.release()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_number_that_another_process_got_since_is_not_taken_for_it(tmp_path: Path) -> None:
+    """The parent lives, and holds no lock."""
+    written(tmp_path, socket.gethostname(), os.getppid())
+    FolderLock(tmp_path).release()
+
+
+@pytest.mark.parametrize("place", ["another host", "a file system without flock"])
+@pytest.mark.parametrize("lives", [False, True])
+def test_where_the_kernel_does_not_know_the_process_time_tells(
+    place: str, lives: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A living process touches its lock; one that does not for a while is gone."""
+    monkeypatch.setattr(lock, "TOUCH", 0.05)
+    monkeypatch.setattr(lock, "STALE", 0.4)
+    if place == "another host":
+        written(tmp_path, "node7", 12)
+    else:
+        written(tmp_path, socket.gethostname(), 12)
+
+        def unsupported(*_: object) -> None:
+            raise OSError(errno.ENOLCK, "no locks available")
+
+        monkeypatch.setattr(fcntl, "flock", unsupported)
+    if lives:
+        path = tmp_path / LOCK_FILE
+        threading.Timer(0.15, lambda: os.utime(path)).start()
+        with pytest.raises(UserError, match="in use by process 12 on"):
+            FolderLock(tmp_path)
+        assert json.loads(path.read_text())["pid"] == 12
+        return
+    started = time.monotonic()
+    held = FolderLock(tmp_path)
+    assert time.monotonic() - started > 0.2
+    # Now this process touches it.
+    before = (tmp_path / LOCK_FILE).stat().st_mtime_ns
+    time.sleep(0.2)
+    assert (tmp_path / LOCK_FILE).stat().st_mtime_ns > before
+    held.release()
+
+
+def test_an_old_lock_of_another_host_is_taken_at_once(tmp_path: Path) -> None:
+    written(tmp_path, "node7", 12)
+    os.utime(tmp_path / LOCK_FILE, (0, 0))
+    FolderLock(tmp_path).release()
+
+
+def test_a_lock_goes_with_its_folder(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    held = FolderLock(tmp_path / "a")
+    (tmp_path / "a").rename(tmp_path / "b")
+    held.moved(tmp_path / "b")
+    held.release()
+    assert list(tmp_path.rglob("*")) == [tmp_path / "b"]

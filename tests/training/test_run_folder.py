@@ -1,0 +1,304 @@
+"""A run's folder: what counts as one, what is replaced, moved aside, refused and left alone."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from claim2source.core.config import as_plain, read_config
+from claim2source.core.errors import UserError
+from claim2source.core.folders import is_run, is_unbegun
+from claim2source.training.config import AfterConfig, FinetuneConfig
+from claim2source.training.finetune import finetune
+from claim2source.training.losses.distillation import DistillationConfig
+from claim2source.training.run_folder import RunFolder
+from tests.shared_data import REPOSITORY
+from tests.training.small import small_config, small_setup
+
+OLD = REPOSITORY / "tests" / "fixtures_010"
+SYSTEMS = Path("configs", "systems", "offline.yaml")
+SCORES = {"macro": {"mrr@5": 0.5}}
+Make = Callable[..., FinetuneConfig]
+
+
+@pytest.fixture(scope="module")
+def setup(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    return small_setup(tmp_path_factory.mktemp("small"))
+
+
+@pytest.fixture(scope="module")
+def plain(setup: tuple[Path, Path]) -> FinetuneConfig:
+    """A run's config; parsing one takes longer than most of these tests."""
+    return small_config(*setup, Path("run"))
+
+
+@pytest.fixture
+def make(plain: FinetuneConfig, tmp_path: Path) -> Make:
+    """Configs of runs in `tmp_path / "run"`, with other values for some keys."""
+
+    def made(**more: Any) -> FinetuneConfig:
+        config = replace(plain, out=tmp_path / "run")
+        for key, value in more.items():
+            group, _, name = key.partition("__")
+            inner = replace(getattr(config, group), **{name: value}) if name else value
+            config = replace(config, **{group: inner})
+        return config
+
+    return made
+
+
+def begin(config: FinetuneConfig, scored: bool = True) -> None:
+    """Begin a run, score its first checkpoint, and end as a killed trainer does."""
+    run = RunFolder.find(config)
+    run.begin(config)
+    if scored:
+        run.record(0, SCORES, None)
+    run.release()
+
+
+def contents(folder: Path) -> dict[str, tuple[int, bytes]]:
+    """Return path -> time and bytes of every file."""
+    return {
+        str(path.relative_to(folder)): (path.stat().st_mtime_ns, path.read_bytes())
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
+
+
+def copy_of_010(name: str, folder: Path) -> Path:
+    """Copy a run of 0.1.0, with the copy's path where it names its own."""
+    run = Path(shutil.copytree(OLD / name, folder / name))
+    for path in [run / "config.yaml", *run.rglob("manifest.json")]:
+        path.write_text(path.read_text().replace("@FIXTURES@", str(folder)))
+    return run
+
+
+@pytest.mark.parametrize("name", ["config.yaml", "thesis.tex", ".claim2source-run.txt"])
+@pytest.mark.parametrize("flag", ["overwrite", "resume", None])
+def test_a_folder_of_the_users_is_no_run(
+    name: str, flag: str | None, make: Make, tmp_path: Path
+) -> None:
+    """A config.yaml is anybody's; with the trainer's own keys too, and beside checkpoints."""
+    run = tmp_path / "run"
+    (run / "checkpoints" / "mine").mkdir(parents=True)
+    (run / name).write_text(yaml.safe_dump(as_plain(make())))
+    before = contents(tmp_path)
+    with pytest.raises(UserError, match=r"not a run of ours|no run to resume"):
+        finetune(make(**{flag: True} if flag else {}))
+    assert contents(tmp_path) == before
+
+
+@pytest.mark.parametrize(
+    ("mistake", "said"),
+    [
+        ({"model__name": "no/such/model"}, "no/such/model"),
+        ({"data__dataset": "no/such/data"}, "no/such/data"),
+        ({"data__report_split": "nowhere"}, "nowhere"),
+        ({"mined": Path("no-such.jsonl")}, "no-such.jsonl"),
+        ({"tuning": "lora", "lora__targets": ("q_proj",)}, "lora.targets"),
+        ({"losses__distillation": DistillationConfig(0.5, Path("no.trec"))}, "no.trec"),
+        (
+            {"after": AfterConfig(("no such",), files=(REPOSITORY / SYSTEMS,))},
+            "no such",
+        ),
+    ],
+)
+def test_a_mistake_leaves_no_folder_and_the_old_run_as_it_was(
+    mistake: dict[str, Any], said: str, make: Make, tmp_path: Path
+) -> None:
+    with pytest.raises(UserError, match=said):
+        finetune(make(**mistake))
+    assert list(tmp_path.iterdir()) == []
+    begin(make())
+    before = contents(tmp_path)
+    with pytest.raises(UserError, match=said):
+        finetune(make(**mistake, overwrite=True))
+    assert contents(tmp_path) == before
+
+
+def test_a_replaced_run_is_moved_aside_once(
+    make: Make, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    begin(make())
+    with pytest.raises(UserError, match="--resume, --overwrite"):
+        begin(make())
+    kept = tmp_path / "run.replaced"
+    for turn in range(2):
+        (tmp_path / "run" / "wandb.json").write_text(f"{turn}")
+        begin(make(overwrite=True))
+        assert f"the earlier run is in {kept} now" in capsys.readouterr().out
+        assert (kept / "wandb.json").read_text() == f"{turn}"
+        assert not (tmp_path / "run" / "wandb.json").exists()
+        assert {path.name for path in tmp_path.iterdir()} == {"run", "run.replaced"}
+    # What no program of ours made goes along, and is never removed.
+    (tmp_path / "run" / "notes.txt").write_text("mine")
+    begin(make(overwrite=True))
+    before = contents(tmp_path)
+    with pytest.raises(UserError, match=r"run\.replaced: holds 'notes.txt'"):
+        begin(make(overwrite=True))
+    assert contents(tmp_path) == before
+
+
+@pytest.mark.parametrize("kind", ["folder", "file", "link"])
+def test_what_has_the_copys_name_and_is_no_run_stays(kind: str, make: Make, tmp_path: Path) -> None:
+    begin(make())
+    kept, other = tmp_path / "run.replaced", tmp_path / "other"
+    other.mkdir()
+    (other / "mine.txt").write_text("mine")
+    if kind == "link":
+        begin(replace(make(), out=other / "run"))
+        kept.symlink_to(other / "run")
+    elif kind == "folder":
+        other.rename(kept)
+    else:
+        kept.write_text("mine")
+    before = contents(tmp_path)
+    with pytest.raises(UserError, match=r"run\.replaced: is no training run of ours"):
+        begin(make(overwrite=True))
+    assert contents(tmp_path) == before
+
+
+@pytest.mark.parametrize(
+    ("dataset", "finished", "note", "copies"),
+    [
+        ("demo", True, False, 0),
+        ("demo", True, True, 1),
+        ("demo", False, False, 1),
+        ("data", True, False, 1),
+    ],
+)
+def test_only_a_finished_demo_is_replaced_without_a_copy(
+    dataset: str, finished: bool, note: bool, copies: int, make: Make, tmp_path: Path
+) -> None:
+    config = make() if dataset == "data" else make(data__dataset="demo")
+    run = RunFolder.find(config)
+    run.begin(config)
+    run.record(0, SCORES, None)
+    if finished:
+        run.write(run.checkpoint(0))
+    run.release()
+    evaluated = tmp_path / "run" / "evaluation" / "epoch-0" / "runs" / "en.trec"
+    evaluated.parent.mkdir(parents=True)
+    evaluated.write_text("")
+    if note:
+        (evaluated.parent / "notes.txt").write_text("mine")
+    begin(replace(config, overwrite=True))
+    assert len(list(tmp_path.rglob("run.replaced"))) == copies
+    assert not evaluated.exists()
+    assert [path.name for path in tmp_path.rglob("notes.txt")] == ["notes.txt"] * note
+
+
+def test_a_linked_folder_stays_linked(make: Make, tmp_path: Path) -> None:
+    (tmp_path / "large").mkdir()
+    (tmp_path / "run").symlink_to(tmp_path / "large" / "run")
+    begin(make())
+    begin(make(overwrite=True))
+    assert (tmp_path / "run").is_symlink() and is_run(tmp_path / "run")
+    names = {path.name for path in (tmp_path / "large").iterdir()}
+    assert names == {"run", "run.replaced"}
+
+
+@pytest.mark.parametrize("key", ["mined", "model__name", "data__dataset"])
+def test_an_input_is_not_moved_away_with_the_run(key: str, make: Make, tmp_path: Path) -> None:
+    begin(make())
+    inside = tmp_path / "run" / "inside"
+    inside.mkdir()
+    before = contents(tmp_path)
+    with pytest.raises(UserError, match=r"outside the run that is replaced"):
+        begin(make(**{key: inside, "overwrite": True}))
+    assert contents(tmp_path) == before
+
+
+def test_a_run_that_never_began_is_used_again(make: Make, tmp_path: Path) -> None:
+    """With other settings, and a file of the user's beside it; `--resume` begins it too."""
+    begin(make(), scored=False)
+    (tmp_path / "run" / "notes.txt").write_text("mine")
+    for more in ({"optimisation__epochs": 9}, {"optimisation__epochs": 7, "resume": True}):
+        assert is_unbegun(tmp_path / "run") and not is_run(tmp_path / "run")
+        begin(make(**more), scored=False)
+        text = (tmp_path / "run" / "config.yaml").read_text()
+        assert f"epochs: {more['optimisation__epochs']}\n" in text
+    assert {path.name for path in tmp_path.rglob("*")} == {
+        *("run", "config.yaml", ".claim2source-run", "notes.txt")
+    }
+
+
+@pytest.mark.parametrize("name", ["lora", "full", "killed", "query_only"])
+def test_runs_of_010_are_recognised(name: str, tmp_path: Path) -> None:
+    """By what only the trainer writes: its whole config beside a checkpoint or a history."""
+    run = copy_of_010(name, tmp_path)
+    assert is_run(run)
+    (run / "run.json").unlink()
+    assert is_run(run)
+    shutil.rmtree(run / "checkpoints")
+    assert not is_run(run) and not is_unbegun(run)
+
+
+def test_a_folder_with_nothing_but_leftovers_is_empty(make: Make, tmp_path: Path) -> None:
+    """A run that was killed while it wrote its first file."""
+    out = tmp_path / "run"
+    out.mkdir()
+    (out / ".config.yaml.abcd_123.tmp").write_text("half")
+    (out / ".claim2source-lock").write_text("")
+    begin(make(), scored=False)
+    assert {path.name for path in out.iterdir()} == {"config.yaml", ".claim2source-run"}
+
+
+def test_resuming_clears_what_a_kill_left_and_puts_the_checkpoint_back(
+    make: Make, tmp_path: Path
+) -> None:
+    """Killed in a save, in an epoch's checkpoint, and between the two renames of another."""
+    out = tmp_path / "run"
+    begin(make())
+    points = out / "checkpoints"
+    for folder in (".epoch-1.aaaaaaaa.old/epoch-1", ".epoch-1.bbbbbbbb.tmp", "epoch-0"):
+        (points / folder).mkdir(parents=True)
+        (points / folder / "manifest.json").write_text(folder)
+    (out / ".state.pt.cccccccc.tmp").write_bytes(b"half")
+    (out / ".env").write_text("theirs")
+    begin(make(resume=True), scored=False)
+    assert sorted(path.name for path in points.iterdir()) == ["epoch-0", "epoch-1"]
+    assert (points / "epoch-1" / "manifest.json").read_text().endswith("old/epoch-1")
+    names = {".claim2source-run", ".env", "checkpoints", "config.yaml", "run.json"}
+    assert {path.name for path in out.iterdir()} == names
+
+
+DAMAGES: dict[str, tuple[str, bytes | None, str]] = {
+    "no history": ("run.json", None, r"run\.json: is missing"),
+    "a history of nothing": ("run.json", b"[]", r"run\.json"),
+    "a history cut": ("run.json", b'{"chosen": null, "history": []}', "history: epoch 0"),
+    "an epoch of text": ("run.json", b'{"chosen": null, "history": [{"epoch": "x"}]}', "epoch"),
+    "empty settings": ("config.yaml", b"", r"config\.yaml: does not hold the settings"),
+    "listed settings": ("config.yaml", b"- a\n", r"config\.yaml: does not hold the settings"),
+    "no settings": ("config.yaml", None, r"config\.yaml: is missing"),
+    "binary settings": ("config.yaml", b"\xff\x00", r"config\.yaml: not YAML"),
+    "an empty state": ("state.pt", b"", r"state\.pt: not a saved state"),
+    "a listed state": ("state.pt", b"[]", r"state\.pt: not a saved state"),
+}
+
+
+@pytest.mark.parametrize("damage", list(DAMAGES))
+def test_a_damaged_run_is_not_resumed(damage: str, tmp_path: Path) -> None:
+    """In one line that names the file; nothing else in the folder changes."""
+    name, content, said = DAMAGES[damage]
+    for part in ("data", "model"):
+        shutil.copytree(OLD / part, tmp_path / part)
+    run = copy_of_010("killed", tmp_path)
+    words = ["--config", str(run / "config.yaml"), f"--out={run}", "--resume"]
+    config = read_config(FinetuneConfig, words, program="t", description="t")
+    (run / ".claim2source-run").write_text("")
+    if content is None:
+        (run / name).unlink()
+    else:
+        (run / name).write_bytes(content)
+    before = contents(tmp_path)
+    with pytest.raises(UserError, match=said) as raised:
+        finetune(config)
+    assert len(str(raised.value).splitlines()) == 1
+    assert contents(tmp_path) == before
