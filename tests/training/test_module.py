@@ -31,7 +31,7 @@ def test_a_step_takes_the_mean_of_its_batches(chunk_size: int | None, tmp_path: 
     pairs = TrainingPairs(train, rows, encoder, Rendering("bilingual", "metadata"), 0)
     config = OptimisationConfig(temperature=0.3, chunk_size=chunk_size, accumulation=2)
     module: Any = RetrieverModule(
-        encoder, pairs, config, LossesConfig(), 2, lambda epoch: None, lambda: None
+        encoder, pairs, config, LossesConfig(), 2, lambda epoch: None, lambda _: None
     )
     module.manual_backward = lambda loss: loss.backward()
     module._without_sync = nullcontext
