@@ -24,7 +24,7 @@ from claim2source.core.report import MACRO, MAIN_METRIC, Choice, Report, SystemR
 from claim2source.core.tables import Cell, Part, TextTable, render
 from claim2source.core.terminal import say
 from claim2source.datasets import load
-from claim2source.io.wandb import as_wandb, require_installed, wandb_mode
+from claim2source.io.wandb import Tracker, as_wandb, require_tracking, wandb_mode
 from claim2source.models import ModelConfig
 from claim2source.pipeline.evaluate import evaluate_encoder, make_report, require_golds
 from claim2source.pipeline.options import SearchOptions
@@ -104,6 +104,7 @@ def interpolate(config: InterpolateConfig) -> str:
     Of equal scales the smallest is picked: the nearer to the base, the less is forgotten.
     Raises `UserError` where nothing was trained or nothing can be picked on unseen claims.
     """
+    require_tracking(wandb_mode(config.wandb.mode), "--wandb.mode")
     refuse_existing(config.folder, CURVE_FILE, config.overwrite, "an interpolation")
     scaled = ScaledCheckpoint(config.checkpoint, config.device, model=config.model)
     require_scalable(scaled, 1.0)
@@ -248,26 +249,21 @@ def _log(config: InterpolateConfig, report: Report) -> None:
     mode = wandb_mode(config.wandb.mode)
     if mode == "off":
         return
-    require_installed("turn it off with --wandb.mode off")
-    import wandb
-
-    run = wandb.init(
+    tracker = Tracker(
+        mode,
+        config.folder,
         project=config.wandb.project,
-        name=config.wandb.name or config.folder.resolve().name,
-        dir=config.folder,
+        name=config.wandb.name,
         job_type="interpolate",
         config=as_plain(config),
-        mode="offline" if mode == "offline" else "online",
     )
-    run.log(
-        {
-            "interpolation": wandb.Image(str(config.folder / PLOT_FILE)),
-            "interpolation_table": as_wandb(curve_table(report.choices[0].tried)),
-        }
+    tracker.log_figure("interpolation", config.folder / PLOT_FILE)
+    tracker.log({"interpolation_table": as_wandb(curve_table(report.choices[0].tried))})
+    scores = report.systems[PICKED].table.items()
+    tracker.summarise(
+        {f"{config.split}/{name}/{MAIN_METRIC}": row[MAIN_METRIC] for name, row in scores}
     )
-    for name, row in report.systems[PICKED].table.items():
-        run.summary[f"{config.split}/{name}/{MAIN_METRIC}"] = row[MAIN_METRIC]
-    run.finish()
+    tracker.close()
 
 
 if __name__ == "__main__":

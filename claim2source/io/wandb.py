@@ -1,21 +1,35 @@
-"""Log tables of an evaluation to Weights & Biases; find out whether there is a key."""
+"""Log to Weights & Biases, online where it can be reached; never stop the work for it."""
 
 from __future__ import annotations
 
+import contextlib
+import http.client
 import importlib.util
+import logging
 import netrc
 import os
 import re
-from collections.abc import Mapping
+import sys
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal, cast
-from urllib.parse import urlparse
+from urllib.parse import urlsplit
 
 from claim2source.core.errors import UserError
 from claim2source.core.tables import TextTable
+from claim2source.core.terminal import printable_line
+
+log = logging.getLogger(__name__)
 
 Tracking = Literal["off", "offline", "online"]
 PROJECT = "claim2source"
+# A server that takes longer to answer is not waited for.
+ANSWER_SECONDS = 4.0
+# Server -> why it cannot be used, empty where it can: asked, and said, once in a process.
+_failed: dict[str, str] = {}
 
 
 def wandb_mode(asked: str) -> Tracking:
@@ -32,26 +46,176 @@ def has_key() -> bool:
     """Tell whether a W&B key is in the environment or in netrc."""
     if os.environ.get("WANDB_API_KEY"):
         return True
-    host = urlparse(os.environ.get("WANDB_BASE_URL", "https://api.wandb.ai")).hostname or ""
+    host = urlsplit(os.environ.get("WANDB_BASE_URL", "https://api.wandb.ai")).hostname or ""
     try:
         return netrc.netrc(os.environ.get("NETRC")).authenticators(host) is not None
     except (OSError, netrc.NetrcParseError):
         return False
 
 
-def require_installed(instead: str) -> None:
-    """Raise `UserError` where wandb is not installed; `instead` says how to do without it."""
-    if importlib.util.find_spec("wandb") is None:
-        raise UserError(f"wandb is not installed: pip install wandb, or {instead}")
-
-
-def require_tracking(asked: Tracking) -> None:
+def require_tracking(asked: Tracking, option: str = "--wandb") -> None:
     """Raise `UserError` where W&B is asked for but not possible; call it before the work."""
     if asked == "off":
         return
-    require_installed("leave --wandb off")
+    if importlib.util.find_spec("wandb") is None:
+        raise UserError(f"wandb is not installed: pip install wandb, or {option} off")
     if asked == "online" and not has_key():
-        raise UserError("wandb: online needs a key (run `wandb login`); or --wandb offline")
+        raise UserError(f"wandb: online needs a key (run `wandb login`); or {option} offline")
+
+
+class Tracker:
+    """Log to a W&B run; whatever fails is said in one line and never stops the work.
+
+    A run that cannot be online, or no longer, goes on offline: `wandb sync` uploads it.
+    """
+
+    def __init__(
+        self,
+        asked: Tracking,
+        folder: Path,
+        *,
+        project: str = PROJECT,
+        name: str | None = None,
+        **settings: object,
+    ) -> None:
+        self._folder = folder
+        named = {"project": project, "name": name or folder.resolve().name}
+        self._settings = {**named, "dir": folder, **settings}
+        self._run: Any = None
+        if asked != "off":
+            self._start(asked)
+
+    def log(self, values: Mapping[str, object]) -> None:
+        """Log numbers, tables (`as_wandb`) and pictures."""
+        self._do(lambda run: run.log(dict(values)))
+
+    def log_figure(self, key: str, file: Path) -> None:
+        """Log a picture."""
+        import wandb
+
+        self.log({key: wandb.Image(str(file))})
+
+    def define_steps(self, step: str) -> None:
+        """Draw every metric over the metric `step`."""
+        self._do(lambda run: run.define_metric(step))
+        self._do(lambda run: run.define_metric("*", step_metric=step, step_sync=True))
+
+    def summarise(self, values: Mapping[str, float]) -> None:
+        """Set the run's summary."""
+        self._do(lambda run: run.summary.update(dict(values)))
+
+    def close(self) -> None:
+        """End the run; what is not uploaded within 15 seconds stays in its folder."""
+        if self._run is None:
+            return
+        run, self._run = self._run, None
+        try:
+            run.finish()
+        except Exception as error:
+            self._say(error, "what was not uploaded")
+
+    def _start(self, asked: Tracking) -> None:
+        import wandb
+
+        # Its lines have colours, and some go to stdout.
+        host = wandb.setup(wandb.Settings(silent=True)).settings.base_url
+        if asked == "online" and host not in _failed:
+            _failed[host] = why_not_reached(host)
+            if _failed[host]:
+                self._say(_failed[host], "the run")
+        online = asked == "online" and not _failed[host]
+        try:
+            self._run = self._begun("online" if online else "offline")
+            if online:
+                print(f"wandb: {printable_line(str(self._run.url))}", file=sys.stderr, flush=True)
+        except Exception as error:
+            self._fall_back(online, error)
+
+    def _begun(self, mode: Tracking) -> Any:
+        """Start a run with limits on how long it waits, where the user has set none."""
+        import wandb
+
+        limits = {"init_timeout": 20.0, "finish_timeout": 15.0}
+        limits = {k: v for k, v in limits.items() if f"WANDB_{k.upper()}" not in os.environ}
+        settings = wandb.Settings(silent=True, finish_timeout_raises=True, **limits)  # type: ignore[arg-type]
+        return wandb.init(**self._settings, mode=mode, settings=settings)  # type: ignore[arg-type]
+
+    def _do(self, work: Callable[[Any], object]) -> None:
+        """Do something with the run; where that fails, once more with an offline one."""
+        if self._run is None:
+            return
+        try:
+            work(self._run)
+        except Exception as error:
+            failed, self._run = self._run, None
+            online = not failed.offline
+            with contextlib.suppress(Exception):
+                failed.finish()
+            self._fall_back(online, error)
+            if self._run is not None:
+                with contextlib.suppress(Exception):
+                    work(self._run)
+
+    def _fall_back(self, online: bool, error: Exception) -> None:
+        """Start an offline run in place of one that failed, if that was online."""
+        import wandb
+
+        if not online:
+            log.warning("wandb: %s; nothing is logged there", _reason(error))
+            return
+        _failed[wandb.setup().settings.base_url] = _reason(error)
+        self._say(error, "the run")
+        self._settings.pop("id", None)  # still taken by the run that failed
+        try:
+            self._run = self._begun("offline")
+        except Exception as again:
+            self._fall_back(False, again)
+
+    def _say(self, why: Exception | str, what: str) -> None:
+        place = printable_line(str(self._folder / "wandb"))
+        log.warning("wandb: %s; %s is in %s (`wandb sync` uploads it)", _reason(why), what, place)
+
+
+def _reason(error: Exception | str) -> str:
+    """Word an error in one line, without the key."""
+    text = " ".join(str(error).split()) or type(error).__name__
+    key = os.environ.get("WANDB_API_KEY")
+    return printable_line(text.replace(key, "...") if key else text)
+
+
+def why_not_reached(host: str) -> str:
+    """Say why a W&B server cannot be used, within a few seconds; empty where it answers.
+
+    The key is not sent.
+    """
+    try:
+        parts = urlsplit(host)
+        # Without a user's name and password.
+        place = (parts.hostname or host) + (f":{parts.port}" if parts.port else "")
+    except ValueError as error:
+        return f"WANDB_BASE_URL: {error}"
+    found = [f"{place} gives no answer in {ANSWER_SECONDS:g} seconds"]
+
+    def ask() -> None:
+        body, kind = b'{"query": "{ viewer { id } }"}', {"Content-Type": "application/json"}
+        try:
+            request = urllib.request.Request(f"{host}/graphql", data=body, headers=kind)
+            # An opener of its own: the shared one keeps the proxies of its first use.
+            with urllib.request.build_opener().open(request, timeout=ANSWER_SECONDS):
+                found[0] = ""
+        except urllib.error.HTTPError as error:
+            # What it says of a question without a key does not matter.
+            found[0] = f"{place} answers {error.code}" if error.code >= 500 else ""
+        except (OSError, ValueError, http.client.HTTPException) as error:
+            reason = getattr(error, "reason", error)
+            if not isinstance(reason, TimeoutError):
+                found[0] = f"{place}: {getattr(reason, 'strerror', None) or reason}"
+
+    # Looking up a host's name without a network has no time limit of its own.
+    asking = threading.Thread(target=ask, daemon=True)
+    asking.start()
+    asking.join(ANSWER_SECONDS + 1)
+    return found[0]
 
 
 def log_tables(
@@ -62,27 +226,12 @@ def log_tables(
     program: str,
     config: Mapping[str, object],
 ) -> None:
-    """Log tables to a W&B run named as `folder`, unless tracking is off.
-
-    Raises `UserError` where W&B fails.
-    """
+    """Log tables to a W&B run named as `folder`, unless tracking is off."""
     if asked == "off":
         return
-    import wandb
-
-    try:
-        run = wandb.init(
-            project=PROJECT,
-            name=folder.resolve().name,
-            dir=folder,
-            job_type=program,
-            config=dict(config),
-            mode=asked,
-        )
-        run.log({table_key(name): as_wandb(table) for name, table in tables.items()})
-        run.finish()
-    except wandb.errors.Error as error:
-        raise UserError(f"wandb: {error}; the tables are in {folder}") from None
+    tracker = Tracker(asked, folder, job_type=program, config=dict(config))
+    tracker.log({table_key(name): as_wandb(table) for name, table in tables.items()})
+    tracker.close()
 
 
 def as_wandb(table: TextTable) -> Any:

@@ -21,7 +21,7 @@ from claim2source.core.report import MAIN_METRIC, Report
 from claim2source.core.terminal import say
 from claim2source.core.threads import use_cores
 from claim2source.io.store import Store
-from claim2source.io.wandb import table_key
+from claim2source.io.wandb import require_tracking, table_key, wandb_mode
 from claim2source.mining import MinedRow
 from claim2source.models import DataRecord, Encoder, Manifest, Weights, resolve
 from claim2source.models.manifest import FILE
@@ -85,6 +85,7 @@ def finetune(config: FinetuneConfig) -> Report | None:
     """
     world = launched_world()
     use_cores(world.local_size, config.threads)
+    require_tracking(wandb_mode(config.wandb.mode), "--wandb.mode")
     check_after(config)
     if not world.is_first:
         # What a lenient loading leaves out is said once.

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import uuid
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from pytorch_lightning.loggers import CSVLogger, Logger
 
@@ -12,10 +14,12 @@ from claim2source.core.config import as_plain
 from claim2source.core.files import write_json
 from claim2source.core.report import Table
 from claim2source.core.tables import TextTable
-from claim2source.io.wandb import require_installed, wandb_mode
+from claim2source.io.wandb import Tracker, as_wandb, wandb_mode
 from claim2source.training.config import FinetuneConfig
 
 _WANDB_FILE = "wandb.json"
+# The name that Lightning's own logger gives it: a resumed run's curves go on.
+_STEP = "trainer/global_step"
 
 
 class RunLog:
@@ -30,19 +34,17 @@ class RunLog:
         self.loggers: list[Logger] = [csv]
         mode = wandb_mode(config.wandb.mode)
         if mode != "off":
-            require_installed("turn it off with --wandb.mode off")
-            from pytorch_lightning.loggers import WandbLogger
-
-            wandb = WandbLogger(
-                project=config.wandb.project,
-                name=config.wandb.name or run.resolve().name,
-                save_dir=run,
-                offline=mode == "offline",
+            wandb = config.wandb
+            page = Tracker(
+                mode,
+                run,
+                project=wandb.project,
+                name=wandb.name,
                 id=_wandb_id(run),
                 resume="allow",
                 config=as_plain(config),
             )
-            self.loggers.append(wandb)
+            self.loggers.append(WandbPage(page))
 
     def scores(self, epoch: int, table: Table, step: int) -> None:
         """Log a point of the learning curves: an epoch's MRR@5 on val, by language."""
@@ -52,24 +54,50 @@ class RunLog:
 
     def table(self, key: str, table: TextTable) -> None:
         """Show a table in W&B."""
-        for logger in self.loggers:
-            if hasattr(logger, "log_table"):
-                rows = [list(row) for row in table.rows]
-                logger.log_table(key=key, columns=list(table.columns), data=rows)
+        for page in self._pages:
+            page.log({key: as_wandb(table)})
 
     def figure(self, key: str, file: Path) -> None:
         """Show a picture in W&B."""
-        for logger in self.loggers:
-            if hasattr(logger, "log_image"):
-                logger.log_image(key=key, images=[str(file)])
+        for page in self._pages:
+            page.log_figure(key, file)
 
     def close(self) -> None:
         """Close the logs; later evaluations are W&B runs of their own."""
         for logger in self.loggers:
             logger.finalize("success")
-            finish = getattr(getattr(logger, "experiment", None), "finish", None)
-            if finish is not None:
-                finish()
+        for page in self._pages:
+            page.close()
+
+    @property
+    def _pages(self) -> list[Tracker]:
+        return [logger.page for logger in self.loggers if isinstance(logger, WandbPage)]
+
+
+class WandbPage(Logger):
+    """Log Lightning's numbers to a W&B run that never stops the training."""
+
+    def __init__(self, page: Tracker) -> None:
+        super().__init__()
+        self.page = page
+        page.define_steps(_STEP)
+
+    @property
+    def name(self) -> str:
+        """Name the logger."""
+        return "wandb"
+
+    @property
+    def version(self) -> str:
+        """Return the version: a run has one page."""
+        return "0"
+
+    def log_hyperparams(self, *args: Any, **kwargs: Any) -> None:
+        """Log nothing: the config was given when the run began."""
+
+    def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
+        """Log numbers over the optimizer steps."""
+        self.page.log(dict(metrics) if step is None else {**metrics, _STEP: step})
 
 
 def _wandb_id(run: Path) -> str:

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
 import sys
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 
 from claim2source.core.errors import UserError
 from claim2source.core.tables import TextTable
+from claim2source.io import wandb as library
 from claim2source.io.wandb import (
     log_tables,
     require_tracking,
@@ -83,3 +88,194 @@ log_tables("offline", tables, folder=Path({str(tmp_path)!r}), program="p", confi
     }
     assert found["not_run"]["data"] == [["a", 1.5], ["b", "text"], ["c", None]]
     assert found["scores"]["columns"] == ["n"]
+
+
+# Servers that fail
+
+
+class Server:
+    """A W&B server on this machine: it fails as told, or takes a run and then fails."""
+
+    def __init__(self, kind: str) -> None:
+        self.kind, self.heads, self.taken = kind, "", False
+        server = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+                server.heads += f"{self.path} {self.headers}"
+                self.answer(server.reply(body.decode("utf-8", "replace")))
+
+            def answer(self, reply: tuple[int, object]) -> None:
+                text = json.dumps(reply[1]).encode()
+                self.send_response(reply[0])
+                self.send_header("Content-Length", str(len(text)))
+                self.end_headers()
+                with contextlib.suppress(OSError):
+                    self.wfile.write(text)
+
+            def log_message(self, *_: object) -> None: ...
+
+        self.http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.http.daemon_threads = True
+        self.url = f"http://127.0.0.1:{self.http.server_port}"
+        if kind == "refuses":
+            self.http.server_close()
+        else:
+            threading.Thread(target=self.http.serve_forever, args=(0.02,), daemon=True).start()
+
+    def reply(self, body: str) -> tuple[int, object]:
+        if self.kind in ("500", "401"):
+            return int(self.kind), {}
+        if self.kind == "hangs":
+            threading.Event().wait(60)
+        if self.kind == "dies" and self.taken:
+            return 500, {}
+        if "upsertBucket" in body:
+            self.taken = True
+            project = {"id": "p", "name": "p", "entity": {"id": "e", "name": "e"}}
+            bucket = {"id": "b", "name": "r", "displayName": "r", "config": "{}"}
+            bucket |= {"project": project, "historyLineCount": 0}
+            return 200, {"data": {"upsertBucket": {"bucket": bucket, "inserted": True}}}
+        user = {"id": "v", "entity": "e", "username": "u", "flags": "{}", "teams": {"edges": []}}
+        info = {"cliVersionInfo": {"max_cli_version": "9.9"}, "features": []}
+        return 200, {"data": {"viewer": user, "serverInfo": info}}
+
+    def close(self) -> None:
+        if self.kind != "refuses":
+            self.http.shutdown()
+            self.http.server_close()
+
+
+KEY = "secret" + "k" * 34
+
+
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [
+        ("refuses", "Connection refused"),
+        ("500", "answers 500"),
+        ("hangs", "gives no answer in 0.2 seconds"),
+        ("401", ""),
+        ("works", ""),
+    ],
+)
+def test_a_server_is_asked_before_wandb_waits_for_it(
+    kind: str, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(library, "ANSWER_SECONDS", 0.2)
+    monkeypatch.setenv("WANDB_API_KEY", KEY)
+    server = Server(kind)
+    started = time.monotonic()
+    why = library.why_not_reached(server.url)
+    assert time.monotonic() - started < 3
+    server.close()
+    assert said in why and bool(why) == bool(said)
+    # Only wandb itself sends the key.
+    assert (kind == "refuses") or "/graphql" in server.heads
+    assert "secret" not in server.heads and "uthorization" not in server.heads
+
+
+def test_a_name_that_cannot_be_looked_up_and_a_proxy_are_no_errors(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(library, "ANSWER_SECONDS", 0.5)
+    assert "nowhere.invalid" in library.why_not_reached("https://nowhere.invalid")
+    server = Server("500")
+    monkeypatch.setenv("http_proxy", server.url)
+    monkeypatch.setenv("no_proxy", "")
+    assert library.why_not_reached("http://nowhere.invalid:81") == "nowhere.invalid:81 answers 500"
+    server.close()
+    assert library.why_not_reached("http://[") and library.why_not_reached("no url")
+
+
+LOGS = """
+import sys
+from pathlib import Path
+from claim2source.core.errors import run_program
+from claim2source.core.tables import TextTable
+from claim2source.io.wandb import log_tables, require_tracking, wandb_mode
+def main(argv):
+    for folder in sys.argv[1:]:
+        mode = wandb_mode("auto")
+        require_tracking(mode)
+        tables = {"scores": TextTable(["n"], [[1]])}
+        log_tables(mode, tables, folder=Path(folder), program="p", config={"x": 1})
+    print("done")
+run_program(main)
+"""
+
+
+def begun(words: list[str], folder: Path, url: str) -> subprocess.Popen[str]:
+    kept = {k: v for k, v in os.environ.items() if not k.startswith("WANDB")}
+    own = {"PYTHONPATH": str(REPOSITORY), "HOME": str(folder), "WANDB_API_KEY": KEY}
+    return subprocess.Popen(
+        [sys.executable, *words],
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**kept, **own, "WANDB_BASE_URL": url, "OMP_NUM_THREADS": "1"}
+        # In place of 10 and 15 seconds.
+        | {"WANDB_HTTP_TIMEOUT": "1", "WANDB_FINISH_TIMEOUT": "2"},
+    )
+
+
+@pytest.mark.slow
+def test_a_server_that_fails_costs_seconds_and_one_line(tmp_path: Path) -> None:
+    """`auto` with a key: two logs of one process, offline when the server cannot be used."""
+    pytest.importorskip("wandb")
+    kinds = {
+        "refuses": "Connection refused",
+        "500": "answers 500",
+        "hangs": "gives no answer in 4 seconds",
+        "401": "",
+    }
+    servers = {kind: Server(kind) for kind in kinds}
+    running = {}
+    for kind, server in servers.items():
+        folders = [tmp_path / kind / name for name in ("a", "b")]
+        for folder in folders:
+            folder.mkdir(parents=True)
+        words = ["-c", LOGS, *map(str, folders)]
+        running[kind] = begun(words, tmp_path / kind, server.url)
+    for kind, process in running.items():
+        out, err = process.communicate(timeout=120)
+        assert (process.returncode, out) == (0, "done\n"), (kind, err)
+        lines = [line for line in err.splitlines() if line.startswith("WARNING: wandb: ")]
+        assert len(lines) == 1 and kinds[kind] in lines[0], (kind, err)
+        assert "`wandb sync` uploads it" in lines[0]
+        assert "Traceback" not in err and "\x1b" not in err
+        everything = out + err + "".join(
+            path.read_text("utf-8", "replace")
+            for path in (tmp_path / kind).rglob("*") if path.is_file()
+        )  # fmt: skip
+        assert KEY not in everything
+        for name in ("a", "b"):
+            tables = (tmp_path / kind / name).glob("wandb/offline-run-*/files/media/table/*.json")
+            assert [json.loads(table.read_text())["data"] for table in tables] == [[[1]]], kind
+    for server in servers.values():
+        server.close()
+
+
+@pytest.mark.slow
+def test_a_server_that_dies_does_not_stop_a_training(tmp_path: Path) -> None:
+    from tests.training.small import arguments, small_setup
+
+    server, out = Server("dies"), tmp_path / "run"
+    words = arguments(*small_setup(tmp_path / "small"), out, optimisation__epochs=1)
+    words = [word.replace("--wandb.mode=off", "--wandb.mode=online") for word in words]
+    started = time.monotonic()
+    process = begun([str(REPOSITORY / "train" / "finetune.py"), *words], tmp_path, server.url)
+    shown, err = process.communicate(timeout=240)
+    assert process.returncode == 0, err[-3000:]
+    assert server.taken and time.monotonic() - started < 150
+    assert "MRR@5 on dev" in shown and "wandb" not in shown
+    assert err.count("WARNING: wandb: ") == 1 and "`wandb sync` uploads it" in err
+    assert (out / "report.json").is_file()
+    names = {
+        path.name.rsplit("_", 2)[0]
+        for path in out.glob("wandb/offline-run-*/files/media/table/*.table.json")
+    }
+    assert {"mined negatives", "history", "before_and_after"} <= names
+    server.close()
