@@ -11,14 +11,14 @@ from typing import Literal
 
 from claim2source.core.config import list_field, read_config, require, require_repeats, require_seed
 from claim2source.core.errors import ConfigError, UserError, run_program
-from claim2source.core.files import require_writable, write_text
+from claim2source.core.files import refuse_input, require_writable, write_text
 from claim2source.core.records import Qrels
 from claim2source.core.report import COST_COLUMNS, cost_cells
 from claim2source.core.tables import Part, TextTable, render
 from claim2source.core.terminal import say
 from claim2source.evaluation.published.scores import Cells, Scorer, our_scores
 from claim2source.evaluation.published.tables import Column, Row, Table, load_published
-from claim2source.evaluation.reports import LoadedSystem, read_reports
+from claim2source.evaluation.reports import LoadedSystem, files_of_report, read_reports
 from claim2source.io.trec import read_qrels
 
 WIDEST = 10  # columns beside each other in a terminal
@@ -82,6 +82,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     config = read_config(Config, argv, program="eval/paper_tables.py", description=__doc__)
     if config.out is not None:
         require_writable(config.out, "file")
+        reports = [file for path in config.reports or () for file in files_of_report(path)]
+        refuse_input(config.out, [*reports, *(config.qrels or ())])
     tables = selected_tables(config.tables)
     systems = read_reports(config.reports or [])
     named = named_rows(config.rows or [], tables, systems)

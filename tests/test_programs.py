@@ -1,12 +1,14 @@
 """What holds for every program that writes: bad input is one line, said before the work."""
 
 import importlib
+import shutil
 from pathlib import Path
 
 import pytest
 
 from claim2source.core.errors import UserError
 
+MADE = Path(__file__).parent / "fixtures_010"
 # Every program that writes, with inputs that are not there.
 WRITING = {
     "eval.baselines": "--dataset absent --out OUT",
@@ -40,3 +42,26 @@ def test_an_output_that_cannot_be_written_is_said_before_anything_is_read(progra
     # The inputs are what is wrong where the output is not; nothing was made for it.
     assert "absent" in run(program, WRITING[program], tmp_path / "new" / "out")
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+@pytest.mark.parametrize(
+    ("program", "words", "out"),
+    [
+        ("eval.report", "--reports R --dataset DATA --out OUT", "DATA/qrels/dev.tsv"),
+        ("eval.report", "--reports R --out OUT", "R/report.json"),
+        ("eval.paper_tables", "--reports R --out OUT", "R/runs/en.trec"),
+        ("eval.paper_tables", "--reports R --qrels DATA/qrels/dev.tsv --out OUT", "LINK"),
+        ("train.mine", "--dataset DATA --out OUT", "DATA/queries.jsonl"),
+    ],
+)
+def test_an_input_is_not_replaced_by_the_output(program, words, out, tmp_path):
+    shutil.copytree(MADE / "data", tmp_path / "DATA")
+    (tmp_path / "R" / "runs").mkdir(parents=True)
+    for path in (tmp_path / "R" / "report.json", tmp_path / "R" / "runs" / "en.trec"):
+        path.write_text("{}")
+    (tmp_path / "LINK").symlink_to("DATA/qrels/dev.tsv")
+    words = words.replace("DATA", f"{tmp_path}/DATA").replace(" R ", f" {tmp_path}/R ")
+    before = (tmp_path / out).read_bytes()
+    error = run(program, words, tmp_path / out)
+    assert error == f"{tmp_path / out}: is an input of this command; choose another --out"
+    assert (tmp_path / out).read_bytes() == before

@@ -17,7 +17,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn, TextIO
 
-from claim2source.core.terminal import printable, printable_line
+from claim2source.core.terminal import printable, printable_line, shortened
 
 EXIT_CODE = 2
 UNFORESEEN = 1
@@ -264,7 +264,7 @@ def _raising_at_sigterm() -> Iterator[None]:
 def _complain(line: str) -> None:
     """Print one line on stderr, where that is possible."""
     with contextlib.suppress(OSError, ValueError):
-        print(printable_line(line), file=sys.stderr, flush=True)
+        print(shortened(printable_line(line)), file=sys.stderr, flush=True)
 
 
 def _close(stream: TextIO) -> None:

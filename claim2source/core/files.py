@@ -10,7 +10,7 @@ import re
 import shutil
 import stat
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Literal
 
@@ -123,6 +123,14 @@ def require_writable(target: str | Path, kind: Literal["file", "folder"]) -> Non
     except OSError as error:
         why = f"cannot be written: {(error.strerror or str(error)).lower()}"
         raise InputError.at(target, why=why) from None
+
+
+def refuse_input(target: Path, inputs: Iterable[str | Path]) -> None:
+    """Raise `InputError` where the file `target` is one of the `inputs` or lies in one."""
+    written = Path(os.path.realpath(target))
+    read = {Path(os.path.realpath(path)) for path in inputs}
+    if target.exists() and read & {written, *written.parents}:
+        raise InputError.at(target, why="is an input of this command; choose another --out")
 
 
 def why_not_file(path: Path) -> str | None:

@@ -22,6 +22,13 @@ def printable_line(text: str) -> str:
     return printable(" ".join(text.split("\n")))
 
 
+def shortened(line: str, most: int = 600) -> str:
+    """Cut the middle out of a long line: its beginning says where, its end what is allowed."""
+    if len(line) <= most:
+        return line
+    return f"{line[: most * 2 // 3]} [..] {line[len(line) - most // 3 :]}"
+
+
 def say(text: str) -> None:
     """Print `printable` text on stdout at once."""
     print(printable(text), flush=True)

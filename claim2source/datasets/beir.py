@@ -98,6 +98,11 @@ def folder_of(name: str | Path) -> Path:
     raise InputError.at(folder, why=why)
 
 
+def files_of(name: str | Path) -> list[Path]:
+    """List what a data set consists of: two files and a folder. Raises as `folder_of` does."""
+    return [folder_of(name) / part for part in (CORPUS, QUERIES, QRELS)]
+
+
 def read_beir(
     folder: str | Path,
     split: str,

@@ -6,13 +6,21 @@ import argparse
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NoReturn
 
+from claim2source.core.errors import UserError
 from claim2source.core.files import require_writable
 from claim2source.core.program import usage_of
 from claim2source.core.records import sorted_languages
 from claim2source.core.terminal import say
 from claim2source.datasets import checkthat2025, checkthat2026
 from claim2source.datasets.checkthat2026 import Prepared
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        """Raise `UserError`: argparse would print what was typed as it is."""
+        raise UserError(f"{message} (see --help)")
 
 
 def prepare_2025(options: argparse.Namespace) -> Prepared:
@@ -31,7 +39,7 @@ def prepare_2026(options: argparse.Namespace) -> Prepared:
 
 def parser() -> argparse.ArgumentParser:
     """Build the command line: one sub-command per task."""
-    program = argparse.ArgumentParser(
+    program = _Parser(
         prog=usage_of("scripts/prepare.py"),
         description="Turn a task's own files into the native data layout.",
         allow_abbrev=False,

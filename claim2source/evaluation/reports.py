@@ -11,7 +11,7 @@ from pathlib import Path
 
 from claim2source.core.errors import InputError, UserError
 from claim2source.core.records import Dataset
-from claim2source.core.report import Report, SystemCost, SystemReport, Table
+from claim2source.core.report import FILE, Report, SystemCost, SystemReport, Table
 from claim2source.core.run import Run
 from claim2source.datasets import folder_of
 from claim2source.evaluation.metrics import coverage
@@ -117,6 +117,11 @@ def read_reports(folders: Sequence[Path]) -> list[LoadedSystem]:
             LoadedSystem(system, folder, report.dataset, report.split) for system in report.scored
         ]
     return _distinct_names(systems)
+
+
+def files_of_report(folder: Path) -> list[Path]:
+    """List what is read of a report's folder: the report and the runs."""
+    return [folder / FILE, *folder.rglob("*.trec")]
 
 
 def _distinct_names(systems: Sequence[LoadedSystem]) -> list[LoadedSystem]:

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import json
-import pickle
 import re
 from importlib import import_module
 from pathlib import Path
 from typing import Literal
 
-from safetensors import SafetensorError
-
 from claim2source.core.errors import ConfigError, InputError, UserError
-from claim2source.core.files import content_hash, file_hash
+from claim2source.core.files import content_hash, file_hash, why_not_file
 from claim2source.models.config import ModelConfig
 from claim2source.models.manifest import Base
 
@@ -25,11 +22,6 @@ PACKAGED = {
     )
 }
 ADAPTER_CONFIG_FILE = "adapter_config.json"
-# What libraries raise for model files that are damaged or of another model.
-UNREADABLE = (
-    *(OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError, ImportError),
-    *(SafetensorError, pickle.UnpicklingError),
-)
 # Code and .bin weights are downloaded only where they may be used.
 _PATTERNS = ["*.safetensors", "*.json", "*.txt", "*.model"]
 _BIN_PATTERNS = ["pytorch_model*.bin", "*/pytorch_model.bin"]
@@ -51,6 +43,7 @@ def base_files(config: ModelConfig) -> tuple[Path, Base]:
     if folder.is_dir():
         if config.revision is not None:
             raise ConfigError("model.revision", config.revision, "nothing: the model is a folder")
+        require_files(folder)
         check_code(config, folder)
         return folder, Base(str(folder.resolve()), None, _checked_hash(config, folder))
     if config.name in PACKAGED and config.revision is None:
@@ -105,6 +98,13 @@ def _download(config: ModelConfig, patterns: list[str]) -> Path:
             f"model {config.name!r}: no such folder, not packaged, and the hub did not give it: "
             f"{one_line(error)}"
         ) from None
+
+
+def require_files(folder: Path) -> None:
+    """Raise `InputError` where a pipe or device stands for a model's file: it may never end."""
+    for path in sorted((*folder.glob("*.*"), *folder.glob("*/*.*"))):
+        if path.exists() and not path.is_dir() and (why := why_not_file(path)):
+            raise InputError.at(path, why=why)
 
 
 def _allowed(config: ModelConfig, key: _Permission) -> bool:
@@ -263,7 +263,7 @@ def read_json(path: Path) -> object:
     """Read a model's JSON file. Raises `InputError`."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise InputError.at(path, why=f"cannot be read as JSON: {one_line(error)}") from None
 
 

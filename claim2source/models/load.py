@@ -14,7 +14,6 @@ from claim2source.models.config import Attention, EncoderSettings
 from claim2source.models.encoder import Encoder
 from claim2source.models.hub import (
     ADAPTER_CONFIG_FILE,
-    UNREADABLE,
     one_line,
     read_object,
     tokenizer_files,
@@ -56,7 +55,9 @@ def load(
             output_loading_info=True,
             **_quantized(settings, target),
         )
-    except UNREADABLE as error:
+    except UserError:
+        raise
+    except Exception as error:  # libraries raise anything for files that are damaged
         raise UserError(f"model {folder}: {one_line(error)}") from None
     # transformers makes up a pooler where the weights have none; nothing here reads it.
     absent = sorted(key for key in loading["missing_keys"] if not key.startswith("pooler."))

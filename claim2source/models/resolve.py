@@ -21,12 +21,12 @@ from claim2source.models.config import (
 )
 from claim2source.models.hub import (
     ADAPTER_CONFIG_FILE,
-    UNREADABLE,
     base_files,
     check_code,
     dense_hash,
     one_line,
     packaged_files,
+    require_files,
     tokenizer_hash,
 )
 from claim2source.models.manifest import EXPORT_FILE, FILE, Base, Manifest
@@ -150,6 +150,7 @@ def _refuse_overrides(config: ModelConfig) -> None:
 def _checkpoint(
     folder: Path, config: ModelConfig, device: str | None, dtype: Dtype | None
 ) -> Resolved:
+    require_files(folder)
     manifest = Manifest.read(folder)
     base, settings, weights = manifest.base, manifest.encoder, manifest.weights
     place = folder / FILE
@@ -220,7 +221,7 @@ def _with_adapter(model: Any, folder: Path) -> Any:
 
     try:
         return PeftModel.from_pretrained(model, str(folder)).eval()
-    except UNREADABLE as error:
+    except Exception as error:  # libraries raise anything for files that are damaged
         why = f"this adapter does not fit its base: {one_line(error)}"
         raise InputError.at(folder / ADAPTER_CONFIG_FILE, why=why) from None
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, get_args
 from claim2source.core.config import require_one_of
 from claim2source.core.errors import ConfigError, InputError
 from claim2source.models.config import EncoderSettings, ModelConfig, Pooling, Template
-from claim2source.models.hub import UNREADABLE, check_code, module_folders, one_line, read_object
+from claim2source.models.hub import check_code, module_folders, one_line, read_object
 
 if TYPE_CHECKING:
     import torch
@@ -193,7 +193,7 @@ def load_dense(folder: Path, width: int) -> torch.nn.Module | None:
         raise InputError.at(place / "config.json", field="in_features", why=why)
     try:
         layer = Dense.load(str(place), local_files_only=True)
-    except UNREADABLE as error:
+    except Exception as error:  # libraries raise anything for files that are damaged
         has_safetensors = (place / "model.safetensors").is_file()
         file = place / ("model.safetensors" if has_safetensors else "pytorch_model.bin")
         raise InputError.at(file, why=f"not the weights of this layer: {one_line(error)}") from None

@@ -4,7 +4,7 @@ import unicodedata
 
 import pytest
 
-from claim2source.core.terminal import printable, printable_line, say
+from claim2source.core.terminal import printable, printable_line, say, shortened
 
 HARMLESS = "Größe, naïve, 语言, 👩\u200d🔬, a\u00a0b, \\x1b, |"
 
@@ -37,3 +37,13 @@ def test_escaping_twice_changes_nothing(capsys):
     assert once == "\\x1b]0;owned\\x07\\ud800"
     say(once)
     assert capsys.readouterr().out == once + "\n"
+
+
+def test_a_long_line_keeps_its_beginning_and_its_end():
+    assert shortened("x" * 600) == "x" * 600
+    line = shortened("file:3: " + "x" * 10_000 + " is not allowed; allowed: 1")
+    assert (
+        len(line) < 620
+        and line.startswith("file:3: xx")
+        and line.endswith("xx is not allowed; allowed: 1")
+    )

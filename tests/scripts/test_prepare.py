@@ -63,12 +63,14 @@ def test_bad_input_is_exit_2_without_a_traceback(tmp_path: Path) -> None:
         (["checkthat2026", "--input", ".", "--hub", "a/b", "--output", "x"], "not allowed with"),
         (["checkthat2026", "--input", ".", "--output", "x", "--revision", "1"], "with --hub"),
         (["checkthat2026", "--input", "nowhere", "--output", "x"], "nowhere: no such folder"),
+        (["checkthat2025", "--input", ".", "--output", "x", "\u202ename"], "\\u202ename"),
     ],
 )
 def test_wrong_command_line_is_exit_2(arguments: list[str], said: str) -> None:
     ran = prepare(*arguments)
     assert ran.returncode == 2
     assert said in ran.stderr
+    assert ran.stderr.count("\n") == 1 and ran.stderr.isascii()
     assert "Traceback" not in ran.stderr
 
 

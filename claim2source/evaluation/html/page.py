@@ -8,11 +8,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from claim2source.core.config import as_plain
-from claim2source.core.files import require_writable, write_text
+from claim2source.core.files import refuse_input, require_writable, write_text
 from claim2source.core.report import MAIN_METRIC
+from claim2source.datasets import files_of
 from claim2source.evaluation.compare import read_scored
 from claim2source.evaluation.html.claims import NOBODY, SEVERAL, claim_entries
 from claim2source.evaluation.html.sections import DEPTHS, Compared, sections_of
+from claim2source.evaluation.reports import files_of_report
 from claim2source.io.wandb import Tracking, log_tables, require_tracking
 
 FOLDER = Path(__file__).parent
@@ -43,6 +45,8 @@ def html_report(
     import jinja2
 
     require_writable(out, "file")
+    inputs = [file for path in reports for file in files_of_report(path)]
+    refuse_input(out, inputs + (files_of(dataset) if dataset else []))
     require_tracking(wandb)
     folder, systems, scored = read_scored(
         reports,
