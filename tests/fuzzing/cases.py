@@ -1,0 +1,269 @@
+"""Draw cases: a program, spoilt files and a spoilt command line."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import importlib
+import json
+import types
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from hypothesis import strategies as st
+
+from tests.fuzzing.edits import CONTENTS, PLACES, STRUCTURED, YAML_VALUES, Edit
+from tests.fuzzing.world import PROGRAMS, Program
+
+TEXTS = (
+    "",
+    " ",
+    "x",
+    "-",
+    "0",
+    "null",
+    "dev",
+    "train",
+    "test",
+    "en",
+    "zz",
+    "mrr@5",
+    "mrr@0",
+    "ndcg@99999999999999999999",
+    "map",
+    "bm25-tuned",
+    "epoch-2",
+    "a b",
+    "\x1b]0;title\x07",
+    "\u202eabc",
+    "\udce9",
+    "x" * 5000,
+    "[" * 3000,
+    "{}",
+    "[a, b]",
+    "a/b",
+    "*",
+    "%s",
+    "--help",
+)
+PATHS = (
+    "data",
+    "model",
+    "lora",
+    "lora/checkpoints/epoch-2",
+    "reports",
+    "reports/report.json",
+    "a.trec",
+    "gold.tsv",
+    "systems.yaml",
+    "lora/mined.jsonl",
+    "data/corpus.jsonl",
+    "user",
+    "user/notes.txt",
+    "user/config.yaml",
+    "out",
+    "new/deep/out",
+    "nowhere",
+    "",
+    ".",
+    "..",
+    "user/pipe",
+    "user/link",
+    "/proc/nothing/out",
+    "a.trec/out",
+    "\x1b[31mred",
+    "\u202ename",
+    "\udce9",
+    "x" * 300,
+    "~",
+)
+WHOLE = ("-1", "0", "1", "2", "7", "40", "100000", "99999999999999999999", "1e3", "1.5", "x", "")
+REAL = ("-1", "-0.0", "0", "0.5", "1", "2", "1e9", "1e-320", "1e999", "inf", "-inf", "nan", "x", "")
+# More of these is a long training or a download, which is what was asked for.
+FEW = {"optimisation.epochs", "data.repeat", "optimisation.log_every"}
+# Without these a program takes the demo data set or a large model, and needs minutes.
+NEEDED = {"--dataset", "--data.dataset", "--model.name", "--files", "--optimisation.epochs"}
+LEFT_OUT = {"wandb", "wandb.mode", "help", "hub", "revision", "print_config"}
+
+
+@dataclass(frozen=True)
+class Case:
+    """Hold one command and how its inputs are spoilt; `written` are files beside the inputs."""
+
+    program: str
+    argv: tuple[str, ...]
+    edits: tuple[Edit, ...] = ()
+    written: tuple[tuple[str, str], ...] = ()
+
+    def to_json(self) -> str:
+        """Write a case as JSON text."""
+        return json.dumps(asdict(self), indent=1)
+
+    @classmethod
+    def from_json(cls, text: str) -> Case:
+        """Read a case of `to_json`."""
+        read = json.loads(text)
+        edits = tuple(Edit(**edit) for edit in read["edits"])
+        written = tuple((name, content) for name, content in read["written"])
+        return cls(read["program"], tuple(read["argv"]), edits, written)
+
+    def prepare(self, world: Path) -> None:
+        """Spoil a copy of the world."""
+        for name, content in self.written:
+            (world / name).write_text(content, encoding="utf-8", errors="surrogateescape")
+        for edit in self.edits:
+            edit.apply(world)
+
+
+@functools.cache
+def keys_of(program: Program) -> dict[str, Any]:
+    """Map every key of a program's settings to its type; groups by dots."""
+    if program.config is None:
+        return {"input": Path, "output": Path, "translations": Path}
+    module = importlib.import_module(program.path.replace("/", "."))
+    return dict(_keys(getattr(module, program.config), ""))
+
+
+def _keys(kind: Any, prefix: str) -> list[tuple[str, Any]]:
+    found: list[tuple[str, Any]] = []
+    hints = get_type_hints(kind)
+    for spec in dataclasses.fields(kind):
+        name, hint = f"{prefix}{spec.name}", hints[spec.name]
+        if name in LEFT_OUT:
+            continue
+        found.append((name, hint))
+        for part in (hint, *get_args(hint)):
+            if dataclasses.is_dataclass(part):
+                found += _keys(part, f"{name}.")
+    return found
+
+
+def values_of(key: str, hint: Any) -> st.SearchStrategy[list[str]]:
+    """Draw the words that follow an option: mostly of its type, some of another."""
+    usual = _of_type(key, hint)
+    other = st.lists(st.sampled_from((*TEXTS, *PATHS, *WHOLE, *REAL)), max_size=2)
+    return st.one_of(usual, usual, usual, other)
+
+
+def _of_type(key: str, hint: Any) -> st.SearchStrategy[list[str]]:
+    origin, inner = get_origin(hint), get_args(hint)
+    if hint is bool:
+        return st.sampled_from([[], ["true"], ["false"], ["no"]])
+    if hint is int:
+        return _one(("1", "2", "0", "-1", "x") if key in FEW else WHOLE)
+    if hint is float:
+        return _one(REAL)
+    if hint is Path:
+        return _one(PATHS)
+    if key.rpartition(".")[2] in ("name", "checkpoint", "dataset"):
+        return _one((*PATHS, *TEXTS))
+    if origin is Literal:
+        return _one((*map(str, inner), "x"))
+    if origin in (Union, types.UnionType):
+        return st.one_of(*(_of_type(key, part) for part in inner))
+    if origin in (list, tuple):
+        return st.lists(_of_type(key, inner[0]), max_size=3).map(lambda some: sum(some, []))
+    if origin is dict:
+        return _one(('{"de": "model"}', '{"": ""}', '{"en": 1}', "{}", "x"))
+    if hint is type(None):
+        return _one(("null",))
+    return _one(TEXTS)
+
+
+def _one(values: Sequence[str]) -> st.SearchStrategy[list[str]]:
+    return st.sampled_from(values).map(lambda value: [value])
+
+
+def _groups(words: Sequence[str]) -> list[list[str]]:
+    """Part a command line before each option."""
+    groups: list[list[str]] = [[]]
+    for word in words:
+        if word.startswith("--"):
+            groups.append([word])
+        else:
+            groups[-1].append(word)
+    return [group for group in groups if group]
+
+
+def _option(group: Sequence[str]) -> str:
+    return group[0].split("=")[0] if group else ""
+
+
+@st.composite
+def commands(draw: st.DrawFn, program: Program) -> tuple[list[str], str | None]:
+    """Draw a command line: a valid one with up to two changes; and a config file, or none."""
+    groups = _groups(draw(st.sampled_from(program.commands)))
+    keys = keys_of(program)
+    config: str | None = None
+    for _ in range(draw(st.sampled_from([0, 0, 0, 1, 1, 2]))):
+        at = draw(st.integers(0, len(groups) - 1))
+        change = draw(st.sampled_from(["set", "set", "set", "config", "drop", "double", "word"]))
+        if change == "set":
+            key = draw(st.sampled_from(sorted(keys)))
+            values = draw(values_of(key, keys[key]))
+            group = [f"--{key}", *values]
+            if len(values) == 1 and draw(st.booleans()):
+                group = [f"--{key}={values[0]}"]
+            groups = [g for g in groups if _option(g) != f"--{key}"] + [group]
+        elif change == "drop":
+            if _option(groups[at]) not in NEEDED:
+                del groups[at]
+        elif change == "double":
+            groups.append(groups[at])
+        elif change == "word":
+            words = draw(st.lists(st.sampled_from(TEXTS), min_size=1, max_size=2))
+            groups.append([word for word in words if word != "--help"])
+        elif program.config is not None:
+            config = draw(configs(program))
+            groups.append(["--config=my.yaml"])
+        groups = groups or [[]]
+    return [word for group in groups for word in group], config
+
+
+@st.composite
+def configs(draw: st.DrawFn, program: Program) -> str:
+    """Draw a YAML config: keys of the program or others, with values of their type or not."""
+    keys = sorted(keys_of(program))
+    lines = []
+    for _ in range(draw(st.integers(0, 3))):
+        key = draw(st.sampled_from([*keys, "unknown", "out.x", "1", "''", "[a]", "\x1b", "<<"]))
+        if key in FEW or draw(st.booleans()) and key in keys:
+            hint = keys_of(program).get(key, str)
+            words = draw(_of_type(key, hint))
+            value = words[0] if len(words) == 1 else json.dumps(words)
+        else:
+            value = draw(st.sampled_from(YAML_VALUES))
+        *groups, last = key.split(".") if key in keys else [key]
+        for depth, group in enumerate(groups):
+            lines.append(f"{'  ' * depth}{group}:")
+        lines.append(f"{'  ' * len(groups)}{last}: {value}")
+    return "\n".join(lines) + "\n"
+
+
+def edits(program: Program) -> st.SearchStrategy[Edit]:
+    """Draw how a file that the program reads is spoilt."""
+    ops = st.one_of(
+        st.sampled_from(STRUCTURED),
+        st.sampled_from(STRUCTURED),
+        st.sampled_from(STRUCTURED),
+        st.sampled_from(sorted(CONTENTS)),
+        st.sampled_from(sorted(PLACES)),
+    )
+    return st.builds(
+        Edit, st.sampled_from(program.reads), ops, st.integers(0, 2000), st.integers(0, 254)
+    )
+
+
+@st.composite
+def cases(draw: st.DrawFn, names: Sequence[str] = ()) -> Case:
+    """Draw a case of one of these programs, or of any by its weight."""
+    every = [name for name, program in PROGRAMS.items() for _ in range(program.weight)]
+    name = draw(st.sampled_from(names or every))
+    program = PROGRAMS[name]
+    argv, config = draw(commands(program))
+    most = 1 if len(argv) else 2
+    spoilt = draw(st.lists(edits(program), min_size=0, max_size=most + 1))
+    written = () if config is None else (("my.yaml", config),)
+    return Case(name, tuple(argv), tuple(spoilt), written)

@@ -1,0 +1,302 @@
+"""Spoil a valid file: its place, its bytes, its lines, or one value of its structure."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+DEEP = 100_000
+Place = tuple[str | int, ...]
+
+# JSON texts (YAML reads them too, but the last ones): wrong types, numbers and texts.
+JSON_VALUES = (
+    "null",
+    "true",
+    "-1",
+    "0",
+    "1",
+    "2.5",
+    "1e308",
+    "1e999",
+    "NaN",
+    "-Infinity",
+    "12345678901234567890123",
+    "9" * 5000,
+    '""',
+    '" "',
+    '"x"',
+    '"0"',
+    '"a b"',
+    '"a\\u00a0b"',
+    '"a\\tb\\nc"',
+    '"\\u001b]0;title\\u0007"',
+    '"\\u0000"',
+    '"\\ud800"',
+    '"\\u202eabc"',
+    '"\\u2028"',
+    '"../../up"',
+    '"/etc/passwd"',
+    '"s00"',
+    '"dev-101"',
+    '"en"',
+    '"<script>alert(1)</script>"',
+    '"' + "long " * 2000 + '"',
+    "[]",
+    "{}",
+    "[[1]]",
+    '["s00", "s00"]',
+    '[null, 1, "x"]',
+    '{"a": {"b": 1}}',
+    "[" * DEEP + "]" * DEEP,
+    '{"a":' * DEEP + "1" + "}" * DEEP,
+)
+YAML_VALUES = (
+    *(value for value in JSON_VALUES if len(value) < 20_000),
+    "[" * 3000 + "]" * 3000,
+    "~",
+    ".nan",
+    ".inf",
+    "no",
+    "2020-01-01",
+    "1_000",
+    "0o17",
+    "&a [*a]",
+    "*missing",
+    "!!python/object/apply:os.getcwd []",
+    "!!binary x",
+    "!unknown x",
+    "{? [a] : b}",
+    "|\n  text\n",
+    "'open",
+    "\x1b[31m",
+)
+CELLS = (
+    "",
+    " ",
+    "x",
+    "0",
+    "-1",
+    "1.0",
+    "1.5",
+    "1e400",
+    "nan",
+    "inf",
+    "9" * 5000,
+    "99999999999999999999",
+    "1_0",
+    "١",
+    '"',
+    '"open',
+    "a b",
+    "a\u00a0b",
+    "\x1b]0;title\x07",
+    "\x00",
+    "\u202ex",
+    "\u2028",
+    "\x85",
+    "s00",
+    "dev-101",
+    "['s00', 's01']",
+    "['s00'",
+    "[[" * 2000,
+    "__import__('os')",
+    "x" * 200_000,
+)
+BYTES = (
+    b"\x00",
+    b"\xff\xfe",
+    b"\xef\xbb\xbf",
+    b"\xed\xa0\x80",
+    b"\xe9",
+    b"\r",
+    b"\n\n",
+    b"\x1b[2J",
+    b"{",
+    b'"',
+    b"\t",
+    b"x" * 300_000,
+)
+
+
+@dataclass(frozen=True)
+class Edit:
+    """Spoil `file` by `op`: `place` picks where (modulo how many places there are), `value` what.
+
+    It has numbers and texts only, so that a case is kept as JSON and happens again.
+    """
+
+    file: str
+    op: str
+    place: int = 0
+    value: int = 0
+
+    def apply(self, world: Path) -> None:
+        """Spoil the file of a world; one that cannot be spoilt so stays as it is."""
+        path = world / self.file
+        if self.op in PLACES:
+            PLACES[self.op](path, world)
+        elif not path.is_file() or path.is_symlink():
+            return
+        elif self.op in CONTENTS:
+            path.write_bytes(CONTENTS[self.op](path.read_bytes(), self.place, self.value))
+        elif (changed := _structured(path, self.op, self.place, self.value)) is not None:
+            path.write_bytes(changed)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def _replaced(make: Callable[[Path], object]) -> Callable[[Path, Path], None]:
+    def replace(path: Path, world: Path) -> None:
+        _remove(path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        make(path)
+
+    return replace
+
+
+def _folder_to_file(path: Path, world: Path) -> None:
+    """Put a file where the folder of the file was."""
+    folder = path.parent if path.parent != world else path
+    _remove(folder)
+    folder.write_text("x\n")
+
+
+PLACES: dict[str, Callable[[Path, Path], None]] = {
+    "missing": lambda path, world: _remove(path),
+    "folder": _replaced(lambda path: path.mkdir()),
+    "loop": _replaced(lambda path: path.symlink_to(path.name)),
+    "dangling": _replaced(lambda path: path.symlink_to("nowhere")),
+    "fifo": _replaced(os.mkfifo),
+    "device": _replaced(lambda path: path.symlink_to("/dev/null")),
+    "file-for-folder": _folder_to_file,
+}
+
+
+def _at(content: bytes, place: int) -> int:
+    return place % (len(content) + 1)
+
+
+CONTENTS: dict[str, Callable[[bytes, int, int], bytes]] = {
+    "empty": lambda content, place, value: b"",
+    "truncate": lambda content, place, value: content[: _at(content, place * 97)],
+    "insert": lambda content, place, value: (
+        content[: _at(content, place * 97)]
+        + BYTES[value % len(BYTES)]
+        + content[_at(content, place * 97) :]
+    ),
+    "flip": lambda content, place, value: (
+        bytes(
+            byte ^ (1 + value % 255) if at == place * 97 % len(content) else byte
+            for at, byte in enumerate(content)
+        )
+        if content
+        else content
+    ),
+    "begin": lambda content, place, value: BYTES[value % len(BYTES)] + content,
+    "end": lambda content, place, value: content + BYTES[value % len(BYTES)],
+    "no-end": lambda content, place, value: content.rstrip(b"\n"),
+    "crlf": lambda content, place, value: content.replace(b"\n", b"\r\n"),
+    "cr": lambda content, place, value: content.replace(b"\n", b"\r"),
+    "utf16": lambda content, place, value: content.decode("utf-8", "replace").encode("utf-16"),
+    "twice": lambda content, place, value: content + content,
+}
+STRUCTURED = ("drop", "set", "add", "double", "wrap", "swap-lines")
+
+
+def _structured(path: Path, op: str, place: int, value: int) -> bytes | None:
+    """Return a file with one line or one value spoilt; None where it is no text."""
+    try:
+        text = path.read_text(encoding="utf-8")
+        if path.suffix in (".json", ".yaml"):
+            return _json(text, op, place, value, path.suffix == ".yaml").encode()
+        lines = text.splitlines(keepends=True)
+        if not lines:
+            return None
+        at = place % len(lines)
+        if op == "double":
+            lines.insert(at, lines[at])
+        elif op == "swap-lines":
+            lines[at], lines[0] = lines[0], lines[at]
+        elif op == "drop" and value % 2:
+            del lines[at]
+        elif path.suffix == ".jsonl":
+            lines[at] = _json(lines[at], op, place // len(lines), value, False) + "\n"
+        else:
+            lines[at] = _row(lines[at], op, place // len(lines), value)
+        return "".join(lines).encode()
+    # An earlier edit left no text, or no JSON.
+    except (ValueError, RecursionError, yaml.YAMLError):
+        return None
+
+
+def _row(line: str, op: str, place: int, value: int) -> str:
+    sign = "\t" if "\t" in line else " "
+    cells = line.rstrip("\n").split(sign)
+    at = place % len(cells)
+    if op == "drop":
+        del cells[at]
+    elif op == "add":
+        cells.insert(at, CELLS[value % len(CELLS)])
+    else:
+        cells[at] = CELLS[value % len(CELLS)]
+    return sign.join(cells) + "\n"
+
+
+def _json(text: str, op: str, place: int, value: int, is_yaml: bool) -> str:
+    """Spoil a JSON or YAML text. Values that JSON cannot hold are put in as text."""
+    values = YAML_VALUES if is_yaml else JSON_VALUES
+    raw = values[value % len(values)]
+    content: Any = yaml.safe_load(text) if is_yaml else json.loads(text)
+    mark = "@@here@@"
+    places = list(_places(content))
+    where = places[place % len(places)]
+    if op == "wrap":
+        raw = json.dumps([_get(content, where)], default=str)
+    if not where:
+        content = None if op == "drop" else mark
+    else:
+        parent, key = _get(content, where[:-1]), where[-1]
+        if op == "drop":
+            del parent[key]
+        elif op == "add" and isinstance(parent, dict):
+            parent[f"{key}_"] = mark
+        elif op == "add" or op == "double" and isinstance(parent, list):
+            parent.insert(int(key), mark if op == "add" else parent[int(key)])
+        else:
+            parent[key] = mark
+    if is_yaml:
+        return yaml.safe_dump(content, sort_keys=False).replace(f"'{mark}'", raw)
+    written = json.dumps(content, ensure_ascii=False)
+    if op == "double" and where and isinstance(where[-1], str):
+        # The same key twice, the second time with another value.
+        return written.replace(f'"{mark}"', f"1, {json.dumps(where[-1])}: {raw}")
+    return written.replace(f'"{mark}"', raw)
+
+
+def _get(content: Any, place: Place) -> Any:
+    for key in place:
+        content = content[key]
+    return content
+
+
+def _places(content: Any, place: Place = ()) -> Iterator[Place]:
+    """Yield the place of every value, the whole first."""
+    yield place
+    if isinstance(content, dict):
+        for key, value in content.items():
+            yield from _places(value, (*place, key))
+    elif isinstance(content, list):
+        for key, value in enumerate(content):
+            yield from _places(value, (*place, key))

@@ -1,0 +1,388 @@
+"""Make a folder of small valid inputs, and the commands that read them."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import importlib
+import io
+import json
+import os
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from claim2source.core.errors import run_program
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+MADE = REPOSITORY / "tests" / "fixtures_010"
+FRAME = REPOSITORY / "tests" / "datasets" / "fixtures" / "pandas1_whole_p4.pkl"
+Main = Callable[[Sequence[str] | None], object]
+
+QUICK = ("--repeats=40", "--seed=3")
+DATA = ("--dataset=data", "--split=dev")
+CPU = ("--device=cpu",)
+# As the runs of `fixtures_010` were made, but shorter.
+TRAINING = (
+    "--data.dataset=data",
+    "--data.val_share=0.2",
+    "--model.name=model",
+    "--model.pooling=mean",
+    "--model.max_length=24",
+    "--lora.r=2",
+    "--mining.hard=2",
+    "--mining.random=1",
+    "--optimisation.epochs=1",
+    "--optimisation.batch_size=16",
+    "--optimisation.negatives=2",
+    "--wandb.mode=off",
+    "--device=cpu",
+    "--threads=1",
+    "--out=out",
+)
+
+
+@dataclass(frozen=True)
+class Program:
+    """Describe a program: its file, its config's class, commands that end with 0, what they read.
+
+    `own` are patterns of what it may replace without `--overwrite`, relative to the world;
+    `weight` says how often it is drawn.
+    """
+
+    path: str
+    config: str | None
+    commands: tuple[tuple[str, ...], ...]
+    reads: tuple[str, ...]
+    weight: int = 4
+
+    def main(self) -> Main:
+        """Import the program's `main`."""
+        found: Main = importlib.import_module(self.path.replace("/", ".")).main
+        return found
+
+
+_FILES = ("data/corpus.jsonl", "data/queries.jsonl", "data/qrels/dev.tsv", "data/qrels/train.tsv")
+_MODEL = (
+    "model/config.json",
+    "model/model.safetensors",
+    "model/tokenizer.json",
+    "model/tokenizer_config.json",
+    "model/1_Pooling/config.json",
+    "model/modules.json",
+    "model/sentence_bert_config.json",
+    "model/config_sentence_transformers.json",
+)
+_EPOCH = "lora/checkpoints/epoch-2"
+_CHECKPOINT = (
+    f"{_EPOCH}/manifest.json",
+    f"{_EPOCH}/adapter_config.json",
+    f"{_EPOCH}/adapter_model.safetensors",
+    "lora/checkpoints/epoch-0/manifest.json",
+    "lora/run.json",
+    "model/config.json",
+    "model/model.safetensors",
+)
+_REPORTS = ("reports/report.json", "reports/runs/bm25-tuned/en.trec", *_FILES[:3])
+
+PROGRAMS: dict[str, Program] = {
+    "score": Program(
+        "eval/score",
+        "Config",
+        (
+            ("--qrels=qrels.trec", "--run", "a.trec", "b.trec", *QUICK),
+            ("--qrels=data/qrels/dev.tsv", "--run", "a.trec", "--json"),
+            ("--qrels=gold.tsv", "--run", "lab.tsv", "a.trec", "--metrics", "mrr@5", "map"),
+        ),
+        ("qrels.trec", "a.trec", "b.trec", "data/qrels/dev.tsv", "gold.tsv", "lab.tsv"),
+        weight=8,
+    ),
+    "compare": Program(
+        "eval/compare", "Config", (("--reports=reports", "--out=out", *DATA, *QUICK),), _REPORTS
+    ),
+    "report": Program(
+        "eval/report",
+        "Config",
+        (("--reports=reports", "--out=out.html", "--claims=5", *DATA, *QUICK),),
+        _REPORTS,
+    ),
+    "paper_tables": Program(
+        "eval/paper_tables",
+        "Config",
+        (
+            ("--reports=reports", "--out=out.md", *QUICK),
+            ("--reports=reports", "--qrels=qrels.trec", "--format=csv", "--tables=2025", *QUICK),
+        ),
+        (*_REPORTS[:2], "qrels.trec"),
+    ),
+    "tune_bm25": Program(
+        "eval/tune_bm25",
+        "TuneConfig",
+        (
+            (
+                "--out=out",
+                "--k1=1.2",
+                "--b=0.75",
+                "--title_weight",
+                "1",
+                "2",
+                *DATA,
+                "--analyses=[]",
+            ),
+        ),
+        _FILES,
+    ),
+    "hybrid": Program(
+        "eval/hybrid",
+        "HybridConfig",
+        (("--checkpoint=lora", "--out=out", *DATA, *CPU, *QUICK),),
+        (*_FILES, *_CHECKPOINT),
+        weight=2,
+    ),
+    "checkpoint": Program(
+        "eval/checkpoint",
+        "CheckpointConfig",
+        (
+            ("--checkpoint=lora", "--only=chosen", "--out=out", *DATA, *CPU, *QUICK),
+            ("--checkpoint=model", "--hybrid", "--out=out", *DATA, *CPU, *QUICK),
+            ("--checkpoint", f"en={_EPOCH}", "de=model", "--out=out", *DATA, *CPU, "--no_tests"),
+        ),
+        (*_FILES[:3], *_CHECKPOINT, *_MODEL),
+    ),
+    "baselines": Program(
+        "eval/baselines",
+        "BaselinesConfig",
+        (
+            (
+                *("--files=systems.yaml", "--systems", "BM25", "Dense", "Both", "Routed"),
+                *("--out=out", "--claims=original", *DATA, *CPU, *QUICK),
+            ),
+            (
+                *("--files=systems.yaml", "--systems", "Tuned", "Dense", "--claims=original"),
+                *("--rewrites=rewrites.jsonl", "--out=out", *DATA, *CPU, *QUICK),
+            ),
+        ),
+        ("systems.yaml", "rewrites.jsonl", *_FILES),
+    ),
+    "encode": Program(
+        "eval/encode",
+        "EncodeConfig",
+        (("--model.name=model", "--dataset=data", "--splits=dev", *CPU),),
+        (*_FILES[:3], *_MODEL),
+        weight=3,
+    ),
+    "mine": Program(
+        "train/mine",
+        "MineConfig",
+        (("--model.name=model", "--dataset=data", "--out=out.jsonl", *CPU),),
+        (*_FILES[:2], _FILES[3], *_MODEL),
+        weight=3,
+    ),
+    "merge": Program(
+        "train/merge", "MergeConfig", (("--checkpoint=lora", "--out=out"),), _CHECKPOINT, weight=2
+    ),
+    "interpolate": Program(
+        "train/interpolate",
+        "InterpolateConfig",
+        (
+            (
+                "--checkpoint=lora",
+                "--scales",
+                "0",
+                "1",
+                "--out=out",
+                *DATA,
+                *CPU,
+                "--wandb.mode=off",
+            ),
+        ),
+        (*_FILES, *_CHECKPOINT),
+        weight=2,
+    ),
+    "finetune": Program(
+        "train/finetune",
+        "FinetuneConfig",
+        (
+            TRAINING,
+            (*TRAINING, "--mined=lora/mined.jsonl", "--tuning=full"),
+            ("--config=lora/config.yaml", "--resume"),
+        ),
+        (
+            *_FILES,
+            *_MODEL,
+            "lora/mined.jsonl",
+            "lora/config.yaml",
+            "lora/run.json",
+            "lora/state.pt",
+        ),
+        weight=2,
+    ),
+    "prepare": Program(
+        "scripts/prepare",
+        None,
+        (
+            ("checkthat2025", "--input=lab25", "--output=out"),
+            ("checkthat2026", "--input=lab26", "--output=out", "--translations=translations.jsonl"),
+        ),
+        (
+            "lab25/subtask4b_collection_data.pkl",
+            "lab25/subtask4b_query_tweets_train.tsv",
+            "lab25/subtask4b_query_tweets_dev.tsv",
+            "lab25/subtask4b_query_tweets_test.tsv",
+            "lab26/collection_data.json",
+            "lab26/en_train.json",
+            "lab26/de_train.json",
+            "lab26/en_dev.json",
+            "lab26/en_test.json",
+            "translations.jsonl",
+        ),
+    ),
+}
+
+SYSTEMS = """\
+BM25:
+  bm25: {k1: 1.2, b: 0.75, title_weight: 2}
+Tuned:
+  bm25: {metadata: true}
+  tune: true
+  label: bm25-tuned
+Dense:
+  model: {name: model, pooling: mean, max_length: 24}
+Both:
+  hybrid: {sparse: BM25, dense: Dense, fusion: {alpha: 0.3}}
+Routed:
+  routes: {de: BM25, default: Dense}
+"""
+
+
+def make_world(folder: Path) -> None:
+    """Write every input once; programs that read them by relative paths end with 0."""
+    shutil.copytree(MADE / "data", folder / "data")
+    shutil.copytree(MADE / "model", folder / "model")
+    shutil.copytree(MADE / "lora", folder / "lora")
+    for path in (folder / "lora").rglob("*"):
+        if path.suffix in (".json", ".yaml") and path.name != "adapter_config.json":
+            text = path.read_text(encoding="utf-8")
+            path.write_text(text.replace("@FIXTURES@/", ""), encoding="utf-8")
+    _write_sentence_transformers(folder / "model")
+    (folder / "systems.yaml").write_text(SYSTEMS, encoding="utf-8")
+    _lines(folder / "rewrites.jsonl", [{"_id": "dev-104", "text": "sleep and tea"}])
+    _write_user(folder / "user")
+    _write_runs(folder)
+    _write_lab25(folder / "lab25")
+    _write_lab26(folder)
+    with _inside(folder):
+        words = PROGRAMS["tune_bm25"].commands[0]
+        # Whatever prints belongs to nobody.
+        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+            try:
+                run_program(PROGRAMS["tune_bm25"].main(), [*words, "--out=reports"])
+            except SystemExit as ended:
+                assert ended.code == 0, "the world's reports could not be made"
+
+
+@contextlib.contextmanager
+def _inside(folder: Path) -> object:  # type: ignore[misc]
+    before = Path.cwd()
+    os.chdir(folder)
+    try:
+        yield
+    finally:
+        os.chdir(before)
+
+
+def _lines(path: Path, records: Sequence[object]) -> None:
+    text = "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records)
+    path.write_text(text, encoding="utf-8")
+
+
+def _write_user(folder: Path) -> None:
+    """Write what belongs to the user alone, and must be there afterwards."""
+    folder.mkdir()
+    (folder / "notes.txt").write_text("mine\n", encoding="utf-8")
+    (folder / "config.yaml").write_text("data: {dataset: mine}\n", encoding="utf-8")
+    (folder / "report.json").write_text("{}\n", encoding="utf-8")
+    (folder / "link").symlink_to("notes.txt")
+
+
+def _write_sentence_transformers(model: Path) -> None:
+    (model / "1_Pooling").mkdir()
+    for name, content in {
+        "modules.json": [
+            {"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Transformer"},
+            {
+                "idx": 1,
+                "name": "1",
+                "path": "1_Pooling",
+                "type": "sentence_transformers.models.Pooling",
+            },
+        ],
+        "1_Pooling/config.json": {
+            "word_embedding_dimension": 16,
+            "pooling_mode_mean_tokens": True,
+            "pooling_mode_cls_token": False,
+        },
+        "sentence_bert_config.json": {"max_seq_length": 24, "do_lower_case": False},
+        "config_sentence_transformers.json": {"prompts": {"query": "study "}},
+    }.items():
+        (model / name).write_text(json.dumps(content, indent=1), encoding="utf-8")
+
+
+def _write_runs(folder: Path) -> None:
+    """Write two runs of dev, its judgements in TREC's and the lab's form, and a lab's run."""
+    judged = (folder / "data/qrels/dev.tsv").read_text(encoding="utf-8").splitlines()[1:]
+    golds = [line.split("\t")[:2] for line in judged]
+    for name, first in (("a", 0), ("b", 2)):
+        ranked = [
+            f"{claim} Q0 {source} {rank} {9 - rank} {name}"
+            for number, (claim, gold) in enumerate(golds)
+            for rank, source in enumerate([f"s{(number + first) % 36:02d}x", gold, "s35"], 1)
+        ]
+        (folder / f"{name}.trec").write_text("\n".join(ranked) + "\n", encoding="utf-8")
+    (folder / "qrels.trec").write_text("".join(f"{c} 0 {s} 1\n" for c, s in golds))
+    (folder / "gold.tsv").write_text(
+        "post_id\tcord_uid\n" + "".join(f"{c}\t{s}\n" for c, s in golds)
+    )
+    preds = "".join(f"{c}\t['{s}', 's01x']\n" for c, s in golds)
+    (folder / "lab.tsv").write_text(f"post_id\tpreds\n{preds}")
+
+
+def _write_lab25(folder: Path) -> None:
+    folder.mkdir()
+    shutil.copyfile(FRAME, folder / "subtask4b_collection_data.pkl")
+    for split, rows in {
+        "train": [[1, "Masks\nwork, they\tsay", "aaa00001"], [2, 'He said "no"', "bbb00002"]],
+        "dev": [[1, "Same number", "ccc00003"], [30, "水", "ddd00004"]],
+        "test": [[1, "Unknown paper"], [2, "Another"]],
+    }.items():
+        path = folder / f"subtask4b_query_tweets_{split}.tsv"
+        with open(path, "w", encoding="utf-8", newline="") as file:
+            writer = csv.writer(file, delimiter="\t", lineterminator="\n")
+            writer.writerow(["post_id", "tweet_text", "cord_uid"][: len(rows[0])])
+            writer.writerows(rows)
+
+
+def _write_lab26(folder: Path) -> None:
+    lab = folder / "lab26"
+    lab.mkdir()
+    contents: dict[str, list[dict[str, object]]] = {
+        "collection_data": [
+            {"pubkey": 11, "title": "Otters", "abstract": "tea", "venue": "J", "authors": "A; B"},
+            {"pubkey": "p22", "title": "Robben", "abstract": None, "authors": ["Ng, A.", ""]},
+        ],
+        "en_train": [
+            {"index": 0, "text": "otters love tea", "pubkey": 11},
+            {"index": 7, "text": "seals nap", "pub_key": "p22"},
+        ],
+        "de_train": [{"index": 0, "text": "Otter mögen Tee", "pubkey": 11}],
+        "en_dev": [{"index": 0, "text": "seals again", "pubkey": "p22"}],
+        "en_test": [{"index": 0, "text": "who knows"}],
+    }
+    for name, entries in contents.items():
+        text = json.dumps(entries, ensure_ascii=False)
+        (lab / f"{name}.json").write_text(text, encoding="utf-8")
+    _lines(
+        folder / "translations.jsonl",
+        [{"index": 0, "lang": "de", "split": "train", "translation": "Otters like tea"}],
+    )

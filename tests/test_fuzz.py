@@ -1,0 +1,174 @@
+"""Programs on spoilt inputs: exit code 0 or 2, no traceback, inputs untouched, in time."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+
+import eval.score
+from claim2source.core.errors import UserError
+from claim2source.core.records import Qrels
+from claim2source.core.run import Run
+from claim2source.evaluation.metrics import Coverage, coverage
+from tests.fuzzing.cases import Case, cases
+from tests.fuzzing.edits import Edit
+from tests.fuzzing.hunt import Failure, Hunt
+from tests.fuzzing.judge import Fuzzer
+from tests.fuzzing.world import PROGRAMS
+
+# Programs whose cases take a few hundredths of a second.
+CHEAP = ("score", "compare", "paper_tables", "tune_bm25", "checkpoint", "prepare")
+EXAMPLES = 40
+ALL_EXAMPLES = 100
+PROCESSES = 30
+VALID = [(name, argv) for name, program in PROGRAMS.items() for argv in program.commands]
+# The same cases every time: `scripts/fuzz.py` looks for others.
+FIXED = {
+    "derandomize": True,
+    "database": None,
+    "deadline": None,
+    "phases": (Phase.generate,),
+    "suppress_health_check": list(HealthCheck),
+}
+
+
+@pytest.fixture(scope="module")
+def fuzzer(tmp_path_factory: pytest.TempPathFactory) -> Fuzzer:
+    return Fuzzer(tmp_path_factory.mktemp("fuzz") / "fuzz")
+
+
+def check(fuzzer: Fuzzer, case: Case, process: bool = False) -> int | str:
+    outcome = fuzzer.run(case, process)
+    assert not outcome.wrong, f"{Failure(case, outcome)}\n{outcome.errors[-3000:]}"
+    return outcome.code
+
+
+@pytest.mark.parametrize(
+    ("examples", "names"),
+    [(EXAMPLES, CHEAP), pytest.param(ALL_EXAMPLES, (), marks=pytest.mark.slow)],
+)
+def test_whatever_is_spoilt(fuzzer: Fuzzer, examples: int, names: Sequence[str]) -> None:
+    ended: list[int | str] = []
+
+    @settings(max_examples=examples, **FIXED)  # type: ignore[arg-type]
+    @given(cases(names))
+    def one(case: Case) -> None:
+        ended.append(check(fuzzer, case))
+
+    one()
+    # Neither are all refused nor is nothing spoilt.
+    assert min(ended.count(0), ended.count(2)) > examples / 6
+
+
+@pytest.mark.slow
+def test_whatever_is_spoilt_in_real_processes(fuzzer: Fuzzer) -> None:
+    @settings(max_examples=PROCESSES, **FIXED)  # type: ignore[arg-type]
+    @given(cases())
+    def one(case: Case) -> None:
+        check(fuzzer, case, process=True)
+
+    one()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "argv"), VALID)
+def test_nothing_spoilt_ends_with_0(fuzzer: Fuzzer, name: str, argv: tuple[str, ...]) -> None:
+    assert check(fuzzer, Case(name, argv)) == 0
+
+
+def left_temporary(argv: Sequence[str] | None) -> None:
+    Path(".out.abcdefgh.tmp").write_text("half")
+
+
+def wrote_half(argv: Sequence[str] | None) -> None:
+    Path("out").mkdir()
+    raise UserError("error after the first file")
+
+
+def changed_input(argv: Sequence[str] | None) -> None:
+    with open("a.trec", "a") as file:
+        file.write("\n")
+
+
+def lost_input(argv: Sequence[str] | None) -> None:
+    Path("user/notes.txt").unlink()
+
+
+def raised(argv: Sequence[str] | None) -> None:
+    raise ZeroDivisionError
+
+
+def waited(argv: Sequence[str] | None) -> None:
+    time.sleep(60)
+
+
+def waited_for_a_pipe(argv: Sequence[str] | None) -> None:
+    import os
+
+    os.mkfifo("pipe")
+    open("pipe").read()
+
+
+def titled_the_terminal(argv: Sequence[str] | None) -> None:
+    print("\x1b]0;title\x07")
+
+
+def said_too_much(argv: Sequence[str] | None) -> None:
+    print("error: " + "x" * 1000, file=sys.stderr)
+    sys.exit(2)
+
+
+@pytest.mark.parametrize(
+    ("planted", "wrong"),
+    [
+        (left_temporary, "left"),
+        (wrote_half, "wrote without success"),
+        (changed_input, "changed: work/a.trec"),
+        (lost_input, "changed: work/user/notes.txt"),
+        (raised, "exit 1: ZeroDivisionError"),
+        (waited, "too long"),
+        (waited_for_a_pipe, "too long"),
+        (titled_the_terminal, "unprintable on stdout"),
+        (said_too_much, "characters"),
+    ],
+)
+def test_a_planted_defect_is_seen(
+    fuzzer: Fuzzer,
+    monkeypatch: pytest.MonkeyPatch,
+    planted: Callable[[Sequence[str] | None], None],
+    wrong: str,
+) -> None:
+    monkeypatch.setattr(eval.score, "main", planted)
+    monkeypatch.setattr(fuzzer, "limit", 0.2)
+    outcome = fuzzer.run(Case("score", PROGRAMS["score"].commands[0]))
+    assert any(wrong in line for line in outcome.wrong), outcome
+
+
+def test_a_defect_of_one_value_is_found_made_small_and_kept(
+    fuzzer: Fuzzer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A run that lacks a claim or has another is a mistake of ours, until it is mended."""
+
+    def planted_coverage(run: Run, qrels: Qrels, name: str) -> Coverage:
+        found = coverage(run, qrels, name)
+        assert not (found.missing or found.ignored)
+        return found
+
+    with monkeypatch.context() as planted:
+        planted.setattr(eval.score, "coverage", planted_coverage)
+        hunt = Hunt(fuzzer, tmp_path, shrinking=1)
+        while not hunt.failures:
+            hunt.run(20, 0, ["score"])
+        assert len(hunt.failures) == 1, hunt.failures
+        case = hunt.failures[0].case
+        assert len(case.edits) == 1 and isinstance(case.edits[0], Edit), case
+        assert [Case.from_json(case.to_json())] == [case]
+        assert len(list(tmp_path.iterdir())) == 1
+        assert "still fails" in Hunt(fuzzer, tmp_path).again()[0]
+    assert "no longer fails" in Hunt(fuzzer, tmp_path).again()[0]
+    assert not list(tmp_path.iterdir())
