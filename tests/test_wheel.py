@@ -78,7 +78,12 @@ def test_wheel_builds_installs_and_works(wheel: Path, tmp_path: Path) -> None:
     assert {name.split("/")[0] for name in names if ".dist-info" not in name} == {"claim2source"}
     assert "claim2source/datasets/demo/qrels/test.tsv" in names
     assert "claim2source/py.typed" in names
-    for name in ("published/checkthat2025.yaml", "html/report.html", "html/report.js"):
+    for name in (
+        "published/checkthat2025.yaml",
+        "html/report.html",
+        "html/report.css",
+        "html/report.js",
+    ):
         assert f"claim2source/evaluation/{name}" in names
     for path in (REPOSITORY / "configs").glob("*/*.yaml"):
         assert f"claim2source/configs/{path.parent.name}/{path.name}" in names

@@ -24,23 +24,33 @@ class Hit:
 
 @dataclass(frozen=True)
 class Ranking:
-    """Hold a system's first sources for a claim, and the rank of the first gold."""
+    """Hold a system's first sources for a claim, and the rank of the first gold, 0 if absent."""
 
     name: str
-    rank: str
+    rank: int
     hits: list[Hit]
 
 
 @dataclass(frozen=True)
 class ClaimEntry:
-    """Hold a claim as the page shows it; `winner` is the one system with the best score."""
+    """Hold a claim as the page shows it; `winner` is the one system with the best score.
 
+    `place` is the claim's among those with a gold: the page's links name it.
+    """
+
+    place: int
+    id: str
     language: str
     text: str
     translation: str
     golds: list[str]
     winner: str
     systems: list[Ranking]
+
+    @property
+    def ranks(self) -> str:
+        """Return the ranks of the systems, for the page's script."""
+        return " ".join(str(system.rank) for system in self.systems)
 
 
 def claim_entries(scored: ScoredRuns, most: int) -> list[ClaimEntry]:
@@ -55,13 +65,15 @@ def claim_entries(scored: ScoredRuns, most: int) -> list[ClaimEntry]:
         rankings = [
             Ranking(
                 name,
-                f"{scored.ranks[name][i]:.0f}" if np.isfinite(scored.ranks[name][i]) else "-",
+                int(scored.ranks[name][i]) if np.isfinite(scored.ranks[name][i]) else 0,
                 [Hit(_title(s, sources), s in golds) for s in run.sources(claim.id, _TOP)],
             )
             for name, run in scored.runs.items()
         ]
         entries.append(
             ClaimEntry(
+                int(i),
+                claim.id,
                 claim.lang,
                 claim.text,
                 claim.translation or "",

@@ -7,18 +7,20 @@ import hashlib
 from collections.abc import Sequence
 from pathlib import Path
 
+from claim2source import __version__
 from claim2source.core.config import as_plain
 from claim2source.core.files import refuse_input, require_writable, write_text
-from claim2source.core.report import MAIN_METRIC
+from claim2source.core.report import MACRO, MAIN_METRIC
 from claim2source.datasets import files_of
 from claim2source.evaluation.compare import read_scored
 from claim2source.evaluation.html.claims import NOBODY, SEVERAL, claim_entries
 from claim2source.evaluation.html.sections import DEPTHS, Compared, sections_of
+from claim2source.evaluation.html.verdict import verdict
 from claim2source.evaluation.reports import files_of_report
 from claim2source.io.wandb import Tracking, log_tables, require_tracking
 
 FOLDER = Path(__file__).parent
-TEMPLATE, SCRIPT = "report.html", "report.js"
+TEMPLATE, SCRIPT, STYLE = "report.html", "report.js", "report.css"
 
 
 def html_report(
@@ -59,27 +61,40 @@ def html_report(
         lenient=lenient,
     )
     compared = Compared(scored, systems, repeats, seed, bool(languages))
-    sections = [section for section in sections_of(compared) if section.svg or section.table]
+    sections = sections_of(compared)
     environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(FOLDER), autoescape=True, undefined=jinja2.StrictUndefined
+        loader=jinja2.FileSystemLoader(FOLDER),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
     )
-    script = "\n" + (FOLDER / SCRIPT).read_text(encoding="utf-8")
-    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    best = max(compared.bars[MACRO].values(), key=lambda bar: bar.value)
+    script, style = ("\n" + (FOLDER / name).read_text(encoding="utf-8") for name in (SCRIPT, STYLE))
     entries, total = claim_entries(scored, claims), len(scored.claim_ids)
     page = environment.get_template(TEMPLATE).render(
         title=f"{Path(folder).name}, {scored.dataset.split}: {metric}",
-        subtitle=f"{total} claims with a gold, {len(scored.dataset.sources)} sources. "
-        f"Intervals are 95 %, by gold paper.",
+        subtitle=f"{total} claims with a gold, {len(scored.dataset.sources)} sources, "
+        f"{len(systems)} system{'s' * (len(systems) > 1)}.",
+        verdict=verdict(scored, best, repeats, seed),
         sections=sections,
         claims=entries,
         claims_note=f"{len(entries)} of {total} claims, those that systems differ on first. "
         f"Won by: the one system with the best {metric}.",
         languages=scored.dataset.languages,
+        systems=list(systems),
         winners=[*systems, SEVERAL, NOBODY],
+        made=f"Claim2Source {__version__}, {repeats} draws, seed {seed}.",
         script=script,
-        script_hash=f"sha256-{digest}",
+        style=style,
+        script_hash=_hash(script),
+        style_hash=_hash(style),
     )
     write_text(out, page)
-    tables = {s.title: s.table for s in sections if s.table}
+    tables = {name: table for s in sections for name, table in s.tables.items()}
     log_tables(wandb, tables, folder=out.parent, program="report", config=settings)
     return f"{len(systems)} systems in {out}"
+
+
+def _hash(text: str) -> str:
+    return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"

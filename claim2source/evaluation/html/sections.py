@@ -1,4 +1,4 @@
-"""Build the page's sections: a plot, a note and a table each."""
+"""Build the page's sections: a plot or a shaded table, a note, and numbers on demand."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -14,12 +16,21 @@ from claim2source.core.report import COST_COLUMNS, MACRO, cost_cells
 from claim2source.core.tables import Cell, TextTable, text_of
 from claim2source.evaluation.compare import ScoredRuns
 from claim2source.evaluation.families import family_note, family_table
-from claim2source.evaluation.html.plots import heat_map, interval_plot, line_plot, scatter_plot
-from claim2source.evaluation.ranks import bucket_changes, changes_table
+from claim2source.evaluation.html.plots import (
+    COLOURS,
+    Bar,
+    Spot,
+    interval_plot,
+    line_plot,
+    scatter_plot,
+)
+from claim2source.evaluation.ranks import BUCKETS, NOT_FOUND, bucket_changes, changes_table
 from claim2source.evaluation.reports import LoadedSystem, distinct_ends
 from claim2source.evaluation.slices import breakdown, slices_of
 
 DEPTHS = (1, 2, 5, 10, 20, 50, 100)
+SHADES = 9  # classes h0 to h9
+_MOST_NAMES = 14  # lines or points that are all named
 
 
 @dataclass(frozen=True)
@@ -32,28 +43,81 @@ class Compared:
     seed: int
     subset: bool = False
 
+    @cached_property
+    def bars(self) -> dict[str, dict[str, Bar]]:
+        """Map `macro`, every language and `micro` to the systems' scores with intervals."""
+        scored = self.scored
+        parts = [part for part in slices_of(scored.dataset.claims) if part.by == "language"]
+        rows = breakdown(
+            scored.scores,
+            scored.metric,
+            scored.dataset,
+            parts,
+            repeats=self.repeats,
+            seed=self.seed,
+        )
+        found: dict[str, dict[str, Bar]] = {}
+        for row in rows:
+            found.setdefault(row.part, {})[row.system] = Bar(row.value, row.low, row.high)
+        order = [MACRO, *scored.dataset.languages, "micro"]
+        return {part: found[part] for part in order if part in found}
+
+    @property
+    def several_languages(self) -> bool:
+        """Tell whether the macro average is another number than the one language's."""
+        return len(self.bars) > 3
+
+
+class Numbers(NamedTuple):
+    """Hold a table of numbers with its heading and note; it is shown on demand."""
+
+    title: str
+    table: TextTable
+    note: str = ""
+
+
+class Shaded(NamedTuple):
+    """Hold a table whose numbers are shaded by `levels` [rows][columns], 0 to `SHADES`.
+
+    `ranges` [rows][columns] are what a cell's link asks of the claims' ranks, "" for no link.
+    """
+
+    title: str
+    table: TextTable
+    levels: Sequence[Sequence[int]]
+    ranges: Sequence[Sequence[str]]
+    summary: str = ""
+
 
 @dataclass(frozen=True)
 class Section:
-    """Hold a heading with a plot, a note and a table of texts, each where there is one."""
+    """Hold a heading with a plot, a note and tables, each where there is one."""
 
     title: str
     svg: str = ""
     note: str = ""
-    table: TextTable | None = None
+    numbers: Sequence[Numbers] = ()
+    shaded: Sequence[Shaded] = ()
+
+    @property
+    def tables(self) -> dict[str, TextTable]:
+        """Name all tables."""
+        shaded = {shown.title: shown.table for shown in self.shaded}
+        return {shown.title: shown.table for shown in self.numbers} | shaded
 
 
 def sections_of(compared: Compared) -> list[Section]:
-    """Build every section; one without plot and table has nothing to show."""
-    return [
+    """Build the sections that have something to show."""
+    sections = [
         _by_language(compared),
-        *_tests(compared),
+        _tests(compared),
         _learning_curve(compared),
         _recall(compared),
-        *_changes(compared),
+        _changes(compared),
         _representations(compared),
         _cost(compared),
     ]
+    return [section for section in sections if section.svg or section.tables]
 
 
 def _texts(columns: Sequence[str], rows: Sequence[Sequence[Cell]]) -> TextTable:
@@ -61,47 +125,56 @@ def _texts(columns: Sequence[str], rows: Sequence[Sequence[Cell]]) -> TextTable:
 
 
 def _by_language(compared: Compared) -> Section:
-    scored = compared.scored
-    parts = [part for part in slices_of(scored.dataset.claims) if part.by == "language"]
-    table: dict[str, dict[str, tuple[float, float, float]]] = {}
-    for row in breakdown(
-        scored.scores,
-        scored.metric,
-        scored.dataset,
-        parts,
-        repeats=compared.repeats,
-        seed=compared.seed,
-    ):
-        table.setdefault(row.part, {})[row.system] = row.value, row.low, row.high
-    order = [*scored.dataset.languages, MACRO, "micro"]
-    shown = {part: table[part] for part in order if part in table}
+    bars = compared.bars if compared.several_languages else dict([*compared.bars.items()][1:2])
     rows = [
-        [
-            name,
-            *("{:.4f} [{:.4f}, {:.4f}]".format(*found[name]) for found in shown.values()),
-            *cost_cells(system.cost),
-        ]
-        for name, system in compared.systems.items()
+        [name, *("{:.4f} [{:.4f}, {:.4f}]".format(*found[name]) for found in bars.values())]
+        for name in compared.systems
     ]
-    cells = _texts(["system", *shown, *COST_COLUMNS], rows)
-    return Section("Score by language", interval_plot(shown, scored.metric), table=cells)
+    title, metric = "Score by language", compared.scored.metric
+    drawn = {part: row for part, row in bars.items() if part != "micro"}
+    plot = interval_plot(drawn, list(compared.systems), metric)
+    note = f"{metric} with 95 % intervals, drawn by gold paper."
+    if compared.several_languages:
+        note += " Macro is the mean of the languages, micro that of the claims."
+    return Section(title, plot, note, [Numbers(title, _texts(["system", *bars], rows))])
 
 
-def _tests(compared: Compared) -> list[Section]:
+def _tests(compared: Compared) -> Section:
     """Show the tests against the baseline: the macro average, then each language by itself."""
-    costs = {name: system.cost for name, system in compared.systems.items()}
-    sections = []
-    for test in compared.scored.tests(repeats=compared.repeats, seed=compared.seed):
-        metric = f"{compared.scored.metric} ({test.average})"
-        note = f"{metric}, {test.groups} papers. {family_note(test)}"
-        columns, rows, *_ = family_table(test, costs)
-        sections.append(Section(f"Tests: {test.family}", note=note, table=_texts(columns, rows)))
-    return sections
+    scored = compared.scored
+    tests = scored.tests(repeats=compared.repeats, seed=compared.seed)
+    title = f"Difference from {scored.baseline}"
+    if not tests:
+        return Section(title)
+    (only,) = scored.dataset.languages if len(tests) == 1 else ("",)
+    bars = {
+        only or test.average: {
+            c.system: Bar(c.difference, c.low, c.high, c.verdict in ("better", "worse"))
+            for c in test.comparisons
+        }
+        for test in tests
+    }
+    note = f"Filled: the difference is significant; hollow: it is not. {family_note(tests[0])}"
+    if len(tests) > 1:
+        note += " Each language is a family of its own."
+    if len(scored.runs) > 2:
+        note += " The sentence at the top allows for all pairs of systems, so its p is larger."
+    numbers = [
+        Numbers(
+            f"Tests: {test.family}",
+            _texts(*family_table(test)[:2]),
+            f"{scored.metric} ({test.average}), {test.claims} claims of {test.groups} papers; the "
+            f"smallest possible p is {test.least_p:.2g}.",
+        )
+        for test in tests
+    ]
+    plot = interval_plot(bars, list(scored.runs), f"difference in {scored.metric}", zero=True)
+    return Section(title, plot, note, numbers)
 
 
 def _learning_curve(compared: Compared) -> Section:
     lines: dict[tuple[Path, str, str], list[tuple[float, float]]] = {}
-    macro = compared.scored.macro
+    macro, title = compared.scored.macro, "Learning curve"
     for name, system in compared.systems.items():
         # As eval/checkpoint.py names them: the checkpoint, its hybrid, another form of claims.
         epoch = re.fullmatch(r"(H-)?epoch-([0-9]+)(\.[a-z]+)?", system.folder.name)
@@ -110,14 +183,14 @@ def _learning_curve(compared: Compared) -> Section:
             lines.setdefault(key, []).append((float(epoch[2]), macro[name]))
     runs = {key: sorted(points) for key, points in lines.items() if len(points) > 1}
     if not runs:
-        return Section("Learning curve")
+        return Section(title)
     folders = list(dict.fromkeys(folder for folder, _, _ in runs))
     names = dict(zip(folders, distinct_ends(folders), strict=True))
     curves = {f"{kind}{names[folder]}{form}": p for (folder, kind, form), p in runs.items()}
     metric = f"macro {compared.scored.metric}"
     rows = [[name, f"{x:.0f}", f"{y:.4f}"] for name, points in curves.items() for x, y in points]
-    plot = line_plot(curves, "epoch", metric)
-    return Section("Learning curve", plot, table=TextTable(["run", "epoch", metric], rows))
+    numbers = [Numbers(title, TextTable(["run", "epoch", metric], rows))]
+    return Section(title, line_plot(curves, "epoch", metric), numbers=numbers)
 
 
 def _recall(compared: Compared) -> Section:
@@ -126,26 +199,52 @@ def _recall(compared: Compared) -> Section:
         for name, scores in compared.scored.scores.items()
     }
     rows: list[list[Cell]] = [[name, *(y for _, y in points)] for name, points in lines.items()]
-    plot = line_plot(lines, "depth", "recall (micro)", log=True)
-    return Section("Recall by depth", plot, table=_texts(["system", *map(str, DEPTHS)], rows))
+    named = sorted(lines, key=lambda name: -compared.scored.macro[name])
+    few = len(named) <= _MOST_NAMES
+    plot = line_plot(lines, "depth", "recall (micro)", True, None if few else named[:COLOURS])
+    title, note = "Recall by depth", "Share of the claims whose gold is among the first sources."
+    if not few:
+        note += f" Named are the {COLOURS} systems with the highest {compared.scored.metric}."
+    table = _texts(["system", *map(str, DEPTHS)], rows)
+    return Section(title, plot, note, [Numbers(title, table)])
 
 
-def _changes(compared: Compared) -> list[Section]:
-    baseline, sections = compared.scored.baseline, []
-    for name, ranks in compared.scored.ranks.items():
-        if name != baseline:
-            changes = bucket_changes(compared.scored.ranks[baseline], ranks)
-            counts = np.array([list(row.values()) for row in changes.values()], dtype=float)
-            counts[counts == 0] = np.nan
-            title = f"Rank of the gold: from {baseline} (rows) to {name} (columns)"
-            plot = heat_map(list(changes), list(changes), counts, 0)
-            columns, rows, *_ = changes_table(changes, "rank")
-            sections.append(Section(title, plot, "Claims.", _texts(columns, rows)))
-    return sections
+def _changes(compared: Compared) -> Section:
+    """Count claims by the rank of their gold with the baseline and with each other system."""
+    baseline, ranks = compared.scored.baseline, compared.scored.ranks
+    place = {name: i for i, name in enumerate(ranks)}
+    limits = {**BUCKETS, NOT_FOUND: (0, 0)}  # the page's script knows an absent gold as rank 0
+    spans = {name: f"{low}:{high:.0f}" for name, (low, high) in limits.items()}
+    shaded = []
+    for name in ranks:
+        if name == baseline:
+            continue
+        before, after = ranks[baseline], ranks[name]
+        changes = bucket_changes(before, after)
+        counts = np.array([list(row.values()) for row in changes.values()], dtype=float)
+        asked = [
+            [
+                f"{place[baseline]}:{spans[first]} {place[name]}:{spans[second]}" if count else ""
+                for second, count in row.items()
+            ]
+            for first, row in changes.items()
+        ]
+        title = f"Rank of the gold: from {baseline} (rows) to {name} (columns)"
+        summary = (
+            f"{name}: {(after < before).sum()} golds rank higher, {(after > before).sum()} lower, "
+            f"{(after == before).sum()} the same"
+        )
+        table = changes_table(changes, "rank")
+        shaded.append(Shaded(title, table, shades(counts, 0.0), asked, summary))
+    note = (
+        f"Claims by the rank of their gold: with {baseline} in rows, with the other system in "
+        "columns. A number links to its claims."
+    )
+    return Section("Rank of the gold", note=note, shaded=shaded)
 
 
 def _representations(compared: Compared) -> Section:
-    """Show the macro score by system and claim form, where there are several of either."""
+    """Show the macro score by system and claim form, where there are several forms."""
     systems, macro = compared.systems, compared.scored.macro
     counts = Counter((system.system, system.claims) for system in systems.values())
     # Systems of one name in two folders are two rows.
@@ -153,30 +252,55 @@ def _representations(compared: Compared) -> Section:
         (s.system if counts[s.system, s.claims] == 1 else name, s.claims): macro[name]
         for name, s in systems.items()
     }
-    title = "Systems and representations"
-    if len(cells) < 2:
-        return Section(title)
     names, forms = (list(dict.fromkeys(key[i] for key in cells)) for i in (0, 1))
+    title = f"Systems and representations, macro {compared.scored.metric}"
+    if len(forms) < 2:
+        return Section(title)
     values = np.array([[cells.get((name, form), np.nan) for form in forms] for name in names])
-    rows = [[name, *(cells.get((name, form)) for form in forms)] for name in names]
-    return Section(
-        f"{title}, macro {compared.scored.metric}",
-        heat_map(names, forms, values),
-        table=_texts(["system", *forms], rows),
+    table = _texts(
+        ["system", *forms], [[name, *(cells.get((name, form)) for form in forms)] for name in names]
     )
+    low = float(np.nanmin(values))
+    empty = [[""] * len(forms) for _ in names]
+    return Section(title, shaded=[Shaded(title, table, shades(values, low), empty)])
+
+
+def shades(values: np.ndarray, low: float) -> list[list[int]]:
+    """Grade values from `low` to the largest as 0 to `SHADES`; NaN is 0."""
+    top = float(np.nanmax(values))
+    grades = np.nan_to_num(SHADES * (values - low) / ((top - low) or 1.0))
+    return [[int(grade) for grade in row] for row in np.ceil(grades - 1e-9)]
 
 
 def _cost(compared: Compared) -> Section:
-    metric, macro = compared.scored.metric, compared.scored.macro
-    points = {
-        name: (system.cost.seconds, macro[name])
-        for name, system in compared.systems.items()
-        if system.cost and system.cost.seconds
-    }
+    metric, macro, title = compared.scored.metric, compared.scored.macro, "Cost against quality"
+    bars, spots = compared.bars[MACRO], {}
+    for name, system in compared.systems.items():
+        if system.cost and system.cost.seconds:
+            bar = bars[name]._replace(filled=not system.cost.reused)
+            spots[name] = Spot(system.cost.seconds, bar)
+    if len(spots) > _MOST_NAMES:  # those are named that nothing cheaper equals
+        spots = {
+            name: spot._replace(
+                named=not any(
+                    other.x <= spot.x and other.bar.value > spot.bar.value
+                    for other in spots.values()
+                )
+            )
+            for name, spot in spots.items()
+        }
     rows = [
         [name, macro[name], *cost_cells(system.cost)] for name, system in compared.systems.items()
     ]
-    plot = scatter_plot(points, "seconds", f"macro {metric}") if points else ""
-    note = "Costs are of the claims in all languages." if compared.subset else ""
+    plot = scatter_plot(spots, "seconds", f"macro {metric}") if len(spots) > 1 else ""
+    notes = []
+    if any(system.cost and system.cost.reused for system in compared.systems.values()):
+        notes.append(
+            "Hollow and >: some vectors were in the store already, so the whole cost is higher."
+        )
+    if not all(spot.named for spot in spots.values()):
+        notes.append("Named are the systems that no cheaper one beats.")
+    if compared.subset:
+        notes.append("Costs are of the claims in all languages.")
     table = _texts(["system", metric, *COST_COLUMNS], rows)
-    return Section("Cost against quality", plot, note, table)
+    return Section(title, plot, " ".join(notes), [Numbers(title, table)])

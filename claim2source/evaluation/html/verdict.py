@@ -1,0 +1,88 @@
+"""Say in sentences which system is best, and which of the others it beats."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import combinations
+
+from claim2source.core.report import Comparison
+from claim2source.datasets.grouping import gold_groups
+from claim2source.evaluation.compare import ScoredRuns
+from claim2source.evaluation.families import INSIDE, TOO_FEW, Family, compare_family
+from claim2source.evaluation.html.plots import Bar
+from claim2source.evaluation.metrics import language_masks, language_strata
+
+_NAMED = 4  # comparisons that are told one by one; of more, they are counted
+
+
+def verdict(scored: ScoredRuns, best: Bar, repeats: int, seed: int) -> list[str]:
+    """Describe the system with the best macro score, whose interval `best` is, in sentences.
+
+    It was picked on the claims that it is tested on, so Holm is over all pairs of systems, not
+    only over its own.
+    """
+    ranked = sorted(scored.macro, key=lambda name: -scored.macro[name])
+    first, masks = ranked[0], language_masks(scored.dataset.claims, scored.claim_ids)
+    of = f", the mean of {', '.join(masks)}" if len(masks) > 1 else ""
+    score = f"{best.value:.3f} (95 % interval {best.low:.3f} to {best.high:.3f}){of}"
+    if len(ranked) == 1:
+        return [f"{first} has {scored.metric} {score}."]
+    pairs = tuple(combinations(ranked, 2))
+    result = compare_family(
+        scored.values,
+        Family("All pairs", pairs),
+        gold_groups(scored.dataset.qrels, scored.claim_ids),
+        language_strata(scored.dataset.claims, scored.claim_ids) if len(masks) > 1 else None,
+        repeats=repeats,
+        seed=seed,
+    )
+    own = [found for found in result.comparisons if found.system == first]
+    said = "; ".join(filter(None, [_beaten(own), _open(own)]))
+    pairs_said = f"all {len(pairs)} pairs of systems" if len(pairs) > 1 else "one pair"
+    return [
+        f"{first} {said}.",
+        f"Its {scored.metric} is {score}.",
+        f"p is of a paired randomisation test by gold paper, after Holm over {pairs_said}"
+        + (", because the best was picked on these claims." if len(pairs) > 1 else ".")
+        + (
+            " Inside the noise: these claims cannot tell the two apart, which does not say that "
+            "they are equal."
+            if any(found.verdict == INSIDE for found in own)
+            else ""
+        ),
+    ]
+
+
+def p_text(p: float) -> str:
+    """Write a p-value as papers do, in one piece."""
+    said = "p < 0.001" if p < 0.001 else f"p = {p:.3f}"
+    return said.replace(" ", "\N{NO-BREAK SPACE}")
+
+
+def _beaten(own: Sequence[Comparison]) -> str:
+    better = [found for found in own if found.verdict == "better"]
+    if len(better) > _NAMED:
+        least = min(found.difference for found in better)
+        worst = max(found.p_holm for found in better)
+        most = "all with p < 0.001" if worst < 0.001 else f"p at most {worst:.3f}"
+        whom = (
+            f"all {len(own)} others"
+            if len(better) == len(own)
+            else (f"{len(better)} of the {len(own)} others")
+        )
+        return f"beats {whom} by {least:.3f} or more, {most}"
+    told = [
+        f"{found.baseline} by {found.difference:.3f}, {p_text(found.p_holm)}" for found in better
+    ]
+    return f"beats {'; '.join(told)}" if told else "has the highest score"
+
+
+def _open(own: Sequence[Comparison]) -> str:
+    told = []
+    for kind, said in ((INSIDE, INSIDE), (TOO_FEW, "too few papers differ to tell")):
+        names = [found.baseline for found in own if found.verdict == kind]
+        if names:
+            shown = ", ".join(names[:_NAMED])
+            more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+            told.append(f"against {shown}{more} {said}")
+    return "; ".join(told)

@@ -1,0 +1,291 @@
+"""The HTML report in a real browser: filters, links, keyboard, narrow, dark, printed, hostile."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from eval.report import main
+from tests.eval.test_report import save
+
+pytestmark = pytest.mark.slow
+OPTIONS = (
+    "--no-sandbox",
+    "--disable-gpu",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+)
+# The ratio of contrast of every text that is seen, and of dots and lines, to what is behind it.
+CONTRASTS = """() => {
+  const canvas = document.createElement("canvas").getContext("2d", {willReadFrequently: true});
+  const light = (color) => {
+    canvas.clearRect(0, 0, 1, 1);
+    canvas.fillStyle = color;
+    canvas.fillRect(0, 0, 1, 1);
+    const [r, g, b, a] = canvas.getImageData(0, 0, 1, 1).data;
+    if (a === 0) return null;
+    const [x, y, z] = [r, g, b].map((part) => part / 255).map(
+      (part) => part <= 0.04045 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4);
+    return 0.2126 * x + 0.7152 * y + 0.0722 * z;
+  };
+  const behind = (element) => {
+    for (let at = element; at; at = at.parentElement) {
+      const found = light(getComputedStyle(at).backgroundColor);
+      if (found !== null) return found;
+    }
+    return 1;
+  };
+  const ratio = (a, b) => (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
+  const said = [];
+  for (const element of document.querySelectorAll("body *")) {
+    const own = [...element.childNodes].some((node) => node.nodeType === 3 && node.data.trim());
+    const style = getComputedStyle(element);
+    const drawn = element.matches("svg .line, svg circle");
+    if ((!own && !drawn) || element.matches("script, style, title, svg .other *")) continue;
+    if (!element.checkVisibility()) continue;
+    const color = drawn ? style.color : element.closest("svg") ? style.fill : style.color;
+    said.push([element.textContent.slice(0, 20), ratio(light(color), behind(element)), drawn]);
+  }
+  return said;
+}"""
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A page of two hostile systems: see `tests.eval.test_report.data`."""
+    root = tmp_path_factory.mktemp("browser")
+    folder, reports = save(root)
+    main(
+        [f"--reports={reports}", f"--dataset={folder}", f"--out={root / 'o.html'}", "--repeats=50"]
+    )
+    return root / "o.html"
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    chromium = os.environ.get("CHROMIUM") or "chromium"
+    path = shutil.which(chromium) or shutil.which("chromium-browser")
+    if path is None:
+        pytest.skip("no Chromium: run `make browser`, or name one in CHROMIUM")
+    api = pytest.importorskip("playwright.sync_api", reason="pip install playwright")
+    with api.sync_playwright() as play:
+        started = play.chromium.launch(executable_path=path, args=[*OPTIONS])
+        yield started
+        started.close()
+
+
+class Seen:
+    """Collect what a page asked for and complained about."""
+
+    def __init__(self, page: Any) -> None:
+        self.requests: list[str] = []
+        self.errors: list[str] = []
+        page.on("request", lambda one: self.requests.append(one.url))
+        page.on("pageerror", lambda one: self.errors.append(str(one)))
+        page.on("console", lambda one: self.errors.append(one.text))
+        page.on("dialog", lambda one: (self.errors.append(one.message), one.dismiss()))
+
+
+@pytest.fixture
+def opened(browser: Any, report: Path, request: pytest.FixtureRequest) -> Iterator[Any]:
+    """The page, opened; whatever a test does, nothing is fetched and no script fails."""
+    page = browser.new_page(viewport={"width": 1000, "height": 800})
+    seen = Seen(page)
+    page.goto(report.as_uri())
+    yield page
+    urls = {url.split("#")[0] for url in seen.requests}
+    title, owned = page.title(), page.evaluate("typeof owned")
+    page.close()
+    assert (urls, seen.errors) == ({report.as_uri()}, [])
+    assert (title, owned) == ("data, dev: mrr@5", "undefined")
+
+
+def posts(page: Any) -> list[str]:
+    """The first words of the posts that are shown, in order."""
+    shown = page.locator(".claim:not([hidden]) .post").all_inner_texts()
+    return [" ".join(text.split()[:2]) for text in shown]
+
+
+ALL = [
+    'post <script>document.title="owned"</script><img',
+    "only the",
+    "beide finden",
+    "keiner findet",
+]
+
+
+def test_hostile_text_is_shown_as_text(opened: Any) -> None:
+    opened.evaluate("for (const one of document.querySelectorAll('details')) one.open = true")
+    opened.hover("svg circle >> nth=0")
+    assert opened.locator("img, iframe, [onerror], [onload]").count() == 0
+    assert "<img src=x onerror=" in opened.locator("#claim-0 .post").inner_text()
+    # What turns the direction of writing ends with the post.
+    assert opened.locator("#claim-0 .post").evaluate("e => getComputedStyle(e).unicodeBidi") in (
+        "isolate",
+        "isolate-override",
+    )
+
+
+def test_claims_are_filtered(opened: Any) -> None:
+    assert opened.locator("#count").inner_text() == "4 of 4 claims"
+    assert posts(opened) == [" ".join(ALL[0].split()[:2]), *ALL[1:]]
+    opened.select_option("#language", "de")
+    assert posts(opened) == ALL[2:]
+    opened.select_option("#winner", "nobody")
+    assert posts(opened) == ["keiner findet"]
+    opened.fill("#text", "BEIDE")
+    assert posts(opened) == [] and opened.locator("#count").inner_text() == "0 of 4 claims"
+    opened.select_option("#winner", "")
+    assert posts(opened) == ["beide finden"]
+    opened.select_option("#language", "")
+    opened.fill("#text", "")
+    assert len(posts(opened)) == 4
+
+
+def test_claims_are_sorted(opened: Any) -> None:
+    opened.select_option("#order", label="rank with epoch-0, worst first")
+    assert posts(opened)[:2] == ["keiner findet", "only the"]
+    opened.select_option("#order", label="rank with epoch-1, worst first")
+    assert posts(opened)[1] == "keiner findet" and posts(opened)[0].startswith("post")
+    opened.select_option("#order", "")
+    assert posts(opened)[1:] == ALL[1:]
+
+
+def test_tables_are_sorted(opened: Any) -> None:
+    opened.evaluate("for (const one of document.querySelectorAll('details')) one.open = true")
+    table = opened.locator("table.sortable").first
+    names = table.locator("tbody th")
+    head = table.locator("thead th").nth(0)
+    assert names.all_inner_texts() == ["epoch-0", "epoch-1"]
+    head.locator("button").click()
+    assert (names.all_inner_texts(), head.get_attribute("aria-sort")) == (
+        ["epoch-0", "epoch-1"],
+        "ascending",
+    )
+    head.locator("button").click()
+    assert (names.all_inner_texts(), head.get_attribute("aria-sort")) == (
+        ["epoch-1", "epoch-0"],
+        "descending",
+    )
+    # Numbers are compared as numbers, the largest first; "-" comes last.
+    tests = opened.locator("table.sortable").nth(1)
+    tests.locator("thead button", has_text="difference").click()
+    assert tests.locator("tbody tr td:nth-child(3)").all_inner_texts()[-1] == "-"
+    costs = opened.locator("table.sortable").last
+    seconds = costs.locator("thead button", has_text="seconds")
+    for wanted in (["3.0", "2.0"], ["2.0", "3.0"]):
+        seconds.click()
+        assert costs.locator("tbody td:nth-child(3)").all_inner_texts() == wanted
+
+
+def test_a_number_of_claims_links_to_them(opened: Any) -> None:
+    opened.locator('a[data-ranks="0:2:5 1:1:1"]').click()
+    assert posts(opened) == ["only the"]
+    clear = opened.locator("#clear")
+    assert "2-5 to 1" in clear.inner_text() and "from epoch-0 (rows)" in clear.inner_text()
+    clear.click()
+    assert len(posts(opened)) == 4 and clear.is_hidden()
+    opened.locator('a[data-ranks="0:0:0 1:0:0"]').click()
+    assert posts(opened) == ["keiner findet"]
+    # Every number is that of the claims that its link shows.
+    for link in opened.locator("a[data-ranks]").all():
+        link.click()
+        assert len(posts(opened)) == int(link.inner_text())
+
+
+def test_a_claim_has_a_link_and_links_to_its_ranks(opened: Any, report: Path) -> None:
+    claim = opened.locator("#claim-3")
+    assert not claim.locator(".ranks").is_visible()
+    opened.select_option("#language", "de")
+    opened.goto(f"{report.as_uri()}#claim-3-1")  # of an English claim, which the filter hides
+    assert claim.locator(".ranks").is_visible()
+    assert claim.locator(".ranks a").all_inner_texts() == ["epoch-0 2", "epoch-1 1"]
+    claim.locator(".ranks a").first.click()
+    assert opened.url.endswith("#claim-3-0")
+    assert opened.locator("#claim-3-0").inner_text().startswith("epoch-0 (rank 2)")
+
+
+def test_the_keyboard_reaches_and_works_everything(opened: Any) -> None:
+    opened.evaluate("document.activeElement.blur()")
+    reached = []
+    for _ in range(80):
+        opened.keyboard.press("Tab")
+        found = opened.evaluate(
+            """() => { const at = document.activeElement, style = getComputedStyle(at);
+            return [at.id || at.className || at.tagName, at.textContent.slice(0, 12),
+              style.outlineStyle !== "none" && parseFloat(style.outlineWidth) > 0,
+              at.getBoundingClientRect().top]; }"""
+        )
+        if found[0] == "BODY":
+            break
+        reached.append(found)
+    assert all(visible for _, _, visible, _ in reached), reached
+    ids = [one[0] for one in reached]
+    order = [ids.index(name) for name in ("A", "scroll", "SUMMARY", "language", "winner", "text")]
+    assert order == sorted(order), ids
+    assert sum(1 for name in ids if name == "SUMMARY") >= 8  # sections and claims
+    # Open the first claim, and sort a table, without a mouse.
+    opened.locator("#claim-3 summary").focus()
+    opened.keyboard.press("Enter")
+    assert opened.locator("#claim-3 .ranks").is_visible()
+    opened.keyboard.press("Space")
+    assert not opened.locator("#claim-3 .ranks").is_visible()
+    opened.locator("section:first-of-type details summary").first.focus()
+    opened.keyboard.press("Space")
+    opened.keyboard.press("Tab")  # the box of the table, then its heads
+    opened.keyboard.press("Tab")
+    opened.keyboard.press("Space")
+    assert opened.locator('th[aria-sort="ascending"]').count() == 1
+    opened.locator("#language").focus()
+    opened.keyboard.press("d")
+    assert posts(opened) == ALL[2:]
+
+
+@pytest.mark.parametrize("width", [360, 1000, 1600])
+def test_no_page_is_wider_than_its_window(opened: Any, width: int) -> None:
+    opened.set_viewport_size({"width": width, "height": 700})
+    opened.evaluate("for (const one of document.querySelectorAll('details')) one.open = true")
+    assert opened.evaluate("document.documentElement.scrollWidth") <= width
+    beyond = opened.evaluate(
+        """() => [...document.querySelectorAll("body *")].filter((one) =>
+        !one.closest(".scroll") && one.checkVisibility()
+        && one.getBoundingClientRect().right > innerWidth + 1).map((one) => one.outerHTML)"""
+    )
+    assert beyond == []
+    # A table that is wider moves within its own box; a line of text is not too long to read.
+    boxes = opened.locator(".scroll").evaluate_all(
+        "all => all.map((e) => e.scrollWidth - e.clientWidth)"
+    )
+    assert any(boxes) or width > 360
+    assert opened.evaluate("document.querySelector('main').clientWidth") <= 840
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_texts_and_plots_are_readable(opened: Any, scheme: str) -> None:
+    opened.emulate_media(color_scheme=scheme)
+    opened.evaluate("for (const one of document.querySelectorAll('details')) one.open = true")
+    paper = opened.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert paper == {"light": "rgb(255, 255, 255)", "dark": "rgb(21, 24, 29)"}[scheme]
+    found = opened.evaluate(CONTRASTS)
+    assert len(found) > 200 and {drawn for *_, drawn in found} == {True, False}
+    assert [one for one in found if one[1] < (3 if one[2] else 4.5)] == []
+
+
+def test_printed_it_shows_the_numbers_and_no_controls(browser: Any, report: Path) -> None:
+    page = browser.new_page(color_scheme="dark")
+    page.goto(report.as_uri())
+    page.emulate_media(media="print", color_scheme="dark")
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+    assert not page.locator("#language").is_visible() and not page.locator("nav").is_visible()
+    for table in page.locator("table").all():
+        assert table.evaluate("e => e.checkVisibility({contentVisibilityAuto: true})")
+        assert table.bounding_box()["height"] > 20
+    assert page.pdf().startswith(b"%PDF")
+    page.close()

@@ -1,0 +1,91 @@
+"""The sentence at the top of the page: what the best system beats, after Holm over all pairs."""
+
+from __future__ import annotations
+
+from itertools import combinations
+
+import numpy as np
+import pytest
+
+from claim2source.core.records import Claim, Dataset, Qrels, Source
+from claim2source.evaluation.compare import ScoredRuns
+from claim2source.evaluation.families import Family, compare_family
+from claim2source.evaluation.html.plots import Bar
+from claim2source.evaluation.html.verdict import p_text, verdict
+from claim2source.evaluation.metrics import Scores
+
+CLAIMS = 60
+BEST = Bar(0.5, 0.4, 0.6)
+
+
+def scored(values: dict[str, np.ndarray], languages: tuple[str, ...] = ("en",)) -> ScoredRuns:
+    """Systems with these scores, each claim of a paper of its own."""
+    claims = tuple(
+        Claim(f"c{i}", "post", languages[i % len(languages)], golds=(f"p{i}",))
+        for i in range(CLAIMS)
+    )
+    sources = tuple(Source(f"p{i}", "Title") for i in range(CLAIMS))
+    dataset = Dataset(claims, sources, Qrels({c.id: {c.golds[0]: 1} for c in claims}), "dev")
+    scores = {
+        name: Scores(tuple(c.id for c in claims), {"mrr@5": np.asarray(found, float)})
+        for name, found in values.items()
+    }
+    return ScoredRuns(dataset, "mrr@5", next(iter(values)), {}, scores)
+
+
+def wins(number: int) -> np.ndarray:
+    """Scores of 1 on the first claims, 0 on the others."""
+    return (np.arange(CLAIMS) < number).astype(float)
+
+
+def test_the_best_beats_one_and_is_inside_the_noise_of_another() -> None:
+    values = {"bm25": wins(10), "hybrid": wins(40), "dense": wins(40)}
+    values["dense"][:9] = 0.0
+    values["dense"][45:53] = 1.0
+    first, score, how = verdict(scored(values), BEST, 2_000, 0)
+    plain = first.replace("\N{NO-BREAK SPACE}", " ")
+    assert plain == "hybrid beats bm25 by 0.500, p = 0.001; against dense inside the noise."
+    assert score == "Its mrr@5 is 0.500 (95 % interval 0.400 to 0.600)."
+    assert "Holm over all 3 pairs" in how and "picked on these claims" in how
+    assert "does not say that they are equal" in how
+
+
+def test_p_is_after_holm_over_all_pairs() -> None:
+    """A difference that is significant among the best's own tests alone is not called so."""
+    values = {f"s{n}": wins(30) for n in range(5)}
+    values["best"] = wins(30)
+    values["best"][30:38] = 1.0  # eight claims that no other has: p is 2 / 2 ** 8
+    own = compare_family(
+        values, Family("own", tuple(("best", f"s{n}") for n in range(5))), np.arange(CLAIMS)
+    )
+    assert {c.verdict for c in own.comparisons} == {"better"}
+    first, *_ = verdict(scored(values), BEST, 2_000, 0)
+    assert first.startswith("best has the highest score; against s0, s1, s2, s3 and 1 more ")
+    assert "beats" not in first
+    pairs = tuple(combinations(["best", *(f"s{n}" for n in range(5))], 2))
+    every = compare_family(values, Family("all", pairs), np.arange(CLAIMS))
+    assert "better" not in {c.verdict for c in every.comparisons}
+
+
+def test_many_are_counted_and_few_papers_are_said() -> None:
+    values = {f"s{n}": wins(5) for n in range(7)} | {"best": wins(40), "twin": wins(39)}
+    first, _, _ = verdict(scored(values), BEST, 2_000, 0)
+    assert first.startswith("best beats 7 of the 8 others by 0.583 or more, p")
+    assert first.endswith("against twin too few papers differ to tell.")
+    assert len(first) < 150
+
+
+def test_one_system_and_two_languages() -> None:
+    (only,) = verdict(scored({"bm25": wins(10)}, ("en", "de")), BEST, 50, 0)
+    assert only == "bm25 has mrr@5 0.500 (95 % interval 0.400 to 0.600), the mean of en, de."
+    # The best is the best on the macro average: half of each language counts, not of all claims.
+    values = {"first": wins(30), "second": wins(31)}
+    found = verdict(scored(values, ("en", "de")), BEST, 50, 0)
+    assert found[0].startswith("second") and "over one pair." in found[2]
+
+
+@pytest.mark.parametrize(
+    ("p", "said"), [(0.0004, "p < 0.001"), (0.001, "p = 0.001"), (0.04567, "p = 0.046")]
+)
+def test_p_values_are_written_as_papers_do(p: float, said: str) -> None:
+    assert p_text(p).replace("\N{NO-BREAK SPACE}", " ") == said
