@@ -9,12 +9,11 @@ from itertools import product
 from pathlib import Path
 from typing import Any, Literal
 
-from tqdm import tqdm
-
 from claim2source.core.config import flag, list_field, read_config, require, require_seed, to_yaml
 from claim2source.core.errors import UserError, run_program
 from claim2source.core.files import require_writable, write_text
 from claim2source.core.memory import peak_memory, reset_peak_memory
+from claim2source.core.progress import watched
 from claim2source.core.records import Dataset
 from claim2source.core.report import (
     COST_COLUMNS,
@@ -159,7 +158,7 @@ def try_analyses(
     grid = [(k1, b, w) for w, k1, b in product(config.title_weight, config.k1, config.b)]
     variants = list(_analyses(config, val))
     found, costs = [], []
-    for variant in tqdm(variants, desc="BM25", unit="analysis", disable=None):
+    for variant in watched(variants, "BM25's analyses", len(variants)):
         started = time.perf_counter()
         reset_peak_memory()
         found.append(choose_bm25(val, variant, grid))

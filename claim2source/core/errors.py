@@ -17,6 +17,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn, TextIO
 
+from claim2source.core.progress import quiet_libraries
 from claim2source.core.terminal import printable, printable_line, shortened
 
 EXIT_CODE = 2
@@ -141,6 +142,7 @@ def run_program(
     the line names, without the values of keys and tokens.
     """
     _open_streams()
+    quiet_libraries()
     handler = logging.StreamHandler()
     handler.setLevel(logging.WARNING)  # on the handler: some libraries lower their loggers' level
     handler.setFormatter(_Printable("%(levelname)s: %(message)s"))

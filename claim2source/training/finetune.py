@@ -44,9 +44,10 @@ from claim2source.training.distributed import (
     together,
 )
 from claim2source.training.loggers import RunLog
-from claim2source.training.module import Progress, RetrieverModule
+from claim2source.training.module import RetrieverModule
 from claim2source.training.negatives import RunNegatives, negatives_table
 from claim2source.training.next_steps import next_steps
+from claim2source.training.progress import TrainingProgress
 from claim2source.training.report import (
     build_report,
     plot_scales,
@@ -367,7 +368,8 @@ class Finetuning:
             strategy="ddp" if self.world.size > 1 else "auto",
             precision="bf16-mixed" if self.config.optimisation.precision == "bf16" else "32-true",
             logger=self.logs.loggers if self.logs else [],
-            callbacks=[Progress()],
+            callbacks=[TrainingProgress()] if self.world.is_first else [],
+            enable_progress_bar=False,
             use_distributed_sampler=False,
             enable_checkpointing=False,
             enable_model_summary=False,

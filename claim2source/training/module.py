@@ -11,7 +11,6 @@ from typing import Any
 
 import pytorch_lightning as pl
 import torch
-from pytorch_lightning.callbacks import TQDMProgressBar
 from torch import Tensor
 from transformers import get_cosine_schedule_with_warmup
 
@@ -253,21 +252,6 @@ class RetrieverModule(pl.LightningModule):
         }
         for logger in self.trainer.loggers:
             logger.log_metrics(values, step=self.steps_done)
-        self.log("loss", terms["loss"], prog_bar=True, logger=False, rank_zero_only=True)
-
-
-class Progress(TQDMProgressBar):
-    """Show one progress bar for all epochs, with the loss."""
-
-    def on_train_epoch_start(self, trainer: pl.Trainer, *_: Any) -> None:
-        """Name the bar: Lightning would call it epoch 0."""
-        super().on_train_epoch_start(trainer, *_)
-        self.train_progress_bar.set_description("training")
-
-    def get_metrics(self, *arguments: Any) -> dict[str, Any]:
-        """Show the loss without the logger's version number."""
-        shown = super().get_metrics(*arguments)
-        return {key: value for key, value in shown.items() if key != "v_num"}
 
 
 @dataclass

@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -99,7 +100,12 @@ def test_launched_from_anywhere(setup: tuple[Path, Path], tmp_path: Path) -> Non
     done = run([*ONE, *arguments(*setup, tmp_path / "run", **more)], tmp_path, **home)
     assert done.returncode == 0, done.stderr[-3000:]
     assert "MRR@5 on dev" in done.stdout and "unseen golds, chosen" in done.stdout
-    assert "training: " in done.stdout  # the progress bar
+    # Results are on stdout; how far it is, and nothing of libraries, on stderr.
+    assert "training: " not in done.stdout and "\nnext:\n" in done.stdout
+    assert re.search(r"^training: \d+ of \d+, loss \d", done.stderr, re.MULTILINE)
+    ours = [line for line in done.stderr.splitlines() if not line.startswith("wandb: ")]
+    assert all(line.startswith("training: ") for line in ours), ours
+    assert "\r" not in done.stdout + done.stderr and "\x1b" not in done.stdout + done.stderr
     assert (tmp_path / "run" / "report.json").is_file()
     (folder,) = (tmp_path / "run" / "wandb").glob("offline-run-*")
     # W&B has the report's tables, every number of them.

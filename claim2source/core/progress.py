@@ -1,0 +1,94 @@
+"""Show on stderr how far a long piece of work is: a bar on a terminal, else a line now and then.
+
+Nothing of it is on stdout, which holds results, and a line holds no control characters.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+import warnings
+from collections.abc import Iterable, Iterator
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from claim2source.core.terminal import printable_line
+
+Item = TypeVar("Item")
+
+# Lines are printed at tenths of the work, but within QUIET seconds only once, and after LONGEST
+# seconds also between tenths.
+PARTS, QUIET, LONGEST = 10, 10.0, 60.0
+
+
+class Progress:
+    """Count what is done of a piece of work; without a name nothing is shown.
+
+    `quiet` is the least number of seconds between two lines, and before the first: what is done
+    sooner prints none.
+    """
+
+    def __init__(self, name: str | None, total: int, done: int = 0, quiet: float = QUIET) -> None:
+        self.name, self.total, self.done, self.quiet = name, total, done, quiet
+        self._said, self._said_at = done, time.monotonic()
+        self._bar: Any = None
+        if name is not None and sys.stderr.isatty():
+            from tqdm import tqdm
+
+            self._bar = tqdm(total=total, initial=done, desc=name, leave=False, file=sys.stderr)
+
+    def update(self, count: int = 1, note: str = "") -> None:
+        """Add what was done; `note` stands beside it, such as a loss."""
+        self.done += count
+        if self._bar is not None:
+            self._bar.set_postfix_str(note, refresh=False)
+            self._bar.update(count)
+        elif self.name is not None and self._is_due():
+            self._said, self._said_at = self.done, time.monotonic()
+            shown = f"{self.name}: {self.done} of {self.total}{', ' if note else ''}{note}"
+            print(printable_line(shown), file=sys.stderr, flush=True)
+
+    def _is_due(self) -> bool:
+        waited = time.monotonic() - self._said_at
+        step = self.done * PARTS // max(self.total, 1) > self._said * PARTS // max(self.total, 1)
+        return waited >= LONGEST or step and waited >= self.quiet
+
+    def close(self) -> None:
+        """Remove the bar."""
+        if self._bar is not None:
+            self._bar.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def watched(items: Iterable[Item], name: str, total: int) -> Iterator[Item]:
+    """Yield the items, and show how many are done."""
+    with Progress(name, total) as progress:
+        for item in items:
+            yield item
+            progress.update()
+
+
+def quiet_libraries() -> None:
+    """Keep libraries that are imported later from printing bars, tips and deprecations.
+
+    What the user has set in the environment stays. On a terminal their bars stay.
+    """
+    if not sys.stderr.isatty():
+        os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+        os.environ.setdefault("HF_DATASETS_DISABLE_PROGRESS_BARS", "1")
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
+    if not sys.warnoptions:
+        for kind in (DeprecationWarning, PendingDeprecationWarning, FutureWarning):
+            warnings.filterwarnings("ignore", category=kind)
