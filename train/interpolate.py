@@ -17,7 +17,7 @@ from claim2source.core.config import (
     require_seed,
 )
 from claim2source.core.errors import run_program
-from claim2source.core.files import atomic_folder, write_json
+from claim2source.core.files import atomic_folder, real_path, write_json
 from claim2source.core.folders import RUN_FILE
 from claim2source.core.records import Dataset
 from claim2source.core.report import MACRO, MAIN_METRIC, Choice, Report, SystemReport, Table
@@ -181,7 +181,7 @@ def pick(
 
 def _default_out(checkpoint: str) -> Path:
     """Return `interpolation` in the run that a checkpoint belongs to, else beside it."""
-    folder = Path(checkpoint).resolve()
+    folder = real_path(checkpoint)
     if (folder / RUN_FILE).is_file():
         return folder / OUT
     run = folder.parent.parent

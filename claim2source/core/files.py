@@ -133,6 +133,11 @@ def refuse_input(target: Path, inputs: Iterable[str | Path]) -> None:
         raise InputError.at(target, why="is an input of this command; choose another --out")
 
 
+def real_path(path: str | Path) -> Path:
+    """Resolve links; unlike `Path.resolve` it takes a loop of links as it is."""
+    return Path(os.path.realpath(path))
+
+
 def why_not_file(path: Path) -> str | None:
     """Say why a path is no file that can be read to its end; None where it is."""
     try:

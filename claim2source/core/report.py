@@ -12,7 +12,7 @@ from claim2source.core.errors import InputError
 from claim2source.core.files import write_json
 from claim2source.core.run import Cost
 from claim2source.core.tables import Cell, Part, TextTable, render
-from claim2source.core.validate import validated
+from claim2source.core.validate import read_json, validated
 
 VERSION = 2
 FILE = "report.json"
@@ -386,19 +386,16 @@ class Report:
         or where anything in it is missing, unknown or of another type.
         """
         path = Path(folder) / FILE
-        try:
-            text = path.read_text(encoding="utf-8")
-            raw = json.loads(text)
-        except OSError as error:
-            raise InputError.at(path, why=(error.strerror or str(error)).lower()) from None
-        except (ValueError, RecursionError) as error:
-            raise InputError.at(path, getattr(error, "lineno", None), why="not JSON") from None
-        version = raw.get("version") if isinstance(raw, dict) else None
+        raw = read_json(path)
+        if not isinstance(raw, dict):
+            raise InputError.at(path, why="is not a JSON object")
+        version = raw.get("version")
         if version != VERSION:
             older = "a report of version 0.1.0; evaluate again to compare it with others"
             why = older if version is None else f"{version!r}; this version reads {VERSION}"
             raise InputError.at(path, field="version", why=why)
-        return validated(Report, text, path)
+        # As JSON, where a list may stand for a tuple.
+        return validated(Report, json.dumps(raw), path)
 
 
 _EMPTY: tuple[Any, ...] = (None, "", (), {}, [])

@@ -2,16 +2,55 @@
 
 from __future__ import annotations
 
+import json
+import math
 import reprlib
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from claim2source.core.errors import InputError
+from claim2source.core.files import why_not_file
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
 
 Kind = TypeVar("Kind")
+
+
+def read_json(path: Path, *, ours: bool = True) -> object:
+    """Read a JSON file. Raises `InputError` where there is none, or it is damaged.
+
+    A file of `ours` holds numbers that can be computed with: finite, whole ones of 64 bits.
+    """
+    if why := why_not_file(path):
+        raise InputError.at(path, why=why)
+    try:
+        text = path.read_text(encoding="utf-8")
+        if not ours:
+            return json.loads(text)
+        return json.loads(text, parse_int=_whole, parse_float=_finite, parse_constant=_finite)
+    except json.JSONDecodeError as error:
+        raise InputError.at(path, error.lineno, why=f"not JSON: {error.msg}") from None
+    except UnicodeDecodeError:
+        raise InputError.at(path, why="not JSON: not UTF-8") from None
+    except RecursionError:
+        raise InputError.at(path, why="not JSON that can be read: nested too deeply") from None
+    except ValueError as error:
+        raise InputError.at(path, why=f"not JSON that can be read: {error}") from None
+    except OSError as error:
+        raise InputError.at(path, why=(error.strerror or str(error)).lower()) from None
+
+
+def _whole(text: str) -> int:
+    if len(text) > 19:
+        raise ValueError(f"the number {text[:40]} is too long")
+    return int(text)
+
+
+def _finite(text: str) -> float:
+    if not math.isfinite(number := float(text)):
+        raise ValueError(f"the number {text[:40]} is not finite")
+    return number
 
 
 def validated(kind: type[Kind], values: object, path: Path, place: str = "") -> Kind:

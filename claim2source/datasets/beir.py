@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from claim2source.core.errors import ConfigError, InputError, UserError
-from claim2source.core.files import atomic_folder
+from claim2source.core.files import atomic_folder, why_not_file, why_not_folder
 from claim2source.core.records import Claim, Dataset, Qrels, Source
 from claim2source.datasets.authors import author_names
 from claim2source.datasets.lenient import Kind, Traits, is_lenient
@@ -94,7 +94,7 @@ def folder_of(name: str | Path) -> Path:
     if root and (Path(root) / folder).is_dir():
         return Path(root) / folder
     nor = f", nor {Path(root) / folder}" if root else ""
-    why = f"no such folder{nor} (set CLAIM2SOURCE_DATA to the folder that holds it)"
+    why = f"{why_not_folder(folder)}{nor} (set CLAIM2SOURCE_DATA to the folder that holds it)"
     raise InputError.at(folder, why=why)
 
 
@@ -112,12 +112,12 @@ def read_beir(
 ) -> Dataset:
     """Read one split of a BEIR folder; see `load`."""
     folder = Path(folder)
-    if not folder.is_dir():
-        raise InputError.at(folder, why="no such folder")
+    if why := why_not_folder(folder):
+        raise InputError.at(folder, why=why)
     problems = Traits(folder, is_lenient(folder, lenient))
     for name in (CORPUS, QUERIES):
-        if not (folder / name).is_file():
-            problems.add(folder / name, None, None, "no such file")
+        if why := why_not_file(folder / name):
+            problems.add(folder / name, None, None, why)
     problems.raise_if_any()
 
     queries = JsonLines(folder / QUERIES, problems)
@@ -323,8 +323,8 @@ def write_beir(parts: Dataset | Sequence[Dataset], folder: str | Path) -> None:
 
 def check_folders(source: Path, target: Path) -> None:
     """Raise where the folder `source` is absent or writing `target` would lose something."""
-    if not source.is_dir():
-        raise InputError.at(source, why="no such folder")
+    if why := why_not_folder(source):
+        raise InputError.at(source, why=why)
     inside, outside = source.resolve(), target.resolve()
     if inside == outside or outside in inside.parents:
         raise UserError(f"{target}: writing there would replace the input {source}")

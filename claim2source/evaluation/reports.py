@@ -10,6 +10,7 @@ from itertools import zip_longest
 from pathlib import Path
 
 from claim2source.core.errors import InputError, UserError
+from claim2source.core.files import real_path
 from claim2source.core.records import Dataset
 from claim2source.core.report import FILE, Report, SystemCost, SystemReport, Table
 from claim2source.core.run import Run
@@ -109,7 +110,7 @@ def read_reports(folders: Sequence[Path]) -> list[LoadedSystem]:
     Raises `InputError` where a folder has no report or one that cannot be read. Names that repeat
     get in front what tells their folders apart: `lora/epoch-1` and `full/epoch-1`.
     """
-    distinct = {Path(folder).resolve(): Path(folder) for folder in folders}
+    distinct = {real_path(folder): Path(folder) for folder in folders}
     systems = []
     for folder in distinct.values():
         report = Report.read(folder)
@@ -208,7 +209,7 @@ def common_data(
 
 def _one_folder(one: str, other: str) -> bool:
     try:
-        return one == other or folder_of(one).resolve() == folder_of(other).resolve()
+        return one == other or real_path(folder_of(one)) == real_path(folder_of(other))
     except InputError:
         return False  # a name without a folder is no other name's
 

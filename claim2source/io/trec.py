@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from claim2source.core.errors import InputError, Problems
-from claim2source.core.files import atomic_path
+from claim2source.core.files import atomic_path, real_path
 from claim2source.core.records import Qrels
 from claim2source.core.run import Run
 from claim2source.io.submissions import (
@@ -162,7 +162,7 @@ def run_names(paths: Sequence[str | Path]) -> list[str]:
     """Name every file by its stem; where stems collide, with its folder or its whole path."""
     files = list(dict.fromkeys(Path(path) for path in paths))
     names = [file.stem for file in files]
-    folder_names = [f"{file.resolve().parent.name}/{file.stem}" for file in files]
+    folder_names = [f"{real_path(file).parent.name}/{file.stem}" for file in files]
     for longer in (folder_names, [str(file) for file in files]):
         pairs = list(zip(names, longer, strict=True))
         names = [long if names.count(short) > 1 else short for short, long in pairs]

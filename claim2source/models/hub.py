@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import re
 from importlib import import_module
 from pathlib import Path
 from typing import Literal
 
 from claim2source.core.errors import ConfigError, InputError, UserError
-from claim2source.core.files import content_hash, file_hash, why_not_file
+from claim2source.core.files import content_hash, file_hash, real_path, why_not_file
+from claim2source.core.validate import read_json
 from claim2source.models.config import ModelConfig
 from claim2source.models.manifest import Base
 
@@ -111,7 +111,7 @@ def _allowed(config: ModelConfig, key: _Permission) -> bool:
     """Tell whether `model.KEY` names this model; a hub model must then be pinned to a commit."""
     names: tuple[str, ...] = getattr(config, key)
     if Path(config.name).is_dir():
-        return Path(config.name).resolve() in {Path(name).resolve() for name in names}
+        return real_path(config.name) in set(map(real_path, names))
     if config.name not in names:
         return False
     if config.revision is None or not _COMMIT.fullmatch(config.revision):
@@ -207,7 +207,7 @@ def module_folders(folder: Path) -> list[tuple[str, Path]]:
     file = folder / "modules.json"
     if not file.is_file():
         return []
-    entries = read_json(file)
+    entries = read_json(file, ours=False)
     if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
         raise InputError.at(file, why="not a JSON list of objects")
     modules = []
@@ -259,17 +259,9 @@ def tokenizer_hash(folder: Path) -> str:
     return content_hash({path.name: file_hash(path) for path in tokenizer_files(folder)})
 
 
-def read_json(path: Path) -> object:
-    """Read a model's JSON file. Raises `InputError`."""
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise InputError.at(path, why=f"cannot be read as JSON: {one_line(error)}") from None
-
-
 def read_object(path: Path) -> dict[str, object]:
     """Read a JSON file that must hold an object. Raises `InputError`."""
-    content = read_json(path)
+    content = read_json(path, ours=False)
     if not isinstance(content, dict):
         raise InputError.at(path, why="not a JSON object")
     return content

@@ -64,6 +64,10 @@ def load(
     if absent:
         why = f"the weights lack {absent[0]} ({len(absent)} in all); they would be random"
         raise InputError.at(folder, why=why)
+    rows = model.get_input_embeddings().num_embeddings
+    if max(tokenizer.all_special_ids, default=0) >= rows:
+        why = f"its special tokens go beyond the {rows} that the model knows"
+        raise InputError.at(folder / "tokenizer_config.json", why=why)
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = tokenizer.eos_token
     # Texts are cut at their end, whatever the tokenizer's files say.

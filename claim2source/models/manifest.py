@@ -10,8 +10,8 @@ from typing import Any, ClassVar, Literal
 
 from claim2source.core.config import require_one_of
 from claim2source.core.errors import ConfigError, InputError
-from claim2source.core.files import write_json
-from claim2source.core.validate import validated
+from claim2source.core.files import why_not_file, write_json
+from claim2source.core.validate import read_json, validated
 from claim2source.models.config import EncoderSettings, Identity
 from claim2source.text import Rendering
 
@@ -125,12 +125,9 @@ class Manifest:
 
 
 def _parse(path: Path, extra: bool = False) -> Manifest:
-    try:
-        raw = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise InputError.at(path, why="no such file; not a checkpoint of ours") from None
-    except (UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise InputError.at(path, why=f"not JSON: {error}") from None
+    if why_not_file(path) == "no such file":
+        raise InputError.at(path, why="no such file; not a checkpoint of ours")
+    raw = read_json(path)
     if not isinstance(raw, dict) or raw.get("format") != FORMAT:
         raise InputError.at(path, field="format", why=f"this version reads format {FORMAT}")
     if extra:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from claim2source.core.errors import ConfigError, InputError, UserError
 from claim2source.core.files import file_hash
 from claim2source.core.folders import CHECKPOINTS, RUN_FILE
+from claim2source.core.validate import read_json
 from claim2source.models.config import (
     TRAINED,
     Attention,
@@ -118,10 +118,10 @@ def checkpoint_folder(name: str | Path) -> Path:
 def chosen_checkpoint(run_folder: Path) -> Path:
     """Return the folder of the checkpoint that a training run chose."""
     path = run_folder / RUN_FILE
-    try:
-        chosen = json.loads(path.read_text(encoding="utf-8"))["chosen"]
-    except (OSError, ValueError, KeyError, TypeError):
-        raise InputError.at(path, field="chosen", why="missing or not JSON") from None
+    run = read_json(path)
+    if not isinstance(run, dict) or "chosen" not in run:
+        raise InputError.at(path, field="chosen", why="missing")
+    chosen = run["chosen"]
     if chosen is None:
         raise InputError.at(path, field="chosen", why="the run has not ended: none is chosen yet")
     if not isinstance(chosen, str):

@@ -12,7 +12,8 @@ import numpy as np
 
 from claim2source.core.config import as_plain, build, parser_for
 from claim2source.core.errors import InputError, UserError
-from claim2source.core.files import atomic_folder, file_hash, write_json
+from claim2source.core.files import atomic_folder, file_hash, why_not_file, write_json
+from claim2source.core.validate import read_json
 
 MANIFEST = "manifest.json"
 FORMAT = 1
@@ -44,7 +45,7 @@ def write_folder(
 def _is_index(folder: Path) -> bool:
     try:
         return "index" in json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
-    except (OSError, ValueError, TypeError):
+    except (OSError, ValueError, TypeError, RecursionError):
         return False
 
 
@@ -70,12 +71,9 @@ class IndexFolder:
     def open(cls, folder: str | Path, verify: bool) -> IndexFolder:
         """Read the manifest, and with `verify` compare the sha256 of all files."""
         path = Path(folder)
-        try:
-            values = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
-        except (FileNotFoundError, NotADirectoryError):
-            raise InputError.at(path, why=f"not an index: it has no {MANIFEST}") from None
-        except (ValueError, RecursionError) as error:
-            raise InputError.at(path / MANIFEST, why=f"not JSON: {error}") from None
+        if why_not_file(path / MANIFEST) in ("no such file", "not a directory"):
+            raise InputError.at(path, why=f"not an index: it has no {MANIFEST}")
+        values = read_json(path / MANIFEST)
         if not isinstance(values, dict) or not isinstance(values.get("index"), str):
             raise InputError.at(path / MANIFEST, field="index", why="missing: not an index")
         found = cls(path, values["index"], values)

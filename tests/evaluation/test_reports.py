@@ -206,7 +206,7 @@ def test_a_report_is_read_strictly(tmp_path: Path, edit: Any, place: str) -> Non
 @pytest.mark.parametrize("text", ["", "{", "[]", "null", "[" * 100_000])
 def test_what_is_no_report_is_one_clear_line(tmp_path: Path, text: str) -> None:
     (tmp_path / "report.json").write_text(text)
-    with pytest.raises(InputError, match="report.json.*(not JSON|version)"):
+    with pytest.raises(InputError, match="report.json.*(not JSON|is not a JSON object)"):
         Report.read(tmp_path)
     with pytest.raises(InputError, match="no such file"):
         Report.read(tmp_path / "nowhere")

@@ -174,7 +174,7 @@ def test_a_template_that_leaves_no_room_is_refused(tiny, masked):
     fits = tiny(template=template, max_length=least)
     assert fits.tokenize(["a"], "claim") == [text]
     short = tiny(template=template, max_length=least - 1)
-    with pytest.raises(ConfigError, match=rf"model\.max_length: {least - 1} .*{least} to 1000000"):
+    with pytest.raises(ConfigError, match=rf"model\.max_length: {least - 1} .*{least} or more"):
         short.tokenize(["a"], "claim")
     assert short.tokenize(["a"], "source")  # which has no template
 

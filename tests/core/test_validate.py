@@ -1,0 +1,58 @@
+"""JSON files: what cannot be read, or computed with, is one line with the file."""
+
+import pytest
+
+from claim2source.core.errors import InputError
+from claim2source.core.validate import read_json
+
+DAMAGED = {
+    "": "F:1: not JSON: Expecting value",
+    '{"a": 1,\n}': "F:2: not JSON: Expecting property name enclosed in double quotes",
+    "[" * 100_000: "F: not JSON that can be read: nested too deeply",
+    '{"a":' * 100_000: "F: not JSON that can be read: nested too deeply",
+}
+NO_NUMBERS = {
+    "9" * 5000: f"the number {'9' * 40} is too long",
+    f"[{10**400}]": f"the number 1{'0' * 39} is too long",
+    '{"a": NaN}': "the number NaN is not finite",
+    "[-Infinity]": "the number -Infinity is not finite",
+    "1e400": "the number 1e400 is not finite",
+}
+
+
+def said(path, **how):
+    with pytest.raises(InputError) as caught:
+        read_json(path, **how)
+    (line,) = caught.value.lines
+    return line.replace(str(path), "F")
+
+
+@pytest.mark.parametrize(("text", "why"), DAMAGED.items(), ids=range(len(DAMAGED)))
+def test_damaged_json_is_one_line(tmp_path, text, why):
+    path = tmp_path / "f.json"
+    path.write_text(text)
+    assert said(path) == said(path, ours=False) == why
+
+
+@pytest.mark.parametrize(("text", "why"), NO_NUMBERS.items(), ids=range(len(NO_NUMBERS)))
+def test_numbers_that_cannot_be_computed_with_are_refused(tmp_path, text, why):
+    path = tmp_path / "f.json"
+    path.write_text(text)
+    assert said(path) == f"F: not JSON that can be read: {why}"
+
+
+def test_what_transformers_writes_is_read(tmp_path):
+    path = tmp_path / "f.json"
+    path.write_text(
+        '{"model_max_length": 1000000000000000019884624838656, "limits": [0, Infinity]}'
+    )
+    assert read_json(path, ours=False)["limits"] == [0, float("inf")]
+    path.write_text('{"a": [9223372036854775807, 1.5, "\\u00e9"]}')
+    assert read_json(path) == {"a": [2**63 - 1, 1.5, "é"]}
+
+
+def test_what_is_no_text_file_is_said(tmp_path):
+    (tmp_path / "latin").write_bytes(b'"\xe9"')
+    assert said(tmp_path / "latin") == "F: not JSON: not UTF-8"
+    assert said(tmp_path) == "F: is a folder, not a file"
+    assert said(tmp_path / "absent") == "F: no such file"
