@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import re
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, Union, get_args, get_or
 import yaml
 
 from claim2source.core.errors import ConfigError, InputError, UserError
+from claim2source.core.files import why_not_file
 from claim2source.core.keys import did_you_mean, short_help
 from claim2source.core.program import in_our_words, usage_of
 from claim2source.core.shipped import shipped
@@ -102,7 +104,13 @@ def read_config(
     words.sort(key=lambda word: word.startswith("--print_config"))
     parser = parser_for(kind, name, description)
     try:
-        return build(kind, parser, parser.parse_args(_join_lists(kind, words)))
+        parsed = parser.parse_args(_join_lists(kind, words))
+    except ArgumentError as error:
+        raise UserError(_explain(kind, error, places)) from None
+    except (ValueError, RecursionError) as error:  # a number of 5,000 digits, 5,000 brackets
+        raise UserError(f"config: a value cannot be read: {error}") from None
+    try:
+        return build(kind, parser, parsed)
     except ArgumentError as error:
         raise UserError(_explain(kind, error, places)) from None
 
@@ -118,7 +126,7 @@ def read_entries(kind: type[Config], path: Path) -> dict[str, Config]:
     root = _compose(path)
     if not isinstance(root, yaml.MappingNode):
         raise InputError.at(path, why="must be names, each with its keys below it")
-    values = yaml.safe_load(path.read_text(encoding="utf-8"))
+    values = _values(path)
     parser = parser_for(kind, path.name, path.name)
     entries: dict[str, Config] = {}
     for key, node in root.value:
@@ -266,6 +274,7 @@ def _check_files(kind: type, words: list[str], places: dict[str, str], program: 
         root = _compose(Path(path)) if named else None
         if root is not None:
             _check_keys(kind, root, Path(path), "", places)
+            _values(Path(path))
         # jsonargparse refuses a file without keys.
         if root is not None or not named:
             kept += option
@@ -274,9 +283,25 @@ def _check_files(kind: type, words: list[str], places: dict[str, str], program: 
 
 def _compose(path: Path) -> yaml.Node | None:
     """Read a YAML file as nodes that know their lines. Raises `InputError`."""
-    try:
+    with _refusing(path):
         text = path.read_text(encoding="utf-8")
         root: yaml.Node | None = yaml.compose(text, Loader=yaml.SafeLoader)
+    return root
+
+
+def _values(path: Path) -> Any:
+    """Read a YAML file's values. Raises `InputError`: nodes do not tell of a number too long."""
+    with _refusing(path):
+        return yaml.safe_load(path.read_text(encoding="utf-8"))
+
+
+@contextlib.contextmanager
+def _refusing(path: Path) -> Iterator[None]:
+    """Raise `InputError` where the body cannot read a YAML file."""
+    if why := why_not_file(path):
+        raise InputError.at(path, why=why)
+    try:
+        yield
     except OSError as error:
         raise InputError.at(path, why=(error.strerror or str(error)).lower()) from None
     except UnicodeDecodeError:
@@ -285,7 +310,10 @@ def _compose(path: Path) -> yaml.Node | None:
         mark = getattr(error, "problem_mark", None)
         why = getattr(error, "problem", None) or str(error)
         raise InputError.at(path, mark.line + 1 if mark else None, why=f"not YAML: {why}") from None
-    return root
+    except RecursionError:
+        raise InputError.at(path, why="nested too deeply") from None
+    except ValueError as error:
+        raise InputError.at(path, why=f"a value cannot be read: {error}") from None
 
 
 def _check_keys(

@@ -199,6 +199,10 @@ REFUSED = {
     "a: b: c\n": "1: not YAML: mapping values are not allowed here",
     "? [a]\n: 3\n": "1: a key must be plain text",
     "out: \x00\n": "not YAML",
+    f"out: {'[' * 3000}{']' * 3000}\n": "nested too deeply",
+    f"group: {{steps: {'9' * 5000}}}\n": "a value cannot be read: ",
+    "out: 2020-13-01\n": "a value cannot be read: ",
+    "out: !!binary é\n": "1: not YAML: ",
 }
 
 
@@ -238,9 +242,11 @@ def test_a_bad_file_is_one_line_with_file_line_and_key(read, tmp_path, text):
         (["stray"], "stray"),
         (["--langs"], "--langs/--langs+: expected one argument"),
         (["--config"], "--config: expected one argument"),
-        (["--config", "/no/such/file.yaml"], "/no/such/file.yaml: no such file or directory"),
-        (["--config=/no/such/file.yaml"], "/no/such/file.yaml: no such file or directory"),
-        (["--config", "/"], "/: is a directory"),
+        (["--config", "/no/such/file.yaml"], "/no/such/file.yaml: no such file"),
+        (["--config=/no/such/file.yaml"], "/no/such/file.yaml: no such file"),
+        (["--config", "/"], "/: is a folder, not a file"),
+        (["--config", "/dev/null"], "/dev/null: is no regular file"),
+        (["--group.steps", "9" * 5000], "config: "),
     ],
 )
 def test_bad_words_are_one_line(read, words, said):

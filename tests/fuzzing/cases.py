@@ -79,7 +79,21 @@ PATHS = (
     "x" * 300,
     "~",
 )
-WHOLE = ("-1", "0", "1", "2", "7", "40", "100000", "99999999999999999999", "1e3", "1.5", "x", "")
+WHOLE = (
+    "-1",
+    "0",
+    "1",
+    "2",
+    "7",
+    "40",
+    "100000",
+    "99999999999999999999",
+    "1e3",
+    "1.5",
+    "x",
+    "",
+    "9" * 5000,
+)
 REAL = ("-1", "-0.0", "0", "0.5", "1", "2", "1e9", "1e-320", "1e999", "inf", "-inf", "nan", "x", "")
 # More of these is a long training or a download, which is what was asked for.
 FEW = {"optimisation.epochs", "data.repeat", "optimisation.log_every"}
