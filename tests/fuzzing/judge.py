@@ -33,7 +33,7 @@ from tests.fuzzing.world import PROGRAMS, REPOSITORY, make_world
 
 LIMIT = 10  # seconds of computing, and three times as many of waiting
 LONGEST = 700  # characters of an error line
-ALLOWED = "\n\t\r"
+ALLOWED = "\n\t"
 MOST = 30  # error lines
 _TRACE = re.compile(r"the full trace is in (\S+)")
 _OUTS = re.compile(r"--(?:out|output|store)(?:=(.*))?", re.DOTALL)
