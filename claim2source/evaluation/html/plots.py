@@ -14,6 +14,7 @@ _LINE = 22.0  # height of a row of text
 _MOST_PANELS = 4  # beside each other
 _NAME = 34  # characters of a name that are shown; all of it is in the tooltip
 Point = tuple[float, float]
+Box = tuple[float, float, float, float]  # left, top, right, bottom
 
 
 class Bar(NamedTuple):
@@ -131,14 +132,27 @@ def scatter_plot(spots: Mapping[str, Spot], x: str, y: str) -> str:
     )
     parts = frame.axes(ticks, x, y)
     order = {name: i for i, name in enumerate(spots)}
-    # Names stand in a column on the right, in the order of their points' heights.
-    named.sort(key=lambda name: -spots[name].bar.value)
-    places = [frame.at((spots[name].x, spots[name].bar.value))[1] for name in named]
-    for name, place in zip(named, spread(places, 15, 14, frame.bottom), strict=True):
-        px, py = frame.at((spots[name].x, spots[name].bar.value))
-        leader = f"M{px + 6:.1f} {py:.1f}L{frame.right + 12:.1f} {place:.1f}"
+    at = {name: frame.at((spot.x, spot.bar.value)) for name, spot in spots.items()}
+    # A name stands beside its point; in a column on the right where it would hide something.
+    taken = [
+        (
+            px - 6,
+            min(frame.at((spots[n].x, spots[n].bar.high))[1], py - 6),
+            px + 6,
+            max(frame.at((spots[n].x, spots[n].bar.low))[1], py + 6),
+        )
+        for n, (px, py) in at.items()
+    ]
+    beside = {name: _beside(at[name], _text_width(_short(name)), frame, taken) for name in named}
+    for name, place in beside.items():
+        if place is not None:
+            parts.append(_name(place[0], place[1] + 4, name, "start"))
+    far = sorted((name for name in named if beside[name] is None), key=lambda name: at[name][1])
+    places = spread([at[name][1] for name in far], 15, 14, frame.bottom)
+    for name, place_y in zip(far, places, strict=True):
+        leader = f"M{at[name][0] + 6:.1f} {at[name][1]:.1f}L{frame.right + 12:.1f} {place_y:.1f}"
         parts.append(f'<g class="c{order[name] % COLOURS}">{_path(leader, "leader")}</g>')
-        parts.append(_name(frame.right + 16, place + 4, name, "start"))
+        parts.append(_name(frame.right + 16, place_y + 4, name, "start"))
     for name, spot in spots.items():
         px, py = frame.at((spot.x, spot.bar.value))
         low, high = (frame.at((spot.x, end))[1] for end in (spot.bar.low, spot.bar.high))
@@ -199,6 +213,20 @@ def spread(places: Sequence[float], gap: float, top: float, bottom: float) -> li
     for i, place in zip(order, moved, strict=True):
         found[i] = place
     return found
+
+
+def _beside(at: Point, width: float, frame: _Frame, taken: list[Box]) -> Point | None:
+    """Find where a name fits to the right or left of its point, and take that space."""
+    for x in (at[0] + 10, at[0] - 10 - width):
+        box = (x, at[1] - 8, x + width, at[1] + 8)
+        free = all(
+            box[2] < left or right < box[0] or box[3] < top or bottom < box[1]
+            for left, top, right, bottom in taken
+        )
+        if free and x > frame.left and box[2] < frame.right + 10:
+            taken.append(box)
+            return x, at[1]
+    return None
 
 
 class _Frame(NamedTuple):

@@ -40,7 +40,7 @@ function sort() {
 function ask(ranges, said) {
   asked = ranges;
   byId("clear").hidden = !ranges.length;
-  byId("clear").textContent = "show all again (now " + said + ")";
+  byId("clear").textContent = "Rank " + said + ": show all again";
   show();
 }
 

@@ -79,13 +79,15 @@ class Numbers(NamedTuple):
 class Shaded(NamedTuple):
     """Hold a table whose numbers are shaded by `levels` [rows][columns], 0 to `SHADES`.
 
-    `ranges` [rows][columns] are what a cell's link asks of the claims' ranks, "" for no link.
+    `ranges` [rows][columns] are what a cell's link asks of the claims' ranks with the two systems
+    `between`, "" for no link.
     """
 
     title: str
     table: TextTable
     levels: Sequence[Sequence[int]]
     ranges: Sequence[Sequence[str]]
+    between: tuple[str, str] = ("", "")
     summary: str = ""
 
 
@@ -235,7 +237,7 @@ def _changes(compared: Compared) -> Section:
             f"{(after == before).sum()} the same"
         )
         table = changes_table(changes, "rank")
-        shaded.append(Shaded(title, table, shades(counts, 0.0), asked, summary))
+        shaded.append(Shaded(title, table, shades(counts, 0.0), asked, (baseline, name), summary))
     note = (
         f"Claims by the rank of their gold: with {baseline} in rows, with the other system in "
         "columns. A number links to its claims."
