@@ -126,6 +126,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parts: list[Part] = [
         f"{folder}, {split}: {config.metric}",
         systems_table(systems, summaries, slices),
+        *scored.notes,
         slices_table(slices),
         *(part for test in tests for part in family_parts(test, config.metric, costs)),
         *([] if anova is None else anova_parts(anova)),

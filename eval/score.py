@@ -16,10 +16,19 @@ from claim2source.core.config import (
     require_seed,
 )
 from claim2source.core.errors import run_program
+from claim2source.core.run import Run
 from claim2source.core.tables import Cell, plain_table
 from claim2source.core.terminal import say
 from claim2source.datasets.grouping import gold_groups
-from claim2source.evaluation.metrics import ALLOWED, Coverage, Scores, coverage, cutoff, evaluate
+from claim2source.evaluation.metrics import (
+    ALLOWED,
+    Coverage,
+    Scores,
+    coverage,
+    cutoff,
+    depth_notes,
+    evaluate,
+)
 from claim2source.evaluation.significance import PairedTest, paired_randomisation
 from claim2source.io.trec import read_qrels, read_run, run_names
 
@@ -67,7 +76,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     config = read_config(Config, argv, program="eval/score.py", description=__doc__ or "")
     qrels = read_qrels(config.qrels)
     runs: dict[str, Scored] = {}
+    lists: dict[str, Run] = {}
     for name, file in zip(run_names(config.run), map(read_run, config.run), strict=True):
+        lists[name] = file.run
         covered = coverage(file.run, qrels, str(file.path))
         runs[name] = Scored(evaluate(file.run, qrels, config.metrics), covered, file.repeated)
     tests: dict[str, PairedTest] = {}
@@ -78,10 +89,11 @@ def main(argv: Sequence[str] | None = None) -> None:
             tests[metric] = paired_randomisation(
                 one[metric], other[metric], groups, config.repeats, config.seed
             )
-    say(as_json(runs, tests) if config.json else as_text(runs, tests))
+    notes = depth_notes(lists, config.metrics)
+    say(as_json(runs, tests, notes) if config.json else as_text(runs, tests, notes))
 
 
-def as_json(runs: dict[str, Scored], tests: dict[str, PairedTest]) -> str:
+def as_json(runs: dict[str, Scored], tests: dict[str, PairedTest], notes: Sequence[str]) -> str:
     """Write the report as JSON."""
     report: dict[str, object] = {
         "runs": {name: run.scores.means() for name, run in runs.items()},
@@ -89,6 +101,7 @@ def as_json(runs: dict[str, Scored], tests: dict[str, PairedTest]) -> str:
         "missing": {name: run.coverage.missing for name, run in runs.items()},
         "repeated": {name: run.repeated for name, run in runs.items()},
         "ignored": {name: run.coverage.ignored for name, run in runs.items()},
+        "notes": list(notes),
     }
     if tests:
         metrics = {metric: asdict(test) for metric, test in tests.items()}
@@ -97,7 +110,7 @@ def as_json(runs: dict[str, Scored], tests: dict[str, PairedTest]) -> str:
     return json_format.dumps(report, indent=2).replace("\x7f", "\\u007f")
 
 
-def as_text(runs: dict[str, Scored], tests: dict[str, PairedTest]) -> str:
+def as_text(runs: dict[str, Scored], tests: dict[str, PairedTest], notes: Sequence[str]) -> str:
     """Write the report as a table, a legend and, for two runs, the test."""
     first = next(iter(runs.values()))
     rows: list[list[Cell]] = [
@@ -118,6 +131,7 @@ def as_text(runs: dict[str, Scored], tests: dict[str, PairedTest]) -> str:
         f"{first.coverage.claims} claims with a gold. missing: claims without a "
         "prediction (they count as 0); repeated:",
         "sources listed again for a claim (dropped); ignored: claims of the run without a gold.",
+        *notes,
     ]
     if tests:
         test = next(iter(tests.values()))

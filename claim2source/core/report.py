@@ -362,7 +362,8 @@ class Report:
 
     def _parts(self) -> list[Part]:
         table = self.score_table()
-        return [f"{self.dataset}, {self.split}", table or "No golds: nothing to score."]
+        scores = table or "No golds: nothing to score."
+        return [f"{self.dataset}, {self.split}", scores, *self.notes]
 
     def to_json(self) -> dict[str, Any]:
         """Return the JSON form: what a system does not state is left out."""

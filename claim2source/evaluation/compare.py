@@ -25,6 +25,7 @@ from claim2source.evaluation.families import (
 from claim2source.evaluation.metrics import (
     Scores,
     coverage,
+    depth_notes,
     evaluate,
     judged_claims,
     language_masks,
@@ -92,6 +93,11 @@ class ScoredRuns:
             for name, run in self.runs.items()
         }
 
+    @property
+    def notes(self) -> list[str]:
+        """Say whether the metric looks deeper than a system's lists."""
+        return depth_notes(self.runs, [self.metric], len(self.dataset.sources))
+
     def tests(
         self, *, micro: bool = False, alpha: float = 0.05, repeats: int = 10_000, seed: int = 0
     ) -> list[FamilyResult]:
@@ -149,6 +155,7 @@ class ComparisonReport:
     scores: Mapping[str, Mapping[str, float]]
     intervals: Mapping[str, Mapping[str, tuple[float, float]]]
     tests: tuple[FamilyResult, ...]
+    notes: tuple[str, ...] = ()
 
     def parts(self) -> list[Part]:
         """Return the tables and their headings."""
@@ -158,7 +165,7 @@ class ComparisonReport:
         ]
         table = TextTable(["system", *languages], rows, numeric=[False, *[True] * len(languages)])
         tests = (part for test in self.tests for part in family_parts(test, self.metric))
-        return [f"{self.metric} with 95 % intervals by gold paper", table, *tests]
+        return [f"{self.metric} with 95 % intervals by gold paper", table, *self.notes, *tests]
 
     def _cell(self, system: str, language: str) -> str:
         low, high = self.intervals[system][language]
@@ -210,7 +217,7 @@ def compare(
         found = score_intervals(scored.scores[name], dataset, metric, repeats, seed)
         intervals[name] = found.values[metric]
     tests = tuple(scored.tests(repeats=repeats, seed=seed))
-    return ComparisonReport(metric, scored.baseline, scores, intervals, tests)
+    return ComparisonReport(metric, scored.baseline, scores, intervals, tests, tuple(scored.notes))
 
 
 def _run_of(result: Result | Run | str | Path) -> Run:

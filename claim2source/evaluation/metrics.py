@@ -97,6 +97,26 @@ def cutoff(metric: str) -> int | None:
     return None
 
 
+def depth_notes(
+    runs: Mapping[str, Run], metrics: Sequence[str], sources: int | None = None
+) -> list[str]:
+    """Say which metrics look deeper than the longest list of a run; `sources` are in the pool.
+
+    Their numbers stand: they are those of the lists, as if nothing came after.
+    """
+    deep: dict[tuple[int, tuple[str, ...]], list[str]] = {}
+    for name, run in runs.items():
+        longest = int(np.diff(run.offsets).max(initial=0))
+        cut = tuple(metric for metric in metrics if (cutoff(metric) or 0) > longest)
+        if cut and 0 < longest < (longest + 1 if sources is None else sources):
+            deep.setdefault((longest, cut), []).append(name)
+    return [
+        f"{', '.join(cut)}: deeper than the lists of {', '.join(names)}, whose longest has "
+        f"{longest} source{'s' if longest > 1 else ''}; golds further down count as not found."
+        for (longest, cut), names in deep.items()
+    ]
+
+
 def evaluate(
     run: Run, qrels: Qrels, metrics: Sequence[str], claim_ids: Sequence[str] | None = None
 ) -> Scores:

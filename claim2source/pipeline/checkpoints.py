@@ -147,7 +147,7 @@ def evaluate_checkpoints(config: CheckpointConfig) -> str:
     main = checkpoints[0].name if len(checkpoints) == 1 else chosen
     reports = {name: scored.report for name, scored in systems.items()}
     report = make_report(dataset, reports, main, name=config.dataset, program="eval/checkpoint.py")
-    notes = (*report.notes, *_notes(config, dataset, systems))
+    notes = (*report.notes, *_left_out(config), *_notes(config, dataset, systems))
     report = replace(report, chosen=chosen, notes=notes)
     if config.compares and dataset.golds:
         families = declared_families(report)
@@ -273,6 +273,13 @@ def _other_forms(config: CheckpointConfig, dataset: Dataset, own: ClaimForm) -> 
     if not config.claims or why_same_forms(dataset.claims):
         return []
     return [form for form in CLAIM_FORMS if form in config.claims and form != own]
+
+
+def _left_out(config: CheckpointConfig) -> list[str]:
+    """Name the metrics that lists of `depth` sources do not give."""
+    missing = [metric for metric in METRICS if metric not in config.metrics]
+    said = f"{', '.join(missing)}: left out, deeper than --depth {config.depth}."
+    return [said] if missing else []
 
 
 def _notes(

@@ -92,11 +92,24 @@ def evaluate(
     """
     named = results if isinstance(results, Mapping) else {"system": results}
     scoring_settings = Scoring(metrics, repeats, seed, seen_golds)
-    systems = {
-        name: score_result(name, result, dataset, scoring_settings).report
+    scored = {
+        name: score_result(name, result, dataset, scoring_settings)
         for name, result in named.items()
     }
-    return make_report(dataset, systems, next(iter(systems), None))
+    systems = {name: one.report for name, one in scored.items()}
+    return with_depth_notes(
+        make_report(dataset, systems, next(iter(systems), None)), scored, dataset
+    )
+
+
+def with_depth_notes(
+    report: Report, systems: Mapping[str, ScoredSystem], dataset: Dataset
+) -> Report:
+    """Note the metrics that look deeper than a system's lists."""
+    runs = {name: one.run for name, one in systems.items() if one.report.macro}
+    metrics = [m for one in report.scored[:1] for m in one.macro if m != "queries"]
+    deep = scoring.depth_notes(runs, metrics, len(dataset.sources))
+    return replace(report, notes=(*report.notes, *deep))
 
 
 def score_result(

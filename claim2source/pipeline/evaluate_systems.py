@@ -11,7 +11,13 @@ from claim2source.core.errors import ConfigError, UserError
 from claim2source.core.progress import watched
 from claim2source.core.records import Dataset
 from claim2source.core.report import NotRun, Report
-from claim2source.pipeline.evaluate import ScoredSystem, Scoring, make_report, score_system
+from claim2source.pipeline.evaluate import (
+    ScoredSystem,
+    Scoring,
+    make_report,
+    score_system,
+    with_depth_notes,
+)
 from claim2source.pipeline.runner import RunSettings, SystemRunner
 from claim2source.pipeline.selection import NothingToChooseOn
 from claim2source.pipeline.systems import (
@@ -125,6 +131,9 @@ def run_cells(
         cell: replace(scored.report, runs=f"{cell}/runs") for cell, scored in systems.items()
     }
     report = make_report(runner.reported, reports, None, name=name, program=program)
+    # First stages are asked for more than any metric needs; later ones may cut the lists.
+    cut = {cell.name: done[cell] for cell in done if runner.systems[cell.system].stages}
+    report = with_depth_notes(report, cut, runner.reported)
     rows = tuple(not_run[cell] for cell in shown if cell in not_run)
     return SystemsTable(replace(report, notes=(*report.notes, *notes), not_run=rows), systems)
 

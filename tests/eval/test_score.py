@@ -109,7 +109,29 @@ def test_json_counts_what_was_let_through(folder, capsys):
         "missing": {"lab": 2},
         "repeated": {"lab": 1},
         "ignored": {"lab": 2},
+        "notes": [f"mrr@5: {DEEPER.format('lab')}"],
     }
+
+
+DEEPER = "deeper than the lists of {}, whose longest has 2 sources; golds further down count as not found."
+
+
+def test_metrics_deeper_than_the_lists_are_said_and_stand(folder, capsys):
+    words = ["--qrels", "q.tsv", "--run", "run.trec", "lab.tsv", "--metrics", "mrr@2", "recall@100"]
+    score.main([*words, "map@3", "hit@1"])
+    shown = capsys.readouterr().out
+    assert f"\nrecall@100, map@3: {DEEPER.format('run, lab')}\n" in shown
+    short = as_json(capsys, *words)
+    assert short["notes"] == [f"recall@100: {DEEPER.format('run, lab')}"]
+    # The longest list counts, not the typical one; the same number comes of longer lists.
+    long = Path("run.trec").read_text() + "".join(
+        f"other Q0 d{i} 1 {-i} t\n" for i in range(1, 101)
+    )
+    Path("long.trec").write_text(long)
+    words[3:5] = ["long.trec"]
+    found = as_json(capsys, *words)
+    assert found["notes"] == []
+    assert found["runs"]["long"] == short["runs"]["run"]
 
 
 def test_two_runs_are_tested_by_paper_three_are_not(folder, capsys):

@@ -8,11 +8,12 @@ import pytest
 
 from claim2source.core.records import Claim, Dataset, Qrels, Source
 from claim2source.core.run import Run
+from claim2source.evaluation.compare import compare
 from claim2source.evaluation.families import Family
 from claim2source.evaluation.published.scores import Scorer, compare_published
 from claim2source.evaluation.published.tables import Column, Row, Table
 from claim2source.evaluation.reports import LoadedSystem
-from claim2source.pipeline.evaluate import Scoring, make_report, run_tests, score_result
+from claim2source.pipeline.evaluate import Scoring, evaluate, make_report, run_tests, score_result
 
 
 def test_the_hybrid_is_tested_against_both_parts_on_the_average_that_is_shown() -> None:
@@ -59,3 +60,30 @@ def test_a_published_metric_that_the_report_lacks_is_computed_from_the_run_in_me
     loaded = LoadedSystem(scored.report, Path(), "data", "dev", memory={"en": run})
     (found,) = compare_published([table], [loaded], Scorer(data.qrels, 20, 0))
     assert (found.ours, found.system) == (1.0, "bm25") and "recall@1" not in report.macro
+
+
+def test_metrics_deeper_than_the_lists_are_noted() -> None:
+    """But not where the lists hold the whole pool."""
+    claims = tuple(Claim(f"c{i}", "t", golds=(f"p{i}",)) for i in range(6))
+    sources = tuple(Source(f"p{i}") for i in range(6))
+    data = Dataset(claims, sources, Qrels({c.id: {c.golds[0]: 1} for c in claims}), "dev")
+
+    def run(depth: int) -> Run:
+        return Run.from_lists({c.id: [(f"p{n}", -n) for n in range(depth)] for c in claims})
+
+    metrics = ["mrr@1", "mrr@5", "recall@100"]
+    report = evaluate({"a": run(2), "b": run(2), "c": run(6)}, data, metrics, repeats=0)
+    assert report.notes == (
+        "mrr@5, recall@100: deeper than the lists of a, b, whose longest has 2 sources; golds "
+        "further down count as not found.",
+    )
+    assert report.systems["a"].macro["recall@100"] == pytest.approx(2 / 6)
+    assert "deeper than the lists of a, b" in str(report)
+    assert evaluate(run(6), data, metrics, repeats=0).notes == ()
+    assert evaluate(run(5), data, ["mrr@5"], repeats=0).notes == ()
+    compared = compare({"a": run(2), "c": run(6)}, data, "recall@5", repeats=20)
+    assert compared.notes == (
+        "recall@5: deeper than the lists of a, whose longest has 2 sources; golds further down "
+        "count as not found.",
+    )
+    assert compared.notes[0] in str(compared)
