@@ -26,6 +26,7 @@ PROGRAMS = {
     "compare": ("eval.compare", "compare evaluated systems: tests, slices, what is lost"),
     "paper-tables": ("eval.paper_tables", "set our numbers beside the papers'"),
     "report": ("eval.report", "write a comparison as one HTML page"),
+    "store": ("eval.store", "show and prune the store of vectors and ranked lists"),
 }
 HELP = """usage: {command} SUBCOMMAND [--key value ...]
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from claim2source.cli import PROGRAMS
 from claim2source.pipeline.checkpoints import route_words
 from tests.shared_data import REPOSITORY
 from tests.test_configs import commands, load_program, parsed, read_prepare
@@ -16,7 +17,9 @@ from tests.test_configs import commands, load_program, parsed, read_prepare
 PAGES = ["README.md", "BENCHMARKS.md", "docs/log.md"]
 # The launcher's own options are not ours to read.
 LAUNCHED = (
-    'accelerate() { while [[ "$1" != *.py ]]; do shift; done; python "$@"; }; make() { :; }\n'
+    'accelerate() { while [[ "$1" != *.py && "$1" != -m ]]; do shift; done; '
+    'if [[ "$1" == -m ]]; then shift; fi; python "$@"; }; make() { :; }\n'
+    'claim2source() { python "claim2source $1" "${@:2}"; }\n'
 )
 
 
@@ -29,6 +32,17 @@ def shown(page: str) -> list[str]:
     for inline in re.findall(rf"`((?:{starts})[^`]*)`", rest):
         blocks.append(f"python {inline}\n" if inline.startswith("eval/") else f"{inline}\n")
     return blocks
+
+
+def file_of(program: str) -> str:
+    """The file of a program that is named as a subcommand or as a module."""
+    if program == "claim2source.train":
+        return "train/finetune.py"
+    command, _, subcommand = program.partition(" ")
+    if command != "claim2source" or subcommand == "--help":
+        return program
+    module, _ = PROGRAMS[subcommand]
+    return f"{module.replace('.', '/')}.py".replace("datasets/", "scripts/")
 
 
 def read(program: str, words: Sequence[str]) -> Any:
@@ -53,7 +67,8 @@ def test_every_command_shown_is_one_its_program_takes(
     seen = set()
     for block in shown(page):
         for program, words in commands(LAUNCHED + block, tmp_path):
-            if "--help" not in words:
+            program = file_of(program)
+            if "--help" not in (*words, program.partition(" ")[2]):
                 read(program, words)
             seen.add(program)
     # Every program a user launches, and every benchmark, stands on its page.

@@ -34,6 +34,7 @@ from claim2source.core.run import Run
 log = logging.getLogger(__name__)
 
 HASH_BYTES = 32
+NAME_FILE = "model.txt"
 _RUN_PARTS = ("offsets", "codes", "scores", "texts")
 _DTYPES: dict[str, np.dtype[Any]] = {"F32": np.dtype("<f4"), "F16": np.dtype("<f2")}
 # JSON values that name everything a vector or run was made by.
@@ -72,11 +73,11 @@ class Store:
         self.root = Path(root) if root is not None else default_root()
         self.vectors = vectors
 
-    def space(self, made_by: MadeBy) -> EmbeddingSpace:
-        """Open the embeddings made by exactly these inputs."""
+    def space(self, made_by: MadeBy, model: str = "") -> EmbeddingSpace:
+        """Open the embeddings made by exactly these inputs; `model` names them."""
         half = self.vectors == "float16"
         key = content_hash({**made_by, "stored": "float16"} if half else made_by)
-        return EmbeddingSpace(self.root / "embeddings" / key, half)
+        return EmbeddingSpace(self.root / "embeddings" / key, half, model)
 
     def run(self, made_by: MadeBy) -> StoredRun | None:
         """Read the run made by exactly these inputs; None where it is absent or damaged."""
@@ -125,11 +126,12 @@ class Store:
 class EmbeddingSpace:
     """Hold the vectors of one encoder; rows are added in shards and found by `text_key`.
 
-    With `half` rows are stored as float16.
+    With `half` rows are stored as float16. `model` is written beside them, for who
+    looks into the store.
     """
 
-    def __init__(self, folder: Path, half: bool = False) -> None:
-        self.folder, self.half = folder, half
+    def __init__(self, folder: Path, half: bool = False, model: str = "") -> None:
+        self.folder, self.half, self.model = folder, half, model
         self._place: dict[bytes, tuple[str, int]] = {}
         self._vectors: dict[str, np.ndarray] = {}
         for path in sorted(folder.glob("*.safetensors")):
@@ -201,6 +203,8 @@ class EmbeddingSpace:
         path = self.folder / f"{digest}.safetensors"
         with atomic_path(path) as temporary:
             save_file({"keys": rows, "vectors": vectors}, temporary, metadata={"sha256": digest})
+        if self.model and not (self.folder / NAME_FILE).exists():
+            write_text(self.folder / NAME_FILE, self.model)
         # Where the file was removed or damaged since, these rows stay in memory.
         with contextlib.suppress(OSError, ValueError, KeyError):
             vectors = _mapped(path)

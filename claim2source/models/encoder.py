@@ -51,6 +51,7 @@ class Encoder:
     scale; None while weights are trained, and then nothing is stored. Where only the claims' side
     was trained, `source_encoder` is the base model and encodes the sources. `dense` is a Dense
     layer of sentence-transformers behind the pooling (GTR's); a model with one is not trained.
+    `name` is how the store calls its vectors.
     """
 
     def __init__(
@@ -64,6 +65,7 @@ class Encoder:
         self.tokenizer = tokenizer
         self.settings = settings
         self.weights = weights
+        self.name = ""
         self.source_encoder: Encoder | None = None
         self.dense: torch.nn.Module | None = None
 
@@ -258,7 +260,10 @@ class Encoder:
 
     def _space(self, store: Store | None) -> EmbeddingSpace | None:
         key = self.key()
-        return store.space(key) if store is not None and key is not None else None
+        if store is None or key is None:
+            return None
+        trained = (self.weights or {}).keys() - {"base", "tokenizer", "dense"}
+        return store.space(key, f"{self.name} (trained)" if trained else self.name)
 
     def _make(
         self,

@@ -40,4 +40,6 @@ class WithoutAdapter(torch.nn.Module):
 def base_encoder(encoder: Encoder, weights: Identity | None) -> Encoder:
     """Return an encoder of the base beneath an adapter; `weights` identify the base's."""
     model: Any = WithoutAdapter(encoder.model)
-    return Encoder(model, encoder.tokenizer, encoder.settings, weights)
+    base = Encoder(model, encoder.tokenizer, encoder.settings, weights)
+    base.name = encoder.name
+    return base

@@ -98,7 +98,7 @@ def resolve(
         config = replace(config, template=export.encoder.template, prompts=False)
     settings = settings_of(replace(config, dtype=dtype or config.dtype), files)
     encoder = _load(files, settings, device, config.attention)
-    encoder.weights = _identity(base, files)
+    encoder.weights, encoder.name = _identity(base, files), base.name
     if export is None:
         return Resolved(encoder, base, files)
     if export.weights.trained == "query_only":
@@ -163,6 +163,7 @@ def _checkpoint(
             raise InputError.at(place, field="encoder.own_code", why="not in a full model")
         encoder = _load(folder, settings, device, config.attention)
         encoder.weights = weights.identity({"tokenizer": tokenizer_hash(folder)})
+        encoder.name = base.name
         if weights.trained == "query_only":
             encoder.source_encoder = _load_base(base, place, settings, config, device)[0]
         return Resolved(encoder, base, folder, manifest)
@@ -206,7 +207,7 @@ def _load_base(
         why = f"{files} has other weights ({base.sha256[:12]}...) than this was trained from"
         raise InputError.at(place, field="base.sha256", why=why)
     encoder = _load(files, settings, device, config.attention)
-    encoder.weights = _identity(base, files)
+    encoder.weights, encoder.name = _identity(base, files), recorded.name
     return encoder, files
 
 

