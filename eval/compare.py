@@ -18,7 +18,8 @@ from claim2source.core.config import (
     require_seed,
 )
 from claim2source.core.errors import ConfigError, InputError, run_program
-from claim2source.core.files import require_writable, write_json, write_text
+from claim2source.core.files import write_json, write_text
+from claim2source.core.folders import require_output
 from claim2source.core.report import COST_COLUMNS, cost_cells
 from claim2source.core.tables import Cell, Part, TextTable, render
 from claim2source.core.terminal import say
@@ -91,7 +92,7 @@ class Config:
 def main(argv: Sequence[str] | None = None) -> None:
     """Read the runs, score, test and explain them; write and print the comparison."""
     config = read_config(Config, argv, program="eval/compare.py", description=__doc__)
-    require_writable(config.out, "folder")
+    require_output(config.out)
     folder, systems, scored = read_scored(
         config.reports,
         config.dataset,

@@ -9,7 +9,7 @@ from typing import Literal
 
 from claim2source.core.config import as_plain, read_config, require, require_seed
 from claim2source.core.errors import run_program
-from claim2source.core.files import require_writable
+from claim2source.core.folders import require_output
 from claim2source.core.tables import render
 from claim2source.core.terminal import say
 from claim2source.datasets import load
@@ -86,7 +86,7 @@ def evaluate_hybrid(config: HybridConfig) -> str:
 
     Raises `UserError` where nothing can be chosen on claims that are not reported.
     """
-    require_writable(config.out, "folder")
+    require_output(config.out)
     require_tracking(config.wandb)
     dataset = load(config.dataset, config.split, lenient=config.lenient)
     systems = {

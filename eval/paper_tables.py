@@ -11,7 +11,8 @@ from typing import Literal
 
 from claim2source.core.config import list_field, read_config, require, require_repeats, require_seed
 from claim2source.core.errors import ConfigError, UserError, run_program
-from claim2source.core.files import refuse_input, require_writable, write_text
+from claim2source.core.files import refuse_input, write_text
+from claim2source.core.folders import require_output_file
 from claim2source.core.records import Qrels
 from claim2source.core.report import COST_COLUMNS, cost_cells
 from claim2source.core.tables import Part, TextTable, render
@@ -81,7 +82,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Find our scores for the papers' cells; write or print the tables."""
     config = read_config(Config, argv, program="eval/paper_tables.py", description=__doc__)
     if config.out is not None:
-        require_writable(config.out, "file")
+        require_output_file(config.out)
         reports = [file for path in config.reports or () for file in files_of_report(path)]
         refuse_input(config.out, [*reports, *(config.qrels or ())])
     tables = selected_tables(config.tables)

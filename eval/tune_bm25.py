@@ -11,7 +11,8 @@ from typing import Any, Literal
 
 from claim2source.core.config import flag, list_field, read_config, require, require_seed, to_yaml
 from claim2source.core.errors import UserError, run_program
-from claim2source.core.files import require_writable, write_text
+from claim2source.core.files import write_text
+from claim2source.core.folders import require_output
 from claim2source.core.memory import peak_memory, reset_peak_memory
 from claim2source.core.progress import watched
 from claim2source.core.records import Dataset
@@ -115,7 +116,7 @@ def tune_bm25(config: TuneConfig) -> str:
     given analysis stays unless another is better by more than noise (`settle`). Raises `UserError`
     where there is nothing to choose by, or no gold to report on.
     """
-    require_writable(config.out, "folder")
+    require_output(config.out)
     dataset = None
     if config.split:
         dataset = load(config.dataset, config.split, lenient=config.lenient)

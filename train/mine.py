@@ -9,7 +9,8 @@ from typing import Literal
 
 from claim2source.core.config import flag, list_field, read_config, require, require_seed
 from claim2source.core.errors import run_program
-from claim2source.core.files import refuse_input, require_writable
+from claim2source.core.files import refuse_input
+from claim2source.core.folders import require_output_file
 from claim2source.core.terminal import say
 from claim2source.datasets import LENIENT, carve_val, files_of, load
 from claim2source.io.store import Store
@@ -56,7 +57,7 @@ class MineConfig:
 
 def mine(config: MineConfig) -> list[str]:
     """Mine negatives for the training claims and write them; return what to print."""
-    require_writable(config.out, "file")
+    require_output_file(config.out)
     refuse_input(config.out, files_of(config.dataset))
     train = load(config.dataset, config.split, config.languages, lenient=config.lenient)
     if config.val_share:

@@ -13,6 +13,7 @@ from pathlib import Path
 import yaml
 
 from claim2source.core.errors import UserError
+from claim2source.core.files import require_writable
 from claim2source.core.lock import LOCK_FILE
 
 MARKER = ".claim2source-run"
@@ -157,20 +158,29 @@ def remove_folder(folder: Path) -> None:
     shutil.rmtree(old)
 
 
-def refuse_run(out: Path) -> None:
-    """Raise `UserError` where an evaluation would write among the files of a run or checkpoint."""
-    place = out.resolve()
+def require_output(out: Path) -> None:
+    """Raise `UserError` unless an evaluation can write to a folder, and replaces no run's files."""
+    place = Path(os.path.realpath(out))
     for folder in (place, *place.parents):
         inside = place.relative_to(folder).parts
-        if inside[:1] not in ((), (CHECKPOINTS,), ("logs",), ("wandb",)) or not is_run(folder):
-            continue
-        shown = out if not inside else folder
-        raise UserError(
-            f"{out}: a training run lies here, and its files would be replaced; choose another "
-            f"--out, such as {shown / EVALUATION}"
-        )
+        if inside[:1] in ((), (CHECKPOINTS,), ("logs",), ("wandb",)) and is_run(folder):
+            shown = folder if inside else out
+            raise UserError(
+                f"{out}: a training run lies here, and its files would be replaced; choose another "
+                f"--out, such as {shown / EVALUATION}"
+            )
     if (out / "manifest.json").is_file():
         raise UserError(
             f"{out}: a checkpoint or an index lies here; choose another --out, such as "
             f"{out.parent / EVALUATION}"
         )
+    require_writable(out, "folder")
+
+
+def require_output_file(out: Path) -> None:
+    """Raise `UserError` unless a file can be written and is none of a training run's own."""
+    if _OURS.fullmatch(out.name) and is_run(out.parent):
+        raise UserError(
+            f"{out}: is a file of the training run that lies here; choose another --out"
+        )
+    require_writable(out, "file")

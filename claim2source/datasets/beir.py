@@ -13,6 +13,7 @@ from typing import Literal, NamedTuple
 
 from claim2source.core.errors import ConfigError, InputError, UserError
 from claim2source.core.files import atomic_folder, why_not_file, why_not_folder
+from claim2source.core.folders import aside, check_aside, put_aside
 from claim2source.core.records import Claim, Dataset, Qrels, Source
 from claim2source.datasets.authors import author_names
 from claim2source.datasets.lenient import Kind, Traits, is_lenient
@@ -297,17 +298,20 @@ def _grade(score: str, path: Path, line: int, problems: Traits) -> int | None:
     return int(float(score)) if decimal and problems.lenient else None
 
 
-def write_beir(parts: Dataset | Sequence[Dataset], folder: str | Path) -> None:
+def write_beir(
+    parts: Dataset | Sequence[Dataset], folder: str | Path, *, overwrite: bool = False
+) -> None:
     """Write the splits of one data set as a BEIR folder, completely or not at all.
 
-    A claim without judgements gets `metadata.split`. An older BEIR folder is replaced; raises
-    `UserError` where `folder` holds anything else, ValueError where the splits do not fit
-    together (other sources, a split or claim twice, golds that differ from the judgements).
+    A claim without judgements gets `metadata.split`. With `overwrite` an older BEIR folder is
+    moved to `NAME.replaced`. Raises `UserError` where `folder` holds anything else, ValueError
+    where the splits do not fit together (other sources, a split or claim twice, golds that differ
+    from the judgements).
     """
     splits = [parts] if isinstance(parts, Dataset) else list(parts)
     _check_parts(splits)
     target = Path(folder).resolve()
-    refuse_foreign(target)
+    refuse_foreign(target, overwrite)
     try:
         with atomic_folder(target) as temporary:
             _write_lines(temporary / CORPUS, map(_source_json, splits[0].sources))
@@ -317,27 +321,52 @@ def write_beir(parts: Dataset | Sequence[Dataset], folder: str | Path) -> None:
             for part in splits:
                 if part.qrels.grades:
                     write_beir_qrels(part.qrels, temporary / QRELS / f"{part.split}.tsv")
+            if target.exists() and any(target.iterdir()):
+                put_aside(target)
     except OSError as error:
         raise UserError(f"{target}: cannot be written: {error.strerror}") from None
 
 
-def check_folders(source: Path, target: Path) -> None:
+def check_folders(source: Path, target: Path, overwrite: bool = False) -> None:
     """Raise where the folder `source` is absent or writing `target` would lose something."""
     if why := why_not_folder(source):
         raise InputError.at(source, why=why)
     inside, outside = source.resolve(), target.resolve()
-    if inside == outside or outside in inside.parents:
+    if any(inside.is_relative_to(place) for place in (outside, aside(outside))):
         raise UserError(f"{target}: writing there would replace the input {source}")
-    refuse_foreign(outside)
+    refuse_foreign(outside, overwrite)
 
 
-def refuse_foreign(folder: Path) -> None:
-    """Raise `UserError` unless `folder` is absent, empty or a BEIR folder, so may be replaced."""
+def refuse_foreign(folder: Path, overwrite: bool = False) -> None:
+    """Raise `UserError` unless `folder` is absent, empty, or a BEIR folder and `overwrite` is set.
+
+    It would be moved aside, so an earlier folder there must be a BEIR folder too.
+    """
     if folder.exists() and not folder.is_dir():
         raise UserError(f"{folder}: is not a folder")
-    for inside in sorted(folder.iterdir()) if folder.exists() else ():
-        if inside.name not in (CORPUS, QUERIES, QRELS):
-            raise UserError(f"{folder}: holds {inside.name!r}; it would be lost")
+    if not folder.exists() or not any(folder.iterdir()):
+        return
+    if (name := _foreign(folder)) is not None:
+        raise UserError(f"{folder}: holds {name!r}; it would be lost")
+    if not overwrite:
+        raise UserError(f"{folder}: holds a data set; add --overwrite or choose another folder")
+    check_aside(folder, _why_kept)
+
+
+def _foreign(folder: Path) -> str | None:
+    """Find something in a folder that belongs to no data set."""
+    inside = [path for path in sorted(folder.iterdir()) if path.name != QRELS]
+    judged = [path for path in sorted((folder / QRELS).glob("*")) if path.suffix != ".tsv"]
+    others = [path for path in inside if path.name not in (CORPUS, QUERIES)] + judged
+    return others[0].name if others else None
+
+
+def _why_kept(folder: Path) -> str | None:
+    """Say why an earlier folder that was moved aside must not be removed."""
+    if folder.is_symlink() or not (folder / CORPUS).is_file():
+        return "is no data set"
+    name = _foreign(folder)
+    return None if name is None else f"holds {name!r}"
 
 
 def _check_parts(parts: Sequence[Dataset]) -> None:

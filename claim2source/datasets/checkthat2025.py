@@ -18,16 +18,16 @@ TWEETS = "subtask4b_query_tweets_{}.tsv"
 COLUMNS = ("cord_uid", "title", "abstract", "authors", "journal", "publish_time")
 
 
-def prepare(source: str | Path, target: str | Path) -> list[Dataset]:
+def prepare(source: str | Path, target: str | Path, *, overwrite: bool = False) -> list[Dataset]:
     """Read the task's folder `source`, write a BEIR folder `target`, return the splits.
 
     Claim ids are `<split>-<post_id>`. train and dev are required; test is taken from the gold
     file if it exists, else from the tweets alone (without qrels), else left out. Raises
     `InputError` on bad input, a line per problem, and `UserError` where `target` holds anything
-    but an older BEIR folder; nothing is written then.
+    but, with `overwrite`, an older BEIR folder; nothing is written then.
     """
     source, target = Path(source), Path(target)
-    check_folders(source, target)
+    check_folders(source, target, overwrite)
     problems = Problems()
     for name in (COLLECTION, TWEETS.format("train"), TWEETS.format("dev")):
         if why := why_not_file(source / name):
@@ -47,7 +47,7 @@ def prepare(source: str | Path, target: str | Path) -> list[Dataset]:
         if path == gold and plain.is_file():
             _same_posts(plain, gold, problems)
     problems.raise_if_any()
-    write_beir(splits, target)
+    write_beir(splits, target, overwrite=overwrite)
     return splits
 
 

@@ -42,7 +42,11 @@ _Parts = dict[tuple[str, str], _Table]
 
 
 def prepare(
-    source: str | Path, target: str | Path, translations: str | Path | None = None
+    source: str | Path,
+    target: str | Path,
+    translations: str | Path | None = None,
+    *,
+    overwrite: bool = False,
 ) -> Prepared:
     """Read the task's JSON files in `source`, write a BEIR folder `target`.
 
@@ -53,10 +57,10 @@ def prepare(
     "translation"}.
 
     Raises `InputError` on bad input, a line per problem, and `UserError` where `target` holds
-    anything but an older BEIR folder; nothing is written then.
+    anything but, with `overwrite`, an older BEIR folder; nothing is written then.
     """
     source, target = Path(source), Path(target)
-    check_folders(source, target)
+    check_folders(source, target, overwrite)
     problems = Problems()
     collection = _read_json(source / COLLECTION, problems)
     parts: _Parts = {}
@@ -70,7 +74,7 @@ def prepare(
     # A file that could not be read would make the checks of the others wrong.
     problems.raise_if_any()
     assert collection is not None
-    return _write(str(source), collection, parts, notes, target, translations)
+    return _write(str(source), collection, parts, notes, target, translations, overwrite)
 
 
 def prepare_hub(
@@ -78,6 +82,8 @@ def prepare_hub(
     target: str | Path,
     translations: str | Path | None = None,
     revision: str | None = None,
+    *,
+    overwrite: bool = False,
 ) -> Prepared:
     """Read the task from a data set of the Hugging Face hub (or a folder laid out as one).
 
@@ -86,7 +92,7 @@ def prepare_hub(
     the extra `hub`. Raises `UserError` where it cannot be loaded, else as `prepare`.
     """
     target = Path(target)
-    refuse_foreign(target.resolve())
+    refuse_foreign(target.resolve(), overwrite)
     tables = _load_hub(name, revision)
     if HUB_COLLECTION not in tables:
         names = ", ".join(tables) or "none of this task's"
@@ -102,7 +108,7 @@ def prepare_hub(
         else:
             notes.append(f"{place}: not there; left out")
     collection = _Table(f"{name}/{HUB_COLLECTION}", entries)
-    return _write(name, collection, parts, notes, target, translations)
+    return _write(name, collection, parts, notes, target, translations, overwrite)
 
 
 def written_index(split: str, lang: str) -> Callable[[str], str]:
@@ -148,6 +154,7 @@ def _write(
     notes: list[str],
     target: Path,
     translations: str | Path | None,
+    overwrite: bool,
 ) -> Prepared:
     problems = Problems()
     papers = _papers(collection, problems)
@@ -168,7 +175,7 @@ def _write(
     for split, own in claims.items():
         qrels = Qrels({c.id: dict.fromkeys(c.golds, 1) for c in own.values() if c.golds})
         splits.append(Dataset(tuple(own.values()), papers, qrels, split))
-    write_beir(splits, target)
+    write_beir(splits, target, overwrite=overwrite)
     return Prepared(splits, notes)
 
 

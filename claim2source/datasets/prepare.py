@@ -10,6 +10,7 @@ from typing import NoReturn
 
 from claim2source.core.errors import UserError
 from claim2source.core.files import require_writable
+from claim2source.core.folders import aside
 from claim2source.core.program import usage_of
 from claim2source.core.records import sorted_languages
 from claim2source.core.terminal import say
@@ -25,15 +26,23 @@ class _Parser(argparse.ArgumentParser):
 
 def prepare_2025(options: argparse.Namespace) -> Prepared:
     """Prepare CheckThat! 2025 Task 4b."""
-    return Prepared(checkthat2025.prepare(options.input, options.output), [])
+    return Prepared(
+        checkthat2025.prepare(options.input, options.output, overwrite=options.overwrite), []
+    )
 
 
 def prepare_2026(options: argparse.Namespace) -> Prepared:
     """Prepare CheckThat! 2026 Task 1, from files or from the hub."""
     if options.hub is None:
-        return checkthat2026.prepare(options.input, options.output, options.translations)
+        return checkthat2026.prepare(
+            options.input, options.output, options.translations, overwrite=options.overwrite
+        )
     return checkthat2026.prepare_hub(
-        options.hub, options.output, options.translations, options.revision
+        options.hub,
+        options.output,
+        options.translations,
+        options.revision,
+        overwrite=options.overwrite,
     )
 
 
@@ -53,7 +62,12 @@ def parser() -> argparse.ArgumentParser:
             type=Path,
             required=True,
             metavar="DIR",
-            help="folder to write; an older data folder there is replaced",
+            help="folder to write",
+        )
+        added.add_argument(
+            "--overwrite",
+            action="store_true",
+            help="replace an older data folder there, which is moved to NAME.replaced",
         )
         return added
 
@@ -91,7 +105,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     if getattr(options, "revision", None) is not None and options.hub is None:
         program.error("--revision goes with --hub")
     require_writable(options.output, "folder")
+    replaces = options.output.exists() and any(options.output.iterdir())
     splits, notes = options.prepare(options)
+    if replaces:
+        place = aside(options.output.resolve())
+        say(f"{options.output}: the earlier data set is in {place} now")
     say(f"{options.output}: {len(splits[0].sources)} sources")
     for split in splits:
         counts = Counter(claim.lang for claim in split.claims)

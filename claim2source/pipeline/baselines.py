@@ -17,7 +17,8 @@ from claim2source.core.config import (
     require_seed,
 )
 from claim2source.core.errors import ConfigError, InputError, UserError
-from claim2source.core.files import content_hash, require_writable
+from claim2source.core.files import content_hash
+from claim2source.core.folders import require_output
 from claim2source.core.report import Report, SystemReport
 from claim2source.core.tables import render
 from claim2source.datasets import load
@@ -108,7 +109,7 @@ def evaluate_baselines(config: BaselinesConfig) -> str:
     A cell's folder holds its own `report.json` and `runs/`; the top `report.json` holds them all,
     with what did not run, the tests and the published numbers.
     """
-    require_writable(config.out, "folder")
+    require_output(config.out)
     require_tracking(config.wandb)
     systems, names = named_systems(config)
     dataset = load(config.dataset, config.split, config.languages, lenient=config.lenient)

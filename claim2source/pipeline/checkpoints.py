@@ -10,8 +10,7 @@ from typing import Literal, NamedTuple, get_args
 
 from claim2source.core.config import as_plain, flag, list_field, require_between, require_one_of
 from claim2source.core.errors import ConfigError, UserError
-from claim2source.core.files import require_writable
-from claim2source.core.folders import RUN_FILE
+from claim2source.core.folders import RUN_FILE, require_output
 from claim2source.core.records import Dataset
 from claim2source.core.report import MAIN_METRIC, Report
 from claim2source.core.tables import render
@@ -137,7 +136,7 @@ def evaluate_checkpoints(config: CheckpointConfig) -> str:
     of a training run's checkpoints in folders of their names, as do those of what `claims` and
     `hybrid` add: `NAME.FORM`, `H-NAME` and `H-NAME.FORM`; each of these folders has a report.
     """
-    require_writable(config.out, "folder")
+    require_output(config.out)
     require_tracking(config.wandb)
     dataset = load(config.dataset, config.split, config.languages, lenient=config.lenient)
     checkpoints, chosen = checkpoints_of(config)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -284,13 +285,18 @@ def add_tests(
 
 
 def write_runs(run: Run, dataset: Dataset, folder: Path) -> None:
-    """Write a TREC run for each language into a folder."""
+    """Write a TREC run for each language into a folder; earlier ones of others are removed."""
+    _remove_others(folder, "{}.trec", dataset, " claim2source\n")
     for language, part in by_language(run, dataset):
         write_trec_run(part, folder / f"{language}.trec")
 
 
 def write_submissions(run: Run, dataset: Dataset, folder: Path, *, both: bool = True) -> None:
-    """Write the labs' submission files: 2026's by language and, with `both`, 2025's."""
+    """Write the labs' submission files: 2026's by language and, with `both`, 2025's.
+
+    Earlier ones of other languages are removed.
+    """
+    _remove_others(folder / "submission_2026", "predictions_{}.tsv", dataset, "index\tpreds\n")
     for language, part in by_language(run, dataset):
         write_submission(
             part,
@@ -302,6 +308,17 @@ def write_submissions(run: Run, dataset: Dataset, folder: Path, *, both: bool = 
     if both:
         path = folder / "submission_2025" / "predictions.tsv"
         write_submission(run, path, 2025, k=SUBMITTED, split=dataset.split)
+
+
+def _remove_others(folder: Path, name: str, dataset: Dataset, ending: str) -> None:
+    """Remove files of languages that an evaluation does not have, where a first line is ours."""
+    kept = {name.format(language) for language in dataset.languages}
+    for path in sorted(folder.glob(name.format("*"))):
+        if path.name in kept or not re.fullmatch(name.format("[a-z]{2,3}"), path.name):
+            continue
+        with open(path, encoding="utf-8", errors="replace") as file:
+            if file.readline().endswith(ending):
+                path.unlink()
 
 
 def by_language(run: Run, dataset: Dataset) -> Iterator[tuple[str, Run]]:

@@ -115,15 +115,24 @@ def test_written_layout(tmp_path: Path) -> None:
     }
 
 
-def test_an_older_data_folder_is_replaced_and_nothing_else(tmp_path: Path) -> None:
-    folder = tmp_path / "set"
+def test_an_older_data_folder_is_moved_aside_and_nothing_else(tmp_path: Path) -> None:
+    folder, kept = tmp_path / "set", tmp_path / "set.replaced"
     write_beir([small("dev"), small("train", "q2")], folder)
-    write_beir(small("dev"), folder)
+    with pytest.raises(UserError, match="holds a data set; add --overwrite"):
+        write_beir(small("dev"), folder)
+    write_beir(small("dev"), folder, overwrite=True)
     assert sorted(p.name for p in (folder / "qrels").iterdir()) == ["dev.tsv"]
-    assert [p.name for p in tmp_path.iterdir()] == ["set"]
+    assert sorted(p.name for p in (kept / "qrels").iterdir()) == ["dev.tsv", "train.tsv"]
+    write_beir(small("test"), folder, overwrite=True)
+    assert sorted(p.name for p in (kept / "qrels").iterdir()) == ["dev.tsv"]
+    assert {p.name for p in tmp_path.iterdir()} == {"set", "set.replaced"}
+    (kept / "qrels" / "notes.txt").write_text("mine")
+    with pytest.raises(UserError, match=r"set\.replaced: holds 'notes.txt'"):
+        write_beir(small("dev"), folder, overwrite=True)
+    assert (kept / "qrels" / "notes.txt").read_text() == "mine"
     (folder / "notes.txt").write_text("mine")
     with pytest.raises(UserError, match="holds 'notes.txt'; it would be lost"):
-        write_beir(small("dev"), folder)
+        write_beir(small("dev"), folder, overwrite=True)
     assert (folder / "notes.txt").read_text() == "mine"
     with pytest.raises(UserError, match="is not a folder"):
         write_beir(small("dev"), folder / "notes.txt")
@@ -136,7 +145,7 @@ def test_a_failed_write_leaves_the_old_folder(tmp_path: Path) -> None:
     before = load(tmp_path / "set", "dev")
     broken = Dataset((Claim("q1", "\ud800", golds=("p1",)),), small().sources, small().qrels, "dev")
     with pytest.raises(UnicodeEncodeError):
-        write_beir(broken, tmp_path / "set")
+        write_beir(broken, tmp_path / "set", overwrite=True)
     assert load(tmp_path / "set", "dev") == before
     assert os.listdir(tmp_path) == ["set"]
 

@@ -8,6 +8,7 @@ import os
 import shutil
 import signal
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -168,6 +169,7 @@ def test_manifest_says_how_it_was_trained(finished: Path, setup: tuple[Path, Pat
     assert manifest.config["optimisation"]["epochs"] == 3
 
 
+@pytest.mark.usefixtures("_sigint")
 @pytest.mark.parametrize(
     ("tuning", "batches", "accumulation", "cut"),
     [
@@ -263,6 +265,15 @@ def test_a_signal_while_an_epoch_is_scored_loses_no_step(
     assert not TrainingState.load(tmp_path / "cut" / "state.pt").epoch_open
 
 
+@pytest.fixture
+def _sigint() -> Iterator[None]:
+    """Tests that run in the background ignore SIGINT."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("_sigint")
 def test_a_signal_before_anything_is_scored_leaves_a_folder_to_use_again(
     setup: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

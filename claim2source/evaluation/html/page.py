@@ -9,7 +9,8 @@ from pathlib import Path
 
 from claim2source import __version__
 from claim2source.core.config import as_plain
-from claim2source.core.files import refuse_input, require_writable, write_text
+from claim2source.core.files import refuse_input, write_text
+from claim2source.core.folders import require_output_file
 from claim2source.core.report import MACRO, MAIN_METRIC
 from claim2source.datasets import files_of
 from claim2source.evaluation.compare import read_scored
@@ -46,7 +47,7 @@ def html_report(
     settings = as_plain(dict(locals()))
     import jinja2
 
-    require_writable(out, "file")
+    require_output_file(out)
     inputs = [file for path in reports for file in files_of_report(path)]
     refuse_input(out, inputs + (files_of(dataset) if dataset else []))
     require_tracking(wandb)
