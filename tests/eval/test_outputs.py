@@ -1,0 +1,103 @@
+"""Where evaluations write: not among a training run's files, and nothing of others stays there."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from claim2source.core.errors import UserError
+from claim2source.core.folders import MARKER, is_run
+from eval.baselines import main as baselines
+from eval.checkpoint import main as checkpoint
+from eval.compare import main as compare
+from eval.hybrid import main as hybrid
+from eval.report import main as report
+from eval.tune_bm25 import main as tune_bm25
+from tests.shared_data import REPOSITORY
+from train.mine import main as mine
+
+OLD = REPOSITORY / "tests" / "fixtures_010"
+Main = Callable[[Sequence[str]], None]
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """A training run's folder."""
+    folder = Path(shutil.copytree(OLD / "lora", tmp_path / "run"))
+    (folder / MARKER).write_text("")
+    assert is_run(folder)
+    return folder
+
+
+def contents(folder: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize(
+    ("main", "words"),
+    [
+        (checkpoint, ["--checkpoint=."]),
+        (hybrid, ["--checkpoint=."]),
+        (baselines, []),
+        (compare, ["--reports=."]),
+        (tune_bm25, []),
+    ],
+)
+def test_a_training_runs_folder_is_refused(main: Main, words: list[str], run: Path) -> None:
+    """Its report is the training's own; so are its checkpoints' folders, and all below them."""
+    before = contents(run)
+    for inside in ("", "checkpoints", "checkpoints/epoch-1", "logs/new"):
+        with pytest.raises(UserError, match=r"--out, such as \S*/run/evaluation$"):
+            main([*words, f"--out={run / inside}"])
+    assert contents(run) == before
+
+
+def test_a_checkpoint_outside_its_run_is_refused(run: Path, tmp_path: Path) -> None:
+    alone = Path(shutil.copytree(run / "checkpoints" / "epoch-1", tmp_path / "alone"))
+    with pytest.raises(UserError, match="a checkpoint or an index lies here"):
+        checkpoint([f"--checkpoint={alone}", f"--out={alone}"])
+
+
+@pytest.mark.parametrize(
+    ("main", "name", "words"),
+    [(mine, "mined.jsonl", []), (report, "report.json", ["--reports=."])],
+)
+def test_a_file_of_a_training_run_is_refused(
+    main: Main, name: str, words: list[str], run: Path
+) -> None:
+    before = contents(run)
+    with pytest.raises(UserError, match="is a file of the training run that lies here"):
+        main([*words, f"--out={run / name}"])
+    assert contents(run) == before
+
+
+def test_a_smaller_evaluation_leaves_nothing_of_other_languages(
+    run: Path, tiny_folder: Path, tmp_path: Path
+) -> None:
+    """What the earlier one wrote goes, what anybody else wrote stays; in the run's own folder."""
+    out = run / "evaluation"
+    model = [f"--checkpoint={tiny_folder}", "--model.pooling=mean", "--model.max_length=16"]
+    plain = [*model, "--no_tests", f"--out={out}"]
+    small = tmp_path / "small"
+    (small / "qrels").mkdir(parents=True)
+    (small / "corpus.jsonl").write_text(
+        '{"_id": "p1", "title": "masks"}\n{"_id": "p2", "title": "tea"}\n'
+    )
+    lines = [f'{{"_id": "{c}", "text": "x", "metadata": {{"lang": "{c}"}}}}' for c in ("en", "de")]
+    (small / "queries.jsonl").write_text("\n".join(lines) + "\n")
+    (small / "qrels" / "dev.tsv").write_text("query-id\tcorpus-id\tscore\nen\tp1\t1\nde\tp2\t1\n")
+    words = [*plain, f"--dataset={small}"]
+    checkpoint(words)
+    runs, submitted = out / "runs", out / "submission_2026"
+    assert {path.name for path in runs.iterdir()} == {"en.trec", "de.trec"}
+    for path in (runs / "fr.trec", runs / "mine.trec", submitted / "predictions_fr.tsv"):
+        path.write_text("a user's own\n")
+    (runs / "it.trec").write_text("c1 Q0 p1 1 2.0 other\n")
+    checkpoint([*words, "--languages=en"])
+    kept = {"en.trec", "fr.trec", "it.trec", "mine.trec"}
+    assert {path.name for path in runs.iterdir()} == kept
+    names = {path.name for path in submitted.iterdir()}
+    assert names == {"predictions_en.tsv", "predictions_fr.tsv"}
