@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, Union, get_args, get_or
 
 import yaml
 
-from claim2source.core.errors import ConfigError, InputError, UserError
+from claim2source.core.errors import ConfigError, InputError, UserError, shown
 from claim2source.core.files import why_not_file
 from claim2source.core.keys import did_you_mean, short_help
 from claim2source.core.program import in_our_words, usage_of
@@ -107,7 +107,11 @@ def read_config(
         parsed = parser.parse_args(_join_lists(kind, words))
     except ArgumentError as error:
         raise UserError(_explain(kind, error, places)) from None
-    except (ValueError, RecursionError) as error:  # a number of 5,000 digits, 5,000 brackets
+    except (
+        ArithmeticError,
+        RecursionError,
+        ValueError,
+    ) as error:  # a number of 5,000 digits, 5,000 brackets
         raise UserError(f"config: a value cannot be read: {error}") from None
     try:
         return build(kind, parser, parsed)
@@ -126,7 +130,7 @@ def read_entries(kind: type[Config], path: Path) -> dict[str, Config]:
     root = _compose(path)
     if not isinstance(root, yaml.MappingNode):
         raise InputError.at(path, why="must be names, each with its keys below it")
-    values = _values(path)
+    values = yaml.safe_load(path.read_text(encoding="utf-8"))
     parser = parser_for(kind, path.name, path.name)
     entries: dict[str, Config] = {}
     for key, node in root.value:
@@ -274,7 +278,6 @@ def _check_files(kind: type, words: list[str], places: dict[str, str], program: 
         root = _compose(Path(path)) if named else None
         if root is not None:
             _check_keys(kind, root, Path(path), "", places)
-            _values(Path(path))
         # jsonargparse refuses a file without keys.
         if root is not None or not named:
             kept += option
@@ -286,13 +289,9 @@ def _compose(path: Path) -> yaml.Node | None:
     with _refusing(path):
         text = path.read_text(encoding="utf-8")
         root: yaml.Node | None = yaml.compose(text, Loader=yaml.SafeLoader)
+        if root is not None:
+            _check_scalars(root, path)
     return root
-
-
-def _values(path: Path) -> Any:
-    """Read a YAML file's values. Raises `InputError`: nodes do not tell of a number too long."""
-    with _refusing(path):
-        return yaml.safe_load(path.read_text(encoding="utf-8"))
 
 
 @contextlib.contextmanager
@@ -314,6 +313,28 @@ def _refusing(path: Path) -> Iterator[None]:
         raise InputError.at(path, why="nested too deeply") from None
     except ValueError as error:
         raise InputError.at(path, why=f"a value cannot be read: {error}") from None
+
+
+def _check_scalars(root: yaml.Node, path: Path) -> None:
+    """Raise `InputError` on a scalar that the YAML reader cannot turn into a value, or no path."""
+    loader, rest, count = yaml.SafeLoader(""), [root], 0
+    while rest:
+        node, count = rest.pop(), count + 1
+        if count > 100_000:  # aliases may go round, or stand for billions
+            raise InputError.at(path, why="holds more than 100000 values")
+        if isinstance(node, yaml.MappingNode):
+            rest += [part for pair in node.value for part in pair]
+        elif isinstance(node, yaml.SequenceNode):
+            rest += node.value
+        else:
+            try:
+                loader.construct_object(node)
+                why = "holds a NUL character" if "\0" in node.value else ""
+            except (AttributeError, LookupError, ValueError, yaml.YAMLError):
+                why = "cannot be read as a value"
+            if why:
+                line = node.start_mark.line + 1
+                raise InputError.at(path, line, why=f"{node.value[:40]!r} {why}")
 
 
 def _check_keys(
@@ -381,7 +402,7 @@ def _explain(kind: type, error: Exception, places: dict[str, str]) -> str:
     hint = _groups(kind).get(last) or get_type_hints(kind).get(last)
     value = re.search(r".*(?:Got|Given) value: ?(.*)$", why)
     if hint is not None and value is not None:
-        why = f"{value[1]!r} is not allowed; allowed: {_allowed(hint)}"
+        why = f"{shown(value[1])} is not allowed; allowed: {_allowed(hint)}"
     return f"{places.get(key, 'config')}: {key}: {why}"
 
 

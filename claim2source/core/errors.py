@@ -102,7 +102,16 @@ class ConfigError(UserError):
 
     def __init__(self, key: str, value: object, allowed: str) -> None:
         self.key, self.value, self.allowed = key, value, allowed
-        super().__init__(f"config: {key}: {value!r} is not allowed; allowed: {allowed}")
+        super().__init__(f"config: {key}: {shown(value)} is not allowed; allowed: {allowed}")
+
+
+def shown(value: object) -> str:
+    """Write a value for a message, at most 200 characters of it."""
+    try:
+        text = repr(value)
+    except ValueError:  # Python writes no numbers of more than 4,300 digits
+        return "a number of thousands of digits"
+    return text if len(text) <= 200 else f"{text[:200]}..."
 
 
 class Problems:

@@ -200,9 +200,9 @@ REFUSED = {
     "? [a]\n: 3\n": "1: a key must be plain text",
     "out: \x00\n": "not YAML",
     f"out: {'[' * 3000}{']' * 3000}\n": "nested too deeply",
-    f"group: {{steps: {'9' * 5000}}}\n": "a value cannot be read: ",
-    "out: 2020-13-01\n": "a value cannot be read: ",
-    "out: !!binary é\n": "1: not YAML: ",
+    f"group: {{steps: {'9' * 5000}}}\n": f"1: '{'9' * 40}' cannot be read as a value",
+    "out: 2020-13-01\n": "1: '2020-13-01' cannot be read as a value",
+    "out: !!binary é\n": "1: 'é' cannot be read as a value",
 }
 
 
