@@ -24,8 +24,10 @@ from tests.fuzzing.world import PROGRAMS
 # Programs whose cases take a few hundredths of a second.
 CHEAP = ("score", "compare", "paper_tables", "tune_bm25", "checkpoint", "prepare")
 EXAMPLES = 40
-ALL_EXAMPLES = 100
+ALL_EXAMPLES = 60
 PROCESSES = 30
+# Programs that start within seconds.
+LIGHT = ("score", "score", "compare", "paper_tables", "tune_bm25", "prepare")
 VALID = [(name, argv) for name, program in PROGRAMS.items() for argv in program.commands]
 # The same cases every time: `scripts/fuzz.py` looks for others.
 FIXED = {
@@ -68,7 +70,7 @@ def test_whatever_is_spoilt(fuzzer: Fuzzer, examples: int, names: Sequence[str])
 @pytest.mark.slow
 def test_whatever_is_spoilt_in_real_processes(fuzzer: Fuzzer) -> None:
     @settings(max_examples=PROCESSES, **FIXED)  # type: ignore[arg-type]
-    @given(cases())
+    @given(cases(LIGHT))
     def one(case: Case) -> None:
         check(fuzzer, case, process=True)
 

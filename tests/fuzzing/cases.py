@@ -98,7 +98,10 @@ REAL = ("-1", "-0.0", "0", "0.5", "1", "2", "1e9", "1e-320", "1e999", "inf", "-i
 # More of these is a long training or a download, which is what was asked for.
 FEW = {"optimisation.epochs", "data.repeat", "optimisation.log_every"}
 # Without these a program takes the demo data set or a large model, and needs minutes.
-NEEDED = {"--dataset", "--data.dataset", "--model.name", "--files", "--optimisation.epochs"}
+NEEDED = {
+    *("--dataset", "--data.dataset", "--model.name", "--optimisation.epochs"),
+    *("--files", "--systems", "--claims"),
+}
 LEFT_OUT = {"wandb", "wandb.mode", "help", "hub", "revision", "print_config"}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -141,7 +142,9 @@ class Edit:
         """Spoil the file of a world; one that cannot be spoilt so stays as it is."""
         path = world / self.file
         if self.op in PLACES:
-            PLACES[self.op](path, world)
+            # An earlier edit may have put a file where the folder was.
+            with contextlib.suppress(OSError):
+                PLACES[self.op](path, world)
         elif not path.is_file() or path.is_symlink():
             return
         elif self.op in CONTENTS:

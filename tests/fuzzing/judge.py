@@ -31,7 +31,7 @@ from claim2source.core.files import is_leftover
 from tests.fuzzing.cases import Case
 from tests.fuzzing.world import PROGRAMS, REPOSITORY, make_world
 
-LIMIT = 10  # seconds of computing, and three times as many of waiting
+LIMIT = 20  # seconds of computing, and three times as many of waiting
 LONGEST = 700  # characters of an error line
 ALLOWED = "\n\t"
 MOST = 30  # error lines
