@@ -60,7 +60,7 @@ from claim2source.core.errors import UserError
 programs, heavy, config = sys.argv[1].split(), sys.argv[2].split(), sys.argv[3]
 for name in programs:
     main = importlib.import_module(name).main
-    for words in (["--help"], ["--print_config"], ["--no_such", "1"], ["--config", config]):
+    for words in (["--help"], ["--config", config]):
         try:
             with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
                 main(words)

@@ -130,7 +130,7 @@ def test_configs_that_ship_are_found_from_anywhere(
     assert [r.getMessage() for r in caplog.records] == [
         "configs/finetune/demo.yaml is not here: the one that ships with claim2source is read"
     ]
-    assert "BM25" in " ".join(read_systems([Path("configs/systems/papers_2025.yaml")]))
+    assert "BM25" in " ".join(read_systems([Path("configs/systems/offline.yaml")]))
     # One's own comes first, and other folders are not searched.
     own = tmp_path / "configs" / "finetune" / "demo.yaml"
     own.parent.mkdir(parents=True)

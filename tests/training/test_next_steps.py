@@ -1,0 +1,62 @@
+"""The commands that a training ends with are ones that their programs take."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from claim2source.core.config import read_config
+from claim2source.models import ModelConfig
+from claim2source.pipeline.checkpoints import CheckpointConfig
+from claim2source.training.config import DataConfig, FinetuneConfig
+from claim2source.training.next_steps import next_steps
+from eval.report import Config as ReportConfig
+from train.merge import MergeConfig
+
+CONFIG = FinetuneConfig(
+    data=DataConfig(dataset="my data", report_split="test", lenient=True),
+    model=ModelConfig(name="org/own", attention="eager", allow_remote_code=("org/own", "org/two")),
+    out=Path("runs/it's mine"),
+    store=Path("a store"),
+    device="cpu",
+    languages=["en", "no"],
+)
+
+
+def commands(config: FinetuneConfig, trained: bool) -> list[list[str]]:
+    text = next_steps(config, config.out / "checkpoints" / "epoch-1", trained)
+    _, chosen, following, *lines = text.split("\n")
+    assert chosen == f"chosen checkpoint: {config.out}/checkpoints/epoch-1"
+    assert following == "next:" and len(lines) == 2
+    return [shlex.split(line) for line in lines]
+
+
+def test_they_are_quoted_and_repeat_what_evaluation_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["/usr/bin/claim2source", "finetune"])
+    (*start, _, _), (*_, second) = (words[:4] for words in commands(CONFIG, True))
+    assert start == ["claim2source", "checkpoint"] and second == "runs/it's mine"
+    evaluate, export = (words[2:] for words in commands(CONFIG, True))
+    read = read_config(CheckpointConfig, evaluate, program="p", description="d")
+    assert (read.checkpoint, read.dataset, read.split) == ("runs/it's mine", "my data", "test")
+    assert (read.store, read.device, read.languages) == (CONFIG.store, "cpu", ["en", "no"])
+    assert read.lenient and read.model.attention == "eager"
+    assert read.model.allow_remote_code == ("org/own", "org/two")
+    # Beside the run's own report, not over it.
+    assert read.out == CONFIG.out / "evaluation"
+    merged = read_config(MergeConfig, export, program="p", description="d")
+    assert (merged.checkpoint, merged.out) == (read.checkpoint, Path("runs/it's mine-merged"))
+    assert merged.model.allow_remote_code == ("org/own", "org/two")
+
+
+def test_the_base_itself_is_not_exported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["train/finetune.py"])
+    plain = replace(CONFIG, store=None, device=None, languages=None, model=ModelConfig())
+    evaluate, page = commands(plain, False)
+    assert evaluate[:2] == ["python", "eval/checkpoint.py"] and page[1] == "eval/report.py"
+    assert not {"--store", "--device", "--languages", "--model.allow_remote_code"} & {*evaluate}
+    read = read_config(ReportConfig, page[2:], program="p", description="d")
+    assert read.reports == [plain.out / "evaluation"]
