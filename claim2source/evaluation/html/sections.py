@@ -35,7 +35,10 @@ _MOST_NAMES = 14  # lines or points that are all named
 
 @dataclass(frozen=True)
 class Compared:
-    """Hold what the sections show; `subset`: fewer languages than the reports' costs are of."""
+    """Hold what the sections show.
+
+    `subset`: only some languages are shown, while the costs in the reports are of all of them.
+    """
 
     scored: ScoredRuns
     systems: Mapping[str, LoadedSystem]
