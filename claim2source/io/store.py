@@ -73,11 +73,13 @@ class Store:
         self.root = Path(root) if root is not None else default_root()
         self.vectors = vectors
 
-    def space(self, made_by: MadeBy, model: str = "") -> EmbeddingSpace:
+    def space(
+        self, made_by: MadeBy, model: str = "", dimensions: int | None = None
+    ) -> EmbeddingSpace:
         """Open the embeddings made by exactly these inputs; `model` names them."""
         half = self.vectors == "float16"
         key = content_hash({**made_by, "stored": "float16"} if half else made_by)
-        return EmbeddingSpace(self.root / "embeddings" / key, half, model)
+        return EmbeddingSpace(self.root / "embeddings" / key, half, model, dimensions)
 
     def run(self, made_by: MadeBy) -> StoredRun | None:
         """Read the run made by exactly these inputs; None where it is absent or damaged."""
@@ -126,12 +128,15 @@ class Store:
 class EmbeddingSpace:
     """Hold the vectors of one encoder; rows are added in shards and found by `text_key`.
 
-    With `half` rows are stored as float16. `model` is written beside them, for who
+    With `half` rows are stored as float16. Shards of other `dimensions`, of another type or with
+    a number that is not finite are made again. `model` is written beside them, for who
     looks into the store.
     """
 
-    def __init__(self, folder: Path, half: bool = False, model: str = "") -> None:
-        self.folder, self.half, self.model = folder, half, model
+    def __init__(
+        self, folder: Path, half: bool = False, model: str = "", dimensions: int | None = None
+    ) -> None:
+        self.folder, self.half, self.model, self.dimensions = folder, half, model, dimensions
         self._place: dict[bytes, tuple[str, int]] = {}
         self._vectors: dict[str, np.ndarray] = {}
         for path in sorted(folder.glob("*.safetensors")):
@@ -139,16 +144,26 @@ class EmbeddingSpace:
             with _dropping_damaged(path, "its vectors are"):
                 self._read(path)
 
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Return the type that rows are stored in."""
+        return np.dtype("<f2" if self.half else "<f4")
+
     def _read(self, path: Path) -> None:
         mark = _mark(path)
         with safe_open(path, framework="numpy") as shard:
             keys = shard.get_tensor("keys")
             digest = (shard.metadata() or {}).get("sha256")
         vectors = _mapped(path)
-        if len(keys) != len(vectors):
-            raise ValueError("its keys and vectors differ in number")
+        good = vectors.ndim == 2 and vectors.dtype == self.dtype
+        if not good or self.dimensions not in (None, vectors.shape[1]):
+            raise ValueError(f"its vectors are {vectors.dtype} {vectors.shape}")
+        if keys.dtype != np.uint8 or keys.shape != (len(vectors), HASH_BYTES):
+            raise ValueError(f"its keys are {keys.dtype} {keys.shape}, for {len(vectors)} vectors")
         if not _is_verified(path, mark):
             _check_digest(digest, keys, vectors)
+            if not np.isfinite(vectors).all():
+                raise ValueError("a vector is not finite")
             # A store that may only be read is hashed every time.
             with contextlib.suppress(OSError):
                 write_text(path.with_suffix(".verified"), mark)
@@ -189,10 +204,9 @@ class EmbeddingSpace:
         """Add rows as one shard. Raises ValueError on a length mismatch or a non-finite value."""
         if len(keys) != len(vectors):
             raise ValueError(f"{len(keys)} keys for {len(vectors)} vectors")
-        if self.half:
-            # A value that float16 cannot hold becomes infinite, and is refused below.
-            with np.errstate(over="ignore"):
-                vectors = vectors.astype(np.float16)
+        # A value that float16 cannot hold becomes infinite, and is refused below.
+        with np.errstate(over="ignore"):
+            vectors = vectors.astype(self.dtype, copy=False)
         if not np.isfinite(vectors).all():
             raise ValueError("a vector is not finite; refusing to store it")
         if not len(keys):
@@ -241,7 +255,8 @@ def _mapped(path: Path) -> np.ndarray:
 def _mark(path: Path) -> str:
     """Give a text that changes when a file is written again: its size, time and inode."""
     status = path.stat()
-    return f"{status.st_size} {status.st_mtime_ns} {status.st_ino}\n"
+    # The version of what is checked: 0.1.0 did not look for vectors that are not finite.
+    return f"2 {status.st_size} {status.st_mtime_ns} {status.st_ino}\n"
 
 
 def _is_verified(path: Path, mark: str) -> bool:

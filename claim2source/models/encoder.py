@@ -263,7 +263,7 @@ class Encoder:
         if store is None or key is None:
             return None
         trained = (self.weights or {}).keys() - {"base", "tokenizer", "dense"}
-        return store.space(key, f"{self.name} (trained)" if trained else self.name)
+        return store.space(key, f"{self.name} (trained)" if trained else self.name, self.dimensions)
 
     def _make(
         self,

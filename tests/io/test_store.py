@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from transformers import AutoModel, AutoTokenizer
 
-from claim2source.io.store import Store, default_root, text_key
+from claim2source.io.store import Store, _digest, default_root, text_key
 from claim2source.models import Encoder, EncoderSettings, Template
 
 TEXTS = ["a b", "claim", "paper works", "a b"]
@@ -216,11 +216,11 @@ def test_a_shard_that_cannot_be_read_is_left_alone(tmp_path, caplog, monkeypatch
     assert Store(tmp_path).space({"x": 1}).missing(KEYS) == []
 
 
-@pytest.mark.parametrize("dtype", [np.float16, np.float32])
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
 def test_vectors_come_back_as_they_were(tmp_path, dtype):
     vectors = np.random.default_rng(0).normal(size=(3, 5)).astype(dtype)
-    Store(tmp_path).space({"x": 1}).put(KEYS, vectors)
-    found = Store(tmp_path).space({"x": 1}).get(KEYS[::-1])
+    Store(tmp_path, dtype).space({"x": 1}).put(KEYS, vectors)
+    found = Store(tmp_path, dtype).space({"x": 1}).get(KEYS[::-1])
     assert found.dtype == dtype
     assert np.array_equal(found, vectors[::-1])
 
@@ -325,3 +325,40 @@ def test_where_the_store_is(monkeypatch, tmp_path):
     assert default_root() == tmp_path / "cache" / "claim2source"
     monkeypatch.delenv("XDG_CACHE_HOME")
     assert default_root() == Path.home() / ".cache" / "claim2source"
+
+
+WHOLE = np.eye(3, 16, dtype=np.float32)
+
+
+@pytest.mark.parametrize(
+    ("vectors", "rows", "why"),
+    [
+        (np.full((3, 16), np.nan, np.float32), 32, "a vector is not finite"),
+        (np.where(WHOLE == 1, np.inf, WHOLE).astype(np.float32), 32, "a vector is not finite"),
+        (WHOLE[:, :8].copy(), 32, "its vectors are float32 (3, 8)"),
+        (WHOLE[0].copy(), 32, "its vectors are float32 (16,)"),
+        (WHOLE.astype(np.float16), 32, "its vectors are float16 (3, 16)"),
+        (WHOLE, 31, "its keys are uint8 (3, 31), for 3 vectors"),
+        (WHOLE[:2].copy(), 32, "its keys are uint8 (3, 32), for 2 vectors"),
+    ],
+)
+def test_a_shard_of_wrong_vectors_is_said_and_made_again(
+    make, tmp_path, caplog, vectors, rows, why
+):
+    """Whoever wrote it hashed it rightly: only its content tells."""
+    from safetensors.numpy import load_file, save_file
+
+    expected, _ = make().encode(["a", "b", "c"], "claim", store=Store(tmp_path))
+    path = shard(tmp_path)
+    keys = load_file(path)["keys"][:, :rows].copy()
+    path.unlink()
+    bad = path.with_name("bad.safetensors")
+    digest = _digest(keys, vectors)
+    save_file({"keys": keys, "vectors": vectors}, bad, metadata={"sha256": digest})
+    with caplog.at_level(logging.WARNING):
+        found, cost = make().encode(["a", "b", "c"], "claim", store=Store(tmp_path))
+    assert np.array_equal(found, expected)
+    assert cost.tokens > 0
+    (record,) = caplog.records
+    assert record.getMessage() == f"store: {bad} is damaged ({why}); its vectors are made again"
+    assert shard(tmp_path) == path
