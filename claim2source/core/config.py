@@ -57,6 +57,9 @@ def parser_for(kind: type[Config], program: str, description: str) -> ArgumentPa
         prog=program, description=description, exit_on_error=False, allow_abbrev=False
     )
     parser.add_argument("--config", action="config", help="YAML with what differs")
+    for action in parser._actions:
+        if "--print_config" in action.option_strings:
+            action.metavar = "[=flags]"  # jsonargparse's begins with a backspace
     _resolve_types(kind)
     own = {f.name: f for f in _fields(kind) if {"flag", "list_of"} & f.metadata.keys()}
     parser.add_class_arguments(kind, as_group=False, skip={*own})

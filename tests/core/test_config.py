@@ -299,6 +299,12 @@ def test_print_config_prints_the_whole_config_wherever_it_stands(read, capsys, f
     assert read(text) == read(*(word for word in words if word != "--print_config"))
 
 
+def test_help_has_no_characters_for_a_terminal(read, capsys):
+    with pytest.raises(SystemExit):
+        read("--help")
+    assert capsys.readouterr().out.replace("\n", "").isprintable()
+
+
 def test_help_says_what_the_docstrings_say(read, capsys):
     text = " ".join(printed(read, capsys, "--help").split())
     assert "What it does." in text

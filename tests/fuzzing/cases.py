@@ -100,7 +100,7 @@ FEW = {"optimisation.epochs", "data.repeat", "optimisation.log_every"}
 # Without these a program takes the demo data set or a large model, and needs minutes.
 NEEDED = {
     *("--dataset", "--data.dataset", "--model.name", "--optimisation.epochs"),
-    *("--files", "--systems", "--claims"),
+    *("--files", "--systems", "--claims", "--config"),
 }
 LEFT_OUT = {"wandb", "wandb.mode", "help", "hub", "revision", "print_config"}
 

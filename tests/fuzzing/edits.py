@@ -130,6 +130,7 @@ BYTES = (
 class Edit:
     """Spoil `file` by `op`: `place` picks where (modulo how many places there are), `value` what.
 
+    A file that is a pattern stands for one of those it matches.
     It has numbers and texts only, so that a case is kept as JSON and happens again.
     """
 
@@ -140,7 +141,8 @@ class Edit:
 
     def apply(self, world: Path) -> None:
         """Spoil the file of a world; one that cannot be spoilt so stays as it is."""
-        path = world / self.file
+        found = sorted(world.glob(self.file)) if "*" in self.file else []
+        path = found[self.place % len(found)] if found else world / self.file
         if self.op in PLACES:
             # An earlier edit may have put a file where the folder was.
             with contextlib.suppress(OSError):

@@ -84,6 +84,11 @@ _CHECKPOINT = (
     "model/config.json",
     "model/model.safetensors",
 )
+_STORED = (
+    "vectors/embeddings/*/*.safetensors",
+    "vectors/embeddings/*/*.verified",
+    "vectors/embeddings/*/model.txt",
+)
 _REPORTS = ("reports/report.json", "reports/runs/bm25-tuned/en.trec", *_FILES[:3])
 
 PROGRAMS: dict[str, Program] = {
@@ -168,9 +173,19 @@ PROGRAMS: dict[str, Program] = {
     "encode": Program(
         "eval/encode",
         "EncodeConfig",
-        (("--model.name=model", "--dataset=data", "--splits=dev", *CPU),),
-        (*_FILES[:3], *_MODEL),
+        (
+            ("--model.name=model", "--dataset=data", "--splits=dev", *CPU),
+            ("--model.name=model", "--dataset=data", "--splits=train", "--store=vectors", *CPU),
+        ),
+        (*_FILES[:3], *_MODEL, *_STORED),
         weight=3,
+    ),
+    "store": Program(
+        "eval/store",
+        "Config",
+        (("--store=vectors",), ("--store=vectors", "--at_most=0"), ("--store=vectors", "--all")),
+        _STORED,
+        weight=2,
     ),
     "mine": Program(
         "train/mine",
@@ -273,13 +288,23 @@ def make_world(folder: Path) -> None:
     _write_lab25(folder / "lab25")
     _write_lab26(folder)
     with _inside(folder):
-        words = PROGRAMS["tune_bm25"].commands[0]
-        # Whatever prints belongs to nobody.
-        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
-            try:
-                run_program(PROGRAMS["tune_bm25"].main(), [*words, "--out=reports"])
-            except SystemExit as ended:
-                assert ended.code == 0, "the world's reports could not be made"
+        _run("tune_bm25", *PROGRAMS["tune_bm25"].commands[0], "--out=reports")
+
+
+def add_store(folder: Path) -> None:
+    """Fill a store of vectors, for which the model is loaded: few programs read it."""
+    with _inside(folder):
+        _run("encode", *PROGRAMS["encode"].commands[0], "--store=vectors")
+    (folder / "vectors" / "notes.txt").write_text("mine\n", encoding="utf-8")
+
+
+def _run(name: str, *words: str) -> None:
+    # What it prints is for nobody.
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+        try:
+            run_program(PROGRAMS[name].main(), words)
+        except SystemExit as ended:
+            assert ended.code == 0, f"{name} could not make the world"
 
 
 @contextlib.contextmanager
