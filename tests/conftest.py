@@ -3,12 +3,6 @@
 from __future__ import annotations
 
 import os
-
-# Before any test imports torch or tokenizers: both read these once.
-os.environ.setdefault("OMP_NUM_THREADS", "2")
-os.environ["HF_HUB_OFFLINE"] = "1"
-os.environ["TOKENIZERS_PARALLELISM"] = "false"
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,6 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
+from tests import own_environment  # noqa: F401  before any test imports torch
 from tests.shared_data import set_data_folder
 
 # How long one example takes says nothing on a machine that does other work.

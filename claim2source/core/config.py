@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import os
 import re
 import sys
 import types
@@ -52,10 +53,14 @@ def parser_for(kind: type[Config], program: str, description: str) -> ArgumentPa
     """Build a parser whose keys are the fields of the dataclass `kind`, with `--config FILE`."""
     from jsonargparse import ActionYesNo, ArgumentParser
 
+    class Parser(ArgumentParser):
+        def parse_path(self, path: Any, *args: Any, **kwargs: Any) -> Namespace:
+            """Read a config as UTF-8, whatever the user's locale."""
+            text = Path(path).read_text(encoding="utf-8")
+            return self.parse_string(text, os.path.basename(path), *args, **kwargs)
+
     # No abbreviations: a key added later must not change what a command means.
-    parser = ArgumentParser(
-        prog=program, description=description, exit_on_error=False, allow_abbrev=False
-    )
+    parser = Parser(prog=program, description=description, exit_on_error=False, allow_abbrev=False)
     parser.add_argument("--config", action="config", help="YAML with what differs")
     for action in parser._actions:
         if "--print_config" in action.option_strings:

@@ -146,7 +146,7 @@ def test_a_mistake_of_ours_is_one_line_and_a_private_file_with_the_trace(
 ):
     code, text = ended(main, capsys)
     assert code == 1
-    found = re.fullmatch(r"error: unforeseen, a mistake of this program: (.*); .* in (\S+)\n", text)
+    found = re.fullmatch(r"error: unforeseen, a mistake of this program: (.*); .* in (.+)\n", text)
     assert found[1].startswith(name)
     path = Path(found[2])
     assert path.parent == traces

@@ -377,7 +377,7 @@ def test_missing_things(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="none: no such folder"):
         load(tmp_path / "none", "dev")
     (tmp_path / "file").write_text("")
-    with pytest.raises(InputError, match="file: no such folder"):
+    with pytest.raises(InputError, match="file: is a file, not a folder"):
         load(tmp_path / "file", "dev")
     (tmp_path / "bare").mkdir()
     assert problems(tmp_path / "bare") == [

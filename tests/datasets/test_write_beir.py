@@ -20,7 +20,7 @@ texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"
 filled = texts.filter(lambda text: text.strip())
 ids = st.text(
     st.characters(exclude_categories=["Cs"], exclude_characters="\0\t\r\n"), min_size=1, max_size=8
-).filter(lambda text: text.strip())
+).filter(lambda text: text.split() == [text])
 languages = st.sampled_from(["en", "de", "fr", "pt-br", "yue"])
 
 

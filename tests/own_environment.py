@@ -1,0 +1,22 @@
+"""Clear the environment of what is the user's, and set what every test needs, when imported."""
+
+from __future__ import annotations
+
+import os
+
+# Whatever the user's environment holds, it is no part of a test; tests set what they need. The
+# folder of real data is the user's to name.
+_OTHERS = "WANDB_ HF_ HUGGINGFACE TRANSFORMERS_ ACCELERATE_ CLAIM2SOURCE_ SLURM_ LC_ MPL XDG_"
+_NAMES = "TZ LANG LANGUAGE COLUMNS LINES NO_COLOR FORCE_COLOR NETRC RANK WORLD_SIZE LOCAL_RANK"
+for _name in [*os.environ]:
+    _foreign = _name.startswith(tuple(_OTHERS.split())) or _name in _NAMES.split()
+    if _name != "CLAIM2SOURCE_DATA" and (_foreign or _name.lower().endswith("_proxy")):
+        del os.environ[_name]
+os.umask(0o022)
+# Subprocesses write and print what tests read, also where the user's locale is not UTF-8.
+os.environ["PYTHONUTF8"] = "1"
+
+# Before any test imports torch or tokenizers: both read these once.
+os.environ.setdefault("OMP_NUM_THREADS", "2")
+os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ["TOKENIZERS_PARALLELISM"] = "false"
