@@ -98,6 +98,8 @@ def read_folder(folder: Path) -> FolderSettings:
 def _read_config(module: Any, place: Path) -> dict[str, object]:
     """Read a module's config with its class, which translates older spellings."""
     file = place / module.config_file_name
+    if file.is_file():
+        read_object(file)  # whatever its shape or depth, it is said in our words
     try:
         config: dict[str, object] = module.load_config(str(place), local_files_only=True)
     except (OSError, ValueError, TypeError, AttributeError) as error:
@@ -131,7 +133,7 @@ def _read_prompts(folder: Path, include_prompt: bool) -> Template:
     prompts, default = config.get("prompts") or {}, config.get("default_prompt_name")
     if not isinstance(prompts, dict) or not all(isinstance(p, str) for p in prompts.values()):
         raise InputError.at(file, field="prompts", why="not an object of names and texts")
-    if default is not None and default not in prompts:
+    if default is not None and not (isinstance(default, str) and default in prompts):
         why = f"{default!r} is not allowed; allowed: {', '.join(prompts) or 'null'}"
         raise InputError.at(file, field="default_prompt_name", why=why)
 

@@ -62,6 +62,22 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
+def test_names_of_files_and_claims_cannot_steer_the_terminal(folder, capsys):
+    name = "a\x1b]0;owned\x07.trec"
+    Path(name).write_text(Path("run.trec").read_text())
+    score.main(["--qrels", "q.tsv", "--run", name])
+    out = capsys.readouterr().out
+    assert "a\\x1b]0;owned\\x07 " in out
+    assert out.replace("\n", "").isprintable()
+    Path(name).write_text("c1\x1b]0;owned\x07 Q0 a 1 no t\n")
+    with pytest.raises(UserError) as caught:
+        score.main(["--qrels", "q.tsv", "--run", name])
+    assert all(line.isprintable() for line in caught.value.lines)
+    # JSON holds the name as it is.
+    Path(name).write_text(Path("run.trec").read_text())
+    assert list(as_json(capsys, "--qrels", "q.tsv", "--run", name)["runs"]) == [Path(name).stem]
+
+
 def test_the_published_figures(tmp_path):
     data = shared("runs")
     done = program(

@@ -163,6 +163,7 @@ def test_an_export_without_our_record_has_its_prompts(tiny_folder: Path, tmp_pat
         ({"prompts": ["query : "]}, "prompts: not an object of names and texts"),
         ({"prompts": {"query": 3}}, "prompts: not an object of names and texts"),
         ({"default_prompt_name": "sts"}, "default_prompt_name: 'sts' is not allowed; allowed: doc"),
+        ({"default_prompt_name": []}, r"default_prompt_name: \[\] is not allowed; allowed: doc"),
     ],
 )
 def test_damaged_prompts_are_one_line(save: Save, values: dict[str, Any], why: str) -> None:
@@ -189,3 +190,17 @@ def test_a_pooling_config_that_is_missing_is_one_line(save: Save) -> None:
     shutil.rmtree(folder / "1_Pooling")
     with pytest.raises(InputError, match=r"1_Pooling/config\.json: missing"):
         resolve(folder)
+
+
+@pytest.mark.parametrize("name", ["1_Pooling/config.json", "sentence_bert_config.json"])
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [("[1]", "not a JSON object"), ("[" * 100_000, "not JSON that can be read: nested too deeply")],
+    ids=["list", "deep"],
+)
+def test_configs_of_another_shape_are_one_line(save: Save, name: str, text: str, why: str) -> None:
+    file = save(PROMPTS) / name
+    file.write_text(text)
+    with pytest.raises(InputError) as caught:
+        resolve(str(file.parent if name == file.name else file.parent.parent))
+    assert str(caught.value) == f"{file}: {why}"
