@@ -72,12 +72,13 @@ def _is_ours(folder: Path) -> bool:
 
 
 def _has_trainers_config(folder: Path) -> bool:
-    settings = _settings(folder)
+    settings = run_settings(folder)
     groups = ("data", "model", "optimisation", "losses")
     return all(isinstance(settings.get(group), dict) for group in groups)
 
 
-def _settings(folder: Path) -> dict[str, object]:
+def run_settings(folder: Path) -> dict[str, object]:
+    """Read a run's config; nothing where there is none that can be read."""
     try:
         found = yaml.safe_load((folder / CONFIG_FILE).read_text(encoding="utf-8"))
     except (OSError, ValueError, yaml.YAMLError, RecursionError):
@@ -98,7 +99,7 @@ def is_finished_demo(folder: Path) -> bool:
     """Tell whether a run trained on the packaged demo set to its end: minutes, not days."""
     if not is_run(folder) or not isinstance(read_run(folder).get("chosen"), str):
         return False
-    data = _settings(folder).get("data")
+    data = run_settings(folder).get("data")
     return isinstance(data, dict) and data.get("dataset") == "demo"
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -13,6 +13,13 @@ from claim2source.core.errors import ConfigError, InputError
 from claim2source.core.files import why_not_file, write_json
 from claim2source.core.validate import read_json, validated
 from claim2source.models.config import EncoderSettings, Identity
+from claim2source.models.places import (
+    base_record,
+    find_base,
+    find_dataset,
+    remember_base,
+    without_paths,
+)
 from claim2source.text import Rendering
 
 FILE = "manifest.json"
@@ -103,13 +110,20 @@ class Manifest:
     format: int = FORMAT
 
     def write(self, folder: Path) -> None:
-        """Write `manifest.json` into `folder`, atomically."""
-        write_json(folder / FILE, asdict(self))
+        """Write `manifest.json` into `folder`, atomically, without this machine's paths."""
+        write_json(folder / FILE, self._record())
+
+    def _record(self) -> dict[str, Any]:
+        """Return the JSON form, and note where a base lies that is a folder here."""
+        remember_base(self.base.name, self.base.sha256)
+        base = replace(self.base, name=base_record(self.base.name))
+        plain = asdict(replace(self, base=base))
+        return plain | {key: without_paths(plain[key]) for key in ("data", "config")}
 
     def write_export(self, folder: Path, **more: str | float) -> None:
         """Write `claim2source.json`: what an exported model cannot state in its own format."""
         left_out = ("scores", "config")
-        record = {key: value for key, value in asdict(self).items() if key not in left_out}
+        record = {key: value for key, value in self._record().items() if key not in left_out}
         write_json(folder / EXPORT_FILE, record | more)
 
     @classmethod
@@ -138,6 +152,10 @@ def _parse(path: Path, extra: bool = False) -> Manifest:
                 raise InputError.at(path, field=f"{part}.{key}", why="is missing")
     try:
         # As JSON, where a list may stand for a tuple.
-        return validated(Manifest, json.dumps(raw), path)
+        found = validated(Manifest, json.dumps(raw), path)
     except ConfigError as error:
         raise InputError.at(path, why=str(error)) from None
+    base, data = found.base, found.data
+    place = find_base(base.name, base.sha256, path.parent)
+    dataset = find_dataset(data.dataset, path.parent)
+    return replace(found, base=replace(base, name=place), data=replace(data, dataset=dataset))

@@ -30,6 +30,7 @@ from claim2source.models.hub import (
     tokenizer_hash,
 )
 from claim2source.models.manifest import EXPORT_FILE, FILE, Base, Manifest
+from claim2source.models.places import LOCAL
 from claim2source.models.sentence_transformers import settings_of
 from claim2source.text import Rendering
 
@@ -190,6 +191,9 @@ def _load_base(
     device: str | None,
 ) -> tuple[Encoder, Path]:
     """Load the base model recorded in the file `place`, checked by its hash; also its folder."""
+    if recorded.name.startswith(LOCAL):
+        why = f"the folder {Path(recorded.name).name!r} of its base is not known here; put it or a "
+        raise InputError.at(place, field="base.name", why=f"{why}link to it beside {place.parent}")
     # Its code runs where it ran in training, if this user allows it: a manifest cannot.
     base_config = replace(
         config,

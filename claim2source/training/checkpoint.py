@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from claim2source.core.files import atomic_folder, file_hash
+from claim2source.core.files import atomic_folder, file_hash, write_json
 from claim2source.models import Manifest, Weights, tokenizer_files
+from claim2source.models.places import base_record
 from claim2source.models.resolve import ADAPTER_CONFIG_FILE, ADAPTER_FILE
 
 if TYPE_CHECKING:
@@ -39,6 +41,12 @@ def save_checkpoint(
         if kind != "base":
             encoder.model.save_pretrained(str(temporary), max_shard_size=ONE_SHARD)
             (temporary / "README.md").unlink(missing_ok=True)
+            if kind == "lora":
+                # peft writes the folder that the base was loaded from.
+                adapter = temporary / ADAPTER_CONFIG_FILE
+                stated = json.loads(adapter.read_text(encoding="utf-8"))
+                stated["base_model_name_or_path"] = base_record(manifest.base.name)
+                write_json(adapter, stated)
             content, settings = (file_hash(temporary / name) for name in files[kind])
             trained = manifest.weights.trained
             weights = Weights(kind, content, config_sha256=settings, trained=trained)
