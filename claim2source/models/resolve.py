@@ -192,8 +192,8 @@ def _load_base(
 ) -> tuple[Encoder, Path]:
     """Load the base model recorded in the file `place`, checked by its hash; also its folder."""
     if recorded.name.startswith(LOCAL):
-        why = f"the folder {Path(recorded.name).name!r} of its base is not known here; put it or a "
-        raise InputError.at(place, field="base.name", why=f"{why}link to it beside {place.parent}")
+        why = f"no such folder is known here: {Path(recorded.name).name!r}; put it or a link to it"
+        raise InputError.at(place, field="base.name", why=f"{why} beside {place.parent}")
     # Its code runs where it ran in training, if this user allows it: a manifest cannot.
     base_config = replace(
         config,

@@ -80,7 +80,7 @@ def test_no_output_folder_need_be_named(
     chosen = json.loads(Path("run/run.json").read_text()) | {"chosen": "epoch-1"}
     Path("run/run.json").write_text(json.dumps(chosen))
     before = {path: path.read_bytes() for path in Path("run").rglob("*") if path.is_file()}
-    data = Manifest.read("alone").data.dataset
+    data = Manifest.read("run/checkpoints/epoch-1").data.dataset
     command = f"--checkpoint {named} --scales 0 0.25 0.5 0.75 1 --dataset {data}"
     main(command.split())
     out = tmp_path / ("interpolation" if named == "alone" else "run/interpolation")
