@@ -42,6 +42,7 @@ def load(
         raise InputError.at(folder, why="no tokenizer here")
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=settings.own_code)
+        tokenizer("a")  # values of the wrong type are noticed here only
         config = _model_config(folder, settings)
         kind = AutoModelForTextEncoding if config.model_type in _ENCODER_HALF else AutoModel
         model, loading = kind.from_pretrained(

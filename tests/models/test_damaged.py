@@ -23,6 +23,7 @@ from claim2source.models import ModelConfig, resolve
         ("config.json", "[" * 100_000 + "]" * 100_000),
         ("tokenizer.json", '{"version": "1.0", "model": {"type": "none of them"}}'),
         ("tokenizer.json", '"\\ud800'),
+        ("tokenizer_config.json", '{"model_max_length": [1], "tokenizer_class": "BertTokenizer"}'),
         ("model.safetensors", "x" * 100),
     ],
 )
