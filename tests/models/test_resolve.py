@@ -494,7 +494,7 @@ def test_a_folder_may_declare_no_length(base):
 def test_a_broken_declaration_is_one_line(base):
     declare(base, old_style("mean_tokens"), normalize=False)
     (base / "1_Pooling" / "config.json").write_text("{")
-    with pytest.raises(InputError, match=r"1_Pooling/config\.json: cannot be read as JSON"):
+    with pytest.raises(InputError, match=r"1_Pooling/config\.json:1: not JSON"):
         resolve(base)
 
 
