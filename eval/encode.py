@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 from claim2source.core.config import list_field, read_config, require
 from claim2source.core.errors import run_program
+from claim2source.core.files import require_writable
 from claim2source.datasets import load
 from claim2source.models import ModelConfig, Side, resolve
 from claim2source.pipeline.options import StoreOptions
@@ -51,6 +52,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     from claim2source.core.threads import use_cores
     from claim2source.training.distributed import launched_world
 
+    store = config.open_store()
+    require_writable(store.root, "folder")
     world = launched_world()
     use_cores(world.local_size)
     if not world.is_first:
@@ -61,7 +64,6 @@ def main(argv: Sequence[str] | None = None) -> None:
         torch.cuda.set_device(world.local_rank % torch.cuda.device_count())
     resolved = resolve(config.model, config.device)
     rendering = resolved.rendering_for(config.rendering)
-    store = config.open_store()
     claims = [claim for split in splits for claim in split.claims]
     texts: dict[Side, list[str]] = {
         "source": rendering.source_texts(splits[0].sources),

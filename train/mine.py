@@ -57,7 +57,7 @@ class MineConfig:
 
 def mine(config: MineConfig) -> list[str]:
     """Mine negatives for the training claims and write them; return what to print."""
-    require_output_file(config.out)
+    require_output_file(config.out, '"positive"')
     refuse_input(config.out, files_of(config.dataset))
     train = load(config.dataset, config.split, config.languages, lenient=config.lenient)
     if config.val_share:

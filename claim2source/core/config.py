@@ -423,7 +423,7 @@ def _allowed(hint: Any) -> str:
         return " or ".join(_allowed(part) for part in inner)
     if origin in (list, tuple):
         if inner[0] in (int, float):
-            return "a list, such as [1, 2]"
+            return "a list of numbers, such as [1, 2]"
         return "a list, such as [a, b] (in quotes: numbers, no, yes, on and off)"
     if dataclasses.is_dataclass(hint):
         return f"its keys: {', '.join(f.name for f in dataclasses.fields(hint))}"

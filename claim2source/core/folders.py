@@ -24,6 +24,9 @@ CONFIG_FILE, RUN_FILE, CHECKPOINTS, STATE_FILE = (
     "state.pt",
 )
 EVALUATION = "evaluation"
+# What the beginning of every such file of ours holds.
+_SIGNS = {"report.json": '"split"', "compare.json": '"split"', "bm25.yaml": "# BM25 for"}
+_BEGINNING = 2**16  # bytes
 _CHECKPOINT_FILE = r"[^/]+\.(json|safetensors|txt|model)"
 # All that the trainer, its loggers and the programs that write into a run's folder make there.
 _OURS = re.compile(
@@ -175,13 +178,34 @@ def require_output(out: Path) -> None:
             f"{out}: a checkpoint or an index lies here; choose another --out, such as "
             f"{out.parent / EVALUATION}"
         )
+    for name, sign in _SIGNS.items():
+        _refuse_foreign(out / name, sign)
+        # Markdown has no sign of its own: ours lies beside a file that has one.
+        if name.endswith(".json") and not (out / name).exists():
+            _refuse_foreign((out / name).with_suffix(".md"))
     require_writable(out, "folder")
 
 
-def require_output_file(out: Path) -> None:
-    """Raise `UserError` unless a file can be written and is none of a training run's own."""
+def require_output_file(out: Path, *signs: str) -> None:
+    """Raise `UserError` unless a file can be written, and is none of a user's or of a training run.
+
+    What is there already must begin with a text that holds one of the `signs`.
+    """
     if _OURS.fullmatch(out.name) and is_run(out.parent):
         raise UserError(
             f"{out}: is a file of the training run that lies here; choose another --out"
         )
+    _refuse_foreign(out, *signs)
     require_writable(out, "file")
+
+
+def _refuse_foreign(file: Path, *signs: str) -> None:
+    """Raise `UserError` for a file that holds none of the signs: we did not write it."""
+    if not file.is_file() or not file.stat().st_size:
+        return
+    with open(file, "rb") as read:
+        beginning = read.read(_BEGINNING).decode("utf-8", "replace")
+    if not any(sign in beginning for sign in signs):
+        raise UserError(
+            f"{file}: would be replaced, but no program of ours wrote it; choose another --out"
+        )

@@ -10,10 +10,14 @@ import pytest
 
 from claim2source.core.errors import UserError
 from claim2source.core.folders import MARKER, is_run
+from claim2source.evaluation.html.page import FOLDER, GENERATOR, TEMPLATE
+from claim2source.mining.files import write_mined
+from claim2source.mining.mine import MinedRow
 from eval.baselines import main as baselines
 from eval.checkpoint import main as checkpoint
 from eval.compare import main as compare
 from eval.hybrid import main as hybrid
+from eval.paper_tables import main as paper_tables
 from eval.report import main as report
 from eval.tune_bm25 import main as tune_bm25
 from tests.shared_data import REPOSITORY
@@ -101,3 +105,38 @@ def test_a_smaller_evaluation_leaves_nothing_of_other_languages(
     assert {path.name for path in runs.iterdir()} == kept
     names = {path.name for path in submitted.iterdir()}
     assert names == {"predictions_en.tsv", "predictions_fr.tsv"}
+
+
+@pytest.mark.parametrize(
+    ("main", "words", "name"),
+    [
+        (checkpoint, ["--checkpoint=."], "report.json"),
+        (hybrid, ["--checkpoint=."], "report.md"),
+        (compare, ["--reports=."], "compare.md"),
+        (tune_bm25, [], "bm25.yaml"),
+        (report, ["--reports=."], "page.html"),
+        (paper_tables, [], "tables.md"),
+        (mine, [], "mined.jsonl"),
+    ],
+)
+def test_a_users_file_is_not_replaced(
+    main: Main, words: list[str], name: str, tmp_path: Path
+) -> None:
+    file = tmp_path / name
+    file.write_text('{"split": "mine"}' if name.endswith(".md") else "# My own work\n")
+    before = contents(tmp_path)
+    out = tmp_path if main in (checkpoint, hybrid, compare, tune_bm25) else file
+    with pytest.raises(UserError, match=f"{name}: would be replaced, but no program of ours"):
+        main([*words, f"--out={out}"])
+    assert contents(tmp_path) == before
+
+
+def test_files_of_ours_are_replaced(tmp_path: Path) -> None:
+    """Their signs are those that the programs write."""
+    for form in ("csv", "markdown", "text", "csv"):
+        paper_tables([f"--format={form}", f"--out={tmp_path / 'tables'}"])
+    mined = tmp_path / "mined.jsonl"
+    write_mined([MinedRow("c", "p", ())], mined)
+    with pytest.raises(UserError, match="no-such-set"):
+        mine(["--dataset=no-such-set", f"--out={mined}"])
+    assert GENERATOR in (FOLDER / TEMPLATE).read_text(encoding="utf-8")

@@ -21,6 +21,7 @@ from claim2source.evaluation.reports import files_of_report
 from claim2source.io.wandb import Tracking, log_tables, require_tracking
 
 FOLDER = Path(__file__).parent
+GENERATOR = '<meta name="generator" content="Claim2Source'
 TEMPLATE, SCRIPT, STYLE = "report.html", "report.js", "report.css"
 
 
@@ -47,7 +48,7 @@ def html_report(
     settings = as_plain(dict(locals()))
     import jinja2
 
-    require_output_file(out)
+    require_output_file(out, GENERATOR)
     inputs = [file for path in reports for file in files_of_report(path)]
     refuse_input(out, inputs + (files_of(dataset) if dataset else []))
     require_tracking(wandb)
