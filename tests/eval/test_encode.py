@@ -85,7 +85,6 @@ def test_one_process_says_what_was_there(
     said = capsys.readouterr()
     assert "sources: 150 distinct texts, 0 in the store already, 150 encoded" in said.out
     assert "claims: 1 distinct texts, 0 in the store already, 1 encoded" in said.out
-    assert "sources" in said.err  # the bar
     assert_all_there(tiny_folder, data, Store(store), "dev")
     encode.main(words(tiny_folder, data, store, "--splits", "train", "dev"))
     said = capsys.readouterr()

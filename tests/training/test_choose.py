@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 import torch
-from pytorch_lightning.loggers import CSVLogger
 from safetensors.torch import load_file
 
 from claim2source.core.config import read_config
@@ -25,7 +24,7 @@ from claim2source.training import choose as module
 from claim2source.training import finetune as program
 from claim2source.training.choose import choose_checkpoint
 from claim2source.training.finetune import finetune
-from claim2source.training.loggers import RunLog
+from claim2source.training.loggers import RunLog, WandbPage
 from claim2source.training.run_folder import RunFolder
 from claim2source.training.splits import load_data
 from tests.training.small import small_config, small_setup
@@ -42,31 +41,32 @@ def score(value: float) -> dict[str, dict[str, float]]:
     return {name: {"mrr@5": value} for name in ("en", "de", "macro")}
 
 
-class Shown(CSVLogger):
-    """Takes what W&B's logger would."""
+class Shown:
+    """Takes what a W&B run would."""
 
-    def __init__(self, folder: Path) -> None:
-        super().__init__(folder)
+    def __init__(self) -> None:
         self.tables: dict[str, tuple[list[str], list[list[Any]]]] = {}
         self.images: dict[str, list[str]] = {}
 
-    def log_metrics(self, *a: Any, **more: Any) -> None:
+    def define_steps(self, step: str) -> None:
         """Curves are looked at elsewhere."""
 
-    def save(self) -> None:
-        """Nothing is written."""
+    def log(self, values: dict[str, Any]) -> None:
+        for key, value in values.items():
+            if hasattr(value, "columns"):
+                self.tables[key] = value.columns, value.data
 
-    def log_table(self, key: str, columns: list[str], data: list[list[Any]]) -> None:
-        self.tables[key] = columns, data
+    def log_figure(self, key: str, file: Path) -> None:
+        self.images[key] = [str(file)]
 
-    def log_image(self, key: str, images: list[str]) -> None:
-        self.images[key] = images
+    def close(self) -> None:
+        """Nothing was begun."""
 
 
 def logged_to(shown: Shown, *arguments: Any) -> RunLog:
     """A run's logs, with `shown` among them."""
     log = RunLog(*arguments)
-    log.loggers.append(shown)
+    log.loggers.append(WandbPage(shown))  # type: ignore[arg-type]
     return log
 
 
@@ -81,7 +81,7 @@ def test_scales_may_be_tried_when_the_run_is_over(
     assert before.training.scales == () and not (out / "scales.png").exists()
     trained = {path: path.read_bytes() for path in (out / "checkpoints").rglob("*.safetensors")}
     logged = {path: path.read_bytes() for path in (out / "logs").rglob("*.csv")}
-    shown = Shown(tmp_path / "shown")
+    shown = Shown()
     monkeypatch.setattr(program, "RunLog", partial(logged_to, shown))
     after = finetune(replace(config, resume=True, scales=[0.0, 0.5]))
     assert [trial.settings["scale"] for trial in after.training.scales] == [1.0, 0.0, 0.5]
@@ -111,7 +111,7 @@ def test_the_best_scale_on_val_is_written_and_reported(
 
     monkeypatch.setattr(module, "evaluate_encoder", scored)
     monkeypatch.setattr(RunFolder, "best_epoch", lambda self: 1)
-    shown = Shown(tmp_path / "shown")
+    shown = Shown()
     monkeypatch.setattr(program, "RunLog", partial(logged_to, shown))
     out = tmp_path / "run"
     report = finetune(

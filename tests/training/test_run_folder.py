@@ -211,7 +211,7 @@ def test_an_input_is_not_moved_away_with_the_run(key: str, make: Make, tmp_path:
     inside.mkdir()
     before = contents(tmp_path)
     with pytest.raises(UserError, match=r"outside the run that is replaced"):
-        begin(make(**{key: inside, "overwrite": True}))
+        begin(make(**{key: inside if key == "mined" else str(inside), "overwrite": True}))
     assert contents(tmp_path) == before
 
 

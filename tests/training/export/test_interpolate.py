@@ -218,7 +218,7 @@ def test_the_model_is_loaded_once(
     kind: str, runs: Runs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And the base once, where every weight was trained."""
-    module: Any = sys.modules["claim2source.models.resolve"]  # the name itself is the function
+    module: Any = sys.modules["claim2source.models.load"]  # the name itself is the function
     real, loads = module.load, []
     monkeypatch.setattr(module, "load", lambda *a: (loads.append(a[0]), real(*a))[1])
     interpolate(asked(runs, kind, tmp_path / "out"))
@@ -344,7 +344,11 @@ def test_a_table_takes_every_language_at_its_own_scale() -> None:
 def test_the_plot_has_a_line_a_language_and_marks_what_was_picked() -> None:
     curve = {0.0: table(0.9, 0.1), 0.5: table(0.7, 0.7), 1.0: table(0.2, 0.8)}
     axes = draw(curve, pick(curve, "per_language"), "title").axes[0]
-    lines = {str(line.get_label()): line for line in axes.get_lines()}
+    legend = axes.get_legend()
+    assert legend is not None
+    drawn = [line for line in axes.get_lines() if len(line.get_xdata()) > 1]
+    names = [text.get_text() for text in legend.get_texts()]
+    lines = dict(zip(names, drawn, strict=True))
     assert list(lines["en"].get_xdata()) == [0.0, 0.5, 1.0]
     assert list(lines["en"].get_ydata()) == [0.9, 0.7, 0.2]
     marks = [
