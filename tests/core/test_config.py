@@ -375,7 +375,7 @@ def test_a_program_takes_the_settings_of_the_dataclass_it_inherits_from(read, ca
     ):
         read("sed: 1\n", kind=Program)
     with pytest.raises(
-        UserError, match=r"scales: \"\['x'\]\" is not allowed; allowed: a list, such"
+        UserError, match=r"scales: \"\['x'\]\" is not allowed; allowed: a list of numbers, such"
     ):
         read("--out=o", "--scales", "x", kind=Program)
     text = " ".join(printed(read, capsys, "--help", kind=Program).split())
