@@ -80,13 +80,16 @@ def watched(items: Iterable[Item], name: str, total: int) -> Iterator[Item]:
 
 
 def quiet_libraries() -> None:
-    """Keep libraries that are imported later from printing bars, tips and deprecations.
+    """Keep libraries from printing bars, tips and deprecations.
 
     What the user has set in the environment stays. On a terminal their bars stay.
     """
     if not sys.stderr.isatty():
         os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
         os.environ.setdefault("HF_DATASETS_DISABLE_PROGRESS_BARS", "1")
+        # It reads the environment only when it is imported.
+        if imported := sys.modules.get("transformers.utils.logging"):
+            imported.disable_progress_bar()
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
     if not sys.warnoptions:
