@@ -82,10 +82,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Find our scores for the papers' cells; write or print the tables."""
     config = read_config(Config, argv, program="eval/paper_tables.py", description=__doc__)
     if config.out is not None:
-        marks = [f"[{table.id}]" for table in load_published()]
-        require_output_file(config.out, ",".join(CSV_COLUMNS[:3]), *marks)
         reports = [file for path in config.reports or () for file in files_of_report(path)]
         refuse_input(config.out, [*reports, *(config.qrels or ())])
+        marks = [f"[{table.id}]" for table in load_published()]
+        require_output_file(config.out, ",".join(CSV_COLUMNS[:3]), *marks)
     tables = selected_tables(config.tables)
     systems = read_reports(config.reports or [])
     named = named_rows(config.rows or [], tables, systems)

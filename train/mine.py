@@ -57,8 +57,9 @@ class MineConfig:
 
 def mine(config: MineConfig) -> list[str]:
     """Mine negatives for the training claims and write them; return what to print."""
-    require_output_file(config.out, '"positive"')
+    require_output_file(config.out)
     refuse_input(config.out, files_of(config.dataset))
+    require_output_file(config.out, '"positive"')
     train = load(config.dataset, config.split, config.languages, lenient=config.lenient)
     if config.val_share:
         train, _ = carve_val(train, config.val_share, config.val_seed)

@@ -189,13 +189,14 @@ def require_output(out: Path) -> None:
 def require_output_file(out: Path, *signs: str) -> None:
     """Raise `UserError` unless a file can be written, and is none of a user's or of a training run.
 
-    What is there already must begin with a text that holds one of the `signs`.
+    What is there already must begin with a text that holds one of the `signs`, if any are given.
     """
     if _OURS.fullmatch(out.name) and is_run(out.parent):
         raise UserError(
             f"{out}: is a file of the training run that lies here; choose another --out"
         )
-    _refuse_foreign(out, *signs)
+    if signs:
+        _refuse_foreign(out, *signs)
     require_writable(out, "file")
 
 

@@ -163,7 +163,8 @@ def test_the_old_file_stays_where_mining_stops(
     from claim2source.mining import mine
 
     out = tmp_path / "m.jsonl"
-    out.write_text("old")
+    old = '{"claim": "c", "positive": "p", "negatives": []}'
+    out.write_text(old)
 
     def broken(*_: Any) -> None:
         raise RuntimeError("stopped")
@@ -171,7 +172,7 @@ def test_the_old_file_stays_where_mining_stops(
     monkeypatch.setattr(mine._Picker, "rows", broken)
     with pytest.raises(RuntimeError):
         mined(setup, out)
-    assert out.read_text() == "old"
+    assert out.read_text() == old
     assert [path.name for path in tmp_path.iterdir()] == ["m.jsonl"]
 
 

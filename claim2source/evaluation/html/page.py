@@ -48,9 +48,9 @@ def html_report(
     settings = as_plain(dict(locals()))
     import jinja2
 
-    require_output_file(out, GENERATOR)
     inputs = [file for path in reports for file in files_of_report(path)]
     refuse_input(out, inputs + (files_of(dataset) if dataset else []))
+    require_output_file(out, GENERATOR)
     require_tracking(wandb)
     folder, systems, scored = read_scored(
         reports,
