@@ -6,7 +6,7 @@ import hashlib
 import json
 import shlex
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -54,7 +54,7 @@ class Hunt:
     shrinking: float = 30.0
     known: dict[str, Failure | None] = field(default_factory=dict)
     counts: Counter[tuple[str, str]] = field(default_factory=Counter)
-    seconds: Counter[str] = field(default_factory=Counter)
+    seconds: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
     failures: list[Failure] = field(default_factory=list)
 
     def run(self, examples: int, start: int, names: Sequence[str] = ()) -> None:

@@ -23,7 +23,6 @@ import unicodedata
 import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
 from types import FrameType
 
@@ -33,19 +32,6 @@ from tests.fuzzing.cases import Case
 from tests.fuzzing.world import PROGRAMS, REPOSITORY, add_store, make_world
 
 LIMIT = 30  # seconds of computing, and three times as many of waiting
-# Imported before a case is timed: an import that was broken off leaves halves for later cases.
-HEAVY = (
-    "claim2source.training.finetune",
-    "claim2source.training.export.scaling",
-    "claim2source.pipeline.baselines",
-    "claim2source.evaluation.compare",
-    "claim2source.evaluation.html.page",
-    "sentence_transformers",
-    "statsmodels.stats.libqsturng",
-    "statsmodels.stats.multitest",
-    "transformers.models.bert.modeling_bert",
-    "wandb",
-)
 LONGEST = 700  # characters of an error line
 ALLOWED = "\n\t"
 MOST = 30  # error lines
@@ -104,9 +90,6 @@ class Fuzzer:
         """
         call = self._start if process else self._call
         self._complete(case)
-        if not process:
-            for name in HEAVY:
-                import_module(name)
         if len(sys.modules) > self.modules:
             # statsmodels collects garbage in every test: let it not look through all of torch.
             gc.collect()
@@ -244,7 +227,7 @@ def _limited(seconds: float) -> Iterator[None]:
 @contextlib.contextmanager
 def _watched(seconds: float) -> Iterator[None]:
     """End the process where no signal is heard: a loop in C."""
-    faulthandler.dump_traceback_later(seconds, exit=True, file=sys.__stderr__)
+    faulthandler.dump_traceback_later(seconds, exit=True, file=sys.__stderr__ or sys.stderr)
     try:
         yield
     finally:

@@ -9,7 +9,7 @@ import io
 import json
 import os
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -308,7 +308,7 @@ def _run(name: str, *words: str) -> None:
 
 
 @contextlib.contextmanager
-def _inside(folder: Path) -> object:  # type: ignore[misc]
+def _inside(folder: Path) -> Iterator[None]:
     before = Path.cwd()
     os.chdir(folder)
     try:

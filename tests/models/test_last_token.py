@@ -137,6 +137,9 @@ def test_a_token_that_the_tokenizer_lacks_is_refused(mistral, name):
     encoder = resolve(config(mistral, template=Template(append_token=name)), "cpu").encoder
     with pytest.raises(ConfigError, match=r"model\.template\.append_token: .*'</s>'"):
         encoder.tokenize(["x"], "claim")
+    encoder.tokenizer.eos_token = encoder.tokenizer.sep_token = None
+    with pytest.raises(ConfigError, match="allowed: a token of this tokenizer$"):
+        encoder.tokenize(["x"], "claim")
 
 
 def test_the_vector_is_the_state_of_the_appended_token(mistral):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import os
+import re
 import shutil
 import signal
 import time
@@ -105,7 +106,10 @@ def test_csv_has_a_line_a_step(finished: Path) -> None:
 
 
 def test_a_batch_is_overfitted(
-    setup: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    setup: tuple[Path, Path],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     more: dict[str, Any] = {
         "data__limit": 6,
@@ -123,6 +127,11 @@ def test_a_batch_is_overfitted(
     assert "6 pairs, 25 times each, in 25 batches an epoch, 25 optimizer steps" in said
     assert "data.limit: only 6 claims are trained on" in said
     assert f"epoch 1: loss {losses[0]:.4g} to {losses[-1]:.4g}, val MRR@5" in said
+    # The small val is said, with how little it tells.
+    numbers = r"mrr@5 is (\S+) with a 95 % interval from (\S+) to (\S+), (\S+) wide"
+    (found,) = re.findall(f"are too few to choose by .*{numbers}", caplog.text)
+    score, low, high, width = map(float, found)
+    assert low <= score <= high and width == pytest.approx(high - low, abs=2e-4) and width > 0.05
 
 
 @pytest.mark.slow
