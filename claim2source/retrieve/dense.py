@@ -131,6 +131,8 @@ class DenseIndex:
         self._store, self._progress = store, progress
         self._vectors: VectorIndex | None = None
         self._sources_hash: str | None = None
+        # The vectors of the last search's claims, by text: a fusion asks again for some of them.
+        self._last: tuple[dict[str, int], np.ndarray] | None = None
 
     @cached_property
     def encoder(self) -> TextEncoder:
@@ -167,6 +169,16 @@ class DenseIndex:
             vectors = vectors / np.maximum(lengths, np.finfo(np.float32).tiny)
         return vectors, cost
 
+    def _encode_claims(self, texts: Sequence[str]) -> tuple[np.ndarray, Cost]:
+        """Vectors [claims, d], those of the last search where they hold all of these."""
+        if self._last is not None and all(text in self._last[0] for text in texts):
+            rows, vectors = self._last
+            return vectors[[rows[text] for text in texts]], Cost()
+        vectors, cost = self._encode(texts, "claim")
+        if self._store is None:
+            self._last = {text: row for row, text in enumerate(texts)}, vectors
+        return vectors, cost
+
     def search(self, claims: Claims, k: int = 100) -> Result:
         """Rank the best `k` sources of every claim, or read what that gave before."""
         started = time.perf_counter()
@@ -176,7 +188,7 @@ class DenseIndex:
 
         def search() -> Result:
             index, built = self._built()
-            vectors, read = self._encode(texts, "claim")
+            vectors, read = self._encode_claims(texts)
             run = index.rank(claims, vectors, k)
             notes = index.notes(claims, vectors, run) if self.has_notes else None
             cost = Cost(

@@ -10,9 +10,10 @@ from typing import Any, Literal, overload
 import numpy as np
 
 from claim2source.core.config import require, require_between
-from claim2source.core.records import Source
+from claim2source.core.errors import ConfigError
+from claim2source.core.records import Claim, Source
 from claim2source.core.run import Result, Run
-from claim2source.core.stage import Claims, Index, Retriever
+from claim2source.core.stage import Claims, Index, Retriever, as_claims
 from claim2source.retrieve.index_folder import write_folder
 
 # The folders of a hybrid index's two parts.
@@ -33,6 +34,9 @@ class FusionConfig:
             `z-score`, their standard deviation, which depends less on a single high score;
             `none`, nothing: a claim's high scores stay high, and alpha also sets the rate
             between the two kinds of scores.
+        missing: what a source gets from a list that lacks it, in linear fusion: `lowest`, the
+            list's lowest score; `scored`, the score that the list's system gives it when asked
+            for it (0 where BM25 finds no term in common), on the list's own scale.
     """
 
     method: Literal["linear", "rrf"] = "linear"
@@ -40,8 +44,11 @@ class FusionConfig:
     rrf_k: int = 60
     depth: int = 100
     scale: Literal["min-max", "z-score", "none"] = "min-max"
+    missing: Literal["lowest", "scored"] = "lowest"
 
     def __post_init__(self) -> None:
+        good = self.method == "linear" or self.missing == "lowest"
+        require(good, "fusion.missing", self.missing, "lowest with method rrf: it reads ranks")
         require(0 <= self.alpha <= 1, "fusion.alpha", self.alpha, "0 to 1")
         require_between("fusion.rrf_k", self.rrf_k, 1, 10**6)
         require_between("fusion.depth", self.depth, 1, 10**6)
@@ -54,6 +61,7 @@ def fuse(
     config: FusionConfig | None = None,
     *,
     k: int | None = None,
+    scored: tuple[Run, Run] | None = None,
     **settings: Any,
 ) -> Run: ...
 @overload
@@ -63,6 +71,7 @@ def fuse(
     config: FusionConfig | None = None,
     *,
     k: int | None = None,
+    scored: tuple[Result, Result] | None = None,
     **settings: Any,
 ) -> Result: ...
 def fuse(
@@ -71,6 +80,7 @@ def fuse(
     config: FusionConfig | None = None,
     *,
     k: int | None = None,
+    scored: tuple[Run, Run] | tuple[Result, Result] | None = None,
     **settings: Any,
 ) -> Run | Result:
     """Fuse two runs, or two results, over the union of their lists.
@@ -80,7 +90,9 @@ def fuse(
 
     A source missing from one list gets 0 from it: in linear fusion the score of that list's
     last source (its minimum, normalised), in reciprocal rank fusion nothing, as if ranked
-    infinitely deep. A list whose scores are all equal normalises to 1.
+    infinitely deep. With `missing: scored` it gets its own score, from `scored`, which
+    `score_missing` gives for the first and for the second. A list whose scores are all equal
+    normalises to 1.
 
     Example:
         >>> import claim2source as c2s
@@ -92,37 +104,73 @@ def fuse(
     config = replace(config or FusionConfig(), **settings)
     if k is not None:
         config = replace(config, depth=max(config.depth, k))
+    more = [one.run if isinstance(one, Result) else one for one in scored or ()]
+    lacked = (more[0], more[1]) if more else None
     if isinstance(first, Run) and isinstance(second, Run):
-        return Fusion(first, second, config).run(config.alpha, k)
+        return Fusion(first, second, config, lacked).run(config.alpha, k)
     if not isinstance(first, Result) or not isinstance(second, Result):
         raise TypeError("fuse takes two runs or two results")
     # A claim that one part could not rank is ranked by the other: only both failing fails.
     failed = {failure.claim_id for failure in second.failures}
+    results = [first, second, *(one for one in scored or () if isinstance(one, Result))]
+    cost = first.cost
+    for result in results[1:]:
+        cost = cost.over_same(result.cost)
     return Result(
-        Fusion(first.run, second.run, config).run(config.alpha, k),
+        Fusion(first.run, second.run, config, lacked).run(config.alpha, k),
         failures=tuple(f for f in first.failures if f.claim_id in failed),
-        cost=first.cost.over_same(second.cost),
-        stored=first.stored and second.stored,
+        cost=cost,
+        stored=all(result.stored for result in results),
         index=second.index or first.index,
     )
 
 
-class Fusion:
-    """Align and normalise two runs once, to fuse them by one alpha after the other."""
+def score_missing(index: Index, claims: Sequence[Claim], own: Run, other: Run) -> Result:
+    """Score with `index`, whose ranking is `own`, the sources that only `other` ranks.
 
-    def __init__(self, first: Run, second: Run, config: FusionConfig) -> None:
+    Only these are scored, as candidates of their claims. Sources for which the index has no
+    score (BM25: no term in common) are left out.
+    """
+    asked = []
+    for claim in claims:
+        known = set(own.sources(claim.id))
+        lacked = tuple(source for source in other.sources(claim.id) if source not in known)
+        if lacked:
+            asked.append(replace(claim, candidates=lacked))
+    if not asked:
+        return Result(Run.from_lists({}), stored=True)
+    return index.search(asked, max(len(claim.candidates or ()) for claim in asked))
+
+
+class Fusion:
+    """Align and normalise two runs once, to fuse them by one alpha after the other.
+
+    `scored` holds the scores of what each of them lacks (`score_missing`), at least to the depth
+    of the fusion.
+    """
+
+    def __init__(
+        self,
+        first: Run,
+        second: Run,
+        config: FusionConfig,
+        scored: tuple[Run, Run] | None = None,
+    ) -> None:
+        if config.missing == "scored" and scored is None:
+            allowed = "lowest: two rankings alone do not say how one system scores the other's"
+            raise ConfigError("fusion.missing", config.missing, allowed)
         claim_ids = list(dict.fromkeys([*first.claim_ids, *second.claim_ids]))
-        runs = [run.restricted(claim_ids).top(config.depth) for run in (first, second)]
+        whole = [run.restricted(claim_ids) for run in (first, second)]
+        runs = [run.top(config.depth) for run in whole]
         # Only ranked sources: a run of one claim may have a vocabulary of millions.
-        ranked = [np.unique(run.codes, return_inverse=True) for run in runs]
-        sources = [run.vocabulary[codes] for run, (codes, _) in zip(runs, ranked, strict=True)]
+        sources = [run.vocabulary[np.unique(run.codes)] for run in runs]
         vocabulary = np.unique(np.concatenate(sources))
-        keys, values = [], []
-        for run, ids, (_, places) in zip(runs, sources, ranked, strict=True):
-            owner = np.repeat(np.arange(len(claim_ids)), np.diff(run.offsets))
-            codes = np.searchsorted(vocabulary, ids)[places]
-            keys.append(owner * len(vocabulary) + codes)
-            values.append(_normalised(run, owner, config))
+        owners = [_owners(run) for run in runs]
+        keys = [
+            owner * len(vocabulary) + _places(run, vocabulary)
+            for run, owner in zip(runs, owners, strict=True)
+        ]
+        values = [_normalised(run, owner, config) for run, owner in zip(runs, owners, strict=True)]
         pairs, place = np.unique(np.concatenate(keys), return_inverse=True)
         owner, codes = np.divmod(pairs, max(len(vocabulary), 1))
         # Places within a claim turn the pairs into the [claims, longest] shape of from_codes.
@@ -134,6 +182,12 @@ class Fusion:
         self._codes[owner, column] = codes
         self._values = np.zeros((2, *shape))
         for number, part in enumerate(np.split(place.ravel(), [len(keys[0])])):
+            if scored is not None and config.missing == "scored":
+                # A shallow fusion's missing ones may stand deeper in the same ranking.
+                known = whole[number], scored[number].restricted(claim_ids)
+                scores = _looked_up(pairs, known, vocabulary)
+                low, spread = _scaling(runs[number], owners[number], config)
+                self._values[number, owner, column] = _scaled(scores, owner, low, spread)
             self._values[number, owner[part], column[part]] = values[number]
         self._pool = {**(first.pool or {}), **(second.pool or {})} or None
 
@@ -149,17 +203,55 @@ class Fusion:
         return run if k is None else run.top(k)
 
 
+def _owners(run: Run) -> np.ndarray:
+    """Number the claim of every row, [rows]."""
+    return np.repeat(np.arange(len(run.claim_ids)), np.diff(run.offsets))
+
+
+def _places(run: Run, vocabulary: np.ndarray) -> np.ndarray:
+    """Place every row's source in a sorted vocabulary, [rows]; -1 where it is not in there."""
+    codes, rows = np.unique(run.codes, return_inverse=True)
+    sources = run.vocabulary[codes]
+    places = np.searchsorted(vocabulary, sources)
+    inside = places < len(vocabulary)
+    inside[inside] = vocabulary[places[inside]] == sources[inside]
+    found: np.ndarray = np.where(inside, places, -1)[rows]
+    return found
+
+
+def _looked_up(pairs: np.ndarray, runs: Sequence[Run], vocabulary: np.ndarray) -> np.ndarray:
+    """Look up the scores of sorted pairs (claim, source), [pairs]; 0 where no run has them."""
+    found = np.zeros(len(pairs))
+    for run in runs:
+        places = _places(run, vocabulary)
+        keys = _owners(run) * len(vocabulary) + places
+        at = np.searchsorted(pairs, keys)
+        hit = (places >= 0) & (at < len(pairs))
+        hit[hit] = pairs[at[hit]] == keys[hit]
+        found[at[hit]] = run.scores[hit]
+    return found
+
+
 def _normalised(run: Run, owner: np.ndarray, config: FusionConfig) -> np.ndarray:
     """Normalise a run's scores for fusion, before weighting: [rows] float64."""
     if config.method == "rrf":
         return 1 / (config.rrf_k + run.ranks())
+    return _scaled(run.scores.astype(np.float64), owner, *_scaling(run, owner, config))
+
+
+def _scaling(run: Run, owner: np.ndarray, config: FusionConfig) -> tuple[np.ndarray, np.ndarray]:
+    """Measure each claim's list: its lowest score, and what its scores are divided by, [claims].
+
+    The latter is 0 where they do not differ.
+    """
     scores = run.scores.astype(np.float64)
     claims = len(run.claim_ids)
     low, high = np.full(claims, np.inf), np.full(claims, -np.inf)
     np.minimum.at(low, owner, scores)
     np.maximum.at(high, owner, scores)
-    # Scores count from the list's minimum, not from the mean or 0: this shifts all of a claim's
-    # sources alike, and leaves 0 for missing ones.
+    if config.scale == "none" and config.missing == "scored":
+        # Every source has its own score: the sum is of scores as they are.
+        return np.where(np.isfinite(low), low, 0.0), np.ones(claims)
     if config.scale == "min-max":
         spread = high - low
     elif config.scale == "none":
@@ -169,8 +261,22 @@ def _normalised(run: Run, owner: np.ndarray, config: FusionConfig) -> np.ndarray
         mean = np.bincount(owner, weights=scores, minlength=claims) / counts
         squares = np.bincount(owner, weights=(scores - mean[owner]) ** 2, minlength=claims)
         spread = np.sqrt(squares / counts)
-    differs = (high > low)[owner]
-    return np.where(differs, (scores - low[owner]) / np.where(differs, spread[owner], 1), 1.0)
+    return low, np.where(high > low, spread, 0.0)
+
+
+def _scaled(
+    scores: np.ndarray, owner: np.ndarray, low: np.ndarray, spread: np.ndarray
+) -> np.ndarray:
+    """Scale scores by their claims' lists, [rows]: 1 or 0 where a list's scores do not differ.
+
+    Scores count from the list's lowest, not from the mean or 0: this shifts all of a claim's
+    sources alike, and leaves 0 for missing ones.
+    """
+    low, spread = low[owner], spread[owner]
+    differs = spread > 0
+    scaled = (scores - low) / np.where(differs, spread, 1.0)
+    found: np.ndarray = np.where(differs, scaled, scores >= low)
+    return found
 
 
 class Hybrid:
@@ -201,10 +307,19 @@ class HybridIndex:
         self.first, self.second, self.fusion = first, second, fusion or FusionConfig()
 
     def search(self, claims: Claims, k: int = 100) -> Result:
-        """Rank max(`fusion.depth`, `k`) sources by both, fuse, keep the best `k`."""
-        depth = max(self.fusion.depth, k)
+        """Rank max(`fusion.depth`, `k`) sources by both, fuse, keep the best `k`.
+
+        With `fusion.missing: scored` each also scores what only the other has found.
+        """
+        claims, depth = as_claims(claims), max(self.fusion.depth, k)
         first, second = self.first.search(claims, depth), self.second.search(claims, depth)
-        return fuse(first, second, self.fusion, k=k)
+        scored = None
+        if self.fusion.missing == "scored":
+            scored = (
+                score_missing(self.first, claims, first.run, second.run),
+                score_missing(self.second, claims, second.run, first.run),
+            )
+        return fuse(first, second, self.fusion, k=k, scored=scored)
 
     def save(self, folder: str | Path) -> None:
         """Write both indexes to a folder that `load_index` opens."""

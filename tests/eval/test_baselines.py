@@ -26,6 +26,7 @@ from claim2source.pipeline.evaluate import METRICS
 from claim2source.pipeline.evaluate import evaluate as evaluate_results
 from claim2source.pipeline.selection import BM25_GRID, choose, choose_bm25, choose_fusion
 from claim2source.retrieve import BM25, BM25Config, Dense, FusionConfig, fuse
+from claim2source.retrieve.fuse import score_missing
 from claim2source.text import Rendering
 from eval.baselines import main
 from tests.shared_data import shared
@@ -134,6 +135,12 @@ def test_a_cell_is_what_its_system_gives_alone(setup: tuple[Path, Path, Path], o
     assert len(scores) > 1
 
 
+def both_scored(indexes: Any, claims: Any, runs: Any) -> tuple[Run, Run]:
+    """What each of two rankings lacks, scored by its own index."""
+    first = score_missing(indexes[0], claims, runs[0], runs[1]).run
+    return first, score_missing(indexes[1], claims, runs[1], runs[0]).run
+
+
 def test_tuned_systems_are_chosen_on_train_alone(setup: tuple[Path, Path, Path], out: Path) -> None:
     split, encoder = load(setup[1], "dev"), small(setup[0])
     train = load(setup[1], "train")
@@ -144,7 +151,8 @@ def test_tuned_systems_are_chosen_on_train_alone(setup: tuple[Path, Path, Path],
         for retriever in (BM25(bm25), Dense(encoder, rendering=rendering))
     ]
     parts = [index.search(train.claims, 1000).run for index in indexes]
-    fusion, second = choose_fusion(parts[0], parts[1], train)
+    scored = both_scored(indexes, train.claims, parts)
+    fusion, second = choose_fusion(parts[0], parts[1], train, scored=scored)
     report = report_of(out, "HT-Small.bilingual")
     choices = cell_of(out, "HT-Small.bilingual")["choices"]
     assert [choice["what"] for choice in choices] == ["bm25", "fusion"]
@@ -155,7 +163,9 @@ def test_tuned_systems_are_chosen_on_train_alone(setup: tuple[Path, Path, Path],
         )
         assert choice["score"] == pytest.approx(best.score)
     parts = [index.search(split.claims, 1000).run for index in indexes]
-    expected = fuse(parts[0], parts[1], replace(fusion, depth=max(fusion.depth, 100))).top(100)
+    scored = both_scored(indexes, split.claims, parts)
+    deep = replace(fusion, depth=max(fusion.depth, 100))
+    expected = fuse(parts[0], parts[1], deep, scored=scored).top(100)
     claims = judged_claims(split.qrels)
     found = evaluate(expected, split.qrels, ["mrr@5"], claims).means()["mrr@5"]
     assert report["macro"]["mrr@5"] == pytest.approx(found)
@@ -199,7 +209,7 @@ def test_a_fusion_is_chosen_on_claims_that_its_dense_part_was_not_trained_on(
 ) -> None:
     asked: list[set[str]] = []
 
-    def only(sparse: Run, dense: Run, data: Dataset, note: str) -> Any:
+    def only(sparse: Run, dense: Run, data: Dataset, **_: Any) -> Any:
         asked.append({claim.id for claim in data.claims})
         assert set(sparse.claim_ids) | set(dense.claim_ids) <= asked[-1]
         return choose("fusion", {FusionConfig(): {"macro": {"mrr@5": 0.5}}}, data)

@@ -187,7 +187,7 @@ def test_nothing_of_the_reported_split_reaches_the_choice(
         seen.append({claim.id for claim in data.claims})
         return bm25(data, more[0], [(1.2, 0.75, 1)])
 
-    def second(sparse: Any, dense: Any, data: Any, note: str) -> Any:
+    def second(sparse: Any, dense: Any, data: Any, **_: Any) -> Any:
         seen.append({claim.id for claim in data.claims} | {*sparse.claim_ids, *dense.claim_ids})
         return fusion(sparse, dense, data, [FusionConfig()])
 
@@ -209,18 +209,23 @@ def test_nothing_of_the_reported_split_reaches_the_choice(
     assert not set.union(*seen) & {claim.id for claim in dev.claims}
 
 
+@pytest.mark.parametrize("missing", ["lowest", "scored"])
 def test_the_chosen_settings_are_the_ones_used(
-    done: tuple[Path, Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    missing: Any,
+    done: tuple[Path, Path, Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     model, data, _ = done
     bm25 = BM25Config(k1=0.3, b=0.1, title_weight=3, claims="bilingual")
-    fusion = FusionConfig("rrf", alpha=0.9, rrf_k=3, depth=7)
+    method: Any = "rrf" if missing == "lowest" else "linear"
+    fusion = FusionConfig(method, alpha=0.9, rrf_k=3, depth=7, missing=missing)
     on_val: list[Run] = []
 
     def only(what: str, setting: Any, data: Any) -> Any:
         return choose(what, {setting: {"macro": {"mrr@5": 0.5}}}, data)
 
-    def choose_fusion(sparse: Run, dense: Run, data: Any, note: str) -> Any:
+    def choose_fusion(sparse: Run, dense: Run, data: Any, **_: Any) -> Any:
         on_val.append(sparse)
         return only("fusion", fusion, data)
 
@@ -236,7 +241,13 @@ def test_the_chosen_settings_are_the_ones_used(
         for name in ("bm25", "dense", "hybrid")
     }
     english = [claim.id for claim in dev.claims if claim.lang == "en"]
-    fused = fuse(written["bm25"], written["dense"], fusion)
+    whole = written["bm25"], written["dense"]
+    scored = None
+    if missing == "scored":
+        # Both rank the whole small pool: BM25 lacks only what it gives 0.
+        empty = Run.from_lists({})
+        scored = empty, empty
+    fused = fuse(*whole, fusion, scored=scored)
     for claim in english:
         assert written["bm25"].scored(claim) == pytest.approx(part.scored(claim))
         assert written["hybrid"].sources(claim) == fused.sources(claim)

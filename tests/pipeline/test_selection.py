@@ -141,8 +141,27 @@ def test_the_grid_holds_both_methods_and_more_than_one_depth() -> None:
     assert {config.method for config in FUSION_GRID} == {"linear", "rrf"}
     assert len({config.depth for config in FUSION_GRID}) > 1
     assert len(set(FUSION_GRID)) == len(FUSION_GRID)
+    assert {(c.depth, c.missing) for c in FUSION_GRID if c.method == "linear"} == {
+        (depth, missing) for depth in (100, 1000) for missing in ("lowest", "scored")
+    }
     with pytest.raises(ValueError, match="no settings"):
         choose_fusion(Run.from_lists({}), Run.from_lists({}), TITLES, [])
+
+
+def test_own_scores_of_what_a_list_lacks_are_tried_where_they_are_known() -> None:
+    """BM25 has not found the gold, and would give it nearly what its last source has."""
+    data = data_of([Claim("c", "t", golds=("g",))], [Source(s) for s in "gxyz"])
+    sparse = Run.from_lists({"c": [("x", 9.0), ("y", 5.1)]})
+    dense = Run.from_lists({"c": [("z", 0.9), ("g", 0.8)]})
+    scored = (
+        Run.from_lists({"c": [("g", 5.0), ("z", 0.5)]}),
+        Run.from_lists({"c": [("y", 0.1), ("x", 0.0)]}),
+    )
+    grid = [FusionConfig(), FusionConfig(missing="scored")]
+    chosen, choice = choose_fusion(sparse, dense, data, grid, scored=scored)
+    assert chosen.missing == "scored" and choice.score == 1.0
+    chosen, choice = choose_fusion(sparse, dense, data, grid)
+    assert chosen.missing == "lowest" and choice.score < 1.0
 
 
 def test_unscaled_scores_get_small_weights() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from claim2source.core.errors import ConfigError
 from claim2source.core.records import Claim, Source
 from claim2source.core.run import Cost, Failure, IndexNotes, Result, Run
 from claim2source.retrieve import FusionConfig, Hybrid, fuse
-from claim2source.retrieve.fuse import Fusion
+from claim2source.retrieve.fuse import Fusion, score_missing
 
 Lists = dict[str, list[tuple[str, float]]]
 
@@ -293,6 +294,93 @@ def test_alpha_is_the_sparse_ones_weight() -> None:
     assert first.run.sources("q") == ["a"]
     second = Hybrid(sparse, dense, FusionConfig(alpha=0.0)).index(SOURCES).search(CLAIMS, 1)
     assert second.run.sources("q") == ["d"]
+
+
+class Words:
+    """An encoder of eight dimensions by the words' hashes, which notes the texts it reads."""
+
+    source_encoder = None
+    settings = None
+
+    def __init__(self) -> None:
+        self.read: list[str] = []
+
+    def encode(self, texts: list[str], side: str, **_: object) -> tuple[np.ndarray, Cost]:
+        self.read += texts
+        rows = [sum((self._word(word) for word in text.split()), np.zeros(8)) for text in texts]
+        return np.array(rows, dtype=np.float32), Cost()
+
+    @staticmethod
+    def _word(word: str) -> np.ndarray:
+        return np.random.default_rng(list(word.encode())).standard_normal(8)
+
+    def key(self) -> None:
+        return None
+
+
+@pytest.mark.parametrize("scale", ["min-max", "z-score", "none"])
+def test_what_a_list_lacks_gets_the_other_systems_own_score(scale: str, tmp_path: Path) -> None:
+    """Brute force: both systems score the whole pool; the union of both tops is fused."""
+    from claim2source.retrieve import BM25, Dense, load_index
+
+    rng = np.random.default_rng(3)
+    words = [f"w{i}" for i in range(30)]
+    sources = [Source(f"s{i:02d}", " ".join(rng.choice(words, 5))) for i in range(40)]
+    claims = [Claim(f"c{i}", " ".join(rng.choice(words, 3))) for i in range(6)]
+    claims += [
+        Claim("bound", "w1 w2 w3", candidates=tuple(f"s{i:02d}" for i in range(0, 40, 3))),
+        Claim("no term", "unknown words"),
+    ]
+    config = FusionConfig(alpha=0.3, depth=4, scale=scale, missing="scored")  # type: ignore[arg-type]
+    encoder = Words()
+    parts = BM25(), Dense(encoder)
+    whole = [part.index(sources).search(claims, 40).run for part in parts]
+    encoder.read.clear()
+    index = Hybrid(*parts, config).index(sources)
+    run = index.search(claims, 3).run
+    assert len(encoder.read) == len(sources) + len(claims)  # the claims are read once
+    differs = 0
+    for claim in claims:
+        tops = [one.sources(claim.id, 4) for one in whole]
+        total: dict[str, float] = dict.fromkeys([*tops[0], *tops[1]], 0.0)
+        for one, top, weight in zip(whole, tops, (0.3, 0.7), strict=True):
+            scores = one.scored(claim.id)
+            listed = [scores[source] for source in top]
+            low = min(listed, default=0.0)
+            by = {"min-max": max(listed, default=0) - low, "z-score": np.std(listed or [0])}
+            by["none"] = 1.0
+            for source in total:
+                score = scores.get(source, 0.0)
+                even = float(score >= low and bool(listed))
+                total[source] += weight * ((score - low) / by[scale] if by[scale] else even)
+        best = sorted(total, key=lambda s: (-np.float32(total[s]), s))[:3]
+        found = run.scored(claim.id)
+        assert found == pytest.approx({s: total[s] for s in best}, abs=1e-5)
+        plain = fuse(*whole, replace(config, missing="lowest")).sources(claim.id, 3)
+        differs += plain != run.sources(claim.id)
+    assert differs
+    # A deeper ranking holds some of what a shallow fusion lacks.
+    deep = tuple(
+        score_missing(part.index(sources), claims, own, other)
+        for part, own, other in zip(
+            parts, [w.top(9) for w in whole], [w.top(9) for w in whole[::-1]], strict=True
+        )
+    )
+    nine = [one.top(9) for one in whole]
+    again = fuse(*nine, config, scored=(deep[0].run, deep[1].run)).top(3)
+    assert list(again) == [(c, s, pytest.approx(x, abs=1e-5)) for c, s, x in run]
+    bm25 = Hybrid(BM25(), BM25(k1=0.5), config).index(sources)
+    bm25.save(tmp_path / "index")
+    opened = load_index(tmp_path / "index")
+    assert list(opened.search(claims, 3).run) == list(bm25.search(claims, 3).run)
+    assert opened.fusion == config  # type: ignore[attr-defined]
+
+
+def test_rankings_alone_cannot_score_what_they_lack() -> None:
+    with pytest.raises(ConfigError, match=r"fusion\.missing"):
+        fuse(FIRST, SECOND, missing="scored")
+    with pytest.raises(ConfigError, match=r"fusion\.missing"):
+        FusionConfig("rrf", missing="scored")
 
 
 def test_candidates_bound_the_hybrid_too() -> None:
