@@ -18,6 +18,7 @@ import yaml
 
 from claim2source.core.config import as_plain, read_config
 from claim2source.datasets import checkthat2026
+from claim2source.pipeline.baselines import BaselinesConfig
 from claim2source.pipeline.checkpoints import CheckpointConfig
 from claim2source.training.config import FinetuneConfig
 from eval.hybrid import HybridConfig
@@ -287,6 +288,7 @@ READERS: dict[str, Callable[[Sequence[str]], Any]] = {
     "train/finetune.py": partial(parsed, FinetuneConfig),
     "train/interpolate.py": partial(parsed, InterpolateConfig),
     "train/merge.py": partial(parsed, MergeConfig),
+    "eval/baselines.py": partial(parsed, BaselinesConfig),
     "eval/checkpoint.py": partial(parsed, CheckpointConfig),
     "eval/hybrid.py": partial(parsed, HybridConfig),
     "eval/score.py": read_score,

@@ -25,8 +25,9 @@ class Template:
     Args:
         claim: prefix of claims, such as "query: " for E5.
         source: prefix of sources, such as "passage: " for E5.
-        pool_prefix: whether the prefix's tokens are pooled with the text's. GritLM masks
-            its instruction: false there.
+        pool_prefix: whether the prefix's tokens are pooled with the text's: true, false, or
+            only on the side named here, `claim` or `source`. GritLM masks its instruction: false
+            there.
         append_token: token that ends every text, also one that is cut: "</s>" for E5-Mistral.
             It stands there once, whether or not the tokenizer adds it by itself; empty leaves
             the end to the tokenizer.
@@ -34,12 +35,16 @@ class Template:
 
     claim: str = ""
     source: str = ""
-    pool_prefix: bool = True
+    pool_prefix: bool | Side = True
     append_token: str = ""
 
     def prefix(self, side: Side) -> str:
         """Return the prefix of a side."""
         return self.claim if side == "claim" else self.source
+
+    def pools_prefix(self, side: Side) -> bool:
+        """Tell whether the prefix of a side is pooled with its texts."""
+        return self.pool_prefix is True or self.pool_prefix == side
 
 
 @dataclass(frozen=True)

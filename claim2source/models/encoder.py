@@ -96,7 +96,7 @@ class Encoder:
         if not texts:
             return []
         prefix = self.settings.template.prefix(side)
-        masked = bool(prefix) and not self.settings.template.pool_prefix
+        masked = bool(prefix) and not self.settings.template.pools_prefix(side)
         if masked and not self.tokenizer.is_fast:
             allowed = "true: this model's tokenizer does not say where its tokens lie"
             raise ConfigError("model.template.pool_prefix", False, allowed)
@@ -254,9 +254,9 @@ class Encoder:
     def text_keys(self, texts: Sequence[str], side: Side) -> list[bytes]:
         """Return the keys of texts in this encoder's part of the store."""
         prefix = self.settings.template.prefix(side)
-        pool_prefix = self.settings.template.pool_prefix
+        pooled = self.settings.template.pools_prefix(side)
         # Where the prefix is not pooled, "a" + "b" and "" + "ab" have different vectors.
-        return [text_key(prefix + text if pool_prefix else f"{prefix}\0{text}") for text in texts]
+        return [text_key(prefix + text if pooled else f"{prefix}\0{text}") for text in texts]
 
     def _space(self, store: Store | None) -> EmbeddingSpace | None:
         key = self.key()

@@ -33,7 +33,7 @@ from claim2source.pipeline.evaluate import (
     write_runs,
 )
 from claim2source.pipeline.evaluate_systems import (
-    FORMS,
+    ALL_FORMS,
     Cell,
     distinct_forms,
     run_cells,
@@ -53,6 +53,7 @@ from claim2source.pipeline.systems import (
     read_systems,
 )
 from claim2source.pipeline.views import report_parts, report_tables, write_markdown
+from claim2source.text.render import FORMS
 from claim2source.text.rewrites import read_rewrites
 
 PROGRAM = "eval/baselines.py"
@@ -96,9 +97,9 @@ class BaselinesConfig(EvaluationOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(bool(self.claims), "claims", self.claims, "one or more of " + ", ".join(FORMS))
+        require(bool(self.claims), "claims", self.claims, "one or more of " + ", ".join(ALL_FORMS))
         for form in self.claims:
-            require_one_of("claims", form, FORMS)
+            require_one_of("claims", form, ALL_FORMS)
         require(0 < self.val_share < 1, "val_share", self.val_share, "more than 0, less than 1")
         require_seed("val_seed", self.val_seed)
 
@@ -291,7 +292,7 @@ def declared_families(reports: Mapping[str, SystemReport], systems: Systems) -> 
             if (papers := _papers_bm25(ran, systems, form)) not in (None, name):
                 sparse.append((name, str(papers)))
         else:
-            rich = reports[name].sources.startswith("metadata")
+            rich = reports[name].sources != "title_abstract"
             if base := _nearest_bm25(ran, systems, form, rich):
                 dense.append((name, base))
     named = (

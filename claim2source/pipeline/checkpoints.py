@@ -269,9 +269,10 @@ def _parts(cell: str, system: str, name: str) -> tuple[str, ...]:
 
 
 def _other_forms(config: CheckpointConfig, dataset: Dataset, own: ClaimForm) -> list[ClaimForm]:
-    if not config.claims or why_same_forms(dataset.claims):
-        return []
-    return [form for form in CLAIM_FORMS if form in config.claims and form != own]
+    others = [form for form in CLAIM_FORMS if form in (config.claims or ()) and form != own]
+    if why_same_forms(dataset.claims):
+        others = [form for form in others if "paired" in (form, own)]
+    return others
 
 
 def _left_out(config: CheckpointConfig) -> list[str]:
@@ -287,7 +288,7 @@ def _notes(
     """Explain why claim forms that were asked for are not there."""
     own = next(iter(systems.values())).report.claims
     asked = [form for form in CLAIM_FORMS if form in (config.claims or ())]
-    others = [form for form in asked if form != own]
+    others = [form for form in asked if form != own and "paired" not in (form, own)]
     if others and (why := why_same_forms(dataset.claims)):
         return [f"{' and '.join(others)}: the same as {own} here, since {why}."]
     return [f"{own}: as trained, so under the checkpoint's own name."] if own in asked else []

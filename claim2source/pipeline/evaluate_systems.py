@@ -29,9 +29,9 @@ from claim2source.pipeline.systems import (
     read_systems,
 )
 from claim2source.text import ClaimForm
-from claim2source.text.render import why_same_forms
+from claim2source.text.render import FORMS, why_same_forms
 
-FORMS: tuple[ClaimForm, ...] = get_args(ClaimForm)
+ALL_FORMS: tuple[ClaimForm, ...] = get_args(ClaimForm)
 _ADVICE = "mend what the reason names and run the same command again; what is done is kept"
 
 
@@ -149,12 +149,14 @@ def _cells(names: Sequence[str], systems: Systems, forms: Sequence[ClaimForm]) -
 
 def distinct_forms(asked: Sequence[str], dataset: Dataset) -> tuple[list[ClaimForm], list[str]]:
     """List the claim forms that differ here, with a note on those that are left out."""
-    forms = [form for form in FORMS if form in asked]
+    forms = [form for form in ALL_FORMS if form in asked]
     if (why := why_same_forms(dataset.claims)) is None:
         return forms, []
-    others = [form for form in forms if form != "original"]
+    others = [form for form in forms if form in FORMS[1:]]
     note = f"{' and '.join(others)}: the same as original here, since {why}."
-    return ["original"], [note] if others else []
+    distinct: list[ClaimForm] = [] if forms == ["paired"] else ["original"]
+    distinct += [form for form in forms if form == "paired"]
+    return distinct, [note] if others else []
 
 
 def not_run_row(

@@ -1,4 +1,4 @@
-"""Render claims and sources as text (2026 paper, section 3.1)."""
+"""Render claims and sources as text (2026 paper, section 3.1, and its released code)."""
 
 from __future__ import annotations
 
@@ -11,8 +11,12 @@ from claim2source.core.config import require_one_of
 from claim2source.core.records import Claim, Source
 from claim2source.datasets.authors import AFFILIATION, in_reading_order
 
-ClaimForm = Literal["original", "translated", "bilingual"]
-SourceForm = Literal["title_abstract", "metadata", "metadata_paper_order"]
+ClaimForm = Literal["original", "translated", "bilingual", "paired"]
+SourceForm = Literal[
+    "title_abstract", "metadata", "metadata_paper_order", "released", "released_unlabelled"
+]
+# The paper's forms; `paired` is in its released code only.
+FORMS: tuple[ClaimForm, ...] = ("original", "translated", "bilingual")
 
 _MARKS = re.compile(r"^[\d⁰¹²³⁴-⁹*†‡§¶#\s]+|[\d⁰¹²³⁴-⁹*†‡§¶#\s]+$")
 
@@ -22,9 +26,11 @@ class Rendering:
     """Choose the representation of claims and sources; part of a checkpoint's manifest.
 
     Args:
-        claims: original, translated (English translation) or bilingual (both).
+        claims: original, translated (English translation), bilingual (both), or paired (both,
+            and English twice, as the 2026 paper's code has it).
         sources: title_abstract, metadata (ours: metadata before the abstract) or
-            metadata_paper_order.
+            metadata_paper_order; released and released_unlabelled are those of the 2026 paper's
+            code, the second of its style transfer.
     """
 
     claims: ClaimForm = "original"
@@ -46,10 +52,12 @@ class Rendering:
 def render_claim(claim: Claim, form: ClaimForm = "original") -> str:
     """Render a claim: as posted, as its English translation, or both on two lines.
 
-    English claims are the same in all three forms; a claim without a translation is rendered as
-    posted (`missing_translations` names those).
+    English claims are the same in all forms but `paired`, which has their text on both lines; a
+    claim without a translation is rendered as posted (`missing_translations` names those).
     """
     require_one_of("claims", form, get_args(ClaimForm))
+    if form == "paired":
+        return f"{claim.text}\n{claim.translation if _has_forms(claim) else claim.text}"
     if form == "original" or not _has_forms(claim):
         return claim.text
     return f"{claim.text}\n{claim.translation}" if form == "bilingual" else str(claim.translation)
@@ -82,7 +90,7 @@ def untranslated_sentences(claims: Sequence[Claim], form: ClaimForm) -> list[str
 
 
 def why_same_forms(claims: Iterable[Claim]) -> str | None:
-    """Say why these claims are the same text in every form; None where they are not."""
+    """Say why these claims are one text in every form but `paired`; None where they are not."""
     foreign = [claim for claim in claims if claim.lang != "en"]
     if any(map(_has_forms, foreign)):
         return None
@@ -94,9 +102,16 @@ def render_source(source: Source, form: SourceForm = "metadata") -> str:
 
     `title_abstract`: "title. abstract". `metadata` (ours): Title, Venue, Authors, Abstract,
     since truncation cuts the end and an abstract can best spare it. `metadata_paper_order`:
-    Title, Abstract, Authors, Venue as the paper lists the fields.
+    Title, Abstract, Authors, Venue as the paper lists the fields. `released`, as the paper's code
+    writes it: "title abstract Venue: .. Authors: .." on one line, labels also where there is
+    nothing behind them. `released_unlabelled`, as its style transfer's: the same without labels.
     """
     require_one_of("sources", form, get_args(SourceForm))
+    if form == "released" or form == "released_unlabelled":
+        authors = ", ".join(_released_authors(source.authors))
+        if form == "released":
+            return f"{source.title} {source.abstract} Venue: {source.venue} Authors: {authors}"
+        return f"{source.title} {source.abstract} {source.venue} {authors}".strip()
     title, abstract = source.title.strip(), source.abstract.strip()
     if form == "title_abstract":
         stop = "" if not title or title.endswith((".", "!", "?")) else "."
@@ -125,3 +140,14 @@ def clean_authors(authors: Sequence[str], keep: int = 3) -> tuple[str, ...]:
     # Before choosing: a repeated name must not take another author's place.
     names = list(dict.fromkeys(names))
     return tuple(names if len(names) <= 2 * keep else names[:keep] + names[-keep:])
+
+
+def _released_authors(authors: Sequence[str], keep: int = 3) -> list[str]:
+    """Keep the first and last `keep` authors as the 2026 paper's code does, affiliations too.
+
+    What follows an entry's first comma is dropped, and one of the last who is a first too.
+    """
+    names = [name for entry in authors if (name := entry.split(",")[0].strip())]
+    if len(names) <= 2 * keep:
+        return names
+    return names[:keep] + [name for name in names[-keep:] if name not in names[:keep]]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import get_args
 
 import numpy as np
 import torch
@@ -16,7 +15,7 @@ from claim2source.io.store import Store
 from claim2source.mining import MinedRow, Negative
 from claim2source.models import Encoder, Side, Tokens
 from claim2source.text import Rendering
-from claim2source.text.render import ClaimForm
+from claim2source.text.render import FORMS
 from claim2source.training.batches import BatchPlan
 from claim2source.training.losses import LossesConfig, LossTargets
 from claim2source.training.losses.keep_base import language_weights
@@ -151,7 +150,9 @@ class TrainingPairs:
     def _views(self, claims: Sequence[Claim]) -> dict[str, list[Tokens]]:
         """Tokenise the other representations of claims that have a translation, by claim id."""
         claims = [claim for claim in claims if claim.lang != "en" and claim.translation]
-        forms = [form for form in get_args(ClaimForm) if form != self.rendering.claims]
+        # A claim with a translation is the same text paired as bilingual.
+        own = "bilingual" if self.rendering.claims == "paired" else self.rendering.claims
+        forms = [form for form in FORMS if form != own]
         renderings = [replace(self.rendering, claims=form) for form in forms]
         tokens = [self.encoder.tokenize(r.claim_texts(claims), "claim") for r in renderings]
         return {claim.id: [form[i] for form in tokens] for i, claim in enumerate(claims)}

@@ -115,7 +115,13 @@ def test_the_papers_settings() -> None:
 
 def test_all_files_go_together_and_every_model_says_what_to_do() -> None:
     systems = read_systems(FILES)
-    assert {path.stem for path in FILES} == {"modern", "offline", "papers_2025", "papers_2026"}
+    assert {path.stem for path in FILES} == {
+        "as_released",
+        "modern",
+        "offline",
+        "papers_2025",
+        "papers_2026",
+    }
     for name, system in systems.items():
         assert system.model is None or system.advice, name
 

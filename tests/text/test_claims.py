@@ -25,6 +25,9 @@ BLANK = Claim("4", "Le vaccin", "fr", "")
         (FRENCH, "translated", "Le vaccin marche", ("fr",)),
         (FRENCH, "bilingual", "Le vaccin marche", ("fr",)),
         (BLANK, "bilingual", "Le vaccin", ("fr",)),
+        (GERMAN, "paired", "Impfung wirkt\nVaccine works", ("de", "en")),
+        (ENGLISH, "paired", "Vaccine works\nVaccine works", ("en",)),
+        (BLANK, "paired", "Le vaccin\nLe vaccin", ("fr",)),
     ],
 )
 def test_forms(claim, form, text, languages):

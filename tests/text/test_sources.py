@@ -46,6 +46,17 @@ def test_an_empty_field_leaves_no_label(form):
     assert render_source(source, form) == "Title: T"
 
 
+def test_the_released_forms_are_one_line_and_keep_what_is_empty():
+    many = Source("p", "T.", "A", tuple("abcdefga") + ("Li Wei, Wuhan", "& Tongji Hospital"), "V")
+    # The first three, and of the last three those who are not among them; debris stays.
+    authors = "a, b, c, Li Wei, & Tongji Hospital"
+    assert render_source(many, "released") == f"T. A Venue: V Authors: {authors}"
+    assert render_source(many, "released_unlabelled") == f"T. A V {authors}"
+    six = Source("p", "T", "", ("a", "b", "a", "d", "e", "a"))
+    assert render_source(six, "released") == "T  Venue:  Authors: a, b, a, d, e, a"
+    assert render_source(Source("p", "T", "A"), "released_unlabelled") == "T A"
+
+
 def test_an_unknown_form_is_refused_with_what_is_allowed():
     allowed = "title_abstract, metadata, metadata_paper_order"
     with pytest.raises(ConfigError, match=f"sources: 'title' .*{allowed}"):

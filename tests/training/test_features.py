@@ -19,7 +19,7 @@ from claim2source.io.store import Store
 from claim2source.io.trec import write_trec_run
 from claim2source.mining import MinedRow, Negative, read_mined
 from claim2source.models import Encoder, ModelConfig, Tokens, resolve
-from claim2source.text import Rendering
+from claim2source.text import ClaimForm, Rendering
 from claim2source.training.batches import BatchPlan
 from claim2source.training.config import OptimisationConfig
 from claim2source.training.data import TrainingPairs
@@ -321,16 +321,20 @@ def test_views_of_one_claim_come_together(setup: tuple[Path, Path], tmp_path: Pa
     assert "loss/consistency" in header and "loss/info_nce" in header
 
 
-def test_each_epoch_shows_another_view(setup: tuple[Path, Path], encoder: Encoder) -> None:
+@pytest.mark.parametrize("form", ["bilingual", "paired"])
+def test_each_epoch_shows_another_view(
+    form: ClaimForm, setup: tuple[Path, Path], encoder: Encoder
+) -> None:
     train = load(setup[1], "train")
     rows = [MinedRow(c.id, c.golds[0], ()) for c in train.claims[:4]]
     losses = LossesConfig(consistency=ConsistencyConfig(1.0))
-    pairs = TrainingPairs(train, rows, encoder, Rendering("bilingual"), 0, losses=losses)
+    pairs = TrainingPairs(train, rows, encoder, Rendering(form), 0, losses=losses)
     german = [i for i, c in enumerate(train.claims[:4]) if c.lang == "de"]
     assert german
     for epoch, text in (
         (0, train.claims[german[0]].text),
         (1, train.claims[german[0]].translation),
+        (2, train.claims[german[0]].text),  # as it is read anyway, it is no view
     ):
         batch = pairs.batch(BatchPlan((0, 1, 2, 3), epoch, 0, 1, True, True))
         assert batch.owners is not None and batch.owners.tolist() == german

@@ -36,6 +36,11 @@ def check_tokens(folder: Path, encoder: Encoder) -> None:
 
     tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
     template, length = encoder.settings.template, encoder.settings.max_length
+    if encoder.settings.pooling == "mean" and isinstance(template.pool_prefix, str):
+        raise UserError(
+            f"template.pool_prefix: {template.pool_prefix}: sentence-transformers pools the "
+            "prefixes of both sides or of neither"
+        )
     for side, _ in _PROMPTS:
         prefix = template.prefix(side)
         texts = [prefix + probe for probe in _PROBES]

@@ -138,6 +138,14 @@ def test_masking_the_prefix_is_declared_and_matters(base: Path, tmp_path: Path) 
     assert np.abs(found[0] - found[1]).max() > 1e-2
 
 
+def test_a_prefix_pooled_on_one_side_alone_is_not_exported(base: Path, tmp_path: Path) -> None:
+    template = replace(TEMPLATE, pool_prefix="claim")
+    write_point(config(base, template=template), tmp_path / "point", "lora")
+    with pytest.raises(UserError, match="pool_prefix: claim: .*both sides or of neither"):
+        export(tmp_path / "point", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
 @pytest.mark.parametrize("scale", [None, 0.0, 0.5, 1.0, 1.5])
 def test_lora_is_the_base_plus_scaled_delta(
     scale: float | None, base: Path, tmp_path: Path

@@ -1,0 +1,148 @@
+"""The 2026 paper's first stages as its released code runs them: texts and token ids, exactly."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from claim2source.core.records import Claim, Dataset, Qrels, Source
+from claim2source.io.store import Store
+from claim2source.models import ModelConfig, Resolved, Tokens, resolve
+from claim2source.pipeline.evaluate_systems import distinct_forms, evaluate_systems
+from claim2source.pipeline.runner import RunSettings
+from claim2source.pipeline.systems import SystemConfig, read_systems
+from claim2source.text import Rendering
+from tests.models.mistral import INSTRUCTION, VOCABULARY, save_mistral
+from tests.shared_data import REPOSITORY
+
+SYSTEMS = read_systems([REPOSITORY / "configs" / "systems" / "as_released.yaml"])
+GERMAN = Claim("1", "the Impfung", "de", "the user")
+ENGLISH = Claim("2", "the user", "en")
+PAPER = Source("p", "Title", "Abstract.", ("Jane Doe", "Li Wei, Wuhan"), "Nature")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_mistral(
+        tmp_path_factory.mktemp("models") / "GritLM-7B", max_position_embeddings=512
+    )
+
+
+def model_of(name: str) -> ModelConfig:
+    model = SYSTEMS[name].model
+    assert model is not None
+    return model
+
+
+def tiny(name: str, folder: Path) -> Resolved:
+    """The system's model as it is set, over tiny weights."""
+    return resolve(replace(model_of(name), name=str(folder), revision=None), "cpu", "float32")
+
+
+def read_as(found: Resolved, text: str, side: str) -> tuple[str, int]:
+    """What the model reads, without the beginning-of-text token, and how many are not pooled."""
+    (tokens,) = found.encoder.tokenize([text], side)  # type: ignore[arg-type]
+    assert tokens.ids[0] == 1 and not {0, 1, 2} & set(tokens.ids[1:])
+    return found.encoder.tokenizer.decode(tokens.ids[1:]).lstrip(" "), tokens.skip
+
+
+@pytest.mark.parametrize(
+    ("name", "before", "masked", "source"),
+    [
+        (
+            "GritLM-as-released",
+            "\n",
+            False,
+            "Title Abstract. Venue: Nature Authors: Jane Doe, Li Wei",
+        ),
+        (
+            "GritLM-right-template",
+            "<|user|>\n",
+            True,
+            "Title Abstract. Venue: Nature Authors: Jane Doe, Li Wei",
+        ),
+        ("GritLM-style-as-released", "icie\n", False, "Title Abstract. Nature Jane Doe, Li Wei"),
+        (
+            "GritLM-style-right-template",
+            "<|user|>\n",
+            True,
+            "Title Abstract. Nature Jane Doe, Li Wei",
+        ),
+    ],
+)
+def test_gritlm_reads_what_the_released_code_gives_it(
+    name: str, before: str, masked: bool, source: str, folder: Path
+) -> None:
+    found, system = tiny(name, folder), SYSTEMS[name]
+    rendering = Rendering(system.claims or "paired", system.sources)
+    (claim,) = rendering.claim_texts([ENGLISH])
+    twice = "the user" if system.claims else "the user\nthe user"
+    assert read_as(found, claim, "claim")[0] == f"{before}{INSTRUCTION}\n<|embed|>\n{twice}"
+    prefix = len(found.encoder.tokenizer(f"{before}{INSTRUCTION}\n<|embed|>\n")["input_ids"])
+    assert read_as(found, claim, "claim")[1] == (prefix if masked else 0)
+    (paper,) = rendering.source_texts([PAPER])
+    assert read_as(found, paper, "source") == (f"<|embed|>\n{source}", 7)
+    assert model_of(name).attention == "eager" and found.encoder.settings.max_length == 512
+
+
+def test_golden_ids_of_a_released_claim(folder: Path) -> None:
+    (tokens,) = tiny("GritLM-as-released", folder).encoder.tokenize(["the"], "claim")
+    ids, words = list(tokens.ids), VOCABULARY.index
+    assert ids[:4] == [1, words("▁"), words("<0x0A>"), words("G")]
+    tail = ["<0x0A>", "<", "|", "embed", "|", ">", "<0x0A>", "the"]
+    assert ids[-8:] == [words(token) for token in tail] and tokens.skip == 0
+
+
+def test_the_instruction_is_in_a_claims_mean_and_not_in_a_sources(folder: Path) -> None:
+    """By hand, and through the store, where the two sides must not share a vector."""
+    encoder = tiny("GritLM-as-released", folder).encoder
+    for side, first in (("claim", 0), ("source", 7)):
+        (tokens,) = encoder.tokenize(["ab the"], side)  # type: ignore[arg-type]
+        ids = torch.tensor([tokens.ids])
+        with torch.inference_mode():
+            states = encoder.model(ids, torch.ones_like(ids)).last_hidden_state[0, first:]
+        by_hand = torch.nn.functional.normalize(states.mean(0), dim=0).numpy()
+        vector = encoder.encode(["ab the"], side)[0][0]  # type: ignore[arg-type]
+        assert np.abs(vector - by_hand).max() < 1e-5, side
+    other = replace(encoder.settings.template, source=encoder.settings.template.claim)
+    encoder.settings = replace(encoder.settings, template=other)
+    assert encoder.text_keys(["x"], "claim") != encoder.text_keys(["x"], "source")
+    assert encoder.tokenize(["x"], "source") == [
+        Tokens(encoder.tokenize(["x"], "claim")[0].ids, len(encoder.tokenizer(other.claim)[0].ids))
+    ]
+
+
+def test_the_template_is_all_that_differs_beside_a_released_gritlm() -> None:
+    for kind in ("", "-style"):
+        released, right = (f"GritLM{kind}-{ending}" for ending in ("as-released", "right-template"))
+        model = replace(model_of(right), template=model_of(released).template)
+        label = SYSTEMS[released].label
+        assert replace(SYSTEMS[right], model=model, label=label) == SYSTEMS[released]
+
+
+def test_paired_claims_are_scored_where_english_ones_are_alone(
+    folder: Path, tmp_path: Path
+) -> None:
+    claims = (replace(ENGLISH, golds=("p",)), replace(ENGLISH, id="3", golds=("q",)))
+    qrels = Qrels({"2": {"p": 1}, "3": {"q": 1}})
+    data = Dataset(claims, (PAPER, replace(PAPER, id="q", title="user")), qrels, "dev")
+    assert distinct_forms(["paired", "bilingual"], data)[0] == ["original", "paired"]
+    assert distinct_forms(["paired"], data) == (["paired"], [])
+    released = replace(model_of("GritLM-as-released"), revision=None, dtype="float32")
+    systems = {"G": SystemConfig(model=released, sources="released", advice="-")}
+    report = evaluate_systems(
+        systems,
+        data,
+        ["original", "bilingual", "paired"],
+        RunSettings(models=folder.parent, store=Store(tmp_path), device="cpu"),
+        repeats=0,
+    )
+    found = {name: (s.claims, s.sources) for name, s in report.systems.items()}
+    assert found == {
+        "G.original": ("original", "released"),
+        "G.paired": ("paired", "released"),
+    }
