@@ -58,7 +58,7 @@ from claim2source.text.rewrites import read_rewrites
 
 PROGRAM = "eval/baselines.py"
 # Counted up when the same settings would give another report.
-_FORMAT = 4
+_FORMAT = 5
 
 
 @dataclass(frozen=True)

@@ -23,15 +23,15 @@ from claim2source.retrieve.index_folder import IndexFolder, write_folder, write_
 from claim2source.retrieve.postings import Counts, Postings
 from claim2source.retrieve.terms import Analysis, Terms
 from claim2source.retrieve.topk import SourceIds, top_of_rows
-from claim2source.text import ClaimForm, clean_authors, render_claim
-from claim2source.text.render import text_languages
+from claim2source.text import ClaimForm, clean_authors
+from claim2source.text.render import claim_parts
 
 # bm25s and Stemmer are imported where they are used: training on mined negatives needs neither.
 Language = Literal["en", "de", "fr"]
 _STEMMERS = {"en": "english", "de": "german", "fr": "french"}
 _STOP_WORDS = {"en": "STOPWORDS_EN", "de": "STOPWORDS_GERMAN", "fr": "STOPWORDS_FRENCH"}
 # Counted up when the same settings and texts would give another run.
-_FORMAT = 2
+_FORMAT = 3
 _COUNTS = ("indptr", "documents", "frequencies", "lengths")
 NO_TERM = "no term in common with any source"
 # Scores held at a time (8 MiB): they stay in the processor's cache.
@@ -51,7 +51,8 @@ class BM25Config:
         title_weight: how often the title's terms are counted.
         metadata: index authors and venue too.
         language: language of the sources; its stemmer is used on both sides, since stems
-            match only if one stemmer made them. Stop words are of the text's own languages.
+            match only if one stemmer made them. Stop words are of the language of a claim,
+            or of each part of a bilingual one; the sources' are left out of all.
         claims: claim representation.
         stop_words: leave stop words out; `terms` only.
         stemmer: compare stems instead of words; `terms` only.
@@ -170,8 +171,8 @@ class BM25Index:
         if self._sources_hash is None:
             self._sources_hash = sources_hash(self._sources, self._texts())
         form = self.config.claims
-        # Stop words go by the languages of a claim's text.
-        claim_texts = [[render_claim(c, form), *text_languages(c, form)] for c in claims]
+        # Stop words go by the language of each part.
+        claim_texts = [[[p.text, p.language] for p in claim_parts(c, form)] for c in claims]
         return {
             "stage": "bm25",
             "bm25": [_FORMAT, asdict(self.config)],
@@ -188,18 +189,25 @@ class BM25Index:
         return other
 
     def terms(self, claims: Sequence[Claim]) -> Terms:
-        """Ids of the index's terms in every claim, in text order, repeated ones repeated."""
+        """Ids of the index's terms in every claim, in text order, repeated ones repeated.
+
+        Every part of a claim is analysed with the stop words of its own language.
+        """
         analysis = self._built().analysis
-        groups: dict[tuple[str, ...], list[int]] = {}
-        for row, claim in enumerate(claims):
-            groups.setdefault(text_languages(claim, self.config.claims), []).append(row)
-        found = [np.empty(0, np.int32)] * len(claims)
-        for languages, rows in groups.items():
-            texts = [render_claim(claims[row], self.config.claims) for row in rows]
-            terms = analysis.claims(texts, _stop_words(self.config, languages))
-            for row, ids in zip(rows, terms.split(), strict=True):
-                found[row] = ids
-        return Terms.joined(found)
+        of_claims = [claim_parts(claim, self.config.claims) for claim in claims]
+        parts = [part for of_claim in of_claims for part in of_claim]
+        groups: dict[str, list[int]] = {}
+        for place, part in enumerate(parts):
+            groups.setdefault(part.language, []).append(place)
+        found = [np.empty(0, np.int32)] * len(parts)
+        for language, places in groups.items():
+            texts = [parts[place].text for place in places]
+            terms = analysis.claims(texts, _stop_words(self.config, language))
+            for place, ids in zip(places, terms.split(), strict=True):
+                found[place] = ids
+        joined = Terms.joined(found)
+        ends = np.cumsum([0, *map(len, of_claims)])
+        return Terms(joined.ids, joined.bounds[ends])
 
     def rank(self, claims: Sequence[Claim], k: int, terms: Terms | None = None) -> Run:
         """Rank the best `k` sources that have a term in common with the claim.
@@ -293,17 +301,16 @@ def _analysis(config: BM25Config) -> Analysis:
     if config.stemmer:
         # It is asked for every word once: a cache would only be filled and purged.
         stemmer = Stemmer.Stemmer(_STEMMERS[config.language], 0)
-    return Analysis(False, _stop_words(config, (config.language,)), stemmer)
+    return Analysis(False, _stop_words(config, config.language), stemmer)
 
 
-def _stop_words(config: BM25Config, languages: tuple[str, ...]) -> set[str]:
-    """Those of the languages that have a list."""
-    if config.analysis == "whitespace" or not config.stop_words:
+def _stop_words(config: BM25Config, language: str) -> set[str]:
+    """Those of a language; none where it has no list."""
+    if config.analysis == "whitespace" or not config.stop_words or language not in _STOP_WORDS:
         return set()
     from bm25s import stopwords
 
-    known = [_STOP_WORDS[language] for language in languages if language in _STOP_WORDS]
-    return {word for name in known for word in getattr(stopwords, name)}
+    return set(getattr(stopwords, _STOP_WORDS[language]))
 
 
 def _source_text(source: Source, config: BM25Config) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal, NamedTuple, get_args
 
 from claim2source.core.config import require_one_of
 from claim2source.core.records import Claim, Source
@@ -49,25 +49,33 @@ class Rendering:
         return [render_source(source, self.sources) for source in sources]
 
 
+class ClaimPart(NamedTuple):
+    """A part of a rendered claim that is in one language."""
+
+    text: str
+    language: str
+
+
 def render_claim(claim: Claim, form: ClaimForm = "original") -> str:
     """Render a claim: as posted, as its English translation, or both on two lines.
 
     English claims are the same in all forms but `paired`, which has their text on both lines; a
     claim without a translation is rendered as posted (`missing_translations` names those).
     """
+    return "\n".join(part.text for part in claim_parts(claim, form))
+
+
+def claim_parts(claim: Claim, form: ClaimForm = "original") -> tuple[ClaimPart, ...]:
+    """Give the parts of a rendered claim, for analysers that need to know their languages.
+
+    A post may hold line breaks itself: the rendered text cannot be split into its parts again.
+    """
     require_one_of("claims", form, get_args(ClaimForm))
-    if form == "paired":
-        return f"{claim.text}\n{claim.translation if _has_forms(claim) else claim.text}"
-    if form == "original" or not _has_forms(claim):
-        return claim.text
-    return f"{claim.text}\n{claim.translation}" if form == "bilingual" else str(claim.translation)
-
-
-def text_languages(claim: Claim, form: ClaimForm) -> tuple[str, ...]:
-    """List the languages of a rendered claim, for analysers that need to know them."""
-    if form == "original" or not _has_forms(claim):
-        return (claim.lang,)
-    return ("en",) if form == "translated" else (claim.lang, "en")
+    posted = ClaimPart(claim.text, claim.lang)
+    english = ClaimPart(str(claim.translation), "en") if _has_forms(claim) else posted
+    if form == "paired" or (form == "bilingual" and english is not posted):
+        return (posted, english)
+    return (posted,) if form == "original" else (english,)
 
 
 def _has_forms(claim: Claim) -> bool:

@@ -9,7 +9,7 @@ from pathlib import Path
 from claim2source.core.errors import Problems
 from claim2source.core.records import Claim, Dataset
 from claim2source.io.jsonl import JsonLines
-from claim2source.text.render import ClaimForm, text_languages
+from claim2source.text.render import ClaimForm, claim_parts
 
 
 def read_rewrites(path: Path) -> dict[str, str]:
@@ -30,7 +30,7 @@ def with_rewrites(dataset: Dataset, rewrites: Mapping[str, str], form: ClaimForm
         if claim.id not in rewrites:
             return claim
         # The translation stands last in both other forms: there it is appended, once.
-        if text_languages(claim, form) == (claim.lang,):
+        if claim_parts(claim, form)[-1].language == claim.lang:
             return replace(claim, text=f"{claim.text}\n{rewrites[claim.id]}")
         return replace(claim, translation=f"{claim.translation}\n{rewrites[claim.id]}")
 

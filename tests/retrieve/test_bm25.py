@@ -335,12 +335,47 @@ def test_a_language_without_a_list_falls_back_to_the_sources() -> None:
     assert list(ranked(sources, Claim("c", "the vacunas", "es"))) == ["s001"]
 
 
-def test_a_bilingual_claim_drops_the_stop_words_of_both() -> None:
+def test_a_bilingual_claim_drops_the_stop_words_of_its_post() -> None:
     sources = sources_of("nicht masks", "nicht", "masks")
     claim = Claim("c", "nicht", "de", translation="the masks")
     assert list(ranked(sources, claim, claims="bilingual")) == ["s002", "s000"]
     assert list(ranked(sources, claim, claims="translated")) == ["s002", "s000"]
     assert ranked(sources, claim, claims="original") == {}
+
+
+# A post may hold line breaks, and so may a translation: neither ends a part.
+WAR = Claim("de", "Krieg!\n\nViele die\nman nie sah", "de", "people die\nin a war")
+SERA = Claim("fr", "Les sera\nde mon son", "fr", "the sera\nof a son")
+
+
+@pytest.mark.parametrize(
+    ("claim", "form", "terms"),
+    [
+        (WAR, "bilingual", "krieg viel nie sah peopl die war"),
+        (WAR, "translated", "peopl die war"),
+        (WAR, "original", "krieg viel nie sah"),
+        (SERA, "bilingual", "sera son"),
+        (SERA, "translated", "sera son"),
+        (SERA, "original", ""),
+        # Posted in English: read once. No translation: as posted.
+        (replace(WAR, lang="en"), "bilingual", "krieg viel die man nie sah"),
+        (replace(WAR, translation=None), "bilingual", "krieg viel nie sah"),
+    ],
+)
+def test_each_part_of_a_claim_has_its_own_stop_words(claim: Claim, form: Any, terms: str) -> None:
+    """`die` and `war` are German stop words, `sera` and `son` French ones."""
+    sources = [Source("s", abstract="people die war sera son krieg viele man nie sah")]
+    index = BM25Index(sources, BM25Config(claims=form))
+    # Not alone: the parts of other claims stand before and after in the analysis.
+    others = [replace(SERA, id="a"), claim, replace(WAR, id="b"), Claim("e", "war")]
+    found = index.terms(others).split()[1]
+    names = list(index._built().analysis.vocabulary)
+    assert " ".join(names[i] for i in found) == terms
+
+
+def test_white_space_parts_all_words_of_both_languages() -> None:
+    index = BM25Index([Source("s", abstract="die war in")], replace(OKAPI, claims="bilingual"))
+    assert len(index.terms([WAR]).ids) == len("die die in war".split())
 
 
 def test_claims_of_several_languages_keep_their_rows() -> None:

@@ -64,6 +64,20 @@ def sparse(root: Path, config: BM25Config | None = None, **changes: Any) -> Resu
     return index.search(asked["claims"], asked["k"])
 
 
+def test_the_same_text_cut_elsewhere_is_another_claim(tmp_path: Path) -> None:
+    """Both are rendered as "Kaffee\\ndie\\nmasks"; `die` is a stop word in German only."""
+    config, sources = BM25Config(claims="bilingual"), [*POOL, Source("d", "Dice", "A die.")]
+    posted = Claim("x", "Kaffee\ndie", "de", "masks")
+    translated = Claim("x", "Kaffee", "de", "die\nmasks")
+    first, second = (
+        sparse(tmp_path, config, claims=[claim], sources=sources, k=3)
+        for claim in (posted, translated)
+    )
+    assert not second.stored
+    assert set(first.run.sources("x")) == {"p", "q"}
+    assert set(second.run.sources("x")) == {"p", "q", "d"}
+
+
 def test_bm25s_run_is_read_with_its_cost_and_failures(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

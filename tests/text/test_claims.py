@@ -5,7 +5,7 @@ import pytest
 from claim2source.core.errors import ConfigError
 from claim2source.core.records import Claim
 from claim2source.text import Rendering, render_claim
-from claim2source.text.render import missing_translations, text_languages
+from claim2source.text.render import claim_parts, missing_translations
 
 GERMAN = Claim("1", "Impfung wirkt", "de", "Vaccine works")
 ENGLISH = Claim("2", "Vaccine works", "en", "Vaccine works!")
@@ -26,13 +26,15 @@ BLANK = Claim("4", "Le vaccin", "fr", "")
         (FRENCH, "bilingual", "Le vaccin marche", ("fr",)),
         (BLANK, "bilingual", "Le vaccin", ("fr",)),
         (GERMAN, "paired", "Impfung wirkt\nVaccine works", ("de", "en")),
-        (ENGLISH, "paired", "Vaccine works\nVaccine works", ("en",)),
-        (BLANK, "paired", "Le vaccin\nLe vaccin", ("fr",)),
+        (ENGLISH, "paired", "Vaccine works\nVaccine works", ("en", "en")),
+        (BLANK, "paired", "Le vaccin\nLe vaccin", ("fr", "fr")),
     ],
 )
 def test_forms(claim, form, text, languages):
     assert render_claim(claim, form) == text
-    assert text_languages(claim, form) == languages
+    parts = claim_parts(claim, form)
+    assert tuple(part.language for part in parts) == languages
+    assert "\n".join(part.text for part in parts) == text
 
 
 def test_the_default_is_the_post_as_it_is():
