@@ -15,6 +15,7 @@ PROGRAMS = {
     "prepare": ("datasets.prepare", "turn a task's own files into a data set"),
     "mine": ("train.mine", "mine hard negatives without training"),
     "finetune": ("train.finetune", "fine-tune a retriever: mine, train, choose on val, report"),
+    "folds": ("train.folds", "rank training claims by models that were not trained on them"),
     "interpolate": ("train.interpolate", "choose how far to go from the base to the checkpoint"),
     "merge": ("train.merge", "export a checkpoint for sentence-transformers"),
     "encode": ("eval.encode", "encode a data set into the store, ahead of evaluation"),

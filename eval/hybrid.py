@@ -51,6 +51,8 @@ class HybridConfig(EvaluationOptions):
         train_split: none: as the checkpoint's manifest says, else `train`.
         val_share: share carved out; none: as the manifest says, else 0.1.
         val_seed: seed of the carving; none: as the manifest says, else 13.
+        choose_on: folder of `train/folds.py`: the fusion is chosen on all training claims, each
+            scored by a model that was not trained on it, and applied to this checkpoint.
         bm25: its k1, b and title_weight are chosen, the rest is taken as it is.
         model: how a model that is no checkpoint of ours is read; its name is `checkpoint`.
         rendering: representation for such a model; a checkpoint has its own.
@@ -64,6 +66,7 @@ class HybridConfig(EvaluationOptions):
     train_split: str | None = None
     val_share: float | None = None
     val_seed: int | None = None
+    choose_on: Path | None = None
     bm25: BM25Config = field(default_factory=BM25Config)
     model: ModelConfig = field(default_factory=ModelConfig)
     rendering: Rendering | None = None
@@ -101,7 +104,12 @@ def evaluate_hybrid(config: HybridConfig) -> str:
     settings = RunSettings(
         config.dataset,
         ChoosingOn(
-            config.train_split, config.val, config.val_share, config.val_seed, config.lenient
+            config.train_split,
+            config.val,
+            config.val_share,
+            config.val_seed,
+            config.lenient,
+            folds=config.choose_on,
         ),
         store=config.open_store(),
         device=config.device,

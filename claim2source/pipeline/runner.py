@@ -18,6 +18,8 @@ from claim2source.core.run import Cost, Result, Run
 from claim2source.core.stage import Index, Retriever, Stage
 from claim2source.io.store import Store
 from claim2source.models import Resolved, resolve
+from claim2source.models.manifest import FILE as MANIFEST
+from claim2source.pipeline.out_of_fold import check_model, claims_of, read_out_of_fold
 from claim2source.pipeline.selection import (
     BM25_GRID,
     FUSION_GRID,
@@ -26,6 +28,7 @@ from claim2source.pipeline.selection import (
     choose_bm25,
     choose_fusion,
     load_train,
+    out_of_fold_data,
     selection_data,
 )
 from claim2source.pipeline.systems import (
@@ -105,6 +108,16 @@ class RunSettings:
     index: IndexConfig = IndexConfig()
     depth: int = DEPTH
     progress: bool = True
+
+
+@dataclass(frozen=True)
+class _Rankings:
+    """Hold what a fusion is chosen on: claims, both rankings, and the scores they lack."""
+
+    selection: SelectionData
+    first: Run
+    second: Run
+    scored: tuple[Run, Run] | None
 
 
 # Sources, their index, and how it renders them.
@@ -262,15 +275,13 @@ class SystemRunner:
         own = self.form_of(sparse, form)
         choices = [self._bm25[sparse, own][1]] if (sparse, own) in self._bm25 else []
         if system.tune:
-            selection = self._selection(dense)
-            ranked = [self._ranked(part, form, selection.val)[0] for part in (sparse, dense)]
-            scored = self._scored(system.hybrid, form, selection.val, ranked[0], ranked[1])
+            parts = self._chosen_on(system.hybrid, form)
             fusion, choice = choose_fusion(
-                ranked[0].run,
-                ranked[1].run,
-                self.data(form, selection.val),
-                note=selection.note,
-                scored=(scored[0].run, scored[1].run),
+                parts.first,
+                parts.second,
+                self.data(form, parts.selection.val),
+                note=parts.selection.note,
+                scored=parts.scored,
             )
             choices.append(choice)
         # As deep as was chosen, also where fewer sources are fused than are kept.
@@ -282,6 +293,58 @@ class SystemRunner:
         fused = fuse(first, second, fusion, k=kept, scored=lacked).top(depth)
         stages = [(sparse, first), (dense, second), ("fuse", fused)]
         return self._result(name, rendering, stages, choices)
+
+    def _chosen_on(self, parts: HybridConfig, form: ClaimForm) -> _Rankings:
+        """Rank the claims that a fusion is chosen on by both parts."""
+        if self.settings.choosing.folds is not None:
+            return self._out_of_fold(self.settings.choosing.folds, parts, form)
+        selection = self._selection(parts.dense)
+        first, second = (
+            self._ranked(part, form, selection.val)[0] for part in (parts.sparse, parts.dense)
+        )
+        scored = self._scored(parts, form, selection.val, first, second)
+        return _Rankings(selection, first.run, second.run, (scored[0].run, scored[1].run))
+
+    def _out_of_fold(self, folder: Path, parts: HybridConfig, form: ClaimForm) -> _Rankings:
+        """Take the dense rankings from models that were not trained on the claims they rank."""
+        found, second = read_out_of_fold(folder)
+        note = [check_model(folder, found, self.model(parts.dense))]
+        if self.form_of(parts.dense, form) != found.rendering.claims:
+            raise UserError(f"{folder}: its models read {found.rendering.claims} claims")
+        selection = out_of_fold_data(
+            self.settings.dataset, self.reported.split, self.settings.choosing, folder, found
+        )
+        selection = replace(selection, train=self._once(selection.train))
+        selection = replace(selection, val=selection.train)
+        train = selection.train
+        first = self._ranked(parts.sparse, form, train)[0].run
+        claims = self.data(self.form_of(parts.sparse, form), train).claims
+        index, _ = self._index(parts.sparse, self.form_of(parts.sparse, form), train)
+        lacked = [score_missing(index, claims, first, second).run]
+        # One model at a time: its vectors are in the store.
+        self._resolved = None
+        self._indexes = {
+            key: known for key, known in self._indexes.items() if key[0] != parts.dense
+        }
+        models = [folder / fold.checkpoint for fold in found.folds]
+        if all((model / MANIFEST).is_file() for model in models):
+            results = []
+            for model, fold in zip(models, found.folds, strict=True):
+                config = self.systems[parts.dense].model
+                assert config is not None
+                dense = Dense(
+                    resolve(config.for_checkpoint(model), self.settings.device),
+                    store=self.settings.store,
+                    index=self.settings.index,
+                    progress=self.settings.progress,
+                ).index(train.sources)
+                mine = claims_of(train, fold)
+                results.append(score_missing(dense, mine, second, first))
+            ranked = [c for c in train.claims if any(r.run.sources(c.id, 1) for r in results)]
+            lacked.append(join_results(results, ranked).run)
+        scored = (lacked[0], lacked[1]) if len(lacked) == 2 else None
+        note = [selection.note, *filter(None, note)]
+        return _Rankings(replace(selection, note="; ".join(note)), first, second, scored)
 
     def _scored(
         self, parts: HybridConfig, form: ClaimForm, dataset: Dataset, first: Result, second: Result

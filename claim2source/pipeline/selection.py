@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import product
+from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from claim2source.core.errors import InputError, UserError
@@ -14,6 +15,7 @@ from claim2source.core.run import Run
 from claim2source.datasets import carve_val, load
 from claim2source.evaluation.metrics import macro, score_languages
 from claim2source.models import DataRecord, Resolved
+from claim2source.pipeline.out_of_fold import OutOfFold
 from claim2source.retrieve import BM25Config, BM25Index, FusionConfig
 from claim2source.retrieve.fuse import Fusion
 
@@ -53,7 +55,8 @@ class ChoosingOn:
     BM25's are chosen on all of `split`: it has no weights that could know those claims. A
     fusion's are chosen on the part that `share` and `seed` carve out (`carved`), on all of it
     (`train`), or as its dense part allows (`auto`). None: as the checkpoint's manifest says, else
-    the training defaults. `lenient`: how the data set is loaded.
+    the training defaults. `lenient`: how the data set is loaded. `folds` is a folder of
+    `train/folds.py`: a fusion is chosen on all claims that it ranks out of fold.
     """
 
     split: str | None = None
@@ -61,6 +64,7 @@ class ChoosingOn:
     share: float | None = None
     seed: int | None = None
     lenient: bool = False
+    folds: Path | None = None
 
 
 class NothingToChooseOn(UserError):
@@ -114,6 +118,23 @@ def selection_data(
     if not val.golds:
         raise NothingToChooseOn(f"{dataset}: no claim of val has a gold to choose by")
     return SelectionData(train, val, note)
+
+
+def out_of_fold_data(
+    dataset: str, reported: str, choosing: ChoosingOn, folder: Path, found: OutOfFold
+) -> SelectionData:
+    """Load the claims that were ranked out of fold: all of train. Raises `UserError`."""
+    train = load_train(dataset, reported, found.split, choosing.lenient)
+    if found.languages:
+        train = load(dataset, found.split, found.languages, lenient=choosing.lenient)
+    if train.fingerprint != found.data_sha256:
+        raise UserError(f"{folder}: ranks other claims or sources than {found.split} of {dataset}")
+    share = len(found.seen) / max(len(found.claims), 1)
+    note = (
+        f"out-of-fold scores of {len(found.folds)} models, none trained on the claims that it "
+        f"ranked; {share:.0%} of them are of papers that it was trained on"
+    )
+    return SelectionData(train, train, note)
 
 
 def load_train(dataset: str, reported: str, split: str | None, lenient: bool = False) -> Dataset:

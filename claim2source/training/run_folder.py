@@ -94,7 +94,7 @@ class RunFolder:
             run.lock = FolderLock(place)
         try:
             if run.resumes:
-                _refuse_changes(path / CONFIG_FILE, config)
+                refuse_changes(path / CONFIG_FILE, config)
                 run.history = _read_history(path)
                 if run.state.is_file():
                     run.check_history(0)
@@ -254,7 +254,8 @@ def _refuse_inputs_within(place: Path, config: FinetuneConfig) -> None:
             raise ConfigError(key, str(value), "a place outside the run that is replaced")
 
 
-def _refuse_changes(file: Path, config: FinetuneConfig) -> None:
+def refuse_changes(file: Path, config: FinetuneConfig) -> None:
+    """Raise `ConfigError` for a setting that differs from the file's, with which a run began."""
     for key, old, new in _changes(file, config):
         raise ConfigError(key, new, f"{old!r}, with which the run was begun")
 
@@ -270,7 +271,7 @@ def _changes(file: Path, config: FinetuneConfig) -> list[tuple[str, object, obje
         raise InputError.at(file, why=f"not YAML: {why}") from None
     if not isinstance(before, dict) or not all(isinstance(key, str) for key in before):
         raise InputError.at(file, why="does not hold the settings of a run")
-    old, new, default = map(_leaves, (before, as_plain(config), as_plain(FinetuneConfig())))
+    old, new, default = map(_leaves, (before, as_plain(config), as_plain(type(config)())))
     return [
         (key, was, new.get(key))
         for key in sorted(old.keys() | new.keys())
