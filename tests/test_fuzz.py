@@ -23,7 +23,7 @@ from tests.fuzzing.world import PROGRAMS
 
 # Programs whose cases take a few hundredths of a second.
 CHEAP = ("score", "compare", "paper_tables", "tune_bm25", "checkpoint", "prepare")
-EXAMPLES = 40
+EXAMPLES = 20
 ALL_EXAMPLES = 60
 PROCESSES = 30
 # Programs that start within seconds.

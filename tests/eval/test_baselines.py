@@ -373,6 +373,7 @@ def test_a_second_program_prints_what_it_cost(
     assert both[2]["tokens"] == both[1]["tokens"] > 0
 
 
+@pytest.mark.slow
 def test_another_form_says_that_its_sources_were_encoded_before(
     setup: tuple[Path, Path, Path], tmp_path: Path
 ) -> None:
@@ -383,6 +384,7 @@ def test_another_form_says_that_its_sources_were_encoded_before(
     assert "| >" in (tmp_path / "o" / "report.md").read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_vectors_encoded_before_as_float16_are_found_and_an_index_is_reported(
     setup: tuple[Path, Path, Path], tmp_path: Path
 ) -> None:
@@ -419,6 +421,7 @@ def test_vectors_encoded_before_as_float16_are_found_and_an_index_is_reported(
     assert again["Small"]["index"] == {"kind": "exact"} and "index" not in again["BM25"]
 
 
+@pytest.mark.slow
 def test_wandb_gets_the_tables_of_the_report(
     setup: tuple[Path, Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -65,6 +65,7 @@ def read(path: Path) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.slow
 def test_checkpoints_baselines_and_page_lie_beside_the_report(finished: Path) -> None:
     said, folder = read(finished / "report.json"), finished / "evaluation"
     checkpoints = read(folder / "checkpoints" / "report.json")
@@ -99,6 +100,7 @@ def test_the_runs_wandb_mode_is_that_of_all_that_follows(
     assert modes == ["off"] * 3 + ["offline"] * 3 + ["online"] * 3
 
 
+@pytest.mark.slow
 def test_the_runs_report_is_what_it_is_without(
     finished: Path, setup: tuple[Path, Path], tmp_path: Path
 ) -> None:

@@ -98,6 +98,7 @@ def test_both_sides_move_by_default(setup: tuple[Path, Path], tmp_path: Path) ->
     assert abs(tuned.encode(texts, "source")[0] - base.encode(texts, "source")[0]).max() > 1e-3
 
 
+@pytest.mark.slow
 def test_query_only_learns(setup: tuple[Path, Path], tmp_path: Path) -> None:
     """The losses fall: the claims' side is trained against the right columns."""
     config = small_config(

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -165,9 +166,16 @@ def test_gradients_are_the_plain_ones_with_dropout(
     assert distance(plain[1], other[1]) > 1e-2
 
 
-@pytest.mark.parametrize("lora", [False, True])
-@pytest.mark.parametrize("checkpointing", [False, True])
-@pytest.mark.parametrize("autocast", [False, True])
+ALWAYS = [(True, True, True), (False, False, True)]
+
+
+@pytest.mark.parametrize(
+    ("lora", "checkpointing", "autocast"),
+    [
+        pytest.param(*on, marks=() if on in ALWAYS else pytest.mark.slow)
+        for on in product([False, True], repeat=3)
+    ],
+)
 def test_with_checkpointing_adapters_and_autocast(
     either: Path, encode: Any, lora: bool, checkpointing: bool, autocast: bool
 ) -> None:

@@ -14,7 +14,9 @@ from claim2source.training.finetune import finetune
 from tests.training.small import small_config, small_setup
 
 
-@pytest.mark.parametrize(("umask", "tuning"), [(0o022, "full"), (0o077, "lora")])
+@pytest.mark.parametrize(
+    ("umask", "tuning"), [(0o022, "full"), pytest.param(0o077, "lora", marks=pytest.mark.slow)]
+)
 def test_a_runs_files_have_the_umask_and_its_checkpoints_no_paths(
     umask: int, tuning: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -163,8 +163,8 @@ def test_the_curve_and_the_report_are_what_each_scale_gives_alone(
     ("by", "scales"),
     [
         ("one", {"en": 0.5, "de": 0.5}),
-        ("one", {"en": 0.0, "de": 0.0}),
-        ("one", {"en": 1.0, "de": 1.0}),
+        pytest.param("one", {"en": 0.0, "de": 0.0}, marks=pytest.mark.slow),
+        pytest.param("one", {"en": 1.0, "de": 1.0}, marks=pytest.mark.slow),
         ("per_language", {"en": 0.25, "de": 1.0}),
     ],
 )
@@ -389,6 +389,7 @@ def test_a_run_is_never_written_into(runs: Runs, tmp_path: Path) -> None:
     assert [path.name for path in out.iterdir() if path.is_dir()] == ["scale-0"]
 
 
+@pytest.mark.slow
 def test_an_export_scores_what_its_checkpoint_scores(kind: str, runs: Runs, tmp_path: Path) -> None:
     """By its folder alone: the rendering, which is no default, is beside the weights."""
     merge(MergeConfig(str(point(runs, kind)), tmp_path / "model", 0.5))
