@@ -50,7 +50,10 @@ from scripts.measure import (
 
 DEPTH = 100
 SHARE = 0.95
-HYBRID = MiningConfig(hard=8, random=0, last_rank=DEPTH, alpha=0.5, max_share=SHARE)
+# The peer's limit is a share of the whole score.
+HYBRID = MiningConfig(
+    hard=8, random=0, last_rank=DEPTH, alpha=0.5, max_share=SHARE, share_of="score"
+)
 DENSE = replace(HYBRID, alpha=0.0)
 CHECKED = 50
 

@@ -183,6 +183,8 @@ def idle(config: dict[str, Any]) -> set[str]:
         found |= {"losses.matryoshka.weight"}
     if config["model.template.claim"] or config["model.template.source"]:
         found |= {"model.prompts"}
+    if config["mining.max_share"] is None:
+        found |= {"mining.share_of"}
     if config["mining.bm25.analysis"] == "whitespace":
         found |= {f"mining.bm25.{key}" for key in ("language", "stop_words", "stemmer")}
     return found
@@ -274,6 +276,7 @@ OF_THE_MODEL = {
                 "lora.targets",
                 "optimisation.gradient_checkpointing",
                 "optimisation.learning_rate",
+                "optimisation.temperature",
                 "optimisation.warmup_ratio",
             },
         ),

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice, zip_longest
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from claim2source.core.config import MOST, require, require_between, require_seed
+from claim2source.core.config import MOST, require, require_between, require_one_of, require_seed
 from claim2source.core.progress import Progress
 from claim2source.core.records import Claim, Dataset
 from claim2source.datasets.grouping import golds_by_text
 from claim2source.io.store import Store
+from claim2source.mining.baseline import RandomBaseline, random_baseline
 from claim2source.mining.candidates import Candidates, Window
 from claim2source.mining.near_duplicates import GoldDuplicates, NearDuplicates
 from claim2source.retrieve import BM25Config
@@ -32,6 +33,8 @@ CHUNK = 1024
 PICKED = 2**18
 # Random sources drawn for a claim before the rest of the pool is shuffled.
 FIRST_DRAWN = 64
+# Share of pairs short of negatives from which on it is a warning.
+SHORT = 0.1
 
 
 @dataclass(frozen=True)
@@ -44,8 +47,12 @@ class MiningConfig:
         first_rank: first rank of the fused list that may be used, from 1.
         last_rank: last rank that may be used.
         alpha: weight of BM25 in the fusion; the rest is the dense score's.
-        max_share: a negative scores at most this share of the gold's dense score; none: no
-            limit.
+        max_share: a negative scores at most this share of the gold's dense score, counted as
+            `share_of` says; none: no limit.
+        share_of: `above_random`: shares of what a score lies above the mean score of random
+            pairs of a claim and a source, so that one share serves every encoder; `score`: of
+            the whole score, as in version 0.1.0, which leaves nothing of cosines that all lie
+            close to 1.
         margin: a negative scores at least this much below the gold; none: no limit.
         max_title_similarity: a source that shares more than this share of its title's words with
             a gold's (Jaccard) counts as the same paper and is left out; none: no limit.
@@ -63,7 +70,8 @@ class MiningConfig:
     first_rank: int = 1
     last_rank: int = 100
     alpha: float = 0.5
-    max_share: float | None = 0.95
+    max_share: float | None = 0.9
+    share_of: Literal["above_random", "score"] = "above_random"
     margin: float | None = None
     max_title_similarity: float | None = 0.9
     max_text_similarity: float | None = None
@@ -90,6 +98,7 @@ class MiningConfig:
             self.max_share,
             "above 0, at most 1, or none",
         )
+        require_one_of("mining.share_of", self.share_of, ("above_random", "score"))
         for key in ("max_title_similarity", "max_text_similarity", "max_gold_similarity"):
             value = getattr(self, key)
             require(
@@ -122,7 +131,10 @@ class MinedRow:
 
 @dataclass
 class MiningCounts:
-    """Count what was found, what was left out and why, and what is missing."""
+    """Count what was found, what was left out and why, and what is missing.
+
+    `baseline` is set where `mining.share_of` needs it.
+    """
 
     rows: int = 0
     hard: int = 0
@@ -134,6 +146,8 @@ class MiningCounts:
     missing_hard: int = 0
     missing_random: int = 0
     short_rows: int = 0
+    rows_without_hard: int = 0
+    baseline: RandomBaseline | None = field(default=None, compare=False)
 
     def sentences(self) -> list[str]:
         """Describe the counts in sentences."""
@@ -143,10 +157,21 @@ class MiningCounts:
             f"{self.left_out_close} too close to the gold, "
             f"{self.left_out_duplicate} near-duplicates of a gold",
         ]
+        if self.baseline is not None:
+            lines.append(
+                f"random pairs score {self.baseline.mean:.3f} on average (a claim's deviate by "
+                f"{self.baseline.deviation:.3f}): mining.max_share counts from there"
+            )
         if self.short_rows:
             lines.append(
                 f"{self.short_rows} pairs could not be filled: {self.missing_hard} hard and "
                 f"{self.missing_random} random negatives are missing"
+            )
+        if self.short_rows > SHORT * self.rows:
+            lines.append(
+                f"warning: {self.short_rows / self.rows:.0%} of the pairs are short of negatives "
+                f"({self.rows_without_hard / self.rows:.0%} have no hard one): raise "
+                "mining.last_rank or mining.max_share, or ask for fewer with mining.hard"
             )
         return lines
 
@@ -181,15 +206,19 @@ class Miner:
             dataset.sources, vectors, config.alpha, config.last_rank, config.bm25
         )
         picker = _Picker(config, self.counts, dataset, candidates)
+        if config.max_share is not None and config.share_of == "above_random":
+            self.counts.baseline = picker.baseline(self._encoded)
         with Progress("mining" if self.progress else None, len(dataset.claims)) as bar:
             for start in range(0, len(dataset.claims), CHUNK):
                 chunk = dataset.claims[start : start + CHUNK]
-                claim_vectors, _ = self.encoder.encode(
-                    self.rendering.claim_texts(chunk), "claim", store=self.store
-                )
-                for block, window in candidates.windows(chunk, claim_vectors):
+                for block, window in candidates.windows(chunk, self._encoded(chunk)):
                     yield from picker.rows(block, window)
                     bar.update(len(block))
+
+    def _encoded(self, claims: Sequence[Claim]) -> np.ndarray:
+        texts = self.rendering.claim_texts(claims)
+        vectors, _ = self.encoder.encode(texts, "claim", store=self.store)
+        return vectors
 
 
 @dataclass(frozen=True)
@@ -218,6 +247,7 @@ class _Picker:
         in_pool = [config.pool == "all" or source in dataset.golds for source in self.ids]
         self.in_pool = np.array(in_pool, dtype=bool)
         self.drawable = np.flatnonzero(self.in_pool)
+        self.claims, self.vectors = dataset.claims, candidates.vectors
         self.golds = golds_by_text(dataset.claims)
         self.near_duplicates = NearDuplicates(
             dataset.sources,
@@ -225,6 +255,13 @@ class _Picker:
             config.max_title_similarity,
             config.max_text_similarity,
             config.max_gold_similarity,
+        )
+
+    def baseline(self, encoded: Callable[[Sequence[Claim]], np.ndarray]) -> RandomBaseline:
+        """Estimate the score of random pairs of the claims and the pool."""
+        seed = self.config.seed
+        return random_baseline(
+            self.claims, encoded, self.vectors, self.drawable, self.ids, self.golds, seed
         )
 
     def rows(self, claims: Sequence[Claim], window: Window) -> Iterator[MinedRow]:
@@ -247,6 +284,7 @@ class _Picker:
             self.counts.rows += 1
             self.counts.hard += len(negatives)
             self.counts.random += len(random)
+            self.counts.rows_without_hard += not negatives and self.config.hard > 0
             self.counts.missing_hard += missing_hard
             self.counts.missing_random += missing_random
             self.counts.short_rows += missing_hard > 0 or missing_random > 0
@@ -266,9 +304,12 @@ class _Picker:
     def _limits(self, gold_scores: np.ndarray) -> np.ndarray:
         """The highest dense score of a negative, for each gold's score."""
         limits = np.full(len(gold_scores), np.inf)
-        if self.config.max_share is not None:
+        share, baseline = self.config.max_share, self.counts.baseline
+        if share is not None and baseline is not None:
+            # A gold no nearer than a random source says nothing: what scores as random is allowed.
+            limits = baseline.mean + share * np.maximum(gold_scores - baseline.mean, 0)
+        elif share is not None:
             # A share of a negative score is above it: there the limit is as far below.
-            share = self.config.max_share
             limits = gold_scores * np.where(gold_scores >= 0, share, 2 - share)
         if self.config.margin is not None:
             limits = np.minimum(limits, gold_scores - self.config.margin)

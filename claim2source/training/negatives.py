@@ -18,6 +18,7 @@ from claim2source.training.config import FinetuneConfig
 from claim2source.training.distributed import World, barrier
 from claim2source.training.run_folder import RunFolder
 from claim2source.training.state import MinedFile
+from claim2source.training.temperature import temperature_sentences
 
 # Training pairs whose negatives are shown in W&B.
 SHOWN_PAIRS = 50
@@ -91,7 +92,9 @@ class RunNegatives:
         miner = Miner(self.train, encoder, rendering, mining, self.store, progress=True)
         rows = miner.mine()
         write_mined(rows if pairs is None else _in_places_of(pairs, rows), self.current)
-        self.sentences = miner.counts.sentences()
+        temperature = self.config.optimisation.temperature
+        fits = temperature_sentences(miner.counts.baseline, temperature)
+        self.sentences = [*miner.counts.sentences(), *fits]
 
     def _read(self) -> list[MinedRow]:
         barrier(self.world)

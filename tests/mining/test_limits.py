@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tracemalloc
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,7 +12,8 @@ import pytest
 
 from claim2source.core.errors import ConfigError
 from claim2source.core.records import Claim, Dataset, Source
-from claim2source.mining import Miner, MiningConfig
+from claim2source.mining import Miner, MiningConfig, MiningCounts
+from claim2source.mining.baseline import RandomBaseline, random_baseline
 from claim2source.mining.near_duplicates import NearDuplicates
 from claim2source.models import Encoder
 from claim2source.text import render_source
@@ -21,7 +22,7 @@ from tests.mining.tables import FREE, PLAIN, Table, data_of, mined, names, score
 # --- positive-aware limits ----------------------------------------------------------------
 
 
-def taken(gold: float, others: Mapping[str, float], **limits: float | None) -> set[str]:
+def taken(gold: float, others: Mapping[str, float], **limits: float | str | None) -> set[str]:
     """The hard and the random negatives that a limit lets through (both must agree)."""
     dataset, encoder = scored({"gold": gold, **others}, Claim("c", "text", golds=("gold",)))
     config = MiningConfig(alpha=0.0, hard=9, random=0, **limits)  # type: ignore[arg-type]
@@ -35,16 +36,115 @@ def taken(gold: float, others: Mapping[str, float], **limits: float | None) -> s
 AROUND = {"above": 0.3751, "at": 0.375, "below": 0.3749}
 
 
-def test_max_share_is_exact_at_the_border() -> None:
-    assert taken(0.5, AROUND, max_share=0.75) == {"at", "below"}
-    assert taken(0.5, {"equal": 0.5, "more": 0.5001}, max_share=1.0) == {"equal"}
+def test_max_share_of_the_score_is_exact_at_the_border() -> None:
+    """As in version 0.1.0."""
+    whole: dict[str, Any] = {"share_of": "score"}
+    assert taken(0.5, AROUND, max_share=0.75, **whole) == {"at", "below"}
+    assert taken(0.5, {"equal": 0.5, "more": 0.5001}, max_share=1.0, **whole) == {"equal"}
+
+
+def test_max_share_above_random_pairs_is_exact_at_the_border() -> None:
+    """Random pairs score 0.5 here, the gold 1: half of what it has more is 0.25."""
+    step = 2.0**-10
+    others = {"above": 0.75 + step, "at": 0.75, "below": 0.75 - step, "low": -0.25}
+    assert (MiningConfig().share_of, MiningConfig().max_share) == ("above_random", 0.9)
+    assert taken(1.0, others, max_share=0.5) == {"at", "below", "low"}
+    assert taken(1.0, others, max_share=1.0) == set(others)
+
+
+@pytest.mark.parametrize("gold", [-0.5, 0.125, 0.25])
+def test_a_gold_no_nearer_than_a_random_source_lets_pass_what_is_as_far(gold: float) -> None:
+    """It says nothing of what is too near; a share of its score would leave nothing at all."""
+    others = {"high": 1.0, "near": 0.375, "mean": 0.25, "low": -0.625}
+    assert taken(gold, others, max_share=0.75) == {"mean", "low"}
+
+
+def test_a_pool_without_random_pairs_has_no_baseline_to_speak_of() -> None:
+    dataset, encoder = scored({"gold": 0.5}, Claim("c", "text", golds=("gold",)))
+    (row,), miner = mined(dataset, encoder, MiningConfig(alpha=0.0))
+    assert not row.negatives and miner.counts.baseline == RandomBaseline(0.0, 0.0, 0)
+
+
+def squeezed(dataset: Dataset, table: Table, scale: float, shift: float) -> Table:
+    """The same model with its cosines moved: one more dimension, the same for every text."""
+    claims = {claim.text for claim in dataset.claims}
+    return Table(
+        {
+            text: [*vector, 1.0] if text in claims else [*(scale * x for x in vector), shift]
+            for text, vector in table.vectors.items()
+        }
+    )
+
+
+def test_squeezed_cosines_mine_the_same_lists() -> None:
+    """E5's cosines lie between 0.7 and 0.9; what is a near miss there is one here."""
+    draw = np.random.default_rng(3)
+    words = [f"w{i}" for i in range(30)]
+    sources = [Source(f"s{i}", " ".join(draw.choice(words, 4))) for i in range(300)]
+    claims = [
+        Claim(f"c{i}", " ".join(draw.choice(words, 5)), golds=(f"s{draw.integers(300)}",))
+        for i in range(60)
+    ]
+    vectors = draw.normal(size=(360, 8)) + 1.0
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    texts = [*PLAIN.source_texts(sources), *(claim.text for claim in claims)]
+    table = Table(dict(zip(texts, vectors.tolist(), strict=True)))
+    dataset, config = data_of(claims, sources), MiningConfig(hard=6, random=2)
+    rows, miner = mined(dataset, table, config)  # type: ignore[arg-type]
+    moved = squeezed(dataset, table, 0.2, 0.8)
+    again, other = mined(dataset, moved, config)  # type: ignore[arg-type]
+    assert [names(row) for row in again] == [names(row) for row in rows]
+    assert miner.counts == other.counts and miner.counts.left_out_close > 0
+    before, after = miner.counts.baseline, other.counts.baseline
+    assert before is not None and after is not None
+    assert after.mean == pytest.approx(0.8 + 0.2 * before.mean, abs=1e-6)
+    assert after.deviation == pytest.approx(0.2 * before.deviation, abs=1e-6)
+    assert f"random pairs score {after.mean:.3f} on average" in other.counts.sentences()[2]
+    # A share of the whole score leaves more than half of the pairs short.
+    _, raw = mined(dataset, moved, replace(config, share_of="score"))  # type: ignore[arg-type]
+    assert raw.counts.baseline is None
+    assert raw.counts.short_rows > 30 > 3 > other.counts.short_rows
+
+
+def test_the_baseline_is_of_random_pairs_without_the_golds() -> None:
+    """Half of the sources are golds of every claim and score 5: the mean is not theirs."""
+    scores = np.random.default_rng(5).normal(0.3, 0.1, (400, 1))
+    scores[:200] = 5.0
+    scores = np.hstack([scores, np.ones((400, 1))])
+    ids = [f"s{i}" for i in range(400)]
+    claims = [Claim(f"c{i}", "text") for i in range(200)]
+    golds = {claim.id: frozenset(ids[:200]) for claim in claims}
+
+    def encoded(claims: Sequence[Claim]) -> np.ndarray:
+        # Some claims are nearer to everything: the mean deviates, not what a claim's scores do.
+        return np.array([[1.0, int(claim.id[1:]) % 5 - 2.0] for claim in claims])
+
+    found = random_baseline(claims, encoded, scores, np.arange(400), ids, golds, 13)
+    assert 1400 < found.pairs < 1800
+    assert found.mean == pytest.approx(0.3, abs=0.02)
+    assert found.deviation == pytest.approx(0.1, abs=0.01)
+    assert found == random_baseline(claims, encoded, scores, np.arange(400), ids, golds, 13)
+    # What may not be mined is not drawn.
+    outside = random_baseline(claims, encoded, scores, np.arange(200), ids, golds, 13)
+    assert outside == RandomBaseline(0.0, 0.0, 0)
+
+
+def test_more_than_a_tenth_of_short_pairs_is_a_warning_that_names_settings() -> None:
+    counts = MiningCounts(rows=10, short_rows=1, missing_hard=3, rows_without_hard=1)
+    assert not any("warning" in line for line in counts.sentences())
+    counts.rows = 9
+    (line,) = [line for line in counts.sentences() if "warning" in line]
+    assert "11% of the pairs are short" in line and "(11% have no hard one)" in line
+    for key in ("last_rank", "max_share", "hard"):
+        assert f"mining.{key}" in line and hasattr(MiningConfig(), key)
 
 
 def test_max_share_of_a_gold_below_zero_lies_below_it() -> None:
     """Three quarters of -0.5 would lie above the gold."""
     below = {"above": -0.6249, "at": -0.625, "below": -0.6251, "gold's": -0.5}
-    assert taken(-0.5, below, max_share=0.75) == {"at", "below"}
-    assert taken(0.0, {"zero": 0.0, "more": 0.01}, max_share=0.75) == {"zero"}
+    assert taken(-0.5, below, max_share=0.75, share_of="score") == {"at", "below"}
+    nothing = {"zero": 0.0, "more": 0.01}
+    assert taken(0.0, nothing, max_share=0.75, share_of="score") == {"zero"}
 
 
 def test_margin_is_exact_at_the_border() -> None:
@@ -56,8 +156,12 @@ def test_margin_is_exact_at_the_border() -> None:
 
 def test_the_stricter_of_two_limits_holds() -> None:
     scores = {"a": 0.45, "b": 0.4, "c": 0.3}
-    assert taken(0.5, scores, max_share=0.9, margin=0.15) == {"c"}
-    assert taken(0.5, scores, max_share=0.7, margin=0.01) == {"c"}
+    whole: dict[str, Any] = {"share_of": "score"}
+    assert taken(0.5, scores, max_share=0.9, margin=0.15, **whole) == {"c"}
+    assert taken(0.5, scores, max_share=0.7, margin=0.01, **whole) == {"c"}
+    # Random pairs score 0.383: half of the way to the gold is 0.442.
+    assert taken(0.5, scores, max_share=0.5, margin=0.01) == {"b", "c"}
+    assert taken(0.5, scores, max_share=0.5, margin=0.15) == {"c"}
 
 
 def test_no_limit_takes_what_scores_above_the_gold() -> None:
@@ -67,7 +171,8 @@ def test_no_limit_takes_what_scores_above_the_gold() -> None:
 def test_limits_are_of_the_gold_of_the_row() -> None:
     claim = Claim("c", "text", golds=("high", "low"))
     scores = {"high": 1.0, "low": 0.2, "a": 0.8, "b": 0.1}
-    rows, _ = mined(*scored(scores, claim), replace(FREE, random=0, max_share=0.9))
+    limited = replace(FREE, random=0, max_share=0.9, share_of="score")
+    rows, _ = mined(*scored(scores, claim), limited)
     assert {row.positive: names(row) for row in rows} == {"high": ["a", "b"], "low": ["b"]}
 
 

@@ -15,7 +15,15 @@ from claim2source.core.errors import ConfigError
 from claim2source.core.records import Claim, Dataset, Source
 from claim2source.datasets import carve_val
 from claim2source.datasets.grouping import golds_by_text
-from claim2source.mining import MinedRow, Miner, MiningConfig, MiningCounts, Negative, mine
+from claim2source.mining import (
+    MinedRow,
+    Miner,
+    MiningConfig,
+    MiningCounts,
+    Negative,
+    baseline,
+    mine,
+)
 from claim2source.mining import candidates as candidates_module
 from claim2source.mining.candidates import Candidates
 from claim2source.mining.near_duplicates import distinct_words, jaccard
@@ -233,8 +241,9 @@ def test_random_ones_are_no_hard_ones_again_and_say_their_dense_score() -> None:
 def test_a_pool_with_few_that_may_be_taken_is_searched_to_its_end() -> None:
     """Two of 3,000 lie below the limit: a sample would not find them."""
     scores = {f"s{i:04d}": 0.9 for i in range(3000)} | {"low1": 0.1, "low2": 0.2, "gold": 0.5}
+    limited = replace(FREE, hard=0, random=2, max_share=0.9, share_of="score")
     dataset, encoder = scored(scores, Claim("c", "text", golds=("gold",)))
-    (row,), miner = mined(dataset, encoder, replace(FREE, hard=0, random=2, max_share=0.9))
+    (row,), miner = mined(dataset, encoder, limited)
     assert set(names(row)) == {"low1", "low2"}
     assert miner.counts.short_rows == 0
 
@@ -257,15 +266,25 @@ def one_by_one(
     place = {name: i for i, name in enumerate(ids)}
     words = {s.id: distinct_words(s.title) for s in dataset.sources}
     golds, of_training = golds_by_text(dataset.claims), dataset.golds
+    free = [name for name in ids if config.pool == "all" or name in of_training]
+    random = [
+        float(claims[i] @ sources[place[name]])
+        for i, claim in enumerate(dataset.claims)
+        for name in free
+        if name not in golds[claim.id]
+    ]
+    mean = float(np.mean(random)) if random else 0.0
     rows = []
     for i, claim in enumerate(dataset.claims):
         near = {name: float(claims[i] @ sources[place[name]]) for name in ids}
         listed = list(run.scored(claim.id).items())[config.first_rank - 1 : depth]
         for gold in claim.golds:
             limit = float("inf")
-            if config.max_share is not None:
+            if config.max_share is not None and config.share_of == "score":
                 share = config.max_share if near[gold] >= 0 else 2 - config.max_share
                 limit = near[gold] * share
+            elif config.max_share is not None:
+                limit = mean + config.max_share * max(near[gold] - mean, 0)
             if config.margin is not None:
                 limit = min(limit, near[gold] - config.margin)
             taken: list[Negative] = []
@@ -293,6 +312,7 @@ def one_by_one(
             counts.rows, counts.hard = counts.rows + 1, counts.hard + len(taken)
             counts.missing_hard += missing
             counts.short_rows += missing > 0
+            counts.rows_without_hard += config.hard > 0 and not taken
             rows.append(MinedRow(claim.id, gold, tuple(taken)))
     return rows, counts
 
@@ -306,6 +326,7 @@ def one_by_one(
     last=st.integers(3, 12),
     alpha=st.sampled_from([0.0, 0.5, 1.0]),
     share=st.sampled_from([None, 0.75]),
+    share_of=st.sampled_from(["above_random", "score"]),
     margin=st.sampled_from([None, 1.0]),
     title=st.sampled_from([None, 0.9]),
     pool=st.sampled_from(["all", "train-golds"]),
@@ -320,6 +341,7 @@ def test_blocks_of_pairs_are_picked_as_they_are_one_by_one(
     last: int,
     alpha: float,
     share: float | None,
+    share_of: Any,
     margin: float | None,
     title: float | None,
     pool: Any,
@@ -356,6 +378,7 @@ def test_blocks_of_pairs_are_picked_as_they_are_one_by_one(
         last_rank=last,
         alpha=alpha,
         max_share=share,
+        share_of=share_of,
         margin=margin,
         max_title_similarity=title,
         pool=pool,
@@ -363,6 +386,7 @@ def test_blocks_of_pairs_are_picked_as_they_are_one_by_one(
     expected, counts = one_by_one(dataset, of_sources, of_claims, config)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(mine, "CHUNK", chunk)
+        patch.setattr(baseline, "SOURCES", 99)  # all pairs
         for place, name, size in zip(
             (candidates_module, candidates_module, mine, bm25),
             ("CELLS", "PIECE", "PICKED", "_CELLS"),
@@ -380,7 +404,7 @@ def test_the_limit_is_not_rounded() -> None:
     gold, other = np.float32(0.637), np.float32(0.60515004)
     assert np.float32(float(gold) * 0.95) == other and float(other) > float(gold) * 0.95
     scores = {"other": float(other), "low": 0.1, "gold": float(gold)}
-    config = replace(FREE, max_share=0.95, hard=2, random=0)
+    config = replace(FREE, max_share=0.95, share_of="score", hard=2, random=0)
     (row,), _ = mined(*scored(scores, Claim("c", "text", golds=("gold",))), config)
     assert names(row) == ["low"]
 
@@ -410,7 +434,7 @@ def test_counts_add_up_and_what_is_missing_is_said() -> None:
         Claim("none", "d"),
     ]
     dataset, encoder = scored(ladder(20), *claims)
-    config = replace(FREE, hard=6, random=2, last_rank=8, max_share=0.95)
+    config = replace(FREE, hard=6, random=2, last_rank=8, max_share=0.95, share_of="score")
     rows, miner = mined(dataset, encoder, config)
     counts = miner.counts
     assert counts.rows == len(rows) == 4
@@ -429,7 +453,7 @@ def test_counts_add_up_and_what_is_missing_is_said() -> None:
         ("two", "s00"): (6, 2),
         ("two", "s18"): (0, 1),
     }
-    assert counts.short_rows == 3
+    assert counts.short_rows == 3 and counts.rows_without_hard == 3
     assert counts.left_out_gold == 2  # s00 in both rows of `two`
     assert counts.left_out_close == 8 + 8 + 0 + 7
     assert counts.left_out_pool == 0
@@ -437,6 +461,7 @@ def test_counts_add_up_and_what_is_missing_is_said() -> None:
     assert "6 hard and 5 random negatives for 4 pairs" in said[0]
     assert "2 golds, 0 outside the pool, 23 too close" in said[1]
     assert "3 pairs could not be filled: 18 hard and 3 random" in said[2]
+    assert "warning: 75% of the pairs are short" in said[3] and "(75% have no hard" in said[3]
 
 
 def test_nothing_is_said_to_be_missing_where_nothing_is() -> None:

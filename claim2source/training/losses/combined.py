@@ -113,7 +113,7 @@ def combined(
             inputs.base_claims,
             inputs.base_sources,
             inputs.keep_weights,
-            config.keep_base.temperature,
+            temperature if config.keep_base.temperature is None else config.keep_base.temperature,
         )
         weights["keep_base"] = config.keep_base.weight
     if inputs.owners is not None:

@@ -20,17 +20,19 @@ class KeepBaseConfig:
         weight: of this term in the sum; 0 leaves it out.
         languages: a claim's weight by its language, such as {en: 1.0, de: 0.2}; others count
             0. Empty: every language 1.
-        temperature: cosines are divided by it on both sides.
+        temperature: cosines are divided by it on both sides; none:
+            `optimisation.temperature`.
     """
 
     weight: float = 0.0
     languages: dict[str, float] = field(default_factory=dict)
-    temperature: float = 0.05
+    temperature: float | None = None
 
     def __post_init__(self) -> None:
         key = "losses.keep_base"
         require_finite(f"{key}.weight", self.weight)
-        require_finite(f"{key}.temperature", self.temperature, positive=True)
+        if self.temperature is not None:
+            require_finite(f"{key}.temperature", self.temperature, positive=True)
         for language, weight in self.languages.items():
             require_finite(f"{key}.languages.{language}", weight)
         require(

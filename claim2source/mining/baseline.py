@@ -1,0 +1,60 @@
+"""Estimate how similar an encoder finds a claim and a source that have nothing in common."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from claim2source.core.records import Claim
+
+# Random pairs: claims drawn, and sources drawn for each of them.
+CLAIMS, SOURCES = 512, 16
+
+
+@dataclass(frozen=True, slots=True)
+class RandomBaseline:
+    """Mean of the dense scores of random pairs, their deviation within a claim, their number."""
+
+    mean: float
+    deviation: float
+    pairs: int
+
+
+def random_baseline(
+    claims: Sequence[Claim],
+    encoded: Callable[[Sequence[Claim]], np.ndarray],
+    sources: np.ndarray,
+    pool: np.ndarray,
+    ids: Sequence[str],
+    golds: Mapping[str, frozenset[str]],
+    seed: int,
+) -> RandomBaseline:
+    """Score random pairs of a claim and a source of the pool, no gold of it.
+
+    `encoded` gives the vectors of claims, `sources` [n, dimensions] are those of all sources,
+    `ids` their ids, `pool` the positions that may be drawn, `golds` the ids of each claim's
+    golds. Few claims and sources are paired completely. Without any pair the mean is 0.
+    """
+    draw = np.random.default_rng([seed, len(claims), len(pool)])
+    few = np.sort(draw.permutation(len(claims))[:CLAIMS])
+    drawn = [claims[i] for i in few.tolist()]
+    if not drawn or not len(pool):
+        return RandomBaseline(0.0, 0.0, 0)
+    if len(pool) <= SOURCES:
+        positions = np.broadcast_to(pool, (len(drawn), len(pool)))
+    else:
+        positions = pool[draw.integers(len(pool), size=(len(drawn), SOURCES))]
+    scores = np.einsum("cd,csd->cs", np.asarray(encoded(drawn), np.float64), sources[positions])
+    own = [
+        [ids[position] in golds[claim.id] for position in row]
+        for claim, row in zip(drawn, positions.tolist(), strict=True)
+    ]
+    known = np.ma.masked_array(scores, own)
+    if not known.count():
+        return RandomBaseline(0.0, 0.0, 0)
+    # Within a claim: what a claim's scores have in common moves neither a ranking nor a softmax.
+    several = known[known.count(axis=1) > 1]
+    variance = several.var(axis=1, ddof=1).mean() if len(several) else 0.0
+    return RandomBaseline(float(known.mean()), float(np.sqrt(variance)), int(known.count()))

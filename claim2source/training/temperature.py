@@ -1,0 +1,37 @@
+"""Say where a temperature does not fit an encoder's scores."""
+
+from __future__ import annotations
+
+import math
+
+from claim2source.mining.baseline import RandomBaseline
+
+# Random scores' standard deviation in temperatures. At 1.5 a claim's softmax over a batch is spread
+# over a third of its sources; at 8 the hardest one of thousands takes nearly all of the gradient.
+FLATTEST, SHARPEST = 1.5, 8.0
+# E5 at 0.01 and MiniLM at 0.05, as they were trained.
+USUAL = 2.0
+
+
+def temperature_sentences(baseline: RandomBaseline | None, temperature: float) -> list[str]:
+    """Warn in a line where a claim's softmax over random sources is too flat or too sharp.
+
+    Normally distributed scores spread it over exp(-(deviation / temperature)^2 / 2) of them, the
+    perplexity's share. Nothing is said where the scores are not known.
+    """
+    if baseline is None or not baseline.deviation:
+        return []
+    ratio = baseline.deviation / temperature
+    if FLATTEST <= ratio <= SHARPEST:
+        return []
+    share = math.exp(-(ratio**2) / 2)
+    effect = (
+        f"flat: a claim's softmax is spread over {share:.0%} of its batch's sources"
+        if ratio < FLATTEST
+        else "sharp: a claim's softmax sees little but the nearest source"
+    )
+    return [
+        f"warning: optimisation.temperature {temperature:g} is {effect}, since this model's "
+        f"scores of random pairs deviate by {baseline.deviation:.3f}; about "
+        f"{baseline.deviation / USUAL:.1g} would fit"
+    ]
