@@ -24,7 +24,8 @@ from claim2source.text import Rendering
 if TYPE_CHECKING:
     from claim2source.models import Encoder
 
-Origin = Literal["bm25", "dense", "both", "random"]
+# `teacher`: from a teacher's run, not mined.
+Origin = Literal["bm25", "dense", "both", "random", "teacher"]
 # By what found a source: dense alone, BM25 alone, both.
 _ORIGINS: tuple[Origin, ...] = ("dense", "bm25", "both")
 # Claims mined at a time, so that memory does not grow with their number.

@@ -283,6 +283,14 @@ class FinetuneConfig:
         from_file = self.mined is not None and self.optimisation.remine_every == 0
         allowed = f"at most mining.hard + mining.random ({mined})"
         require(from_file or negatives <= mined, "optimisation.negatives", negatives, allowed)
+        if self.losses.distillation.candidates:
+            key = "losses.distillation.candidates"
+            require(self.mined is None, "mined", self.mined, f"none with {key}")
+            again = self.optimisation.remine_every
+            require(again == 0, "optimisation.remine_every", again, f"0 with {key}")
+            allowed = f"at most mining.hard ({self.mining.hard}) with {key}"
+            good = negatives <= self.mining.hard
+            require(good, "optimisation.negatives", negatives, allowed)
         # A file of mined negatives names claims beyond the limit.
         good = self.data.limit is None or self.mined is None
         require(good, "data.limit", self.data.limit, "none with a file of mined negatives")

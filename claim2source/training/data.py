@@ -19,7 +19,7 @@ from claim2source.text.render import FORMS
 from claim2source.training.batches import BatchPlan
 from claim2source.training.losses import LossesConfig, LossTargets
 from claim2source.training.losses.keep_base import language_weights
-from claim2source.training.splits import TeacherScores
+from claim2source.training.teacher import TeacherScores
 
 
 class BaseVectors:

@@ -15,7 +15,6 @@ import torch
 
 from claim2source.core.config import as_plain
 from claim2source.core.errors import Stopped, UserError
-from claim2source.core.files import file_hash
 from claim2source.core.provenance import git_state, versions
 from claim2source.core.report import MAIN_METRIC, Report
 from claim2source.core.terminal import say
@@ -72,6 +71,7 @@ from claim2source.training.state import (
     trainable_weights,
 )
 from claim2source.training.stop import StopSignals
+from claim2source.training.teacher import run_hash
 
 log = logging.getLogger(__name__)
 
@@ -155,7 +155,7 @@ class Finetuning:
         self.module: RetrieverModule
         self.logs: RunLog | None = None
         self.untrained = self.encoder.weights or {}
-        self.negatives = RunNegatives(config, data.train, run, self.store, world)
+        self.negatives = RunNegatives(config, data.train, run, self.store, world, data.teacher)
         self.query_only = config.optimisation.train == "query_only"
         self.state = self._saved_state()
         self.saved_steps = None if self.state is None else self.state.steps_done
@@ -251,7 +251,7 @@ class Finetuning:
             "training data": self.data.train.fingerprint,
             "val data": self.data.val.fingerprint,
             "base model": self.resolved.base.sha256,
-            "teacher's run": file_hash(teacher) if teacher and teacher.is_file() else None,
+            "teacher's run": run_hash(teacher) if teacher and teacher.exists() else None,
         }
 
     def _make_trainable(self, rows: list[MinedRow]) -> TrainingPairs:
@@ -282,7 +282,7 @@ class Finetuning:
             losses=config.losses,
             base=base,
             query_only=self.query_only,
-            teacher=self.data.teacher,
+            teacher=None if self.data.teacher is None else self.data.teacher.scores,
         )
 
     def _sampler(self, pairs: TrainingPairs, start: int) -> BatchSampler:
@@ -338,6 +338,8 @@ class Finetuning:
             )
         if pairs.short_rows:
             lines.append(f"{pairs.short_rows} pairs have fewer negatives than asked")
+        if self.data.teacher is not None:
+            lines += self.data.teacher.sentences()
         lines += pairs.taught_sentences()
         if config.batches.alpha != 1:
             quotas = ", ".join(f"{name} {count}" for name, count in sampler.quotas.items())

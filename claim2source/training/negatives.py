@@ -18,6 +18,7 @@ from claim2source.training.config import FinetuneConfig
 from claim2source.training.distributed import World, barrier
 from claim2source.training.run_folder import RunFolder
 from claim2source.training.state import MinedFile
+from claim2source.training.teacher import Teacher, teachers_rows
 from claim2source.training.temperature import temperature_sentences
 
 # Training pairs whose negatives are shown in W&B.
@@ -31,18 +32,29 @@ class RunNegatives:
     """
 
     def __init__(
-        self, config: FinetuneConfig, train: Dataset, run: RunFolder, store: Store, world: World
+        self,
+        config: FinetuneConfig,
+        train: Dataset,
+        run: RunFolder,
+        store: Store,
+        world: World,
+        teacher: Teacher | None = None,
     ) -> None:
         self.config, self.train, self.run = config, train, run
+        self.teacher = teacher
         self.store, self.world = store, world
         self.current: Path = run.mined
         self.sentences: list[str] = []
 
     def first(self, encoder: Encoder) -> list[MinedRow]:
-        """Mine with the base model, or copy the file that the config names."""
+        """Mine with the base model, copy the config's file, or take the teacher's candidates."""
         if self.world.is_first and not self.current.is_file():
             if self.config.mined is not None:
                 write_mined(read_mined(self.config.mined, self.train), self.current)
+            elif self.config.losses.distillation.candidates:
+                assert self.teacher is not None
+                rows = teachers_rows(self.teacher, self.train, self.config.mining)
+                write_mined(rows, self.current)
             elif self.config.optimisation.negatives == 0:
                 write_mined(_pairs(self.train), self.current)
             else:

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 from claim2source.core.config import require
-from claim2source.core.errors import ConfigError, InputError, UserError
+from claim2source.core.errors import ConfigError, UserError
 from claim2source.core.records import Dataset
 from claim2source.datasets import carve_val, load
-from claim2source.io.trec import read_run
 from claim2source.mining import read_mined
 from claim2source.text.render import untranslated_sentences
 from claim2source.training.config import FinetuneConfig
+from claim2source.training.teacher import Teacher, read_teacher
 
 # Below these the interval of a mean over val is wider than what training gains.
 FEWEST_CLAIMS, FEWEST_PAPERS = 30, 10
-# Claim id -> source id -> the teacher's score.
-TeacherScores = Mapping[str, Mapping[str, float]]
 
 
 @dataclass(frozen=True)
@@ -28,7 +24,7 @@ class TrainingData:
     train: Dataset
     val: Dataset
     report: Dataset
-    teacher: TeacherScores | None = None
+    teacher: Teacher | None = None
 
 
 def load_data(config: FinetuneConfig) -> TrainingData:
@@ -54,7 +50,7 @@ def load_data(config: FinetuneConfig) -> TrainingData:
         raise ConfigError("data.report_split", data.report_split, f"{allowed}such as {shared[0]})")
     distillation, teacher = config.losses.distillation, None
     if distillation.weight and distillation.scores is not None:
-        teacher = read_teacher(distillation.scores, train)
+        teacher = read_teacher(distillation, train)
     return TrainingData(train, val, report, teacher)
 
 
@@ -87,26 +83,6 @@ def check_data(config: FinetuneConfig, train: Dataset) -> None:
         allowed = f"languages of the training claims: {', '.join(train.languages)}"
         for language in losses.keep_base.languages:
             require(language in train.languages, "losses.keep_base.languages", language, allowed)
-
-
-def read_teacher(path: Path, train: Dataset) -> TeacherScores:
-    """Read a teacher's scores of the training claims from a run file of any system.
-
-    Claims of other splits are ignored. Raises `InputError` when the run has none of the training
-    claims, or names a source that the data set does not have.
-    """
-    if not path.is_file():
-        raise InputError.at(path, field="losses.distillation.scores", why="no such file")
-    run = read_run(path).run
-    scores = {claim.id: scored for claim in train.claims if (scored := run.scored(claim.id))}
-    if not scores:
-        raise InputError.at(path, field="claim", why="scores no claim of the training split")
-    known = {source.id for source in train.sources}
-    for scored in scores.values():
-        for source in scored:
-            if source not in known:
-                raise InputError.at(path, field="source", why=f"{source} is not in the data set")
-    return scores
 
 
 def unused_data(config: FinetuneConfig, train: Dataset, pairs: int) -> list[str]:

@@ -102,7 +102,8 @@ def combined(
             inputs.teacher,
             kind=config.distillation.kind,
             temperature=temperature,
-            teacher_temperature=config.distillation.temperature,
+            # Without one the scores were divided when they were read.
+            teacher_temperature=config.distillation.temperature or 1.0,
         )
         weights["distillation"] = config.distillation.weight
     if inputs.base_claims is not None:

@@ -19,31 +19,38 @@ Kind = Literal["kl", "margin_mse"]
 class DistillationConfig:
     """Set how to learn from the scores of a re-ranker, or of any other run.
 
-    Only candidates in the batch are used: a pair's gold, its mined negatives, and the sources of
-    other pairs. Mined negatives (`mining.hard` + `mining.random`) that the teacher scores are
-    therefore used first, the hardest first. Mine more than `optimisation.negatives`, or let the
-    teacher score the mined file.
+    Only candidates in the batch are used: a pair's gold, its hard negatives, and the sources of
+    other pairs. With `candidates` the hard negatives are the teacher's own. Without, mined ones
+    (`mining.hard` + `mining.random`) that the teacher scores are used first, the hardest first:
+    mine more than `optimisation.negatives`, or let the teacher score the mined file.
 
     Args:
         weight: of this term in the sum; 0 leaves it out.
-        scores: run file (TREC) with the teacher's scores of training claims' candidates.
+        scores: run file (TREC) with the teacher's scores of training claims' candidates, or a
+            folder of them: `runs`, which every evaluation writes.
+        candidates: take a claim's hard negatives from the teacher's run, its highest first, in
+            place of mining: `mining.first_rank` to `last_rank`, at most `mining.hard`.
         kind: `kl`: the teacher's distribution over the candidates; `margin_mse`: its margins
             between the gold and each other candidate.
         temperature: the teacher's scores are divided by it, the student's cosines by
             `optimisation.temperature`; both should then spread alike. 1 fits logits; take about
             0.1 for probabilities, or nearly all candidates get the same target and the gold is
-            pushed down.
+            pushed down. none: the mean standard deviation of a claim's scores, whatever they are.
     """
 
     weight: float = 0.0
     scores: Path | None = None
     kind: Kind = "kl"
-    temperature: float = 1.0
+    temperature: float | None = 1.0
+    candidates: bool = False
 
     def __post_init__(self) -> None:
         key = "losses.distillation"
         require_finite(f"{key}.weight", self.weight)
-        require_finite(f"{key}.temperature", self.temperature, positive=True)
+        if self.temperature is not None:
+            require_finite(f"{key}.temperature", self.temperature, positive=True)
+        allowed = "false while losses.distillation.weight is 0"
+        require(self.weight > 0 or not self.candidates, f"{key}.candidates", True, allowed)
         require(
             self.weight == 0 or self.scores is not None,
             f"{key}.scores",

@@ -1,0 +1,145 @@
+"""From a teacher's run to a trained student: its candidates, its scale, what the run lacks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from claim2source.core.errors import ConfigError, InputError
+from claim2source.core.run import Run
+from claim2source.datasets import load
+from claim2source.io.trec import write_trec_run
+from claim2source.mining import read_mined
+from claim2source.models import resolve
+from claim2source.retrieve import Dense
+from claim2source.training.losses import DistillationConfig
+from claim2source.training.splits import load_data
+from claim2source.training.teacher import read_teacher
+from tests.training.small import small_config, small_setup
+from train.finetune import main
+
+Scores = Mapping[str, Mapping[str, float]]
+
+
+@pytest.fixture(scope="module")
+def setup(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    return small_setup(tmp_path_factory.mktemp("small"))
+
+
+@pytest.fixture(scope="module")
+def teacher(setup: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of runs by language: the gold, and six others in an order of the teacher's own."""
+    folder = tmp_path_factory.mktemp("teacher") / "runs"
+    folder.mkdir()
+    claims = load(setup[1], "train").claims
+    for lang in ("de", "en"):
+        rows = {}
+        for claim in (c for c in claims if c.lang == lang):
+            topic = int(claim.golds[0][1:])
+            others = [f"s{(topic + step) % 24:02d}" for step in (7, 3, 11, 5, 17, 13)]
+            rows[claim.id] = [(claim.golds[0], 0.9)] + [
+                (source, 0.8 - 0.1 * place) for place, source in enumerate(others)
+            ]
+        write_trec_run(Run.from_lists(rows), folder / f"{lang}.trec")
+    return folder
+
+
+def taught(scores: Path, **more: Any) -> dict[str, Any]:
+    group = {"weight": 1.0, "scores": scores, "candidates": "true", "temperature": "null", **more}
+    return {f"losses__distillation__{key}": value for key, value in group.items()}
+
+
+def test_a_folder_of_runs_is_read_and_brought_to_one_spread(
+    setup: tuple[Path, Path], teacher: Path, tmp_path: Path
+) -> None:
+    data = load_data(small_config(*setup, tmp_path / "run", **taught(teacher)))
+    assert data.teacher is not None and set(data.teacher.scores) == {
+        c.id for c in data.train.claims
+    }
+    # 0.9, 0.8, .. 0.3: evenly spaced, with a standard deviation of 0.2.
+    assert data.teacher.spread == pytest.approx(0.2)
+    first, second, *_ = data.teacher.scores[data.train.claims[0].id].values()
+    assert first - second == pytest.approx(0.5)
+    # A number is applied by the loss, once.
+    plain = load_data(small_config(*setup, tmp_path / "run", **taught(teacher, temperature=0.1)))
+    assert plain.teacher is not None and plain.teacher.spread is None
+    assert max(plain.teacher.scores[data.train.claims[0].id].values()) == pytest.approx(0.9)
+
+
+def test_what_a_run_lacks_is_said(setup: tuple[Path, Path], teacher: Path, tmp_path: Path) -> None:
+    train = load(setup[1], "train")
+    german = read_teacher(DistillationConfig(1.0, teacher / "de.trec"), train)
+    assert german.sentences() == ["the teacher scores 24 of 48 training claims"]
+    (tmp_path / "none").mkdir()
+    with pytest.raises(InputError, match=r"none.*no \.trec file"):
+        read_teacher(DistillationConfig(1.0, tmp_path / "none"), train)
+    for name in ("a.trec", "b.trec"):
+        (tmp_path / "none" / name).write_text((teacher / "de.trec").read_text())
+    with pytest.raises(InputError, match=r"b\.trec.*is in another file too"):
+        read_teacher(DistillationConfig(1.0, tmp_path / "none"), train)
+    for key, value, said in (
+        ("optimisation__remine_every", 1, "remine_every"),
+        ("optimisation__negatives", 3, "at most mining.hard"),
+        ("losses__distillation__weight", 0, "candidates"),
+    ):
+        with pytest.raises(ConfigError, match=said):
+            small_config(*setup, tmp_path / "run", **{**taught(teacher), key: value})
+
+
+def agreement(run: Run, teacher: Scores) -> float:
+    """The share of the teacher's ordered pairs of candidates, golds aside, in the same order."""
+    same = [
+        run.scored(claim)[better] > run.scored(claim)[worse]
+        for claim, scored in teacher.items()
+        for better, worse in combinations(list(scored)[1:], 2)
+    ]
+    return sum(same) / len(same)
+
+
+@pytest.mark.slow
+def test_one_command_makes_a_student_that_agrees_with_its_teacher(
+    setup: tuple[Path, Path],
+    teacher: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    model, data = setup
+    settings = {
+        "data.dataset": data,
+        "data.val_share": 0.2,
+        "model.name": model,
+        "model.pooling": "mean",
+        "model.max_length": 24,
+        "mining.hard": 6,
+        "mining.pool": "all",
+        "optimisation.epochs": 8,
+        "optimisation.batch_size": 8,
+        "optimisation.negatives": 3,
+        "optimisation.learning_rate": 1e-3,
+        "losses.distillation.scores": teacher,
+        "choose": "last",
+        "keep": "best",
+        "out": tmp_path / "run",
+    }
+    words = [f"--{key}={value}" for key, value in settings.items()]
+    main(["--config", "configs/finetune/distil.yaml", *words])
+    train = load_data(small_config(*setup, tmp_path / "x", **taught(teacher))).train
+    told = capsys.readouterr().out
+    assert f"the teacher scores {len(train.claims)} of {len(train.claims)} training claims" in told
+    scores = read_teacher(DistillationConfig(1.0, teacher), train).scores
+    # The student sees the teacher's candidates, in its order, and nothing else.
+    for row in read_mined(tmp_path / "run" / "mined.jsonl", train):
+        assert [n.source for n in row.negatives] == list(scores[row.claim])[1:]
+        assert {n.origin for n in row.negatives} == {"teacher"}
+
+    def ranked(place: Path) -> Run:
+        dense = Dense(resolve(place, "cpu")).index(train.sources)
+        return dense.search(train.claims, len(train.sources)).run
+
+    folder = tmp_path / "run" / "checkpoints"
+    before, after = (agreement(ranked(folder / f"epoch-{e}"), scores) for e in (0, 8))
+    assert before < 0.6 and after > before + 0.2, (before, after)
