@@ -94,8 +94,8 @@ class Repeated(TrainingPairs):
         own = [self.rows[i] for i in plan.rows]
         names = [
             name
-            for row in own
-            for name in (row.positive, *(n.source for n in self.negatives_of(row, plan.epoch)))
+            for row, turn in zip(own, plan.turns, strict=True)
+            for name in (row.positive, *(n.source for n in self.negatives_of(row, turn)))
         ]
         first: dict[str, int] = {}
         for column, name in enumerate(names):
@@ -103,9 +103,9 @@ class Repeated(TrainingPairs):
         again = torch.tensor([first[name] != column for column, name in enumerate(names)])
         masked = again.repeat(len(own), 1)
         for i, row in enumerate(own):
-            texts = self._gold_texts(row.claim)
+            papers = self.gold_papers(row.claim)
             for name, column in first.items():
-                if name != row.positive and self.reads_as[name] in texts:
+                if name != row.positive and self.papers[name] in papers:
                     masked[i, column] = True
         return replace(
             batch,

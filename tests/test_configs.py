@@ -67,6 +67,7 @@ def test_config_is_read_and_states_only_what_differs(path: Path) -> None:
                 ".out",
                 ".data.val_share",
                 ".choose",
+                ".batches.order",
             }
             optimisation = key.startswith((".optimisation", ".mining", ".lora", ".data.report"))
             # The paper's config says what it does where the paper is silent.
@@ -168,8 +169,8 @@ LAUNCH = {
     "optimisation.log_every",
 }
 LAUNCH_GROUPS = ("wandb.", "after.")
-# For debugging: unset, all claims are trained on, once an epoch.
-UNSET = {"data.limit": None, "data.repeat": 1}
+# Unset, all claims are trained on, once an epoch, and all sources but golds are negatives.
+UNSET = {"data.limit": None, "data.repeat": 1, "losses.info_nce.false_negative_margin": None}
 
 
 def idle(config: dict[str, Any]) -> set[str]:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from collections import Counter
 from collections.abc import Iterable, Sequence
 
 import numpy as np
 
 from claim2source.core.records import Source
 
+# Rare words that two texts must share before all of theirs are compared.
+SHARED_RAREST = 4
 _WORDS = re.compile(r"\w+").findall
 
 
@@ -22,6 +25,54 @@ def jaccard(one: frozenset[str], other: frozenset[str]) -> float:
     """Share of the words of two texts that both have; 0 where one has none."""
     shared = len(one & other)
     return shared / (len(one) + len(other) - shared) if shared else 0.0
+
+
+def same_papers(
+    sources: Sequence[Source], max_title: float | None, max_text: float | None
+) -> list[tuple[str, str]]:
+    """List pairs of ids whose titles or abstracts are more alike than the limits (None: none).
+
+    Of sources that are all alike, each is paired with one other at least: joined, the pairs give
+    the papers.
+    """
+    pairs = []
+    for texts, most in (
+        ([source.title for source in sources], max_title),
+        ([source.abstract for source in sources], max_text),
+    ):
+        if most is not None:
+            alike = _alike([distinct_words(text) for text in texts], most)
+            pairs += [(sources[one].id, sources[other].id) for one, other in alike]
+    return pairs
+
+
+def _alike(texts: Sequence[frozenset[str]], most: float) -> list[tuple[int, int]]:
+    """Find texts whose `jaccard` is above `most`, by position; of equal ones only the first."""
+    alike: list[tuple[int, int]] = []
+    first: dict[frozenset[str], int] = {}
+    for position, words in enumerate(texts):
+        earlier = first.setdefault(words, position)
+        if earlier != position and words and most < 1:
+            alike.append((earlier, position))
+    count = Counter(word for words in first for word in words)
+    holders: dict[str, list[int]] = {}
+    needed: dict[int, int] = {}
+    for words, position in first.items():
+        # Texts so alike share that many words at least, hence this many of their rarest.
+        shared = int(most * len(words) - 1e-9) + 1
+        needed[position] = min(SHARED_RAREST, shared)
+        rarest = sorted(words, key=lambda word: (count[word], word))
+        found: Counter[int] = Counter()
+        for word in rarest[: len(words) - shared + needed[position]]:
+            listed = holders.setdefault(word, [])
+            found.update(listed)
+            listed.append(position)
+        alike += [
+            (other, position)
+            for other, times in found.items()
+            if times >= min(needed[position], needed[other]) and jaccard(words, texts[other]) > most
+        ]
+    return alike
 
 
 class _Abstracts:

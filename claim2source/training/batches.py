@@ -21,7 +21,9 @@ class BatchPlan:
 
     `window` is the number of batches of this one's optimizer step, over which gradients are
     averaged; `closes_window` is true for the last of them. `shares` are the rows of every process
-    that shares its sources with the others, by rank; empty: only this process's own.
+    that shares its sources with the others, by rank; empty: only this process's own. `turns` has
+    a number for each row, or for each of `shares` one after another: how often its pair was used
+    before, since its negatives were mined; empty: never.
     """
 
     rows: tuple[int, ...]
@@ -32,6 +34,7 @@ class BatchPlan:
     closes_epoch: bool
     shares: tuple[tuple[int, ...], ...] = ()
     rank: int = 0
+    turns: tuple[int, ...] = ()
 
 
 class BatchSampler(IterableDataset[BatchPlan]):
@@ -44,7 +47,9 @@ class BatchSampler(IterableDataset[BatchPlan]):
     `BUCKET_BATCHES` batches. `languages` and `config.alpha` set every language's share of an
     epoch. The order depends on seed and epoch alone. Of `world_size` processes each gets an equal
     part of every batch; up to `world_size - 1` pairs of a batch are left out of an epoch
-    (`left_out`). With `gather`, plans name the rows of the other processes too.
+    (`left_out`). With `gather`, plans name the rows of the other processes too. Every pair has
+    `repeat` row numbers: its own, and each later one after as many as there are pairs. Turns begin
+    again after every `remine_every` epochs (0: never).
     """
 
     def __init__(
@@ -62,17 +67,20 @@ class BatchSampler(IterableDataset[BatchPlan]):
         config: BatchesConfig | None = None,
         languages: Sequence[str] | None = None,
         lengths: Sequence[int] | None = None,
+        repeat: int = 1,
+        remine_every: int = 0,
     ) -> None:
         self.config = config or BatchesConfig()
-        self.groups = np.asarray(groups, dtype=np.int64)
+        self.pairs, self.remine_every = len(groups), remine_every
+        self.groups = np.tile(np.asarray(groups, dtype=np.int64), repeat)
         if len(self.groups) < world_size:
             raise ValueError(f"{len(self.groups)} pairs for {world_size} processes")
-        names = list(languages) if languages is not None else [""] * len(self.groups)
+        names = (list(languages) if languages is not None else [""] * self.pairs) * repeat
         self.languages = sorted(set(names))
         self._of_language = {
             name: np.flatnonzero(np.array(names) == name) for name in self.languages
         }
-        self.lengths = np.asarray(lengths if lengths is not None else [0] * len(self.groups))
+        self.lengths = np.tile(lengths if lengths is not None else [0] * self.pairs, repeat)
         self.quotas = language_quotas(
             {name: len(rows) for name, rows in self._of_language.items()}, self.config.alpha
         )
@@ -150,13 +158,19 @@ class BatchSampler(IterableDataset[BatchPlan]):
 
     def __iter__(self) -> Iterator[BatchPlan]:
         """Plan this process's batches of all epochs, from batch number `start`."""
-        for epoch in range(self.start // self.batches, self.epochs):
-            batches = self.epoch_batches(epoch)
-            skip = self.start - epoch * self.batches if epoch == self.start // self.batches else 0
-            for index in range(skip, self.batches):
+        first = self.start // self.batches
+        used = self._used_before(first)
+        for epoch in range(first, self.epochs):
+            if self.remine_every and epoch % self.remine_every == 0:
+                used[:] = 0
+            for index, batch in enumerate(self.epoch_batches(epoch)):
+                shares = self._split(batch)
+                turns = [self._turns(rows, used) for rows in shares]
+                if epoch * self.batches + index < self.start:
+                    continue
                 opened = index - index % self.accumulation
                 closed = min(opened + self.accumulation, self.batches) - 1
-                shares = self._split(batches[index])
+                shared = self.gather and self.world_size > 1
                 yield BatchPlan(
                     rows=shares[self.rank],
                     epoch=epoch,
@@ -164,9 +178,28 @@ class BatchSampler(IterableDataset[BatchPlan]):
                     window=closed - opened + 1,
                     closes_window=index == closed,
                     closes_epoch=index == self.batches - 1,
-                    shares=shares if self.gather and self.world_size > 1 else (),
+                    shares=shares if shared else (),
                     rank=self.rank if self.gather else 0,
+                    turns=sum(turns, ()) if shared else turns[self.rank],
                 )
+
+    def _used_before(self, epoch: int) -> np.ndarray:
+        """Count the uses of every pair before an epoch, since its negatives were mined."""
+        used = np.zeros(self.pairs, dtype=np.int64)
+        mined = epoch - epoch % self.remine_every if self.remine_every else 0
+        for earlier in range(mined, epoch):
+            for batch in self.epoch_batches(earlier):
+                for rows in self._split(batch):
+                    self._turns(rows, used)
+        return used
+
+    def _turns(self, rows: Sequence[int], used: np.ndarray) -> tuple[int, ...]:
+        """Look up how often each row's pair was used before, and count this use."""
+        turns = []
+        for row in rows:
+            turns.append(int(used[row % self.pairs]))
+            used[row % self.pairs] += 1
+        return tuple(turns)
 
     def _split(self, batch: np.ndarray) -> tuple[tuple[int, ...], ...]:
         """Divide a batch among the processes, by rank; left-over rows are dropped."""

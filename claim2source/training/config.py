@@ -165,9 +165,10 @@ class BatchesConfig:
         alpha: a language with n claims gets a share of an epoch proportional to n to this power:
             1 leaves the shares as they are, 0 makes them equal. Every claim is used: a language
             that gets fewer turns than it has claims continues in the next epoch.
-        rotate_negatives: each epoch uses the next of the mined negatives, hard and random in the
-            list's proportion, instead of the hardest again; a list that is mined again
-            (`optimisation.remine_every`) continues at the same position.
+        rotate_negatives: each use of a pair takes the next of its mined negatives, hard and random
+            in the list's proportion, instead of the hardest again: in the next epoch, and where
+            `alpha` or `data.repeat` uses it twice in one. A list that is mined again
+            (`optimisation.remine_every`) begins at its hardest.
     """
 
     order: Literal["mixed", "language", "length"] = "mixed"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import repeat
 
 import numpy as np
 import torch
@@ -12,7 +13,8 @@ from torch import Tensor
 from claim2source.core.records import Claim, Dataset, Source
 from claim2source.datasets.grouping import connected_groups, golds_by_text
 from claim2source.io.store import Store
-from claim2source.mining import MinedRow, Negative
+from claim2source.mining import MinedRow, MiningConfig, Negative
+from claim2source.mining.near_duplicates import same_papers
 from claim2source.models import Encoder, Side, Tokens
 from claim2source.text import Rendering
 from claim2source.text.render import FORMS
@@ -74,9 +76,11 @@ class TrainingPairs:
     """Hold claims with their gold and hard negatives, tokenised once.
 
     `base` is needed by `losses.keep_base` and for `query_only`, `teacher` by
-    `losses.distillation`. With `rotate`, every epoch uses the next `negatives` of a row's list,
-    random ones in the list's proportion; rows mined again continue at the same position. Negatives
-    that the teacher scores come before all others, in every epoch.
+    `losses.distillation`. With `rotate`, every use of a row takes the next `negatives` of its
+    list, random ones in the list's proportion; a list that is mined again begins at its hardest.
+    Negatives that the teacher scores come before all others, in every epoch. Sources of one text,
+    and those that `mining`'s limits take for near-duplicates, are one paper: no negatives where
+    one of them is gold. Likeness by vector does not count here: it changes with the model.
     """
 
     def __init__(
@@ -92,6 +96,7 @@ class TrainingPairs:
         base: BaseVectors | None = None,
         query_only: bool = False,
         teacher: TeacherScores | None = None,
+        mining: MiningConfig | None = None,
     ) -> None:
         self.dataset, self.encoder, self.rendering = dataset, encoder, rendering
         self.negatives, self.rotate = negatives, rotate
@@ -106,9 +111,10 @@ class TrainingPairs:
         self.claim_tokens = {c.id: t for c, t in zip(claims, tokens, strict=True)}
         self.views = self._views(claims) if self.losses.consistency.weight else {}
         self.source_tokens: dict[str, Tokens] = {}
-        # Id of a source -> id of the first one with the same tokens, hence the same vector.
-        self.reads_as: dict[str, str] = {}
-        self._first_of: dict[Tokens, str] = {}
+        self.mining = mining
+        # Id of a source -> number of its paper: that of all sources with the same tokens, hence
+        # the same vector, and of their near-duplicates.
+        self.papers: dict[str, int] = {}
         self.rows = list(rows)
         self.use(rows)
 
@@ -128,13 +134,25 @@ class TrainingPairs:
             used.update(negative.source for negative in negatives)
         new = [s for s in self.dataset.sources if s.id in used and s.id not in self.source_tokens]
         tokens = self.encoder.tokenize(self.rendering.source_texts(new), "source")
-        for source, text in zip(new, tokens, strict=True):
-            self.source_tokens[source.id] = text
-            self.reads_as[source.id] = self._first_of.setdefault(text, source.id)
+        self.source_tokens |= {s.id: text for s, text in zip(new, tokens, strict=True)}
+        self.papers = self._papers([s for s in self.dataset.sources if s.id in used])
 
-    def _gold_texts(self, claim: str) -> set[str]:
-        """List the claim's golds, one for each distinct text (see `reads_as`)."""
-        return {self.reads_as[gold] for gold in self.golds[claim] if gold in self.reads_as}
+    def _papers(self, sources: Sequence[Source]) -> dict[str, int]:
+        """Number the papers of sources: those of one text, and near-duplicates, have one number."""
+        texts = [self.source_tokens[source.id] for source in sources]
+        first: dict[Tokens, str] = {}
+        same = [
+            (s.id, first.setdefault(text, s.id)) for s, text in zip(sources, texts, strict=True)
+        ]
+        if (mining := self.mining) is not None:
+            limits = mining.max_title_similarity, mining.max_text_similarity
+            same += same_papers(sources, *limits)
+        numbers = connected_groups(same)
+        return {source.id: number for source, number in zip(sources, numbers, strict=False)}
+
+    def gold_papers(self, claim: str) -> set[int]:
+        """List the papers of the claim's golds (see `papers`)."""
+        return {self.papers[gold] for gold in self.golds[claim] if gold in self.papers}
 
     def _scores(self, claim: str) -> Mapping[str, float]:
         """Look up the teacher's scores of a claim's candidates."""
@@ -199,17 +217,17 @@ class TrainingPairs:
         """Number the rows' groups: claims that share a gold, directly or through others."""
         return connected_groups([row.positive, *self.golds[row.claim]] for row in self.rows)
 
-    def negatives_of(self, row: MinedRow, epoch: int) -> list[Negative]:
-        """Choose the negatives of a row that an epoch uses."""
+    def negatives_of(self, row: MinedRow, turn: int) -> list[Negative]:
+        """Choose the negatives that a row's use takes; `turn` counts the uses before it."""
         wanted = self.negatives
         if not self.rotate or len(row.negatives) <= wanted:
             return list(row.negatives[:wanted])
         scored = self._scores(row.claim)
         known = [negative for negative in row.negatives if negative.source in scored]
         if len(known) >= wanted:
-            return _in_turn(known, wanted, epoch)
+            return _in_turn(known, wanted, turn)
         others = row.negatives[len(known) :]
-        return [*known, *_in_turn(others, wanted - len(known), epoch)]
+        return [*known, *_in_turn(others, wanted - len(known), turn)]
 
     def batch(self, plan: BatchPlan) -> TrainBatch:
         """Collect the texts and targets of a planned batch."""
@@ -219,8 +237,8 @@ class TrainingPairs:
         everyone = [self.rows[i % len(self.rows)] for share in shares for i in share]
         # Every distinct source is encoded once, by one process.
         names = dict.fromkeys(row.positive for row in everyone)
-        for row in everyone:
-            names |= dict.fromkeys(n.source for n in self.negatives_of(row, plan.epoch))
+        for row, turn in zip(everyone, plan.turns or repeat(0), strict=False):
+            names |= dict.fromkeys(n.source for n in self.negatives_of(row, turn))
         by_rank = [list(names)[rank :: len(shares)] for rank in range(len(shares))]
         columns = [source for part in by_rank for source in part]
         place = {source: column for column, source in enumerate(columns)}
@@ -259,16 +277,16 @@ class TrainingPairs:
         )
 
     def _masked(self, own: Sequence[MinedRow], columns: Sequence[str]) -> Tensor:
-        """Mark [own, columns] where the source is, or has the text of, one of the claim's golds."""
-        texts = [self.reads_as[source] for source in columns]
-        golds = [self._gold_texts(row.claim) for row in own]
-        return torch.tensor([[text in own_golds for text in texts] for own_golds in golds])
+        """Mark [own, columns] where the source is the paper of one of the claim's golds."""
+        papers = [self.papers[source] for source in columns]
+        golds = [self.gold_papers(row.claim) for row in own]
+        return torch.tensor([[paper in own_golds for paper in papers] for own_golds in golds])
 
     def _claims_masked(self, own: Sequence[MinedRow], everyone: Sequence[MinedRow]) -> Tensor:
-        """Mark [own, everyone] where the other claim has the row's source, by text, as gold."""
-        texts = [self.reads_as[row.positive] for row in own]
-        golds = [self._gold_texts(other.claim) for other in everyone]
-        return torch.tensor([[text in other_golds for other_golds in golds] for text in texts])
+        """Mark [own, everyone] where the row's source is the paper of the other claim's gold."""
+        papers = [self.papers[row.positive] for row in own]
+        golds = [self.gold_papers(other.claim) for other in everyone]
+        return torch.tensor([[paper in other_golds for other_golds in golds] for paper in papers])
 
     def _teacher(self, own: Sequence[MinedRow], place: Mapping[str, int], masked: Tensor) -> Tensor:
         """Collect the teacher's scores [own, columns], NaN where it has none."""

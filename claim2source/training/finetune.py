@@ -283,13 +283,14 @@ class Finetuning:
             base=base,
             query_only=self.query_only,
             teacher=None if self.data.teacher is None else self.data.teacher.scores,
+            mining=config.mining,
         )
 
     def _sampler(self, pairs: TrainingPairs, start: int) -> BatchSampler:
-        optimisation, repeat = self.config.optimisation, self.config.data.repeat
+        optimisation = self.config.optimisation
         by_length = self.config.batches.order == "length"
         return BatchSampler(
-            pairs.groups() * repeat,
+            pairs.groups(),
             optimisation.batch_size,
             epochs=optimisation.epochs,
             accumulation=optimisation.accumulation,
@@ -299,8 +300,10 @@ class Finetuning:
             start=start,
             gather=optimisation.gather,
             config=self.config.batches,
-            languages=[pairs.languages[row.claim] for row in pairs.rows] * repeat,
-            lengths=pairs.lengths() * repeat if by_length else None,
+            languages=[pairs.languages[row.claim] for row in pairs.rows],
+            lengths=pairs.lengths() if by_length else None,
+            repeat=self.config.data.repeat,
+            remine_every=optimisation.remine_every,
         )
 
     def _restore(self, state: TrainingState, sampler: BatchSampler) -> None:

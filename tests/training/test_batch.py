@@ -10,7 +10,7 @@ from torch import Tensor
 
 from claim2source.core.records import Claim, Dataset, Qrels, Source
 from claim2source.io.store import Store
-from claim2source.mining import MinedRow, Negative
+from claim2source.mining import MinedRow, MiningConfig, Negative
 from claim2source.models import Encoder, ModelConfig, resolve
 from claim2source.text import Rendering
 from claim2source.training.batches import BatchPlan
@@ -217,3 +217,49 @@ def test_a_gold_under_another_id_is_masked_in_the_other_process(encoder: Encoder
     assert first.claims_masked is not None and second.claims_masked is not None
     assert torch.equal(first.claims_masked, cells(["...x", "...."]))
     assert torch.equal(second.claims_masked, cells(["....", "x..."]))
+
+
+LONG = "effects of daily mask use on colds in adults a randomised controlled trial"
+# b has one word of a's title more, and c nine tenths of b's abstract: c is b's paper, and so a's.
+VERSIONS = (
+    Source("a", LONG, "We gave masks to many."),
+    Source("b", f"{LONG}: preprint", "one two three four five six seven eight nine ten eleven"),
+    Source("c", "Masks", "one two three four five six seven eight nine ten twelve"),
+    Source("d", "Tea", "We gave tea to many."),
+    Source("e", "Coffee", "one two three four five six."),
+)
+
+
+def test_near_duplicates_of_a_gold_are_no_negatives(encoder: Encoder) -> None:
+    """By title, by abstract or through a third, from any row and process, both ways."""
+    claims = (
+        Claim("1", "masks work", "en", golds=("a",)),
+        Claim("2", "masks do not", "en", golds=("b",)),
+        Claim("3", "tea wakes", "en", golds=("d",)),
+        Claim("4", "coffee wakes", "en", golds=("e",)),
+    )
+    rows = [row("1", "a"), row("2", "b", "e"), row("3", "d", "c"), row("4", "e")]
+    losses = LossesConfig(info_nce=InfoNCEConfig(both_ways=True))
+    mining = MiningConfig(max_title_similarity=0.9, max_text_similarity=0.8)
+
+    def masked(mining: MiningConfig | None, *plans: BatchPlan) -> list[list[Tensor]]:
+        data = data_of(claims, VERSIONS)
+        pairs = TrainingPairs(data, rows, encoder, Rendering(), 1, losses=losses, mining=mining)
+        batches = [pairs.batch(plan) for plan in plans]
+        return [[b.masked for b in batches], [b.claims_masked for b in batches]]  # type: ignore[misc]
+
+    alone = BatchPlan((0, 1, 2, 3), 0, 0, 1, True, True)
+    (found,), (back,) = masked(mining, alone)
+    # Columns a b d e c.
+    assert torch.equal(found, cells([".x..x", "x...x", ".....", "....."]))
+    assert torch.equal(back, cells([".x..", "x...", "....", "...."]))
+    two = [plan_of(rank, ((0, 2), (1, 3))) for rank in (0, 1)]
+    found_by, back_by = masked(mining, *two)
+    # In order of appearance a d b e c; columns by rank: a b c, d e.
+    assert torch.equal(found_by[0], cells([".xx..", "....."]))
+    assert torch.equal(found_by[1], cells(["x.x..", "....."]))
+    assert torch.equal(back_by[0], cells(["..x.", "...."]))
+    assert torch.equal(back_by[1], cells(["x...", "...."]))
+    for off in (None, MiningConfig(max_title_similarity=None)):
+        (found,), (back,) = masked(off, alone)
+        assert not found.any() and not back.any()

@@ -14,7 +14,7 @@ from claim2source.core.records import Claim, Dataset, Qrels, Source
 from claim2source.mining import MinedRow, Negative
 from claim2source.models import Encoder, ModelConfig, resolve
 from claim2source.text import Rendering
-from claim2source.training.batches import BatchPlan
+from claim2source.training.batches import BatchPlan, BatchSampler
 from claim2source.training.config import FinetuneConfig
 from claim2source.training.data import TrainingPairs
 from claim2source.training.losses import DistillationConfig, LossesConfig, taught
@@ -92,13 +92,23 @@ def sources_of(pairs: TrainingPairs, row: MinedRow, epochs: int) -> list[str]:
     return ["".join(n.source for n in pairs.negatives_of(row, epoch)) for epoch in range(epochs)]
 
 
-def test_rotation_goes_on_where_rows_are_mined_anew(encoder: Encoder) -> None:
-    """Mined after every epoch, a list still gives more than its hardest."""
+def used_in(pairs: TrainingPairs, plan: BatchPlan) -> str:
+    """The negatives of a batch of one pair."""
+    names = {tokens: source for source, tokens in pairs.source_tokens.items()}
+    return "".join(names[tokens] for tokens in pairs.batch(plan).sources[1:])
+
+
+def test_a_list_that_is_mined_anew_begins_at_its_hardest(encoder: Encoder) -> None:
+    """Later uses go on in it: in the next epoch, and in the same; where a run resumes too."""
     before, after = row("2", "c", *"abdef"), row("2", "c", *"fedba")
+    plans = list(BatchSampler([0], 1, epochs=4, remine_every=2, repeat=2))
     pairs = TrainingPairs(dataset(), [before], encoder, Rendering(), 2, rotate=True)
-    assert sources_of(pairs, pairs.rows[0], 4) == ["ab", "de", "fa", "bd"]
+    assert [used_in(pairs, plan) for plan in plans[:4]] == ["ab", "de", "fa", "bd"]
     pairs.use([after])
-    assert sources_of(pairs, pairs.rows[0], 4)[1:] == ["db", "af", "ed"]
+    assert [used_in(pairs, plan) for plan in plans[4:]] == ["fe", "db", "af", "ed"]
+    resumed = TrainingPairs(dataset(), [after], encoder, Rendering(), 2, rotate=True)
+    rest = BatchSampler([0], 1, epochs=4, remine_every=2, repeat=2, start=5)
+    assert [used_in(resumed, plan) for plan in rest] == ["db", "af", "ed"]
 
 
 @pytest.mark.parametrize(
@@ -138,12 +148,14 @@ def wide_dataset() -> Dataset:
 
 
 @pytest.mark.parametrize("name", ["gritlm_7b", "qwen3_embedding_8b", "multilingual_e5_large"])
-def test_the_recipes_use_more_than_the_hardest_and_random_ones_too(
-    name: str, encoder: Encoder
-) -> None:
+def test_the_recipes_list_more_than_a_pair_uses_at_a_time(name: str, encoder: Encoder) -> None:
+    """German and French claims come more than once in an epoch: then with others, random too."""
     path = REPOSITORY / "configs" / "finetune" / f"{name}.yaml"
     config = read_config(FinetuneConfig, ["--config", str(path)], program="t", description="t")
     mining, optimisation = config.mining, config.optimisation
+    # A list lasts for one epoch, and every step has claims of the language that is kept.
+    assert optimisation.remine_every == 1 and config.batches.order == "mixed"
+    assert config.losses.keep_base.languages == {"en": 1.0}
     listed = mixed_row(mining.hard, mining.random)
     pairs = TrainingPairs(
         wide_dataset(),
@@ -153,9 +165,8 @@ def test_the_recipes_use_more_than_the_hardest_and_random_ones_too(
         optimisation.negatives,
         rotate=config.batches.rotate_negatives,
     )
-    epochs = sources_of(pairs, listed, optimisation.epochs)
-    used = "".join(epochs)
-    assert len(used) == len(set(used)) == optimisation.epochs * optimisation.negatives
+    used = "".join(sources_of(pairs, listed, 2))
+    assert len(used) == len(set(used)) == 2 * optimisation.negatives
     share = mining.random / (mining.hard + mining.random)
     assert 0 < sum(n.isupper() for n in used) == pytest.approx(share * len(used), abs=0.99)
 

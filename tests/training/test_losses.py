@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,7 @@ from claim2source.training.losses import (
     combined,
     consistency,
     distillation,
+    false_negatives,
     info_nce,
     keep_base,
     shortened,
@@ -287,6 +289,49 @@ def test_keep_base_is_at_the_losses_temperature_unless_it_has_its_own() -> None:
         return float(combined(given, config, temperature)[1]["keep_base"])
 
     assert term(None, 0.05) == term(0.05, 0.3) != term(None, 0.3) == term(0.3, 0.05)
+
+
+@pytest.mark.parametrize("margin", [0.0, 0.3])
+def test_what_scores_above_the_gold_by_the_margin_is_no_negative(margin: float) -> None:
+    """Either way, by whole vectors, at every length; the gold never; without gradient."""
+    given = inputs()
+    assert given.all_claims is not None and given.claims_masked is not None
+
+    def masked(scores: torch.Tensor, before: torch.Tensor) -> list[list[bool]]:
+        above = [
+            [score > row[own] + margin for score in row] for own, row in enumerate(scores.tolist())
+        ]
+        found = (torch.tensor(above) | before).tolist()
+        assert found != before.tolist()
+        return found
+
+    forth = masked(given.claims @ given.sources.T, given.masked)
+    back = masked(given.sources[:3] @ given.all_claims.T, given.claims_masked)
+    losses = LossesConfig(
+        InfoNCEConfig(both_ways=True, false_negative_margin=margin),
+        matryoshka=MatryoshkaConfig(1.0, (4,)),
+    )
+    _, terms = combined(given, losses, 0.05)
+    for name, size in (("info_nce", 8), ("matryoshka", 4)):
+        claims, sources, others = (
+            shortened(vectors, size) for vectors in (given.claims, given.sources, given.all_claims)
+        )
+        both = by_hand(claims, sources, [0, 1, 2], forth, 0.05)
+        both += by_hand(sources[:3], others, [0, 1, 2], back, 0.05)
+        assert float(terms[name]) == pytest.approx(both / 2, rel=1e-5)
+    without, _ = combined(given, replace(losses, info_nce=InfoNCEConfig(both_ways=True)), 0.05)
+    total, _ = combined(given, losses, 0.05)
+    assert float(total) < float(without) - 1e-3
+
+
+def test_a_masked_false_negative_is_not_pushed_away() -> None:
+    claims = torch.tensor([[1.0, 0.0]])
+    sources = torch.tensor([[0.6, 0.8], [0.8, 0.6], [0.0, 1.0]], requires_grad=True)
+    scores = false_negatives(claims, sources, torch.tensor([0]), 0.1)
+    assert scores.tolist() == [[False, True, False]] and not scores.requires_grad
+    assert not false_negatives(claims, sources, torch.tensor([0]), 0.3).any()
+    with pytest.raises(ConfigError, match=r"info_nce\.false_negative_margin.*0 to 2, or none"):
+        InfoNCEConfig(false_negative_margin=-0.1)
 
 
 def test_distillation_needs_scores() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 import pytest
@@ -270,11 +271,53 @@ def test_ranks_know_each_others_rows(
     assert used + left == sum(apart.quotas.values()) * apart.epochs
 
 
-@given(pairs=PAIRS, order=st.sampled_from(["mixed", "language", "length"]), data=st.data())
+@given(
+    pairs=PAIRS,
+    order=st.sampled_from(["mixed", "language", "length"]),
+    remine_every=st.integers(0, 3),
+    repeat=st.integers(1, 2),
+    data=st.data(),
+)
 @settings(max_examples=60, deadline=None)
 def test_going_on_from_any_position(
-    pairs: list[tuple[int, str, int]], order: str, data: st.DataObject
+    pairs: list[tuple[int, str, int]],
+    order: str,
+    remine_every: int,
+    repeat: int,
+    data: st.DataObject,
 ) -> None:
-    whole = list(sampler(pairs, order, 3, alpha=0.5))
+    more: dict[str, Any] = {"alpha": 0.5, "remine_every": remine_every, "repeat": repeat}
+    whole = list(sampler(pairs, order, 3, **more))
     start = data.draw(st.integers(0, len(whole)))
-    assert list(sampler(pairs, order, 3, alpha=0.5, start=start)) == whole[start:]
+    assert list(sampler(pairs, order, 3, start=start, **more)) == whole[start:]
+
+
+@pytest.mark.parametrize("gather", [True, False])
+@pytest.mark.parametrize(("world", "repeat", "remine_every"), [(1, 1, 0), (2, 3, 2), (2, 1, 1)])
+def test_every_use_of_a_pair_is_its_next_turn(
+    gather: bool, world: int, repeat: int, remine_every: int
+) -> None:
+    """Within an epoch too, where alpha or `repeat` uses a pair again; a new list begins at 0."""
+    pairs = [(i, "en" if i < 20 else "de", 5) for i in range(25)]
+    more: dict[str, Any] = {"alpha": 0.5, "gather": gather, "world_size": world}
+    more |= {"repeat": repeat, "remine_every": remine_every}
+    ranks = [list(sampler(pairs, "mixed", 3, rank=rank, **more)) for rank in range(world)]
+    used: Counter[int] = Counter()
+    most = 0
+    for plans in zip(*ranks, strict=True):
+        epoch, index = plans[0].epoch, plans[0].index
+        if remine_every and index == 0 and epoch % remine_every == 0:
+            used.clear()
+        rows = [row for plan in plans for row in plan.rows]
+        if gather:
+            assert all(plan.turns == plans[0].turns for plan in plans)
+            turns = plans[0].turns
+        else:
+            turns = tuple(turn for plan in plans for turn in plan.turns)
+        expected = []
+        for row in rows:
+            expected.append(used[row % 25])
+            used[row % 25] += 1
+        assert list(turns) == expected
+        most = max(most, *turns) if epoch == 0 else most
+    assert most >= repeat

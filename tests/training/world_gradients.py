@@ -25,7 +25,9 @@ from claim2source.training.losses import (
     InfoNCEConfig,
     KeepBaseConfig,
     LossesConfig,
+    LossInputs,
     MatryoshkaConfig,
+    false_negatives,
 )
 from claim2source.training.module import RetrieverModule
 
@@ -34,7 +36,7 @@ PER_BATCH = 16
 
 def every_loss() -> LossesConfig:
     return LossesConfig(
-        info_nce=InfoNCEConfig(both_ways=True),
+        info_nce=InfoNCEConfig(both_ways=True, false_negative_margin=0.01),
         distillation=DistillationConfig(0.5, Path("unused"), "kl", 2.0),
         keep_base=KeepBaseConfig(0.3, {"de": 1.0, "en": 0.2}),
         consistency=ConsistencyConfig(0.7),
@@ -90,18 +92,29 @@ def main(model: str, data: str, chunk: str, out: str) -> None:
     module.manual_backward = lambda loss: loss.backward()
     encoder.model.requires_grad_(True)
     encoder.model.eval()  # dropout differs by process
+    found: list[int] = []
+    real = module._inputs
+
+    def count_false_negatives(*arguments: Any) -> LossInputs:
+        inputs: LossInputs = real(*arguments)
+        own = inputs.claims, inputs.sources, inputs.positives
+        found.append(int((false_negatives(*own, 0.01) & ~inputs.masked).sum()))
+        return inputs
+
+    module._inputs = count_false_negatives
     terms = module._backward(pairs.batch(plan))
     read = {n: p for n, p in encoder.model.named_parameters() if p.grad is not None}
     module._trainer = SimpleNamespace(world_size=world)
     module._reduce_gradients(list(encoder.model.parameters()))
-    found = {name: parameter.grad for name, parameter in read.items()}
+    gradients = {name: parameter.grad for name, parameter in read.items()}
     loss = terms["loss"].clone()
     if world > 1:
         dist.all_reduce(loss)
         loss /= world
     if rank == 0:
         values = {name: float(value) for name, value in terms.items()}
-        torch.save({"loss": loss, "gradients": found, "terms": values}, out)
+        made = {"loss": loss, "gradients": gradients, "terms": values, "false_negatives": found}
+        torch.save(made, out)
     if world > 1:
         dist.destroy_process_group()
     assert FinetuneConfig  # the config must be importable on its own

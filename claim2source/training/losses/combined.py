@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from claim2source.core.config import require
 from claim2source.training.losses.consistency import ConsistencyConfig, consistency
 from claim2source.training.losses.distillation import DistillationConfig, distillation
-from claim2source.training.losses.info_nce import InfoNCEConfig, info_nce
+from claim2source.training.losses.info_nce import InfoNCEConfig, false_negatives, info_nce
 from claim2source.training.losses.keep_base import KeepBaseConfig, keep_base
 from claim2source.training.losses.matryoshka import MatryoshkaConfig, shortened
 
@@ -50,10 +50,10 @@ class LossTargets:
     """Hold what the losses compare the vectors with, for this process's n claims and m sources.
 
     `positives` [n] is the column of each claim's gold; `masked` [n, m] is true where a source is
-    gold for the claim, or has the same text as one, without being its positive. `rows` [n] are
-    the places of the n claims among the c claims of all processes, and `claims_masked` [n, c] is
-    true where another claim has the row's source, or one of the same text, as gold (set only
-    where InfoNCE is trained both ways). The others are set where their loss is on: `teacher`
+    the paper of a gold of the claim (`TrainingPairs.papers`) without being its positive. `rows`
+    [n] are the places of the n claims among the c claims of all processes, and `claims_masked`
+    [n, c] is true where another claim has the paper of the row's source as gold (set only where
+    InfoNCE is trained both ways). The others are set where their loss is on: `teacher`
     [n, m] (NaN: no score), `base_claims` [n, d], `base_sources` [m, d], `keep_weights` [n], and
     `owners` [v], the row of each view's claim.
     """
@@ -87,6 +87,7 @@ def combined(
     inputs: LossInputs, config: LossesConfig, temperature: float
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """Compute the weighted sum, and each term before weighting (detached) by its name."""
+    inputs = _without_false_negatives(inputs, config.info_nce)
     terms = {"info_nce": _contrastive(inputs, config, temperature, None)}
     weights = {"info_nce": config.info_nce.weight}
     sizes = config.matryoshka.dimensions
@@ -124,6 +125,22 @@ def combined(
     weighted = [weights[name] * term for name, term in terms.items()]
     total = sum(weighted[1:], weighted[0])
     return total, {name: term.detach() for name, term in terms.items()}
+
+
+def _without_false_negatives(inputs: LossInputs, config: InfoNCEConfig) -> LossInputs:
+    """Mask what the model itself, by its whole vectors, scores above the gold by the margin."""
+    margin = config.false_negative_margin
+    if margin is None:
+        return inputs
+    own = inputs.claims, inputs.sources, inputs.positives
+    masked = inputs.masked | false_negatives(*own, margin)
+    claims_masked = inputs.claims_masked
+    if config.both_ways:
+        assert inputs.all_claims is not None and inputs.rows is not None
+        assert claims_masked is not None
+        back = inputs.sources[inputs.positives], inputs.all_claims, inputs.rows
+        claims_masked = claims_masked | false_negatives(*back, margin)
+    return replace(inputs, masked=masked, claims_masked=claims_masked)
 
 
 def _contrastive(

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from claim2source.core.config import require_finite
+from claim2source.core.config import require_between, require_finite
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -19,13 +19,28 @@ class InfoNCEConfig:
     Args:
         weight: of this term in the sum.
         both_ways: also each source against the claims of the batch.
+        false_negative_margin: what the model itself scores above the gold's cosine by more than
+            this is no negative, either way (GISTEmbed; Qwen3-Embedding with 0.1); none: all are.
     """
 
     weight: float = 1.0
     both_ways: bool = False
+    false_negative_margin: float | None = None
 
     def __post_init__(self) -> None:
         require_finite("losses.info_nce.weight", self.weight)
+        key = "losses.info_nce.false_negative_margin"
+        require_between(key, self.false_negative_margin, 0, 2, none=True)
+
+
+def false_negatives(claims: Tensor, sources: Tensor, positives: Tensor, margin: float) -> Tensor:
+    """Mark [n, m] the sources that score above a claim's own by more than `margin`.
+
+    Vectors are taken as they are, without gradient; `positives` [n] is the column of each claim's
+    source, which is never marked. With claims and sources exchanged it serves the way back.
+    """
+    scores = claims.detach() @ sources.detach().T
+    return scores > scores.gather(1, positives.unsqueeze(1)) + margin
 
 
 def info_nce(

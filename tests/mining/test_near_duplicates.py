@@ -1,0 +1,46 @@
+"""Papers under several ids, against comparing all sources with all."""
+
+from __future__ import annotations
+
+from itertools import combinations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from claim2source.core.records import Source
+from claim2source.datasets.grouping import connected_groups
+from claim2source.mining.near_duplicates import distinct_words, jaccard, same_papers
+
+# Few words, of which some are frequent: texts of all degrees of likeness, equal and empty ones.
+TEXTS = st.lists(
+    st.lists(st.sampled_from("aaaabbbccdefghij"), max_size=12).map(" ".join),
+    min_size=2,
+    max_size=14,
+)
+
+
+@given(titles=TEXTS, most=st.sampled_from([0.1, 0.5, 0.8, 0.9, 1.0]), text=st.booleans())
+@settings(max_examples=60, deadline=None)
+def test_papers_are_those_of_comparing_all_with_all(
+    titles: list[str], most: float, text: bool
+) -> None:
+    sources = [Source(str(i), *("x", t) if text else (t, "x")) for i, t in enumerate(titles)]
+    words = [distinct_words(title) for title in titles]
+    wanted = [
+        (str(one), str(other))
+        for one, other in combinations(range(len(words)), 2)
+        if jaccard(words[one], words[other]) > most
+    ]
+    found = same_papers(sources, *(None, most) if text else (most, None))
+    assert set(found) <= set(wanted)
+    alone: list[tuple[str, ...]] = [(source.id,) for source in sources]
+    papers = [connected_groups([*alone, *pairs])[: len(alone)] for pairs in (found, wanted)]
+    assert papers[0] == papers[1]
+
+
+def test_either_is_enough_and_none_compares_nothing() -> None:
+    sources = [Source("1", "tea", "x y"), Source("2", "tea", "z"), Source("3", "", "x y")]
+    assert same_papers(sources, 0.9, None) == [("1", "2")]
+    assert same_papers(sources, None, 0.9) == [("1", "3")]
+    assert same_papers(sources, 0.9, 0.9) == [("1", "2"), ("1", "3")]
+    assert same_papers(sources, None, None) == []

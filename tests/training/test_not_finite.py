@@ -1,0 +1,180 @@
+"""Steps that are not finite are skipped and counted; what is not finite is never saved."""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from claim2source.core.errors import InputError, UserError
+from claim2source.core.report import Report
+from claim2source.training.data import TrainBatch
+from claim2source.training.finetune import finetune
+from claim2source.training.module import MOST_SKIPPED, RetrieverModule
+from claim2source.training.state import TrainingState, previous_state
+from tests.training.points import config, write_point
+from tests.training.small import small_config, small_setup
+
+FINITE = r"holds weights that are not finite"
+SPOILT = {0, 2, 3}
+
+
+@pytest.fixture(scope="module")
+def setup(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    return small_setup(tmp_path_factory.mktemp("small"))
+
+
+def spoil(module: RetrieverModule) -> None:
+    """Make one number of one gradient infinite, as an overflow does."""
+    gradient = next(p.grad for p in module.model.parameters() if p.grad is not None)
+    gradient.view(-1)[0] = math.inf
+
+
+def damage(path: Path) -> None:
+    """Cut a file, as a full disk or a power cut may."""
+    path.write_bytes(path.read_bytes()[:1000])
+
+
+def test_a_spoilt_step_is_skipped_and_a_damaged_state_is_not_the_end(
+    setup: tuple[Path, Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    real, save = RetrieverModule._backward, TrainingState.save
+
+    def backward(self: RetrieverModule, batch: TrainBatch) -> dict[str, Tensor]:
+        terms = real(self, batch)
+        if self.batches_done in SPOILT:
+            spoil(self)
+        return terms
+
+    saved: list[dict[str, Tensor]] = []
+
+    def remember(self: TrainingState, path: Path) -> None:
+        saved.append({name: weight.clone() for name, weight in self.weights.items()})
+        save(self, path)
+        if path.parent.name == "cut" and self.steps_done == 4:
+            raise RuntimeError("power cut")
+
+    monkeypatch.setattr(RetrieverModule, "_backward", backward)
+    monkeypatch.setattr(TrainingState, "save", remember)
+    more: dict[str, Any] = {"optimisation__epochs": 1, "tuning": "lora", "lora__r": 4}
+    finetune(small_config(*setup, tmp_path / "whole", **more))
+    whole = TrainingState.load(tmp_path / "whole" / "state.pt")
+    assert [math.isnan(loss) for loss in whole.losses] == [i in SPOILT for i in range(5)]
+    assert all(bool(weight.isfinite().all()) for weight in whole.weights.values())
+
+    def moved(step: int) -> bool:
+        return any(not torch.equal(saved[step][n], saved[step - 1][n]) for n in saved[step])
+
+    # The first save is of the first step; the rate of a warm-up's first step is 0.
+    assert [moved(step) for step in (1, 2, 3, 4)] == [True, False, False, True]
+    said = f"; {len(SPOILT)} of 5 steps skipped (not finite)"
+    assert said in capsys.readouterr().out
+    training = Report.read(tmp_path / "whole").training
+    assert training is not None and training.skipped_steps == len(SPOILT)
+    loss = training.history[1].loss
+    assert loss == pytest.approx((whole.losses[1] + whole.losses[4]) / 2)
+    with open(tmp_path / "whole" / "logs" / "step-000000" / "metrics.csv", newline="") as file:
+        rows = [row for row in csv.DictReader(file) if row["loss"]]
+    assert [float(row["skipped_steps"]) for row in rows] == [1, 1, 2, 3, 3]
+
+    # Killed after its fourth step, whose state is then damaged: it goes on from the third.
+    with pytest.raises(RuntimeError, match="power cut"):
+        finetune(small_config(*setup, tmp_path / "cut", **more))
+    state = tmp_path / "cut" / "state.pt"
+    assert TrainingState.load(previous_state(state)).steps_done == 3
+    kept = previous_state(state).read_bytes()
+    damage(state)
+    monkeypatch.setattr(TrainingState, "save", save)
+    finetune(small_config(*setup, tmp_path / "cut", resume=True, **more))
+    assert "state.pt: not a saved state" in caplog.text
+    assert "going on from the state before it, step 3" in caplog.text
+    resumed = TrainingState.load(state)
+    assert resumed.losses == pytest.approx(whole.losses, abs=0, rel=0, nan_ok=True)
+    for name, weight in whole.weights.items():
+        assert torch.equal(weight, resumed.weights[name]), name
+    assert previous_state(state).read_bytes() != kept
+
+    damage(state)
+    damage(previous_state(state))
+    with pytest.raises(InputError, match=r"state\.pt: not a saved state"):
+        finetune(small_config(*setup, tmp_path / "cut", resume=True, **more))
+
+
+def test_a_lost_training_stops_and_what_was_good_stays(
+    setup: tuple[Path, Path], tmp_path: Path
+) -> None:
+    """Weights of 1e30 after the first step: no gradient is finite from there on."""
+    more: dict[str, Any] = {"optimisation__learning_rate": 1e30, "optimisation__warmup_ratio": 0}
+    with pytest.raises(UserError, match=r"5 steps in a row, to step 6.*learning_rate") as raised:
+        finetune(small_config(*setup, tmp_path / "run", **more))
+    assert len(raised.value.lines) == 1 and MOST_SKIPPED == 5
+    state = TrainingState.load(tmp_path / "run" / "state.pt")
+    assert state.steps_done == 5 and all(map(math.isnan, state.losses[1:]))
+    assert not (tmp_path / "run" / "report.json").exists()
+    assert [path.name for path in (tmp_path / "run" / "checkpoints").iterdir()] == ["epoch-0"]
+
+
+@pytest.mark.parametrize("kind", ["full", "lora"])
+def test_no_checkpoint_of_weights_that_are_not_finite(
+    kind: str, save_tiny: Callable[..., Path], tmp_path: Path
+) -> None:
+    model = config(save_tiny(tmp_path / "model"))
+    with pytest.raises(UserError, match=rf"epoch-1: not written: \S+ {FINITE}; lower"):
+        write_point(model, tmp_path / "epoch-1", kind, move=math.nan)
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
+
+
+@pytest.mark.parametrize("value", [math.nan, -math.inf])
+def test_no_state_of_weights_that_are_not_finite(value: float, tmp_path: Path) -> None:
+    good = TrainingState(
+        batches_done=1,
+        steps_done=1,
+        losses=[0.5],
+        world_size=1,
+        begun_with={},
+        mined={"file": "mined.jsonl", "content": torch.zeros(1, dtype=torch.uint8)},
+        weights={"first": torch.ones(2), "second": torch.ones(2)},
+        optimizer={},
+        scheduler={},
+        random=[],
+    )
+    path = tmp_path / "state.pt"
+    good.save(path)
+    before = path.read_bytes()
+    bad = replace(good, weights={"first": torch.ones(2), "second": torch.tensor([1.0, value])})
+    with pytest.raises(UserError, match=rf"state\.pt: not written: second {FINITE}"):
+        bad.save(path)
+    assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == {"state.pt": before}
+    # A version without this check may have written one.
+    torch.save({"format": 2, **vars(bad)}, path)
+    with pytest.raises(InputError, match=rf"state\.pt: second: {FINITE}"):
+        TrainingState.load(path)
+
+
+def test_the_state_before_the_last_is_kept_without_links_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_links(*_: object) -> None:
+        raise OSError("no links here")
+
+    monkeypatch.setattr("os.link", no_links)
+    test_no_state_of_weights_that_are_not_finite(math.nan, tmp_path)
+    content = (tmp_path / "state.pt").read_bytes()
+    state = TrainingState(
+        2, 2, [0.5, 0.4], 1, {}, {"file": "m", "content": torch.zeros(1)}, {}, {}, {}, []
+    )
+    state.save(tmp_path / "state.pt")
+    assert previous_state(tmp_path / "state.pt").read_bytes() == content
+    assert TrainingState.load(tmp_path / "state.pt").steps_done == 2
+    assert len(list(tmp_path.iterdir())) == 2
