@@ -14,6 +14,7 @@ from claim2source.core.keys import did_you_mean
 PROGRAMS = {
     "prepare": ("datasets.prepare", "turn a task's own files into a data set"),
     "mine": ("train.mine", "mine hard negatives without training"),
+    "pairs": ("train.pairs", "make training pairs of the papers alone, for a first phase"),
     "finetune": ("train.finetune", "fine-tune a retriever: mine, train, choose on val, report"),
     "folds": ("train.folds", "rank training claims by models that were not trained on them"),
     "interpolate": ("train.interpolate", "choose how far to go from the base to the checkpoint"),

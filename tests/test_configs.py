@@ -28,6 +28,7 @@ from tests.shared_data import REPOSITORY
 from train.interpolate import InterpolateConfig
 from train.merge import MergeConfig
 from train.mine import MineConfig
+from train.pairs import PairsConfig
 
 KINDS: dict[str, type[Any]] = {"finetune": FinetuneConfig}
 FINETUNE = REPOSITORY / "configs" / "finetune"
@@ -408,7 +409,7 @@ def test_every_command_in_a_configs_remarks_is_one_its_program_takes(
     )
     for line in shell:
         ((program, words),) = commands(re.sub(r"\\\n *# ", " ", line), tmp_path)
-        READERS[program](words)
+        (READERS | {"train/pairs.py": partial(parsed, PairsConfig)})[program](words)
     if path == PAPER:
         merged, (evaluation,) = "checkpoints/gritlm_f_merged", (x for x in shell if "eval/" in x)
         assert f"--checkpoint {merged} --model.max_length 512" in evaluation

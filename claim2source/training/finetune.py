@@ -25,6 +25,7 @@ from claim2source.mining import MinedRow
 from claim2source.models import DataRecord, Encoder, Manifest, Weights, resolve
 from claim2source.models.manifest import FILE
 from claim2source.models.query_only import base_encoder
+from claim2source.models.resolve import checkpoint_folder
 from claim2source.pipeline.evaluate import evaluate_encoder
 from claim2source.training.adapt import adapt, check_model, frozen_copy
 from claim2source.training.after import check_after, evaluate_after
@@ -112,6 +113,17 @@ def finetune(config: FinetuneConfig) -> Report | None:
             run.release()
 
 
+def _refuse_checkpoint(name: str) -> None:
+    """Raise `UserError` for a base model that is a checkpoint of a run."""
+    folder = checkpoint_folder(name)
+    if (folder / FILE).is_file():
+        raise UserError(
+            f"model.name: {name} is a checkpoint of a run; train from its export "
+            f"(python train/merge.py --checkpoint {name} --out DIR) or from its base "
+            f"({Manifest.read(folder).base.name})"
+        )
+
+
 def _stopped_text(run: RunFolder, training: Finetuning | None) -> str:
     """Say where a run was stopped, and how it goes on."""
     if training is not None and training.saved_steps is not None:
@@ -140,13 +152,9 @@ class Finetuning:
             # A run of version 0.1.0 did not apply the prompts that its base declares.
             template = Manifest.read(base).encoder.template
             model = replace(model, template=template, prompts=False)
+        _refuse_checkpoint(model.name)
         self.resolved = resolve(model, config.device)
         self.encoder: Encoder = self.resolved.encoder
-        if self.resolved.manifest is not None:
-            raise UserError(
-                f"model.name: {config.model.name} is a checkpoint of a run; train from its base "
-                f"({self.resolved.base.name}) instead"
-            )
         if self.encoder.source_encoder is not None:
             raise UserError(
                 f"model.name: {config.model.name} was tuned for claims alone; train from its base"
