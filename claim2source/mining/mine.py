@@ -29,7 +29,7 @@ Origin = Literal["bm25", "dense", "both", "random", "teacher"]
 # By what found a source: dense alone, BM25 alone, both.
 _ORIGINS: tuple[Origin, ...] = ("dense", "bm25", "both")
 # Claims mined at a time, so that memory does not grow with their number.
-CHUNK = 1024
+CHUNK = 4096
 # Places of lists handled at a time when negatives are picked.
 PICKED = 2**18
 # Random sources drawn for a claim before the rest of the pool is shuffled.

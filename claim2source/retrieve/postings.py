@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 _COMMON = 1 / 16
 # rank_bm25's floor for terms in more than half of the documents, as a share of the mean idf.
 _EPSILON = 0.25
+# The smallest number above 0.
+_LEAST = np.nextafter(np.float32(0), np.float32(1))
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,8 +101,12 @@ class Postings:
 
         A repeated term counts each time.
         """
-        rare = _asked(claims.where(self._row_of[claims.ids] < 0), len(self._row_of))
-        scores: np.ndarray = (rare @ self._postings).toarray()
+        rare = claims.where(self._row_of[claims.ids] < 0)
+        # The postings of a claim's terms one after another are a row of repeated columns.
+        found = self._postings[rare.ids]
+        shape = len(claims), len(self.counts.lengths)
+        held = _csr(found.data, found.indices, found.indptr[rare.bounds], shape)
+        scores: np.ndarray = held.toarray()
         if len(self._rows):
             scores += _asked(claims.numbered(self._row_of), len(self._rows)) @ self._rows
         return scores
@@ -110,9 +116,11 @@ class Postings:
 
         Documents that cannot be among the best `k` by `scores` may be left out.
         """
-        found: np.ndarray = scores > 0
         if 0 < k < scores.shape[1]:
-            found &= scores >= floors_of_best(scores, k)[:, None]
+            least = np.maximum(floors_of_best(scores, k), _LEAST)
+            found: np.ndarray = scores >= least[:, None]
+        else:
+            found = scores > 0
         # A term in half of the documents may weigh nothing, or less.
         for row in np.unique(claims.owners[~self._lifts[claims.ids]]):
             for term in claims.ids[claims.bounds[row] : claims.bounds[row + 1]]:

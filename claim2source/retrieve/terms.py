@@ -1,7 +1,8 @@
-"""Analyse texts into term ids; bm25s tokenizes each distinct word once."""
+"""Analyse texts into term ids; each distinct word is tokenized once, as bm25s does."""
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -10,6 +11,8 @@ from typing import Any
 
 import numpy as np
 
+# bm25s's tokens, and the ends of words.
+_TOKENS = re.compile(r"\b\w\w+\b|\n").findall
 _NONE = np.empty(0, dtype=np.int32)
 # Texts split at a time: the words of all texts would take several times their memory.
 _SPLIT = 2**14
@@ -112,18 +115,25 @@ class Analysis:
         if self._whole:
             every = np.arange(len(words) + 1)
             return words, Terms(every[:-1].astype(np.int32), every)
-        import bm25s
-
-        # One text, with a token that no word has after each word: a list for each word would keep
-        # Python's garbage collector busy for longer than bm25s takes.
-        mark, together = "__", " ".join(words)
-        while mark in together:
-            mark += "_"
-        text = f" {mark} ".join([*words, ""])
-        (found,), number_of = bm25s.tokenize(text, stopwords=[], show_progress=False)
-        ids = np.array(found, dtype=np.int32)
-        ends = np.flatnonzero(ids == number_of.get(mark)) + 1
-        return _without(mark, number_of, Terms(ids, np.concatenate([[0], ends])))
+        lowered = list(map(str.lower, words))
+        # Most words are one token; a pattern takes the others apart.
+        single = np.fromiter(map(str.isalnum, lowered), bool, len(words))
+        single &= np.fromiter(map(len, lowered), np.int64, len(words)) > 1
+        others = "\n".join([*compress(lowered, ~single), ""])
+        found: list[str] = _TOKENS(others)
+        ends = np.flatnonzero(np.fromiter(map("\n".__eq__, found), bool, len(found)))
+        lengths = single.astype(np.int64)
+        lengths[~single] = np.diff(ends, prepend=-1) - 1
+        # The tokens of single words come first in the vocabulary: order means nothing.
+        number_of: defaultdict[str, int] = defaultdict(count().__next__)
+        ids = np.empty(lengths.sum(), np.int32)
+        of_single = np.repeat(single, lengths)
+        for place, tokens in (
+            (of_single, list(compress(lowered, single))),
+            (~of_single, [token for token in found if token != "\n"]),
+        ):
+            ids[place] = np.fromiter(map(number_of.__getitem__, tokens), np.int32, len(tokens))
+        return list(number_of), Terms(ids, _bounds(lengths))
 
 
 def _among(tokens: Sequence[str], some: set[str]) -> np.ndarray:

@@ -95,7 +95,8 @@ def top_of_rows(
     As `top_of` row by row. `scores` float32 and `kept` bool are [rows, sources], `order` is
     that of `SourceIds`.
     """
-    rows, columns = np.divmod(np.flatnonzero(kept), max(kept.shape[1], 1))
+    cells = np.flatnonzero(kept)
+    rows, columns = np.divmod(cells, max(kept.shape[1], 1))
     counts = np.bincount(rows, minlength=len(scores))
     positions = np.full((len(scores), k), -1, dtype=np.int64)
     found = np.zeros((len(scores), k), dtype=np.float32)
@@ -106,11 +107,11 @@ def top_of_rows(
         positions[row], found[row] = top_of(scores[row, every], every, k, order)
     if len(wide):
         narrow = counts[rows] <= _WIDEST * k
-        rows, columns = rows[narrow], columns[narrow]
+        cells, rows, columns = cells[narrow], rows[narrow], columns[narrow]
         counts[wide] = 0
     place = np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)
     table = np.full((len(scores), max(k, int(counts.max(initial=0)))), _LAST, dtype=np.uint64)
-    table[rows, place] = sort_keys(scores[rows, columns], order[columns])
+    table[rows, place] = sort_keys(scores.ravel()[cells], order[columns])
     table.sort(axis=1)
     at = np.empty_like(order)
     at[order] = np.arange(len(order))

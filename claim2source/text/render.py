@@ -15,6 +15,7 @@ ClaimForm = Literal["original", "translated", "bilingual", "paired"]
 SourceForm = Literal[
     "title_abstract", "metadata", "metadata_paper_order", "released", "released_unlabelled"
 ]
+_CLAIM_FORMS, _SOURCE_FORMS = get_args(ClaimForm), get_args(SourceForm)
 # The paper's forms; `paired` is in its released code only.
 FORMS: tuple[ClaimForm, ...] = ("original", "translated", "bilingual")
 
@@ -37,8 +38,8 @@ class Rendering:
     sources: SourceForm = "metadata"
 
     def __post_init__(self) -> None:
-        require_one_of("rendering.claims", self.claims, get_args(ClaimForm))
-        require_one_of("rendering.sources", self.sources, get_args(SourceForm))
+        require_one_of("rendering.claims", self.claims, _CLAIM_FORMS)
+        require_one_of("rendering.sources", self.sources, _SOURCE_FORMS)
 
     def claim_texts(self, claims: Iterable[Claim]) -> list[str]:
         """Render claims, in order."""
@@ -70,7 +71,7 @@ def claim_parts(claim: Claim, form: ClaimForm = "original") -> tuple[ClaimPart, 
 
     A post may hold line breaks itself: the rendered text cannot be split into its parts again.
     """
-    require_one_of("claims", form, get_args(ClaimForm))
+    require_one_of("claims", form, _CLAIM_FORMS)
     posted = ClaimPart(claim.text, claim.lang)
     english = ClaimPart(str(claim.translation), "en") if _has_forms(claim) else posted
     if form == "paired" or (form == "bilingual" and english is not posted):
@@ -114,7 +115,7 @@ def render_source(source: Source, form: SourceForm = "metadata") -> str:
     writes it: "title abstract Venue: .. Authors: .." on one line, labels also where there is
     nothing behind them. `released_unlabelled`, as its style transfer's: the same without labels.
     """
-    require_one_of("sources", form, get_args(SourceForm))
+    require_one_of("sources", form, _SOURCE_FORMS)
     if form == "released" or form == "released_unlabelled":
         authors = ", ".join(_released_authors(source.authors))
         if form == "released":
