@@ -269,8 +269,9 @@ class Epoch:
 class TrainingReport:
     """Describe how a run went and what it chose on val.
 
-    `chosen_checkpoint` is relative to the run's folder; `scales` are the points between base and
-    chosen epoch that were tried.
+    `refit` is the checkpoint that was trained in the same way on train and val, for which the run
+    stands; val says nothing of it. `chosen_checkpoint` is relative to the run's folder; `scales`
+    are the points between base and chosen epoch that were tried.
     """
 
     history: tuple[Epoch, ...]
@@ -278,6 +279,7 @@ class TrainingReport:
     chosen_epoch: int
     chosen_scale: float
     chosen_checkpoint: str
+    refit: str = ""
     scales: tuple[Trial, ...] = ()
 
 

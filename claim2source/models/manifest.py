@@ -92,7 +92,9 @@ class DataRecord:
 class Manifest:
     """Record everything needed to use a checkpoint without repeating how it was trained.
 
-    `scores` holds the scores by split, `config` the training run's settings as JSON values.
+    `scores` holds the scores by split, `config` the training run's settings as JSON values. `refit`
+    names the checkpoint that val chose, where this one was trained in the same way on train and
+    val: no claim of val is unseen then.
     """
 
     __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
@@ -102,6 +104,7 @@ class Manifest:
     encoder: EncoderSettings
     rendering: Rendering
     epoch: int = 0
+    refit: str | None = None
     data: DataRecord = DataRecord()
     scores: Mapping[str, ScoreTable] = field(default_factory=dict)
     config: Mapping[str, object] = field(default_factory=dict)

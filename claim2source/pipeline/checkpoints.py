@@ -197,7 +197,8 @@ def _kept_epochs(run: Path) -> list[Path]:
     found = [path for path in (run / "checkpoints").glob("epoch-*") if path.is_dir()]
     if not found:
         raise UserError(f"{run}: a training run without checkpoints")
-    return sorted(found, key=lambda path: (int(path.name.split("-")[1]), path.name))
+    epochs = sorted(found, key=lambda path: (int(path.name.split("-")[1]), path.name))
+    return [*epochs, *sorted((run / "checkpoints").glob("refit-epoch-*"))]
 
 
 def evaluate_checkpoint(

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import ClassVar, Literal
 
 from claim2source.core.errors import InputError, UserError
 from claim2source.core.files import file_hash, write_json
-from claim2source.core.records import Claim, Dataset
+from claim2source.core.records import Dataset
 from claim2source.core.report import Table
 from claim2source.core.run import Run
+from claim2source.core.stage import Index
 from claim2source.core.validate import read_json, validated
 from claim2source.io.trec import read_run, write_trec_run
 from claim2source.models import Manifest, Resolved
+from claim2source.models.manifest import FILE as MANIFEST
+from claim2source.retrieve.fuse import score_missing
 from claim2source.text import Rendering
 
 FILE, RUN_FILE = "folds.json", "folds.trec"
@@ -96,7 +99,7 @@ def read_out_of_fold(folder: Path) -> tuple[OutOfFold, Run]:
         raise InputError.at(folder / RUN_FILE, why="is not the run that folds.json names")
     for fold in found.folds:
         place = folder / fold.checkpoint
-        if not (place / "manifest.json").is_file():
+        if not (place / MANIFEST).is_file():
             continue  # a checkpoint may be deleted: its ranking is kept
         if Manifest.read(place).data.train_sha256 != fold.train_sha256:
             why = "was trained on other claims than the fold's, perhaps on those that it ranked"
@@ -117,7 +120,7 @@ def check_model(folder: Path, found: OutOfFold, resolved: Resolved) -> str:
     if manifest.rendering != found.rendering:
         raise UserError(f"{folder}: its models read other renderings than this checkpoint")
     places = (folder / fold.checkpoint for fold in found.folds)
-    known = [place for place in places if (place / "manifest.json").is_file()]
+    known = [place for place in places if (place / MANIFEST).is_file()]
     if not known:
         return "the folds' checkpoints are gone: their recipe is not compared"
     other = Manifest.read(known[0]).config
@@ -125,7 +128,24 @@ def check_model(folder: Path, found: OutOfFold, resolved: Resolved) -> str:
     return f"the folds' recipe differs in {', '.join(differs)}" if differs else ""
 
 
-def claims_of(data: Dataset, fold: Fold) -> list[Claim]:
-    """Return a fold's claims."""
-    mine = set(fold.claims)
-    return [claim for claim in data.claims if claim.id in mine]
+def score_out_of_fold(
+    folder: Path,
+    found: OutOfFold,
+    index_of: Callable[[Path], Index],
+    data: Dataset,
+    own: Run,
+    other: Run,
+) -> Run | None:
+    """Score what only `other` ranks by each claim's own model; None where a model is gone.
+
+    `index_of` gives the index of the sources by a checkpoint's model; one is held at a time.
+    """
+    rows: list[tuple[str, str, float]] = []
+    for fold in found.folds:
+        place = folder / fold.checkpoint
+        if not (place / MANIFEST).is_file():
+            return None
+        mine = set(fold.claims)
+        claims = [claim for claim in data.claims if claim.id in mine]
+        rows += score_missing(index_of(place), claims, own, other).run
+    return Run.from_rows(*zip(*rows, strict=True)) if rows else Run.from_lists({})

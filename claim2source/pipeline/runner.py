@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import inspect
-import sys
-import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from claim2source.core.config import require
 from claim2source.core.errors import UserError
-from claim2source.core.files import content_hash
-from claim2source.core.records import Claim, Dataset, Source
+from claim2source.core.records import Dataset, Source
 from claim2source.core.report import Choice
 from claim2source.core.run import Cost, Result, Run
-from claim2source.core.stage import Index, Retriever, Stage
+from claim2source.core.stage import Index, Retriever
 from claim2source.io.store import Store
-from claim2source.models import Resolved, resolve
+from claim2source.models import Manifest, Resolved, checkpoint_folder, resolve
 from claim2source.models.manifest import FILE as MANIFEST
-from claim2source.pipeline.out_of_fold import check_model, claims_of, read_out_of_fold
+from claim2source.pipeline.out_of_fold import check_model, read_out_of_fold, score_out_of_fold
 from claim2source.pipeline.selection import (
     BM25_GRID,
     FUSION_GRID,
@@ -31,6 +27,7 @@ from claim2source.pipeline.selection import (
     out_of_fold_data,
     selection_data,
 )
+from claim2source.pipeline.stages import apply_stage, join_results
 from claim2source.pipeline.systems import (
     HybridConfig,
     SystemConfig,
@@ -40,7 +37,6 @@ from claim2source.pipeline.systems import (
     local_model,
 )
 from claim2source.retrieve import BM25, BM25Config, Dense, IndexConfig, fuse
-from claim2source.retrieve.cache import read_or_search, request_key
 from claim2source.retrieve.fuse import score_missing
 from claim2source.text import ClaimForm, Rendering
 from claim2source.text.rewrites import with_rewrites
@@ -213,6 +209,8 @@ class SystemRunner:
         """
         if self._train is None:
             settings, split = self.settings, self.settings.choosing.split
+            if settings.choosing.folds is not None:
+                split = read_out_of_fold(settings.choosing.folds)[0].split
             tuned = [system.hybrid for system in self.systems.values() if system.tune]
             dense = next((hybrid.dense for hybrid in tuned if hybrid is not None), None)
             if split is None and dense is not None:
@@ -297,7 +295,9 @@ class SystemRunner:
         """Rank the claims that a fusion is chosen on by both parts."""
         if self.settings.choosing.folds is not None:
             return self._out_of_fold(self.settings.choosing.folds, parts, form)
-        selection = self._selection(parts.dense)
+        selection, before = self._selection(parts.dense), self._before_refit(parts.dense)
+        if before is not None:
+            return self._of_before_refit(parts, form, before, selection)
         first, second = (
             self._ranked(part, form, selection.val)[0] for part in (parts.sparse, parts.dense)
         )
@@ -307,7 +307,7 @@ class SystemRunner:
     def _out_of_fold(self, folder: Path, parts: HybridConfig, form: ClaimForm) -> _Rankings:
         """Take the dense rankings from models that were not trained on the claims they rank."""
         found, second = read_out_of_fold(folder)
-        note = [check_model(folder, found, self.model(parts.dense))]
+        note = check_model(folder, found, self.model(parts.dense))
         if self.form_of(parts.dense, form) != found.rendering.claims:
             raise UserError(f"{folder}: its models read {found.rendering.claims} claims")
         selection = out_of_fold_data(
@@ -319,31 +319,58 @@ class SystemRunner:
         first = self._ranked(parts.sparse, form, train)[0].run
         claims = self.data(self.form_of(parts.sparse, form), train).claims
         index, _ = self._index(parts.sparse, self.form_of(parts.sparse, form), train)
-        lacked = [score_missing(index, claims, first, second).run]
-        # One model at a time: its vectors are in the store.
+        lacked = score_missing(index, claims, first, second).run
+        scored = score_out_of_fold(
+            folder, found, lambda model: self._stand_in(parts.dense, model), train, second, first
+        )
+        notes = "; ".join(filter(None, (selection.note, note)))
+        both = None if scored is None else (lacked, scored)
+        return _Rankings(replace(selection, note=notes), first, second, both)
+
+    def _of_before_refit(
+        self, parts: HybridConfig, form: ClaimForm, before: Path, selection: SelectionData
+    ) -> _Rankings:
+        """Rank val by the checkpoint that val chose: the one trained again knows val's claims."""
+        first = self._ranked(parts.sparse, form, selection.val)[0].run
+        index = self._stand_in(parts.dense, before)
+        own = self.form_of(parts.dense, form)
+        claims = self.data(own, selection.val).claims
+        second = index.search(claims, self._depth).run
+        lacked = score_missing(index, claims, second, first).run
+        other = self.form_of(parts.sparse, form)
+        sparse, _ = self._index(parts.sparse, other, selection.val)
+        scored = score_missing(sparse, self.data(other, selection.val).claims, first, second).run
+        how = f"chosen with {before.name}, which val chose: its refit was trained on val too"
+        note = "; ".join(filter(None, (selection.note, how)))
+        return _Rankings(replace(selection, note=note), first, second, (scored, lacked))
+
+    def _before_refit(self, dense: str) -> Path | None:
+        """Locate the checkpoint whose refit a dense part is; None for others, or where it is not.
+
+        It lies beside its refit.
+        """
+        model = self.systems[dense].model
+        manifest = self.model(dense).manifest if model is not None else None
+        if model is None or manifest is None or manifest.refit is None:
+            return None
+        folder = checkpoint_folder(local_model(model, self.settings.models).name)
+        before = folder.with_name(manifest.refit)
+        return before if (before / MANIFEST).is_file() else None
+
+    def _stand_in(self, dense: str, checkpoint: Path) -> Index:
+        """Load another checkpoint in the place of a dense part, as an index of the sources."""
+        # One model at a time: vectors are in the store.
         self._resolved = None
-        self._indexes = {
-            key: known for key, known in self._indexes.items() if key[0] != parts.dense
-        }
-        models = [folder / fold.checkpoint for fold in found.folds]
-        if all((model / MANIFEST).is_file() for model in models):
-            results = []
-            for model, fold in zip(models, found.folds, strict=True):
-                config = self.systems[parts.dense].model
-                assert config is not None
-                dense = Dense(
-                    resolve(config.for_checkpoint(model), self.settings.device),
-                    store=self.settings.store,
-                    index=self.settings.index,
-                    progress=self.settings.progress,
-                ).index(train.sources)
-                mine = claims_of(train, fold)
-                results.append(score_missing(dense, mine, second, first))
-            ranked = [c for c in train.claims if any(r.run.sources(c.id, 1) for r in results)]
-            lacked.append(join_results(results, ranked).run)
-        scored = (lacked[0], lacked[1]) if len(lacked) == 2 else None
-        note = [selection.note, *filter(None, note)]
-        return _Rankings(replace(selection, note="; ".join(note)), first, second, scored)
+        self._indexes = {key: one for key, one in self._indexes.items() if key[0] != dense}
+        model, settings = self.systems[dense].model, self.settings
+        assert model is not None
+        resolved = resolve(model.for_checkpoint(checkpoint), settings.device)
+        return Dense(
+            resolved,
+            store=settings.store,
+            index=settings.index,
+            progress=settings.progress,
+        ).index(self.reported.sources)
 
     def _scored(
         self, parts: HybridConfig, form: ClaimForm, dataset: Dataset, first: Result, second: Result
@@ -386,6 +413,8 @@ class SystemRunner:
         if dense not in self._selections:
             settings, model = self.settings, self.systems[dense].model
             resolved = self.model(dense) if model is not None else None
+            if resolved is not None and (before := self._before_refit(dense)) is not None:
+                resolved = replace(resolved, manifest=Manifest.read(before))
             found = selection_data(
                 settings.dataset, self.reported.split, settings.choosing, resolved
             )
@@ -521,59 +550,3 @@ def run_system(
     """
     systems = dict(system) if isinstance(system, Mapping) else {"system": system}
     return SystemRunner(systems, dataset, settings).run(list(systems)[-1], form)
-
-
-def join_results(results: Sequence[Result], claims: Sequence[Claim]) -> Result:
-    """Join results over different claims into one, in the order of `claims`."""
-    rows = [row for result in results for row in result.run]
-    columns = zip(*rows, strict=True) if rows else ((), (), ())
-    pool = {claim: ids for r in results for claim, ids in (r.run.pool or {}).items()}
-    run = Run.from_rows(*columns, claim_ids=[claim.id for claim in claims], pool=pool or None)
-    return Result(
-        run,
-        notes={claim: note for result in results for claim, note in result.notes.items()},
-        failures=tuple(failure for result in results for failure in result.failures),
-        cost=sum((result.cost for result in results), Cost()),
-        stored=bool(results) and all(result.stored for result in results),
-    )
-
-
-def apply_stage(
-    stage: Stage,
-    claims: Sequence[Claim],
-    sources: Sequence[Source],
-    before: Result,
-    store: Store | None = None,
-    clock: Callable[[], float] = time.perf_counter,
-) -> Result:
-    """Apply a stage to a result, or read from the store what that gave before.
-
-    The key holds the stage's settings and code, the claims, the sources and the ranking that it
-    was given: a changed stage runs again, and so does everything after it.
-    """
-    key = None
-    if store is not None:
-        asked = request_key(
-            claims,
-            [[claim.text, claim.translation, claim.lang] for claim in claims],
-            content_hash([asdict(source) for source in sources]),
-            len(before.run),
-        )
-        code = inspect.getsource(sys.modules[type(stage).__module__])
-        key = {
-            "stage": f"{type(stage).__module__}.{type(stage).__qualname__}",
-            "settings": asdict(stage),  # type: ignore[call-overload]
-            "code": content_hash(code),
-            "ranking": content_hash([list(row) for row in before.run]),
-            **asked,
-        }
-
-    def apply() -> Result:
-        started = clock()
-        result = stage.apply(claims, sources, before.run)
-        if result.cost.seconds:
-            return result
-        cost = replace(result.cost, seconds=clock() - started, items=len(claims))
-        return replace(result, cost=cost)
-
-    return read_or_search(store, key, apply)

@@ -90,6 +90,12 @@ def selection_data(
     """
     data = resolved.manifest.data if resolved is not None and resolved.manifest else DataRecord()
     trained = resolved is not None and resolved.is_trained
+    if resolved is not None and resolved.manifest and resolved.manifest.refit is not None:
+        raise NothingToChooseOn(
+            f"the model was trained on train and val, as {resolved.manifest.refit} was on train (a "
+            "refit): no claim of val is left to choose on. Put that checkpoint beside it, or give "
+            "eval/hybrid.py a folder of train/folds.py as --choose_on"
+        )
 
     def agreed(key: str, given: Any, known: Any, default: Any) -> Any:
         """Return the given value, else the manifest's, else the default."""

@@ -232,6 +232,8 @@ class FinetuneConfig:
         losses: the loss to minimise.
         choose: the checkpoint that the run's folder stands for: `best` on val, the model before
             training included, or the `last` epoch.
+        refit: train again on train and val, as the chosen checkpoint was trained: its epochs, at
+            the same learning rates, and its scale; the run's folder then stands for that.
         keep: checkpoints of all epochs, or only of the best and the last.
         after: baselines and a page of figures at the end.
         wandb: Weights & Biases.
@@ -253,6 +255,7 @@ class FinetuneConfig:
     batches: BatchesConfig = field(default_factory=BatchesConfig)
     losses: LossesConfig = field(default_factory=LossesConfig)
     choose: Literal["best", "last"] = "best"
+    refit: bool = False
     keep: Literal["all", "best"] = "all"
     after: AfterConfig = field(default_factory=AfterConfig)
     wandb: WandbConfig = field(default_factory=WandbConfig)
@@ -305,6 +308,8 @@ class FinetuneConfig:
         # A file of mined negatives names claims beyond the limit.
         good = self.data.limit is None or self.mined is None
         require(good, "data.limit", self.data.limit, "none with a file of mined negatives")
+        allowed = "false with a file of mined negatives: it has none for the claims of val"
+        require(self.mined is None or not self.refit, "refit", self.refit, allowed)
         require_between("threads", self.threads, 1, 1024, none=True)
         for scale in self.scales or ():
             require_between("scales", scale, 0, 100)

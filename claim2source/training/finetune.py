@@ -7,6 +7,7 @@ import logging
 import warnings
 from dataclasses import replace
 from functools import cached_property
+from pathlib import Path
 from signal import SIGTERM
 from typing import Literal
 
@@ -31,7 +32,7 @@ from claim2source.training.adapt import adapt, check_model, frozen_copy
 from claim2source.training.after import check_after, evaluate_after
 from claim2source.training.batches import BatchSampler, plan_loader
 from claim2source.training.checkpoint import save_checkpoint
-from claim2source.training.choose import choose_checkpoint
+from claim2source.training.choose import ChosenCheckpoint, choose_checkpoint
 from claim2source.training.config import FinetuneConfig
 from claim2source.training.data import BaseVectors, TrainingPairs
 from claim2source.training.distributed import (
@@ -48,6 +49,7 @@ from claim2source.training.module import RetrieverModule
 from claim2source.training.negatives import RunNegatives, negatives_table
 from claim2source.training.next_steps import next_steps
 from claim2source.training.progress import TrainingProgress
+from claim2source.training.refit import Again, refit
 from claim2source.training.report import (
     build_report,
     plot_scales,
@@ -143,7 +145,9 @@ class Finetuning:
         data: TrainingData,
         run: RunFolder,
         stop: StopSignals,
+        again: Again | None = None,
     ) -> None:
+        self.again = again
         self.config, self.world, self.data, self.run = config, world, data, run
         self.stop = stop
         self.store = Store(config.store)
@@ -165,6 +169,8 @@ class Finetuning:
         self.untrained = self.encoder.weights or {}
         self.negatives = RunNegatives(config, data.train, run, self.store, world, data.teacher)
         self.query_only = config.optimisation.train == "query_only"
+        # Fewer than the learning rate is planned for, where a refit stops at a chosen epoch.
+        self.epochs = config.optimisation.epochs if again is None else again.epochs
         self.state = self._saved_state()
         self.saved_steps = None if self.state is None else self.state.steps_done
 
@@ -190,6 +196,7 @@ class Finetuning:
             self._save,
             self.stop,
         )
+        sampler.epochs = self.epochs
         torch.manual_seed(optimisation.seed + self.world.rank)
         self.module.random = random_state()
         if state is not None:
@@ -199,14 +206,45 @@ class Finetuning:
         if len(sampler):
             self._fit(sampler)
         elif state is not None and state.epoch_open and first:
-            self._validate(optimisation.epochs)
+            self._validate(self.epochs)
             replace(state, epoch_open=False).save(self.run.state)
-        return self._report() if first else None
+        return self._end()
+
+    def _end(self) -> Report | None:
+        """Choose a checkpoint, train it again where that is asked for, and report."""
+        logs = self._open_logs() if self.world.is_first else None
+        del self.module
+        self.encoder.model.to(torch.device("cpu"))  # type: ignore[arg-type]
+        gc.collect()
+        torch.cuda.empty_cache()
+        if self.again is not None:
+            if logs is not None:
+                logs.close()
+            return None
+        chosen, refitted = None, None
+        if logs is not None:
+            chosen = choose_checkpoint(self.run, self.data, self.config, self.store)
+        if self.config.refit:
+            refitted = refit(
+                self.config,
+                self.world,
+                self.data,
+                self.run,
+                chosen,
+                lambda *parts: Finetuning(
+                    parts[0], self.world, parts[1], parts[2], self.stop, parts[3]
+                ),
+            )
+        return None if chosen is None else self._report(chosen, refitted)
 
     # Set-up
 
     def _validate_base(self) -> None:
         """Write and score the checkpoint of epoch 0, the model before training."""
+        if self.again is not None:
+            # What is trained on val is not scored on it.
+            self.run.record(0, {}, None)
+            return
         folder = self.run.checkpoint(0)
         save_checkpoint(folder, self.encoder, self.resolved.folder, self._manifest(0), "base")
         small = why_too_small(self.data.val)
@@ -403,7 +441,7 @@ class Finetuning:
             with self.stop.after_step(waits=False):
                 if self.world.is_first:
                     self._validate(epoch)
-                if self.negatives.due(epoch):
+                if epoch < self.epochs and self.negatives.due(epoch):
                     self.module.pairs.use(self.negatives.again(self.encoder, epoch))
                     if self.world.is_first:
                         say("\n".join(self.negatives.sentences))
@@ -417,7 +455,8 @@ class Finetuning:
         self._save()
         if self.world.is_first:
             # After the save: an epoch that is repeated may get another score on a GPU.
-            self.run.prune(self.config.keep)
+            if self.again is None:
+                self.run.prune(self.config.keep)
 
     def _validate(self, epoch: int) -> None:
         """Write the epoch's checkpoint and score it on val."""
@@ -425,6 +464,12 @@ class Finetuning:
         steps_an_epoch = module.optimizer_steps // self.config.optimisation.epochs
         losses = module.losses[(epoch - 1) * steps_an_epoch :]
         kind: Literal["full", "lora"] = "full" if self.config.tuning == "full" else "lora"
+        if self.again is not None:
+            if epoch == self.epochs:
+                save_checkpoint(folder, self.encoder, base, self._manifest(epoch), kind)
+            self.run.record(epoch, {}, sum(losses) / len(losses))
+            print(f"refit, epoch {epoch}: loss {losses[0]:.4g} to {losses[-1]:.4g}", flush=True)
+            return
         manifest = save_checkpoint(folder, self.encoder, base, self._manifest(epoch), kind)
         self.encoder.weights = manifest.weights.identity(self.untrained)
         scores = self._scored_on_val().table
@@ -455,6 +500,7 @@ class Finetuning:
                 val_sha256=self.data.val.fingerprint,
                 mined_sha256=self.negatives.sha256,
             ),
+            refit=None if self.again is None else self.again.of,
             config=as_plain(self.config),
             git=git_state(),
             versions=versions(),
@@ -501,16 +547,11 @@ class Finetuning:
 
     # The report
 
-    def _report(self) -> Report:
-        """Choose a checkpoint, score epoch 0 and the chosen one from disk, write the report."""
-        logs = self._open_logs()
-        del self.module
-        self.encoder.model.to(torch.device("cpu"))  # type: ignore[arg-type]
-        gc.collect()
-        torch.cuda.empty_cache()
-        chosen = choose_checkpoint(self.run, self.data, self.config, self.store)
-        self.run.write(chosen.folder)
-        report = build_report(self.run, chosen, self.data, self.config, self.store)
+    def _report(self, chosen: ChosenCheckpoint, again: Path | None) -> Report:
+        """Score epoch 0, the chosen one and its refit from disk, write the report."""
+        logs, folder = self._open_logs(), again or chosen.folder
+        self.run.write(folder)
+        report = build_report(self.run, chosen, self.data, self.config, self.store, again)
         for name, table in run_tables(report).items():
             logs.table(table_key(name), table)
         if training_of(report).scales:
@@ -518,5 +559,5 @@ class Finetuning:
         logs.close()
         say(run_text(report))
         evaluate_after(self.config, self.run)
-        say(next_steps(self.config, chosen.folder, chosen.epoch > 0))
+        say(next_steps(self.config, folder, chosen.epoch > 0))
         return report

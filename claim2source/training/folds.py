@@ -147,6 +147,7 @@ def _recipe(config: FoldsConfig, whole: Dataset, held: Dataset, number: int) -> 
         config.recipe(),
         data=replace(config.data, dataset=str(data), report_split=HELD_OUT, lenient=False),
         mined=mined,
+        refit=False,
         after=AfterConfig(),
         wandb=replace(config.wandb, name=f"{name}-fold-{number}"),
         out=config.out / f"fold-{number}",

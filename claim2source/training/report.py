@@ -16,10 +16,10 @@ from claim2source.training.choose import ChosenCheckpoint
 from claim2source.training.config import FinetuneConfig
 from claim2source.training.curve import Picked, curve_table, draw
 from claim2source.training.run_folder import RunFolder
-from claim2source.training.splits import TrainingData
+from claim2source.training.splits import TrainingData, with_val
 
 SCALES_PLOT = "scales.png"
-STEP_0, CHOSEN = "step 0", "chosen"
+STEP_0, CHOSEN, REFIT = "step 0", "chosen", "refit"
 
 
 def build_report(
@@ -28,11 +28,18 @@ def build_report(
     data: TrainingData,
     config: FinetuneConfig,
     store: Store,
+    again: Path | None = None,
 ) -> Report:
-    """Score step 0 and the chosen checkpoint on the report split, through their manifests."""
+    """Score step 0 and the chosen checkpoint on the report split, through their manifests.
+
+    `again` is the folder of its refit: the run then stands for that.
+    """
     before = _evaluated(run, run.checkpoint(0), data, config, store)
     after = before if chosen.epoch == 0 else _evaluated(run, chosen.folder, data, config, store)
     systems = {STEP_0: replace(before, name=STEP_0), CHOSEN: replace(after, name=CHOSEN)}
+    if again is not None:
+        more = _evaluated(run, again, with_val(data, config), config, store)
+        systems[REFIT] = replace(more, name=REFIT)
     training = TrainingReport(
         history=tuple(run.history),
         choose=config.choose,
@@ -40,11 +47,13 @@ def build_report(
         chosen_scale=chosen.scale,
         chosen_checkpoint=str(chosen.folder.relative_to(run.path)),
         scales=chosen.tried,
+        refit="" if again is None else again.relative_to(run.path).as_posix(),
     )
+    name = CHOSEN if again is None else REFIT
     report = make_report(
-        data.report, systems, CHOSEN, name=config.data.dataset, program="train/finetune.py"
+        data.report, systems, name, name=config.data.dataset, program="train/finetune.py"
     )
-    report = replace(report, chosen=CHOSEN, training=training)
+    report = replace(report, chosen=name, training=training)
     report.write(run.path)
     return report
 
@@ -89,6 +98,8 @@ def run_tables(report: Report) -> dict[str, TextTable]:
     training, systems = training_of(report), report.systems
     metrics = list(systems[STEP_0].macro)
     names = {"before": STEP_0, "after": CHOSEN}
+    if REFIT in systems:
+        names["refit"] = REFIT
     history: list[list[Cell]] = [
         [entry.epoch, language, *(row[m] for m in metrics), entry.loss]
         for entry in training.history
@@ -134,7 +145,8 @@ def plot_scales(report: Report, folder: Path) -> Path:
 def run_text(report: Report) -> str:
     """Show MRR@5 by language, and by whether the gold was seen in training."""
     training = training_of(report)
-    before, after = (report.systems[name].table for name in (STEP_0, CHOSEN))
+    final = REFIT if training.refit else CHOSEN
+    before, after, last = (report.systems[name].table for name in (STEP_0, CHOSEN, final))
     languages = list(before)
     columns = [f"MRR@5 on {report.split}", *languages]
     scale = "" if training.chosen_scale == 1 else f" at scale {training.chosen_scale:g}"
@@ -145,10 +157,13 @@ def run_text(report: Report) -> str:
             f"epoch {training.chosen_epoch}{scale} ({how})",
             *(after[lang][MAIN_METRIC] for lang in languages),
         ],
-        ["gain", *(after[lang][MAIN_METRIC] - before[lang][MAIN_METRIC] for lang in languages)],
+        ["gain", *(last[lang][MAIN_METRIC] - before[lang][MAIN_METRIC] for lang in languages)],
     ]
+    if training.refit:
+        scores = (last[lang][MAIN_METRIC] for lang in languages)
+        rows.insert(2, ["refit: the same on train and val", *scores])
     for part in ("seen", "unseen"):
-        for name in (STEP_0, CHOSEN):
+        for name in dict.fromkeys((STEP_0, CHOSEN, final)):
             table = report.systems[name].slices[part]
             if table:
                 cells = [table.get(lang, {}).get(MAIN_METRIC) for lang in languages]

@@ -52,6 +52,7 @@ _FREE = (
     "device",
     "keep",
     "choose",
+    "refit",
     "scales",
 )
 
@@ -158,6 +159,10 @@ class RunFolder:
         """Locate an epoch's checkpoint at a scale between base (0) and trained (1)."""
         folder = self.checkpoint(epoch)
         return folder.with_name(f"{folder.name}-scale-{scale:.6g}")
+
+    def refit_checkpoint(self, name: str) -> Path:
+        """Locate what was trained again on train and val, as the checkpoint `name` was."""
+        return self.path / CHECKPOINTS / f"refit-{name}"
 
     def best_epoch(self) -> int:
         """Find the epoch with the highest macro MRR@5 on val; the earliest of equals."""

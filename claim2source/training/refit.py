@@ -1,0 +1,106 @@
+"""Train the recipe that val chose again, on train and val, and let the run stand for that."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Protocol
+
+from claim2source.core.files import atomic_folder
+from claim2source.core.folders import CHECKPOINTS, is_run
+from claim2source.core.terminal import say
+from claim2source.models.manifest import FILE
+from claim2source.training.choose import ChosenCheckpoint
+from claim2source.training.config import AfterConfig, FinetuneConfig
+from claim2source.training.distributed import World, barrier, gather_values, together
+from claim2source.training.export.scaling import ScaledCheckpoint
+from claim2source.training.run_folder import RunFolder
+from claim2source.training.splits import TrainingData, with_val
+
+
+@dataclass(frozen=True)
+class Again:
+    """Say what is trained again: the checkpoint `of`, which val chose, and up to which epoch.
+
+    The learning rate falls as if all epochs of the recipe followed, so that every step is as long
+    as it was.
+    """
+
+    of: str
+    epochs: int
+
+
+class Training(Protocol):
+    """Train and return; a `Finetuning`."""
+
+    def go(self) -> object:
+        """Run all steps in order."""
+        ...
+
+
+Make = Callable[[FinetuneConfig, TrainingData, RunFolder, Again], Training]
+
+
+def refit(
+    main: FinetuneConfig,
+    world: World,
+    data: TrainingData,
+    run: RunFolder,
+    chosen: ChosenCheckpoint | None,
+    make: Make,
+) -> Path | None:
+    """Train what val chose in a run again on train and val; return the checkpoint's folder.
+
+    `chosen` is known to the first process only; `make` gives a training. None where the model
+    before training was chosen. A refit that was stopped goes on, a finished one is taken as it is.
+    """
+    first = world.is_first
+    known = None if chosen is None else (chosen.epoch, chosen.scale, chosen.folder.name)
+    found = gather_values(known, world)[0]
+    assert found is not None
+    epoch, scale, of = found
+    if epoch == 0:
+        if first:
+            say("refit: the model before training was chosen, so that nothing is trained again")
+        return None
+    target = run.refit_checkpoint(of)
+    if gather_values((target / FILE).is_file(), world)[0]:
+        return target
+    folder = run.path / f"refit-epoch-{epoch}"
+    name = main.wandb.name or run.path.name
+    config = replace(
+        main,
+        refit=False,
+        choose="last",
+        scales=None,
+        keep="all",
+        after=AfterConfig(),
+        wandb=replace(main.wandb, name=f"{name}-refit"),
+        out=folder,
+        resume=is_run(folder),
+        overwrite=False,
+    )
+    if first:
+        counts = f"{len(data.train.claims)} claims of train and {len(data.val.claims)}"
+        say(f"refit: {epoch} epochs as {of} was trained, on {counts} of val")
+    again = together(world, lambda: RunFolder.find(config, lock=first))
+    try:
+        whole, what = with_val(data, main), Again(of, epoch)
+        training = together(world, lambda: make(config, whole, again, what))
+        together(world, lambda: again.begin(config) if first else None)
+        training.go()
+    finally:
+        again.release()
+    if first:
+        trained = folder / CHECKPOINTS / f"epoch-{epoch}"
+        if scale == 1:
+            os.replace(trained, target)
+        else:
+            model = config.model.for_checkpoint(trained)
+            scaled = ScaledCheckpoint(trained, config.device, model=model)
+            with atomic_folder(target) as temporary:
+                scaled.save_checkpoint(temporary, scale, {})
+    barrier(world)
+    return target
