@@ -40,6 +40,16 @@ def atomic_path(target: str | Path) -> Iterator[Path]:
         temporary.unlink(missing_ok=True)
 
 
+def same_file(path: Path, target: Path) -> None:
+    """Let `target` hold what `path` holds: a link where the file system has them, or a copy."""
+    with atomic_path(target) as temporary:
+        temporary.unlink()
+        try:
+            os.link(path, temporary)
+        except OSError:
+            shutil.copyfile(path, temporary)
+
+
 @contextlib.contextmanager
 def atomic_folder(target: str | Path) -> Iterator[Path]:
     """Give a temporary folder beside `target`, which replaces it if the body succeeds."""

@@ -23,6 +23,7 @@ CONFIG_FILE, RUN_FILE, CHECKPOINTS, STATE_FILE = (
     "checkpoints",
     "state.pt",
 )
+PREVIOUS_STATE_FILE = "state.previous.pt"
 EVALUATION = "evaluation"
 # What the beginning of every such file of ours holds.
 _SIGNS = {"report.json": '"split"', "compare.json": '"split"', "bm25.yaml": "# BM25 for"}
@@ -33,7 +34,7 @@ _OURS = re.compile(
     rf"""
     (refit-epoch-\d+/)?
     ({re.escape(MARKER)} | {re.escape(LOCK_FILE)} | config\.yaml | run\.json | report\.json
-    | state\.pt | scales\.png | wandb\.json | row\.json | mined(-epoch-\d+)?\.jsonl
+    | state(\.previous)?\.pt | scales\.png | wandb\.json | row\.json | mined(-epoch-\d+)?\.jsonl
     | logs/step-\d+/(metrics\.csv|hparams\.yaml) | (.+/)?wandb/.+
     | checkpoints/(refit-)?epoch-\d+(-scale-[^/]+)?/{_CHECKPOINT_FILE}
     | interpolation/(scale-[^/]+/{_CHECKPOINT_FILE}|interpolation\.(json|png)|report\.(json|md))

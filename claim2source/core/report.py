@@ -271,7 +271,8 @@ class TrainingReport:
 
     `refit` is the checkpoint that was trained in the same way on train and val, for which the run
     stands; val says nothing of it. `chosen_checkpoint` is relative to the run's folder; `scales`
-    are the points between base and chosen epoch that were tried.
+    are the points between base and chosen epoch that were tried; `skipped_steps` counts the
+    optimizer steps that were not taken, since their loss or gradient was not finite.
     """
 
     history: tuple[Epoch, ...]
@@ -281,6 +282,7 @@ class TrainingReport:
     chosen_checkpoint: str
     refit: str = ""
     scales: tuple[Trial, ...] = ()
+    skipped_steps: int = 0
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from claim2source.core.files import atomic_folder, file_hash, write_json
 from claim2source.models import Manifest, Weights, tokenizer_files
 from claim2source.models.places import base_record
 from claim2source.models.resolve import ADAPTER_CONFIG_FILE, ADAPTER_FILE
+from claim2source.training.state import require_finite_weights
 
 if TYPE_CHECKING:
     from claim2source.models import Encoder
@@ -30,7 +31,8 @@ def save_checkpoint(
     """Write a checkpoint atomically; returns its manifest with the hashes of the weights.
 
     `kind` is `base` (only the manifest), `lora` (the adapter) or `full` (weights, config and
-    tokenizer). The files of the base are not touched.
+    tokenizer). The files of the base are not touched. Raises `UserError` for weights that are not
+    finite.
     """
     files = {
         "lora": (ADAPTER_FILE, ADAPTER_CONFIG_FILE),
@@ -39,6 +41,9 @@ def save_checkpoint(
     with atomic_folder(folder) as temporary:
         weights = Weights()
         if kind != "base":
+            every = encoder.model.named_parameters()
+            named = {name: p.detach() for name, p in every if kind == "full" or p.requires_grad}
+            require_finite_weights(named, folder)
             encoder.model.save_pretrained(str(temporary), max_shard_size=ONE_SHARD)
             (temporary / "README.md").unlink(missing_ok=True)
             if kind == "lora":

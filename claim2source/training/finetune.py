@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import logging
+import math
 import warnings
 from dataclasses import replace
 from functools import cached_property
@@ -16,6 +17,7 @@ import torch
 
 from claim2source.core.config import as_plain
 from claim2source.core.errors import Stopped, UserError
+from claim2source.core.files import same_file
 from claim2source.core.provenance import git_state, versions
 from claim2source.core.report import MAIN_METRIC, Report
 from claim2source.core.terminal import say
@@ -69,8 +71,10 @@ from claim2source.training.state import (
     MinedFile,
     RandomState,
     TrainingState,
+    previous_state,
     random_state,
     restore_weights,
+    skipped_steps,
     trainable_weights,
 )
 from claim2source.training.stop import StopSignals
@@ -171,12 +175,16 @@ class Finetuning:
         self.query_only = config.optimisation.train == "query_only"
         # Fewer than the learning rate is planned for, where a refit stops at a chosen epoch.
         self.epochs = config.optimisation.epochs if again is None else again.epochs
+        self.fell_back = False
         self.state = self._saved_state()
         self.saved_steps = None if self.state is None else self.state.steps_done
 
     def go(self) -> Report | None:
         """Run all steps in order."""
         first, state = self.world.is_first, self.state
+        if first and self.fell_back:
+            # The next save must keep this one, not the damaged one.
+            same_file(previous_state(self.run.state), self.run.state)
         if first and not self.run.history:
             self._validate_base()
         if state is None:
@@ -213,6 +221,7 @@ class Finetuning:
     def _end(self) -> Report | None:
         """Choose a checkpoint, train it again where that is asked for, and report."""
         logs = self._open_logs() if self.world.is_first else None
+        self.skipped = skipped_steps(self.module.losses)
         del self.module
         self.encoder.model.to(torch.device("cpu"))  # type: ignore[arg-type]
         gc.collect()
@@ -273,11 +282,15 @@ class Finetuning:
         """
         if not self.config.resume:
             return None
-        if not self.run.resumes or not self.run.state.is_file():
+        path = self.run.state
+        if not self.run.resumes or not (path.is_file() or previous_state(path).is_file()):
             if self.world.is_first:
                 log.warning("%s: nothing was saved yet; the run begins again", self.run.path)
             return None
-        state = TrainingState.load(self.run.state)
+        state, damage = TrainingState.newest(path)
+        self.fell_back = damage is not None
+        if damage is not None and self.world.is_first:
+            log.warning("%s; going on from the state before it, step %d", damage, state.steps_done)
         if state.world_size != self.world.size:
             raise UserError(
                 f"the run was begun with {state.world_size} processes, not {self.world.size}: "
@@ -405,6 +418,8 @@ class Finetuning:
         logging.getLogger("pytorch_lightning").setLevel(logging.WARNING)
         # The stream of plans has a length and is read in this process.
         warnings.filterwarnings("ignore", message=".*IterableDataset. has .__len__.*")
+        # The rate goes on where the first step is skipped.
+        warnings.filterwarnings("ignore", message=".*lr_scheduler.step.*before.*optimizer.step.*")
         if self.world.is_first:
             logs = self._open_logs()
             if self.module.steps_done == 0:
@@ -463,24 +478,26 @@ class Finetuning:
         module, folder, base = self.module, self.run.checkpoint(epoch), self.resolved.folder
         steps_an_epoch = module.optimizer_steps // self.config.optimisation.epochs
         losses = module.losses[(epoch - 1) * steps_an_epoch :]
+        taken = [loss for loss in losses if not math.isnan(loss)]
+        mean = sum(taken) / len(taken) if taken else None
+        loss = f"loss {taken[0]:.4g} to {taken[-1]:.4g}" if taken else "no loss"
+        skipped = len(losses) - len(taken)
+        said = f"; {skipped} of {len(losses)} steps skipped (not finite)" if skipped else ""
         kind: Literal["full", "lora"] = "full" if self.config.tuning == "full" else "lora"
         if self.again is not None:
             if epoch == self.epochs:
                 save_checkpoint(folder, self.encoder, base, self._manifest(epoch), kind)
-            self.run.record(epoch, {}, sum(losses) / len(losses))
-            print(f"refit, epoch {epoch}: loss {losses[0]:.4g} to {losses[-1]:.4g}", flush=True)
+            self.run.record(epoch, {}, mean)
+            print(f"refit, epoch {epoch}: {loss}{said}", flush=True)
             return
         manifest = save_checkpoint(folder, self.encoder, base, self._manifest(epoch), kind)
         self.encoder.weights = manifest.weights.identity(self.untrained)
         scores = self._scored_on_val().table
         replace(manifest, scores={"val": scores}).write(folder)
-        self.run.record(epoch, scores, sum(losses) / len(losses))
+        self.run.record(epoch, scores, mean)
         self._open_logs().scores(epoch, scores, module.steps_done)
         by_language = "  ".join(f"{lang} {row['mrr@5']:.4f}" for lang, row in scores.items())
-        print(
-            f"epoch {epoch}: loss {losses[0]:.4g} to {losses[-1]:.4g}, val MRR@5  {by_language}",
-            flush=True,
-        )
+        print(f"epoch {epoch}: {loss}, val MRR@5  {by_language}{said}", flush=True)
 
     def _manifest(self, epoch: int) -> Manifest:
         data, languages = self.config.data, self.config.languages
@@ -551,7 +568,9 @@ class Finetuning:
         """Score epoch 0, the chosen one and its refit from disk, write the report."""
         logs, folder = self._open_logs(), again or chosen.folder
         self.run.write(folder)
-        report = build_report(self.run, chosen, self.data, self.config, self.store, again)
+        report = build_report(
+            self.run, chosen, self.data, self.config, self.store, again, self.skipped
+        )
         for name, table in run_tables(report).items():
             logs.table(table_key(name), table)
         if training_of(report).scales:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -14,7 +15,7 @@ import torch
 from torch import Tensor
 from transformers import get_cosine_schedule_with_warmup
 
-from claim2source.core.errors import Stopped
+from claim2source.core.errors import EXIT_CODE, Stopped, UserError
 from claim2source.core.memory import peak_memory
 from claim2source.models import Encoder, Tokens
 from claim2source.training.batches import BatchPlan
@@ -24,14 +25,18 @@ from claim2source.training.distributed import gather_vectors
 from claim2source.training.gradcache import chunked_backward, length_chunks, whole_backward
 from claim2source.training.losses import LossesConfig, LossInputs, LossTargets, combined, taught
 from claim2source.training.state import (
+    CALMER,
     RandomState,
     TrainingState,
     restore_random_state,
+    skipped_steps,
     trainable_weights,
 )
 from claim2source.training.stop import StopSignals
 
-_STOP = "stop"
+# Steps in a row that may be skipped: one bad batch is no reason to stop, a lost training is.
+MOST_SKIPPED = 5
+_STOP, _SPOILT = "stop", "spoilt"
 
 
 class RetrieverModule(pl.LightningModule):
@@ -193,25 +198,43 @@ class RetrieverModule(pl.LightningModule):
         return nullcontext()
 
     def _step(self) -> None:
-        """Take an optimizer step, then log its losses."""
+        """Take an optimizer step, then log its losses.
+
+        A step whose loss or gradient is not finite is skipped by all processes; the learning rate
+        goes on. Raises `UserError` after `MOST_SKIPPED` of them in a row.
+        """
         optimizer, scheduler = self.optimizers(), self.lr_schedulers()
         parameters = list(trainable_weights(self.model).values())
         self._reduce_gradients(parameters)
         limit = self.config.max_grad_norm or float("inf")
         norm = torch.nn.utils.clip_grad_norm_(parameters, limit)
         rate = float(scheduler.get_last_lr()[0])  # type: ignore[union-attr]
-        optimizer.step()  # type: ignore[union-attr]
+        # With the loss, so that all processes skip and stop at the same step, at no cost.
+        stop = torch.tensor(float(self.stop.received is not None), device=self.device)
+        spoilt = (~norm.isfinite()).to(stop)
+        terms = self._mean_over_ranks({**self._window.mean_terms(), _STOP: stop, _SPOILT: spoilt})
+        self.stopping = terms.pop(_STOP) > 0
+        taken = terms.pop(_SPOILT) == 0 and math.isfinite(terms["loss"])
+        if taken:
+            optimizer.step()  # type: ignore[union-attr]
         scheduler.step()  # type: ignore[union-attr, call-arg]
         optimizer.zero_grad(set_to_none=True)  # type: ignore[union-attr]
         self.steps_done += 1
-        # With the loss, so that all processes stop after the same step, at no cost.
-        stop = torch.tensor(float(self.stop.received is not None), device=self.device)
-        terms = self._mean_over_ranks({**self._window.mean_terms(), _STOP: stop})
-        self.stopping = terms.pop(_STOP) > 0
-        self.losses.append(terms["loss"])
+        self.losses.append(terms["loss"] if taken else math.nan)
         if self.steps_done % self.config.log_every == 0:
             self._log(terms, rate, float(norm))
         self._window = _Window()
+        if skipped_steps(self.losses[-MOST_SKIPPED:]) == MOST_SKIPPED:
+            self._give_up()
+
+    def _give_up(self) -> None:
+        """Raise `UserError` in the first process; the others end with its exit code."""
+        if not self.trainer.is_global_zero:
+            raise SystemExit(EXIT_CODE)
+        raise UserError(
+            f"{MOST_SKIPPED} steps in a row, to step {self.steps_done}, had a loss or a gradient "
+            f"that is not finite, and were not taken; {CALMER}"
+        )
 
     def _reduce_gradients(self, parameters: list[torch.nn.Parameter]) -> None:
         """Average the gradients of all processes, once per optimizer step."""
@@ -245,6 +268,7 @@ class RetrieverModule(pl.LightningModule):
             **({f"loss/{name}": value for name, value in terms.items() if name != "loss"}),
             "learning_rate": rate,
             "gradient_norm": norm,
+            "skipped_steps": skipped_steps(self.losses),
             "claims_per_second": world * window.claims / seconds,
             "real_tokens_per_second": world * window.real / seconds,
             "padded_tokens_per_second": world * window.padded / seconds,

@@ -29,6 +29,7 @@ def build_report(
     config: FinetuneConfig,
     store: Store,
     again: Path | None = None,
+    skipped_steps: int = 0,
 ) -> Report:
     """Score step 0 and the chosen checkpoint on the report split, through their manifests.
 
@@ -48,6 +49,7 @@ def build_report(
         chosen_checkpoint=str(chosen.folder.relative_to(run.path)),
         scales=chosen.tried,
         refit="" if again is None else again.relative_to(run.path).as_posix(),
+        skipped_steps=skipped_steps,
     )
     name = CHOSEN if again is None else REFIT
     report = make_report(
@@ -169,6 +171,8 @@ def run_text(report: Report) -> str:
                 cells = [table.get(lang, {}).get(MAIN_METRIC) for lang in languages]
                 rows.append([f"{part} golds, {name}", *cells])
     lines = ["", plain_table(columns, rows)]
+    if training.skipped_steps:
+        lines += ["", f"{training.skipped_steps} steps were skipped: loss or gradient not finite"]
     if training.chosen_epoch == 0:
         lines += [
             "",

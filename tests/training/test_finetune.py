@@ -497,6 +497,7 @@ def test_damaged_state_is_said(
 ) -> None:
     out = tmp_path / "run"
     finetune(small_config(*setup, out, optimisation__epochs=1))
-    (out / "state.pt").write_bytes(b"not a state")
+    for name in ("state.pt", "state.previous.pt"):
+        (out / name).write_bytes(b"not a state")
     with pytest.raises(UserError, match=r"state.pt: not a saved state"):
         finetune(small_config(*setup, out, optimisation__epochs=1, resume=True))

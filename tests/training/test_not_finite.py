@@ -114,8 +114,12 @@ def test_a_spoilt_step_is_skipped_and_a_damaged_state_is_not_the_end(
 def test_a_lost_training_stops_and_what_was_good_stays(
     setup: tuple[Path, Path], tmp_path: Path
 ) -> None:
-    """Weights of 1e30 after the first step: no gradient is finite from there on."""
-    more: dict[str, Any] = {"optimisation__learning_rate": 1e30, "optimisation__warmup_ratio": 0}
+    """Weights of 1e9 after the first step: no gradient is finite from there on."""
+    more: dict[str, Any] = {
+        "optimisation__learning_rate": 1e9,
+        "optimisation__warmup_ratio": 0,
+        "optimisation__batch_size": 4,
+    }
     with pytest.raises(UserError, match=r"5 steps in a row, to step 6.*learning_rate") as raised:
         finetune(small_config(*setup, tmp_path / "run", **more))
     assert len(raised.value.lines) == 1 and MOST_SKIPPED == 5
