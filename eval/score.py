@@ -30,7 +30,9 @@ from claim2source.evaluation.metrics import (
     evaluate,
 )
 from claim2source.evaluation.significance import PairedTest, paired_randomisation
-from claim2source.io.trec import read_qrels, read_run, run_names
+from claim2source.io.released import RankedBy, read_selections, with_selected
+from claim2source.io.trec import named_as, read_qrels, read_run, run_names
+from claim2source.retrieve.saved import complete_run
 
 METRICS = ["mrr@1", "mrr@5", "mrr@10", "recall@10", "recall@100"]
 
@@ -43,14 +45,21 @@ class Config:
         qrels: TREC qrels, BEIR's TSV or the lab's gold TSV.
         repeats: Sign flips of the paired test.
         seed: Seed of the paired test.
+        selections: The 2026 paper's selections by an LLM: each run is also scored with the
+            selected sources first.
+        ranked_by: Which ranking of a score JSON: reranker, if one ran, or embedding.
     """
 
     qrels: Path
-    run: list[Path] = list_field(Path, repeats=True, help="TREC runs or the lab's TSVs")
+    run: list[Path] = list_field(
+        Path, repeats=True, help="TREC runs, the lab's TSVs or the 2026 paper's score JSON"
+    )
     metrics: list[str] = list_field(str, METRICS, help="mrr@K recall@K hit@K p@K ndcg@K map map@K")
     json: bool = flag("print JSON, and nothing else, to stdout")
     repeats: int = 10_000
     seed: int = 0
+    selections: Path | None = None
+    ranked_by: RankedBy = "reranker"
 
     def __post_init__(self) -> None:
         """Check what can be checked before any file is read."""
@@ -77,10 +86,20 @@ def main(argv: Sequence[str] | None = None) -> None:
     qrels = read_qrels(config.qrels)
     runs: dict[str, Scored] = {}
     lists: dict[str, Run] = {}
-    for name, file in zip(run_names(config.run), map(read_run, config.run), strict=True):
-        lists[name] = file.run
-        covered = coverage(file.run, qrels, str(file.path))
-        runs[name] = Scored(evaluate(file.run, qrels, config.metrics), covered, file.repeated)
+    golds = {claim: qrels.golds(claim) for claim in qrels.claim_ids}
+    chosen = config.selections
+    selections = None if chosen is None else read_selections(chosen)
+    for name, path in zip(run_names(config.run), config.run, strict=True):
+        file = named_as(read_run(path, config.ranked_by), golds)
+        found = {name: file.run}
+        if chosen is not None and selections is not None:
+            language = file.language_among(list(selections))
+            selected = with_selected(complete_run(file), chosen, selections, language)
+            found[f"{name} + {chosen.stem}"] = selected
+        for called, run in found.items():
+            lists[called] = run
+            covered = coverage(run, qrels, str(path))
+            runs[called] = Scored(evaluate(run, qrels, config.metrics), covered, file.repeated)
     tests: dict[str, PairedTest] = {}
     if len(runs) == 2:
         one, other = (run.scores for run in runs.values())

@@ -7,7 +7,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from claim2source.core.config import flag, list_field, read_config, require, require_seed
+from claim2source.core.config import (
+    flag,
+    list_field,
+    read_config,
+    require,
+    require_one_of,
+    require_seed,
+)
 from claim2source.core.errors import run_program
 from claim2source.core.files import refuse_input
 from claim2source.core.folders import require_output_file
@@ -15,6 +22,7 @@ from claim2source.core.terminal import say
 from claim2source.datasets import LENIENT, carve_val, files_of, load
 from claim2source.io.store import Store
 from claim2source.mining import Miner, MiningConfig, write_mined
+from claim2source.mining.gritlm import INSTRUCTION, sign, write_gritlm
 from claim2source.models import ModelConfig, resolve
 from claim2source.text import Rendering
 from claim2source.text.render import untranslated_sentences
@@ -26,6 +34,9 @@ class MineConfig:
 
     Args:
         out: JSONL file to write.
+        format: `ids` of claims and sources with scores, which the trainer reads; `gritlm`: their
+            texts (query, pos, neg), which GritLM's and the 2026 paper's fine-tuning code reads.
+        instruction: with `gritlm`, what goes before each claim.
         dataset: folder in BEIR layout, or `demo`.
         split: split whose claims are mined.
         val_share: share carved out as val and not mined, as in training; 0 mines all.
@@ -38,6 +49,8 @@ class MineConfig:
     """
 
     out: Path
+    format: Literal["ids", "gritlm"] = "ids"
+    instruction: str = INSTRUCTION
     dataset: str = "demo"
     split: str = "train"
     val_share: float = 0.1
@@ -53,13 +66,14 @@ class MineConfig:
     def __post_init__(self) -> None:
         require(0 <= self.val_share < 1, "val_share", self.val_share, "0 or more, less than 1")
         require_seed("val_seed", self.val_seed)
+        require_one_of("format", self.format, ("ids", "gritlm"))
 
 
 def mine(config: MineConfig) -> list[str]:
     """Mine negatives for the training claims and write them; return what to print."""
     require_output_file(config.out)
     refuse_input(config.out, files_of(config.dataset))
-    require_output_file(config.out, '"positive"')
+    require_output_file(config.out, '"positive"', sign(config.instruction))
     train = load(config.dataset, config.split, config.languages, lenient=config.lenient)
     if config.val_share:
         train, _ = carve_val(train, config.val_share, config.val_seed)
@@ -67,9 +81,15 @@ def mine(config: MineConfig) -> list[str]:
     rendering = resolved.rendering or config.rendering
     store = Store(config.store)
     miner = Miner(train, resolved.encoder, rendering, config.mining, store, progress=True)
-    rows = write_mined(miner.mine(), config.out)
-    untranslated = untranslated_sentences(train.claims, rendering.claims)
-    return [*untranslated, *miner.counts.sentences(), f"{rows} rows in {config.out}"]
+    said = untranslated_sentences(train.claims, rendering.claims)
+    if config.format == "ids":
+        rows = write_mined(miner.mine(), config.out)
+        return [*said, *miner.counts.sentences(), f"{rows} rows in {config.out}"]
+    written = write_gritlm(miner.mine(), config.out, train, rendering, config.instruction)
+    said += miner.counts.sentences()
+    if written.left_out:
+        said.append(f"{written.left_out} pairs without a negative are left out")
+    return [*said, f"{written.rows} rows of texts in {config.out}"]
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -34,7 +34,7 @@ from claim2source.evaluation.metrics import (
 from claim2source.evaluation.ranks import first_ranks
 from claim2source.evaluation.reports import LoadedSystem, common_data, judged_run, read_reports
 from claim2source.evaluation.significance import claim_weights
-from claim2source.io.trec import read_run
+from claim2source.io.trec import named_as, read_run
 
 
 @dataclass(frozen=True)
@@ -204,7 +204,8 @@ def compare(
     """
     require(bool(results), "results", dict(results), "one or more systems by name")
     require(repeats >= 1, "repeats", repeats, "1 or more")
-    runs = {name: _run_of(result) for name, result in results.items()}
+    golds = {claim: dataset.qrels.golds(claim) for claim in dataset.qrels.claim_ids}
+    runs = {name: _run_of(result, golds) for name, result in results.items()}
     for name, run in runs.items():
         coverage(run, dataset.qrels, name)
     scored = ScoredRuns.of(runs, dataset, metric, baseline)
@@ -220,7 +221,9 @@ def compare(
     return ComparisonReport(metric, scored.baseline, scores, intervals, tests, tuple(scored.notes))
 
 
-def _run_of(result: Result | Run | str | Path) -> Run:
+def _run_of(result: Result | Run | str | Path, golds: Mapping[str, Sequence[str]]) -> Run:
     if isinstance(result, Result):
         return result.run
-    return result if isinstance(result, Run) else read_run(Path(result)).run
+    if isinstance(result, Run):
+        return result
+    return named_as(read_run(Path(result)), golds).run

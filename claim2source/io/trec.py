@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +14,7 @@ from claim2source.core.errors import InputError, Problems
 from claim2source.core.files import atomic_path, real_path
 from claim2source.core.records import Qrels
 from claim2source.core.run import Run
+from claim2source.io.released import RankedBy, is_json, read_scores
 from claim2source.io.submissions import (
     CLAIM_COLUMNS,
     Ranked,
@@ -26,6 +27,8 @@ from claim2source.io.text_files import first_cells, read_lines, tsv_rows
 GOLD_COLUMNS = ("cord_uid", "pubkey")
 BEIR_COLUMNS = ("query-id", "corpus-id", "score")
 
+# Claims of a run whose ids are looked for at the end of known ones.
+FRONTS_ASKED = 10
 # From here on a number rounds to an infinite float32.
 _TOO_LARGE = (2 - 2.0**-24) * 2.0**127
 # ASCII white space only, as the C tools split: a no-break space stays in an id.
@@ -36,19 +39,42 @@ _is_integer = re.compile(r"[+-]?[0-9]+").fullmatch
 
 @dataclass(frozen=True)
 class RunFile:
-    """Hold a run read from a file; `repeated` counts the rows dropped as repeated sources."""
+    """Hold a run read from a file; `repeated` counts the rows dropped as repeated sources.
+
+    `golds` are those that the file itself names, by claim; `complete`: it lists every claim, in
+    the order of the task's file; `front` was put before its claims' ids (`named_as`).
+    """
 
     path: Path
     run: Run
     repeated: int
+    golds: Mapping[str, str] = field(default_factory=dict)
+    complete: bool = False
+    front: str = ""
+
+    def language_among(self, languages: Sequence[str]) -> str:
+        """Choose the language of the run's claims: the only one, or the one that ids name.
+
+        Raises `InputError` where neither tells.
+        """
+        named = [lang for lang in languages if self.front.endswith(f"-{lang}-")]
+        found = languages if len(languages) == 1 else named
+        if len(found) != 1:
+            why = (
+                f"is of one of the languages {', '.join(languages)}, and its ids do not say which: "
+                "name it in a file of systems"
+            )
+            raise InputError.at(self.path, why=why)
+        return found[0]
 
 
-def read_run(path: str | Path) -> RunFile:
-    """Read a TREC run or a lab's prediction TSV, recognised by its content.
+def read_run(path: str | Path, ranked_by: RankedBy = "reranker") -> RunFile:
+    """Read a TREC run, a lab's prediction TSV or a score JSON, recognised by its content.
 
     A source that repeats for a claim keeps its first position and is counted. The lab's TSV
-    has no scores: a list of n sources gets n, n - 1, ..., 1. Raises `InputError` with a line
-    for each problem.
+    has no scores: a list of n sources gets n, n - 1, ..., 1. The 2026 paper's score JSON has two
+    rankings: `ranked_by` its re-ranker, if one ran, or its embeddings. Raises `InputError` with a
+    line for each problem.
 
     Example:
         >>> import tempfile
@@ -60,11 +86,64 @@ def read_run(path: str | Path) -> RunFile:
     """
     path, problems = Path(path), Problems()
     lines = read_lines(path)
-    read = read_submission if is_submission(lines) else _read_trec_run
-    ranked, repeated = read(path, lines, problems)
+    golds: Mapping[str, str] = {}
+    complete = True
+    if is_json(lines):
+        scored = read_scores(path, lines, problems, ranked_by)
+        ranked, golds, repeated = scored.ranked, scored.golds, scored.repeated
+    elif is_submission(lines):
+        ranked, repeated = read_submission(path, lines, problems)
+    else:
+        ranked, repeated = _read_trec_run(path, lines, problems)
+        complete = False  # a claim without results has no line
     problems.raise_if_any()
     run = Run.from_lists({claim: list(scores.items()) for claim, scores in ranked.items()})
-    return RunFile(path, run, repeated)
+    return RunFile(path, run, repeated, golds, complete)
+
+
+def named_as(file: RunFile, golds: Mapping[str, Collection[str]]) -> RunFile:
+    """Name a run's claims as they are known: the labs' "7" may be our "dev-de-7".
+
+    `golds` are those of the known claims. A front is taken where it is the only one under which
+    most claims are known and no gold that the file names is another than theirs. A file that has
+    nothing in common with the claims stays as it is. Raises `InputError` where several fronts
+    fit, and where golds contradict: the file is of another language or split.
+    """
+    ids = file.run.claim_ids
+    strange = [claim for claim in ids if claim in golds and not _agrees(file, claim, golds[claim])]
+    if strange:
+        why = f"{file.golds[strange[0]]!r} is not gold for claim {strange[0]!r}: of another split?"
+        raise InputError.at(file.path, field="ground_truth_pubkey", why=why)
+    if any(claim in golds for claim in ids):
+        return file
+    asked = set(ids[:FRONTS_ASKED])
+    fronts: set[str] = set()
+    for known in golds:
+        parts = known.split("-")
+        tails = ("-".join(parts[i:]) for i in range(1, len(parts)))
+        fronts |= {known.removesuffix(tail) for tail in tails if tail in asked}
+
+    def fits(front: str) -> bool:
+        met = [claim for claim in ids if front + claim in golds]
+        return 2 * len(met) > len(ids) and all(
+            _agrees(file, claim, golds[front + claim]) for claim in met
+        )
+
+    fitting = sorted(filter(fits, fronts))
+    if len(fitting) > 1:
+        first = " or ".join(repr(front + ids[0]) for front in fitting[:3])
+        why = f"claim {ids[0]!r} could be {first}: name the run's language in a file of systems"
+        raise InputError.at(file.path, why=why)
+    if not fitting:
+        return file
+    (front,) = fitting
+    run = replace(file.run, claim_ids=tuple(front + claim for claim in ids))
+    golds_named = {front + claim: gold for claim, gold in file.golds.items()}
+    return replace(file, run=run, golds=golds_named, front=front)
+
+
+def _agrees(file: RunFile, claim: str, golds: Collection[str]) -> bool:
+    return claim not in file.golds or not golds or file.golds[claim] in golds
 
 
 def read_qrels(path: str | Path) -> Qrels:
@@ -87,9 +166,9 @@ def read_qrels(path: str | Path) -> Qrels:
     grades: dict[str, dict[str, int]] = {}
     for number, cells in rows:
         claim, source, grade = map(str.strip, cells)
-        for field, cell in (("claim id", claim), ("source id", source)):
+        for name, cell in (("claim id", claim), ("source id", source)):
             if not cell:
-                problems.add(path, number, field, "empty")
+                problems.add(path, number, name, "empty")
         if why := why_not_grade(grade):
             problems.add(path, number, "score", why)
         elif grades.setdefault(claim, {}).setdefault(source, int(grade)) != int(grade):

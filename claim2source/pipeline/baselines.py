@@ -17,7 +17,7 @@ from claim2source.core.config import (
     require_seed,
 )
 from claim2source.core.errors import ConfigError, InputError, UserError
-from claim2source.core.files import content_hash
+from claim2source.core.files import content_hash, file_hash
 from claim2source.core.folders import require_output
 from claim2source.core.report import Report, SystemReport
 from claim2source.core.tables import render
@@ -45,6 +45,7 @@ from claim2source.pipeline.selection import ChoosingOn
 from claim2source.pipeline.systems import (
     PAPERS_LABEL,
     SYSTEMS_FOLDER,
+    SystemConfig,
     Systems,
     all_parts,
     is_tuned,
@@ -237,6 +238,8 @@ def _key(config: BaselinesConfig, runner: SystemRunner, cell: Cell) -> str:
         "depth": DEPTH,
         "bootstrap": [config.repeats, config.seed],
     }
+    if files := [path for name in names for path in _run_files(systems[name])]:
+        parts["runs"] = [file_hash(path) if path.is_file() else None for path in files]
     if any(systems[name].model is not None for name in names):
         parts["search"] = [as_plain(config.index), config.vectors]
     if is_tuned(cell.system, systems):
@@ -244,6 +247,13 @@ def _key(config: BaselinesConfig, runner: SystemRunner, cell: Cell) -> str:
         train = runner.data(cell.form, runner.train())
         parts["chosen on"] = [train.fingerprint, carved]
     return content_hash(parts)
+
+
+def _run_files(system: SystemConfig) -> list[Path]:
+    if system.run is None:
+        return []
+    selections = system.run.selections
+    return [*system.run.files.values(), *([] if selections is None else [selections])]
 
 
 def _weights(config: BaselinesConfig, systems: Systems, name: str) -> Any:

@@ -38,6 +38,7 @@ from claim2source.pipeline.systems import (
 )
 from claim2source.retrieve import BM25, BM25Config, Dense, IndexConfig, fuse
 from claim2source.retrieve.fuse import score_missing
+from claim2source.retrieve.saved import SavedRun
 from claim2source.text import ClaimForm, Rendering
 from claim2source.text.rewrites import with_rewrites
 
@@ -497,6 +498,8 @@ class SystemRunner:
             config = self._bm25_config(name, form)
             used = Rendering(form, "metadata" if config.metadata else "title_abstract")
             return BM25(config, store=settings.store), used
+        if system.run is not None:
+            return SavedRun(system.run), rendering
         resolved = self.model(name)
         # A checkpoint's sources are as it was trained; the claims' form is what is compared.
         rendering = replace(self._models[name].rendering, claims=form)

@@ -14,9 +14,10 @@ from claim2source.core.errors import ConfigError, InputError
 from claim2source.core.stage import Stage
 from claim2source.models.config import ModelConfig
 from claim2source.retrieve import BM25Config, FusionConfig
+from claim2source.retrieve.saved import SavedRunConfig
 from claim2source.text import ClaimForm, Rendering, SourceForm
 
-FIRST_STAGES = ("bm25", "model", "hybrid", "routes")
+FIRST_STAGES = ("bm25", "model", "hybrid", "routes", "run")
 # Packages of stages that a system may name; each stage is one module of them.
 STAGE_KINDS = ("rerank", "verify")
 
@@ -38,7 +39,8 @@ class HybridConfig:
 
 @dataclass(frozen=True)
 class SystemConfig:
-    """Describe one system: exactly one of `bm25`, `model`, `hybrid` and `routes`.
+    """Describe one system: exactly one of `bm25`, `model`, `hybrid`, `routes`
+    and `run`.
 
     Args:
         bm25: BM25's settings; its claim form is the one that is evaluated.
@@ -47,6 +49,8 @@ class SystemConfig:
         hybrid: two systems of the same files, fused.
         routes: language -> system of the same files that ranks its claims; `default` for the
             languages that are not named.
+        run: files that another program ranked into: TREC runs, a lab's TSV, or the 2026 paper's
+            own score JSON and selections.
         sources: source representation of a dense model; a checkpoint has its own.
         rendering: both representations of a dense model; one that its checkpoint contradicts is
             refused.
@@ -67,6 +71,7 @@ class SystemConfig:
     model: ModelConfig | None = None
     hybrid: HybridConfig | None = None
     routes: dict[str, str] | None = None
+    run: SavedRunConfig | None = None
     sources: SourceForm = "title_abstract"
     rendering: Rendering | None = None
     claims: ClaimForm | None = None

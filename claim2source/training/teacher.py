@@ -10,7 +10,7 @@ from pathlib import Path
 from claim2source.core.errors import InputError
 from claim2source.core.files import content_hash, file_hash
 from claim2source.core.records import Dataset
-from claim2source.io.trec import read_run
+from claim2source.io.trec import named_as, read_run
 from claim2source.mining import MinedRow, MiningConfig, Negative
 from claim2source.training.losses import DistillationConfig
 
@@ -65,9 +65,10 @@ def read_teacher(config: DistillationConfig, train: Dataset) -> Teacher:
     """
     assert config.scores is not None
     known = {source.id for source in train.sources}
+    golds = {claim.id: claim.golds for claim in train.claims}
     scores: dict[str, Mapping[str, float]] = {}
     for file in run_files(config.scores):
-        run = read_run(file).run
+        run = named_as(read_run(file), golds).run
         for claim in train.claims:
             if not (scored := run.scored(claim.id)):
                 continue

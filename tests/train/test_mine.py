@@ -16,6 +16,7 @@ from claim2source.core.config import read_config
 from claim2source.core.errors import UserError, run_program
 from claim2source.datasets import carve_val, load, write_beir
 from claim2source.mining import MinedRow, read_mined
+from claim2source.text import Rendering
 from tests.shared_data import REPOSITORY
 from tests.training.small import small_setup, small_splits
 from train.mine import MineConfig, main, mine
@@ -180,3 +181,34 @@ def test_a_folder_of_one_split_is_enough(setup: tuple[Path, Path], tmp_path: Pat
     write_beir(small_splits()[:1], tmp_path / "data")
     mined((setup[0], tmp_path / "data"), tmp_path / "m.jsonl")
     assert (tmp_path / "m.jsonl").stat().st_size > 1000
+
+
+def test_the_released_format_has_the_texts_of_the_mined_ids(
+    setup: tuple[Path, Path], tmp_path: Path
+) -> None:
+    """With the rendering asked for; a file that somebody else wrote in that format stays."""
+    forms = {"rendering__claims": "bilingual", "rendering__sources": "metadata"}
+    mined(setup, tmp_path / "ids.jsonl", **forms)
+    out = tmp_path / "texts.jsonl"
+    said = mined(setup, out, format="gritlm", instruction="Find it", **forms)
+    train, _ = carve_val(load(setup[1], "train"), 0.2, 13)
+    rows = read_mined(tmp_path / "ids.jsonl", train)
+    rendering = Rendering("bilingual", "metadata")
+    claims = {claim.id: rendering.claim_texts([claim])[0] for claim in train.claims}
+    sources = {source.id: rendering.source_texts([source])[0] for source in train.sources}
+    lines = [json.loads(line) for line in out.read_text().splitlines()]
+    assert lines == [
+        {
+            "query": ["Find it", claims[row.claim]],
+            "pos": [["", sources[row.positive]]],
+            "neg": [["", sources[negative.source]] for negative in row.negatives],
+        }
+        for row in rows
+    ]
+    assert said[-1] == f"{len(rows)} rows of texts in {out}"
+    mined(setup, out, format="gritlm", instruction="Find it")
+    theirs = '{"query": ["Represent this text:", "x"], "pos": [["", "y"]], "neg": [["", "z"]]}'
+    out.write_text(theirs)
+    with pytest.raises(UserError, match="no program of ours wrote it"):
+        mined(setup, out, format="gritlm")
+    assert out.read_text() == theirs

@@ -1,0 +1,241 @@
+"""Read the 2026 paper's own outputs: score JSON of its two first stages, selections of its LLM.
+
+Score JSON: [{"query_index", "query_text", "ground_truth_pubkey", "candidates": [{"rank", "pubkey",
+"embedding_score", "reranker_rank", "reranker_score", ..}]}], the claims in the order of the task's
+file. Selections: {"<language>_<place in the task's file, from 0>": {"selected_paper",
+"reasoning"}}, where `selected_paper` counts the candidates from 1; null where the LLM failed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+
+from claim2source.core.errors import InputError, Problems
+from claim2source.core.run import Run
+from claim2source.io.jsonl import parse_json
+from claim2source.io.text_files import read_lines, why_not_id
+
+RankedBy = Literal["reranker", "embedding"]
+# Claim id -> source id -> score, best first.
+_Lists = dict[str, dict[str, float]]
+# Language -> place of a claim in its file -> place of the selected source, from 1.
+Selections = Mapping[str, Mapping[int, int | None]]
+
+_SELECTION = re.compile(r"([^_\s]+)_([0-9]{1,9})")
+_LARGEST = 1e37  # float32 has room above it for ties
+
+
+@dataclass(frozen=True)
+class Scored:
+    """Hold a score file's lists, the golds that it names, and the count of repeated sources."""
+
+    ranked: _Lists
+    golds: dict[str, str]
+    repeated: int
+
+
+def is_json(lines: Sequence[str]) -> bool:
+    """Tell whether a file holds a JSON list or object; no line of a TREC run begins like one."""
+    first = next(line for line in lines if line.strip()).lstrip()
+    rest = first[1:].lstrip()
+    return (
+        first[0] == "[" and rest[:1] in ("", "{", "[", "]") or first[0] == "{" and rest[:1] in '"}'
+    )
+
+
+def read_scores(
+    path: Path, lines: Sequence[str], problems: Problems, ranked_by: RankedBy = "reranker"
+) -> Scored:
+    """Read a score JSON: ranked by its re-ranker, or as its embeddings ranked before.
+
+    Where no re-ranker ran the embeddings rank. Candidates that the re-ranker left out are left
+    out, as the authors' own evaluation does. Scores are the file's, where it has them; tied ones
+    are lowered by as little as float32 can hold, since the file's order counts.
+    """
+    content = parse_json("".join(lines), path, problems)
+    scored = Scored({}, {}, 0)
+    if isinstance(content, dict):
+        problems.add(path, None, None, _why_no_run(content))
+    elif isinstance(content, list):
+        entries = [_Entry(path, i, entry, problems) for i, entry in enumerate(content, 1)]
+        reranked = ranked_by == "reranker" and any(entry.is_reranked for entry in entries)
+        scored = _lists(path, entries, reranked, problems)
+        if not content:
+            problems.add(path, None, None, "no claims, only an empty list")
+    return scored
+
+
+def _why_no_run(content: Mapping[str, object]) -> str:
+    if content and all(_SELECTION.fullmatch(key) for key in content):
+        return (
+            "holds selections, which are places in another list: give that list as the run, and "
+            "this file as its selections"
+        )
+    return "is a JSON object; a run is a TREC file, a lab's TSV or a score JSON, which is a list"
+
+
+class _Entry:
+    """Check one claim of a score file."""
+
+    def __init__(self, path: Path, number: int, raw: object, problems: Problems) -> None:
+        self.path, self.number, self.problems = path, number, problems
+        self.raw = raw if isinstance(raw, dict) else {}
+        if not isinstance(raw, dict):
+            self.complain(None, "is not an object")
+        found = self.raw.get("candidates")
+        if raw is self.raw and not isinstance(found, list):
+            self.complain("candidates", "is missing" if found is None else "is not a list")
+        given = found if isinstance(found, list) else []
+        for place, one in enumerate(given):
+            if not isinstance(one, dict):
+                self.complain(f"candidates[{place}]", "is not an object")
+        self.candidates = [(i, one) for i, one in enumerate(given) if isinstance(one, dict)]
+        self.is_reranked = any(one.get("reranker_rank") is not None for _, one in self.candidates)
+
+    def complain(self, field: str | None, why: str) -> None:
+        self.problems.add(self.path, None, field, f"entry {self.number}: {why}")
+
+    def id(self, field: str, value: object) -> str | None:
+        if type(value) is int and abs(value) < 2**63:
+            return str(value)
+        if value is None:
+            self.complain(field, "is missing")
+        elif not isinstance(value, str):
+            self.complain(field, "is no id: neither text nor an integer")
+        elif why := why_not_id(value):
+            self.complain(field, why)
+        else:
+            return value
+        return None
+
+    def gold(self) -> str | None:
+        value = self.raw.get("ground_truth_pubkey")
+        # Their code writes str(None) for a claim whose gold is not known.
+        return None if value in (None, "", "None") else self.id("ground_truth_pubkey", value)
+
+    def ranked(self, reranked: bool) -> list[tuple[str, float | None]]:
+        """List the candidates by the ranks of one stage, with its scores (None: not given)."""
+        stage = ("reranker_rank", "reranker_score") if reranked else ("rank", "embedding_score")
+        found: dict[int, tuple[str, float | None]] = {}
+        for i, one in self.candidates:
+            place, rank = f"candidates[{i}]", one.get(stage[0])
+            if rank is None and reranked:
+                continue
+            source = self.id(f"{place}.pubkey", one.get("pubkey"))
+            score = self._score(f"{place}.{stage[1]}", one.get(stage[1]))
+            if type(rank) is not int or not 1 <= rank <= 10**9:
+                self.complain(f"{place}.{stage[0]}", "is no rank: an integer from 1")
+            elif rank in found:
+                self.complain(f"{place}.{stage[0]}", f"{rank} is another candidate's too")
+            elif source is not None:
+                found[rank] = source, score
+        if reranked and self.candidates and not self.is_reranked:
+            self.complain("candidates", "have no reranker_rank, which other entries have")
+        ordered = [found[rank] for rank in sorted(found)]
+        for (_, before), (source, after) in pairwise(ordered):
+            if before is not None and after is not None and after > before:
+                why = f"{source!r} scores higher than the candidate ranked before it"
+                self.complain(stage[1], why)
+                break
+        return ordered
+
+    def _score(self, field: str, value: object) -> float | None:
+        if value is None:
+            return None
+        if type(value) not in (int, float) or not -_LARGEST <= value <= _LARGEST:  # type: ignore[operator]
+            self.complain(field, "is not a finite number")
+            return None
+        return float(value)  # type: ignore[arg-type]
+
+
+def _lists(path: Path, entries: Sequence[_Entry], reranked: bool, problems: Problems) -> Scored:
+    ranked: _Lists = {}
+    golds: dict[str, str] = {}
+    repeated = 0
+    for entry in entries:
+        claim = entry.id("query_index", entry.raw.get("query_index")) if entry.raw else None
+        gold, listed = entry.gold(), entry.ranked(reranked)
+        if claim in ranked:
+            entry.complain("query_index", f"{claim!r} is another entry's too")
+        elif claim is not None:
+            distinct: dict[str, float | None] = {}
+            for source, score in listed:
+                distinct.setdefault(source, score)
+            repeated += len(listed) - len(distinct)
+            ranked[claim] = _decreasing(distinct)
+            golds |= {claim: gold} if gold is not None else {}
+    return Scored(ranked, golds, repeated)
+
+
+def _decreasing(scores: Mapping[str, float | None]) -> dict[str, float]:
+    """Keep the scores, each below the one before; n, n - 1, ..., 1 where one is not given."""
+    if None in scores.values():
+        return {source: float(len(scores) - i) for i, source in enumerate(scores)}
+    found: dict[str, float] = {}
+    last = np.float32(np.inf)
+    for source, score in scores.items():
+        last = np.minimum(np.float32(score), np.nextafter(last, np.float32(-np.inf)))
+        found[source] = float(last)
+    return found
+
+
+def read_selections(path: Path) -> Selections:
+    """Read the LLM's selections. Raises `InputError` with a line for each problem."""
+    problems = Problems()
+    content = parse_json("".join(read_lines(path)), path, problems)
+    found: dict[str, dict[int, int | None]] = {}
+    if not isinstance(content, dict) and not len(problems):
+        problems.add(path, None, None, "is not a JSON object of selections")
+    for key, value in content.items() if isinstance(content, dict) else ():
+        field, name = f"{key[:60]}.selected_paper", _SELECTION.fullmatch(key)
+        if name is None:
+            problems.add(path, None, key[:60], "is no <language>_<place of the claim>, as de_0")
+            continue
+        if isinstance(value, dict) and "selected_paper" not in value:
+            problems.add(path, None, field, "is missing")
+        # Their older files hold the bare number.
+        selected = value.get("selected_paper") if isinstance(value, dict) else value
+        if selected is None or type(selected) is int and 1 <= selected <= 10**6:
+            found.setdefault(name[1], {})[int(name[2])] = selected
+        else:
+            problems.add(path, None, field, "is neither null nor a place, an integer from 1")
+    problems.raise_if_any()
+    if not found:
+        raise InputError.at(path, why="holds no selections")
+    return found
+
+
+def with_selected(run: Run, path: Path, selections: Selections, language: str) -> Run:
+    """Move the selected source of every claim to the front; the others keep their order.
+
+    `run` has the claims of the task's file of this language, in order. A claim without a selection
+    keeps its list. The selected source gets the best score and 1, the paper's bonus. Raises
+    `InputError` for a place that a list, or the file, does not have.
+    """
+    if language not in selections:
+        have = ", ".join(sorted(selections))
+        raise InputError.at(path, why=f"no selections of {language!r} claims; there are: {have}")
+    problems = Problems()
+    lists = {claim: list(run.scored(claim).items()) for claim in run.claim_ids}
+    for place, selected in selections[language].items():
+        key = f"{language}_{place}"
+        if place >= len(run.claim_ids):
+            problems.add(path, None, key, f"the run has {len(run.claim_ids)} claims only")
+        elif selected is not None:
+            listed = lists[run.claim_ids[place]]
+            if selected > len(listed):
+                why = f"{selected} is beyond the {len(listed)} sources of the claim's list"
+                problems.add(path, None, f"{key}.selected_paper", why)
+            else:
+                best = np.float32(listed[0][1])
+                above = max(best + np.float32(1), np.nextafter(best, np.float32(np.inf)))
+                listed.insert(0, (listed.pop(selected - 1)[0], float(above)))
+    problems.raise_if_any()
+    return Run.from_lists(lists, pool=run.pool)

@@ -1,0 +1,138 @@
+"""Read a ranking from files in place of a search: another program's run as a first stage."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import NoReturn, get_args
+
+from claim2source.core.config import require, require_one_of
+from claim2source.core.errors import InputError, UserError
+from claim2source.core.records import Claim, Source
+from claim2source.core.run import Cost, Result, Run
+from claim2source.core.stage import Claims, as_claims
+from claim2source.io.released import RankedBy, Selections, read_selections, with_selected
+from claim2source.io.trec import RunFile, named_as, read_run
+from claim2source.retrieve.topk import candidate_pool
+
+ALL = "all"
+_SHOWN = 3
+
+
+@dataclass(frozen=True)
+class SavedRunConfig:
+    """Name the files of a ranking that another program made.
+
+    Args:
+        files: language -> run of its claims, or `all` -> one of all: TREC, a lab's TSV or the
+            2026 paper's score JSON. Ids are the data set's, or the task's own ("7").
+        ranked_by: which ranking of a score JSON: `reranker`, if one ran, or `embedding`.
+        selections: the 2026 paper's file of its LLM's selections, which go to the front of the
+            lists in `files`.
+    """
+
+    files: dict[str, Path] = field(default_factory=dict)
+    ranked_by: RankedBy = "reranker"
+    selections: Path | None = None
+
+    def __post_init__(self) -> None:
+        require(bool(self.files), "run.files", self.files, "a file for each language, or for all")
+        require_one_of("run.ranked_by", self.ranked_by, get_args(RankedBy))
+        alone = ALL not in self.files or len(self.files) == 1
+        require(alone, "run.files", self.files, "`all` alone, or languages")
+        by_language = self.selections is None or ALL not in self.files
+        require(by_language, "run.selections", self.selections, "none with `all`: by language")
+
+
+class SavedRun:
+    """Rank as files say."""
+
+    def __init__(self, config: SavedRunConfig) -> None:
+        self.config = config
+
+    def index(self, sources: Sequence[Source]) -> SavedIndex:
+        """Read the files. Raises `InputError` where they rank what is no source."""
+        chosen = self.config.selections
+        selections = None if chosen is None else read_selections(chosen)
+        known = {source.id for source in sources}
+        files = {}
+        for lang, path in self.config.files.items():
+            file = read_run(path, self.config.ranked_by)
+            # All words of a run's vocabulary are ranked somewhere.
+            strange = [str(source) for source in file.run.vocabulary if source not in known]
+            _refuse(file.path, "source", strange, "in the corpus")
+            files[lang] = _selected(file, chosen, selections, lang)
+        return SavedIndex(files)
+
+
+def _selected(
+    file: RunFile, path: Path | None, selections: Selections | None, lang: str
+) -> RunFile:
+    if path is None or selections is None:
+        return file
+    return replace(file, run=with_selected(complete_run(file), path, selections, lang))
+
+
+def complete_run(file: RunFile) -> Run:
+    """Return a run whose claims have the places that selections name.
+
+    Raises `InputError` for a TREC run, which has no line for a claim without results.
+    """
+    if not file.complete:
+        why = "selections need a score JSON or a lab's TSV: a TREC run may leave claims out"
+        raise InputError.at(file.path, why=why)
+    return file.run
+
+
+class SavedIndex:
+    """Look up what files rank for claims."""
+
+    def __init__(self, files: dict[str, RunFile]) -> None:
+        self.files = files
+
+    def search(self, claims: Claims, k: int = 100) -> Result:
+        """Give the first `k` sources that are ranked for every claim, best first.
+
+        Raises `UserError` for a language without a file, and `InputError` for a file that ranks
+        none of the claims, or as many as there are of which some are not among them.
+        """
+        started, given = time.perf_counter(), as_claims(claims)
+        ranked: dict[str, list[tuple[str, float]]] = {}
+        for lang in dict.fromkeys(claim.lang for claim in given):
+            file = self.files.get(lang) or self.files.get(ALL)
+            if file is None:
+                have = ", ".join(self.files)
+                raise UserError(f"run.files: none for {lang!r} claims, only for {have}")
+            mine = [claim for claim in given if claim.lang == lang or ALL in self.files]
+            run = named_as(file, {claim.id: claim.golds for claim in mine}).run
+            if not set(run.claim_ids) & {claim.id for claim in mine}:
+                why = f"ranks none of the {len(mine)} claims, such as {mine[0].id!r}"
+                raise InputError.at(file.path, field="claim", why=why)
+            ids = {claim.id for claim in mine}
+            if len(run.claim_ids) <= len(ids):
+                strange = [claim for claim in run.claim_ids if claim not in ids]
+                _refuse(file.path, "claim", strange, "among the claims of the data set")
+            for claim in mine:
+                ranked[claim.id] = _within(claim, run, k)
+        cost = Cost(time.perf_counter() - started, len(given))
+        lists = {claim.id: ranked[claim.id] for claim in given}
+        return Result(Run.from_lists(lists, pool=candidate_pool(given)), cost=cost)
+
+    def save(self, folder: str | Path) -> NoReturn:
+        """Refuse: the files are the index."""
+        raise UserError(f"{folder}: a saved run has no index to write")
+
+
+def _within(claim: Claim, run: Run, k: int) -> list[tuple[str, float]]:
+    listed = run.scored(claim.id).items()
+    allowed = claim.candidates
+    return [pair for pair in listed if allowed is None or pair[0] in allowed][:k]
+
+
+def _refuse(path: Path, field: str, strange: Sequence[str], where: str) -> None:
+    if strange:
+        more = f" and {len(strange) - _SHOWN} more" if len(strange) > _SHOWN else ""
+        named = ", ".join(map(repr, strange[:_SHOWN]))
+        raise InputError.at(path, field=field, why=f"not {where}: {named}{more}")

@@ -1,0 +1,317 @@
+"""The 2026 paper's own outputs: golden files, whose claims they are, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from claim2source.core.errors import InputError, UserError, run_program
+from claim2source.core.run import Run
+from claim2source.io.released import read_selections, with_selected
+from claim2source.io.trec import RunFile, named_as, read_run, write_trec_run
+from eval import score
+
+# As `save_scores_json` of the released code writes it, with texts of our own.
+GOLDEN = """[
+    {
+        "query_index": 5,
+        "query_text": "Masks help, they say.",
+        "ground_truth_pubkey": "944",
+        "candidates": [
+            {"rank": 1, "corpus_index": 9, "pubkey": "81", "document_text": "Tea", "embedding_score": 0.506413, "reranker_rank": 3, "reranker_score": 0.4375},
+            {"rank": 2, "corpus_index": 4, "pubkey": "944", "document_text": "Masks", "embedding_score": 0.500746, "reranker_rank": 1, "reranker_score": 0.652344},
+            {"rank": 3, "corpus_index": 8, "pubkey": "34", "document_text": "Seals", "embedding_score": 0.496181, "reranker_rank": 2, "reranker_score": 0.4375},
+            {"rank": 4, "corpus_index": 2, "pubkey": "7", "document_text": "Sea", "embedding_score": 0.4, "reranker_rank": null, "reranker_score": null}
+        ]
+    },
+    {
+        "query_index": 7,
+        "query_text": "Tea warms.",
+        "ground_truth_pubkey": "34",
+        "candidates": [
+            {"rank": 1, "corpus_index": 8, "pubkey": "34", "document_text": "Seals", "embedding_score": 0.3, "reranker_rank": 2, "reranker_score": 0.1},
+            {"rank": 2, "corpus_index": 9, "pubkey": "81", "document_text": "Tea", "embedding_score": 0.2, "reranker_rank": 1, "reranker_score": 0.9}
+        ]
+    }
+]"""
+SELECTIONS = """{
+  "de_0": {"selected_paper": 3, "reasoning": "Paper 3 names the animal."},
+  "de_1": {"selected_paper": null, "reasoning": ""},
+  "en_0": {"selected_paper": 1, "reasoning": "First."}
+}"""
+
+
+def written(folder: Path, content: str, name: str = "scores") -> Path:
+    """Under a name that says nothing of what it is."""
+    path = folder / name
+    path.write_text(content, encoding="utf-8")
+    return path
+
+
+def entry(**more: Any) -> dict[str, Any]:
+    one = {"rank": 1, "pubkey": "a", "embedding_score": 0.5}
+    return {"query_index": 1, "ground_truth_pubkey": "a", "candidates": [one], **more}
+
+
+def listed(run: Run) -> dict[str, list[str]]:
+    return {claim: run.sources(claim) for claim in run.claim_ids}
+
+
+def test_the_golden_file_is_ranked_by_its_reranker_in_its_order(tmp_path: Path) -> None:
+    file = read_run(written(tmp_path, GOLDEN))
+    # 81 and 34 tie: the file has 34 first, a run would put the larger id, 81.
+    assert listed(file.run) == {"5": ["944", "34", "81"], "7": ["81", "34"]}
+    assert file.golds == {"5": "944", "7": "34"} and file.repeated == 0 and file.complete
+    scores = list(file.run.scored("5").values())
+    assert scores == pytest.approx([0.652344, 0.4375, 0.4375]) and scores[1] > scores[2]
+    # One line, as their code writes it, is the same.
+    compact = read_run(written(tmp_path, json.dumps(json.loads(GOLDEN)), "compact"))
+    assert list(compact.run) == list(file.run)
+
+
+def test_the_first_stage_is_in_the_same_file(tmp_path: Path) -> None:
+    path = written(tmp_path, GOLDEN)
+    run = read_run(path, "embedding").run
+    assert listed(run) == {"5": ["81", "944", "34", "7"], "7": ["34", "81"]}
+    assert list(run.scored("7").values()) == pytest.approx([0.3, 0.2])
+    # Without a re-ranker its fields are not there: the embeddings rank.
+    plain = json.loads(GOLDEN)
+    for one in plain:
+        for candidate in one["candidates"]:
+            del candidate["reranker_rank"], candidate["reranker_score"]
+    assert list(read_run(written(tmp_path, json.dumps(plain), "p")).run) == list(run)
+
+
+def test_missing_scores_integers_golds_and_repeats(tmp_path: Path) -> None:
+    candidates = [
+        {"rank": rank, "pubkey": key, "embedding_score": None}
+        for rank, key in ((2, 8), (1, "9"), (3, "9"))
+    ]
+    entries = [
+        entry(query_index="q", ground_truth_pubkey="None", candidates=candidates),
+        entry(query_index=2, ground_truth_pubkey=44, candidates=[]),
+    ]
+    file = read_run(written(tmp_path, json.dumps(entries)))
+    assert {claim: file.run.scored(claim) for claim in file.run.claim_ids} == {
+        "q": {"9": 2.0, "8": 1.0},
+        "2": {},
+    }
+    assert file.repeated == 1 and file.golds == {"2": "44"}
+
+
+def test_many_ties_keep_the_order_and_nearly_the_score(tmp_path: Path) -> None:
+    keys = [f"p{i}" for i in np.random.default_rng(0).permutation(100)]
+    candidates = [
+        {"rank": i, "pubkey": key, "embedding_score": 0.25} for i, key in enumerate(keys, 1)
+    ]
+    path = written(tmp_path, json.dumps([entry(candidates=candidates)]))
+    run = read_run(path).run
+    assert run.sources("1") == keys
+    assert min(run.scores) == pytest.approx(0.25, abs=1e-5)
+    write_trec_run(run, tmp_path / "r.trec")
+    assert read_run(tmp_path / "r.trec").run.sources("1") == keys
+
+
+# --- whose claims they are ----------------------------------------------------------------
+
+GOLDS = {
+    "dev-en-5": ("1",),
+    "dev-en-7": ("2",),
+    "dev-de-5": ("944",),
+    "dev-de-7": ("34",),
+    "dev-de-8": ("34",),
+}
+
+
+def test_claims_get_the_front_under_which_their_golds_are_the_known_ones(tmp_path: Path) -> None:
+    file = named_as(read_run(written(tmp_path, GOLDEN)), GOLDS)
+    assert file.front == "dev-de-" and file.golds == {"dev-de-5": "944", "dev-de-7": "34"}
+    assert listed(file.run)["dev-de-7"] == ["81", "34"] and len(file.run.claim_ids) == 2
+    assert file.run.scored("dev-de-5") and not file.run.scored("5")
+    assert file.language_among(["en", "de"]) == "de"
+    # Already known: nothing is put before them.
+    same = read_run(written(tmp_path, GOLDEN))
+    assert named_as(same, {"5": ("944",), "dev-de-5": ("944",)}) is same
+    # Known claims of another collection, and a front that is none: the ids as they are.
+    assert named_as(same, {"dev-de-5": ("1",), "dev-de-7": ("34",)}) is same
+    assert named_as(same, {"dev-de15": (), "x7": ()}) is same
+
+
+def test_a_file_of_another_split_is_seen_by_its_golds(tmp_path: Path) -> None:
+    """Their caches are not named by split."""
+    file = read_run(written(tmp_path, GOLDEN))
+    with pytest.raises(InputError, match="ground_truth_pubkey: '34' is not gold for claim '7'"):
+        named_as(file, {"5": ("944",), "7": ("81",)})
+
+
+def test_where_several_languages_fit_none_is_guessed(tmp_path: Path) -> None:
+    text = "index\tpreds\n5\t['944']\n7\t['1']\n"
+    file = read_run(written(tmp_path, text))
+    with pytest.raises(InputError, match="claim '5' could be 'dev-de-5' or 'dev-en-5'"):
+        named_as(file, GOLDS)
+    german = {claim: golds for claim, golds in GOLDS.items() if "-de-" in claim}
+    assert named_as(file, german).run.claim_ids == ("dev-de-5", "dev-de-7")
+
+
+# --- selections ---------------------------------------------------------------------------
+
+
+def test_the_selected_source_is_first_and_the_rest_keep_their_order(tmp_path: Path) -> None:
+    run = read_run(written(tmp_path, GOLDEN)).run
+    path = written(tmp_path, SELECTIONS, "selections")
+    selections = read_selections(path)
+    assert selections == {"de": {0: 3, 1: None}, "en": {0: 1}}
+    found = with_selected(run, path, selections, "de")
+    assert listed(found) == {"5": ["81", "944", "34"], "7": ["81", "34"]}
+    # The paper's bonus: 1 above the best.
+    assert found.scored("5")["81"] == pytest.approx(1.652344)
+    assert found.scored("7") == run.scored("7")
+    bare = read_selections(written(tmp_path, '{"de_0": 2, "de_1": null}', "bare"))
+    assert listed(with_selected(run, path, bare, "de"))["5"] == ["34", "944", "81"]
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        ("[]", "is not a JSON object of selections"),
+        ("{}", "holds no selections"),
+        ('{"de_0": {"selected_paper": 0}}', r"de_0\.selected_paper: is neither null nor"),
+        ('{"de_0": {"selected_paper": true}}', r"de_0\.selected_paper: is neither"),
+        ('{"de_0": {"selected_paper": "3"}}', r"de_0\.selected_paper: is neither"),
+        ('{"de_0": {"selected_paper": 1e9}}', r"de_0\.selected_paper: is neither"),
+        ('{"de_0": {"reasoning": ""}}', r"de_0\.selected_paper: is missing"),
+        ('{"de": {"selected_paper": 1}}', "de: is no <language>_<place"),
+        ('{"de_-1": 1}', "de_-1: is no <language>_<place"),
+        ("{", "broken JSON"),
+    ],
+)
+def test_selections_that_are_none_are_refused(tmp_path: Path, content: str, why: str) -> None:
+    with pytest.raises(InputError, match=why):
+        read_selections(written(tmp_path, content))
+
+
+@pytest.mark.parametrize(
+    ("selections", "why"),
+    [
+        ({"de": {2: 1}}, "de_2: the run has 2 claims only"),
+        ({"de": {1: 3}}, "de_1.selected_paper: 3 is beyond the 2 sources"),
+        ({"fr": {0: 1}}, "no selections of 'de' claims; there are: fr"),
+    ],
+)
+def test_places_that_a_list_lacks_are_refused(
+    tmp_path: Path, selections: dict[str, dict[int, int | None]], why: str
+) -> None:
+    run = read_run(written(tmp_path, GOLDEN)).run
+    with pytest.raises(InputError, match=why):
+        with_selected(run, tmp_path / "s", selections, "de")
+
+
+# --- what is refused ----------------------------------------------------------------------
+
+
+def candidate(**more: Any) -> dict[str, Any]:
+    return entry(candidates=[{"rank": 1, "pubkey": "a", "embedding_score": 0.5, **more}])
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        ("[", "broken JSON"),
+        ("[" * 100_000, "broken JSON: nested too deeply"),
+        ("[]", "no claims, only an empty list"),
+        ('{"a": 1}', "is a JSON object; a run is"),
+        (SELECTIONS, "holds selections, which are places in another list"),
+        (json.dumps([entry(), 3]).replace("3]", "[]]"), "entry 2: is not an object"),
+        (json.dumps([entry(candidates=None)]), "candidates: entry 1: is missing"),
+        (json.dumps([entry(candidates={})]), "candidates: entry 1: is not a list"),
+        (json.dumps([entry(candidates=[1])]), r"candidates\[0\]: entry 1: is not an object"),
+        (json.dumps([entry(), entry()]), "query_index: entry 2: '1' is another entry's too"),
+        (json.dumps([entry(query_index=None)]), "query_index: entry 1: is missing"),
+        (json.dumps([entry(query_index=True)]), "query_index: entry 1: is no id"),
+        (json.dumps([entry(query_index=10**30)]), "query_index: entry 1: is no id"),
+        (json.dumps([entry(query_index="a b")]), "query_index: entry 1: holds white space"),
+        (json.dumps([entry(ground_truth_pubkey=[1])]), "ground_truth_pubkey: entry 1: is no id"),
+        (json.dumps([candidate(pubkey=None)]), r"candidates\[0\]\.pubkey: entry 1: is missing"),
+        (json.dumps([candidate(pubkey="a\0")]), r"candidates\[0\]\.pubkey: entry 1: holds a NUL"),
+        (json.dumps([candidate(rank=0)]), r"candidates\[0\]\.rank: entry 1: is no rank"),
+        (json.dumps([candidate(rank=1.0)]), r"candidates\[0\]\.rank: entry 1: is no rank"),
+        (json.dumps([candidate(rank=None)]), r"candidates\[0\]\.rank: entry 1: is no rank"),
+        (json.dumps([candidate(embedding_score="1")]), "embedding_score: entry 1: is not a finite"),
+        (json.dumps([candidate(embedding_score=1e39)]), "embedding_score: entry 1: is not a fini"),
+        (json.dumps([candidate(embedding_score=10**400)]), "embedding_score: entry 1: is not a f"),
+        (json.dumps([candidate(embedding_score=float("nan"))]), "entry 1: is not a finite number"),
+        (json.dumps([candidate(embedding_score=True)]), "entry 1: is not a finite number"),
+        (GOLDEN.replace('"rank": 2', '"rank": 1'), r"\[1\]\.rank: .*1 is another candidate's too"),
+        (GOLDEN.replace("0.3,", "0.1,"), "entry 2: '81' scores higher than the candidate ranked"),
+    ],
+)
+def test_hostile_files_are_refused_with_place_and_field(
+    tmp_path: Path, content: str, why: str
+) -> None:
+    path = written(tmp_path, content)
+    with pytest.raises(InputError, match=why) as caught:
+        read_run(path, "embedding")
+    assert all(line.startswith(str(path)) and len(line) < 400 for line in caught.value.lines)
+
+
+def test_a_claim_that_the_reranker_left_out_is_no_empty_list(tmp_path: Path) -> None:
+    entries = json.loads(GOLDEN)
+    for one in entries[1]["candidates"]:
+        one["reranker_rank"] = one["reranker_score"] = None
+    with pytest.raises(InputError, match="entry 2: have no reranker_rank, which other"):
+        read_run(written(tmp_path, json.dumps(entries)))
+
+
+# --- scored -------------------------------------------------------------------------------
+
+
+def test_the_authors_outputs_are_scored_against_our_judgements(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [f"{claim}\t{gold}\t1" for claim, golds in GOLDS.items() for gold in golds]
+    qrels = written(tmp_path, "\n".join(["query-id\tcorpus-id\tscore", *rows]), "dev.tsv")
+    scores = written(tmp_path, GOLDEN, "theirs.json")
+    chosen = written(tmp_path, SELECTIONS, "llm.json")
+    words = ["--qrels", str(qrels), "--run", str(scores), "--metrics", "mrr@5", "--json"]
+
+    def means(*more: str) -> dict[str, float]:
+        score.main([*words, *more])
+        runs = json.loads(capsys.readouterr().out)["runs"]
+        return {name: round(5 * value["mrr@5"], 4) for name, value in runs.items()}
+
+    assert means() == {"theirs": 1 + 1 / 2}
+    assert means("--ranked_by", "embedding") == {"theirs": 1 / 2 + 1}
+    # The LLM moves 81 before the gold, and both are tested against each other.
+    assert means("--selections", str(chosen)) == {"theirs": 1.5, "theirs + llm": 1.0}
+
+
+def test_what_selections_cannot_be_of_is_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    qrels = written(tmp_path, "5\t0\t944\t1\n", "q.trec")
+    trec = written(tmp_path, "5 Q0 944 1 1 t\n", "r.trec")
+    scores = written(tmp_path, GOLDEN, "theirs.json")
+    one = written(tmp_path, '{"de_0": 1}', "one.json")
+    several = written(tmp_path, SELECTIONS, "several.json")
+    for run, chosen, why in (
+        (trec, one, "a TREC run may leave claims out"),
+        (scores, several, "is of one of the languages de, en, and its ids do not say which"),
+        (scores, scores, "is not a JSON object of selections"),
+        (several, one, "holds selections, which are places"),
+    ):
+        words = ["--qrels", str(qrels), "--run", str(run), "--selections", str(chosen)]
+        with pytest.raises(SystemExit) as ended:
+            run_program(score.main, words)
+        said = capsys.readouterr().err
+        assert ended.value.code == 2 and why in said and said.count("\n") == 1
+
+
+def test_a_run_file_that_names_no_language(tmp_path: Path) -> None:
+    file = RunFile(tmp_path, Run.from_lists({}), 0)
+    assert file.language_among(["fr"]) == "fr"
+    with pytest.raises(UserError, match="one of the languages en, de"):
+        file.language_among(["en", "de"])

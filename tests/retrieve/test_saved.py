@@ -1,0 +1,146 @@
+"""Rankings of other programs as systems: alone, fused, by language, with selections."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from claim2source.core.errors import ConfigError, InputError, UserError
+from claim2source.core.records import Claim, Dataset, Qrels, Source
+from claim2source.core.run import Run
+from claim2source.io.trec import write_trec_run
+from claim2source.pipeline.runner import run_system
+from claim2source.pipeline.systems import HybridConfig, SystemConfig, read_systems
+from claim2source.retrieve import BM25Config, FusionConfig
+from claim2source.retrieve.saved import SavedRun, SavedRunConfig
+from claim2source.training.losses import DistillationConfig
+from claim2source.training.teacher import read_teacher
+
+GOLDS = {"dev-en-0": "p1", "dev-en-1": "p2", "dev-de-0": "p2", "dev-de-1": "p3"}
+CLAIMS = tuple(
+    Claim(name, f"masks and tea {name}", name.split("-")[1], golds=(gold,))
+    for name, gold in GOLDS.items()
+)
+SOURCES = tuple(Source(f"p{i}", f"masks {i}", "and tea") for i in range(5))
+DATA = Dataset(
+    CLAIMS, SOURCES, Qrels({name: {gold: 1} for name, gold in GOLDS.items()}), "dev", "small"
+)
+
+
+def scores(folder: Path, lang: str, lists: dict[int, list[str]], split: str = "dev") -> Path:
+    """A score JSON without a re-ranker."""
+    entries = [
+        {
+            "query_index": index,
+            "query_text": "text",
+            "ground_truth_pubkey": GOLDS.get(f"{split}-{lang}-{index}", "None"),
+            "candidates": [
+                {"rank": i, "pubkey": key, "embedding_score": 1 / i}
+                for i, key in enumerate(keys, 1)
+            ],
+        }
+        for index, keys in lists.items()
+    ]
+    path = folder / f"{lang}.out"
+    path.write_text(json.dumps(entries))
+    return path
+
+
+def english(folder: Path) -> Path:
+    return scores(folder, "en", {0: ["p1", "p4"], 1: ["p0", "p2", "p3"]})
+
+
+def german(folder: Path) -> Path:
+    return scores(folder, "de", {0: ["p3", "p2"], 1: ["p1", "p0"]})
+
+
+def lists(run: Run) -> dict[str, list[str]]:
+    return {claim: run.sources(claim) for claim in run.claim_ids}
+
+
+def test_files_of_a_system_are_ranked_by_language_with_selections(tmp_path: Path) -> None:
+    english(tmp_path), german(tmp_path)
+    chosen = tmp_path / "llm.json"
+    chosen.write_text('{"en_1": {"selected_paper": 2}, "de_0": 2, "de_1": null, "fr_9": 1}')
+    file = tmp_path / "systems.yaml"
+    file.write_text(
+        f"theirs: {{run: {{files: {{en: {tmp_path}/en.out, de: {tmp_path}/de.out}}}}}}\n"
+        f"kimi: {{run: {{files: {{en: {tmp_path}/en.out, de: {tmp_path}/de.out}}, "
+        f"selections: {chosen}}}, label: Kimi-K2.6}}\n"
+    )
+    systems = read_systems([file])
+    found = run_system(systems["theirs"], DATA).result
+    assert lists(found.run) == {
+        "dev-en-0": ["p1", "p4"],
+        "dev-en-1": ["p0", "p2", "p3"],
+        "dev-de-0": ["p3", "p2"],
+        "dev-de-1": ["p1", "p0"],
+    }
+    assert found.cost.items == 4
+    selected = lists(run_system(systems["kimi"], DATA).result.run)
+    assert selected["dev-en-1"] == ["p2", "p0", "p3"] and selected["dev-de-0"] == ["p2", "p3"]
+    assert selected["dev-en-0"] == ["p1", "p4"] and selected["dev-de-1"] == ["p1", "p0"]
+
+
+def test_a_saved_run_is_a_part_of_a_hybrid_and_scores_what_it_ranks(tmp_path: Path) -> None:
+    run = Run.from_lists({claim.id: [("p4", 2.0), ("p3", 1.0)] for claim in CLAIMS})
+    write_trec_run(run, tmp_path / "all.trec")
+    saved = SystemConfig(run=SavedRunConfig({"all": tmp_path / "all.trec"}))
+    for missing in ("lowest", "scored"):
+        fusion = FusionConfig(alpha=0.0, missing=missing)  # type: ignore[arg-type]
+        mix = SystemConfig(hybrid=HybridConfig("sparse", "saved", fusion))
+        parts = {"sparse": SystemConfig(bm25=BM25Config()), "saved": saved, "mix": mix}
+        fused = run_system(parts, DATA).result.run
+        assert all(fused.sources(claim.id)[:2] == ["p4", "p3"] for claim in CLAIMS)
+    only = Claim("dev-en-0", "x", candidates=("p3",))
+    index = SavedRun(SavedRunConfig({"all": tmp_path / "all.trec"})).index(SOURCES)
+    assert lists(index.search([only]).run) == {"dev-en-0": ["p3"]}
+    assert lists(index.search([CLAIMS[1]], 1).run) == {"dev-en-1": ["p4"]}
+    with pytest.raises(UserError, match="no index to write"):
+        index.save(tmp_path / "index")
+
+
+def test_what_a_file_may_not_rank_is_named(tmp_path: Path) -> None:
+    def refused(path: Path, why: str, kind: type[UserError] = InputError, **more: Any) -> None:
+        config = SavedRunConfig({"en": path}, **more)
+        with pytest.raises(kind, match=why):
+            SavedRun(config).index(SOURCES).search(CLAIMS[:2])
+
+    strange = scores(tmp_path, "en", {0: ["p1", "x1", "x2", "x3", "x4"], 1: []})
+    refused(strange, "source: not in the corpus: 'x1', 'x2', 'x3' and 1 more")
+    refused(scores(tmp_path, "en", {8: ["p1"]}), "claim: ranks none of the 2 claims, such as 'dev-")
+    trec = tmp_path / "r.trec"
+    trec.write_text("dev-en-0 Q0 p1 1 1 t\ndev-en-9 Q0 p1 1 1 t\n")
+    refused(trec, "claim: not among the claims of the data set: 'dev-en-9'")
+    chosen = tmp_path / "llm.json"
+    chosen.write_text('{"en_0": 1}')
+    refused(trec, "a TREC run may leave claims out", selections=chosen)
+    other = SavedRun(SavedRunConfig({"de": german(tmp_path)})).index(SOURCES)
+    with pytest.raises(UserError, match="none for 'en' claims, only for de"):
+        other.search(CLAIMS)
+
+
+@pytest.mark.parametrize(
+    ("config", "key"),
+    [
+        ({"files": {}}, "run.files"),
+        ({"files": {"all": Path("a"), "en": Path("b")}}, "run.files"),
+        ({"files": {"all": Path("a")}, "selections": Path("s")}, "run.selections"),
+        ({"files": {"en": Path("a")}, "ranked_by": "x"}, "run.ranked_by"),
+    ],
+)
+def test_settings_that_cannot_be_are_refused(config: dict[str, Any], key: str) -> None:
+    with pytest.raises(ConfigError, match=key):
+        SavedRunConfig(**config)
+
+
+def test_their_rerankers_scores_are_a_teachers(tmp_path: Path) -> None:
+    train = DATA.with_claims(CLAIMS[:2])
+    teacher = read_teacher(DistillationConfig(1.0, english(tmp_path)), train)
+    assert {claim: list(found) for claim, found in teacher.scores.items()} == {
+        "dev-en-0": ["p1", "p4"],
+        "dev-en-1": ["p0", "p2", "p3"],
+    }
