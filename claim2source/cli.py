@@ -18,6 +18,7 @@ PROGRAMS = {
     "finetune": ("train.finetune", "fine-tune a retriever: mine, train, choose on val, report"),
     "folds": ("train.folds", "rank training claims by models that were not trained on them"),
     "interpolate": ("train.interpolate", "choose how far to go from the base to the checkpoint"),
+    "soup": ("train.soup", "average the weights of epochs, or of runs with other seeds"),
     "merge": ("train.merge", "export a checkpoint for sentence-transformers"),
     "encode": ("eval.encode", "encode a data set into the store, ahead of evaluation"),
     "checkpoint": ("eval.checkpoint", "evaluate a training folder, a checkpoint or any model"),

@@ -94,7 +94,7 @@ class Manifest:
 
     `scores` holds the scores by split, `config` the training run's settings as JSON values. `refit`
     names the checkpoint that val chose, where this one was trained in the same way on train and
-    val: no claim of val is unseen then.
+    val: no claim of val is unseen then. `soup` has the sha256 of the weights that were averaged.
     """
 
     __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
@@ -105,6 +105,7 @@ class Manifest:
     rendering: Rendering
     epoch: int = 0
     refit: str | None = None
+    soup: tuple[str, ...] = ()
     data: DataRecord = DataRecord()
     scores: Mapping[str, ScoreTable] = field(default_factory=dict)
     config: Mapping[str, object] = field(default_factory=dict)

@@ -21,6 +21,7 @@ from claim2source.training.splits import load_data
 from claim2source.training.state import TrainingState
 from eval.hybrid import main as hybrid
 from tests.training.small import small_config, small_setup
+from train.soup import main as soup
 
 # A rate at which a random model learns the small set, so that an epoch is better than step 0.
 SETTINGS: dict[str, Any] = {"refit": True, "optimisation__epochs": 3, "choose": "last"}
@@ -154,6 +155,24 @@ def test_a_fusion_for_a_refit_is_chosen_by_the_checkpoint_before_it(
     shutil.copytree(run / "checkpoints" / "refit-epoch-3", alone)
     with pytest.raises(UserError, match="no claim of val is left"):
         hybrid([*options, f"--checkpoint={alone}", f"--out={tmp_path / 'o'}"])
+
+
+@pytest.mark.slow
+def test_epochs_are_averaged_and_scored_on_val(
+    done: tuple[Path, Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = done[2] / "checkpoints"
+    epochs = [str(run / "epoch-2"), str(run / "epoch-3")]
+    soup([f"--out={tmp_path / 'soup'}", "--checkpoints", *epochs])
+    said = capsys.readouterr().out
+    assert "Best on val:" in said and "their mean" in said
+    manifest = Manifest.read(tmp_path / "soup")
+    assert manifest.scores["val"]["macro"]["queries"] and len(manifest.soup) == 2
+    # A refit knows val: what it is a part of is not scored on it.
+    soup([f"--out={tmp_path / 'known'}", "--checkpoints", epochs[0], str(run / "refit-epoch-3")])
+    assert "val says nothing" in capsys.readouterr().out
+    known = Manifest.read(tmp_path / "known")
+    assert known.refit == "epoch-3" and known.scores == {}
 
 
 def test_a_refit_needs_negatives_for_val(tmp_path: Path) -> None:
