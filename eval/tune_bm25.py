@@ -9,7 +9,15 @@ from itertools import product
 from pathlib import Path
 from typing import Any, Literal
 
-from claim2source.core.config import flag, list_field, read_config, require, require_seed, to_yaml
+from claim2source.core.config import (
+    flag,
+    list_field,
+    read_config,
+    require,
+    require_between,
+    require_seed,
+    to_yaml,
+)
 from claim2source.core.errors import UserError, run_program
 from claim2source.core.files import write_text
 from claim2source.core.folders import require_output
@@ -22,6 +30,7 @@ from claim2source.core.report import (
     Choice,
     FamilyResult,
     Report,
+    Rule,
     SystemCost,
     Trial,
     cost_cells,
@@ -67,6 +76,9 @@ class TuneConfig:
             `carved` from it as in training.
         val_share: share carved out.
         val_seed: seed of the carving.
+        val_seen_share: share of claims carved out of papers that stay in train; none: as val_share.
+        rule: `one_se`: of the k1, b and title weights within one standard error of the best, by
+            paper, those nearest to the first of the lists; or the `best`.
         bm25: what is not chosen, and where choosing starts from: the setting compared with.
         seed: seed of the paired test.
     """
@@ -78,6 +90,8 @@ class TuneConfig:
     val: Literal["train", "carved"] = "train"
     val_share: float = 0.1
     val_seed: int = 13
+    val_seen_share: float | None = None
+    rule: Rule = "one_se"
     bm25: BM25Config = field(default_factory=BM25Config)
     k1: list[float] = list_field(float, BM25_K1, help="values of k1 to try")
     b: list[float] = list_field(float, BM25_B, help="values of b to try")
@@ -98,6 +112,7 @@ class TuneConfig:
             require(name in allowed, "analyses", name, ", ".join(sorted(allowed)))
         require(0 < self.val_share < 1, "val_share", self.val_share, "more than 0, less than 1")
         require_seed("val_seed", self.val_seed)
+        require_between("val_seen_share", self.val_seen_share, 0, 0.9, none=True)
         require_seed("seed", self.seed)
         other = self.split != self.train_split
         require(other, "split", self.split, "another than train_split's")
@@ -123,7 +138,8 @@ def tune_bm25(config: TuneConfig) -> str:
         require_golds(dataset, config.dataset)
     val = load(config.dataset, config.train_split, lenient=config.lenient)
     if config.val == "carved":
-        _, val = carve_val(val, config.val_share, config.val_seed)
+        seen = config.val_share if config.val_seen_share is None else config.val_seen_share
+        _, val = carve_val(val, config.val_share, config.val_seed, seen_share=seen)
     if not val.golds:
         raise UserError(f"{config.dataset}: no claim of {val.split} has a gold to choose by")
     tried, costs = try_analyses(config, val)
@@ -162,7 +178,7 @@ def try_analyses(
     for variant in watched(variants, "BM25's analyses", len(variants)):
         started = time.perf_counter()
         reset_peak_memory()
-        found.append(choose_bm25(val, variant, grid))
+        found.append(choose_bm25(val, variant, grid, config.rule))
         items = len(grid) * len(judged_claims(val.qrels))
         costs.append(Cost(time.perf_counter() - started, items, peak_memory(gpu=False)))
     return found, costs

@@ -446,10 +446,9 @@ def _trained(folder: Path, words: list[str]) -> Outcome:
     training = Report.read(folder).training
     assert training is not None
     epoch, scale = training.chosen_epoch, training.chosen_scale
-    tried = {trial.settings["scale"]: trial.scores for trial in training.scales}
-    trained = next(entry.val for entry in training.history if entry.epoch == epoch)
+    assert training.choice is not None
     return Outcome(
-        val=tried.get(scale, trained)["macro"][METRIC],
+        val=training.choice.score,
         note=f"epoch {epoch}" + ("" if scale == 1 else f", scale {scale:g}"),
         # The time of a resumed run is not that of the whole training.
         seconds=None if resume else round(time.perf_counter() - started),

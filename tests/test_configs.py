@@ -170,8 +170,17 @@ LAUNCH = {
     "optimisation.log_every",
 }
 LAUNCH_GROUPS = ("wandb.", "after.")
-# Unset, all claims are trained on, once an epoch, and all sources but golds are negatives.
-UNSET = {"data.limit": None, "data.repeat": 1, "losses.info_nce.false_negative_margin": None}
+# Unset, all claims are trained on, once an epoch, and all sources but golds are negatives. Where the
+# last epoch is taken, no claims of seen papers are held out to choose by.
+UNSET = {
+    "data.limit": None,
+    "data.repeat": 1,
+    "data.val_seen_share": None,
+    "data.seen_share_expected": None,
+    "losses.info_nce.false_negative_margin": None,
+    "refit": False,
+    "rule": "one_se",
+}
 
 
 def idle(config: dict[str, Any]) -> set[str]:

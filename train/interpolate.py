@@ -20,16 +20,33 @@ from claim2source.core.errors import run_program
 from claim2source.core.files import atomic_folder, real_path, write_json
 from claim2source.core.folders import RUN_FILE
 from claim2source.core.records import Dataset
-from claim2source.core.report import MACRO, MAIN_METRIC, Choice, Report, SystemReport, Table
+from claim2source.core.report import (
+    MACRO,
+    MAIN_METRIC,
+    Choice,
+    Report,
+    Rule,
+    SystemReport,
+    Table,
+)
+from claim2source.core.run import Run
 from claim2source.core.tables import Cell, Part, TextTable, render
 from claim2source.core.terminal import say
 from claim2source.datasets import load
 from claim2source.io.wandb import Tracker, as_wandb, require_tracking, wandb_mode
-from claim2source.models import ModelConfig
-from claim2source.pipeline.evaluate import evaluate_encoder, make_report, require_golds
+from claim2source.models import Manifest, ModelConfig, checkpoint_folder
+from claim2source.models.manifest import FILE as MANIFEST
+from claim2source.pipeline.choosing import choose
+from claim2source.pipeline.evaluate import (
+    ScoredSystem,
+    Scoring,
+    make_report,
+    require_golds,
+    score_encoder,
+)
 from claim2source.pipeline.options import SearchOptions
-from claim2source.pipeline.selection import ChoosingOn, choose, selection_data
-from claim2source.pipeline.views import write_markdown
+from claim2source.pipeline.selection import ChoosingOn, SelectionData, selection_data
+from claim2source.pipeline.views import choice_notes, write_markdown
 from claim2source.training.config import WandbConfig
 from claim2source.training.curve import Picked, curve_table, draw
 from claim2source.training.export.scaling import (
@@ -37,6 +54,7 @@ from claim2source.training.export.scaling import (
     refuse_existing,
     require_scalable,
 )
+from claim2source.training.run_folder import RunFolder, read_history
 
 OUT = "interpolation"
 CURVE_FILE, PLOT_FILE = "interpolation.json", "interpolation.png"
@@ -49,7 +67,8 @@ class InterpolateConfig(SearchOptions):
     """Settings of `train/interpolate.py`.
 
     Args:
-        checkpoint: a trained checkpoint, or the folder of a training run (its chosen epoch).
+        checkpoint: a trained checkpoint, or the folder of a training run: its chosen epoch, or
+            where the base was chosen the best trained one.
         out: folder for the report, the plot and the checkpoints picked; none: `interpolation`
             in the checkpoint's run, or beside a checkpoint that lies in none.
         dataset: folder in BEIR layout, or `demo`; none: what it was trained on.
@@ -58,6 +77,13 @@ class InterpolateConfig(SearchOptions):
         train_split: split that val is carved from; none: as the manifest says.
         val_share: share carved out; none: as the manifest says.
         val_seed: seed of the carving; none: as the manifest says.
+        val_seen_share: share of claims carved out of papers that stay in train; none: as the
+            manifest says.
+        seen_share_expected: share of claims of seen papers that is picked for; none: as the
+            manifest says, else the share of train's claims whose paper has another claim.
+        rule: `one_se`: of the scales within one standard error of the best, by paper, and not
+            below the base on val, the one nearest to 1; or the `best`, of equal ones the
+            smallest.
         model: `allow_bin`, `allow_remote_code` and `attention`, where its base needs them; all
             else is the manifest's.
         wandb: Weights & Biases: the plot and the table.
@@ -71,6 +97,9 @@ class InterpolateConfig(SearchOptions):
     train_split: str | None = None
     val_share: float | None = None
     val_seed: int | None = None
+    val_seen_share: float | None = None
+    seen_share_expected: float | None = None
+    rule: Rule = "one_se"
     model: ModelConfig = field(default_factory=ModelConfig)
     wandb: WandbConfig = field(default_factory=WandbConfig)
     scales: list[float] = list_field(float, SCALES, help="0 is the base, 1 what was trained")
@@ -83,6 +112,8 @@ class InterpolateConfig(SearchOptions):
         good = self.val_share is None or 0 < self.val_share < 1
         require(good, "val_share", self.val_share, "more than 0, less than 1, or none")
         require_seed("val_seed", self.val_seed, none=True)
+        require_between("val_seen_share", self.val_seen_share, 0, 0.9, none=True)
+        require_between("seen_share_expected", self.seen_share_expected, 0, 1, none=True)
 
     @property
     def folder(self) -> Path:
@@ -101,25 +132,34 @@ def main(argv: Sequence[str] | None = None) -> None:
 def interpolate(config: InterpolateConfig) -> str:
     """Score, pick, report, write the folder whole or not at all; return the table as text.
 
-    Of equal scales the smallest is picked: the nearer to the base, the less is forgotten.
     Raises `UserError` where nothing was trained or nothing can be picked on unseen claims.
     """
     require_tracking(wandb_mode(config.wandb.mode), "--wandb.mode")
     refuse_existing(config.folder, CURVE_FILE, config.overwrite, "an interpolation")
-    scaled = ScaledCheckpoint(config.checkpoint, config.device, model=config.model)
+    checkpoint = scalable_checkpoint(config.checkpoint)
+    scaled = ScaledCheckpoint(checkpoint, config.device, model=config.model)
     require_scalable(scaled, 1.0)
     dataset = config.dataset or scaled.manifest.data.dataset or "demo"
     choosing = ChoosingOn(
-        config.train_split, "carved", config.val_share, config.val_seed, config.lenient
+        config.train_split,
+        "carved",
+        config.val_share,
+        config.val_seed,
+        config.lenient,
+        config.val_seen_share,
+        config.seen_share_expected,
+        config.rule,
     )
     selection = selection_data(dataset, config.split, choosing, scaled.resolved)
     reported = load(dataset, config.split, lenient=config.lenient)
     require_golds(reported, dataset)
     scales = sorted({float(scale) for scale in config.scales})
-    curve = {scale: _scored(config, scaled, scale, selection.val).table for scale in scales}
-    picked, choice = pick(curve, config.pick, selection.val, selection.note)
+    on_val = {scale: _scored(config, scaled, scale, selection.val) for scale in scales}
+    curve = {scale: one.report.table for scale, one in on_val.items()}
+    runs = {scale: one.run for scale, one in on_val.items()}
+    picked, choice = pick(runs, curve, config.pick, selection, config.rule)
     wanted = sorted({0.0, 1.0, picked.default, *picked.scales.values()})
-    found = {scale: _scored(config, scaled, scale, reported) for scale in wanted}
+    found = {scale: _scored(config, scaled, scale, reported).report for scale in wanted}
     systems = {
         STEP_0: replace(found[0.0], name=STEP_0),
         AS_TRAINED: replace(found[1.0], name=AS_TRAINED),
@@ -143,40 +183,63 @@ def interpolate(config: InterpolateConfig) -> str:
 
 
 def pick(
+    runs: Mapping[float, Run],
     curve: Mapping[float, Table],
     by: Literal["one", "per_language"],
-    on: Dataset,
-    note: str = "",
+    selection: SelectionData,
+    rule: Rule = "one_se",
 ) -> tuple[Picked, Choice]:
-    """Pick scales by MRR@5 from tables by scale.
+    """Pick scales from runs on val by scale; `curve` holds their tables.
 
-    `one` takes the scale with the best macro average for all languages, `per_language` each
-    language's best (and that of the macro average for languages that the tables lack). Of
-    equal scales the smallest wins.
+    `one` picks one scale by the macro average for all languages, `per_language` each language's
+    own (and that of the macro average for languages that val lacks). The default is 1, and where
+    0 is among the scales none below it is picked. By the rule `best`, of equal scales the
+    smallest is picked.
     """
-    tables = {scale: curve[scale] for scale in sorted(curve)}
+    scales = sorted(runs)
+    values = {scale: selection.weighing().of(runs[scale]) for scale in scales}
 
     def best(name: str) -> tuple[float, Choice]:
         return choose(
             "scale",
-            tables,
-            on,
+            values,
+            selection.weighing(language=name),
             settings=lambda scale: {"scale": scale},
-            language=name,
+            distance=lambda scale: abs(1 - scale),
+            rule=rule,
+            floor=0.0 if 0.0 in values else None,
+            tables=curve,
             trials=True,
-            note=note,
+            note=selection.note,
         )
 
     default, choice = best(MACRO)
     languages = [name for name in next(iter(curve.values())) if name != MACRO]
-    scales = {name: default if by == "one" else best(name)[0] for name in languages}
+    picked = {name: default if by == "one" else best(name)[0] for name in languages}
     settings = {
         "by": by,
         "default": default,
-        "scales": scales,
-        "checkpoints": {name: _name(scale) for name, scale in scales.items()},
+        "scales": picked,
+        "checkpoints": {name: _name(scale) for name, scale in picked.items()},
     }
-    return Picked(scales, default), replace(choice, settings=settings)
+    return Picked(picked, default), replace(choice, settings=settings)
+
+
+def scalable_checkpoint(name: str | Path) -> Path:
+    """Return the trained checkpoint that a run's chosen one is of.
+
+    Where the run chose its base, it is the best trained epoch. What is no run stays as it is.
+    """
+    folder = checkpoint_folder(name)
+    run = Path(name)
+    if folder == run or not (folder / MANIFEST).is_file():
+        return folder
+    manifest = Manifest.read(folder)
+    if manifest.weights.kind != "base":
+        unscaled = RunFolder(run).checkpoint(manifest.epoch)
+        return unscaled if manifest.weights.scale != 1 and unscaled.is_dir() else folder
+    found = RunFolder(run, read_history(run))
+    return found.checkpoint(found.best_epoch(trained=True))
 
 
 def _default_out(checkpoint: str) -> Path:
@@ -190,15 +253,21 @@ def _default_out(checkpoint: str) -> Path:
 
 def _scored(
     config: InterpolateConfig, scaled: ScaledCheckpoint, scale: float, data: Dataset
-) -> SystemReport:
+) -> ScoredSystem:
     scaled.set(scale)
     rendering, store = scaled.manifest.rendering, config.open_store()
-    report = evaluate_encoder(
-        scaled.encoder, data, rendering, store=store, index=config.index, progress=True
+    found = score_encoder(
+        scaled.encoder,
+        data,
+        rendering,
+        Scoring(repeats=0),
+        store=store,
+        index=config.index,
+        progress=True,
     )
-    (system,) = report.systems.values()
     settings = {"checkpoint": str(scaled.folder), "kind": scaled.kind, "scale": scale}
-    return replace(system, claims=rendering.claims, sources=rendering.sources, settings=settings)
+    forms = replace(found.report, claims=rendering.claims, sources=rendering.sources)
+    return replace(found, report=replace(forms, settings=settings))
 
 
 def _picked_system(found: Mapping[float, SystemReport], picked: Picked) -> SystemReport:
@@ -237,8 +306,7 @@ def _parts(report: Report, scaled: ScaledCheckpoint, picked: Picked) -> list[Par
         f"{scaled.folder} ({scaled.kind}), MRR@5 on val of {report.dataset} "
         f"({choice.claims} claims), by scale:",
         curve_table(choice.tried),
-        *([f"Note: {choice.note}"] if choice.note else []),
-        f"Picked on val ({by}; of equal scales the smallest): {by_language}.",
+        f"Picked on val ({'; '.join([by, *choice_notes(choice)])}): {by_language}.",
         f"MRR@5 on {report.split}, on which nothing was picked:",
         TextTable([report.split, *names], rows),
     ]

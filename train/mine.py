@@ -12,6 +12,7 @@ from claim2source.core.config import (
     list_field,
     read_config,
     require,
+    require_between,
     require_one_of,
     require_seed,
 )
@@ -41,6 +42,7 @@ class MineConfig:
         split: split whose claims are mined.
         val_share: share carved out as val and not mined, as in training; 0 mines all.
         val_seed: which papers those are.
+        val_seen_share: share of claims of other papers held out too; none: as val_share.
         model: encoder of the dense scores; a checkpoint brings its own rendering.
         rendering: representation of claims and sources.
         mining: how negatives are chosen.
@@ -55,6 +57,7 @@ class MineConfig:
     split: str = "train"
     val_share: float = 0.1
     val_seed: int = 13
+    val_seen_share: float | None = None
     model: ModelConfig = field(default_factory=ModelConfig)
     rendering: Rendering = field(default_factory=Rendering)
     mining: MiningConfig = field(default_factory=MiningConfig)
@@ -67,6 +70,7 @@ class MineConfig:
         require(0 <= self.val_share < 1, "val_share", self.val_share, "0 or more, less than 1")
         require_seed("val_seed", self.val_seed)
         require_one_of("format", self.format, ("ids", "gritlm"))
+        require_between("val_seen_share", self.val_seen_share, 0, 0.9, none=True)
 
 
 def mine(config: MineConfig) -> list[str]:
@@ -76,7 +80,8 @@ def mine(config: MineConfig) -> list[str]:
     require_output_file(config.out, '"positive"', sign(config.instruction))
     train = load(config.dataset, config.split, config.languages, lenient=config.lenient)
     if config.val_share:
-        train, _ = carve_val(train, config.val_share, config.val_seed)
+        seen = config.val_share if config.val_seen_share is None else config.val_seen_share
+        train, _ = carve_val(train, config.val_share, config.val_seed, seen_share=seen)
     resolved = resolve(config.model, config.device)
     rendering = resolved.rendering or config.rendering
     store = Store(config.store)

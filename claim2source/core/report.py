@@ -22,6 +22,8 @@ MAIN_METRIC = "mrr@5"
 # Language, or `macro`, -> metric -> mean; "queries" is the number of claims.
 Table = Mapping[str, Mapping[str, int | float]]
 Settings = Mapping[str, Any]  # JSON values: a system's or a choice's settings, for a reader
+# How settings are chosen: see `Choice`.
+Rule = Literal["one_se", "best"]
 COST_COLUMNS = ("seconds", "items/s", "peak MB", "tokens", "parameters")
 _STRICT: Any = {"extra": "forbid"}
 
@@ -95,7 +97,15 @@ class Trial:
 
 @dataclass(frozen=True)
 class Choice:
-    """Record settings chosen by `metric` on `claims` claims of a split that is not reported."""
+    """Record settings chosen by `metric` on `claims` claims of a split that is not reported.
+
+    `score` is the macro average; where `seen_share` is a number, each language's score is that
+    share of its mean over claims of seen papers, and the rest of that over the others. `rule`
+    is how it was chosen: of the settings that are within one standard error of the best, the
+    one nearest to the default (`one_se`), or the best. `best` and `best_score` are the best
+    setting's, `error` is the standard error, by paper, of its difference from the chosen one,
+    and `why` says in a sentence why another than the best was taken.
+    """
 
     what: str
     settings: Settings
@@ -105,6 +115,12 @@ class Choice:
     metric: str = "mrr@5"
     note: str = ""
     tried: tuple[Trial, ...] = ()
+    rule: Rule = "best"
+    seen_share: float | None = None
+    best: Settings = field(default_factory=dict)
+    best_score: float | None = None
+    error: float | None = None
+    why: str = ""
 
 
 @dataclass(frozen=True)
@@ -258,11 +274,19 @@ class NotRun:
 
 @dataclass(frozen=True)
 class Epoch:
-    """Record the scores on val after an epoch and its mean loss; epoch 0 is before training."""
+    """Record the scores on val after an epoch and its mean loss; epoch 0 is before training.
+
+    `parts` are the scores of val's claims of `seen` papers, which stay in train, and of `unseen`
+    ones; `score` is the one to choose by, and `claims` are the reciprocal ranks by claim (in
+    `run.json` only).
+    """
 
     epoch: int
     val: Table
     loss: float | None = None
+    parts: Mapping[str, Table] = field(default_factory=dict)
+    score: float | None = None
+    claims: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -271,8 +295,9 @@ class TrainingReport:
 
     `refit` is the checkpoint that was trained in the same way on train and val, for which the run
     stands; val says nothing of it. `chosen_checkpoint` is relative to the run's folder; `scales`
-    are the points between base and chosen epoch that were tried; `skipped_steps` counts the
-    optimizer steps that were not taken, since their loss or gradient was not finite.
+    are the points between base and `scaled_epoch`, the best trained one, that were tried;
+    `choice` says how base, epochs and scales compared; `skipped_steps` counts the optimizer
+    steps that were not taken, since their loss or gradient was not finite.
     """
 
     history: tuple[Epoch, ...]
@@ -283,6 +308,8 @@ class TrainingReport:
     refit: str = ""
     scales: tuple[Trial, ...] = ()
     skipped_steps: int = 0
+    scaled_epoch: int | None = None
+    choice: Choice | None = None
 
 
 @dataclass(frozen=True)

@@ -2,15 +2,17 @@
 
 from claim2source.datasets.beir import DEMO, files_of, folder_of, load, read_beir, write_beir
 from claim2source.datasets.lenient import HELP as LENIENT
-from claim2source.datasets.split import carve_val
+from claim2source.datasets.split import carve_val, expected_seen_share, seen_claims
 
 __all__ = [
     "DEMO",
     "LENIENT",
     "carve_val",
+    "expected_seen_share",
     "files_of",
     "folder_of",
     "load",
     "read_beir",
+    "seen_claims",
     "write_beir",
 ]

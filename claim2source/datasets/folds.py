@@ -7,8 +7,8 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 
 from claim2source.core.config import require, require_between
-from claim2source.core.records import Claim, Dataset
-from claim2source.datasets.grouping import connected_groups
+from claim2source.core.records import Claim
+from claim2source.datasets.grouping import connected_groups, plain_text
 
 _Unit = list[Claim]
 
@@ -74,7 +74,7 @@ def _connected(claims: Sequence[Claim]) -> list[_Unit]:
     """Group claims that share a gold or a text, directly or through others."""
     groups: dict[int, _Unit] = defaultdict(list)
     keys = [
-        [*(f"gold {gold}" for gold in claim.golds), f"text {_plain(claim.text)}"]
+        [*(f"gold {gold}" for gold in claim.golds), f"text {plain_text(claim.text)}"]
         for claim in claims
     ]
     for group, claim in zip(connected_groups(keys), claims, strict=True):
@@ -85,17 +85,5 @@ def _connected(claims: Sequence[Claim]) -> list[_Unit]:
 def _of_one_text(claims: Sequence[Claim]) -> list[_Unit]:
     units: dict[str, _Unit] = defaultdict(list)
     for claim in claims:
-        units[_plain(claim.text)].append(claim)
+        units[plain_text(claim.text)].append(claim)
     return list(units.values())
-
-
-def _plain(text: str) -> str:
-    return " ".join(text.casefold().split())
-
-
-def expected_seen_share(data: Dataset) -> float:
-    """Return the share of claims whose paper has another claim."""
-    judged = [claim for claim in data.claims if claim.golds]
-    times = Counter(gold for claim in judged for gold in claim.golds)
-    seen = sum(any(times[gold] > 1 for gold in claim.golds) for claim in judged)
-    return seen / len(judged) if judged else 0.0

@@ -46,9 +46,14 @@ def gold_groups(qrels: Qrels, claim_ids: Iterable[str]) -> np.ndarray:
     return np.array(connected_groups(qrels.golds(claim) for claim in claim_ids), dtype=np.int64)
 
 
+def plain_text(text: str) -> str:
+    """Return a text in small letters with single spaces: equal for identical claims."""
+    return " ".join(text.casefold().split())
+
+
 def golds_by_text(claims: Sequence[Claim]) -> dict[str, frozenset[str]]:
     """Map every claim id to the golds of all claims with its text, case and spaces aside."""
-    texts = [" ".join(claim.text.casefold().split()) for claim in claims]
+    texts = [plain_text(claim.text) for claim in claims]
     golds: dict[str, frozenset[str]] = {}
     for claim, text in zip(claims, texts, strict=True):
         golds[text] = golds.get(text, frozenset()).union(claim.golds)

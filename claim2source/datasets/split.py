@@ -1,4 +1,4 @@
-"""Carve `val`, the part of train that choices are made on, by gold paper."""
+"""Carve `val`, the part of train that choices are made on, from unseen and seen papers."""
 
 from __future__ import annotations
 
@@ -9,25 +9,34 @@ from collections.abc import Sequence
 from claim2source.core.config import require
 from claim2source.core.errors import ConfigError
 from claim2source.core.records import Claim, Dataset
-from claim2source.datasets.grouping import connected_groups
+from claim2source.datasets.grouping import connected_groups, plain_text
 
 VAL = "val"
 
 
 def carve_val(
-    train: Dataset, share: float = 0.1, seed: int = 13, most_claims: int = 10
+    train: Dataset,
+    share: float = 0.1,
+    seed: int = 13,
+    most_claims: int = 10,
+    seen_share: float = 0.0,
 ) -> tuple[Dataset, Dataset]:
     """Split `train` into the rest and `val`, both with the whole pool of sources.
 
-    Claims of connected golds (`connected_groups`) stay together, so no gold of `val` is a gold
-    of the rest. `val` gets about `share` of the claims of each language, at least one
-    where the language has two or more groups. A paper with more than `most_claims` claims stays
-    in train: it alone would be a large part of the mean over `val`. The result depends on ids
-    and `seed`, not on the order of claims.
+    Claims of connected golds (`connected_groups`) stay together, so no gold of this part of
+    `val` is a gold of the rest. It gets about `share` of the claims of each language, at least
+    one where the language has two or more groups. A paper with more than `most_claims` claims
+    stays in train: it alone would be a large part of the mean over `val`.
+
+    A second part of `val` has seen papers: it gets at most `seen_share` of the claims of each
+    language, drawn from the rest where every gold of a claim keeps a training claim. Claims of
+    the same text are drawn together. `seen_claims` tells the parts apart. The result depends on
+    ids and `seed`, not on the order of claims.
 
     Raises `ConfigError` on a share that is not between 0 and 1 or leaves a part empty.
     """
     require(0.0 < share < 1.0, "share", share, "more than 0 and less than 1")
+    require(0.0 <= seen_share < 1.0, "seen_share", seen_share, "0 or more and less than 1")
     groups = _by_group(train.claims)
     totals = Counter(claim.lang for claim in train.claims)
     spread = Counter(lang for claims in groups.values() for lang in {c.lang for c in claims})
@@ -49,9 +58,56 @@ def carve_val(
         side = "train" if chosen else VAL
         why = f"a share that leaves {side} claims: {len(train.claims)} in {len(groups)} groups"
         raise ConfigError("share", share, why)
+    if seen_share:
+        staying = [claim for claim in train.claims if claim.id not in chosen]
+        quotas = {lang: round(seen_share * total) for lang, total in totals.items()}
+        chosen |= _of_seen_papers(staying, quotas, seed)
     rest = train.with_claims(claim for claim in train.claims if claim.id not in chosen)
     val = train.with_claims((c for c in train.claims if c.id in chosen), split=VAL)
     return rest, val
+
+
+def seen_claims(train: Dataset, held_out: Dataset) -> frozenset[str]:
+    """Return the ids of held-out claims that have a gold of `train`."""
+    golds = train.golds
+    return frozenset(c.id for c in held_out.claims if not golds.isdisjoint(c.golds))
+
+
+def expected_seen_share(train: Dataset) -> float:
+    """Return the share of claims with a gold that another claim has too.
+
+    With this chance a further random claim of the same collection has a seen paper.
+    """
+    judged = [claim for claim in train.claims if claim.golds]
+    times = Counter(gold for claim in judged for gold in claim.golds)
+    seen = sum(any(times[gold] > 1 for gold in claim.golds) for claim in judged)
+    return seen / len(judged) if judged else 0.0
+
+
+def _of_seen_papers(claims: Sequence[Claim], room: dict[str, int], seed: int) -> set[str]:
+    """Draw claims whose golds all keep another claim, at most `room` in each language."""
+    same_text: dict[str, list[Claim]] = defaultdict(list)
+    for claim in claims:
+        same_text[plain_text(claim.text)].append(claim)
+    left = Counter(gold for claim in claims for gold in claim.golds)
+    units = {min(claim.id for claim in unit): unit for unit in same_text.values()}
+    chosen: set[str] = set()
+    for key in sorted(
+        units, key=lambda key: (hashlib.sha256(f"{seed}:seen {key}".encode()).digest(), key)
+    ):
+        unit = units[key]
+        needed = Counter(claim.lang for claim in unit)
+        taken = Counter(gold for claim in unit for gold in claim.golds)
+        if (
+            all(claim.golds for claim in unit)
+            and all(count <= room[lang] for lang, count in needed.items())
+            and all(count < left[gold] for gold, count in taken.items())
+        ):
+            chosen.update(claim.id for claim in unit)
+            left -= taken
+            for lang, count in needed.items():
+                room[lang] -= count
+    return chosen
 
 
 def _by_group(claims: Sequence[Claim]) -> dict[str, list[Claim]]:

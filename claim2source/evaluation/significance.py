@@ -141,6 +141,19 @@ def clustered_t_test(
     return t, 2 * stats.t.sf(np.abs(t), size - 1)
 
 
+def standard_errors(differences: np.ndarray, groups: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """Return standard errors [systems] of weighted sums of `differences`, by group.
+
+    They are the standard deviations of the sums when every group's sign is flipped at random, as
+    in `paired_randomisation`: a single group never makes a difference of more than one. Raises
+    ValueError as it does.
+    """
+    values = np.asarray(differences, np.float64)
+    index, size = _grouped(values, groups)
+    errors: np.ndarray = np.sqrt((_group_sums(values * weights, index, size) ** 2).sum(axis=1))
+    return errors
+
+
 def bootstrap_intervals(
     values: np.ndarray,
     groups: np.ndarray,

@@ -76,7 +76,11 @@ class Weights:
 
 @dataclass(frozen=True)
 class DataRecord:
-    """Record the data a checkpoint was trained on; None where its manifest does not say."""
+    """Record the data a checkpoint was trained on; None where its manifest does not say.
+
+    `val_seen_share` of each language's claims were held out though their papers were trained
+    on; `seen_share_expected` is the share of such claims that was chosen for.
+    """
 
     dataset: str | None = None
     train_split: str | None = None
@@ -86,6 +90,8 @@ class DataRecord:
     train_sha256: str | None = None
     val_sha256: str | None = None
     mined_sha256: str | None = None
+    val_seen_share: float | None = None
+    seen_share_expected: float | None = None
 
 
 @dataclass(frozen=True)

@@ -13,13 +13,14 @@ from claim2source.core.config import (
     flag,
     list_field,
     require,
+    require_between,
     require_one_of,
     require_seed,
 )
 from claim2source.core.errors import ConfigError, InputError, UserError
 from claim2source.core.files import content_hash, file_hash
 from claim2source.core.folders import require_output
-from claim2source.core.report import Report, SystemReport
+from claim2source.core.report import Report, Rule, SystemReport
 from claim2source.core.tables import render
 from claim2source.datasets import load
 from claim2source.evaluation.families import Family
@@ -76,6 +77,12 @@ class BaselinesConfig(EvaluationOptions):
             trained checkpoint of ours, else train. BM25 is always chosen on all of train.
         val_share: share carved out.
         val_seed: seed of the carving.
+        val_seen_share: share of claims carved out of papers that stay in train; none: as the
+            checkpoint's manifest says, else as val_share.
+        seen_share_expected: share of claims of seen papers that a fusion is chosen for; none: as
+            the manifest says, else the share of train's claims whose paper has another claim.
+        rule: `one_se`: of the settings within one standard error of the best, by paper, the one
+            nearest to the default; or the `best`.
         rewrites: JSON lines {"_id": claim, "text": ..}: a rewriting appended to each claim.
         models: folder of models by the last part of their name (models/all-mpnet-base-v2),
             taken before the hub's.
@@ -92,6 +99,9 @@ class BaselinesConfig(EvaluationOptions):
     val: Literal["auto", "carved", "train"] = "auto"
     val_share: float = 0.1
     val_seed: int = 13
+    val_seen_share: float | None = None
+    seen_share_expected: float | None = None
+    rule: Rule = "one_se"
     rewrites: Path | None = None
     models: Path | None = None
     offline: bool = flag("do not ask the hub: models from folders, packages and its cache")
@@ -103,6 +113,8 @@ class BaselinesConfig(EvaluationOptions):
             require_one_of("claims", form, ALL_FORMS)
         require(0 < self.val_share < 1, "val_share", self.val_share, "more than 0, less than 1")
         require_seed("val_seed", self.val_seed)
+        require_between("val_seen_share", self.val_seen_share, 0, 0.9, none=True)
+        require_between("seen_share_expected", self.seen_share_expected, 0, 1, none=True)
 
 
 def evaluate_baselines(config: BaselinesConfig) -> str:
@@ -121,7 +133,14 @@ def evaluate_baselines(config: BaselinesConfig) -> str:
     settings = RunSettings(
         config.dataset,
         ChoosingOn(
-            config.train_split, config.val, config.val_share, config.val_seed, config.lenient
+            config.train_split,
+            config.val,
+            config.val_share,
+            config.val_seed,
+            config.lenient,
+            config.val_seen_share,
+            config.seen_share_expected,
+            config.rule,
         ),
         rewrites=rewrites,
         models=config.models,
@@ -243,9 +262,10 @@ def _key(config: BaselinesConfig, runner: SystemRunner, cell: Cell) -> str:
     if any(systems[name].model is not None for name in names):
         parts["search"] = [as_plain(config.index), config.vectors]
     if is_tuned(cell.system, systems):
-        carved = [config.val, config.val_share, config.val_seed]
+        carved = [config.val, config.val_share, config.val_seed, config.val_seen_share]
+        how = [config.seen_share_expected, config.rule]
         train = runner.data(cell.form, runner.train())
-        parts["chosen on"] = [train.fingerprint, carved]
+        parts["chosen on"] = [train.fingerprint, carved, how]
     return content_hash(parts)
 
 

@@ -199,9 +199,28 @@ def evaluate_encoder(
 
     `repeats` is the number of bootstrap draws of the intervals, 0 for none.
     """
+    settings = Scoring(METRICS, repeats, 0, seen_golds)
+    one = score_encoder(
+        encoder, dataset, rendering, settings, store=store, index=index, progress=progress
+    )
+    name = one.report.name
+    return with_depth_notes(make_report(dataset, {name: one.report}, name), {name: one}, dataset)
+
+
+def score_encoder(
+    encoder: Encoder,
+    dataset: Dataset,
+    rendering: Rendering,
+    settings: Scoring,
+    *,
+    store: Store | None = None,
+    index: IndexConfig | None = None,
+    progress: bool = False,
+) -> ScoredSystem:
+    """Retrieve with an encoder, and score by language and by claim."""
     dense = Dense(encoder, rendering=rendering, store=store, index=index, progress=progress)
     result = dense.index(dataset.sources).search(dataset.claims, DEPTH)
-    return evaluate(result, dataset, repeats=repeats, seen_golds=seen_golds)
+    return score_result("system", result, dataset, settings)
 
 
 def make_report(

@@ -274,12 +274,15 @@ class SystemRunner:
         choices = [self._bm25[sparse, own][1]] if (sparse, own) in self._bm25 else []
         if system.tune:
             parts = self._chosen_on(system.hybrid, form)
+            data = self.data(form, parts.selection.val)
             fusion, choice = choose_fusion(
                 parts.first,
                 parts.second,
-                self.data(form, parts.selection.val),
+                data,
                 note=parts.selection.note,
                 scored=parts.scored,
+                weighing=parts.selection.weighing(data),
+                rule=self.settings.choosing.rule,
             )
             choices.append(choice)
         # As deep as was chosen, also where fewer sources are fused than are kept.
@@ -519,7 +522,9 @@ class SystemRunner:
         if not system.tune:
             return base
         if (name, form) not in self._bm25:
-            self._bm25[name, form] = choose_bm25(self.data(form, self.train()), base, BM25_GRID)
+            self._bm25[name, form] = choose_bm25(
+                self.data(form, self.train()), base, BM25_GRID, self.settings.choosing.rule
+            )
         return self._bm25[name, form][0]
 
     def _keep_only(self, needed: Sequence[str]) -> None:

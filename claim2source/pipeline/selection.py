@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, fields, replace
 from itertools import product
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
+
+import numpy as np
 
 from claim2source.core.errors import InputError, UserError
 from claim2source.core.records import Dataset
-from claim2source.core.report import MACRO, MAIN_METRIC, Choice, Settings, Table, Trial
+from claim2source.core.report import MACRO, MAIN_METRIC, Choice, Rule, Table
 from claim2source.core.run import Run
-from claim2source.datasets import carve_val, load
-from claim2source.evaluation.metrics import macro, score_languages
+from claim2source.datasets import carve_val, expected_seen_share, load, seen_claims
 from claim2source.models import DataRecord, Resolved
+from claim2source.pipeline.choosing import Weighing, choose, weigh
 from claim2source.pipeline.out_of_fold import OutOfFold
 from claim2source.retrieve import BM25Config, BM25Index, FusionConfig
 from claim2source.retrieve.fuse import Fusion
 
 _CUT = 5
 TRAIN_SPLIT, VAL_SHARE, VAL_SEED = "train", 0.1, 13
-Setting = TypeVar("Setting")
 
 # The usual settings first: of equal ones the first is taken.
 BM25_K1 = (1.2, 0.9, 1.5, 2.0, 0.6)
@@ -54,9 +55,12 @@ class ChoosingOn:
 
     BM25's are chosen on all of `split`: it has no weights that could know those claims. A
     fusion's are chosen on the part that `share` and `seed` carve out (`carved`), on all of it
-    (`train`), or as its dense part allows (`auto`). None: as the checkpoint's manifest says, else
-    the training defaults. `lenient`: how the data set is loaded. `folds` is a folder of
-    `train/folds.py`: a fusion is chosen on all claims that it ranks out of fold.
+    (`train`), or as its dense part allows (`auto`); `val_seen_share` of it are claims of papers
+    that stay in train. None: as the checkpoint's manifest says, else the training defaults.
+    `seen_share_expected` is the share of seen papers that is chosen for (none: the manifest's,
+    else what is expected of a further claim), `rule` how is chosen. `lenient`: how the data set
+    is loaded. `folds` is a folder of `train/folds.py`: a fusion is chosen on all claims that it
+    ranks out of fold.
     """
 
     split: str | None = None
@@ -64,6 +68,9 @@ class ChoosingOn:
     share: float | None = None
     seed: int | None = None
     lenient: bool = False
+    val_seen_share: float | None = None
+    seen_share_expected: float | None = None
+    rule: Rule = "one_se"
     folds: Path | None = None
 
 
@@ -73,11 +80,21 @@ class NothingToChooseOn(UserError):
 
 @dataclass(frozen=True)
 class SelectionData:
-    """Hold the claims that settings are chosen on; `note` says where training held out others."""
+    """Hold the claims that settings are chosen on; `note` says where training held out others.
+
+    `seen` are the claims of val whose papers stay in train, `seen_share` the mix of both parts to
+    choose for.
+    """
 
     train: Dataset
     val: Dataset
     note: str = ""
+    seen: frozenset[str] = frozenset()
+    seen_share: float | None = None
+
+    def weighing(self, data: Dataset | None = None, language: str = MACRO) -> Weighing:
+        """Weigh val's claims; `data` are the same claims in another form."""
+        return weigh(self.val if data is None else data, self.seen, self.seen_share, language)
 
 
 def selection_data(
@@ -108,6 +125,10 @@ def selection_data(
     split = agreed("train_split", choosing.split, data.train_split, TRAIN_SPLIT)
     share = agreed("val_share", choosing.share, data.val_share, VAL_SHARE)
     seed = agreed("val_seed", choosing.seed, data.val_seed, VAL_SEED)
+    # A manifest of version 0.1.0 does not say it: its val has unseen papers only.
+    known = 0.0 if data.val_share is not None else None
+    known = known if data.val_seen_share is None else data.val_seen_share
+    seen_share = agreed("val_seen_share", choosing.val_seen_share, known, share)
     if choosing.val == "train" and trained:
         raise UserError("val: the model was trained on train; only `carved` is unseen")
     train = load_train(dataset, reported, split, choosing.lenient)
@@ -117,13 +138,16 @@ def selection_data(
     carved_from = train
     if data.languages:
         carved_from = load(dataset, split, data.languages, lenient=choosing.lenient)
-    _, val = carve_val(carved_from, share, seed)
+    rest, val = carve_val(carved_from, share, seed, seen_share=seen_share)
     note = ""
     if trained and data.val_sha256 != val.fingerprint:
         note = "the val carved here is not the one training held out: the data differ"
     if not val.golds:
         raise NothingToChooseOn(f"{dataset}: no claim of val has a gold to choose by")
-    return SelectionData(train, val, note)
+    mix = choosing.seen_share_expected
+    mix = data.seen_share_expected if mix is None else mix
+    mix = expected_seen_share(carved_from) if mix is None else mix
+    return SelectionData(train, val, note, seen_claims(rest, val), mix)
 
 
 def out_of_fold_data(
@@ -140,7 +164,9 @@ def out_of_fold_data(
         f"out-of-fold scores of {len(found.folds)} models, none trained on the claims that it "
         f"ranked; {share:.0%} of them are of papers that it was trained on"
     )
-    return SelectionData(train, train, note)
+    mix = choosing.seen_share_expected
+    mix = expected_seen_share(train) if mix is None else mix
+    return SelectionData(train, train, note, found.seen, mix)
 
 
 def load_train(dataset: str, reported: str, split: str | None, lenient: bool = False) -> Dataset:
@@ -167,69 +193,35 @@ def score_of(table: Table, metric: str = MAIN_METRIC, name: str = MACRO) -> floa
     return round(float(table[name][metric]), 12)
 
 
-def choose(
-    what: str,
-    tried: Mapping[Setting, Table],
-    on: Dataset,
-    *,
-    settings: Callable[[Setting], Settings] = lambda setting: asdict(setting),  # type: ignore[call-overload]
-    group: Callable[[Setting], Any] | None = None,
-    language: str = MACRO,
-    trials: bool = False,
-    note: str = "",
-) -> tuple[Setting, Choice]:
-    """Choose the setting with the best macro MRR@5 and record the choice.
-
-    Of equal settings the first is chosen. With `group`, settings of one group differ in a single
-    weight, and of the first group that has the best score the middle one of the best is chosen:
-    it lies far from both worse ends. `trials` records every setting's scores.
-    """
-    if not tried:
-        raise ValueError(f"{what}: no settings to choose from")
-    scores = {setting: score_of(table, MAIN_METRIC, language) for setting, table in tried.items()}
-    top = max(scores.values())
-    best = [setting for setting, score in scores.items() if score == top]
-    chosen = best[0]
-    if group is not None:
-        alike = [setting for setting in best if group(setting) == group(chosen)]
-        chosen = alike[len(alike) // 2]
-    recorded = tuple(
-        Trial(settings(setting), scores[setting], table) for setting, table in tried.items()
-    )
-    judged = sum(bool(claim.golds) for claim in on.claims)
-    exact = float(tried[chosen][language][MAIN_METRIC])
-    return chosen, Choice(
-        what,
-        settings(chosen),
-        exact,
-        on.split,
-        judged,
-        note=note,
-        tried=recorded if trials else (),
-    )
-
-
 def choose_bm25(
-    data: Dataset, base: BM25Config, grid: Iterable[tuple[float, float, int]] = BM25_GRID
+    data: Dataset,
+    base: BM25Config,
+    grid: Iterable[tuple[float, float, int]] = BM25_GRID,
+    rule: Rule = "one_se",
 ) -> tuple[BM25Config, Choice]:
-    """Choose k1, b and title weight of BM25 from a grid.
+    """Choose k1, b and title weight of BM25 from a grid, whose first entry is the default.
 
-    The texts are analysed once for each title weight.
+    Distance from it is in steps of the grid. The texts are analysed once for each title weight.
     """
-    cells = list(grid)
-    judged = _judged(data)
-    tables: dict[BM25Config, Table] = {}
+    cells = list(dict.fromkeys(grid))
+    weighing = weigh(data)
+    judged = data.with_claims(claim for claim in data.claims if claim.golds)
+    values: dict[tuple[float, float, int], np.ndarray] = {}
     for weight in dict.fromkeys(cell[2] for cell in cells):
         index = BM25Index(data.sources, replace(base, title_weight=weight))
         terms = index.terms(judged.claims)
-        for k1, b, _ in (cell for cell in cells if cell[2] == weight):
-            run = index.reweighted(k1, b).rank(judged.claims, _CUT, terms)
-            tables[replace(base, k1=k1, b=b, title_weight=weight)] = _table(run, judged)
-    tried = {
-        setting: tables[setting]
-        for setting in (replace(base, k1=k1, b=b, title_weight=w) for k1, b, w in cells)
-    }
-    return choose("bm25", tried, data)
+        for cell in (cell for cell in cells if cell[2] == weight):
+            run = index.reweighted(*cell[:2]).rank(judged.claims, _CUT, terms)
+            values[cell] = weighing.of(run)
+    steps = [sorted(set(column)) for column in zip(*cells, strict=True)]
+
+    def distance(setting: BM25Config) -> float:
+        cell = setting.k1, setting.b, setting.title_weight
+        pairs = zip(steps, cell, cells[0], strict=True)
+        return sum(abs(step.index(mine) - step.index(first)) for step, mine, first in pairs)
+
+    tried = {replace(base, k1=c[0], b=c[1], title_weight=c[2]): values[c] for c in cells}
+    return choose("bm25", tried, weighing, distance=distance, rule=rule)
 
 
 def choose_fusion(
@@ -239,34 +231,45 @@ def choose_fusion(
     grid: Sequence[FusionConfig] = FUSION_GRID,
     note: str = "",
     scored: tuple[Run, Run] | None = None,
+    weighing: Weighing | None = None,
+    rule: Rule = "one_se",
 ) -> tuple[FusionConfig, Choice]:
     """Choose a fusion of two runs, and its alpha, from a grid.
 
-    Of equal settings the first of the grid is chosen, with the middle one of its best alphas.
-    `scored` are both systems' scores of what they lack (`score_missing`); without them, fusions
-    that need them are left out.
+    The default is `FusionConfig()`. Any other method, scale, constant or depth is further from
+    it than any other alpha. `weighing` weighs the claims; none: the macro average. By the rule
+    `best`, of equal settings the first of the grid is chosen, with the middle one of its best
+    alphas. `scored` are both systems' scores of what they lack (`score_missing`); without them,
+    fusions that need them are left out.
     """
     if scored is None:
         grid = [config for config in grid if config.missing == "lowest"]
-    judged = _judged(data)
-    claims = [claim.id for claim in judged.claims]
-    sparse, dense = sparse.restricted(claims), dense.restricted(claims)
-    tried: dict[FusionConfig, Table] = {}
+    weighing = weigh(data) if weighing is None else weighing
+    sparse, dense = (run.restricted(weighing.claim_ids) for run in (sparse, dense))
+    tried: dict[FusionConfig, np.ndarray] = {}
     for config in grid:
         fusion = Fusion(sparse, dense, config, scored)
         for alpha in _alphas(config):
-            tried[replace(config, alpha=alpha)] = _table(fusion.run(alpha, _CUT), judged)
-    return choose("fusion", tried, data, group=lambda c: replace(c, alpha=0.5), note=note)
+            tried[replace(config, alpha=alpha)] = weighing.of(fusion.run(alpha, _CUT))
+    return choose(
+        "fusion",
+        tried,
+        weighing,
+        distance=_distance,
+        rule=rule,
+        group=lambda config: replace(config, alpha=0.5),
+        note=note,
+    )
 
 
 def _alphas(config: FusionConfig) -> tuple[float, ...]:
     return UNSCALED_ALPHAS if (config.method, config.scale) == ("linear", "none") else ALPHAS
 
 
-def _judged(data: Dataset) -> Dataset:
-    return data.with_claims(claim for claim in data.claims if claim.golds)
-
-
-def _table(run: Run, data: Dataset) -> Table:
-    languages = score_languages(run, data.claims, data.qrels, [MAIN_METRIC])
-    return {**languages, MACRO: macro(languages)}
+def _distance(config: FusionConfig) -> float:
+    """Measure how far a fusion is from the default: other settings first, then its alpha."""
+    alphas, plain = _alphas(config), FusionConfig()
+    middle = alphas.index(config.alpha) - len(alphas) // 2
+    changed = sum(getattr(config, f.name) != getattr(plain, f.name) for f in fields(FusionConfig))
+    changed -= config.alpha != plain.alpha
+    return changed + abs(middle) / len(alphas)

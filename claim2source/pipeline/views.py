@@ -80,13 +80,20 @@ def choice_text(choice: Choice) -> str:
     return ", ".join(f"{choice.what} {value}" for value in chosen.values())
 
 
+def choice_notes(choice: Choice) -> list[str]:
+    """Say for which mix a choice was made, why the best was not taken, and its note."""
+    mix = choice.seen_share
+    chosen_for = [] if mix is None else [f"for {100 * mix:.0f} % claims of seen papers"]
+    return [*chosen_for, *filter(None, (choice.why, choice.note))]
+
+
 def choices_parts(report: Report) -> list[Part]:
     """List what was chosen for each system, and on which claims."""
     lines = []
     for system in report.scored:
         texts = [
             f"{choice_text(choice)}, on {choice.claims} claims of {choice.split} "
-            f"({choice.metric} {choice.score:.4f}{f'; {choice.note}' if choice.note else ''})"
+            f"({choice.metric} {'; '.join([f'{choice.score:.4f}', *choice_notes(choice)])})"
             for choice in system.choices
         ]
         if texts:

@@ -15,6 +15,7 @@ from claim2source.core.config import (
     require_finite,
     require_seed,
 )
+from claim2source.core.report import Rule
 from claim2source.mining import MiningConfig
 from claim2source.models import ModelConfig
 from claim2source.text import Rendering
@@ -32,6 +33,12 @@ class DataConfig:
         report_split: split that is scored at the end, and used for nothing else.
         val_share: share of each language's claims that goes to val, by gold paper.
         val_seed: decides which papers those are.
+        val_seen_share: share of each language's claims that goes to val too though their papers
+            stay in train; none: as val_share where something is chosen on val (`choose: best` or
+            `scales`), else 0.
+        seen_share_expected: share of claims of seen papers that is chosen for, 0 to 1; none: what
+            is expected of a further claim of the training split, the share of its claims whose
+            paper has another claim.
         limit: train on the first so many claims only (val is carved out before); none: all.
         repeat: times that an epoch uses each training pair; more than 1 means fewer evaluations
             and checkpoints for the same number of optimizer steps.
@@ -43,6 +50,8 @@ class DataConfig:
     report_split: str = "dev"
     val_share: float = 0.1
     val_seed: int = 13
+    val_seen_share: float | None = None
+    seen_share_expected: float | None = None
     limit: int | None = None
     repeat: int = 1
     lenient: bool = False
@@ -50,6 +59,9 @@ class DataConfig:
     def __post_init__(self) -> None:
         require(0 < self.val_share < 1, "data.val_share", self.val_share, "above 0, below 1")
         require_seed("data.val_seed", self.val_seed)
+        require_between("data.val_seen_share", self.val_seen_share, 0, 0.9, none=True)
+        expected = self.seen_share_expected
+        require_between("data.seen_share_expected", expected, 0, 1, none=True)
         require_between("data.limit", self.limit, 1, MOST, none=True)
         require_between("data.repeat", self.repeat, 1, 10_000)
         other = self.report_split != self.train_split
@@ -230,8 +242,11 @@ class FinetuneConfig:
         optimisation: batches, negatives and the optimizer.
         batches: which pairs share a batch.
         losses: the loss to minimise.
-        choose: the checkpoint that the run's folder stands for: `best` on val, the model before
-            training included, or the `last` epoch.
+        choose: the checkpoint that the run's folder stands for: the `best` on val by `rule`,
+            the model before training and `scales` included, or the `last` epoch.
+        rule: `one_se`: of what is within one standard error of the best on val, by paper, and
+            not below the model before training, the nearest to the last epoch as trained; or
+            the plain `best`.
         refit: train again on train and val, as the chosen checkpoint was trained: its epochs, at
             the same learning rates, and its scale; the run's folder then stands for that.
         keep: checkpoints of all epochs, or only of the best and the last.
@@ -255,6 +270,7 @@ class FinetuneConfig:
     batches: BatchesConfig = field(default_factory=BatchesConfig)
     losses: LossesConfig = field(default_factory=LossesConfig)
     choose: Literal["best", "last"] = "best"
+    rule: Rule = "one_se"
     refit: bool = False
     keep: Literal["all", "best"] = "all"
     after: AfterConfig = field(default_factory=AfterConfig)
@@ -264,7 +280,7 @@ class FinetuneConfig:
     device: Literal["cpu", "cuda"] | None = None
     threads: int | None = None
     scales: list[float] | None = list_field(
-        float, help="scales tried on val at the end: 0 is the base, 1 the chosen epoch as trained"
+        float, help="scales tried on val: 0 is the base, 1 the best trained epoch as it is"
     )
     languages: list[str] | None = list_field(str, help="train and report on these languages only")
     resume: bool = flag("continue from the run's last saved state")
@@ -314,3 +330,11 @@ class FinetuneConfig:
         for scale in self.scales or ():
             require_between("scales", scale, 0, 100)
         require(not (self.resume and self.overwrite), "overwrite", True, "not with resume")
+
+    @property
+    def held_out_seen(self) -> float:
+        """Return the share of claims held out though their papers are trained on."""
+        if self.data.val_seen_share is not None:
+            return self.data.val_seen_share
+        chosen_on_val = self.choose == "best" or bool(self.scales)
+        return self.data.val_share if chosen_on_val else 0.0

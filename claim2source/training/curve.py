@@ -13,6 +13,8 @@ from claim2source.evaluation.metrics import macro
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+TO_CHOOSE_BY = "to choose by"
+
 
 @dataclass(frozen=True)
 class Picked:
@@ -38,16 +40,23 @@ class Picked:
 
 
 def curve_table(curve: Sequence[Trial]) -> TextTable:
-    """Tabulate MRR@5 on val: a row for each scale, a column for each language."""
+    """Tabulate MRR@5 on val: a row for each scale, a column for each language.
+
+    The last column is the score to choose by: the macro average on the declared mix.
+    """
     names = list(curve[0].scores)
     rows: list[list[Cell]] = [
-        [f"{at.settings['scale']:.12g}", *(at.scores[name][MAIN_METRIC] for name in names)]
+        [
+            f"{at.settings['scale']:.12g}",
+            *(at.scores[name][MAIN_METRIC] for name in names),
+            at.score,
+        ]
         for at in curve
     ]
-    return TextTable(["scale", *names], rows)
+    return TextTable(["scale", *names, TO_CHOOSE_BY], rows)
 
 
-def draw(curve: Mapping[float, Table], picked: Picked, title: str) -> Figure:
+def draw(curve: Mapping[float, Table], picked: Picked | None, title: str) -> Figure:
     """Plot MRR@5 on val over the scales: a line for each language, the picked point circled."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -62,6 +71,8 @@ def draw(curve: Mapping[float, Table], picked: Picked, title: str) -> Figure:
         style = {"color": "black", "linewidth": 2.0} if name == MACRO else {"linewidth": 1.2}
         (line,) = axes.plot(scales, values, marker=".", **style)  # type: ignore[arg-type]
         lines.append(line)
+        if picked is None:
+            continue
         scale = picked.of(name)
         axes.plot(
             [scale],
@@ -72,7 +83,7 @@ def draw(curve: Mapping[float, Table], picked: Picked, title: str) -> Figure:
         )
     axes.set(xlabel="scale (0: base, 1: as trained)", ylabel="MRR@5", title=title)
     axes.grid(alpha=0.3)
-    legend = axes.legend(lines, ["-"] * len(lines), title="circled: picked")
+    legend = axes.legend(lines, ["-"] * len(lines), title="circled: picked" if picked else None)
     # Set afterwards: matplotlib leaves names that begin with "_" out of a legend.
     for text, name in zip(legend.get_texts(), names, strict=True):
         text.set(text=name, parse_math=False)

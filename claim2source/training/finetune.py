@@ -19,7 +19,7 @@ from claim2source.core.config import as_plain
 from claim2source.core.errors import Stopped, UserError
 from claim2source.core.files import same_file
 from claim2source.core.provenance import git_state, versions
-from claim2source.core.report import MAIN_METRIC, Report
+from claim2source.core.report import MACRO, MAIN_METRIC, Epoch, Report
 from claim2source.core.terminal import say
 from claim2source.core.threads import use_cores
 from claim2source.io.store import Store
@@ -29,12 +29,17 @@ from claim2source.models import DataRecord, Encoder, Manifest, Weights, resolve
 from claim2source.models.manifest import FILE
 from claim2source.models.query_only import base_encoder
 from claim2source.models.resolve import checkpoint_folder
-from claim2source.pipeline.evaluate import evaluate_encoder
 from claim2source.training.adapt import adapt, check_model, frozen_copy
 from claim2source.training.after import check_after, evaluate_after
 from claim2source.training.batches import BatchSampler, plan_loader
 from claim2source.training.checkpoint import save_checkpoint
-from claim2source.training.choose import ChosenCheckpoint, choose_checkpoint
+from claim2source.training.choose import (
+    ChosenCheckpoint,
+    ValScores,
+    choose_checkpoint,
+    choose_point,
+    score_on_val,
+)
 from claim2source.training.config import FinetuneConfig
 from claim2source.training.data import BaseVectors, TrainingPairs
 from claim2source.training.distributed import (
@@ -102,6 +107,7 @@ def finetune(config: FinetuneConfig) -> Report | None:
         run = together(world, lambda: RunFolder.find(config, lock=world.is_first))
         training = None
         try:
+            config = run.settled(config)
             # All that can be wrong is found before anything is made, moved or changed.
             training = together(
                 world, lambda: Finetuning(config, world, load_data(config), run, stop)
@@ -252,28 +258,25 @@ class Finetuning:
         """Write and score the checkpoint of epoch 0, the model before training."""
         if self.again is not None:
             # What is trained on val is not scored on it.
-            self.run.record(0, {}, None)
+            self.run.record(Epoch(0, {}))
             return
         folder = self.run.checkpoint(0)
         save_checkpoint(folder, self.encoder, self.resolved.folder, self._manifest(0), "base")
         small = why_too_small(self.data.val)
-        report = self._scored_on_val(repeats=_REPEATS if small else 0)
-        self.run.record(0, report.table, None)
-        (system,) = report.systems.values()
-        bounds = system.intervals.of(MAIN_METRIC) if system.intervals else None
+        scores = self._scored_on_val(repeats=_REPEATS if small else 0)
+        self.run.record(scores.epoch(0, None))
+        bounds = scores.intervals.of(MAIN_METRIC) if scores.intervals else None
         if small and bounds and (self.config.choose == "best" or self.config.scales):
             low, high = bounds
             log.warning(
                 "%s; before training its %s is %.4f with a 95 %% interval from %.4f to %.4f, "
                 "%.4f wide",
-                *(small, MAIN_METRIC, report.macro[MAIN_METRIC], low, high, high - low),
+                *(small, MAIN_METRIC, scores.table[MACRO][MAIN_METRIC], low, high, high - low),
             )
 
-    def _scored_on_val(self, repeats: int = 0) -> Report:
-        rendering, val = self.config.rendering, self.data.val
-        return evaluate_encoder(
-            self.encoder, val, rendering, store=self.store, progress=True, repeats=repeats
-        )
+    def _scored_on_val(self, repeats: int = 0) -> ValScores:
+        rendering = self.config.rendering
+        return score_on_val(self.encoder, self.data, rendering, self.store, repeats)
 
     def _saved_state(self) -> TrainingState | None:
         """Load the state to resume from; None where the run begins.
@@ -424,7 +427,7 @@ class Finetuning:
             logs = self._open_logs()
             if self.module.steps_done == 0:
                 # Epoch 0 was scored before there were loggers.
-                logs.scores(0, self.run.history[0].val, 0)
+                logs.scores(self.run.history[0], 0)
             self._log_negatives()
         trainer = pl.Trainer(
             max_epochs=1,  # one pass over the batches of all epochs: see RetrieverModule
@@ -471,7 +474,8 @@ class Finetuning:
         if self.world.is_first:
             # After the save: an epoch that is repeated may get another score on a GPU.
             if self.again is None:
-                self.run.prune(self.config.keep)
+                chosen, _ = choose_point(self.run, self.data, self.config)
+                self.run.prune(self.config.keep, chosen.epoch)
 
     def _validate(self, epoch: int) -> None:
         """Write the epoch's checkpoint and score it on val."""
@@ -487,17 +491,16 @@ class Finetuning:
         if self.again is not None:
             if epoch == self.epochs:
                 save_checkpoint(folder, self.encoder, base, self._manifest(epoch), kind)
-            self.run.record(epoch, {}, mean)
+            self.run.record(Epoch(epoch, {}, mean))
             print(f"refit, epoch {epoch}: {loss}{said}", flush=True)
             return
         manifest = save_checkpoint(folder, self.encoder, base, self._manifest(epoch), kind)
         self.encoder.weights = manifest.weights.identity(self.untrained)
-        scores = self._scored_on_val().table
-        replace(manifest, scores={"val": scores}).write(folder)
-        self.run.record(epoch, scores, mean)
-        self._open_logs().scores(epoch, scores, module.steps_done)
-        by_language = "  ".join(f"{lang} {row['mrr@5']:.4f}" for lang, row in scores.items())
-        print(f"epoch {epoch}: {loss}, val MRR@5  {by_language}{said}", flush=True)
+        scores = self._scored_on_val()
+        replace(manifest, scores=scores.by_split()).write(folder)
+        self.run.record(scores.epoch(epoch, mean))
+        self._open_logs().scores(self.run.history[-1], module.steps_done)
+        print(f"epoch {epoch}: {loss}, val MRR@5  {scores}{said}", flush=True)
 
     def _manifest(self, epoch: int) -> Manifest:
         data, languages = self.config.data, self.config.languages
@@ -516,6 +519,8 @@ class Finetuning:
                 train_sha256=self.data.train.fingerprint,
                 val_sha256=self.data.val.fingerprint,
                 mined_sha256=self.negatives.sha256,
+                val_seen_share=self.config.held_out_seen,
+                seen_share_expected=self.data.seen_share,
             ),
             refit=None if self.again is None else self.again.of,
             config=as_plain(self.config),

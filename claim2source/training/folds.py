@@ -13,8 +13,8 @@ from claim2source.core.folders import CHECKPOINTS, is_run, read_run
 from claim2source.core.records import Dataset
 from claim2source.core.run import Run
 from claim2source.core.tables import Cell, TextTable, render
-from claim2source.datasets import load, read_beir, write_beir
-from claim2source.datasets.folds import assign_folds, expected_seen_share
+from claim2source.datasets import expected_seen_share, load, read_beir, write_beir
+from claim2source.datasets.folds import assign_folds
 from claim2source.evaluation.metrics import macro, score_languages
 from claim2source.io.store import Store
 from claim2source.mining import read_mined, write_mined

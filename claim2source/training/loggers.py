@@ -12,7 +12,7 @@ from pytorch_lightning.loggers import CSVLogger, Logger
 
 from claim2source.core.config import as_plain
 from claim2source.core.files import write_json
-from claim2source.core.report import Table
+from claim2source.core.report import MACRO, Epoch
 from claim2source.core.tables import TextTable
 from claim2source.io.wandb import Tracker, as_wandb, wandb_mode
 from claim2source.training.config import FinetuneConfig
@@ -46,11 +46,13 @@ class RunLog:
             )
             self.loggers.append(WandbPage(page))
 
-    def scores(self, epoch: int, table: Table, step: int) -> None:
-        """Log a point of the learning curves: an epoch's MRR@5 on val, by language."""
-        values = {f"val/{lang}/mrr@5": row["mrr@5"] for lang, row in table.items()}
+    def scores(self, entry: Epoch, step: int) -> None:
+        """Log a point of the learning curves: an epoch's MRR@5 on val, by language and part."""
+        values = {f"val/{lang}/mrr@5": row["mrr@5"] for lang, row in entry.val.items()}
+        for part, table in entry.parts.items():
+            values[f"val/{part} papers/mrr@5"] = table[MACRO]["mrr@5"]
         for logger in self.loggers:
-            logger.log_metrics({"epoch": epoch, **values}, step=step)
+            logger.log_metrics({"epoch": entry.epoch, **values}, step=step)
 
     def table(self, key: str, table: TextTable) -> None:
         """Show a table in W&B."""

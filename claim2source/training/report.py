@@ -2,24 +2,35 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
 from claim2source.core.errors import UserError
-from claim2source.core.report import MAIN_METRIC, Report, SystemReport, TrainingReport, Trial
+from claim2source.core.report import (
+    MACRO,
+    MAIN_METRIC,
+    Report,
+    SystemReport,
+    Table,
+    TrainingReport,
+    Trial,
+)
 from claim2source.core.tables import Cell, TextTable, plain_table
 from claim2source.io.store import Store
 from claim2source.models import resolve
+from claim2source.pipeline.choosing import SEEN, UNSEEN
 from claim2source.pipeline.evaluate import evaluate_encoder, make_report
-from claim2source.pipeline.selection import score_of
-from claim2source.training.choose import ChosenCheckpoint
+from claim2source.pipeline.views import choice_notes
+from claim2source.training.choose import ChosenCheckpoint, part_name
 from claim2source.training.config import FinetuneConfig
-from claim2source.training.curve import Picked, curve_table, draw
-from claim2source.training.run_folder import RunFolder
+from claim2source.training.curve import TO_CHOOSE_BY, Picked, curve_table, draw
+from claim2source.training.run_folder import RunFolder, score_to_choose_by
 from claim2source.training.splits import TrainingData, with_val
 
 SCALES_PLOT = "scales.png"
 STEP_0, CHOSEN, REFIT = "step 0", "chosen", "refit"
+PARTS = (SEEN, UNSEEN)
 
 
 def build_report(
@@ -42,12 +53,15 @@ def build_report(
         more = _evaluated(run, again, with_val(data, config), config, store)
         systems[REFIT] = replace(more, name=REFIT)
     training = TrainingReport(
-        history=tuple(run.history),
+        # Scores by claim are in run.json.
+        history=tuple(replace(entry, claims={}) for entry in run.history),
         choose=config.choose,
         chosen_epoch=chosen.epoch,
         chosen_scale=chosen.scale,
         chosen_checkpoint=str(chosen.folder.relative_to(run.path)),
         scales=chosen.tried,
+        scaled_epoch=chosen.scaled_epoch,
+        choice=chosen.choice,
         refit="" if again is None else again.relative_to(run.path).as_posix(),
         skipped_steps=skipped_steps,
     )
@@ -94,19 +108,29 @@ def training_of(report: Report) -> TrainingReport:
 def run_tables(report: Report) -> dict[str, TextTable]:
     """Tabulate scores on val after every epoch, before and after training, by seen golds.
 
-    Each has a row for each language and `macro`, and all metrics. Where scales were tried,
-    `scales` has a row for each, and MRR@5 on val.
+    Each has a row for each language and `macro`, and all metrics. Where val has both parts, each
+    has a table like that of all of val. Where scales were tried, `scales` has a row for each, and
+    MRR@5 on val.
     """
     training, systems = training_of(report), report.systems
     metrics = list(systems[STEP_0].macro)
     names = {"before": STEP_0, "after": CHOSEN}
     if REFIT in systems:
         names["refit"] = REFIT
-    history: list[list[Cell]] = [
-        [entry.epoch, language, *(row[m] for m in metrics), entry.loss]
-        for entry in training.history
-        for language, row in entry.val.items()
-    ]
+
+    def by_epoch(tables: Mapping[int, Table]) -> TextTable:
+        losses = {entry.epoch: entry.loss for entry in training.history}
+        rows: list[list[Cell]] = [
+            [epoch, language, *(row[m] for m in metrics), losses[epoch]]
+            for epoch, table in tables.items()
+            for language, row in table.items()
+        ]
+        return TextTable(["epoch", "language", *metrics, "loss"], rows)
+
+    val_parts = {
+        part_name(part): by_epoch({e.epoch: e.parts[part] for e in training.history if e.parts})
+        for part in training.history[-1].parts
+    }
     both: list[list[Cell]] = [
         [name, language, *(row[m] for m in metrics)]
         for name, system in names.items()
@@ -120,7 +144,8 @@ def run_tables(report: Report) -> dict[str, TextTable]:
     ]
     scales = {"scales": curve_table(_curve(training))} if training.scales else {}
     return {
-        "history": TextTable(["epoch", "language", *metrics, "loss"], history),
+        "history": by_epoch({entry.epoch: entry.val for entry in training.history}),
+        **val_parts,
         "before and after": TextTable(["model", "language", *metrics], both),
         "seen and unseen golds": TextTable(["golds", "model", "language", *metrics], parts),
         **scales,
@@ -130,7 +155,7 @@ def run_tables(report: Report) -> dict[str, TextTable]:
 def _curve(training: TrainingReport) -> list[Trial]:
     """List the scales that were tried, the smallest first, with the base at 0."""
     before = training.history[0].val
-    base = Trial({"scale": 0.0}, score_of(before), before)
+    base = Trial({"scale": 0.0}, score_to_choose_by(training.history[0]), before)
     by_scale = {trial.settings["scale"]: trial for trial in (base, *training.scales)}
     return [by_scale[scale] for scale in sorted(by_scale)]
 
@@ -139,8 +164,12 @@ def plot_scales(report: Report, folder: Path) -> Path:
     """Draw the tried scales' scores on val, the chosen one circled; return the file written."""
     training = training_of(report)
     curve = {trial.settings["scale"]: trial.scores for trial in _curve(training)}
-    title = f"epoch {training.chosen_epoch} on val of {Path(report.dataset).name}"
-    draw(curve, Picked({}, training.chosen_scale), title).savefig(folder / SCALES_PLOT, dpi=150)
+    epoch, chosen = training.scaled_epoch, training.chosen_epoch
+    title = f"epoch {epoch} on val of {Path(report.dataset).name}"
+    # Another epoch than the scaled one is not on the curve.
+    scale = {0: 0.0, epoch: training.chosen_scale}.get(chosen)
+    picked = None if scale is None else Picked({}, scale)
+    draw(curve, picked, title).savefig(folder / SCALES_PLOT, dpi=150)
     return folder / SCALES_PLOT
 
 
@@ -170,7 +199,7 @@ def run_text(report: Report) -> str:
             if table:
                 cells = [table.get(lang, {}).get(MAIN_METRIC) for lang in languages]
                 rows.append([f"{part} golds, {name}", *cells])
-    lines = ["", plain_table(columns, rows)]
+    lines = ["", plain_table(columns, rows), *_val_lines(training)]
     if training.skipped_steps:
         lines += ["", f"{training.skipped_steps} steps were skipped: loss or gradient not finite"]
     if training.chosen_epoch == 0:
@@ -180,3 +209,21 @@ def run_text(report: Report) -> str:
             "!!! The training did not help; see the history in report.json.",
         ]
     return "\n".join(lines)
+
+
+def _val_lines(training: TrainingReport) -> list[str]:
+    """Show both parts of val for every epoch, where it has both, and why what was chosen."""
+    lines = []
+    if all(entry.parts for entry in training.history):
+        columns = ["macro MRR@5 on val", *(f"{part} papers" for part in PARTS), TO_CHOOSE_BY]
+        rows: list[list[Cell]] = [
+            [
+                f"epoch {entry.epoch}" if entry.epoch else STEP_0,
+                *(entry.parts[part][MACRO][MAIN_METRIC] for part in PARTS),
+                entry.score,
+            ]
+            for entry in training.history
+        ]
+        lines += ["", plain_table(columns, rows)]
+    notes = choice_notes(training.choice) if training.choice else []
+    return [*lines, "", f"Chosen on val: {'; '.join(notes)}."] if notes else lines

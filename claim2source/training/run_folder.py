@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 import yaml
@@ -35,7 +35,7 @@ from claim2source.core.folders import (
     why_run_is_kept,
 )
 from claim2source.core.lock import LOCK_FILE, FolderLock
-from claim2source.core.report import Epoch, Table
+from claim2source.core.report import Epoch
 from claim2source.core.validate import validated
 from claim2source.pipeline.selection import score_of
 from claim2source.training.config import FinetuneConfig
@@ -53,8 +53,11 @@ _FREE = (
     "keep",
     "choose",
     "refit",
+    "rule",
     "scales",
 )
+# Runs of version 0.1.0 do not have it: they held out no claims of seen papers.
+_SEEN_SHARE = "data.val_seen_share"
 
 
 @dataclass
@@ -96,7 +99,7 @@ class RunFolder:
         try:
             if run.resumes:
                 refuse_changes(path / CONFIG_FILE, config)
-                run.history = _read_history(path)
+                run.history = read_history(path)
                 if run.state.is_file():
                     run.check_history(0)
             if run.replaces:
@@ -164,9 +167,26 @@ class RunFolder:
         """Locate what was trained again on train and val, as the checkpoint `name` was."""
         return self.path / CHECKPOINTS / f"refit-{name}"
 
-    def best_epoch(self) -> int:
-        """Find the epoch with the highest macro MRR@5 on val; the earliest of equals."""
-        return max(self.history, key=lambda entry: (score_of(entry.val), -entry.epoch)).epoch
+    def settled(self, config: FinetuneConfig) -> FinetuneConfig:
+        """Return the config with the share of seen papers' claims in val that the run has.
+
+        A run that goes on keeps what it began with, whatever it is to choose by now.
+        """
+        share = config.held_out_seen
+        if self.resumes:
+            begun = _leaves(_begun(self.path / CONFIG_FILE))
+            if config.data.val_seen_share is None or _SEEN_SHARE not in begun:
+                known = begun.get(_SEEN_SHARE, 0.0)
+                share = float(known) if isinstance(known, int | float) else share
+        return replace(config, data=replace(config.data, val_seen_share=share))
+
+    def best_epoch(self, *, trained: bool = False) -> int:
+        """Find the epoch with the best score on val; the earliest of equals.
+
+        `trained` leaves out the model before training.
+        """
+        among = [entry for entry in self.history if entry.epoch or not trained]
+        return max(among or self.history, key=lambda e: (score_to_choose_by(e), -e.epoch)).epoch
 
     def check_history(self, epochs_done: int) -> None:
         """Raise `InputError` where the history lacks an epoch that the saved state is behind."""
@@ -176,10 +196,10 @@ class RunFolder:
                 why = f"epoch {epoch} is missing, though the run was trained beyond it"
                 raise InputError.at(self.path / RUN_FILE, field="history", why=why)
 
-    def record(self, epoch: int, val: Table, loss: float | None) -> None:
+    def record(self, entry: Epoch) -> None:
         """Add an epoch's scores; a repeated epoch replaces its own and later entries."""
-        self.history = [entry for entry in self.history if entry.epoch < epoch]
-        self.history.append(Epoch(epoch, val, loss))
+        self.history = [one for one in self.history if one.epoch < entry.epoch]
+        self.history.append(entry)
         self.write()
 
     def write(self, chosen: Path | None = None) -> None:
@@ -188,14 +208,22 @@ class RunFolder:
         history = [asdict(entry) for entry in self.history]
         write_json(self.path / RUN_FILE, {"chosen": name, "history": history})
 
-    def prune(self, keep: str) -> None:
-        """With `keep: best`, delete all checkpoints but epoch 0, the best and the last."""
+    def prune(self, keep: str, chosen: int) -> None:
+        """With `keep: best`, delete all checkpoints but those that may yet be chosen.
+
+        They are epoch 0, the best trained one, the last one, and what would be `chosen` now.
+        """
         if keep == "all":
             return
-        needed = {0, self.best_epoch(), self.history[-1].epoch}
+        needed = {0, chosen, self.best_epoch(trained=True), self.history[-1].epoch}
         for entry in self.history:
             if entry.epoch not in needed:
                 shutil.rmtree(self.checkpoint(entry.epoch), ignore_errors=True)
+
+
+def score_to_choose_by(entry: Epoch) -> float:
+    """Return an epoch's score on the declared mix of val's claims; in 0.1.0 the macro average."""
+    return score_of(entry.val) if entry.score is None else entry.score
 
 
 def resumable(config: FinetuneConfig) -> bool:
@@ -211,7 +239,8 @@ class _RunFile:
     history: tuple[Epoch, ...]
 
 
-def _read_history(path: Path) -> list[Epoch]:
+def read_history(path: Path) -> list[Epoch]:
+    """Read the history that a run's folder holds. Raises `InputError` where there is none."""
     file = path / RUN_FILE
     try:
         text = file.read_text(encoding="utf-8")
@@ -265,8 +294,8 @@ def refuse_changes(file: Path, config: FinetuneConfig) -> None:
         raise ConfigError(key, new, f"{old!r}, with which the run was begun")
 
 
-def _changes(file: Path, config: FinetuneConfig) -> list[tuple[str, object, object]]:
-    """List key, old and new value of changed settings that a resumed run may not change."""
+def _begun(file: Path) -> dict[str, object]:
+    """Read the settings that a run was begun with."""
     try:
         before = yaml.safe_load(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -276,12 +305,20 @@ def _changes(file: Path, config: FinetuneConfig) -> list[tuple[str, object, obje
         raise InputError.at(file, why=f"not YAML: {why}") from None
     if not isinstance(before, dict) or not all(isinstance(key, str) for key in before):
         raise InputError.at(file, why="does not hold the settings of a run")
+    return before
+
+
+def _changes(file: Path, config: FinetuneConfig) -> list[tuple[str, object, object]]:
+    """List key, old and new value of changed settings that a resumed run may not change."""
+    before = _begun(file)
     old, new, default = map(_leaves, (before, as_plain(config), as_plain(type(config)())))
     return [
         (key, was, new.get(key))
         for key in sorted(old.keys() | new.keys())
         # A setting that the run's config does not have is newer than the run.
         if key.partition(".")[0] not in _FREE
+        # None goes on as it was begun.
+        and not (key == _SEEN_SHARE and (new.get(key) is None or key not in old))
         and (was := old.get(key, default.get(key))) != new.get(key)
     ]
 

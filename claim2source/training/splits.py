@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from claim2source.core.config import require
 from claim2source.core.errors import ConfigError, UserError
 from claim2source.core.records import Dataset, Qrels
-from claim2source.datasets import carve_val, load
+from claim2source.datasets import carve_val, expected_seen_share, load
 from claim2source.mining import read_mined
+from claim2source.pipeline.choosing import Weighing, weigh
 from claim2source.text.render import untranslated_sentences
 from claim2source.training.config import FinetuneConfig
 from claim2source.training.teacher import Teacher, read_teacher
@@ -19,12 +21,24 @@ FEWEST_CLAIMS, FEWEST_PAPERS = 30, 10
 
 @dataclass(frozen=True)
 class TrainingData:
-    """Hold the splits to train on, to choose on and to report on, and a teacher's scores."""
+    """Hold the splits to train on, to choose on and to report on, and a teacher's scores.
+
+    A claim of val has a seen paper where `seen_golds` has its gold; `seen_share` of such claims
+    is chosen for.
+    """
 
     train: Dataset
     val: Dataset
     report: Dataset
     teacher: Teacher | None = None
+    seen_golds: frozenset[str] = frozenset()
+    seen_share: float | None = None
+
+    @cached_property
+    def weighing(self) -> Weighing:
+        """Weigh the claims of val to choose by."""
+        seen = [c.id for c in self.val.claims if not self.seen_golds.isdisjoint(c.golds)]
+        return weigh(self.val, frozenset(seen), self.seen_share)
 
 
 def load_data(config: FinetuneConfig) -> TrainingData:
@@ -35,9 +49,11 @@ def load_data(config: FinetuneConfig) -> TrainingData:
     """
     data, languages = config.data, config.languages
     whole = load(data.dataset, data.train_split, languages, lenient=data.lenient)
-    train, val = carve_val(whole, data.val_share, data.val_seed)
+    train, val = carve_val(whole, data.val_share, data.val_seed, seen_share=config.held_out_seen)
     if not val.golds:
         raise UserError(f"{data.dataset}: no claim of val has a gold to choose by")
+    seen_golds, mix = train.golds, data.seen_share_expected
+    mix = expected_seen_share(whole) if mix is None else mix
     if data.limit is not None:
         train = train.with_claims(train.claims[: data.limit])
     check_data(config, train)
@@ -51,7 +67,7 @@ def load_data(config: FinetuneConfig) -> TrainingData:
     distillation, teacher = config.losses.distillation, None
     if distillation.weight and distillation.scores is not None:
         teacher = read_teacher(distillation, train)
-    return TrainingData(train, val, report, teacher)
+    return TrainingData(train, val, report, teacher, seen_golds, mix)
 
 
 def why_too_small(val: Dataset) -> str | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import replace
 
 import pytest
 from hypothesis import assume, given, settings
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 
 from claim2source.core.errors import ConfigError
 from claim2source.core.records import Claim, Dataset, Qrels, Source
-from claim2source.datasets import carve_val, load
+from claim2source.datasets import carve_val, expected_seen_share, load, seen_claims
 from tests.shared_data import shared
 
 
@@ -163,6 +164,76 @@ def test_no_gold_is_on_both_sides(
     assert all(inside[lang] <= max(1, round(share * total[lang])) for lang in total)
 
 
+@settings(max_examples=100, deadline=None)
+@given(
+    golds=st.lists(
+        st.tuples(
+            st.lists(st.sampled_from("pqrstu"), unique=True, max_size=2).map(tuple),
+            st.sampled_from(["en", "de"]),
+            st.sampled_from(["x", "X ", "y", "", "", ""]),
+        ),
+        min_size=3,
+        max_size=40,
+    ),
+    seed=st.integers(0, 1000),
+    seen_share=st.floats(0.05, 0.8),
+)
+def test_every_paper_of_the_second_part_keeps_a_claim_and_no_text_is_on_both_sides(
+    golds: list[tuple[tuple[str, ...], str, str]], seed: int, seen_share: float
+) -> None:
+    made = dataset(
+        {f"c{i}": row[0] for i, row in enumerate(golds)},
+        {f"c{i}": row[1] for i, row in enumerate(golds)},
+    )
+    texts = {f"c{i}": row[2] or f"text {i}" for i, row in enumerate(golds)}
+    train = made.with_claims(replace(claim, text=texts[claim.id]) for claim in made.claims)
+    try:
+        alone, unseen = carve_val(train, 0.2, seed)
+        rest, val = carve_val(train, 0.2, seed, seen_share=seen_share)
+    except ConfigError:
+        assume(False)
+    seen = [claim for claim in val.claims if claim.id not in set(ids(unseen))]
+    assert {claim.id for claim in seen} == seen_claims(rest, val)
+    assert all(claim.golds and set(claim.golds) <= rest.golds for claim in seen)
+    assert alone.golds == rest.golds
+    taken = {" ".join(claim.text.casefold().split()) for claim in seen}
+    assert not taken & {" ".join(claim.text.casefold().split()) for claim in rest.claims}
+    total, inside = Counter(row[1] for row in golds), Counter(claim.lang for claim in seen)
+    assert all(inside[lang] <= round(seen_share * total[lang]) for lang in total)
+
+
+def test_a_second_part_has_claims_of_papers_that_stay() -> None:
+    golds = {f"{paper}{i}": (paper,) for paper in "abcdefghij" for i in range(12)}
+    golds |= {f"one{i}": (f"o{i}",) for i in range(60)}
+    train = dataset(golds, {key: "de" if key[-1] in "02468" else "en" for key in golds})
+    unseen_only, val_of_010 = carve_val(train, 0.1, 5)
+    rest, val = carve_val(train, 0.1, 5, seen_share=0.2)
+    # The first part is what it was, whatever the second is.
+    assert set(ids(val_of_010)) < set(ids(val))
+    seen = seen_claims(rest, val)
+    assert seen == set(ids(val)) - set(ids(val_of_010))
+    languages = Counter(claim.lang for claim in val.claims if claim.id in seen)
+    totals = Counter(claim.lang for claim in train.claims)
+    assert languages == {lang: round(0.2 * total) for lang, total in totals.items()}
+    # Papers of many claims reach it, which the first part leaves out.
+    assert {golds[key][0] for key in seen} <= set("abcdefghij")
+    assert not {"a", "b", "c"} & val_of_010.golds
+    # Seeded, and whatever the order of claims.
+    shuffled = list(train.claims)
+    random.Random(0).shuffle(shuffled)
+    again = carve_val(train.with_claims(shuffled), 0.1, 5, seen_share=0.2)[1]
+    assert sorted(ids(again)) == sorted(ids(val))
+    assert carve_val(train, 0.1, 6, seen_share=0.2)[1] != val
+    with pytest.raises(ConfigError, match="seen_share"):
+        carve_val(train, 0.1, 5, seen_share=1.0)
+
+
+def test_the_expected_share_is_that_of_claims_whose_paper_has_another() -> None:
+    train = dataset({"a": ("p",), "b": ("p", "q"), "c": ("r",), "d": (), "e": ("s",)})
+    assert expected_seen_share(train) == 0.5
+    assert expected_seen_share(dataset({"d": ()})) == 0.0
+
+
 def test_ct25() -> None:
     train, dev = (load(shared("ct25"), split) for split in ("train", "dev"))
     rest, val = carve_val(train)
@@ -170,3 +241,8 @@ def test_ct25() -> None:
     assert not rest.golds & val.golds
     assert not dev.golds & val.golds
     assert max(Counter(claim.golds[0] for claim in val.claims).values()) <= 10
+    both, more = carve_val(train, seen_share=0.1)
+    assert (len(both.claims), len(more.claims)) == (1235, 308)
+    many = Counter(claim.golds[0] for claim in train.claims)
+    assert max(many[claim.golds[0]] for claim in more.claims) > 10
+    assert round(expected_seen_share(train), 4) == 0.8762

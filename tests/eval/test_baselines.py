@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -22,9 +23,10 @@ from claim2source.models import Manifest, Resolved, Weights, resolve
 from claim2source.models.config import ModelConfig
 from claim2source.models.manifest import DataRecord
 from claim2source.pipeline import baselines, runner
+from claim2source.pipeline.choosing import choose
 from claim2source.pipeline.evaluate import METRICS
 from claim2source.pipeline.evaluate import evaluate as evaluate_results
-from claim2source.pipeline.selection import BM25_GRID, choose, choose_bm25, choose_fusion
+from claim2source.pipeline.selection import BM25_GRID, choose_bm25, choose_fusion
 from claim2source.retrieve import BM25, BM25Config, Dense, FusionConfig, fuse
 from claim2source.retrieve.fuse import score_missing
 from claim2source.text import Rendering
@@ -209,16 +211,17 @@ def test_a_fusion_is_chosen_on_claims_that_its_dense_part_was_not_trained_on(
 ) -> None:
     asked: list[set[str]] = []
 
-    def only(sparse: Run, dense: Run, data: Dataset, **_: Any) -> Any:
+    def only(sparse: Run, dense: Run, data: Dataset, **more: Any) -> Any:
         asked.append({claim.id for claim in data.claims})
         assert set(sparse.claim_ids) | set(dense.claim_ids) <= asked[-1]
-        return choose("fusion", {FusionConfig(): {"macro": {"mrr@5": 0.5}}}, data)
+        weighing = more["weighing"]
+        return choose("fusion", {FusionConfig(): np.full(len(data.claims), 0.5)}, weighing)
 
     trained_as(monkeypatch, kind)
     monkeypatch.setattr(runner, "choose_fusion", only)
     main(arguments(setup, tmp_path, "--systems=HT-Small", "--claims=original", f"--val={val}"))
     train = load(setup[1], "train")
-    expected = carve_val(train, 0.25, 13)[1] if on == "val" else train
+    expected = carve_val(train, 0.25, 13, seen_share=0.25)[1] if on == "val" else train
     assert asked == [{claim.id for claim in expected.claims}]
     choice = cell_of(tmp_path, "HT-Small.original")["choices"][-1]
     assert (choice["split"], choice["claims"]) == (on, len(expected.claims))

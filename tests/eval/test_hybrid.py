@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from claim2source.core.errors import run_program
@@ -15,9 +16,10 @@ from claim2source.evaluation.metrics import evaluate
 from claim2source.io.trec import read_run
 from claim2source.models import ModelConfig, resolve
 from claim2source.pipeline import runner
+from claim2source.pipeline.choosing import choose, weigh
 from claim2source.pipeline.evaluate import METRICS, evaluate_encoder
 from claim2source.pipeline.evaluate import evaluate as evaluate_result
-from claim2source.pipeline.selection import choose, choose_bm25
+from claim2source.pipeline.selection import choose_bm25
 from claim2source.retrieve import BM25, BM25Config, FusionConfig, fuse
 from claim2source.text import Rendering
 from eval.hybrid import main
@@ -200,6 +202,7 @@ def test_nothing_of_the_reported_split_reaches_the_choice(
             f"--out={tmp_path / 'o'}",
             "--val=carved",
             "--val_share=0.25",
+            "--val_seen_share=0",
             *OPTIONS,
         ]
     )
@@ -223,7 +226,7 @@ def test_the_chosen_settings_are_the_ones_used(
     on_val: list[Run] = []
 
     def only(what: str, setting: Any, data: Any) -> Any:
-        return choose(what, {setting: {"macro": {"mrr@5": 0.5}}}, data)
+        return choose(what, {setting: np.full(len(data.claims), 0.5)}, weigh(data))
 
     def choose_fusion(sparse: Run, dense: Run, data: Any, **_: Any) -> Any:
         on_val.append(sparse)

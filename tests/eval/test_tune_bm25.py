@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import yaml
 
@@ -15,8 +16,8 @@ from claim2source.core.records import Claim, Dataset, Qrels, Source
 from claim2source.datasets import carve_val, load, write_beir
 from claim2source.evaluation.reports import read_reports
 from claim2source.io.trec import read_run
+from claim2source.pipeline.choosing import choose, weigh
 from claim2source.pipeline.evaluate import evaluate as evaluate_result
-from claim2source.pipeline.selection import choose
 from claim2source.retrieve import BM25, BM25Config
 from eval import tune_bm25 as tune
 from eval.hybrid import HybridConfig
@@ -119,9 +120,9 @@ def test_only_the_training_split_or_its_val_is_looked_at(
 ) -> None:
     seen: list[set[str]] = []
 
-    def only(data: Dataset, base: BM25Config, grid: Any) -> Any:
+    def only(data: Dataset, base: BM25Config, grid: Any, rule: Any) -> Any:
         seen.append({claim.id for claim in data.claims})
-        return choose("bm25", {base: {"macro": {"mrr@5": 0.5}}}, data)
+        return choose("bm25", {base: np.full(len(data.claims), 0.5)}, weigh(data))
 
     monkeypatch.setattr(tune, "choose_bm25", only)
     train = load("demo", "train")
@@ -139,12 +140,13 @@ def test_only_the_training_split_or_its_val_is_looked_at(
             "stemmer",
         ]
     )
-    assert seen == [{c.id for c in carve_val(train, 0.2, 3)[1].claims}] * 2
+    assert seen == [{c.id for c in carve_val(train, 0.2, 3, seen_share=0.2)[1].claims}] * 2
     assert report_of(tmp_path)["systems"] == {}
 
 
 def settled(tried: list[tuple[BM25Config, float]], data: Dataset) -> Any:
-    choices = [(c, choose("bm25", {c: {"macro": {"mrr@5": s}}}, data)[1]) for c, s in tried]
+    on, count = weigh(data), len(data.claims)
+    choices = [(c, choose("bm25", {c: np.full(count, s)}, on)[1]) for c, s in tried]
     return tune.settle(choices, data)
 
 

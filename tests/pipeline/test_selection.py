@@ -21,7 +21,6 @@ from claim2source.pipeline.selection import (
     FUSION_GRID,
     ChoosingOn,
     SelectionData,
-    choose,
     choose_bm25,
     choose_fusion,
     selection_data,
@@ -51,7 +50,8 @@ TITLES = data_of(
 
 def test_the_title_weight_that_helps_is_chosen() -> None:
     grid = [(1.2, 0.75, 1), (1.2, 0.75, 4)]
-    chosen, choice = choose_bm25(TITLES, BM25Config(language="en", metadata=True), grid)
+    base = BM25Config(language="en", metadata=True)
+    chosen, choice = choose_bm25(TITLES, base, grid, "best")
     assert chosen == BM25Config(title_weight=4, metadata=True)
     assert (choice.what, choice.score, choice.split, choice.claims) == ("bm25", 1.0, "train", 1)
     assert choice.settings["title_weight"] == 4
@@ -59,8 +59,11 @@ def test_the_title_weight_that_helps_is_chosen() -> None:
 
 def test_the_first_of_equal_settings_is_chosen() -> None:
     grid = [(1.2, 0.5, 4), (0.9, 0.75, 4), (1.2, 0.75, 1)]
-    assert choose_bm25(TITLES, BM25Config(), grid)[0] == BM25Config(k1=1.2, b=0.5, title_weight=4)
-    assert choose_bm25(TITLES, BM25Config(), grid[::-1])[0].k1 == 0.9
+    best = choose_bm25(TITLES, BM25Config(), grid, "best")[0]
+    assert best == BM25Config(k1=1.2, b=0.5, title_weight=4)
+    assert choose_bm25(TITLES, BM25Config(), grid[::-1], "best")[0].k1 == 0.9
+    # A single paper says nothing: the grid's first entry stays.
+    assert choose_bm25(TITLES, BM25Config(), grid[::-1])[0].title_weight == 1
 
 
 def test_a_choice_is_the_best_of_all_cells_searched_one_by_one() -> None:
@@ -83,7 +86,7 @@ def test_a_choice_is_the_best_of_all_cells_searched_one_by_one() -> None:
     ]
     data = data_of(claims, sources)
     grid = [(k1, b, w) for k1 in (0.1, 2.0) for b in (0.0, 1.0) for w in (1, 3)]
-    chosen, choice = choose_bm25(data, BM25Config(), grid)
+    chosen, choice = choose_bm25(data, BM25Config(), grid, "best")
     table = {}
     for k1, b, weight in grid:
         run = BM25Index(sources, BM25Config(k1=k1, b=b, title_weight=weight)).rank(claims, 5)
@@ -122,7 +125,7 @@ def test_the_best_fusion_of_the_grid_is_chosen() -> None:
     sparse = Run.from_lists({"c": [("g", 5.0), ("x", 4.9), ("y", 0.0)], "other": [("x", 1.0)]})
     dense = Run.from_lists({"c": [("x", 1.0), ("y", 0.9), ("g", 0.1)]})
     grid = [FusionConfig(), FusionConfig("rrf", rrf_k=1), FusionConfig(scale="z-score", depth=2)]
-    chosen, choice = choose_fusion(sparse, dense, data, grid)
+    chosen, choice = choose_fusion(sparse, dense, data, grid, rule="best")
     tried = {
         (i, step): evaluate(
             fuse(sparse, dense, replace(c, alpha=step / 20)), data.qrels, ["mrr@5"]
@@ -158,7 +161,7 @@ def test_own_scores_of_what_a_list_lacks_are_tried_where_they_are_known() -> Non
         Run.from_lists({"c": [("y", 0.1), ("x", 0.0)]}),
     )
     grid = [FusionConfig(), FusionConfig(missing="scored")]
-    chosen, choice = choose_fusion(sparse, dense, data, grid, scored=scored)
+    chosen, choice = choose_fusion(sparse, dense, data, grid, scored=scored, rule="best")
     assert chosen.missing == "scored" and choice.score == 1.0
     chosen, choice = choose_fusion(sparse, dense, data, grid)
     assert chosen.missing == "lowest" and choice.score < 1.0
@@ -168,7 +171,7 @@ def test_unscaled_scores_get_small_weights() -> None:
     data = data_of([Claim("c", "t", golds=("g",))], [Source(s) for s in "gx"])
     sparse = Run.from_lists({"c": [("x", 20.0), ("g", 10.0), ("y", 0.0)]})
     dense = Run.from_lists({"c": [("g", 0.8), ("x", 0.2), ("y", 0.1)]})
-    chosen, choice = choose_fusion(sparse, dense, data, [FusionConfig(scale="none")])
+    chosen, choice = choose_fusion(sparse, dense, data, [FusionConfig(scale="none")], rule="best")
     assert choice.score == 1.0 and chosen.alpha < 0.06
 
 
@@ -202,7 +205,7 @@ def selected(
 
 def trained(folder: Path, share: float = 0.25, seed: int = 5, **more: Any) -> Resolved:
     whole = load(folder, "train", more.get("languages"))
-    _, val = carve_val(whole, share, seed)
+    _, val = carve_val(whole, share, seed, seen_share=more.get("val_seen_share", 0.0))
     data = {
         "train_split": "train",
         "val_share": share,
@@ -221,10 +224,10 @@ def test_an_untrained_model_may_use_all_of_train(folder: Path) -> None:
 
 def test_a_plain_model_carves_as_training_does_by_default(folder: Path) -> None:
     found = selected(folder, resolved(), val="carved")
-    _, val = carve_val(load(folder, "train"), 0.1, 13)
-    assert found.val == val and not found.note
+    whole = load(folder, "train")
+    assert found.val == carve_val(whole, 0.1, 13, seen_share=0.1)[1] and not found.note
     other = selected(folder, resolved(), val="carved", val_share=0.3, val_seed=2)
-    assert other.val == carve_val(load(folder, "train"), 0.3, 2)[1]
+    assert other.val == carve_val(whole, 0.3, 2, seen_share=0.3)[1]
 
 
 @pytest.mark.parametrize("val", ["auto", "carved"])
@@ -233,6 +236,27 @@ def test_a_checkpoint_selects_on_what_its_training_held_out(folder: Path, val: s
     assert found.val == carve_val(load(folder, "train"), 0.25, 5)[1]
     assert not found.note
     assert len(found.train.claims) == 48  # BM25 has no weights: all of train
+
+
+def test_both_parts_of_val_are_carved_and_weighed_as_the_manifest_says(folder: Path) -> None:
+    whole = load(folder, "train")
+    model = trained(folder, val_seen_share=0.2, seen_share_expected=0.3)
+    found = selected(folder, model)
+    rest, val = carve_val(whole, 0.25, 5, seen_share=0.2)
+    assert found.val == val and not found.note
+    seen = {claim.id for claim in val.claims if set(claim.golds) & rest.golds}
+    assert found.seen == seen and 0 < len(seen) < len(val.claims)
+    assert found.seen_share == found.weighing().seen_share == 0.3
+    # A manifest of version 0.1.0 does not name the part: there is none, and no mix.
+    older = selected(folder, trained(folder))
+    assert older.seen == frozenset() and older.weighing().seen_share is None
+    assert older.val == carve_val(whole, 0.25, 5)[1] and not older.note
+    # What is not declared is what another claim of train can expect: here each paper has two.
+    assert older.seen_share == 1.0
+    asked = selection_data(str(folder), "dev", ChoosingOn(seen_share_expected=0.6), model)
+    assert asked.seen_share == 0.6
+    with pytest.raises(UserError, match="val_seen_share.*contradicts"):
+        selection_data(str(folder), "dev", ChoosingOn(val_seen_share=0.1), trained(folder))
 
 
 def test_a_run_on_one_language_held_out_of_that(folder: Path) -> None:
@@ -269,24 +293,3 @@ def test_settings_that_contradict_the_manifest(folder: Path, key: str, value: An
 def test_the_reported_split_is_never_chosen_on(folder: Path) -> None:
     with pytest.raises(UserError, match="not reported on"):
         selected(folder, resolved(), split="train")
-
-
-# --- the mechanism ------------------------------------------------------------------------
-
-
-def test_of_equal_settings_the_first_and_of_a_group_the_middle_is_chosen() -> None:
-    def table(score: float) -> dict[str, dict[str, float]]:
-        return {"macro": {"mrr@5": score}, "de": {"mrr@5": 1 - score}}
-
-    tried = {0.1: table(0.5), 0.2: table(0.7), 0.3: table(0.7), 0.4: table(0.7), 5.0: table(0.7)}
-    plain: Any = {"settings": lambda value: {"scale": value}}
-    assert choose("scale", tried, TITLES, **plain)[0] == 0.2
-    assert choose("scale", tried, TITLES, group=lambda value: value < 1, **plain)[0] == 0.3
-    # Averages of the same ranks in another order differ in their last digits.
-    near = {1.0: table(0.1 + 0.2), 0.5: table(0.3)}
-    assert choose("scale", near, TITLES, **plain)[0] == 1.0
-    chosen, choice = choose("scale", tried, TITLES, language="de", trials=True, note="n", **plain)
-    assert (chosen, choice.score, choice.note) == (0.1, 0.5, "n")
-    assert [trial.settings["scale"] for trial in choice.tried] == list(tried)
-    assert choice.tried[0].scores == tried[0.1]
-    assert choose("scale", tried, TITLES, **plain)[1].tried == ()

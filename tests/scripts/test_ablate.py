@@ -58,7 +58,7 @@ def test_a_row_begun_with_other_settings_begins_again(
         asked = read_config(FinetuneConfig, other, program="t", description="t")
         run = RunFolder.find(asked)
         run.begin(asked)
-        run.record(0, {"macro": {"mrr@5": 0.5}}, None)
+        run.record(Epoch(0, {"macro": {"mrr@5": 0.5}}))
         run.release()
     started: list[list[str]] = []
 

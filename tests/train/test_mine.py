@@ -38,6 +38,7 @@ def options(setup: tuple[Path, Path], out: Path, **more: Any) -> list[str]:
         "model.max_length": 24,
         "mining.max_share": "null",
         "val_share": 0.2,
+        "val_seen_share": 0,
         **{key.replace("__", "."): value for key, value in more.items()},
     }
     return [f"--{key}={value}" for key, value in settings.items()]

@@ -109,6 +109,7 @@ def arguments(model: Path, data: Path, out: Path, **more: object) -> list[str]:
         "data.dataset": data,
         "data.report_split": "dev",
         "data.val_share": 0.2,
+        "data.val_seen_share": 0,
         "model.name": model,
         "model.pooling": "mean",
         "model.max_length": 24,

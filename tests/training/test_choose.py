@@ -7,7 +7,6 @@ import shutil
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,16 +16,26 @@ from safetensors.torch import load_file
 from claim2source.core.config import read_config
 from claim2source.core.errors import ConfigError, UserError
 from claim2source.core.report import Report
+from claim2source.datasets import carve_val, load
 from claim2source.io.store import Store
 from claim2source.models import Manifest, resolve
 from claim2source.pipeline.checkpoints import CheckpointConfig, evaluate_checkpoints
+from claim2source.pipeline.evaluate import evaluate_encoder
+from claim2source.pipeline.selection import ChoosingOn, selection_data
 from claim2source.training import choose as module
 from claim2source.training import finetune as program
-from claim2source.training.choose import choose_checkpoint
+from claim2source.training.choose import (
+    ChosenCheckpoint,
+    ValScores,
+    choose_checkpoint,
+    choose_point,
+)
+from claim2source.training.config import DataConfig, FinetuneConfig
 from claim2source.training.finetune import finetune
 from claim2source.training.loggers import RunLog, WandbPage
+from claim2source.training.report import run_tables
 from claim2source.training.run_folder import RunFolder
-from claim2source.training.splits import load_data
+from claim2source.training.splits import TrainingData, load_data
 from tests.training.small import small_config, small_setup
 from train.interpolate import InterpolateConfig, interpolate
 from train.merge import MergeConfig, merge
@@ -39,6 +48,16 @@ def setup(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 def score(value: float) -> dict[str, dict[str, float]]:
     return {name: {"mrr@5": value} for name in ("en", "de", "macro")}
+
+
+def on_val(value: float, data: TrainingData) -> ValScores:
+    """Scores on val that are the same for every claim."""
+    claims = dict.fromkeys(data.weighing.claim_ids, value)
+    return ValScores(score(value), {}, value, claims)
+
+
+def epoch_one(run: RunFolder, *, trained: bool = False) -> int:
+    return 1
 
 
 class Shown:
@@ -74,7 +93,7 @@ def test_scales_may_be_tried_when_the_run_is_over(
     setup: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Resumed for them alone: no weight moves, the report and the choice are those of today."""
-    monkeypatch.setattr(RunFolder, "best_epoch", lambda self: 1)
+    monkeypatch.setattr(RunFolder, "best_epoch", epoch_one)
     out = tmp_path / "run"
     config = small_config(*setup, out, tuning="lora", optimisation__epochs=1)
     before = finetune(config)
@@ -106,11 +125,11 @@ def test_the_best_scale_on_val_is_written_and_reported(
     """Val is made to prefer 0.5: the report and the checkpoint must be those of 0.5."""
     values = iter([0.7, 0.9, 0.8])
 
-    def scored(*_: Any, **__: Any) -> Any:
-        return SimpleNamespace(table=score(next(values)))
+    def scored(_: Any, data: TrainingData, *__: Any) -> ValScores:
+        return on_val(next(values), data)
 
-    monkeypatch.setattr(module, "evaluate_encoder", scored)
-    monkeypatch.setattr(RunFolder, "best_epoch", lambda self: 1)
+    monkeypatch.setattr(module, "score_on_val", scored)
+    monkeypatch.setattr(RunFolder, "best_epoch", epoch_one)
     shown = Shown()
     monkeypatch.setattr(program, "RunLog", partial(logged_to, shown))
     out = tmp_path / "run"
@@ -127,7 +146,7 @@ def test_the_best_scale_on_val_is_written_and_reported(
     assert json.loads((out / "run.json").read_text())["chosen"] == "epoch-1-scale-0.5"
     # The curve, from the base on: a table and a picture for W&B.
     columns, rows = shown.tables["scales"]
-    assert columns[0] == "scale" and set(columns[1:]) == {"en", "de", "macro"}
+    assert columns[0] == "scale" and set(columns[1:]) == {"en", "de", "macro", "to choose by"}
     at = columns.index("macro")
     assert [row[0] for row in rows] == ["0", "0.25", "0.5", "0.75", "1"]
     history = [entry.val["macro"]["mrr@5"] for entry in training.history]
@@ -167,7 +186,7 @@ def test_scales_are_tried_with_what_the_config_allows_the_base(
     base = Path(shutil.copytree(model, tmp_path / "base"))
     torch.save(load_file(base / "model.safetensors"), base / "pytorch_model.bin")
     (base / "model.safetensors").unlink()
-    monkeypatch.setattr(RunFolder, "best_epoch", lambda self: 1)
+    monkeypatch.setattr(RunFolder, "best_epoch", epoch_one)
     config = small_config(base, data, tmp_path / "run", tuning="lora", optimisation__epochs=1)
     allowed = replace(config.model, allow_bin=(str(base),), attention="eager")
     report = finetune(replace(config, model=allowed, scales=[0.5]))
@@ -188,27 +207,117 @@ def test_scales_are_tried_with_what_the_config_allows_the_base(
     merge(read_config(MergeConfig, merged, program="t", description="t"))
 
 
-def test_of_equal_scores_the_trained_epoch_wins(
-    setup: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.fixture(scope="module")
+def trained(setup: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> FinetuneConfig:
+    """A finished run of three epochs."""
+    config = small_config(*setup, tmp_path_factory.mktemp("trained") / "run", tuning="lora")
+    finetune(config)
+    return config
+
+
+def chosen_of(
+    config: FinetuneConfig,
+    epochs: list[float],
+    scales: dict[float, float],
+    monkeypatch: pytest.MonkeyPatch,
+    **more: Any,
+) -> ChosenCheckpoint:
+    """What is chosen where epochs and scales score so on val, by every claim alike."""
+    config = replace(config, scales=list(scales) or None, **more)
+    data, values = load_data(config), iter(scales.values())
+    monkeypatch.setattr(module, "score_on_val", lambda *_: on_val(next(values), data))
+    run = RunFolder(config.out)
+    run.history = [on_val(value, data).epoch(number, None) for number, value in enumerate(epochs)]
+    return choose_checkpoint(run, data, config, Store(config.out / "store"))
+
+
+def test_a_scale_is_chosen_where_the_trained_model_loses_to_its_base(
+    trained: FinetuneConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plain = small_config(*setup, tmp_path / "run", optimisation__epochs=1)
-    finetune(plain)
-    config = replace(plain, scales=[0.5, 0.9])
-    run = RunFolder(tmp_path / "run")
-    run.record(0, score(0.1), None)
-    # The same reciprocal ranks, summed in another order.
-    run.record(1, score(0.4068181818181818), 0.5)
+    """Version 0.1.0 stopped at step 0 there. The scales are those of the best trained epoch."""
+    losing = [0.5, 0.3, 0.45, 0.4]
+    chosen = chosen_of(trained, losing, {0.25: 0.55, 0.5: 0.7}, monkeypatch)
+    assert (chosen.epoch, chosen.scale, chosen.scaled_epoch) == (2, 0.5, 2)
+    assert chosen.folder.name == "epoch-2-scale-0.5"
+    manifest = Manifest.read(chosen.folder)
+    assert (manifest.epoch, manifest.weights.scale) == (2, 0.5)
+    assert manifest.scores["val"]["macro"]["mrr@5"] == 0.7
+    assert [trial.settings["scale"] for trial in chosen.tried] == [1.0, 0.25, 0.5]
+    # Where all lose, it is the base.
+    chosen = chosen_of(trained, losing, {0.25: 0.45, 0.5: 0.4}, monkeypatch)
+    assert (chosen.epoch, chosen.folder.name) == (0, "epoch-0")
 
-    def scored(*_: Any, **__: Any) -> Any:
-        return SimpleNamespace(table=score(0.40681818181818186))
 
-    monkeypatch.setattr(module, "evaluate_encoder", scored)
-    chosen = choose_checkpoint(run, load_data(config), config, Store(tmp_path / "store"))
-    assert (chosen.epoch, chosen.scale, chosen.folder) == (1, 1.0, run.checkpoint(1))
-    run.record(2, score(0.40681818181818186), 0.4)
-    assert run.best_epoch() == 1
-    run.record(3, score(0.4068181819), 0.3)
-    assert run.best_epoch() == 3
+def test_of_what_val_cannot_tell_apart_the_nearest_to_the_last_epoch_is_chosen(
+    trained: FinetuneConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By `best` the earliest; never a model below the base."""
+    nearly = [0.4068181818, 0.4068181818181818, 0.40681818181818186, 0.3]
+    for rule, expected in (("one_se", 2), ("best", 1)):
+        chosen = chosen_of(trained, nearly, {0.5: 0.4068181818}, monkeypatch, rule=rule)
+        assert (chosen.epoch, chosen.scale, chosen.choice.rule) == (expected, 1.0, rule)
+    data = load_data(trained)
+    run = RunFolder(trained.out)
+    rows = [on_val(value, data).epoch(number, None) for number, value in enumerate([0.5] * 4)]
+    # The last epoch gains at one paper and loses more at another: within a standard error.
+    claims = list(rows[3].claims)
+    uneven = dict(rows[3].claims) | {claims[0]: 0.9, claims[1]: 0.05}
+    rows[3] = replace(rows[3], claims=uneven, score=0.49)
+    run.history = rows
+    assert choose_point(run, data, trained)[0] == (2, 1.0)
+    run.history = [rows[0], rows[3]]
+    assert choose_point(run, data, trained)[0] == (0, 1.0)
+    last, choice = choose_point(run, data, replace(trained, choose="last"))
+    assert last == (3, 1.0) and choice.seen_share is None
+
+
+def test_both_parts_of_val_are_scored_and_chosen_by(
+    setup: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    mix: dict[str, Any] = {"data__val_seen_share": 0.2, "data__seen_share_expected": 0.7}
+    config = small_config(*setup, tmp_path / "run", optimisation__epochs=1, **mix)
+    report, data = finetune(config), load_data(config)
+    said = capsys.readouterr().out
+    assert report is not None and report.training is not None
+    rest, val = carve_val(load(setup[1], "train"), 0.2, 13, seen_share=0.2)
+    assert (data.val, data.train) == (val, rest)
+    rendering = config.rendering
+    for entry in report.training.history:
+        encoder = resolve(tmp_path / "run" / "checkpoints" / f"epoch-{entry.epoch}").encoder
+        parts = evaluate_encoder(encoder, val, rendering, seen_golds=rest.golds).systems
+        expected = parts["system"].slices
+        assert entry.parts == expected and all(expected.values())
+        by_language = [
+            0.7 * expected["seen"][lang]["mrr@5"] + 0.3 * expected["unseen"][lang]["mrr@5"]
+            for lang in ("en", "de")
+        ]
+        assert entry.score == pytest.approx(sum(by_language) / 2)
+        assert f"to choose by {entry.score:.4f}" in said or entry.epoch == 0
+    tables = run_tables(report)
+    assert {"val, seen papers", "val, unseen papers"} <= tables.keys()
+    manifest = Manifest.read(tmp_path / "run" / "checkpoints" / "epoch-1")
+    assert manifest.scores["val, seen papers"] == report.training.history[1].parts["seen"]
+    assert (manifest.data.val_seen_share, manifest.data.seen_share_expected) == (0.2, 0.7)
+    choice = report.training.choice
+    assert choice is not None and (choice.seen_share, choice.rule) == (0.7, "one_se")
+    assert "for 70 % claims of seen papers" in said and "unseen papers" in said
+    # Programs that carve it again get the same claims, and say so.
+    found = selection_data(str(setup[1]), "dev", ChoosingOn(), resolve(tmp_path / "run"))
+    if found.note == "":
+        assert found.val == val
+
+
+def test_a_share_of_seen_papers_is_held_out_only_where_something_is_chosen(
+    setup: tuple[Path, Path], tmp_path: Path
+) -> None:
+    open_share = replace(small_config(*setup, tmp_path / "run"), data=DataConfig())
+    assert open_share.held_out_seen == open_share.data.val_share == 0.1
+    assert replace(open_share, choose="last").held_out_seen == 0
+    assert replace(open_share, choose="last", scales=[0.5]).held_out_seen == 0.1
+    assert replace(open_share, data=DataConfig(val_seen_share=0.3)).held_out_seen == 0.3
+    for key, value in (("val_seen_share", 0.95), ("seen_share_expected", 1.5)):
+        with pytest.raises(ConfigError, match=key):
+            DataConfig(**{key: value})
 
 
 def test_the_last_epoch_may_be_asked_for(
@@ -224,7 +333,7 @@ def test_the_last_epoch_may_be_asked_for(
     assert "epoch 2 (the last)" in capsys.readouterr().out
     assert resolve(tmp_path / "run").manifest.epoch == 2  # type: ignore[union-attr]
     # It changes no step: a finished run may be asked for the other.
-    report = finetune(replace(config, choose="best", resume=True))
+    report = finetune(replace(config, choose="best", rule="best", resume=True))
     assert (report.training.chosen_epoch, report.training.choose) == (0, "best")
     assert "epoch 0 (chosen on val)" in capsys.readouterr().out
     with pytest.raises(UserError, match=r"choose: 'first' is not allowed; allowed: best, last"):

@@ -67,7 +67,11 @@ def test_what_a_run_leaves(finished: Path) -> None:
     )
     assert [entry.epoch for entry in training.history] == [0, 1, 2, 3]
     scores = [entry.val["macro"]["mrr@5"] for entry in training.history]
-    assert training.chosen_epoch == scores.index(max(scores))
+    assert scores[training.chosen_epoch] >= scores[0]
+    choice = training.choice
+    assert choice is not None and choice.best["epoch"] >= scores.index(max(scores))
+    assert (choice.best_score, choice.seen_share) == (pytest.approx(max(scores)), None)
+    assert all(not entry.claims for entry in training.history)
     assert json.loads((finished / "run.json").read_text())["chosen"] == (
         f"epoch-{training.chosen_epoch}"
     )
@@ -253,15 +257,15 @@ def test_a_signal_while_an_epoch_is_scored_loses_no_step(
         "optimisation__remine_every": 1,
     }
     finetune(small_config(*setup, tmp_path / "whole", **more))
-    real, calls = program.evaluate_encoder, []
+    real, calls = program.score_on_val, []
 
-    def evaluate_then_stop(*arguments: Any, **settings: Any) -> Report:
+    def evaluate_then_stop(*arguments: Any, **settings: Any) -> Any:
         calls.append(1)
         if len(calls) == 1 + epoch:  # the first is of the model before training
             os.kill(os.getpid(), signal.SIGTERM)
         return real(*arguments, **settings)
 
-    monkeypatch.setattr(program, "evaluate_encoder", evaluate_then_stop)
+    monkeypatch.setattr(program, "score_on_val", evaluate_then_stop)
     with pytest.raises(Stopped, match="stopped at step"):
         finetune(small_config(*setup, tmp_path / "cut", **more))
     state = TrainingState.load(tmp_path / "cut" / "state.pt")
@@ -290,7 +294,7 @@ def test_a_signal_before_anything_is_scored_leaves_a_folder_to_use_again(
         os.kill(os.getpid(), signal.SIGINT)
         raise AssertionError("not reached")
 
-    monkeypatch.setattr(program, "evaluate_encoder", interrupted)
+    monkeypatch.setattr(program, "score_on_val", interrupted)
     for number in range(2):
         with pytest.raises(Stopped, match="before anything was scored; run it again") as raised:
             finetune(small_config(*setup, tmp_path / "run", optimisation__epochs=1 + number))
@@ -303,7 +307,7 @@ def test_nothing_is_dropped_before_what_makes_it_final_is_saved(
     """Killed between the two, an epoch is done again; on a GPU it may then score otherwise."""
     saved: list[int] = []
 
-    def dropped(run: RunFolder, keep: str) -> None:
+    def dropped(run: RunFolder, keep: str, chosen: int) -> None:
         assert keep == "best"
         saved.append(TrainingState.load(run.state).batches_done)
 
@@ -440,14 +444,21 @@ def test_keep_best_drops_the_others(setup: tuple[Path, Path], tmp_path: Path) ->
     out = tmp_path / "run"
     report = finetune(small_config(*setup, out, keep="best", optimisation__epochs=4))
     kept = {path.name for path in (out / "checkpoints").iterdir()}
-    assert kept == {"epoch-0", f"epoch-{report.training.chosen_epoch}", "epoch-4"}
+    scores = [entry.val["macro"]["mrr@5"] for entry in report.training.history]
+    best = scores.index(max(scores[1:]), 1)
+    needed = {"epoch-0", f"epoch-{report.training.chosen_epoch}", f"epoch-{best}", "epoch-4"}
+    assert needed <= kept and len(kept) < 5
 
 
 def test_step_zero_wins_loudly_when_training_hurts(
     setup: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config = small_config(
-        *setup, tmp_path / "run", optimisation__learning_rate=1e-12, optimisation__epochs=1
+        *setup,
+        tmp_path / "run",
+        optimisation__learning_rate=1e-12,
+        optimisation__epochs=1,
+        rule="best",
     )
     report = finetune(config)
     assert report.training.chosen_epoch == 0

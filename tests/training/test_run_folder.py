@@ -14,6 +14,7 @@ import yaml
 from claim2source.core.config import as_plain, read_config
 from claim2source.core.errors import UserError
 from claim2source.core.folders import is_run, is_unbegun
+from claim2source.core.report import Epoch
 from claim2source.training.config import AfterConfig, FinetuneConfig
 from claim2source.training.finetune import finetune
 from claim2source.training.losses.distillation import DistillationConfig
@@ -58,7 +59,7 @@ def begin(config: FinetuneConfig, scored: bool = True) -> None:
     run = RunFolder.find(config)
     run.begin(config)
     if scored:
-        run.record(0, SCORES, None)
+        run.record(Epoch(0, SCORES))
     run.release()
 
 
@@ -179,7 +180,7 @@ def test_only_a_finished_demo_is_replaced_without_a_copy(
     config = make() if dataset == "data" else make(data__dataset="demo")
     run = RunFolder.find(config)
     run.begin(config)
-    run.record(0, SCORES, None)
+    run.record(Epoch(0, SCORES))
     if finished:
         run.write(run.checkpoint(0))
     run.release()

@@ -1,0 +1,209 @@
+"""What is chosen holds: on the declared mix of claims, and not by noise."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from claim2source.core.records import Claim, Dataset, Qrels, Source
+from claim2source.core.run import Run
+from claim2source.pipeline.choosing import Weighing, choose, weigh
+from claim2source.pipeline.selection import choose_fusion
+from claim2source.retrieve import FusionConfig
+
+PLAIN: Any = {"settings": lambda value: {"alpha": value}}
+
+
+def claims_of(golds: list[str], langs: list[str] | None = None) -> Dataset:
+    claims = tuple(
+        Claim(f"c{i}", "t", lang, golds=(gold,))
+        for i, (gold, lang) in enumerate(zip(golds, langs or ["en"] * len(golds), strict=True))
+    )
+    qrels = Qrels({claim.id: dict.fromkeys(claim.golds, 1) for claim in claims})
+    return Dataset(claims, tuple(Source(gold) for gold in dict.fromkeys(golds)), qrels, "val")
+
+
+def papers(count: int) -> Weighing:
+    """Claims of as many papers, in one language."""
+    return weigh(claims_of([f"g{i}" for i in range(count)]))
+
+
+ALPHAS = (0.5, *(round(step / 20, 2) for step in range(1, 20) if step != 10))
+
+
+def away(alpha: float) -> float:
+    return abs(alpha - 0.5)
+
+
+def by_alpha(seed: int, effect: float = 0) -> dict[float, np.ndarray]:
+    """Reciprocal ranks of 150 claims by alpha, as a fusion's: each changes once, or never.
+
+    A share `effect` of them gains at 0.85; all else is noise.
+    """
+    rng = np.random.default_rng(seed)
+    levels = [0, 0.2, 0.25, 1 / 3, 0.5, 1]
+    before, after = rng.choice(levels, 150), rng.choice(levels, 150)
+    at = np.where(rng.random(150) < 0.2, rng.random(150), 2.0)
+    gains = rng.random(150) < effect
+    before[gains], after[gains], at[gains] = 0.5, 1.0, 0.85
+    return {alpha: np.where(alpha < at, before, after) for alpha in ALPHAS}
+
+
+def test_noise_moves_the_best_to_an_end_and_one_standard_error_stays_near_the_default() -> None:
+    weighing = papers(150)
+    best, held = [], []
+    for seed in range(30):
+        tried = by_alpha(seed)
+        best.append(away(choose("a", tried, weighing, rule="best", **PLAIN)[0]))
+        alpha, choice = choose("a", tried, weighing, distance=away, **PLAIN)
+        held.append(away(alpha))
+        assert choice.best_score is not None and choice.error is not None
+        assert choice.best_score - choice.score <= choice.error + 1e-12
+    assert sum(far > 0.25 for far in best) >= 18 and sum(far > 0.25 for far in held) <= 7
+    assert np.mean(held) < 0.5 * np.mean(best)
+
+
+def test_a_strong_effect_is_taken_and_the_reason_is_recorded() -> None:
+    weighing = papers(150)
+    alpha, choice = choose("fusion", by_alpha(1, 0.2), weighing, distance=away, **PLAIN)
+    assert alpha == choice.settings["alpha"] >= 0.85 and choice.rule == "one_se"
+    only = {0.5: np.full(150, 0.5), 0.85: np.full(150, 0.6)}
+    choice = choose("fusion", only, weighing, distance=away, **PLAIN)[1]
+    assert choice.settings == choice.best == {"alpha": 0.85}
+    assert (choice.why, choice.error) == ("", 0.0)
+    alpha, choice = choose("fusion", by_alpha(1), weighing, distance=away, **PLAIN)
+    assert alpha != choice.best["alpha"]
+    assert choice.why.startswith(f"alpha {choice.best['alpha']:g} is best with ")
+    assert f"within one standard error ({choice.error:.4f})" in choice.why
+
+
+def test_many_claims_of_one_paper_are_one_observation() -> None:
+    """Twelve claims of a paper gain, six of another lose; by claim the gain would be sure."""
+    golds = ["gains"] * 12 + ["loses"] * 6 + [f"g{i}" for i in range(42)]
+    change = np.array([0.5] * 12 + [-0.5] * 6 + [0.0] * 42)
+    tried = {0: np.full(60, 0.5), 1: 0.5 + change}
+    assert choose("a", tried, weigh(claims_of(golds)), **PLAIN)[0] == 0
+    assert choose("a", tried, papers(60), **PLAIN)[0] == 1
+    # Nor does one paper decide, however many claims it has; nor a language of one paper.
+    alone = {0: np.full(60, 0.5), 1: np.where(np.arange(60) < 40, 1.0, 0.5)}
+    golds = ["big"] * 40 + [f"g{i}" for i in range(20)]
+    for langs in (None, ["de"] * 40 + ["en"] * 20):
+        assert choose("a", alone, weigh(claims_of(golds, langs)), **PLAIN)[0] == 0
+
+
+def test_the_declared_mix_decides_between_what_seen_and_unseen_papers_prefer() -> None:
+    data = claims_of([f"g{i}" for i in range(40)])
+    seen = [f"c{i}" for i in range(10)]
+    of_seen = np.arange(40) < 10
+    a, b = np.where(of_seen, 1.0, 0.5), np.where(of_seen, 0.5, 1.0)
+    for share, expected in ((0.9, "a"), (0.1, "b")):
+        weighing = weigh(data, seen, share)
+        chosen, choice = choose("x", {"b": b, "a": a}, weighing, rule="best", settings=lambda s: {})
+        assert (chosen, choice.seen_share) == (expected, share)
+        assert choice.score == pytest.approx(0.95)
+    # Without a declared mix all claims weigh the same, and unseen ones are more.
+    plain = weigh(data, seen)
+    assert plain.seen_share is None and plain.score(a) == pytest.approx(0.625)
+
+
+def test_a_language_that_lacks_a_part_uses_the_other() -> None:
+    data = claims_of([f"g{i}" for i in range(6)], ["en"] * 4 + ["de"] * 2)
+    values = np.array([1.0, 0.0, 0.5, 0.5, 0.2, 0.4])
+    weighing = weigh(data, ["c0", "c1"], 0.75)
+    assert weighing.score(values) == pytest.approx(((0.75 * 0.5 + 0.25 * 0.5) + 0.3) / 2)
+    assert weighing.score(np.array([1.0, 1, 0, 0, 0, 0])) == pytest.approx(0.375)
+    german = weigh(data, ["c0", "c1"], 0.75, language="de")
+    assert german.score(values) == pytest.approx(0.3)
+
+
+def test_what_is_below_the_floor_is_never_taken() -> None:
+    """Nearest to the default and within a standard error, but worse than the base."""
+    rng = np.random.default_rng(0)
+    base, (one, other) = rng.random(50), rng.normal(0, 0.1, (2, 50))
+    last, best = base + one - one.mean() - 0.001, base + other - other.mean() + 0.005
+    tried, weighing = {"last": last, "best": best, "base": base}, papers(50)
+    assert choose("x", tried, weighing, settings=lambda s: {})[0] == "last"
+    chosen = choose("x", tried, weighing, floor="base", settings=lambda s: {})[0]
+    assert weighing.score(tried[chosen]) >= weighing.score(base)
+
+
+def test_of_equal_settings_the_first_and_of_a_group_the_middle_is_the_best() -> None:
+    weighing = papers(2)
+    tried = {a: np.full(2, 0.5 if a == 0.1 else 0.7) for a in (0.1, 0.2, 0.3, 0.4, 5.0)}
+    best: Any = {"rule": "best", **PLAIN}
+    assert choose("scale", tried, weighing, **best)[0] == 0.2
+    assert choose("scale", tried, weighing, group=lambda value: value < 1, **best)[0] == 0.3
+    # Averages of the same ranks in another order differ in their last digits.
+    near = {1.0: np.full(2, 0.1 + 0.2), 0.5: np.full(2, 0.3)}
+    assert choose("scale", near, weighing, **best)[0] == 1.0
+    tables: Any = {a: {"en": {"mrr@5": a}} for a in tried}
+    _, choice = choose("scale", tried, weighing, tables=tables, trials=True, note="n", **best)
+    assert [trial.settings["alpha"] for trial in choice.tried] == list(tried)
+    assert (choice.tried[0].scores, choice.tried[0].score, choice.note) == (tables[0.1], 0.5, "n")
+    assert choose("scale", tried, weighing, **best)[1].tried == ()
+    with pytest.raises(ValueError, match="no settings"):
+        choose("scale", {}, weighing, **best)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 9), st.sampled_from(["en", "de"]), st.booleans()),
+        min_size=1,
+        max_size=25,
+    ),
+    st.integers(0, 10_000),
+    st.sampled_from([None, 0.0, 0.3, 1.0]),
+)
+def test_what_is_chosen_is_within_its_standard_error_of_the_best_and_nothing_nearer_is(
+    rows: list[tuple[int, str, bool]], seed: int, share: float | None
+) -> None:
+    data = claims_of([f"g{paper}" for paper, _, _ in rows], [lang for _, lang, _ in rows])
+    seen = [f"c{i}" for i, row in enumerate(rows) if row[2]]
+    weighing = weigh(data, seen, share)
+    assert weighing.weights.sum() == pytest.approx(1) and (weighing.weights >= 0).all()
+    rng = np.random.default_rng(seed)
+    tried = {i: rng.choice([0, 0.2, 0.25, 0.5, 1], len(rows)) for i in range(5)}
+    chosen, choice = choose("x", tried, weighing, floor=3, **PLAIN)
+    scores = {i: weighing.score(values) for i, values in tried.items()}
+    assert scores[chosen] >= scores[3]
+    assert choice.best_score == max(scores.values())
+    assert max(scores.values()) - scores[chosen] <= (choice.error or 0) + 1e-9
+    # The first is the default, unless it is below the floor or clearly worse.
+    if scores[0] == max(scores.values()):
+        assert chosen == 0
+    # Alike by every claim: nothing is worse.
+    alike = dict.fromkeys(range(3), tried[0])
+    assert choose("x", alike, weighing, **PLAIN)[0] == 0
+
+
+def test_a_fusion_stays_at_the_default_unless_the_claims_are_many_and_sure() -> None:
+    """One claim of many is found by BM25 alone; or half of them are."""
+    count = 30
+    data = claims_of([f"g{i}" for i in range(count)])
+
+    def runs(alone: int) -> tuple[Run, Run]:
+        sparse, dense = {}, {}
+        for i in range(count):
+            low = [("g0" if i else "g1", 0.4), ("x", 0.0)]
+            sparse[f"c{i}"] = [(f"g{i}", 1.0), *low]
+            if i < alone:
+                dense[f"c{i}"] = [("z", 1.0), (f"g{i}", 0.2), ("x", 0.0)]
+                sparse[f"c{i}"] = [(f"g{i}", 1.0), ("z", 0.5), ("x", 0.0)]
+            else:
+                dense[f"c{i}"] = [(f"g{i}", 1.0), *low]
+        return Run.from_lists(sparse), Run.from_lists(dense)
+
+    grid = [FusionConfig("rrf"), FusionConfig()]
+    alpha = {
+        rule: choose_fusion(*runs(1), data, grid, rule=rule)[0].alpha  # type: ignore[arg-type]
+        for rule in ("best", "one_se")
+    }
+    assert alpha["best"] > 0.6 and alpha["one_se"] == 0.5
+    chosen, choice = choose_fusion(*runs(15), data, grid)
+    assert choice.score > 0.99 and (chosen.method, chosen.scale) == ("linear", "min-max")
+    assert 0.5 < chosen.alpha < 0.7
