@@ -41,7 +41,7 @@ def words(text: str) -> str:
     return " ".join("".join(c if c.isalnum() else " " for c in text.casefold()).split())
 
 
-@pytest.mark.parametrize("kinds", [["title"], ["sentence"], ["title", "sentence"]])
+@pytest.mark.parametrize("kinds", [["sentence"], ["title", "sentence"]])
 def test_no_claim_is_in_its_own_source(kinds: list[str]) -> None:
     """On the demo's pool, and for every paper of it."""
     pool = load("demo", "test").sources
@@ -95,12 +95,12 @@ def test_what_is_not_a_papers_own_is_no_claim() -> None:
 
 
 def test_the_draw_is_seeded_and_other_papers_do_not_change_it() -> None:
-    papers = list(load("demo", "test").sources)
-    first, second = (pool_pairs(papers, ["sentence"], seed=seed) for seed in (1, 2))
-    assert found(first) == found(pool_pairs(papers, ["sentence"], seed=1))
+    papers = list(load("demo", "test").sources)[:160]
+    first, second = (pool_pairs(papers, ["sentence"], seed=seed, dev_share=0.2) for seed in (1, 2))
+    assert found(first) == found(pool_pairs(papers, ["sentence"], seed=1, dev_share=0.2))
     assert found(first) != found(second) and first.dev.golds != second.dev.golds
-    half = found(pool_pairs(papers[::2], ["sentence"], seed=1))
-    assert len(half) > 50
+    half = found(pool_pairs(papers[::2], ["sentence"], seed=1, dev_share=0.2))
+    assert len(half) > 40
     assert sum(found(first).get(name) == text for name, text in half.items()) > 0.95 * len(half)
 
 
