@@ -260,6 +260,42 @@ def test_two_processes_resume(setup: tuple[Path, Path], tmp_path: Path) -> None:
     assert states[0].losses == states[1].losses and steps < len(states[0].losses)
 
 
+SPOILING = """
+import os
+from claim2source.core.errors import run_program
+from claim2source.training.module import RetrieverModule
+from train.finetune import main
+
+real = RetrieverModule._backward
+
+def backward(self, batch):
+    terms = real(self, batch)
+    if os.environ["RANK"] == "1" and (self.batches_done == 1 or self.batches_done > 3):
+        gradient = next(p.grad for p in self.model.parameters() if p.grad is not None)
+        gradient.view(-1)[0] = float("inf")
+    return terms
+
+RetrieverModule._backward = backward
+run_program(main)
+"""
+
+
+@pytest.mark.slow
+def test_what_one_process_finds_not_finite_all_of_them_skip(
+    setup: tuple[Path, Path], tmp_path: Path
+) -> None:
+    """Its second step, and all from the fifth on, till both processes give up, with one line."""
+    script, out = tmp_path / "spoiling.py", tmp_path / "run"
+    script.write_text(SPOILING)
+    more: dict[str, object] = {"optimisation__batch_size": 4, "optimisation__save_every": 1}
+    done = run([*TWO[:-1], str(script), *arguments(*setup, out, **more)], tmp_path)
+    assert done.returncode != 0
+    assert done.stderr.count("5 steps in a row, to step 9, had a loss or a gradient") == 1
+    state = TrainingState.load(out / "state.pt")
+    assert [step for step, loss in enumerate(state.losses) if loss != loss] == [1, 4, 5, 6, 7]
+    assert "; 2 of 5 steps skipped (not finite)" in done.stdout
+
+
 @pytest.fixture(scope="module")
 def uninterrupted(setup: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("whole")
