@@ -123,6 +123,9 @@ def test_a_fusion_is_chosen_on_all_of_train_out_of_fold(
     choices = {choice["what"]: choice for choice in report["systems"]["hybrid"]["choices"]}
     fusion = choices["fusion"]
     assert (fusion["split"], fusion["claims"]) == ("train", 48)
+    # Every topic has two claims: a further one is expected to be of a seen paper. Both parts are
+    # weighed for that, whatever share the folds have.
+    assert fusion["seen_share"] == 1.0 and 0 < len(read_out_of_fold(folds)[0].seen) < 48
     assert "out-of-fold" in fusion["note"] and "recipe differs" not in fusion["note"]
     # Both fold models are loaded again, so that what they would score is tried too.
     assert "checkpoints are gone" not in fusion["note"]
