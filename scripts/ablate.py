@@ -446,9 +446,9 @@ def _trained(folder: Path, words: list[str]) -> Outcome:
     training = Report.read(folder).training
     assert training is not None
     epoch, scale = training.chosen_epoch, training.chosen_scale
-    assert training.choice is not None
+    choice, history = training.choice, {entry.epoch: entry for entry in training.history}
     return Outcome(
-        val=training.choice.score,
+        val=history[epoch].val["macro"][METRIC] if choice is None else choice.score,
         note=f"epoch {epoch}" + ("" if scale == 1 else f", scale {scale:g}"),
         # The time of a resumed run is not that of the whole training.
         seconds=None if resume else round(time.perf_counter() - started),
