@@ -16,9 +16,10 @@ from claim2source.core.tables import Cell, TextTable, render
 from claim2source.core.terminal import say
 from claim2source.models import ModelConfig, resolve
 from claim2source.models.manifest import FILE
-from claim2source.pipeline.evaluate import evaluate_encoder
+from claim2source.pipeline.evaluate import Scoring, score_encoder
 from claim2source.pipeline.options import StoreOptions
-from claim2source.pipeline.selection import ChoosingOn, score_of, selection_data
+from claim2source.pipeline.selection import ChoosingOn, selection_data
+from claim2source.training.curve import TO_CHOOSE_BY
 from claim2source.training.export.scaling import refuse_existing
 from claim2source.training.export.soup import read_ingredients, save_soup
 
@@ -62,11 +63,11 @@ def soup(config: SoupConfig) -> str:
     folders = {str(one.folder): one.folder for one in ingredients}
     choosing = ChoosingOn(val="carved", lenient=config.lenient)
     resolved = resolve(config.model.for_checkpoint(ingredients[0].folder), config.device)
-    val = None
+    selection = None
     if all(one.manifest.refit is None for one in ingredients):
-        val = selection_data(dataset, config.split, choosing, resolved).val
+        selection = selection_data(dataset, config.split, choosing, resolved)
     written = save_soup(ingredients, config.out)
-    if val is None:
+    if selection is None:
         return f"{config.out}: trained on val too (a refit), so that val says nothing of it"
     folders[SOUP] = config.out
     rows: list[list[Cell]] = []
@@ -74,16 +75,18 @@ def soup(config: SoupConfig) -> str:
     for name, folder in folders.items():
         encoder = resolve(config.model.for_checkpoint(folder), config.device).encoder
         store = config.open_store()
-        report = evaluate_encoder(encoder, val, manifest.rendering, store=store, progress=True)
-        scores[name] = score_of(report.table)
-        rows.append([name, *(row["mrr@5"] for row in report.table.values())])
+        settings, val = Scoring(repeats=0), selection.val
+        one = score_encoder(encoder, val, manifest.rendering, settings, store=store, progress=True)
+        table, weighing = one.report.table, selection.weighing()
+        scores[name] = weighing.score(weighing.of(one.run))
+        rows.append([name, *(row["mrr@5"] for row in table.values()), scores[name]])
         if name == SOUP:
-            replace(written, scores={"val": report.table}).write(config.out)
-        languages = list(report.table)
+            replace(written, scores={"val": table}).write(config.out)
+        languages = list(table)
     best = max(scores, key=lambda name: (scores[name], name == SOUP))
-    table = TextTable(["MRR@5 on val", *languages], rows)
+    shown = TextTable(["MRR@5 on val", *languages, TO_CHOOSE_BY], rows)
     better = "the mean" if best == SOUP else f"{best}, not the mean"
-    return f"{render([table])}\n\nBest on val: {better}. In {config.out}."
+    return f"{render([shown])}\n\nBest on val: {better}. In {config.out}."
 
 
 if __name__ == "__main__":
