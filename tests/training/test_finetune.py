@@ -394,9 +394,9 @@ def test_lora_leaves_the_base_alone_and_loads_as_it_was(
     setup: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: dict[str, Any] = {}
-    real = program.Finetuning._report
+    real = program.Finetuning._end
 
-    def remember(self: program.Finetuning) -> dict[str, Any]:
+    def remember(self: program.Finetuning) -> Report | None:
         self.encoder.model.eval()
         seen["vectors"], _ = self.encoder.encode(["some post"], "claim")
         seen["base"] = {
@@ -406,7 +406,7 @@ def test_lora_leaves_the_base_alone_and_loads_as_it_was(
         }
         return real(self)
 
-    monkeypatch.setattr(program.Finetuning, "_report", remember)
+    monkeypatch.setattr(program.Finetuning, "_end", remember)
     before = file_hash(setup[0] / "model.safetensors")
     out = tmp_path / "run"
     finetune(small_config(*setup, out, tuning="lora", optimisation__epochs=2))
