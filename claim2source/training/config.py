@@ -302,12 +302,6 @@ class FinetuneConfig:
             self.model.dtype,
             "float32 with tuning: full; 16 bits lose small steps",
         )
-        require(
-            self.tuning == "full" or self.optimisation.train_embeddings,
-            "optimisation.train_embeddings",
-            False,
-            f"true with tuning: {self.tuning}; adapters leave the embeddings as they are",
-        )
         negatives, mined = self.optimisation.negatives, self.mining.hard + self.mining.random
         # A file may hold more negatives than the config mines, until the run mines again.
         from_file = self.mined is not None and self.optimisation.remine_every == 0

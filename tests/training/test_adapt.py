@@ -275,5 +275,3 @@ def test_embeddings_are_trained_unless_the_config_leaves_them_out(tiny_folder):
         words = ["--tuning=full", "--model.bidirectional=null", *more]
         model = adapted(tiny_folder, *words).encoder.model
         assert {name for name, _ in model.named_parameters()} - trainable(model).keys() == left_out
-    with pytest.raises(ConfigError, match=r"train_embeddings: False .*true with tuning: lora"):
-        config_of(tiny_folder, "--optimisation.train_embeddings=false")
