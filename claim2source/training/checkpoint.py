@@ -12,7 +12,6 @@ from claim2source.core.files import atomic_folder, file_hash, write_json
 from claim2source.models import Manifest, Weights, tokenizer_files
 from claim2source.models.places import base_record
 from claim2source.models.resolve import ADAPTER_CONFIG_FILE, ADAPTER_FILE
-from claim2source.training.state import require_finite_weights
 
 if TYPE_CHECKING:
     from claim2source.models import Encoder
@@ -41,6 +40,8 @@ def save_checkpoint(
     with atomic_folder(folder) as temporary:
         weights = Weights()
         if kind != "base":
+            from claim2source.training.state import require_finite_weights
+
             every = encoder.model.named_parameters()
             named = {name: p.detach() for name, p in every if kind == "full" or p.requires_grad}
             require_finite_weights(named, folder)
