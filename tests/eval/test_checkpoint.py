@@ -123,6 +123,7 @@ def test_a_run_gives_a_table_of_every_kept_epoch_and_step_zero(
     assert tests.count("| epoch-") == 3 * 3  # macro, English, German
 
 
+@pytest.mark.slow
 def test_every_epoch_has_intervals_and_is_tested_against_step_zero(
     trained: tuple[Path, Path], tmp_path: Path
 ) -> None:
@@ -150,6 +151,7 @@ def test_every_epoch_has_intervals_and_is_tested_against_step_zero(
     assert ["95 % of mrr@5" in table for table in tables] == [True, False]
 
 
+@pytest.mark.slow
 def test_wandb_gets_the_table_of_the_report(
     trained: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -275,6 +277,7 @@ def test_as_a_program_with_a_mistake(tmp_path: Path) -> None:
     assert "nowhere" in done.stderr and "Traceback" not in done.stderr
 
 
+@pytest.mark.slow
 def test_what_training_encoded_is_not_encoded_again(
     trained: tuple[Path, Path], tmp_path: Path
 ) -> None:

@@ -161,6 +161,7 @@ def test_one_system_is_shown_without_tests(folders: Path, tmp_path: Path) -> Non
     assert (report["tests"], report["anova"], report["rank_changes"]) == ([], None, {})
 
 
+@pytest.mark.slow
 def test_another_baseline_metric_and_language(folders: Path, tmp_path: Path) -> None:
     main(
         arguments(

@@ -130,6 +130,7 @@ def test_the_cost_counts_each_claim_once_and_is_read_with_the_runs(
     assert first["hybrid"]["cost"]["tokens"] == first["dense"]["cost"]["tokens"] > 36
 
 
+@pytest.mark.slow
 def test_vectors_encoded_before_as_float16_are_found_and_an_index_is_reported(
     done: tuple[Path, Path, Path], tmp_path: Path
 ) -> None:
@@ -179,6 +180,7 @@ def test_the_markdown_says_what_was_chosen(done: tuple[Path, Path, Path]) -> Non
     assert "| hybrid | macro |" in text
 
 
+@pytest.mark.slow
 def test_nothing_of_the_reported_split_reaches_the_choice(
     done: tuple[Path, Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -375,6 +375,7 @@ def test_what_a_user_does_wrong_ends_with_2(
     assert not (tmp_path / "o.html").exists()
 
 
+@pytest.mark.slow
 def test_reports_alone_say_what_they_are_of(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

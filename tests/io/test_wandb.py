@@ -62,6 +62,7 @@ def test_keys_are_fit_for_files() -> None:
     assert table_key(name) == "rank_of_the_gold_from_a_b_rows_to_c_columns"
 
 
+@pytest.mark.slow
 def test_a_real_offline_run_holds_the_tables(tmp_path: Path) -> None:
     pytest.importorskip("wandb")
     code = f"""

@@ -38,6 +38,7 @@ def test_the_limit_is_two_size_cubed_over_the_time(
     assert flops.matmul_rate(10, repeats=3, pick=pick) == 2 * 1000 / seconds
 
 
+@pytest.mark.slow
 def test_what_a_fresh_process_could_not_do_is_one_line() -> None:
     with pytest.raises(UserError, match="^peak of ours: .*chunks"):
         run_again("scripts/bench_chunks.py", ["--chunks=1"], "peak of ours")

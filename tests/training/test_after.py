@@ -126,10 +126,11 @@ def test_a_run_may_get_it_later(
     "broken",
     [
         "evaluate_checkpoints",
-        pytest.param("evaluate_baselines", marks=pytest.mark.slow),
-        pytest.param("html_report", marks=pytest.mark.slow),
+        "evaluate_baselines",
+        "html_report",
     ],
 )
+@pytest.mark.slow
 def test_what_fails_is_said_and_the_run_is_finished(
     broken: str,
     setup: tuple[Path, Path],

@@ -118,7 +118,8 @@ def test_scales_may_be_tried_when_the_run_is_over(
     assert (out / "scales.png").exists()
 
 
-@pytest.mark.parametrize("tuning", [pytest.param("full", marks=pytest.mark.slow), "lora"])
+@pytest.mark.parametrize("tuning", ["full", "lora"])
+@pytest.mark.slow
 def test_the_best_scale_on_val_is_written_and_reported(
     tuning: str, setup: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -320,6 +321,7 @@ def test_a_share_of_seen_papers_is_held_out_only_where_something_is_chosen(
             DataConfig(**{key: value})
 
 
+@pytest.mark.slow
 def test_the_last_epoch_may_be_asked_for(
     setup: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

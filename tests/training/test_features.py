@@ -47,6 +47,7 @@ def losses_of(run: Path) -> list[float]:
 
 
 @pytest.mark.parametrize("tuning", [pytest.param("full", marks=pytest.mark.slow), "lora"])
+@pytest.mark.slow
 def test_query_only_leaves_source_vectors_as_they_were(
     tuning: str, setup: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -168,6 +169,7 @@ def test_remining_uses_the_current_model_and_resumes_exactly(
     assert (cut / "mined-epoch-2.jsonl").read_text() == (whole / "mined-epoch-2.jsonl").read_text()
 
 
+@pytest.mark.slow
 def test_changed_negatives_are_refused_on_resume(setup: tuple[Path, Path], tmp_path: Path) -> None:
     out = tmp_path / "run"
     finetune(small_config(*setup, out, optimisation__epochs=1))
@@ -265,6 +267,7 @@ def test_texts_that_repeat_are_encoded_once(
     assert size > 1e-6 and (gap / size) ** 0.5 < 1e-5
 
 
+@pytest.mark.slow
 def test_distillation_from_a_run_file(
     setup: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -440,6 +440,7 @@ def test_vectors_of_an_epoch_do_not_depend_on_the_precision_of_its_steps(
     assert abs(stored - fresh).max() < 1e-6
 
 
+@pytest.mark.slow
 def test_keep_best_drops_the_others(setup: tuple[Path, Path], tmp_path: Path) -> None:
     out = tmp_path / "run"
     report = finetune(small_config(*setup, out, keep="best", optimisation__epochs=4))
@@ -484,6 +485,7 @@ def test_more_negatives_than_mined_is_refused(setup: tuple[Path, Path], tmp_path
         small_config(*setup, tmp_path / "run", optimisation__negatives=9)
 
 
+@pytest.mark.slow
 def test_dropout_is_on_while_training(setup: tuple[Path, Path], tmp_path: Path) -> None:
     common: dict[str, Any] = {"optimisation__epochs": 1, "optimisation__save_every": 0}
     finetune(small_config(*setup, tmp_path / "with", **common))

@@ -135,6 +135,7 @@ def test_other_pairs_or_another_order_are_refused(train: Dataset, encoder: Encod
     assert [row.negatives[0].source for row in pairs.rows] == [negative] * 3
 
 
+@pytest.mark.slow
 def test_without_negatives_nothing_is_mined_anew(
     setup: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
