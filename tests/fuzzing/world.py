@@ -220,7 +220,7 @@ PROGRAMS: dict[str, Program] = {
         "FinetuneConfig",
         (
             TRAINING,
-            (*TRAINING, "--mined=lora/mined.jsonl", "--tuning=full"),
+            (*TRAINING, "--mined=lora/mined.jsonl", "--tuning=full", "--data.val_seen_share=0"),
             ("--config=lora/config.yaml", "--resume"),
         ),
         (
