@@ -310,6 +310,7 @@ def test_the_hybrid_on_real_data(tmp_path: Path) -> None:
             "--rendering.sources=title_abstract",
             f"--dataset={shared('ct25')}",
             f"--out={tmp_path / 'out'}",
+            "--rule=best",
         ]
     )
     report = json.loads((tmp_path / "out" / "report.json").read_text())
