@@ -74,6 +74,8 @@ def _vectors(path: Path) -> tuple[str, int]:
         shape, kind = header["vectors"]["shape"], header["vectors"]["dtype"]
         named = path.with_name(NAME_FILE)
         name = f"vectors of {named.read_text(encoding='utf-8')}" if named.is_file() else UNNAMED
+        if shape[1] == 1:
+            return name.replace("vectors of", "scores of pairs by", 1), int(shape[0])
         return f"{name}, {int(shape[1])} x {kind}", int(shape[0])
     except FileNotFoundError:
         raise

@@ -54,6 +54,11 @@ def text_key(text: str) -> bytes:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
 
 
+def pair_key(claim: bytes, source: bytes) -> bytes:
+    """Hash the `text_key`s of a claim and a source to the key of the pair's score."""
+    return hashlib.sha256(claim + source).digest()
+
+
 @dataclass(frozen=True)
 class StoredRun:
     """Hold a stored run, with the JSON values that were stored about it."""
@@ -80,6 +85,11 @@ class Store:
         half = self.vectors == "float16"
         key = content_hash({**made_by, "stored": "float16"} if half else made_by)
         return EmbeddingSpace(self.root / "embeddings" / key, half, model, dimensions)
+
+    def pair_scores(self, made_by: MadeBy, model: str = "") -> EmbeddingSpace:
+        """Open a re-ranker's scores of pairs, float32 rows of one number, found by `pair_key`."""
+        folder = self.root / "embeddings" / content_hash({"pairs": made_by})
+        return EmbeddingSpace(folder, False, model, 1)
 
     def run(self, made_by: MadeBy) -> StoredRun | None:
         """Read the run made by exactly these inputs; None where it is absent or damaged."""

@@ -338,6 +338,37 @@ class Encoder:
             )
         return out, sum(len(text.ids) for text in tokens)
 
+    @torch.inference_mode()
+    def token_vectors(
+        self, texts: Sequence[str], side: Side
+    ) -> Iterator[tuple[list[int], list[Tensor], int]]:
+        """Compute a vector of length 1 for every token that is pooled, before pooling.
+
+        Yields batches of like length: positions in `texts`, tensors [tokens, width] in float32,
+        and the tokens read.
+        """
+        if side == "source" and self.source_encoder is not None:
+            yield from self.source_encoder.token_vectors(texts, side)
+            return
+        tokens = self.tokenize(texts, side)
+        extra, budget = _EXTRA_GPU, self._token_budget()
+        if self.device.type == "cpu":
+            extra, budget = _EXTRA_FORWARD, _FORWARD_TOKENS
+        self.model.eval()
+        with torch.autocast(self.device.type, enabled=False):
+            for rows in grouped(tokens, budget, extra):
+                batch = self.collate([tokens[row] for row in rows]).to(self.device)
+                hidden = self.model(
+                    input_ids=batch.input_ids, attention_mask=batch.attention_mask
+                ).last_hidden_state.float()
+                vectors = torch.nn.functional.normalize(hidden, dim=-1)
+                kept = batch.pool_mask.bool()
+                yield (
+                    rows,
+                    [row[mask] for row, mask in zip(vectors, kept, strict=True)],
+                    batch.real_tokens,
+                )
+
     def length_batches(self, tokens: Sequence[Tokens]) -> Iterator[list[int]]:
         """Yield batches of positions of texts of like length, within this device's token budget."""
         if can_pack(self.model):

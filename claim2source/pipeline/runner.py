@@ -36,6 +36,7 @@ from claim2source.pipeline.systems import (
     load_stages,
     local_model,
 )
+from claim2source.rerank.frame import Reranker
 from claim2source.retrieve import BM25, BM25Config, Dense, IndexConfig, fuse
 from claim2source.retrieve.fuse import score_missing
 from claim2source.retrieve.saved import SavedRun
@@ -156,6 +157,7 @@ class SystemRunner:
         form, system = self.form_of(name, asked), self.systems[name]
         if system.unsupported is not None:
             raise UserError(system.unsupported)
+        depth = max(depth, _stage_depth(system))
         if system.routes is not None:
             found = self._routed(name, asked, dataset, depth)
         elif system.hybrid is not None:
@@ -167,7 +169,13 @@ class SystemRunner:
         data, stages, cost = self.data(form, dataset), list(found.stages), found.cost
         for stage_name, stage in load_stages(system.stages):
             result = apply_stage(
-                stage, data.claims, data.sources, stages[-1].result, self.settings.store
+                stage,
+                data.claims,
+                data.sources,
+                stages[-1].result,
+                self.settings.store,
+                device=self.settings.device,
+                progress=self.settings.progress,
             )
             stages.append(StageResult(stage_name, result))
             cost = cost.over_same(result.cost)
@@ -490,6 +498,7 @@ class SystemRunner:
         depths = [system.hybrid.fusion.depth for system in mixes if system.hybrid is not None]
         if any(system.tune for system in mixes):
             depths += [fusion.depth for fusion in FUSION_GRID]
+        depths += [_stage_depth(system) for system in self.systems.values()]
         return max([self.settings.depth, *depths])
 
     def _retriever(self, name: str, form: ClaimForm) -> tuple[Retriever, Rendering]:
@@ -537,6 +546,12 @@ class SystemRunner:
         self._indexes = {key: value for key, value in self._indexes.items() if key[0] in needed}
         if self._resolved is not None and self._resolved[0] not in needed:
             self._resolved = None
+
+
+def _stage_depth(system: SystemConfig) -> int:
+    """How deep the stages of a system look."""
+    stages = (stage for _, stage in load_stages(system.stages))
+    return max((stage.depth for stage in stages if isinstance(stage, Reranker)), default=0)
 
 
 def run_system(

@@ -7,12 +7,14 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
+from types import ModuleType
 
 from claim2source.core.files import content_hash
 from claim2source.core.records import Claim, Source
 from claim2source.core.run import Cost, Result, Run
 from claim2source.core.stage import Stage
 from claim2source.io.store import Store
+from claim2source.rerank.frame import Reranker
 from claim2source.retrieve.cache import read_or_search, request_key
 
 
@@ -38,12 +40,18 @@ def apply_stage(
     before: Result,
     store: Store | None = None,
     clock: Callable[[], float] = time.perf_counter,
+    *,
+    device: str | None = None,
+    progress: bool = False,
 ) -> Result:
     """Apply a stage to a result, or read from the store what that gave before.
 
-    The key holds the stage's settings and code, the claims, the sources and the ranking that it
-    was given: a changed stage runs again, and so does everything after it.
+    The key holds the stage's settings, code and model, the claims, the sources and the ranking
+    that it was given: a changed stage runs again, and so does everything after it. A re-ranker
+    computes on `device`.
     """
+    if isinstance(stage, Reranker):
+        stage = stage.placed(store, device, progress)
     key = None
     if store is not None:
         asked = request_key(
@@ -52,11 +60,13 @@ def apply_stage(
             content_hash([asdict(source) for source in sources]),
             len(before.run),
         )
-        code = inspect.getsource(sys.modules[type(stage).__module__])
+        made = [sys.modules[kind.__module__] for kind in type(stage).__mro__]
+        code = [inspect.getsource(module) for module in made if _is_python(module)]
         key = {
             "stage": f"{type(stage).__module__}.{type(stage).__qualname__}",
             "settings": asdict(stage),  # type: ignore[call-overload]
             "code": content_hash(code),
+            "identity": dict(stage.identity) if isinstance(stage, Reranker) else None,
             "ranking": content_hash([list(row) for row in before.run]),
             **asked,
         }
@@ -70,3 +80,7 @@ def apply_stage(
         return replace(result, cost=cost)
 
     return read_or_search(store, key, apply)
+
+
+def _is_python(module: ModuleType) -> bool:
+    return bool(getattr(module, "__file__", None)) and module.__name__.partition(".")[0] != "abc"
