@@ -11,6 +11,7 @@ import pytest
 from hypothesis import settings
 
 from tests import own_environment  # noqa: F401  before any test imports torch
+from tests.llm_server.fixture import llm_server  # noqa: F401  the fixture of that name
 from tests.shared_data import set_data_folder
 
 # How long one example takes says nothing on a machine that does other work.

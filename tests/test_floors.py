@@ -48,6 +48,8 @@ HEAVY = (
     "accelerate",
     "huggingface_hub",
     "jinja2",
+    "openai",
+    "jsonschema",
 )
 PROGRAMS = [
     f"{path.parent.name}.{path.stem}"

@@ -1,0 +1,230 @@
+"""Store what servers replied, in one SQLite file that several processes may share.
+
+A row is a reply as it came, under the hash of everything that made it; whether it is good is
+judged anew when it is read. What a process is asking for is noted, so that another one waits for
+that reply and does not ask as well. A process holds a lock on a file of its own while it lives:
+the kernel drops it with the process, and what that one was asking for is free again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import glob
+import json
+import os
+import secrets
+import sqlite3
+import time
+import weakref
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from claim2source.core.errors import InputError
+from claim2source.io.store import default_root
+from claim2source.llm.work import Token, Usage
+
+VERSION = 1
+# Seconds that a process waits for another one's write.
+PATIENCE = 120.0
+_TABLES = """
+CREATE TABLE IF NOT EXISTS answers (
+    key TEXT PRIMARY KEY, id TEXT NOT NULL, model TEXT NOT NULL, version TEXT NOT NULL,
+    raw TEXT NOT NULL, finish TEXT, logprobs TEXT NOT NULL, prompt_tokens INTEGER NOT NULL,
+    completion_tokens INTEGER NOT NULL, tries INTEGER NOT NULL, failure TEXT, at REAL NOT NULL
+) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS asking (
+    key TEXT PRIMARY KEY, owner TEXT NOT NULL
+) WITHOUT ROWID;
+"""
+
+
+@dataclass(frozen=True)
+class Stored:
+    """Hold a reply as it came, how often it was asked for, and why it was no good then."""
+
+    raw: str
+    finish: str | None
+    usage: Usage = Usage()
+    logprobs: tuple[Token, ...] = ()
+    tries: int = 1
+    failure: str | None = None
+    model: str = ""
+    version: str = ""
+    id: str = ""
+
+
+def default_answers() -> Path:
+    """Name the file of answers in the store's folder."""
+    return default_root() / "answers.sqlite"
+
+
+class AnswerStore:
+    """Store replies in a file, or, without one, as long as the object lives.
+
+    Raises `InputError` where the file is no store of answers or cannot be written.
+    """
+
+    def __init__(self, path: str | Path | None = None) -> None:
+        self.path = None if path is None else Path(path)
+        self._owner = secrets.token_hex(8)
+        with self._saying():
+            if self.path is not None:
+                self.path.parent.mkdir(parents=True, exist_ok=True)
+            self._base = sqlite3.connect(
+                ":memory:" if self.path is None else self.path,
+                timeout=PATIENCE,
+                isolation_level=None,
+                check_same_thread=False,
+            )
+            self._open()
+
+    def _open(self) -> None:
+        (version,) = self._base.execute("PRAGMA user_version").fetchone()
+        tables = [name for (name,) in self._base.execute("SELECT name FROM sqlite_master")]
+        if version > VERSION or version == 0 and tables and "asking" not in tables:
+            raise InputError.at(
+                str(self.path), why="is no store of answers that this version reads"
+            )
+        self._base.execute("PRAGMA journal_mode = WAL")
+        # A killed process loses nothing; a machine without power its last moments.
+        self._base.execute("PRAGMA synchronous = NORMAL")
+        if version < VERSION:
+            with self._writing():
+                for statement in _TABLES.split(";"):
+                    self._base.execute(statement)
+                self._base.execute(f"PRAGMA user_version = {VERSION}")
+        if self.path is not None:
+            file = self._locked()
+            # Also where nobody closes the store.
+            self._release = weakref.finalize(self, _release, self._owner_file(self._owner), file)
+
+    def get(self, key: str) -> Stored | None:
+        """Read the reply that was made by what `key` is the hash of."""
+        with self._saying():
+            row = self._base.execute(
+                "SELECT raw, finish, prompt_tokens, completion_tokens, logprobs, tries, failure,"
+                " model, version, id FROM answers WHERE key = ?",
+                (key,),
+            ).fetchone()
+        if row is None:
+            return None
+        raw, finish, prompt, completion, logprobs, *rest = row
+        tokens = tuple(Token(*token) for token in json.loads(logprobs))
+        return Stored(raw, finish, Usage(prompt, completion), tokens, *rest)
+
+    def put(self, key: str, reply: Stored, *, keep: bool = False) -> None:
+        """Store a reply; with `keep` this process goes on asking for a better one."""
+        logprobs = json.dumps([(t.text, t.logprob, t.top) for t in reply.logprobs])
+        values = (
+            *(key, reply.id, reply.model, reply.version, reply.raw, reply.finish, logprobs),
+            *(reply.usage.prompt, reply.usage.completion, reply.tries, reply.failure, time.time()),
+        )
+        with self._saying(), self._writing():
+            self._base.execute(
+                f"INSERT OR REPLACE INTO answers VALUES ({', '.join('?' * len(values))})", values
+            )
+            if not keep:
+                self._base.execute("DELETE FROM asking WHERE key = ?", (key,))
+
+    def take(self, key: str) -> bool:
+        """Note that this process asks for `key`; False where another living one does."""
+        with self._saying(), self._writing():
+            row = self._base.execute("SELECT owner FROM asking WHERE key = ?", (key,)).fetchone()
+            if row is not None and row[0] != self._owner and self._lives(row[0]):
+                return False
+            self._base.execute("INSERT OR REPLACE INTO asking VALUES (?, ?)", (key, self._owner))
+            return True
+
+    def leave(self, keys: Sequence[str]) -> None:
+        """Note that this process asks for `keys` no more."""
+        with self._saying(), self._writing():
+            self._base.executemany(
+                "DELETE FROM asking WHERE key = ? AND owner = ?",
+                [(key, self._owner) for key in keys],
+            )
+
+    def __len__(self) -> int:
+        with self._saying():
+            return int(self._base.execute("SELECT count(*) FROM answers").fetchone()[0])
+
+    def close(self) -> None:
+        """Close the file; safe to call twice."""
+        self._base.close()
+        if self.path is not None:
+            self._release()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _owner_file(self, owner: str) -> Path:
+        path = Path(str(self.path))
+        return path.with_name(f"{path.name}-owner-{owner}")
+
+    def _locked(self) -> int:
+        """Hold the lock that says that this process lives; remove the files of dead ones."""
+        path = self._owner_file("x")
+        for other in path.parent.glob(f"{glob.escape(path.name[:-1])}{'[0-9a-f]' * 16}"):
+            self._lives(other.name[-16:])
+        path = self._owner_file(self._owner)
+        while True:
+            file = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+            fcntl.flock(file, fcntl.LOCK_EX)
+            # Another process may have taken the file for a dead one's before it was locked.
+            with contextlib.suppress(FileNotFoundError):
+                if os.path.samestat(os.fstat(file), path.stat()):
+                    return file
+            os.close(file)
+
+    def _lives(self, owner: str) -> bool:
+        """Tell whether a process lives; the file of a dead one is removed."""
+        path = self._owner_file(owner)
+        try:
+            file = os.open(path, os.O_RDWR)
+        except FileNotFoundError:
+            return False
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        else:
+            path.unlink(missing_ok=True)
+            return False
+        finally:
+            os.close(file)
+
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[None]:
+        """Write all that the body does, or nothing."""
+        self._base.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+        except BaseException:
+            self._base.execute("ROLLBACK")
+            raise
+        self._base.execute("COMMIT")
+
+    @contextlib.contextmanager
+    def _saying(self) -> Iterator[None]:
+        """Name the file where it cannot be read or written."""
+        try:
+            yield
+        except sqlite3.Error as error:
+            raise InputError.at(str(self.path), why=f"the store of answers: {error}") from None
+
+
+def _release(path: Path, lock: int) -> None:
+    """Say that a process asks for nothing any more."""
+    path.unlink(missing_ok=True)
+    os.close(lock)

@@ -1,0 +1,412 @@
+"""Ask a server for many answers at once: stored ones are not asked for, failed ones are kept."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import threading
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol, TypeVar
+
+from claim2source.core.config import require
+from claim2source.core.files import content_hash
+from claim2source.core.progress import Progress
+from claim2source.llm.answers import AnswerStore, Stored
+from claim2source.llm.config import LLMConfig
+from claim2source.llm.parse import read_reply
+from claim2source.llm.server import Again, Refused, Reply, Server, Unusable
+from claim2source.llm.work import (
+    NO_REPLY,
+    NOT_ASKED,
+    Answer,
+    Check,
+    Plan,
+    Request,
+    Usage,
+    key_of,
+    prompt_tokens,
+    reasons,
+)
+
+log = logging.getLogger(__name__)
+
+# A reply that is no good is asked for once more.
+TRIES = 2
+# Seconds: waits after errors double from FIRST_WAIT to LONGEST_WAIT; another process's request is
+# looked for every POLL.
+FIRST_WAIT, LONGEST_WAIT, POLL = 0.5, 60.0, 0.1
+# So many requests in a row without a reply, or as many as are under way, mean that the server is
+# gone.
+LOST = 8
+# A list of models is asked for so often.
+MODEL_RETRIES = 3
+MOST_NAMED = 3
+Result = TypeVar("Result")
+
+
+class Clock(Protocol):
+    """Tell the time in seconds, and wait."""
+
+    def time(self) -> float:
+        """Return the time."""
+
+    async def sleep(self, seconds: float) -> None:
+        """Wait."""
+
+
+class RealClock:
+    """Tell the real time."""
+
+    def time(self) -> float:
+        """Return the seconds of a clock that is never set."""
+        return time.monotonic()
+
+    async def sleep(self, seconds: float) -> None:
+        """Wait without holding up other requests."""
+        await asyncio.sleep(seconds)
+
+
+@dataclass
+class _Job:
+    """Hold a request that is to be asked, and what is stored of it."""
+
+    key: str
+    request: Request
+    before: Stored | None = None
+    is_other: bool = False
+
+
+class LLM:
+    """Ask a server for answers, within the budgets of one config.
+
+    Without a store of answers they are remembered as long as the object lives.
+    """
+
+    def __init__(
+        self, config: LLMConfig, answers: AnswerStore | None = None, clock: Clock | None = None
+    ) -> None:
+        require(bool(config.model.strip()), "llm.model", config.model, "the name at the server")
+        self.config = config
+        self.answers = answers if answers is not None else AnswerStore()
+        self.clock: Clock = clock or RealClock()
+        # Of this object: HTTP requests for answers, and the tokens of their replies.
+        self.sent = 0
+        self.used = Usage()
+        self._reserved = 0
+        self._open_at = 0.0
+        self._lost = 0
+        self._stop = ""
+        self._is_known = False
+        # Schemas that the server refuses to keep to: their replies are parsed.
+        self._loose: set[str] = set()
+
+    def plan(self, requests: Sequence[Request]) -> Plan:
+        """Count what `answer` would ask for, and estimate the tokens; nothing is asked."""
+        found, stored, repeated = dict[str, Request](), 0, 0
+        for request in requests:
+            key = key_of(request, self.config)
+            if key in found:
+                repeated += 1
+            elif self._is_done(request, self.answers.get(key), None):
+                stored += 1
+            else:
+                found[key] = request
+        return Plan(
+            len(found),
+            stored,
+            repeated,
+            sum(map(prompt_tokens, found.values())),
+            sum(request.max_tokens or self.config.max_tokens for request in found.values()),
+        )
+
+    def answer(
+        self, requests: Sequence[Request], check: Check | None = None, what: str = "requests"
+    ) -> list[Answer]:
+        """Answer all requests, in their order; each has an answer or a failure.
+
+        An answer that `check` finds no good is asked for once more, and then kept with that
+        failure. Raises `UserError` where no request can succeed: no server, a wrong key or model.
+        """
+        run = _Run(self, check, what)
+        answers = run.answers(requests)
+        failed = [answer for answer in answers if answer.failure is not None]
+        if failed:
+            named = ", ".join(answer.id for answer in failed[:MOST_NAMED])
+            more = ", .." if len(failed) > MOST_NAMED else ""
+            log.warning(
+                "%s: %d of %d failed: %s (%s%s)",
+                *(what, len(failed), len(answers), reasons(failed), named, more),
+            )
+        return answers
+
+    def _judged(
+        self, request: Request, stored: Stored | None, check: Check | None
+    ) -> Answer | None:
+        """Judge a stored reply, by the parser and the check of today."""
+        if stored is None:
+            return None
+        answer = read_reply(request, stored.raw, stored.finish)
+        answer = replace(answer, usage=stored.usage, logprobs=stored.logprobs)
+        if answer.failure is None and check is not None:
+            answer = replace(answer, failure=check(request, answer))
+        return answer
+
+    def _is_done(self, request: Request, stored: Stored | None, check: Check | None) -> bool:
+        """Tell whether what is stored needs no asking: it is good, or failed often enough."""
+        answer = self._judged(request, stored, check)
+        if answer is None or stored is None or answer.failure is None:
+            return answer is not None
+        return stored.tries >= TRIES and not self.config.retry_failed
+
+
+class _Run:
+    """Answer the requests of one call."""
+
+    def __init__(self, llm: LLM, check: Check | None, what: str) -> None:
+        self.llm, self.check, self.what = llm, check, what
+        self.config, self.clock, self.store = llm.config, llm.clock, llm.answers
+        # By key: what is known of a request, or why there is no reply.
+        self.found: dict[str, Stored] = {}
+        self.none: dict[str, str] = {}
+        self.asked: set[str] = set()
+        self.held: set[str] = set()
+
+    def answers(self, requests: Sequence[Request]) -> list[Answer]:
+        keys = [key_of(request, self.config) for request in requests]
+        first = dict(zip(reversed(keys), reversed(requests), strict=True))
+        jobs = deque[_Job]()
+        for key in dict.fromkeys(keys):
+            job = _Job(key, first[key], self.store.get(key))
+            if job.before is not None:
+                self.found[key] = job.before
+            if not self._is_done(job):
+                jobs.append(job)
+        if jobs:
+            with Progress(self.what, len(first), len(first) - len(jobs)) as self.progress:
+                self.began, self.tokens, self.left = time.monotonic(), 0, len(jobs)
+                self.jobs, self.llm._stop, self.llm._lost = len(jobs), "", 0
+                _run(lambda: self._work(jobs))
+        return [self._answer(key, request) for key, request in zip(keys, requests, strict=True)]
+
+    def _answer(self, key: str, request: Request) -> Answer:
+        known = self.llm._judged(request, self.found.get(key), self.check) or Answer(request.id)
+        if key in self.none:
+            return replace(known, failure=self.none[key], text="", data=None)
+        return replace(known, stored=key not in self.asked)
+
+    def _is_done(self, job: _Job) -> bool:
+        if job.key in self.asked and job.before is not None and job.before.tries >= TRIES:
+            return True
+        return self.llm._is_done(job.request, job.before, self.check)
+
+    async def _work(self, jobs: deque[_Job]) -> None:
+        async with Server(self.config) as self.server:
+            await self._check_model()
+            self.freed = asyncio.Condition()
+            count = min(self.config.concurrency, len(jobs))
+            workers = [asyncio.create_task(self._worker(jobs)) for _ in range(count)]
+            try:
+                await asyncio.gather(*workers)
+            finally:
+                for worker in workers:
+                    worker.cancel()
+                await asyncio.gather(*workers, return_exceptions=True)
+                self.store.leave([*self.held])
+
+    async def _worker(self, jobs: deque[_Job]) -> None:
+        while jobs:
+            job = jobs.popleft()
+            if self.llm._stop:
+                self.none[job.key] = f"{NOT_ASKED}: {self.llm._stop}"
+                continue
+            if job.is_other:
+                await asyncio.sleep(POLL)
+            if not self.store.take(job.key):
+                job.is_other = True
+                jobs.append(job)
+                continue
+            self.held.add(job.key)
+            try:
+                await self._settle(job)
+            finally:
+                if job.key in self.held:
+                    self.store.leave([job.key])
+                    self.held.discard(job.key)
+            self.left -= 1
+            self.progress.update(1, self._note())
+
+    async def _settle(self, job: _Job) -> None:
+        """Ask until a reply is good or was asked for often enough; store each."""
+        # Another process may have answered it since.
+        job.before = self.store.get(job.key)
+        if job.before is not None:
+            self.found[job.key] = job.before
+        while not self._is_done(job):
+            tries = 0 if job.before is None else job.before.tries
+            reply = await self._reply(job.request, again=tries > 0)
+            if isinstance(reply, str):
+                self.none[job.key] = reply
+                return
+            self.asked.add(job.key)
+            self.tokens += reply.usage.completion
+            stored = Stored(
+                *(reply.text, reply.finish, reply.usage, reply.logprobs, tries + 1, None),
+                *(self.config.model, job.request.version, job.request.id),
+            )
+            answer = self.llm._judged(job.request, stored, self.check)
+            job.before = replace(stored, failure=None if answer is None else answer.failure)
+            self.found[job.key] = job.before
+            done = self._is_done(job)
+            self.store.put(job.key, job.before, keep=not done)
+            if done:
+                self.held.discard(job.key)
+                return
+
+    async def _reply(self, request: Request, again: bool) -> Reply | str:
+        """Ask for one reply, past what passes; returns the reason where there is none."""
+        form = "" if request.schema is None else content_hash(request.schema)
+        form = "choices" if request.choices else form
+        strict = bool(form) and form not in self.llm._loose
+
+        async def ask() -> Reply:
+            reply = await self.server.ask(request, strict=strict, again=again)
+            self.llm.used += reply.usage
+            return reply
+
+        try:
+            try:
+                return await self._retried(request, ask)
+            except Refused as error:
+                if not strict or error.status not in (400, 422):
+                    raise
+            strict = False
+            reply = await self._retried(request, ask)
+            if not isinstance(reply, str) and form not in self.llm._loose:
+                self.llm._loose.add(form)
+                log.warning("%s: the server refuses its form; replies are parsed", self.what)
+            return reply
+        except Refused as error:
+            self.llm._lost = 0
+            return f"refused by the server ({error.status}): {error.why}"
+
+    async def _retried(
+        self, request: Request, ask: Callable[[], Awaitable[Result]]
+    ) -> Result | str:
+        """Ask, and again after what passes, as often as the config says."""
+        why = ""
+        for attempt in range(self.config.retries + 1):
+            cost = await self._reserve(request)
+            if isinstance(cost, str):
+                return cost
+            try:
+                result = await ask()
+                self.llm._lost = 0
+                return result
+            except Again as error:
+                why, after = error.why, error.after
+            finally:
+                await self._free(cost)
+            if not self._may_wait(after):
+                break
+            if attempt < self.config.retries:
+                await self.clock.sleep(_wait(attempt, after))
+        self.llm._lost += 1
+        if self.llm._lost >= max(LOST, self.config.concurrency) and not self.llm._stop:
+            self.llm._stop = f"the server does not answer ({why})"
+        return f"{NO_REPLY}: {why}"
+
+    def _may_wait(self, after: float | None) -> bool:
+        """Have all requests wait as long as the server wants; False where that is too long."""
+        if after is None:
+            return True
+        if after > self.config.max_wait:
+            self.llm._stop = f"the server wants to be left alone for {after:.0f} s (llm.max_wait)"
+            return False
+        self.llm._open_at = max(self.llm._open_at, self.clock.time() + after)
+        return True
+
+    async def _reserve(self, request: Request) -> int | str:
+        """Wait until a request may be sent; returns its tokens at most, or why it may not be."""
+        config, llm = self.config, self.llm
+        while (wait := llm._open_at - self.clock.time()) > 0:
+            await self.clock.sleep(wait + random.uniform(0, min(1.0, wait / 10)))
+        cost = 2 * prompt_tokens(request) + (request.max_tokens or config.max_tokens)
+        most = config.max_tokens_total
+        async with self.freed:
+            while most is not None and llm.used.total + llm._reserved + cost > most:
+                if not llm._reserved:
+                    llm._stop = f"the budget of {most} tokens (llm.max_tokens_total) is spent"
+                    break
+                await self.freed.wait()
+            if config.max_requests is not None and llm.sent >= config.max_requests:
+                llm._stop = f"the budget of {config.max_requests} requests is spent"
+            if llm._stop:
+                return f"{NOT_ASKED}: {llm._stop}"
+            llm.sent += 1
+            llm._reserved += cost
+        return cost
+
+    async def _free(self, cost: int) -> None:
+        async with self.freed:
+            self.llm._reserved -= cost
+            self.freed.notify_all()
+
+    async def _check_model(self) -> None:
+        """Raise `Unusable` unless there is a server, and it has the model."""
+        if self.llm._is_known:
+            return
+        url, name = self.config.base_url, self.config.model
+        for attempt in range(1 + min(self.config.retries, MODEL_RETRIES)):
+            try:
+                models = await self.server.models()
+                break
+            except Again as error:
+                why = error.why
+                if attempt < self.config.retries:
+                    await self.clock.sleep(_wait(attempt, error.after))
+        else:
+            raise Unusable(f"config: llm.url: no server answers at {url}: {why}")
+        if models and name not in models:
+            more = f" and {len(models) - 10} more" if len(models) > 10 else ""
+            known = ", ".join(models[:10]) + more
+            raise Unusable(f"config: llm.model: {url} has no model {name!r}; it has: {known}")
+        self.llm._is_known = True
+
+    def _note(self) -> str:
+        """Say how fast it goes and what is left."""
+        seconds = max(time.monotonic() - self.began, 1e-3)
+        rest = self.left * seconds / max(self.jobs - self.left, 1)
+        return f"{self.tokens / seconds:.0f} tokens/s, {self.left} left, about {rest:.0f} s"
+
+
+def _wait(attempt: int, after: float | None) -> float:
+    """Draw how long to wait before asking again: what the server said, or longer each time."""
+    if after is not None:
+        return after + random.uniform(0, min(1.0, after / 10))
+    return min(FIRST_WAIT * 2**attempt, LONGEST_WAIT) * random.uniform(0.5, 1.0)
+
+
+def _run(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    """Run to the end, in a thread where this one has a loop of its own, as notebooks do."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        asyncio.run(work())
+        return
+    raised: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            asyncio.run(work())
+        except BaseException as error:
+            raised.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    if raised:
+        raise raised[0]

@@ -1,0 +1,91 @@
+"""Say which model of which server to ask, how to sample, and how far to go."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from claim2source.core.config import require, require_between
+from claim2source.core.errors import UserError
+
+
+@dataclass(frozen=True)
+class LLMConfig:
+    """Configure a server that speaks the OpenAI API, and what is asked of it.
+
+    Attributes:
+        model: the model's name at the server
+        url: the server's address, with or without /v1
+        key_env: the variable of the environment that holds the key; servers of one's own need none
+        temperature: 0 is greedy: the most probable token each time
+        top_p: sample from the most probable tokens that hold this share together
+        seed: of the sampling, where the server has one; a text's n-th version adds n
+        max_tokens: the longest reply; a reply that is cut there is a failure
+        thinking: whether a model that can think does (its chat template's `enable_thinking`);
+            null leaves it to the server, and for servers that refuse to be asked
+        concurrency: how many requests are under way at once
+        timeout: seconds until a request is given up and asked again
+        retries: how often a request is asked again after 429, 5xx, a broken connection or a
+            time-out
+        max_wait: the longest `Retry-After` in seconds that is waited for
+        max_requests: stop after this many requests, with those that are asked again
+        max_tokens_total: stop before the tokens of prompts and replies exceed this
+        retry_failed: ask once more what failed in an earlier run
+    """
+
+    model: str = ""
+    url: str = "http://localhost:8000/v1"
+    key_env: str = "OPENAI_API_KEY"
+    temperature: float = 0.0
+    top_p: float = 1.0
+    seed: int | None = None
+    max_tokens: int = 1024
+    thinking: bool | None = False
+    concurrency: int = 16
+    timeout: float = 120.0
+    retries: int = 6
+    max_wait: float = 900.0
+    max_requests: int | None = None
+    max_tokens_total: int | None = None
+    retry_failed: bool = False
+
+    def __post_init__(self) -> None:
+        """Raise `UserError` for a value that is not allowed."""
+        _check_url(self.url)
+        require(bool(self.key_env.strip()), "llm.key_env", self.key_env, "a variable's name")
+        require_between("llm.temperature", self.temperature, 0, 2)
+        require(0 < self.top_p <= 1, "llm.top_p", self.top_p, "above 0, at most 1")
+        require_between("llm.seed", self.seed, 0, 2**31 - 1, none=True)
+        require_between("llm.max_tokens", self.max_tokens, 1, 1_000_000)
+        require_between("llm.concurrency", self.concurrency, 1, 1024)
+        require(0 < self.timeout <= 86_400, "llm.timeout", self.timeout, "above 0, at most 86400")
+        require_between("llm.retries", self.retries, 0, 100)
+        require_between("llm.max_wait", self.max_wait, 0, 86_400)
+        require_between("llm.max_requests", self.max_requests, 0, 10**9, none=True)
+        require_between("llm.max_tokens_total", self.max_tokens_total, 0, 10**12, none=True)
+
+    @property
+    def base_url(self) -> str:
+        """Give the address that paths such as /models follow: it ends in /v1 or another version."""
+        url = self.url.strip().rstrip("/").removesuffix("/chat/completions").rstrip("/")
+        last = urlsplit(url).path.rpartition("/")[2]
+        return url if last.startswith("v") and last[1:2].isdigit() else f"{url}/v1"
+
+    @property
+    def key(self) -> str:
+        """Read the key from the environment; "" where there is none."""
+        return os.environ.get(self.key_env, "").strip()
+
+
+def _check_url(url: str) -> None:
+    """Refuse what is no address; one that holds a password is not shown."""
+    try:
+        parts = urlsplit(url.strip())
+        good = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        parts, good = urlsplit(""), False
+    if parts.username or parts.password or parts.query or parts.fragment:
+        why = "an address without user, password or query; the key is read from llm.key_env"
+        raise UserError(f"config: llm.url: allowed: {why}")
+    require(good, "llm.url", url, "an address such as http://localhost:8000/v1")

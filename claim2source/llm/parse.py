@@ -1,0 +1,198 @@
+"""Read replies: a cleaned text, a JSON object that fits its schema, or one of some words."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+from claim2source.llm.work import Answer, Request, Schema
+
+# Why a reply is no good, in the words that reports count.
+CUT = "cut off by max_tokens"
+EMPTY = "empty"
+ECHO = "an echo of the prompt"
+TOO_LONG = "far too long"
+NOT_JSON = "not JSON"
+NOT_A_CHOICE = "not one of the choices"
+NO_FIT = "does not fit the schema"
+REFUSED = "refused by the server's filter"
+# A reply may be this many times as long as what the user's message holds, or LONGEST characters.
+TIMES, LONGEST = 4, 4000
+# Lines of the prompt that are shorter may stand in a good reply.
+ECHOED = 40
+MOST_BRACES = 1000
+
+_THINK = re.compile(r"<(think|thinking|thought|reasoning)>.*?</\1>", re.DOTALL | re.IGNORECASE)
+# A template may open the block itself, and max_tokens may leave it open.
+_THOUGHT = re.compile(r"\A.*</(?:think|thinking|thought|reasoning)>", re.DOTALL | re.IGNORECASE)
+_OPEN = re.compile(r"\A\s*<(?:think|thinking|thought|reasoning)>.*\Z", re.DOTALL | re.IGNORECASE)
+_FENCED = re.compile(r"```[ \t]*\w*[ \t]*\n(.*?)\n?[ \t]*```", re.DOTALL)
+_NOUN = (
+    r"(?:translat(?:ion|ed)|rewrit(?:e|ten|ing)|pre-?processed|cleaned|formal|scientific|"
+    r"academic|english|style|transferred|final|revised|version|text|tweet|post|claims?|abstract|"
+    r"question|summary|output|answer|result|response|the|of|your|a|an|in|into|more|to|for)"
+)
+_PREAMBLES = (
+    # "Sure! Here is the translation of the tweet:", alone on its line.
+    re.compile(
+        r"\A(?:(?:sure|certainly|of course|okay|ok|absolutely|gladly)\b[^\n]{0,40}?)?"
+        r"\b(?:here(?:'s|’s| is| are)|below is|this is)\b[^\n]{0,100}:[ \t]*\n+",
+        re.IGNORECASE,
+    ),
+    re.compile(
+        rf"\A(?:sure|certainly|of course|okay|ok)?[,!. ]*here(?:'s|’s| is| are) {_NOUN}"
+        rf"(?:[ -]{_NOUN})*:[ \t]*",
+        re.IGNORECASE,
+    ),
+    re.compile(r"\A(?:sure|certainly|of course|okay|ok|absolutely)[!.:,]?[ \t]*\n+", re.IGNORECASE),
+    # "**Translation:** ..." and "Rewritten tweet: ..."
+    re.compile(
+        rf"\A[*_#]{{0,3}}[ \t]*(?:(?:english |final )?translation|output|summary|abstract|"
+        rf"question|tweet|(?:rewritten|translated|pre-?processed|cleaned|formal|scientific) {_NOUN})"
+        r"[*_]{0,2}[ \t]*:[*_]{0,2}\s*",
+        re.IGNORECASE,
+    ),
+)
+_QUOTES = (('"', '"'), ("“", "”"), ("„", "“"), ("„", "”"), ("«", "»"), ("'", "'"), ("‘", "’"))
+
+
+def read_reply(request: Request, raw: str, finish: str | None) -> Answer:
+    """Judge a reply: an answer with text, data or choice, or one with a `failure`."""
+    answer = Answer(request.id, raw=raw)
+    text = without_thoughts(raw).strip()
+    if request.choices:
+        choice = _choice(request, text)
+        if choice is not None:
+            # One token is all there is room for: a cut choice is whole.
+            return replace(answer, text=choice)
+        return replace(answer, failure=CUT if finish == "length" else NOT_A_CHOICE)
+    if finish == "length":
+        return replace(answer, failure=CUT)
+    if finish == "content_filter":
+        return replace(answer, failure=REFUSED)
+    if not text:
+        return replace(answer, failure=EMPTY)
+    if request.schema is not None:
+        data, why = json_object(text, request.schema)
+        return replace(answer, text=text, data=data, failure=why)
+    text = cleaned(text, _tags(request))
+    return replace(answer, text=text, failure=_why_not_text(request, text))
+
+
+def without_thoughts(text: str) -> str:
+    """Remove think blocks, also one that was opened before the reply or never closed."""
+    return _OPEN.sub("", _THOUGHT.sub("", _THINK.sub("", text)))
+
+
+def cleaned(text: str, tags: frozenset[str] = frozenset()) -> str:
+    """Remove what models put around a text: fences, tags of the prompt, preambles and quotes."""
+    before = None
+    text = text.strip()
+    while text != before:
+        before = text
+        if (found := _FENCED.fullmatch(text)) is not None:
+            text = found[1].strip()
+        for tag in tags:
+            if text.startswith(f"<{tag}>") and text.endswith(f"</{tag}>"):
+                text = text[len(tag) + 2 : -len(tag) - 3].strip()
+        for preamble in _PREAMBLES:
+            # A preamble of nothing is the text itself.
+            text = preamble.sub("", text, count=1).strip() or text
+        for left, right in _QUOTES:
+            inside = text[len(left) : -len(right)]
+            around = len(text) > 1 and text.startswith(left) and text.endswith(right)
+            if around and left not in inside and right not in inside:
+                text = inside.strip()
+    return text
+
+
+def json_object(text: str, schema: Schema) -> tuple[dict[str, object] | None, str | None]:
+    """Find the object in a reply that fits the schema: all of it, a fenced one, the last one.
+
+    Returns it, or why there is none.
+    """
+    from jsonschema import validators
+
+    kind: Any = validators.validator_for(dict(schema))
+    checker = kind(dict(schema))
+    failure = NOT_JSON
+    for found in _objects(text):
+        if checker.is_valid(found):
+            return found, None
+        failure = NO_FIT
+    return None, failure
+
+
+def _objects(text: str) -> Iterator[dict[str, object]]:
+    """Yield the JSON objects of a reply in the order in which they are believed."""
+    candidates = [text, *reversed([found[1] for found in _FENCED.finditer(text)])]
+    for candidate in candidates:
+        try:
+            found = _DECODER.decode(candidate.strip())
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(found, dict):
+            yield found
+    yield from reversed(_balanced(text))
+
+
+def _balanced(text: str) -> list[dict[str, object]]:
+    """List the outermost objects that stand in a text."""
+    found, place = [], text.find("{")
+    for _ in range(MOST_BRACES):
+        if place < 0:
+            break
+        try:
+            value, end = _DECODER.raw_decode(text, place)
+            found.append(value)
+        except (ValueError, RecursionError):
+            end = place + 1
+        place = text.find("{", end)
+    return found
+
+
+def _finite(text: str) -> float:
+    if not math.isfinite(number := float(text)):
+        raise ValueError(f"{text} is not finite")
+    return number
+
+
+_DECODER = json.JSONDecoder(parse_float=_finite, parse_constant=_finite)
+
+
+def _choice(request: Request, text: str) -> str | None:
+    """Find the choice that a reply is, quotes, full stop and letter case aside."""
+    if text in request.choices:
+        return text
+    plain = text.strip().strip("\"'`*.").strip().casefold()
+    found = [choice for choice in request.choices if choice.casefold() == plain]
+    return found[0] if len(found) == 1 else None
+
+
+def _tags(request: Request) -> frozenset[str]:
+    """Name the tags that fence the data of a request."""
+    users = (m.content for m in request.messages if m.role == "user")
+    found = (re.findall(r"^</([a-z0-9-]+)>$", content, re.MULTILINE) for content in users)
+    return frozenset(tag for tags in found for tag in tags)
+
+
+def _why_not_text(request: Request, text: str) -> str | None:
+    """Say why a text is no answer, whatever was asked for."""
+    if not any(c.isalnum() for c in text):
+        return EMPTY
+    if len(text) > max(LONGEST, TIMES * len(request.messages[-1].content)):
+        return TOO_LONG
+    flat = " ".join(text.split()).casefold()
+    lines = (
+        " ".join(line.split()).casefold()
+        for message in request.messages
+        if message.role == "system"
+        for line in message.content.split("\n")
+    )
+    echoed = any(len(line) >= ECHOED and line in flat for line in lines)
+    fence = any(f"</{tag}>" in text or f"<{tag}>" in text for tag in _tags(request))
+    return ECHO if echoed or fence else None

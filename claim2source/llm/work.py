@@ -1,0 +1,158 @@
+"""Describe LLM work: a request becomes an answer that was checked, or a failure that says why."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from claim2source.core.errors import UserError
+from claim2source.core.files import content_hash
+from claim2source.llm.config import LLMConfig
+from claim2source.text.prompts import Message
+
+Schema = Mapping[str, object]
+# Answers that failed at the server or were never asked; they are not stored.
+NOT_ASKED, NO_REPLY = "not asked", "no reply"
+
+
+@dataclass(frozen=True)
+class Usage:
+    """Count the tokens of one reply."""
+
+    prompt: int = 0
+    completion: int = 0
+
+    @property
+    def total(self) -> int:
+        """Add both."""
+        return self.prompt + self.completion
+
+    def __add__(self, other: Usage) -> Usage:
+        """Count the tokens of both."""
+        return Usage(self.prompt + other.prompt, self.completion + other.completion)
+
+
+@dataclass(frozen=True)
+class Token:
+    """Hold one token of a reply, with the log-probabilities of the tokens likeliest there."""
+
+    text: str
+    logprob: float
+    top: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class Request:
+    """Ask for a text, a JSON object (`schema`) or one of some words (`choices`).
+
+    `id` names the record in messages; `version` is the prompt's. `sample` tells several versions
+    of one text apart. `logprobs` asks for the likeliest tokens at each place (vLLM: 20 at most),
+    `max_tokens` replaces the config's.
+    """
+
+    id: str
+    messages: tuple[Message, ...]
+    version: str = ""
+    schema: Schema | None = None
+    choices: tuple[str, ...] = ()
+    logprobs: int = 0
+    max_tokens: int | None = None
+    sample: int = 0
+
+
+@dataclass(frozen=True)
+class Answer:
+    """Hold what came of a request; `failure` says why it is no good, None that it is.
+
+    `text` is the cleaned reply (of `choices`: the choice), `data` the JSON object, `raw` the
+    reply as it came. `stored` says that nothing was asked for it now.
+    """
+
+    id: str
+    text: str = ""
+    data: dict[str, object] | None = None
+    failure: str | None = None
+    raw: str = ""
+    usage: Usage = Usage()
+    stored: bool = False
+    logprobs: tuple[Token, ...] = ()
+
+    @property
+    def is_asked(self) -> bool:
+        """Tell whether the server has answered, well or not: the next run need not ask again."""
+        return self.failure is None or not self.failure.startswith((NOT_ASKED, NO_REPLY))
+
+
+# Say why an answer is no good, or None.
+Check = Callable[[Request, Answer], str | None]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Count what a run would ask for, before it does.
+
+    `requests` are to be made, `stored` are answered, `repeated` ask what another one does.
+    Tokens are estimated from the length of the texts; of replies they are the most allowed.
+    """
+
+    requests: int
+    stored: int
+    repeated: int
+    prompt_tokens: int
+    most_completion_tokens: int
+
+    def __str__(self) -> str:
+        return (
+            f"{self.requests} requests to make, {self.stored} stored, {self.repeated} repeated; "
+            f"about {self.prompt_tokens} tokens of prompts, "
+            f"at most {self.most_completion_tokens} of replies"
+        )
+
+
+def require_answers(answers: Sequence[Answer], what: str = "requests") -> None:
+    """Raise `UserError` where a request was not asked or got no reply: a next run goes on there.
+
+    A program calls it last, when what was answered is written. Replies that failed their checks
+    are no reason: a next run would not ask for them.
+    """
+    left = [answer for answer in answers if not answer.is_asked]
+    if left:
+        raise UserError(
+            f"{len(left)} of {len(answers)} {what} have no answer ({reasons(left)}); "
+            "what is answered is kept: the same command goes on from there"
+        )
+
+
+def reasons(answers: Sequence[Answer]) -> str:
+    """Count the reasons of failed answers, the most frequent first: `12 not JSON, 3 empty`."""
+    counts = Counter(answer.failure for answer in answers if answer.failure is not None)
+    named = [f"{count} {why}" for why, count in counts.most_common(5)]
+    rest = sum(counts.values()) - sum(count for _, count in counts.most_common(5))
+    return ", ".join(named + ([f"{rest} others"] if rest else []))
+
+
+def key_of(request: Request, config: LLMConfig) -> str:
+    """Hash everything that makes an answer: model, messages, sampling, schema, prompt version."""
+    return content_hash(
+        {
+            "model": config.model,
+            "messages": [list(message) for message in request.messages],
+            "version": request.version,
+            "schema": request.schema,
+            "choices": request.choices,
+            "logprobs": request.logprobs,
+            "sample": request.sample,
+            "max_tokens": request.max_tokens or config.max_tokens,
+            "temperature": float(config.temperature),
+            "top_p": float(config.top_p),
+            "seed": config.seed,
+            "thinking": config.thinking,
+        }
+    )
+
+
+def prompt_tokens(request: Request) -> int:
+    """Estimate the tokens of a prompt: four bytes each, and some for the template."""
+    size = sum(len(message.content.encode("utf-8", "replace")) for message in request.messages)
+    return size // 4 + 8 * len(request.messages)
