@@ -52,7 +52,7 @@ _PREAMBLES = (
     # "**Translation:** ..." and "Rewritten tweet: ..."
     re.compile(
         rf"\A[*_#]{{0,3}}[ \t]*(?:(?:english |final )?translation|output|summary|abstract|"
-        rf"question|tweet|(?:rewritten|translated|pre-?processed|cleaned|formal|scientific) {_NOUN})"
+        rf"question|tweet|(?:rewritten|translated|pre-?processed|cleaned|scientific) {_NOUN})"
         r"[*_]{0,2}[ \t]*:[*_]{0,2}\s*",
         re.IGNORECASE,
     ),
