@@ -445,11 +445,11 @@ def _trained(folder: Path, words: list[str]) -> Outcome:
         raise UserError(f"{folder}: the run ended with exit code {done.returncode}")
     training = Report.read(folder).training
     assert training is not None
-    epoch, scale = training.chosen_epoch, training.chosen_scale
+    epoch = training.chosen_epoch
     choice, history = training.choice, {entry.epoch: entry for entry in training.history}
     return Outcome(
         val=history[epoch].val["macro"][METRIC] if choice is None else choice.score,
-        note=f"epoch {epoch}" + ("" if scale == 1 else f", scale {scale:g}"),
+        note=training.chosen_name,
         # The time of a resumed run is not that of the whole training.
         seconds=None if resume else round(time.perf_counter() - started),
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -296,8 +296,9 @@ class TrainingReport:
     `refit` is the checkpoint that was trained in the same way on train and val, for which the run
     stands; val says nothing of it. `chosen_checkpoint` is relative to the run's folder; `scales`
     are the points between base and `scaled_epoch`, the best trained one, that were tried;
-    `choice` says how base, epochs and scales compared; `skipped_steps` counts the optimizer
-    steps that were not taken, since their loss or gradient was not finite.
+    `soups` are the means of epochs that were tried, and `chosen_soup` the epochs of the one that
+    was chosen; `choice` says how base, epochs, scales and soups compared; `skipped_steps` counts
+    the optimizer steps that were not taken, since their loss or gradient was not finite.
     """
 
     history: tuple[Epoch, ...]
@@ -309,7 +310,22 @@ class TrainingReport:
     scales: tuple[Trial, ...] = ()
     skipped_steps: int = 0
     scaled_epoch: int | None = None
+    soups: tuple[Trial, ...] = ()
+    chosen_soup: tuple[int, ...] = ()
     choice: Choice | None = None
+
+    @property
+    def chosen_name(self) -> str:
+        """Name what val chose: `epoch 2`, `epoch 2 at scale 0.5`, `mean of epochs 1+2`."""
+        if self.chosen_soup:
+            return f"mean of epochs {soup_name(self.chosen_soup)}"
+        scale = "" if self.chosen_scale == 1 else f" at scale {self.chosen_scale:g}"
+        return f"epoch {self.chosen_epoch}{scale}"
+
+
+def soup_name(epochs: Iterable[int]) -> str:
+    """Name a mean of epochs: `1+3`."""
+    return "+".join(map(str, epochs))
 
 
 @dataclass(frozen=True)

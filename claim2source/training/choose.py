@@ -1,7 +1,9 @@
-"""Score on val, and choose the checkpoint that a run stands for: an epoch, a scale, the base."""
+"""Score on val, and choose what a run stands for: an epoch, a scale, a soup, the base."""
 
 from __future__ import annotations
 
+import shutil
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,14 +12,23 @@ from typing import NamedTuple
 import numpy as np
 
 from claim2source.core.files import atomic_folder
-from claim2source.core.report import Choice, Epoch, Intervals, Table, Trial
+from claim2source.core.report import (
+    Choice,
+    Epoch,
+    Intervals,
+    Settings,
+    Table,
+    Trial,
+    soup_name,
+)
 from claim2source.io.store import Store
-from claim2source.models import Encoder
+from claim2source.models import Encoder, resolve
 from claim2source.pipeline.choosing import SEEN, UNSEEN, choose
 from claim2source.pipeline.evaluate import METRICS, Scoring, score_encoder
 from claim2source.text import Rendering
 from claim2source.training.config import FinetuneConfig
 from claim2source.training.export.scaling import ScaledCheckpoint
+from claim2source.training.export.soup import read_ingredients, save_soup
 from claim2source.training.run_folder import RunFolder, score_to_choose_by
 from claim2source.training.splits import TrainingData
 
@@ -81,17 +92,33 @@ def score_on_val(
 
 
 class Point(NamedTuple):
-    """Name what a run may stand for: an epoch (0: the base), at a scale from the base (0)."""
+    """Name what a run may stand for: an epoch (0: the base), at a scale from the base (0).
+
+    A `soup` is the mean of these epochs, of which `epoch` is the last.
+    """
 
     epoch: int
     scale: float = 1.0
+    soup: tuple[int, ...] = ()
+
+    def settings(self) -> Settings:
+        """Return the settings of a choice."""
+        if self.soup:
+            return {"mean of epochs": soup_name(self.soup)}
+        return {"epoch": self.epoch, "scale": self.scale}
+
+    def way(self, last: int) -> float:
+        """Return how much of the way from the base (0) to the end of epoch `last` it went."""
+        epochs = self.soup or (self.epoch,)
+        return sum(epochs) / len(epochs) / last * self.scale
 
 
 @dataclass(frozen=True)
 class ChosenCheckpoint:
     """Name a checkpoint's folder, its epoch, and its scale between base and trained weights.
 
-    `tried` holds every scale of `scaled_epoch` that was scored on val.
+    `tried` holds every scale of `scaled_epoch` that was scored on val, `soups` every mean of
+    epochs; `soup` has the epochs that were averaged.
     """
 
     folder: Path
@@ -100,16 +127,18 @@ class ChosenCheckpoint:
     tried: tuple[Trial, ...]
     scaled_epoch: int | None
     choice: Choice
+    soup: tuple[int, ...] = ()
+    soups: tuple[Trial, ...] = ()
 
 
 def choose_checkpoint(
     run: RunFolder, data: TrainingData, config: FinetuneConfig, store: Store
 ) -> ChosenCheckpoint:
-    """Choose among the base, the trained epochs, and `config.scales` of the best trained epoch.
+    """Choose among base, trained epochs, `config.scales` of the best one, and means of epochs.
 
     Scales other than 1 lie between the base and the epoch (LoRA: W + scale * delta; full: as
-    WiSE-FT); the one that wins is written as a checkpoint beside the epochs. With `choose: last`
-    there are the last epoch and its scales.
+    WiSE-FT); the one that wins is written as a checkpoint beside the epochs, as is a mean. With
+    `choose: last` there are the last epoch, its scales and the means.
     """
     last = run.history[-1].epoch
     best = run.best_epoch(trained=True) if config.choose == "best" else last
@@ -125,33 +154,75 @@ def choose_checkpoint(
             point = Point(best, scale)
             scores[point] = score_on_val(scaled.encoder, data, config.rendering, store)
             print(f"epoch {best} at scale {scale:g}: val MRR@5  {scores[point]}", flush=True)
-    chosen, choice = choose_point(run, data, config, scores)
+    with tempfile.TemporaryDirectory(
+        prefix=".soup.", suffix=".tmp", dir=run.checkpoint(0).parent
+    ) as kitchen:
+        if config.soup:
+            scores |= _greedy_soups(run, data, config, store, Path(kitchen))
+        chosen, choice = choose_point(run, data, config, scores)
+        folder = run.checkpoint(chosen.epoch)
+        if chosen.soup:
+            folder = run.soup_checkpoint(chosen.soup)
+            with atomic_folder(folder) as temporary:
+                shutil.copytree(Path(kitchen, folder.name), temporary, dirs_exist_ok=True)
+        elif scaled is not None and chosen in scores:
+            folder = run.scaled_checkpoint(chosen.epoch, chosen.scale)
+            with atomic_folder(folder) as temporary:
+                scaled.save_checkpoint(temporary, chosen.scale, scores[chosen].by_split())
     tried = tuple(
         replace(trial, settings={"scale": trial.settings["scale"]})
         for trial in choice.tried
-        if trial.settings["epoch"] == best and scaled is not None
+        if trial.settings.get("epoch") == best and scaled is not None
     )
-    folder = run.checkpoint(chosen.epoch)
-    if scaled is not None and chosen in scores:
-        folder = run.scaled_checkpoint(*chosen)
-        with atomic_folder(folder) as temporary:
-            scaled.save_checkpoint(temporary, chosen.scale, scores[chosen].by_split())
-    of_epoch = None if scaled is None else best
     return ChosenCheckpoint(
-        folder, chosen.epoch, chosen.scale, tried, of_epoch, replace(choice, tried=())
+        folder,
+        chosen.epoch,
+        chosen.scale,
+        tried,
+        None if scaled is None else best,
+        replace(choice, tried=()),
+        chosen.soup,
+        tuple(trial for trial in choice.tried if "epoch" not in trial.settings),
     )
+
+
+def _greedy_soups(
+    run: RunFolder, data: TrainingData, config: FinetuneConfig, store: Store, folder: Path
+) -> dict[Point, ValScores]:
+    """Score means of kept epochs on val, and write them below `folder`.
+
+    The best epoch with the next one on val; that stays in the mean where it is not worse for it,
+    and so on with each next one (greedy soup, Wortsman et al. 2022).
+    """
+    kept = [one for one in run.history if one.epoch and run.checkpoint(one.epoch).is_dir()]
+    kept.sort(key=lambda one: (-score_to_choose_by(one), one.epoch))
+    scores: dict[Point, ValScores] = {}
+    mixed, best = [one.epoch for one in kept[:1]], score_to_choose_by(kept[0]) if kept else 0.0
+    for entry in kept[1:]:
+        point = Point(max(*mixed, entry.epoch), soup=tuple(sorted([*mixed, entry.epoch])))
+        place = folder / run.soup_checkpoint(point.soup).name
+        parts = read_ingredients([run.checkpoint(epoch) for epoch in point.soup])
+        written = save_soup(parts, place)
+        encoder = resolve(config.model.for_checkpoint(place), config.device).encoder
+        scores[point] = found = score_on_val(encoder, data, config.rendering, store)
+        replace(written, scores=found.by_split()).write(place)
+        print(f"mean of epochs {soup_name(point.soup)}: val MRR@5  {found}", flush=True)
+        if found.score >= best:
+            mixed, best = list(point.soup), found.score
+    return scores
 
 
 def choose_point(
     run: RunFolder,
     data: TrainingData,
     config: FinetuneConfig,
-    scaled: Mapping[Point, ValScores] | None = None,
+    more: Mapping[Point, ValScores] | None = None,
 ) -> tuple[Point, Choice]:
-    """Choose among a run's epochs, the base and what was `scaled`, by `config.rule`.
+    """Choose among a run's epochs, the base and `more` (scales, soups), by `config.rule`.
 
     The default is the last epoch as trained, and distance is how much less, or more, of the way
-    from the base a point went. What is below the base on val is not taken.
+    from the base a point went; a mean went as far as its epochs did on average. What is below the
+    base on val is not taken.
     """
     entries, weighing = _candidates(run, config), data.weighing
     known = all(entry.claims.keys() >= set(weighing.claim_ids) for entry in entries.values())
@@ -162,7 +233,7 @@ def choose_point(
         for epoch, entry in entries.items()
     }
     tables = {Point(epoch): entry.val for epoch, entry in entries.items()}
-    for point, found in (scaled or {}).items():
+    for point, found in (more or {}).items():
         values[point] = np.array([found.claims[claim] for claim in weighing.claim_ids])
         tables[point] = found.table
     last = max(run.history[-1].epoch, 1)
@@ -170,8 +241,8 @@ def choose_point(
         "checkpoint",
         values,
         weighing,
-        settings=Point._asdict,
-        distance=lambda point: abs(1 - point.epoch / last * point.scale),
+        settings=Point.settings,
+        distance=lambda point: abs(1 - point.way(last)),
         rule=config.rule if known else "best",
         floor=Point(0) if Point(0) in values else None,
         tables=tables,

@@ -34,8 +34,8 @@ class DataConfig:
         val_share: share of each language's claims that goes to val, by gold paper.
         val_seed: decides which papers those are.
         val_seen_share: share of each language's claims that goes to val too though their papers
-            stay in train; none: as val_share where something is chosen on val (`choose: best` or
-            `scales`), else 0.
+            stay in train; none: as val_share where something is chosen on val (`choose: best`,
+            `scales` or `soup`), else 0.
         seen_share_expected: share of claims of seen papers that is chosen for, 0 to 1; none: what
             is expected of a further claim of the training split, the share of its claims whose
             paper has another claim.
@@ -243,12 +243,14 @@ class FinetuneConfig:
         batches: which pairs share a batch.
         losses: the loss to minimise.
         choose: the checkpoint that the run's folder stands for: the `best` on val by `rule`,
-            the model before training and `scales` included, or the `last` epoch.
+            the model before training, `scales` and `soup` included, or the `last` epoch.
         rule: `one_se`: of what is within one standard error of the best on val, by paper, and
             not below the model before training, the nearest to the last epoch as trained; or
             the plain `best`.
         refit: train again on train and val, as the chosen checkpoint was trained: its epochs, at
             the same learning rates, and its scale; the run's folder then stands for that.
+        soup: try on val the mean of the weights of kept epochs too: that of the best with each
+            next one on val, as long as it is not worse (greedy soup).
         keep: checkpoints of all epochs, or only of the best and the last.
         after: baselines and a page of figures at the end.
         wandb: Weights & Biases.
@@ -272,6 +274,7 @@ class FinetuneConfig:
     choose: Literal["best", "last"] = "best"
     rule: Rule = "one_se"
     refit: bool = False
+    soup: bool = False
     keep: Literal["all", "best"] = "all"
     after: AfterConfig = field(default_factory=AfterConfig)
     wandb: WandbConfig = field(default_factory=WandbConfig)
@@ -330,5 +333,9 @@ class FinetuneConfig:
         """Return the share of claims held out though their papers are trained on."""
         if self.data.val_seen_share is not None:
             return self.data.val_seen_share
-        chosen_on_val = self.choose == "best" or bool(self.scales)
-        return self.data.val_share if chosen_on_val else 0.0
+        return self.data.val_share if self.chooses else 0.0
+
+    @property
+    def chooses(self) -> bool:
+        """Tell whether anything is chosen on val."""
+        return self.choose == "best" or bool(self.scales) or self.soup

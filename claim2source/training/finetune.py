@@ -266,7 +266,7 @@ class Finetuning:
         scores = self._scored_on_val(repeats=_REPEATS if small else 0)
         self.run.record(scores.epoch(0, None))
         bounds = scores.intervals.of(MAIN_METRIC) if scores.intervals else None
-        if small and bounds and (self.config.choose == "best" or self.config.scales):
+        if small and bounds and self.config.chooses:
             low, high = bounds
             log.warning(
                 "%s; before training its %s is %.4f with a 95 %% interval from %.4f to %.4f, "
@@ -489,7 +489,7 @@ class Finetuning:
         said = f"; {skipped} of {len(losses)} steps skipped (not finite)" if skipped else ""
         kind: Literal["full", "lora"] = "full" if self.config.tuning == "full" else "lora"
         if self.again is not None:
-            if epoch == self.epochs:
+            if epoch == self.epochs or epoch in self.again.soup:
                 save_checkpoint(folder, self.encoder, base, self._manifest(epoch), kind)
             self.run.record(Epoch(epoch, {}, mean))
             print(f"refit, epoch {epoch}: {loss}{said}", flush=True)

@@ -16,6 +16,7 @@ from claim2source.training.choose import ChosenCheckpoint
 from claim2source.training.config import AfterConfig, FinetuneConfig
 from claim2source.training.distributed import World, barrier, gather_values, together
 from claim2source.training.export.scaling import ScaledCheckpoint
+from claim2source.training.export.soup import read_ingredients, save_soup
 from claim2source.training.run_folder import RunFolder
 from claim2source.training.splits import TrainingData, with_val
 
@@ -25,11 +26,12 @@ class Again:
     """Say what is trained again: the checkpoint `of`, which val chose, and up to which epoch.
 
     The learning rate falls as if all epochs of the recipe followed, so that every step is as long
-    as it was.
+    as it was. `soup` has the epochs whose mean was chosen.
     """
 
     of: str
     epochs: int
+    soup: tuple[int, ...] = ()
 
 
 class Training(Protocol):
@@ -57,10 +59,12 @@ def refit(
     before training was chosen. A refit that was stopped goes on, a finished one is taken as it is.
     """
     first = world.is_first
-    known = None if chosen is None else (chosen.epoch, chosen.scale, chosen.folder.name)
+    known = None
+    if chosen is not None:
+        known = chosen.epoch, chosen.scale, chosen.folder.name, chosen.soup
     found = gather_values(known, world)[0]
     assert found is not None
-    epoch, scale, of = found
+    epoch, scale, of, soup = found
     if epoch == 0:
         if first:
             say("refit: the model before training was chosen, so that nothing is trained again")
@@ -68,13 +72,15 @@ def refit(
     target = run.refit_checkpoint(of)
     if gather_values((target / FILE).is_file(), world)[0]:
         return target
-    folder = run.path / f"refit-epoch-{epoch}"
+    # That of an epoch keeps no other epochs.
+    folder = run.path / (f"refit-{of}" if soup else f"refit-epoch-{epoch}")
     name = main.wandb.name or run.path.name
     config = replace(
         main,
         refit=False,
         choose="last",
         scales=None,
+        soup=False,
         keep="all",
         after=AfterConfig(),
         wandb=replace(main.wandb, name=f"{name}-refit"),
@@ -87,7 +93,7 @@ def refit(
         say(f"refit: {epoch} epochs as {of} was trained, on {counts} of val")
     again = together(world, lambda: RunFolder.find(config, lock=first))
     try:
-        whole, what = with_val(data, main), Again(of, epoch)
+        whole, what = with_val(data, main), Again(of, epoch, soup)
         training = together(world, lambda: make(config, whole, again, what))
         together(world, lambda: again.begin(config) if first else None)
         training.go()
@@ -95,7 +101,10 @@ def refit(
         again.release()
     if first:
         trained = folder / CHECKPOINTS / f"epoch-{epoch}"
-        if scale == 1:
+        if soup:
+            parts = [folder / CHECKPOINTS / f"epoch-{one}" for one in soup]
+            save_soup(read_ingredients(parts), target)
+        elif scale == 1:
             os.replace(trained, target)
         else:
             model = config.model.for_checkpoint(trained)

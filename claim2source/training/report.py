@@ -61,6 +61,8 @@ def build_report(
         chosen_checkpoint=str(chosen.folder.relative_to(run.path)),
         scales=chosen.tried,
         scaled_epoch=chosen.scaled_epoch,
+        soups=chosen.soups,
+        chosen_soup=chosen.soup,
         choice=chosen.choice,
         refit="" if again is None else again.relative_to(run.path).as_posix(),
         skipped_steps=skipped_steps,
@@ -166,8 +168,9 @@ def plot_scales(report: Report, folder: Path) -> Path:
     curve = {trial.settings["scale"]: trial.scores for trial in _curve(training)}
     epoch, chosen = training.scaled_epoch, training.chosen_epoch
     title = f"epoch {epoch} on val of {Path(report.dataset).name}"
-    # Another epoch than the scaled one is not on the curve.
-    scale = {0: 0.0, epoch: training.chosen_scale}.get(chosen)
+    # Another epoch than the scaled one, or a mean, is not on the curve.
+    on_curve = {} if training.chosen_soup else {0: 0.0, epoch: training.chosen_scale}
+    scale = on_curve.get(chosen)
     picked = None if scale is None else Picked({}, scale)
     draw(curve, picked, title).savefig(folder / SCALES_PLOT, dpi=150)
     return folder / SCALES_PLOT
@@ -180,12 +183,12 @@ def run_text(report: Report) -> str:
     before, after, last = (report.systems[name].table for name in (STEP_0, CHOSEN, final))
     languages = list(before)
     columns = [f"MRR@5 on {report.split}", *languages]
-    scale = "" if training.chosen_scale == 1 else f" at scale {training.chosen_scale:g}"
-    how = "chosen on val" if training.choose == "best" or training.scales else "the last"
+    compared = training.choose == "best" or training.scales or training.soups
+    how = "chosen on val" if compared else "the last"
     rows: list[list[Cell]] = [
         [STEP_0, *(before[lang][MAIN_METRIC] for lang in languages)],
         [
-            f"epoch {training.chosen_epoch}{scale} ({how})",
+            f"{training.chosen_name} ({how})",
             *(after[lang][MAIN_METRIC] for lang in languages),
         ],
         ["gain", *(last[lang][MAIN_METRIC] - before[lang][MAIN_METRIC] for lang in languages)],

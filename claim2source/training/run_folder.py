@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
@@ -55,6 +55,7 @@ _FREE = (
     "refit",
     "rule",
     "scales",
+    "soup",
 )
 # Runs of version 0.1.0 do not have it: they held out no claims of seen papers.
 _SEEN_SHARE = "data.val_seen_share"
@@ -162,6 +163,10 @@ class RunFolder:
         """Locate an epoch's checkpoint at a scale between base (0) and trained (1)."""
         folder = self.checkpoint(epoch)
         return folder.with_name(f"{folder.name}-scale-{scale:.6g}")
+
+    def soup_checkpoint(self, epochs: Sequence[int]) -> Path:
+        """Locate the mean of epochs' weights."""
+        return self.checkpoint(0).with_name("-".join(["soup", *map(str, sorted(epochs))]))
 
     def refit_checkpoint(self, name: str) -> Path:
         """Locate what was trained again on train and val, as the checkpoint `name` was."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -15,6 +16,7 @@ from safetensors.torch import load_file
 
 from claim2source.core.config import read_config
 from claim2source.core.errors import ConfigError, UserError
+from claim2source.core.folders import foreign_file
 from claim2source.core.report import Report
 from claim2source.datasets import carve_val, load
 from claim2source.io.store import Store
@@ -26,6 +28,7 @@ from claim2source.training import choose as module
 from claim2source.training import finetune as program
 from claim2source.training.choose import (
     ChosenCheckpoint,
+    Point,
     ValScores,
     choose_checkpoint,
     choose_point,
@@ -221,11 +224,12 @@ def chosen_of(
     epochs: list[float],
     scales: dict[float, float],
     monkeypatch: pytest.MonkeyPatch,
+    means: Sequence[float] = (),
     **more: Any,
 ) -> ChosenCheckpoint:
-    """What is chosen where epochs and scales score so on val, by every claim alike."""
+    """What is chosen where epochs, scales and means score so on val, by every claim alike."""
     config = replace(config, scales=list(scales) or None, **more)
-    data, values = load_data(config), iter(scales.values())
+    data, values = load_data(config), iter([*scales.values(), *means])
     monkeypatch.setattr(module, "score_on_val", lambda *_: on_val(next(values), data))
     run = RunFolder(config.out)
     run.history = [on_val(value, data).epoch(number, None) for number, value in enumerate(epochs)]
@@ -265,11 +269,11 @@ def test_of_what_val_cannot_tell_apart_the_nearest_to_the_last_epoch_is_chosen(
     uneven = dict(rows[3].claims) | {claims[0]: 0.9, claims[1]: 0.05}
     rows[3] = replace(rows[3], claims=uneven, score=0.49)
     run.history = rows
-    assert choose_point(run, data, trained)[0] == (2, 1.0)
+    assert choose_point(run, data, trained)[0] == Point(2)
     run.history = [rows[0], rows[3]]
-    assert choose_point(run, data, trained)[0] == (0, 1.0)
+    assert choose_point(run, data, trained)[0] == Point(0)
     last, choice = choose_point(run, data, replace(trained, choose="last"))
-    assert last == (3, 1.0) and choice.seen_share is None
+    assert last == Point(3) and choice.seen_share is None
 
 
 def test_both_parts_of_val_are_scored_and_chosen_by(
@@ -319,6 +323,47 @@ def test_a_share_of_seen_papers_is_held_out_only_where_something_is_chosen(
     for key, value in (("val_seen_share", 0.95), ("seen_share_expected", 1.5)):
         with pytest.raises(ConfigError, match=key):
             DataConfig(**{key: value})
+
+
+def test_a_mean_of_epochs_is_chosen_where_it_is_best_and_only_there(
+    trained: FinetuneConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each next epoch of val's order joins the mean where it is not worse for it."""
+    epochs = [0.5, 0.6, 0.7, 0.65]
+    checkpoints = trained.out / "checkpoints"
+    hashes = {n: Manifest.read(checkpoints / f"epoch-{n}").weights.sha256 for n in (1, 2, 3)}
+
+    def tried(scores: list[float], before: list[float] = epochs, **more: Any) -> ChosenCheckpoint:
+        found = chosen_of(trained, before, {}, monkeypatch, means=scores, soup=True, **more)
+        assert not list(checkpoints.glob(".*")) and foreign_file(trained.out) is None
+        return found
+
+    best = tried([0.8, 0.75])
+    assert (best.soup, best.folder.name, best.epoch, best.scale) == ((2, 3), "soup-2-3", 3, 1.0)
+    assert [trial.settings["mean of epochs"] for trial in best.soups] == ["2+3", "1+2+3"]
+    assert [trial.score for trial in best.soups] == [0.8, 0.75] and best.tried == ()
+    manifest = Manifest.read(best.folder)
+    assert manifest.soup == (hashes[2], hashes[3]) and best.choice.settings == {
+        "mean of epochs": "2+3"
+    }
+    assert manifest.scores["val"]["macro"]["mrr@5"] == 0.8
+    assert [path.name for path in checkpoints.glob("soup-*")] == ["soup-2-3"]
+    assert resolve(best.folder).encoder.weights is not None
+    shutil.rmtree(best.folder)
+    # The second epoch of the order made it worse: the third is tried without it.
+    worse = tried([0.6, 0.69])
+    assert [trial.settings["mean of epochs"] for trial in worse.soups] == ["2+3", "1+2"]
+    assert (worse.folder.name, worse.soup) == ("epoch-2", ())
+    assert tried([0.6, 0.7]).folder.name == "epoch-2"  # no gain: nearer to a trained epoch
+    assert tried([0.45, 0.4], [0.5, 0.3, 0.45, 0.4]).folder.name == "epoch-0"
+    assert tried([0.9, 0.9]).soup == (2, 3)  # of equal ones the nearer to the last
+    assert tried([0.9, 0.95], choose="last").soup == (1, 2, 3)
+    # An epoch whose checkpoint was not kept is in no mean.
+    shutil.move(checkpoints / "epoch-3", trained.out.parent / "gone")
+    try:
+        assert tried([0.8]).soup == (1, 2)
+    finally:
+        shutil.move(trained.out.parent / "gone", checkpoints / "epoch-3")
 
 
 @pytest.mark.slow

@@ -4,18 +4,25 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from claim2source.core.errors import ConfigError, UserError
+from claim2source.core.folders import foreign_file
 from claim2source.core.report import Report
 from claim2source.datasets import load
 from claim2source.mining import read_mined
 from claim2source.models import Manifest, resolve
 from claim2source.models.resolve import chosen_checkpoint
+from claim2source.pipeline.checkpoints import CheckpointConfig, evaluate_checkpoints
+from claim2source.pipeline.evaluate import evaluate_encoder
+from claim2source.training.choose import ValScores
 from claim2source.training.finetune import finetune
 from claim2source.training.splits import load_data
 from claim2source.training.state import TrainingState
@@ -78,8 +85,6 @@ def test_a_refit_stops_where_val_chose_at_the_same_rates(
     from claim2source.training.choose import ChosenCheckpoint, choose_checkpoint
 
     def first_epoch(run: Any, *more: Any) -> ChosenCheckpoint:
-        from dataclasses import replace
-
         found = choose_checkpoint(run, *more)
         return replace(found, folder=run.checkpoint(1), epoch=1, scale=0.5)
 
@@ -173,6 +178,56 @@ def test_epochs_are_averaged_and_scored_on_val(
     assert "val says nothing" in capsys.readouterr().out
     known = Manifest.read(tmp_path / "known")
     assert known.refit == "epoch-3" and known.scores == {}
+
+
+@pytest.mark.slow
+def test_a_chosen_mean_is_reported_listed_and_refitted(
+    done: tuple[Path, Path, Path],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Val is made to prefer it; its own scores are those of the mean of the weights."""
+    from claim2source.training import choose as module
+
+    real: Callable[..., ValScores] = module.score_on_val
+
+    def raised(*given: Any) -> ValScores:
+        found = real(*given)
+        return replace(found, score=1.0, claims=dict.fromkeys(found.claims, 1.0))
+
+    monkeypatch.setattr(module, "score_on_val", raised)
+    model, data, _ = done
+    out, settings = tmp_path / "run", {**SETTINGS, "optimisation__epochs": 2, "soup": True}
+    report = finetune(small_config(model, data, out, **settings))
+    assert report is not None and report.training is not None
+    assert report.training.chosen_soup == (1, 2) and report.chosen == "refit"
+    assert report.training.chosen_checkpoint == "checkpoints/soup-1-2"
+    assert "mean of epochs 1+2 (chosen on val)" in capsys.readouterr().out
+
+    def mean(folder: Path) -> dict[str, torch.Tensor]:
+        one, two = (load_file(folder / f"epoch-{n}/model.safetensors") for n in (1, 2))
+        return {name: (value + two[name]) / 2 for name, value in one.items()}
+
+    checkpoints, again = out / "checkpoints", out / "refit-soup-1-2" / "checkpoints"
+    for name, folder in (("soup-1-2", checkpoints), ("refit-soup-1-2", again)):
+        for key, value in load_file(checkpoints / name / "model.safetensors").items():
+            assert torch.allclose(value, mean(folder)[key], atol=1e-7)
+    chosen, refitted = (Manifest.read(checkpoints / n) for n in ("soup-1-2", "refit-soup-1-2"))
+    splits, resolved = load_data(small_config(model, data, out)), resolve(checkpoints / "soup-1-2")
+    assert resolved.rendering is not None
+    scored = evaluate_encoder(resolved.encoder, splits.val, resolved.rendering)
+    assert chosen.scores["val"] == scored.table and len(chosen.soup) == 2
+    assert (refitted.refit, refitted.scores) == ("soup-1-2", {})
+    assert chosen_checkpoint(out).name == "refit-soup-1-2" and foreign_file(out) is None
+    # Resumed, nothing is trained again; evaluated, it stands among the checkpoints.
+    before = (out / "refit-soup-1-2" / "state.pt").read_bytes()
+    finetune(small_config(model, data, out, resume=True, **settings))
+    assert (out / "refit-soup-1-2" / "state.pt").read_bytes() == before
+    config = CheckpointConfig(str(out), tmp_path / "o", str(data), tests=False)
+    evaluate_checkpoints(config)
+    names = ["epoch-0", "epoch-1", "epoch-2", "soup-1-2", "refit-soup-1-2"]
+    assert list(Report.read(tmp_path / "o").systems) == names
 
 
 def test_a_refit_needs_negatives_for_val(tmp_path: Path) -> None:
