@@ -296,9 +296,9 @@ class TrainingReport:
     `refit` is the checkpoint that was trained in the same way on train and val, for which the run
     stands; val says nothing of it. `chosen_checkpoint` is relative to the run's folder; `scales`
     are the points between base and `scaled_epoch`, the best trained one, that were tried;
-    `soups` are the means of epochs that were tried, and `chosen_soup` the epochs of the one that
-    was chosen; `choice` says how base, epochs, scales and soups compared; `skipped_steps` counts
-    the optimizer steps that were not taken, since their loss or gradient was not finite.
+    `chosen_soup` has the epochs whose mean was chosen; `choice` says how base, epochs, scales and
+    means compared, without their scores by language; `skipped_steps` counts the optimizer steps
+    that were not taken, since their loss or gradient was not finite.
     """
 
     history: tuple[Epoch, ...]
@@ -310,7 +310,6 @@ class TrainingReport:
     scales: tuple[Trial, ...] = ()
     skipped_steps: int = 0
     scaled_epoch: int | None = None
-    soups: tuple[Trial, ...] = ()
     chosen_soup: tuple[int, ...] = ()
     choice: Choice | None = None
 

@@ -117,8 +117,8 @@ class Point(NamedTuple):
 class ChosenCheckpoint:
     """Name a checkpoint's folder, its epoch, and its scale between base and trained weights.
 
-    `tried` holds every scale of `scaled_epoch` that was scored on val, `soups` every mean of
-    epochs; `soup` has the epochs that were averaged.
+    `tried` holds every scale of `scaled_epoch` that was scored on val; `soup` has the epochs that
+    were averaged.
     """
 
     folder: Path
@@ -128,7 +128,6 @@ class ChosenCheckpoint:
     scaled_epoch: int | None
     choice: Choice
     soup: tuple[int, ...] = ()
-    soups: tuple[Trial, ...] = ()
 
 
 def choose_checkpoint(
@@ -180,9 +179,8 @@ def choose_checkpoint(
         chosen.scale,
         tried,
         None if scaled is None else best,
-        replace(choice, tried=()),
+        replace(choice, tried=tuple(replace(trial, scores={}) for trial in choice.tried)),
         chosen.soup,
-        tuple(trial for trial in choice.tried if "epoch" not in trial.settings),
     )
 
 

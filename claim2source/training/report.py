@@ -61,7 +61,6 @@ def build_report(
         chosen_checkpoint=str(chosen.folder.relative_to(run.path)),
         scales=chosen.tried,
         scaled_epoch=chosen.scaled_epoch,
-        soups=chosen.soups,
         chosen_soup=chosen.soup,
         choice=chosen.choice,
         refit="" if again is None else again.relative_to(run.path).as_posix(),
@@ -183,8 +182,8 @@ def run_text(report: Report) -> str:
     before, after, last = (report.systems[name].table for name in (STEP_0, CHOSEN, final))
     languages = list(before)
     columns = [f"MRR@5 on {report.split}", *languages]
-    compared = training.choose == "best" or training.scales or training.soups
-    how = "chosen on val" if compared else "the last"
+    chosen = training.choice is not None and len(training.choice.tried) > 1
+    how = "chosen on val" if chosen or training.choose == "best" else "the last"
     rows: list[list[Cell]] = [
         [STEP_0, *(before[lang][MAIN_METRIC] for lang in languages)],
         [
