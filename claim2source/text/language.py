@@ -1,0 +1,89 @@
+"""Detect the language of a text, and name languages."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from functools import lru_cache
+from typing import Any
+
+from claim2source.core.errors import UserError
+
+# Shorter texts are not judged, nor those of which the detector is less sure.
+MIN_LETTERS, SURE = 20, 0.9
+
+_NAMES = {
+    "ar": "Arabic",
+    "bg": "Bulgarian",
+    "cs": "Czech",
+    "da": "Danish",
+    "de": "German",
+    "el": "Greek",
+    "en": "English",
+    "es": "Spanish",
+    "fi": "Finnish",
+    "fr": "French",
+    "hu": "Hungarian",
+    "it": "Italian",
+    "ja": "Japanese",
+    "ko": "Korean",
+    "nl": "Dutch",
+    "no": "Norwegian",
+    "pl": "Polish",
+    "pt": "Portuguese",
+    "ro": "Romanian",
+    "ru": "Russian",
+    "sv": "Swedish",
+    "tr": "Turkish",
+    "uk": "Ukrainian",
+    "zh": "Chinese",
+}
+_OTHER_LETTERS = {"ar", "bg", "el", "ja", "ko", "ru", "uk", "zh"}
+_NO_WORDS = re.compile(r"https?://\S+|[@#]\w+|[\d_]")
+
+
+def language_name(code: str) -> str:
+    """Name a language in English, for a prompt: "de" is German; an unknown code is itself."""
+    return _NAMES.get(code.partition("-")[0], code)
+
+
+def detect(text: str) -> str | None:
+    """Detect a text's language (ISO 639-1); None where it is too short or the detector unsure.
+
+    Addresses, handles, hashtags and digits are not looked at.
+    """
+    plain = " ".join(_NO_WORDS.sub(" ", text).split())
+    if sum(map(str.isalpha, plain)) < MIN_LETTERS:
+        return None
+    lang, probability = _identifier().classify(plain)
+    return str(lang) if probability >= SURE else None
+
+
+def why_not_in(text: str, language: str) -> str | None:
+    """Say that a text is surely in another language; None where it is not."""
+    wanted = language.partition("-")[0]
+    if wanted not in _OTHER_LETTERS and not _is_latin(text):
+        return f"in other letters than {language_name(language)}"
+    found = detect(text)
+    if found is None or found == wanted:
+        return None
+    return f"in {language_name(found)}, not {language_name(language)}"
+
+
+def _is_latin(text: str) -> bool:
+    """Tell whether half of a text's letters are Latin, or it has none."""
+    letters = [letter for letter in text if letter.isalpha()]
+    latin = sum(unicodedata.name(letter, "").startswith("LATIN") for letter in letters)
+    return 2 * latin >= len(letters)
+
+
+@lru_cache(maxsize=1)
+def _identifier() -> Any:
+    try:
+        from py3langid.langid import MODEL_FILE, LanguageIdentifier
+    except ImportError:
+        raise UserError(
+            "languages are detected by py3langid, which is not installed; "
+            "pip install 'claim2source[llm]'"
+        ) from None
+    return LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)

@@ -1,0 +1,213 @@
+"""Rewrite texts in a style by rules: no model, no server, the same words every time.
+
+The rules stand in for a language model in tests and in `configs/style_grid/rules.yaml`; results
+with them say nothing of the papers' styles. They know English; other texts keep their words.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+TWEET = 280  # characters
+ABSTRACT = 150  # words
+
+_ADDRESS = re.compile(r"(?:https?://|www\.|pic\.twitter\.com/)\S+")
+_EMOJI = re.compile(
+    "[\u2190-\u21ff\u2300-\u23ff\u2460-\u27bf\u2900-\u297f\u2b00-\u2bff\ufe0e\ufe0f\u200d\u20e3"
+    "\U0001f000-\U0001faff\U000e0020-\U000e007f]+"
+)
+_TAG = re.compile(r"(?<![\w@#])[@#](\w+)")
+_CAMEL = re.compile(r"(?<=[a-z])(?=[A-Z][a-z])")
+_QUOTES = re.compile(r"[\"“”„«»‹›]")
+# Not after "e.g." and the like, which a small letter follows.
+_SENTENCES = re.compile(r"(?<=[.!?])\s+(?=[^a-z\s])")
+_WORD = re.compile(r"[^\W\d_][\w-]{4,}")
+
+_OPENING = re.compile(
+    r"(?:(?:just in|breaking|new(?: (?:study|preprint|paper|research))?|wow|omg|fyi|psa|thread|read"
+    r"|via|study|preprint|paper|ok|hey|lol|interesting|important)\b[^.:!?]{0,20}:\s*)+",
+    re.IGNORECASE,
+)
+_ENDING = re.compile(r"[\s,;–-]*(?:source|link|read more|via|pdf|h/t)\b[^.!?]{0,30}[:.]?\s*$", re.I)
+_FORMAL = {
+    "ppl": "people",
+    "u": "you",
+    "ur": "your",
+    "w/": "with",
+    "w/o": "without",
+    "b/c": "because",
+    "bc": "because",
+    "thru": "through",
+    "kids": "children",
+    "docs": "physicians",
+    "jab": "vaccination",
+    "jabs": "vaccinations",
+    "vax": "vaccination",
+    "vaxx": "vaccination",
+    "covid": "COVID-19",
+    "covid19": "COVID-19",
+    "can't": "cannot",
+    "won't": "will not",
+    "don't": "do not",
+    "doesn't": "does not",
+    "didn't": "did not",
+    "isn't": "is not",
+    "aren't": "are not",
+    "wasn't": "was not",
+    "it's": "it is",
+    "that's": "that is",
+    "lol": "",
+    "omg": "",
+    "wow": "",
+    "yikes": "",
+    "tbh": "",
+    "imo": "",
+    "smh": "",
+}
+_WORDS = "|".join(sorted(map(re.escape, _FORMAL), key=len, reverse=True))
+_INFORMAL = re.compile(rf"(?<![\w/'-])(?:{_WORDS})(?![\w/'-])", re.IGNORECASE)
+
+_HEADER = re.compile(
+    r"(?:^|(?<=[.!?]\s))(?:BACKGROUND|INTRODUCTION|OBJECTIVES?|AIMS?|PURPOSE|METHODS?|DESIGN|SETTING"
+    r"|RESULTS?|FINDINGS|INTERPRETATION|CONCLUSIONS?|DISCUSSION|IMPORTANCE)\b[^.:]{0,30}:\s*",
+    re.IGNORECASE,
+)
+_SELF = re.compile(
+    r"(?:in th(?:is|e present) (?:study|paper|article|review|work|report),?\s*)?"
+    r"(?:here,?\s*)?"
+    r"(?:(?:we|our (?:study|results|data|findings)|this (?:study|paper|article|review|report)"
+    r"|the (?:study|results|findings)|results)\s+(?:also |further )?(?:show|report|find|found"
+    r"|demonstrate|suggest|indicate|reveal|conclude)(?:s|ed)?\s+that\s+)?",
+    re.IGNORECASE,
+)
+_FILLER = [
+    (re.compile(filler, re.IGNORECASE), plain)
+    for filler, plain in (
+        ("it is important to note that ", ""),
+        ("it should be noted that ", ""),
+        ("in order to ", "to "),
+        ("due to the fact that ", "because "),
+        ("a large number of ", "many "),
+        ("with respect to ", "regarding "),
+        ("as well as ", "and "),
+    )
+]
+_FINDING = re.compile(
+    r"\b(?:found|find|show|showed|shown|suggest|indicate|reveal|conclu|associated|increas|decreas"
+    r"|reduc|higher|lower|signific|demonstrat|results?)",
+    re.IGNORECASE,
+)
+_METHOD = re.compile(
+    r"\b(?:trial|cohort|survey|sample|patients|participants|randomi[sz]ed|model(?:l?ed)?|analy[sz]ed"
+    r"|sequenc|retrospective|prospective|cross-sectional)",
+    re.IGNORECASE,
+)
+# Sentences that fill an abstract up; they add no information.
+_FRAMES = (
+    "The question has been raised in public discussion, where it was stated without further "
+    "detail.",
+    "The statement is considered here as it was made, and nothing is added to what it says.",
+    "The terms that it uses are kept, since they identify the subject of the underlying work.",
+    "Where a method is named it is the one that the statement names; none is assumed otherwise.",
+    "Quantities are those of the statement, and no further estimate is derived from them.",
+    "Its scope is limited to the population, the place and the time that the statement mentions.",
+    "The finding is significant to the extent that the statement itself claims.",
+    "Further evidence would have to be sought in the scientific literature on this subject.",
+    "Neither agreement nor disagreement with the statement is expressed here.",
+)
+
+
+def formal(text: str, title: str | None = None) -> str:
+    """Write a post plainly (C1): no addresses, emojis, signs of tags, quotes or line breaks."""
+    text = _EMOJI.sub(" ", _ADDRESS.sub(" ", text))
+    text = _TAG.sub(lambda tag: "" if tag[1] == "user" else _CAMEL.sub(" ", tag[1]), text)
+    text = re.sub(r"([!?.])[!?.]+", r"\1", _QUOTES.sub("", text))
+    text = re.sub(r"\s+([,;.!?])", r"\1", " ".join(text.split())).strip(" ,;:-–—|")
+    return _sentence(text)
+
+
+def claim(text: str, title: str | None = None) -> str:
+    """Write a post as a scientific claim (C2): plain, formal words, statements."""
+    text = _ENDING.sub("", _OPENING.sub("", formal(text).rstrip("."), count=1))
+    text = _INFORMAL.sub(lambda word: _FORMAL[word[0].lower()], text)
+    text = re.sub(r"\s+([,;.!?])", r"\1", " ".join(text.split())).strip(" ,;:-–—")
+    return _sentence(text.replace("!", ".").replace("?", ".")) or formal(text)
+
+
+def abstract(text: str, title: str | None = None) -> str:
+    """Write a post as an abstract of about 150 words (C3): the claim, and words that say nothing.
+
+    The claim stands twice, since an abstract repeats its finding.
+    """
+    said = claim(text)
+    words = said.split()
+    if len(words) > ABSTRACT:
+        return " ".join(words[:ABSTRACT])
+    parts = [f"This work addresses the following statement. {said}"]
+    if 2 * len(words) < ABSTRACT:
+        parts.append(f"In summary, the statement holds that {_lowered(said)}")
+    for frame in _FRAMES:
+        if sum(len(part.split()) for part in (*parts, frame)) > ABSTRACT:
+            break
+        parts.insert(-1 if len(parts) > 1 else 1, frame)
+    return " ".join(parts)
+
+
+def question(text: str, title: str | None = None) -> str:
+    """Write a post as one scientific question (C4)."""
+    said = _lowered(re.sub(r"[.?!]+\s+", "; ", claim(text)).rstrip(".?! "))
+    return f"Which scientific evidence exists that {said.replace('?', '')}?"
+
+
+def plain_abstract(text: str, title: str | None = None) -> str:
+    """Write an abstract plainly (S1): no headers, filler or references to the paper itself."""
+    text = _HEADER.sub("", " ".join(text.split()))
+    sentences = [_SELF.sub("", sentence, count=1) for sentence in _SENTENCES.split(text)]
+    for filler, plain in _FILLER:
+        sentences = [filler.sub(plain, sentence) for sentence in sentences]
+    return _sentence(" ".join(map(_capital, filter(None, sentences))))
+
+
+def summary(text: str, title: str | None = None) -> str:
+    """Sum an abstract up (S2): its three sentences with most findings, methods and numbers."""
+    return " ".join(_best(_SENTENCES.split(plain_abstract(text)), 3))
+
+
+def tweet(text: str, title: str | None = None) -> str:
+    """Write an abstract as a post of at most 280 characters (S3): a finding and two hashtags."""
+    said = " ".join(_best(_SENTENCES.split(plain_abstract(text)), 1))
+    words = sorted(dict.fromkeys(_WORD.findall((title or text).lower())), key=len, reverse=True)
+    tags = " ".join(f"#{word.replace('-', '')}"[:40] for word in words[:2])
+    room = TWEET - len(tags) - 1
+    if len(said) > room:
+        said = f"{said[: room - 1].rsplit(' ', 1)[0].rstrip(' ,;:(')}…"
+    return f"{said} {tags}".strip()
+
+
+def _best(sentences: Sequence[str], most: int) -> list[str]:
+    """Keep the sentences that say most, in their order; the first one is background."""
+
+    def worth(place: int) -> tuple[int, int]:
+        sentence = sentences[place]
+        points = 2 * bool(_FINDING.search(sentence)) + 2 * bool(re.search(r"\d", sentence))
+        points += bool(_METHOD.search(sentence)) + (place == len(sentences) - 1) - (place == 0)
+        return points, place
+
+    chosen = sorted(range(len(sentences)), key=worth, reverse=True)[:most]
+    return [sentences[place] for place in sorted(chosen)]
+
+
+def _sentence(text: str) -> str:
+    text = _capital(text.strip())
+    return text if not text or text[-1] in ".!?…" else f"{text}."
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+def _lowered(text: str) -> str:
+    """Lower a sentence's first letter, unless its first word is an acronym or a name."""
+    first = text.split(" ", 1)[0]
+    return text if any(map(str.isupper, first[1:])) else text[:1].lower() + text[1:]

@@ -1,0 +1,302 @@
+"""The styles of claims and sources: prompts, rules and checks, and the folders of their texts.
+
+2025 paper, section 2.2: claims as posted (C0), formal (C1), as a scientific claim (C2), as an
+abstract (C3) or a question (C4); sources as published (S0), formal (S1), summed up (S2) or as a
+tweet (S3).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass, replace
+from hashlib import sha256
+from pathlib import Path
+from typing import Literal, get_args
+
+from claim2source.core.config import require_one_of
+from claim2source.core.errors import InputError, Problems, UserError
+from claim2source.core.files import atomic_path, why_not_file, write_json
+from claim2source.core.records import Claim, Dataset
+from claim2source.io.jsonl import JsonLines, Row
+from claim2source.text import style_rules
+from claim2source.text.language import detect
+from claim2source.text.replies import why_bad_reply
+
+Side = Literal["claims", "sources"]
+# Which text of a claim in another language than English is rewritten, and is its C0.
+ClaimText = Literal["original", "translation"]
+INFO = "styles.json"
+RULES = "rules"  # what made rule-made texts
+_FORMAT = 1
+# Words of an abstract of C3: "about 150".
+_FEWEST, _MOST = 100, 200
+# A formal rewriting may spell things out; what is longer is no rewriting of the text.
+_TIMES = 3
+
+
+@dataclass(frozen=True)
+class Style:
+    """Describe a style: its prompt, its rule and the form that its texts must have.
+
+    `prompt` and `rule` are None for texts as they are. `form` says why a text lacks the style's
+    form; `same` whether a text may have the style already, so that a copy is a good answer;
+    `longest` is the most characters that any rewriting may have (None: by the original's).
+    """
+
+    name: str
+    side: Side
+    what: str
+    prompt: str | None = None
+    rule: Callable[[str, str | None], str] | None = None
+    form: Callable[[str], str | None] = lambda text: None
+    same: bool = False
+    longest: int | None = None
+
+    def why_bad(self, reply: str, original: Original) -> str | None:
+        """Say why a reply is no rewriting of the text at all; None where it is one."""
+        return why_bad_reply(
+            reply,
+            original.text,
+            language=original.language or detect(original.text) or "en",
+            longest=self.longest or max(400, _TIMES * len(original.text)),
+            may_repeat=self.same,
+        )
+
+
+def _form_of_abstract(text: str) -> str | None:
+    words = len(text.split())
+    if _FEWEST <= words <= _MOST:
+        return None
+    return f"{words} words, not about {style_rules.ABSTRACT} ({_FEWEST} to {_MOST})"
+
+
+def _form_of_question(text: str) -> str | None:
+    marks = text.count("?")
+    return None if marks == 1 and text.rstrip().endswith("?") else "not one question"
+
+
+def _form_of_tweet(text: str) -> str | None:
+    most = style_rules.TWEET
+    return None if len(text) <= most else f"{len(text)} characters, more than {most}"
+
+
+STYLES: dict[str, Style] = {
+    style.name: style
+    for style in (
+        Style("C0", "claims", "as posted"),
+        Style("C1", "claims", "formal", "c1", style_rules.formal, same=True),
+        Style("C2", "claims", "scientific claim", "c2", style_rules.claim, same=True),
+        Style(
+            "C3", "claims", "abstract", "c3", style_rules.abstract, _form_of_abstract, longest=4000
+        ),
+        Style(
+            "C4", "claims", "question", "c4", style_rules.question, _form_of_question, longest=600
+        ),
+        Style("S0", "sources", "as published"),
+        Style("S1", "sources", "formal", "s1", style_rules.plain_abstract, same=True),
+        Style("S2", "sources", "summary", "s2", style_rules.summary, same=True),
+        Style("S3", "sources", "tweet", "s3", style_rules.tweet, _form_of_tweet, longest=1000),
+    )
+}
+CLAIM_STYLES = tuple(name for name in STYLES if STYLES[name].side == "claims")
+SOURCE_STYLES = tuple(name for name in STYLES if STYLES[name].side == "sources")
+REWRITTEN = tuple(name for name in STYLES if STYLES[name].prompt)
+
+
+@dataclass(frozen=True)
+class Rewrite:
+    """Hold one version of a rewritten text.
+
+    `title` is that of the source, None for claims. `failure` says what is wrong; `text` is then
+    empty, or, where only the style's form is missed, the text still. `of` is the original's `sign`.
+    """
+
+    id: str
+    version: int
+    text: str
+    title: str | None = None
+    failure: str | None = None
+    of: str | None = None
+
+
+@dataclass(frozen=True)
+class Original:
+    """Hold a text that is to be rewritten: a claim's, or a source's abstract with its title."""
+
+    id: str
+    text: str
+    language: str | None = None
+    title: str | None = None
+
+    @property
+    def sign(self) -> str:
+        """Identify title and text, to notice later that they changed."""
+        return sha256(f"{self.title or ''}\n{self.text}".encode()).hexdigest()[:12]
+
+    def rewritten(self, text: str, version: int = 1, failure: str | None = None) -> Rewrite:
+        """Make the record of a rewriting of this text; a source keeps its title."""
+        return Rewrite(self.id, version, text, self.title, failure, self.sign)
+
+
+def originals(dataset: Dataset, side: Side, claims: ClaimText = "original") -> list[Original]:
+    """List the texts of a data set that are rewritten.
+
+    With `claims` "translation" a claim in another language than English is its translation, where
+    it has one. Sources without an abstract have nothing to rewrite and are left out.
+    """
+    require_one_of("claims", claims, get_args(ClaimText))
+    if side == "sources":
+        return [
+            Original(source.id, source.abstract, title=source.title)
+            for source in dataset.sources
+            if source.abstract.strip()
+        ]
+    return [_of_claim(claim, claims) for claim in dataset.claims]
+
+
+def _of_claim(claim: Claim, which: ClaimText) -> Original:
+    if which == "translation" and claim.lang != "en" and claim.translation:
+        return Original(claim.id, claim.translation, "en")
+    return Original(claim.id, claim.text, claim.lang)
+
+
+@dataclass(frozen=True)
+class Made:
+    """Say how a style's texts were made: by which model or by rules, with which prompt and text.
+
+    `prompt` is name and version; `claims` the text of claims that was rewritten, None for sources;
+    `split` that of the claims; `texts` and `failures` are counts.
+    """
+
+    by: str
+    dataset: str
+    split: str | None
+    versions: int = 1
+    prompt: str | None = None
+    claims: ClaimText | None = None
+    texts: int = 0
+    failures: int = 0
+
+    @property
+    def by_rules(self) -> bool:
+        """Whether no model took part."""
+        return self.by == RULES
+
+
+def rewrite_by_rules(style: Style, texts: Iterable[Original]) -> list[Rewrite]:
+    """Rewrite texts in a style without a model; see `style_rules`."""
+    if style.rule is None:
+        raise ValueError(f"style {style.name} is the text as it is")
+    # A post of emojis alone stays as it is.
+    return [
+        original.rewritten(style.rule(original.text, original.title).strip() or original.text)
+        for original in texts
+    ]
+
+
+def write_style(folder: Path, style: Style, rewrites: Sequence[Rewrite], made: Made) -> None:
+    """Write a style's texts into a folder, beside those that are there, and say what made them."""
+    known = read_made(folder)
+    with atomic_path(folder / f"{style.name}.jsonl") as temporary:
+        with open(temporary, "w", encoding="utf-8", newline="\n") as file:
+            for one in rewrites:
+                row: dict[str, object] = {"_id": one.id, "version": one.version, "text": one.text}
+                for key in ("title", "failure", "of"):
+                    if (value := getattr(one, key)) is not None:
+                        row[key] = value
+                file.write(json.dumps(row, ensure_ascii=False) + "\n")
+    failures = sum(one.failure is not None for one in rewrites)
+    known[style.name] = replace(made, texts=len(rewrites), failures=failures)
+    entries = {name: asdict(known[name]) for name in STYLES if name in known}
+    write_json(folder / INFO, {"format": _FORMAT, "styles": entries})
+
+
+def read_made(folder: Path) -> dict[str, Made]:
+    """Read what made the texts of a folder, by style; nothing where it holds none.
+
+    Raises `InputError` where `styles.json` is not one of ours.
+    """
+    path = folder / INFO
+    if not path.exists():
+        return {}
+    if why := why_not_file(path):
+        raise InputError.at(path, why=why)
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        if found["format"] != _FORMAT:
+            raise InputError.at(path, field="format", why=f"is not {_FORMAT}")
+        return {STYLES[name].name: Made(**entry) for name, entry in found["styles"].items()}
+    except (KeyError, TypeError, AttributeError, ValueError, RecursionError):
+        raise InputError.at(path, why="does not say how styles were made") from None
+
+
+def refuse_other_folder(folder: Path) -> None:
+    """Raise `UserError` unless a folder is absent, empty or one of styles."""
+    if not folder.exists() or not folder.is_dir() or not any(folder.iterdir()):
+        return
+    names = {INFO, *(f"{name}.jsonl" for name in STYLES)}
+    for path in sorted(folder.iterdir()):
+        if path.name not in names and not path.name.startswith("."):
+            raise UserError(f"{folder}: holds {path.name!r}, so it is no folder of styles")
+    if not (folder / INFO).is_file():
+        raise UserError(f"{folder}: has no {INFO}, so it is no folder of styles")
+
+
+def read_style(
+    folder: Path, style: Style, texts: Sequence[Original] | None = None
+) -> list[Rewrite]:
+    """Read a style's texts, in file order.
+
+    With `texts` only their rewritings are given, and each of them must have all its versions and
+    be made of this very text. Raises `InputError` that names file, line and field.
+    """
+    path = folder / f"{style.name}.jsonl"
+    made = read_made(folder).get(style.name)
+    if made is None or (why_not_file(path) is not None):
+        raise InputError.at(folder, why=f"holds no texts of style {style.name}")
+    problems = Problems()
+    found: dict[tuple[str, int], Rewrite] = {}
+    lines: dict[tuple[str, int], int] = {}
+    for row in JsonLines(path, problems).records():
+        one = _rewrite(row, made.versions, style)
+        if one is None:
+            continue
+        key = (one.id, one.version)
+        if key in found:
+            row.complain("_id", f"{one.id!r} version {one.version} is already on line {lines[key]}")
+        found.setdefault(key, one)
+        lines.setdefault(key, row.line)
+    problems.raise_if_any()
+    if texts is None:
+        return list(found.values())
+    wanted = []
+    for original in texts:
+        for version in range(1, made.versions + 1):
+            one = found.get((original.id, version))
+            if one is None:
+                problems.add(path, None, "_id", f"lacks {original.id!r} version {version}")
+            elif one.of not in (None, original.sign):
+                line = lines[original.id, version]
+                why = f"{original.id!r} was another text when it was rewritten"
+                problems.add(path, line, "of", why)
+            else:
+                wanted.append(one)
+    problems.raise_if_any()
+    return wanted
+
+
+def _rewrite(row: Row, versions: int, style: Style) -> Rewrite | None:
+    key = row.as_id("_id", row.record.get("_id"))
+    version = row.record.get("version")
+    if type(version) is not int or not 1 <= version <= versions:
+        row.complain("version", f"is not a whole number from 1 to {versions}")
+        return None
+    fields = {name: row.text(name) for name in ("failure", "of") if name in row.record}
+    title = row.text("title") if "title" in row.record else None
+    text = row.text("text")
+    if not text.strip() and not fields.get("failure"):
+        row.complain("text", "is empty, and no failure is named")
+    if title is not None and style.side == "claims":
+        row.complain("title", "claims have none")
+    return None if key is None else Rewrite(key, version, text, title, **fields)

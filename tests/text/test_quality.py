@@ -1,0 +1,70 @@
+"""What a rewriting keeps: numbers, percentages, handles, hashtags, what looks like a name."""
+
+from __future__ import annotations
+
+import pytest
+
+from claim2source.text.quality import entities, lost_facts, numbers, quality, tags
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("25% of 1,479", {"25": True, "1479": False}),
+        ("25 Prozent von 1.479, 0,5 %", {"25": True, "1479": False, "05": True}),
+        ("1 479 personnes, 12 pour cent", {"1479": False, "12": True}),
+        (
+            "12\u202f000 et 3.7x, age 5-11, 1980s",
+            dict.fromkeys("12000 37 5 11 1980".split(), False),
+        ),
+        ("COVID-19 H1N1 SARS-CoV-2 #2020 #covid-19 @user1 https://t.co/4", {}),
+        ("7 of 7%, 95 % CI 1.8-2.8%", {"7": True, "95": True, "18": False, "28": True}),
+    ],
+)
+def test_numbers(text: str, found: dict[str, bool]) -> None:
+    assert numbers(text) == found
+
+
+def test_tags() -> None:
+    assert tags("@nature a@b.c #Covid_19, #Covid_19 (#dé) https://x.y/#z") == [
+        "@nature",
+        "#Covid_19",
+        "#dé",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("original", "text", "lost"),
+    [
+        ("Um 25 % auf 1.479, 4 Stunden", "By 25% to 1,479, four hours", []),
+        ("zwei von 12", "2 of twelve", []),
+        ("25 % mehr", "52% more", ["the number 25 is gone", "the number 52 is new"]),
+        ("25 % mehr", "25 more", ["25 is no percentage any more"]),
+        ("@Nature: #Masken helfen", "Masks help, @nature", ["#Masken is gone"]),
+        ("3,5 mg", "35 g and 3.5 mg", []),
+        ("der 3. Fall", "the third case", []),
+    ],
+)
+def test_lost_facts(original: str, text: str, lost: list[str]) -> None:
+    assert lost_facts(original, text) == lost
+
+
+def test_what_looks_like_a_name() -> None:
+    text = "People in Oslo took mRNA. WHO said: Vaccines by BioNTech, not COVID-19 pills"
+    assert entities(text) == {"oslo", "mrna", "biontech", "covid-19"} | {"who"}
+
+
+def test_quality_is_a_mean_over_texts() -> None:
+    originals = ["25% of 40 in Oslo", "no facts here", "seven"]
+    texts = ["25% in Oslo in 2020 now", "none", "7"]
+    found = quality(originals, texts, lambda a, b: [1.0, 0.5, 0.0])
+    assert found is not None
+    assert found.texts == 3 and found.words == pytest.approx((6 + 1 + 1) / 3)
+    assert found.length == pytest.approx((6 / 5 + 1 / 3 + 1) / 3)
+    # Only the first has numbers or names.
+    assert (found.numbers, found.new_numbers) == (0.5, pytest.approx(1 / 3))
+    assert (found.entities, found.similarity) == (1.0, 0.5)
+    assert "50% of the numbers kept, 0.33 new" in found.sentence()
+    plain = quality(originals[1:2], texts[1:2])
+    assert plain is not None and plain.similarity is None and plain.numbers is None
+    assert "numbers" not in plain.sentence() and quality([], []) is None

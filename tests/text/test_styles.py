@@ -1,0 +1,209 @@
+"""Styles: what their rules make, what they refuse, and the folders of their texts."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from claim2source.core.errors import ConfigError, InputError, UserError
+from claim2source.core.records import Claim, Dataset, Qrels, Source
+from claim2source.datasets import load
+from claim2source.text.quality import numbers, quality
+from claim2source.text.styles import (
+    CLAIM_STYLES,
+    REWRITTEN,
+    RULES,
+    SOURCE_STYLES,
+    STYLES,
+    Made,
+    Original,
+    originals,
+    read_made,
+    read_style,
+    refuse_other_folder,
+    rewrite_by_rules,
+    write_style,
+)
+from tests.shared_data import shared
+
+POST = (
+    'BREAKING: "kids" can\'t pass it on!!! 😷 25% of 1,479 #SchoolKids in Oslo @user @nature '
+    "https://t.co/x1 \n\nwow"
+)
+ABSTRACT = (
+    "BACKGROUND: Masks are in the news. METHODS: We enrolled 120 patients in a randomised trial. "
+    "RESULTS: In this study, we found that masks reduced infections by 25% (95% CI 12 to 31). "
+    "Data were stored. It is important to note that no harm occurred in order to stay calm."
+)
+
+
+def by_rule(name: str, text: str, title: str | None = None) -> str:
+    (one,) = rewrite_by_rules(STYLES[name], [Original("1", text, "en", title)])
+    assert (one.id, one.version, one.failure, one.title) == ("1", 1, None, title)
+    return one.text
+
+
+def test_the_styles_are_the_papers() -> None:
+    assert CLAIM_STYLES == ("C0", "C1", "C2", "C3", "C4")
+    assert SOURCE_STYLES == ("S0", "S1", "S2", "S3")
+    assert REWRITTEN == ("C1", "C2", "C3", "C4", "S1", "S2", "S3")
+    assert [STYLES[name].prompt for name in REWRITTEN] == "c1 c2 c3 c4 s1 s2 s3".split()
+    for name in ("C0", "S0"):
+        with pytest.raises(ValueError, match="as it is"):
+            rewrite_by_rules(STYLES[name], [])
+
+
+def test_rules_of_claims() -> None:
+    formal = by_rule("C1", POST)
+    expected = "BREAKING: kids can't pass it on! 25% of 1,479 School Kids in Oslo nature wow."
+    assert formal == expected
+    said = by_rule("C2", POST)
+    assert said == "Children cannot pass it on. 25% of 1,479 School children in Oslo nature."
+    abstract = by_rule("C3", POST)
+    assert STYLES["C3"].form(abstract) is None and abstract.count(said[1:]) == 2
+    asked = by_rule("C4", POST)
+    assert asked.count("?") == 1 and asked.endswith("in Oslo nature?") and "25% of 1,479" in asked
+    # What is nothing but signs stays; nothing is empty.
+    assert by_rule("C1", "😷😷") == "😷😷"
+    assert by_rule("C4", "Why? How? #WHO!").count("?") == 1
+
+
+def test_rules_of_sources() -> None:
+    plain = by_rule("S1", ABSTRACT, "Masks in wards")
+    assert plain == (
+        "Masks are in the news. We enrolled 120 patients in a randomised trial. Masks reduced "
+        "infections by 25% (95% CI 12 to 31). Data were stored. No harm occurred to stay calm."
+    )
+    short = by_rule("S2", ABSTRACT, "Masks in wards")
+    assert "25%" in short and "120 patients" in short and "in the news" not in short
+    assert len(short) < len(plain)
+    tweet = by_rule("S3", ABSTRACT, "Hospital masks in surgical wards")
+    assert "reduced infections by 25%" in tweet and tweet.endswith("#hospital #surgical")
+    long = by_rule("S3", "We found " + "very significant antibodies " * 40 + "in 7.", "A title")
+    assert 200 < len(long) <= 280 and "…" in long
+
+
+@pytest.mark.parametrize(("name", "split"), [("demo", "test"), ("ct25", "dev")])
+def test_every_rule_made_text_has_its_form_and_keeps_its_numbers(name: str, split: str) -> None:
+    data = load(name if name == "demo" else shared(name), split)
+    data = replace(data, claims=data.claims[::3], sources=data.sources[:50])
+    for style in map(STYLES.__getitem__, REWRITTEN):
+        texts = originals(data, style.side, "translation")
+        made = rewrite_by_rules(style, texts)
+        assert [one.id for one in made] == [one.id for one in texts]
+        assert [style.form(one.text) for one in made if style.form(one.text)] == []
+        assert made == rewrite_by_rules(style, texts)
+        assert {one.text for one in made} - {text.text for text in texts}
+        for one, text in zip(made, texts, strict=True):
+            if style.side == "claims" or style.name == "S1":
+                assert numbers(one.text).keys() == numbers(text.text).keys()
+        kept = quality([text.text for text in texts], [one.text for one in made])
+        assert kept is not None and kept.new_numbers == 0
+
+
+def test_forms_are_checked_at_their_borders() -> None:
+    words = STYLES["C3"].form
+    assert [n for n in (99, 100, 150, 200, 201) if words("w " * n)] == [99, 201]
+    assert words("w " * 99) == "99 words, not about 150 (100 to 200)"
+    assert STYLES["S3"].form("x" * 280) is None
+    assert STYLES["S3"].form("x" * 281) == "281 characters, more than 280"
+    asked = ["Does it work?", "Does it? Or not?", "It works.", "Does it work? Yes."]
+    assert [STYLES["C4"].form(text) is None for text in asked] == [True, False, False, False]
+
+
+def test_which_text_of_a_foreign_claim_is_rewritten() -> None:
+    claims = (
+        Claim("e", "Masks", "en", translation="nonsense"),
+        Claim("d", "Masken", "de", translation="Masks"),
+        Claim("f", "Masques", "fr"),
+    )
+    sources = (Source("p", "T", "A"), Source("q", "T only"))
+    data = Dataset(claims, sources, Qrels(), "dev")
+    posted = [(one.text, one.language) for one in originals(data, "claims")]
+    assert posted == [("Masks", "en"), ("Masken", "de"), ("Masques", "fr")]
+    english = [(one.text, one.language) for one in originals(data, "claims", "translation")]
+    assert english == [("Masks", "en"), ("Masks", "en"), ("Masques", "fr")]
+    assert [(one.id, one.title) for one in originals(data, "sources")] == [("p", "T")]
+    with pytest.raises(ConfigError, match="original, translation"):
+        originals(data, "claims", "english")  # type: ignore[arg-type]
+
+
+def test_a_folder_gives_back_what_was_written_and_says_what_made_it(tmp_path: Path) -> None:
+    texts = [Original("1", "Ein Text", "de"), Original("2", "another")]
+    made = Made("m/llm", "demo", "dev", versions=2, prompt="c2 1", claims="original")
+    rewrites = [
+        texts[0].rewritten("eins\n\u2028x", 1),
+        texts[0].rewritten("zwei", 2, failure="281 characters, more than 280"),
+        texts[1].rewritten("", 1, failure="not JSON"),
+        texts[1].rewritten("b", 2),
+    ]
+    write_style(tmp_path, STYLES["C2"], rewrites, made)
+    titled = [Original("p", "text", title="T")]
+    write_style(
+        tmp_path, STYLES["S1"], rewrite_by_rules(STYLES["S1"], titled), Made(RULES, "d", None)
+    )
+    assert read_style(tmp_path, STYLES["C2"]) == rewrites
+    assert read_style(tmp_path, STYLES["C2"], texts[1:]) == rewrites[2:]
+    (source,) = read_style(tmp_path, STYLES["S1"])
+    assert (source.text, source.title) == ("Text.", "T")
+    found = read_made(tmp_path)
+    assert found["C2"] == replace(made, texts=4, failures=2) and not found["C2"].by_rules
+    assert found["S1"].by_rules and sorted(path.name for path in tmp_path.iterdir()) == [
+        "C2.jsonl",
+        "S1.jsonl",
+        "styles.json",
+    ]
+    # A claim that is missing, and one whose text is another now, are named.
+    with pytest.raises(InputError) as caught:
+        read_style(tmp_path, STYLES["C2"], [Original("3", "new"), replace(texts[0], text="Anders")])
+    said = str(caught.value)
+    assert "lacks '3' version 2" in said and "'1' was another text when it was rewritten" in said
+    with pytest.raises(InputError, match="holds no texts of style C3"):
+        read_style(tmp_path, STYLES["C3"])
+
+
+@pytest.mark.parametrize(
+    ("row", "why"),
+    [
+        (
+            {"_id": "1", "version": 3, "text": "x"},
+            "C2.jsonl:3: version: is not a whole number from",
+        ),
+        ({"_id": "1", "version": True, "text": "x"}, ":3: version: is not a whole number"),
+        ({"_id": "1", "version": 2, "text": " "}, ":3: text: is empty, and no failure is named"),
+        ({"_id": "1", "version": 1, "text": "x"}, ":3: _id: '1' version 1 is already on line 1"),
+        ({"_id": "1", "version": 2, "text": "x", "title": "T"}, ":3: title: claims have none"),
+        ({"_id": "1", "version": 2, "text": 7}, ":3: text: is a number, not text"),
+        ({"version": 2, "text": "x"}, ":3: _id: is missing"),
+    ],
+)
+def test_a_wrong_line_of_a_folder_is_named(tmp_path: Path, row: object, why: str) -> None:
+    made = Made("m", "demo", "dev", versions=2)
+    two = [Original("1", "t").rewritten("a"), Original("2", "t").rewritten("a")]
+    write_style(tmp_path, STYLES["C2"], two, made)
+    with open(tmp_path / "C2.jsonl", "a") as file:
+        file.write(json.dumps(row) + "\n")
+    with pytest.raises(InputError) as caught:
+        read_style(tmp_path, STYLES["C2"])
+    assert why in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "text", ["[]", "{", '{"format": 2, "styles": {}}', '{"format": 1, "styles": {"C9": {}}}']
+)
+def test_a_folder_that_is_none_of_ours_is_refused(tmp_path: Path, text: str) -> None:
+    refuse_other_folder(tmp_path)
+    refuse_other_folder(tmp_path / "new")
+    (tmp_path / "C1.jsonl").touch()
+    with pytest.raises(UserError, match="has no styles.json"):
+        refuse_other_folder(tmp_path)
+    (tmp_path / "styles.json").write_text(text)
+    with pytest.raises(InputError, match="styles.json"):
+        read_made(tmp_path)
+    refuse_other_folder(tmp_path)
+    (tmp_path / "thesis.tex").touch()
+    with pytest.raises(UserError, match="holds 'thesis.tex'"):
+        refuse_other_folder(tmp_path)
