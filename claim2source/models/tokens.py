@@ -50,8 +50,13 @@ def grouped(tokens: Sequence[Tokens], budget: int, extra: int) -> Iterator[list[
     Minimises padded tokens plus `extra` for every group; no group of several texts has more than
     `budget` padded tokens.
     """
-    order = sorted(range(len(tokens)), key=lambda row: -len(tokens[row].ids))
-    lengths, counts = np.unique([len(tokens[row].ids) for row in order], return_counts=True)
+    return grouped_lengths([len(text.ids) for text in tokens], budget, extra)
+
+
+def grouped_lengths(sizes: Sequence[int], budget: int, extra: int) -> Iterator[list[int]]:
+    """Group texts of these numbers of tokens as `grouped` does."""
+    order = sorted(range(len(sizes)), key=lambda row: -sizes[row])
+    lengths, counts = np.unique([sizes[row] for row in order], return_counts=True)
     lengths, ends = lengths[::-1], np.concatenate([[0], np.cumsum(counts[::-1])])
     # Least cost of grouping the texts of the longest `n` lengths; begin of its last group.
     least, begins = np.zeros(len(ends)), np.zeros(len(ends), dtype=int)

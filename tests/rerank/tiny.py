@@ -1,0 +1,32 @@
+"""Small cross-encoders for tests: a BERT with a head of random weights."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+
+def save_cross_encoder(folder: Path, tiny: Path, seed: int = 0, **config: Any) -> Path:
+    """Write a cross-encoder with the tokenizer of a `save_tiny` folder, which joins pairs here."""
+    import torch
+    from tokenizers import processors
+    from transformers import AutoTokenizer, BertConfig, BertForSequenceClassification
+
+    shutil.copytree(tiny, folder)
+    tokenizer: Any = AutoTokenizer.from_pretrained(folder)
+    tokenizer.backend_tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]",
+        pair="[CLS] $A [SEP] $B:1 [SEP]:1",
+        special_tokens=[("[CLS]", 2), ("[SEP]", 3)],
+    )
+    tokenizer.model_max_length = 64
+    tokenizer.save_pretrained(folder)
+    said = BertConfig.from_pretrained(folder, **{"num_labels": 1} | config)
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        model = BertForSequenceClassification(said)
+        # Scores that a sigmoid would flatten.
+        model.classifier.weight.data *= 20
+        model.save_pretrained(folder)
+    return folder
