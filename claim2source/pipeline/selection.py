@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import product
 from pathlib import Path
@@ -203,6 +203,14 @@ def choose_bm25(
 
     Distance from it is in steps of the grid. The texts are analysed once for each title weight.
     """
+    tried = try_bm25(data, base, grid)
+    return choose("bm25", tried, weigh(data), distance=bm25_distance(list(tried)), rule=rule)
+
+
+def try_bm25(
+    data: Dataset, base: BM25Config, grid: Iterable[tuple[float, float, int]] = BM25_GRID
+) -> dict[BM25Config, np.ndarray]:
+    """Score every cell of a grid of k1, b and title weight: reciprocal ranks as of `weigh`."""
     cells = list(dict.fromkeys(grid))
     weighing = weigh(data)
     judged = data.with_claims(claim for claim in data.claims if claim.golds)
@@ -213,6 +221,12 @@ def choose_bm25(
         for cell in (cell for cell in cells if cell[2] == weight):
             run = index.reweighted(*cell[:2]).rank(judged.claims, _CUT, terms)
             values[cell] = weighing.of(run)
+    return {replace(base, k1=c[0], b=c[1], title_weight=c[2]): values[c] for c in cells}
+
+
+def bm25_distance(tried: Sequence[BM25Config]) -> Callable[[BM25Config], float]:
+    """Give the function that counts a setting's steps, within the grid, from its first cell."""
+    cells = [(setting.k1, setting.b, setting.title_weight) for setting in tried]
     steps = [sorted(set(column)) for column in zip(*cells, strict=True)]
 
     def distance(setting: BM25Config) -> float:
@@ -220,8 +234,7 @@ def choose_bm25(
         pairs = zip(steps, cell, cells[0], strict=True)
         return sum(abs(step.index(mine) - step.index(first)) for step, mine, first in pairs)
 
-    tried = {replace(base, k1=c[0], b=c[1], title_weight=c[2]): values[c] for c in cells}
-    return choose("bm25", tried, weighing, distance=distance, rule=rule)
+    return distance
 
 
 def choose_fusion(
@@ -242,31 +255,42 @@ def choose_fusion(
     alphas. `scored` are both systems' scores of what they lack (`score_missing`); without them,
     fusions that need them are left out.
     """
-    if scored is None:
-        grid = [config for config in grid if config.missing == "lowest"]
     weighing = weigh(data) if weighing is None else weighing
-    sparse, dense = (run.restricted(weighing.claim_ids) for run in (sparse, dense))
-    tried: dict[FusionConfig, np.ndarray] = {}
-    for config in grid:
-        fusion = Fusion(sparse, dense, config, scored)
-        for alpha in _alphas(config):
-            tried[replace(config, alpha=alpha)] = weighing.of(fusion.run(alpha, _CUT))
     return choose(
         "fusion",
-        tried,
+        try_fusion(sparse, dense, weighing, grid, scored),
         weighing,
-        distance=_distance,
+        distance=fusion_distance,
         rule=rule,
         group=lambda config: replace(config, alpha=0.5),
         note=note,
     )
 
 
+def try_fusion(
+    sparse: Run,
+    dense: Run,
+    weighing: Weighing,
+    grid: Sequence[FusionConfig] = FUSION_GRID,
+    scored: tuple[Run, Run] | None = None,
+) -> dict[FusionConfig, np.ndarray]:
+    """Score every fusion of a grid at every alpha; `scored` as for `choose_fusion`."""
+    if scored is None:
+        grid = [config for config in grid if config.missing == "lowest"]
+    sparse, dense = (run.restricted(weighing.claim_ids) for run in (sparse, dense))
+    tried: dict[FusionConfig, np.ndarray] = {}
+    for config in grid:
+        fusion = Fusion(sparse, dense, config, scored)
+        for alpha in _alphas(config):
+            tried[replace(config, alpha=alpha)] = weighing.of(fusion.run(alpha, _CUT))
+    return tried
+
+
 def _alphas(config: FusionConfig) -> tuple[float, ...]:
     return UNSCALED_ALPHAS if (config.method, config.scale) == ("linear", "none") else ALPHAS
 
 
-def _distance(config: FusionConfig) -> float:
+def fusion_distance(config: FusionConfig) -> float:
     """Measure how far a fusion is from the default: other settings first, then its alpha."""
     alphas, plain = _alphas(config), FusionConfig()
     middle = alphas.index(config.alpha) - len(alphas) // 2
