@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 Config = TypeVar("Config")
 MOST = 10**9  # of what is only counted
 _NAME = "a name or path; the current folder is ."
+_PARSERS: dict[tuple[type, str, str], ArgumentParser] = {}
 
 
 def flag(help: str, default: bool = False) -> Any:
@@ -50,7 +51,18 @@ def list_field(
 
 
 def parser_for(kind: type[Config], program: str, description: str) -> ArgumentParser:
-    """Build a parser whose keys are the fields of the dataclass `kind`, with `--config FILE`."""
+    """Give the parser whose keys are the fields of the dataclass `kind`, with `--config FILE`.
+
+    It is built once a process: reading arguments leaves it as it was.
+    """
+    key = (kind, program, description)
+    if key not in _PARSERS:
+        _PARSERS[key] = _parser_for(*key)
+    return _PARSERS[key]
+
+
+def _parser_for(kind: type[Config], program: str, description: str) -> ArgumentParser:
+    """Build a parser."""
     from jsonargparse import ActionYesNo, ArgumentParser
 
     class Parser(ArgumentParser):

@@ -6,7 +6,6 @@ import json
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
-from importlib.metadata import version
 
 import numpy as np
 import torch
@@ -18,6 +17,7 @@ from claim2source.core.errors import ConfigError, UserError
 from claim2source.core.files import content_hash
 from claim2source.core.memory import peak_memory
 from claim2source.core.progress import Progress
+from claim2source.core.provenance import version
 from claim2source.core.run import Cost
 from claim2source.io.store import EmbeddingSpace, Store, text_key
 from claim2source.models.config import EncoderSettings, Identity, Side

@@ -6,7 +6,6 @@ import copy
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,6 +13,7 @@ import numpy as np
 
 from claim2source.core.config import require_between
 from claim2source.core.memory import peak_memory, reset_peak_memory
+from claim2source.core.provenance import version
 from claim2source.core.records import Claim, Source
 from claim2source.core.run import Cost, Failure, Result, Run
 from claim2source.core.stage import Claims, as_claims

@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import cached_property
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Protocol, Self
 
@@ -15,6 +14,7 @@ import numpy as np
 from claim2source.core.errors import ConfigError, UserError
 from claim2source.core.files import content_hash
 from claim2source.core.memory import peak_memory, reset_peak_memory
+from claim2source.core.provenance import version
 from claim2source.core.records import Claim, Source
 from claim2source.core.run import Cost, Result, Run
 from claim2source.core.stage import Claims, as_claims

@@ -162,6 +162,23 @@ def test_several_values(read):
     assert read('langs: ["no", fr]\n').langs == ["no", "fr"]
 
 
+def test_reading_twice_shares_nothing():
+    """The parser is built once: no value of one reading is the default of the next."""
+
+    @dataclass(frozen=True)
+    class Named:
+        names: list[str] = list_field(str, ["x"], repeats=True, help="names.")
+        rate: float = 0.5
+
+    def read(*words):
+        return read_config(Named, words, program="t", description="t")
+
+    assert read("--names", "a", "--names", "b", "--rate=2") == Named(["x", "a", "b"], 2.0)
+    first = read()
+    first.names.append("mine")
+    assert read() == Named(["x"], 0.5)
+
+
 def test_flags_are_set_and_unset(read):
     assert read("--resume").resume is True
     assert read("resume: true\n", "--no_resume").resume is False

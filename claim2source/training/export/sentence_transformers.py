@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import shutil
-from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from claim2source.core.errors import UserError
 from claim2source.core.files import write_json
+from claim2source.core.provenance import version
 from claim2source.models import EncoderSettings, Side
 from claim2source.models.hub import tokenizer_files
 
@@ -86,7 +86,7 @@ def write_modules(folder: Path, settings: EncoderSettings, dimensions: int) -> N
     length = {"max_seq_length": settings.max_length, "do_lower_case": False}
     write_json(folder / "sentence_bert_config.json", length)
     prompts = {
-        "__version__": {name: metadata.version(name) for name in ("transformers", "torch")},
+        "__version__": {name: version(name) for name in ("transformers", "torch")},
         "prompts": {name: settings.template.prefix(side) for side, name in _PROMPTS},
         "default_prompt_name": None,
         "similarity_fn_name": "cosine" if settings.normalize else "dot",
