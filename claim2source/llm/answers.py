@@ -80,7 +80,11 @@ class AnswerStore:
                 isolation_level=None,
                 check_same_thread=False,
             )
-            self._open()
+            try:
+                self._open()
+            except BaseException:
+                self._base.close()
+                raise
 
     def _open(self) -> None:
         (version,) = self._base.execute("PRAGMA user_version").fetchone()

@@ -343,7 +343,9 @@ class _Run:
                     break
                 await self.freed.wait()
             if config.max_requests is not None and llm.sent >= config.max_requests:
-                llm._stop = f"the budget of {config.max_requests} requests is spent"
+                llm._stop = (
+                    f"the budget of {config.max_requests} requests (llm.max_requests) is spent"
+                )
             if llm._stop:
                 return f"{NOT_ASKED}: {llm._stop}"
             llm.sent += 1

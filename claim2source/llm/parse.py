@@ -21,10 +21,11 @@ NOT_A_CHOICE = "not one of the choices"
 NO_FIT = "does not fit the schema"
 REFUSED = "refused by the server's filter"
 # A reply may be this many times as long as what the user's message holds, or LONGEST characters.
-TIMES, LONGEST = 4, 4000
+TIMES, LONGEST = 3, 2500
 # Lines of the prompt that are shorter may stand in a good reply.
 ECHOED = 40
 MOST_BRACES = 1000
+_LABEL = re.compile(r"^(?:- |[A-Z][a-z]+: )")
 
 _THINK = re.compile(r"<(think|thinking|thought|reasoning)>.*?</\1>", re.DOTALL | re.IGNORECASE)
 # A template may open the block itself, and max_tokens may leave it open.
@@ -39,8 +40,10 @@ _NOUN = (
 _PREAMBLES = (
     # "Sure! Here is the translation of the tweet:", alone on its line.
     re.compile(
-        r"\A(?:(?:sure|certainly|of course|okay|ok|absolutely|gladly)\b[^\n]{0,40}?)?"
-        r"\b(?:here(?:'s|’s| is| are)|below is|this is)\b[^\n]{0,100}:[ \t]*\n+",
+        r"\A(?:(?:sure|certainly|of course|okay|ok|absolutely)\b[^\n]{0,40}?)?"
+        r"\b(?:here(?:'s|’s| is| are)|below is) (?:the|your|an?|my) [^\n]{0,60}?"
+        r"(?:translation|translated|rewrit|pre-?processed|cleaned|version|text|tweet|post|claim|"
+        r"abstract|question|summary)[^\n]{0,60}:[ \t]*\n+",
         re.IGNORECASE,
     ),
     re.compile(
@@ -188,7 +191,7 @@ def _why_not_text(request: Request, text: str) -> str | None:
         return TOO_LONG
     flat = " ".join(text.split()).casefold()
     lines = (
-        " ".join(line.split()).casefold()
+        " ".join(_LABEL.sub("", line).split()).casefold()
         for message in request.messages
         if message.role == "system"
         for line in message.content.split("\n")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -65,6 +66,9 @@ class Server:
     def __init__(self, config: LLMConfig) -> None:
         from openai import AsyncOpenAI
 
+        # At their lower levels they log the headers of replies, which may repeat the key.
+        for name in ("openai", "httpx", "httpcore", "httpx2", "httpcore2"):
+            logging.getLogger(name).setLevel(logging.WARNING)
         self.config, self._key = config, config.key
         self._client = AsyncOpenAI(
             base_url=config.base_url,

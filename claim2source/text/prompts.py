@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -201,6 +201,11 @@ def _mapping(path: Path) -> dict[str, Any]:
         raise InputError.at(path, mark.line + 1 if mark else None, why=f"not YAML: {why}") from None
     if not isinstance(found, dict) or not all(isinstance(key, str) for key in found):
         raise InputError.at(path, why="must be keys with their values, as in the prompts that ship")
+    known = [spec.name for spec in fields(_File)]
+    for key in found:
+        if key not in known:
+            why = f"no such key; {did_you_mean(key, known)}allowed: {', '.join(known)}"
+            raise InputError.at(path, field=key, why=why)
     if isinstance(found.get("version"), int | float):
         found["version"] = str(found["version"])
     return found

@@ -2,35 +2,455 @@
 
 from __future__ import annotations
 
+import asyncio
+import functools
+import json
+import logging
+import threading
+import time
 from collections.abc import Callable
+from email.utils import formatdate
 from pathlib import Path
 
-from claim2source.llm import LLM, AnswerStore, LLMConfig, Request
+import pytest
+
+from claim2source.core.errors import UserError
+from claim2source.core.progress import Progress
+from claim2source.llm import LLM, Answer, AnswerStore, LLMConfig, Request, require_answers
 from claim2source.text.prompts import Message
-from tests.llm_server import LLMServer, rewritten
+from tests.llm_server import CONTENT, WIRE, Chat, LLMServer, Reply, rewritten
 
 SYSTEM = "Task: Rewrite the post."
+SCHEMA = {
+    "type": "object",
+    "properties": {"facts": {"type": "array", "items": {"type": "string"}}},
+    "required": ["facts"],
+    "additionalProperties": False,
+}
+Start = Callable[..., LLMServer]
 
 
-def requests_for(texts: list[str]) -> list[Request]:
+class FakeClock:
+    """A clock whose waits take no time; `sleeps` are their lengths."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+        self.sleeps: list[float] = []
+
+    def time(self) -> float:
+        return self.now
+
+    async def sleep(self, seconds: float) -> None:
+        self.sleeps.append(seconds)
+        self.now += seconds
+        await asyncio.sleep(0)
+
+
+def asking(*texts: str, **more: object) -> list[Request]:
     def messages(text: str) -> tuple[Message, ...]:
         return (Message("system", SYSTEM), Message("user", f"<post>\n{text}\n</post>"))
 
-    return [Request(f"r{i}", messages(text), "1") for i, text in enumerate(texts)]
+    return [Request(f"r{i}", messages(text), "1", **more) for i, text in enumerate(texts)]
+
+
+def config_of(server: LLMServer, **more: object) -> LLMConfig:
+    return LLMConfig(**{"model": "m", "url": server.url, "concurrency": 4, "timeout": 5.0, **more})
 
 
 def test_faults_lose_nothing_and_a_second_run_asks_for_nothing(
-    llm_server: Callable[..., LLMServer], tmp_path: Path
+    llm_server: Start, tmp_path: Path
 ) -> None:
     server = llm_server(faults=0.3, hangs=5)
-    texts = [f"Masks work, says study {i} #covid" for i in range(60)]
-    config = LLMConfig(model="m", url=server.url, timeout=0.5, concurrency=8)
+    texts = [f"Masks work, says study {i} #covid" for i in range(40)]
+    config = config_of(server, timeout=0.5, concurrency=8, retries=20)
     with AnswerStore(tmp_path / "a.sqlite") as store:
-        answers = LLM(config, store).answer(requests_for(texts))
+        answers = LLM(config, store, FakeClock()).answer(asking(*texts))
     assert [answer.text for answer in answers] == [rewritten(text, SYSTEM) for text in texts]
-    assert len(server.faulty) >= 6 and 1 < server.most_under_way <= 8
+    assert len(server.faulty) >= 6
     before = server.requests
     with AnswerStore(tmp_path / "a.sqlite") as store:
-        again = LLM(config, store).answer(requests_for(texts))
+        plan = LLM(config, store).plan(asking(*texts, "one more", "one more"))
+        assert (plan.requests, plan.stored, plan.repeated) == (1, 40, 1)
+        assert 5 < plan.prompt_tokens < 100 and plan.most_completion_tokens == 1024
+        again = LLM(config, store).answer(asking(*texts))
     assert server.requests == before
     assert [a.text for a in again] == [a.text for a in answers] and all(a.stored for a in again)
+    assert not any(a.stored for a in answers)
+
+
+@pytest.mark.parametrize("kind", [*WIRE, *CONTENT])
+def test_each_fault_costs_one_more_request_and_no_more(kind: str, llm_server: Start) -> None:
+    """The SDK's own retries would add to ours; a trickling reply begins its time-out anew."""
+    server = llm_server(faults=1.0, kinds=(kind,), in_a_row=1, hangs=5)
+    slow = kind in ("hang", "trickle")
+    config = config_of(server, timeout=0.4 if slow else 5.0)
+    began = time.monotonic()
+    (answer,) = LLM(config, clock=FakeClock()).answer(asking("Masks work"))
+    assert answer.failure is None and answer.text == rewritten("Masks work", SYSTEM)
+    is_cleaned = kind in ("think", "fenced", "preamble")
+    assert server.requests == (1 if is_cleaned else 2)
+    assert time.monotonic() - began < 4
+
+
+@pytest.mark.parametrize("after", ["180", "date", "-5", "soon"])
+def test_retry_after_is_waited_for(after: str, llm_server: Start) -> None:
+    """Seconds and dates alike, beyond the SDK's 120 s; all other requests wait as well."""
+    clock, seen = FakeClock(), list[float]()
+    text = formatdate(time.time() + 180, usegmt=True) if after == "date" else after
+
+    def reply(chat: Chat) -> Reply:
+        seen.append(clock.now)
+        if len(seen) == 1:
+            return Reply("busy", status=429, headers={"Retry-After": text})
+        return Reply("Masks work")
+
+    server = llm_server(reply)
+    answers = LLM(config_of(server, concurrency=1), clock=clock).answer(asking("a", "b"))
+    assert [answer.failure for answer in answers] == [None, None]
+    waited = seen[1] - seen[0]
+    assert (178 <= waited <= 182) if after in ("180", "date") else waited <= 1
+
+
+def test_while_the_server_wants_peace_no_other_request_is_sent(llm_server: Start) -> None:
+    clock, seen = FakeClock(), list[float]()
+
+    def reply(chat: Chat) -> Reply:
+        seen.append(clock.now)
+        busy = len(seen) == 1
+        return Reply("busy", status=503 if busy else 200, headers={"Retry-After": "60"})
+
+    texts = [str(i) for i in range(6)]
+    LLM(config_of(llm_server(reply), concurrency=1, retries=0), clock=clock).answer(asking(*texts))
+    assert len(seen) == 6 and min(seen[1:]) >= seen[0] + 60
+
+
+def test_a_server_that_wants_a_day_of_peace_is_left_alone(llm_server: Start) -> None:
+    server = llm_server(lambda chat: Reply("no", status=429, headers={"Retry-After": "86000"}))
+    clock = FakeClock()
+    answers = LLM(config_of(server, concurrency=1), clock=clock).answer(asking("a", "b"))
+    assert server.requests == 1 and sum(clock.sleeps) == 0
+    assert answers[1].failure == (
+        "not asked: the server wants to be left alone for 86000 s (llm.max_wait)"
+    )
+
+
+def test_waits_grow_and_differ_and_what_got_no_reply_is_asked_next_time(
+    llm_server: Start, tmp_path: Path
+) -> None:
+    server = llm_server(lambda chat: Reply("broken", status=500))
+    clock = FakeClock()
+    with AnswerStore(tmp_path / "a.sqlite") as store:
+        llm = LLM(config_of(server, retries=4, concurrency=1), store, clock)
+        answers = llm.answer(asking("a", "b"))
+        assert [answer.failure for answer in answers] == ["no reply: status 500"] * 2
+        with pytest.raises(UserError, match=r"2 of 2 texts have no answer \(2 no reply: status 50"):
+            require_answers(answers, "texts")
+        assert server.requests == 10 and len(store) == 0
+        first, second = clock.sleeps[:4], clock.sleeps[4:]
+        for waits in (first, second):
+            assert all(0.25 * 2**i <= wait <= 0.5 * 2**i for i, wait in enumerate(waits))
+        assert first != second
+        server.reply = lambda chat: "Masks work"
+        assert [a.text for a in llm.answer(asking("a", "b"))] == ["Masks work"] * 2
+
+
+def test_a_server_that_dies_is_not_asked_for_every_request(llm_server: Start) -> None:
+    def reply(chat: Chat) -> Reply:
+        return Reply("Masks work", status=200 if server.requests <= 3 else 502)
+
+    server = llm_server(reply)
+    config = config_of(server, retries=1)
+    answers = LLM(config, clock=FakeClock()).answer(asking(*map(str, range(100))))
+    assert server.requests <= 3 + 2 * (8 + 4)
+    failures = [answer.failure for answer in answers]
+    assert failures.count(None) == 3
+    assert failures.count("not asked: the server does not answer (status 502)") >= 80
+
+
+def test_no_more_requests_are_under_way_than_allowed(llm_server: Start) -> None:
+    server = llm_server(delay=0.02)
+    LLM(config_of(server, concurrency=5)).answer(asking(*map(str, range(30))))
+    assert 2 <= server.most_under_way <= 5
+
+
+def test_a_budget_of_requests_stops_cleanly(
+    llm_server: Start, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    server = llm_server(faults=0.5, kinds=("500",), in_a_row=2)
+    requests = asking(*map(str, range(12)))
+    with AnswerStore(tmp_path / "a.sqlite") as store:
+        config = config_of(server, max_requests=7)
+        llm = LLM(config, store, FakeClock())
+        answers = llm.answer(requests, what="posts")
+        assert server.requests == 7 == llm.sent
+        good = [answer for answer in answers if answer.failure is None]
+        assert 0 < len(good) == len(store) < 7
+        why = "not asked: the budget of 7 requests (llm.max_requests) is spent"
+        assert {a.failure for a in answers} == {None, why}
+        assert f"posts: {12 - len(good)} of 12 failed: {12 - len(good)} {why}" in caplog.text
+        with pytest.raises(UserError, match="the same command goes on from there"):
+            require_answers(answers)
+        # The same budget again, and then none.
+        assert llm.answer(requests, what="posts")[0].failure in (None, why)
+        assert server.requests == 7
+        rest = LLM(config_of(server), store, FakeClock()).answer(requests)
+        require_answers(rest)
+        assert sum(answer.stored for answer in rest) == len(good)
+
+
+def test_a_budget_of_tokens_is_never_exceeded(llm_server: Start) -> None:
+    server = llm_server()
+    requests = asking(*(f"Masks work, says study {i}" for i in range(40)))
+    llm = LLM(config_of(server, max_tokens=40, max_tokens_total=600))
+    answers = llm.answer(requests)
+    good = [answer for answer in answers if answer.failure is None]
+    assert llm.used.total == sum(answer.usage.total for answer in good) <= 600
+    # It goes near the end: what a reply did not use is given to the next.
+    assert 400 < llm.used.total and 0 < len(good) < 40
+    assert {a.failure for a in answers} - {None} == {
+        "not asked: the budget of 600 tokens (llm.max_tokens_total) is spent"
+    }
+
+
+@pytest.mark.parametrize("how", ["401", "400", "reply", "object"])
+def test_the_key_reaches_no_log_store_or_error(
+    how: str,
+    llm_server: Start,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A careless server repeats it in errors, headers and replies."""
+    key = "sk-very-secret-1234567890"
+    monkeypatch.setenv("MY_CREDENTIAL", key)
+    monkeypatch.setenv("OPENAI_LOG", "debug")
+    caplog.set_level(logging.DEBUG)
+
+    def careless(chat: Chat) -> Reply:
+        sent = chat.headers["authorization"]
+        text = f'{{"facts": ["{sent}"]}}' if how == "object" else f"You sent {sent}"
+        return Reply(text, status=400 if how == "400" else 200, headers={"X-Sent": sent})
+
+    server = llm_server(careless, key="another" if how == "401" else key)
+    said = ""
+    schema = SCHEMA if how == "object" else None
+    with AnswerStore(tmp_path / "a.sqlite") as store:
+        llm = LLM(config_of(server, key_env="MY_CREDENTIAL"), store)
+        if how == "401":
+            with pytest.raises(UserError, match="the key in MY_CREDENTIAL is refused") as error:
+                llm.answer(asking("a"))
+            said = "".join([str(error.value), repr(error.value.__cause__)])
+        else:
+            said = repr(llm.answer(asking("a", schema=schema)))
+            assert server.headers[0]["authorization"] == f"Bearer {key}"
+        kept = b"".join(path.read_bytes() for path in tmp_path.iterdir())
+    assert "<MY_CREDENTIAL>" in said
+    out, err = capfd.readouterr()
+    for text in (said, caplog.text, out, err, kept.decode("latin-1")):
+        assert "very-secret" not in text
+
+
+def test_two_at_once_share_a_store_and_a_dead_ones_requests_are_taken_over(
+    llm_server: Start, tmp_path: Path
+) -> None:
+    server = llm_server(delay=0.02)
+    requests = asking(*map(str, range(20)))
+    found: list[list[Answer]] = []
+
+    def ask(store: AnswerStore) -> None:
+        found.append(LLM(config_of(server), store).answer(requests))
+
+    path = tmp_path / "a.sqlite"
+    from claim2source.llm.work import key_of
+
+    # A third one holds a request, and ends without an answer to it.
+    third = AnswerStore(path)
+    assert third.take(key_of(requests[5], config_of(server)))
+    stores = [AnswerStore(path), AnswerStore(path)]
+    threads = [threading.Thread(target=ask, args=(store,)) for store in stores]
+    for thread in threads:
+        thread.start()
+    end = time.monotonic() + 30
+    while len(server.good) < 19 and time.monotonic() < end:
+        time.sleep(0.02)
+    time.sleep(0.2)
+    assert len(server.good) == 19 and not found
+    third.close()
+    for thread in threads:
+        thread.join(timeout=30)
+    assert server.requests == 20 and len(server.good) == 20
+    texts = [[answer.text for answer in answers] for answers in found]
+    assert texts[0] == texts[1] and len(texts) == 2 and all(texts[0])
+    for store in stores:
+        store.close()
+    assert [p.name for p in tmp_path.iterdir()] == ["a.sqlite"]
+
+
+def test_objects_are_asked_for_by_schema_and_checked(llm_server: Start) -> None:
+    server = llm_server()
+    (answer,) = LLM(config_of(server)).answer(asking("a", schema=SCHEMA))
+    assert answer.data == {"facts": []} and answer.failure is None
+    form = {"name": "reply", "schema": SCHEMA, "strict": True}
+    assert server.bodies[0]["response_format"] == {"type": "json_schema", "json_schema": form}
+    assert "guided_json" not in server.bodies[0]
+    # A server that ignores the schema, as vLLM does guided_json.
+    server.reply = lambda chat: '{"facts": "none"}'
+    (answer,) = LLM(config_of(server)).answer(asking("b", schema=SCHEMA))
+    assert (answer.failure, answer.data) == ("does not fit the schema", None)
+
+
+@pytest.mark.parametrize("name", ["response_format", "structured_outputs"])
+def test_where_a_server_refuses_the_form_replies_are_parsed(name: str, llm_server: Start) -> None:
+    is_choice = name == "structured_outputs"
+    said = " **b**" if is_choice else 'Here:\n```json\n{"facts": ["x"]}\n```'
+    server = llm_server(lambda chat: said, refuses=(name,))
+    more = {"choices": ("A", "B")} if is_choice else {"schema": SCHEMA}
+    llm = LLM(config_of(server, concurrency=1))
+    answers = llm.answer(asking(*"abcd", **more)) + llm.answer(asking("e", **more))
+    assert all(a.text == "B" if is_choice else a.data == {"facts": ["x"]} for a in answers)
+    # It is remembered: one request had it.
+    assert [name in body for body in server.bodies] == [True] + [False] * 5
+
+
+def test_a_refused_request_is_its_own_fault_and_the_next_is_strict_again(
+    llm_server: Start,
+) -> None:
+    def reply(chat: Chat) -> Reply:
+        if "long" in chat.user:
+            return Reply("This model's maximum context length is 9 tokens.", status=400)
+        return Reply('{"facts": []}')
+
+    server = llm_server(reply)
+    llm = LLM(config_of(server, concurrency=1))
+    answers = llm.answer(asking("long", "short", schema=SCHEMA))
+    why = "refused by the server (400): This model's maximum context length is 9 tokens."
+    assert [answer.failure for answer in answers] == [why, None]
+    assert [b.get("response_format") is not None for b in server.bodies] == [True, False, True]
+
+
+def test_what_cannot_be_parsed_is_asked_twice_kept_and_reported(
+    llm_server: Start, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    server = llm_server(lambda chat: f"I cannot say {server.requests}")
+    requests = asking("a", schema=SCHEMA)
+    with AnswerStore(tmp_path / "a.sqlite") as store:
+        (answer,) = LLM(config_of(server), store).answer(requests, what="posts")
+        assert (answer.failure, answer.raw, answer.data) == ("not JSON", "I cannot say 2", None)
+        assert "posts: 1 of 1 failed: 1 not JSON (r0)" in caplog.text
+        require_answers([answer])  # the server has answered: a next run would not help
+        # Greedy, the same would come again: the second try is sampled.
+        assert [body["temperature"] for body in server.bodies] == [0, 0.3]
+    with AnswerStore(tmp_path / "a.sqlite") as store:
+        (answer,) = LLM(config_of(server), store).answer(requests)
+        assert (server.requests, answer.failure, answer.stored) == (2, "not JSON", True)
+        assert answer.raw == "I cannot say 2"
+        server.reply = lambda chat: '{"facts": []}'
+        (answer,) = LLM(config_of(server, retry_failed=True), store).answer(requests)
+        assert (server.requests, answer.failure, answer.data) == (3, None, {"facts": []})
+
+
+def test_a_kill_between_two_tries_costs_no_third(llm_server: Start, tmp_path: Path) -> None:
+    """The first failed reply is stored at once; here the budget ends the run in its place."""
+    server = llm_server(lambda chat: "I cannot")
+    requests = asking("a", schema=SCHEMA)
+    with AnswerStore(tmp_path / "a.sqlite") as store:
+        (answer,) = LLM(config_of(server, max_requests=1), store).answer(requests)
+        assert answer.failure is not None and answer.failure.startswith("not asked: the budget")
+        assert answer.raw == "I cannot" and not answer.is_asked
+        (answer,) = LLM(config_of(server), store).answer(requests)
+        assert (server.requests, answer.failure) == (2, "not JSON")
+
+
+def test_a_check_of_the_callers_refuses_and_is_asked_of_stored_answers_too(
+    llm_server: Start, tmp_path: Path
+) -> None:
+    server = llm_server(lambda chat: f"reply number {server.requests}")
+
+    def no_one(request: Request, answer: Answer) -> str | None:
+        return "says one" if answer.text.endswith("1") else None
+
+    def none(request: Request, answer: Answer) -> str | None:
+        return "never good"
+
+    with AnswerStore(tmp_path / "a.sqlite") as store:
+        llm = LLM(config_of(server, seed=7), store)
+        assert llm.answer(asking("a"), no_one)[0].text == "reply number 2"
+        assert llm.answer(asking("b"))[0].text == "reply number 3"
+        (answer,) = llm.answer(asking("b"), none)
+        assert (answer.failure, answer.text) == ("never good", "reply number 4")
+        assert server.requests == 4
+        assert server.bodies[0]["seed"] != server.bodies[1]["seed"]
+        # The check's opinion is not stored with the answer.
+        assert llm.answer(asking("b"))[0].failure is None and server.requests == 4
+
+
+def test_the_same_request_is_asked_once_and_another_version_or_sampling_again(
+    llm_server: Start,
+) -> None:
+    server = llm_server()
+    twins = [*asking("a"), *asking("a", sample=1), *asking("a", sample=0), *asking("a")]
+    twins = [Request(f"id{i}", r.messages, r.version, sample=r.sample) for i, r in enumerate(twins)]
+    store = AnswerStore()
+    answers = LLM(config_of(server), store).answer(twins)
+    assert [answer.id for answer in answers] == ["id0", "id1", "id2", "id3"]
+    assert server.requests == 2
+    changes = [{"temperature": 0.5}, {"top_p": 0.5}, {"max_tokens": 9}, {"thinking": True}]
+    for change in changes:
+        LLM(config_of(server, **change), store).answer(twins[:1])
+    requests = [Request("x", twins[0].messages, "2"), *asking("a", schema=SCHEMA)]
+    LLM(config_of(server), store).answer(requests)
+    assert server.requests == 2 + len(changes) + 2
+    # Another server with that model gives the same answers.
+    assert LLM(config_of(llm_server()), store).answer(twins)[0].stored
+
+
+def test_a_wrong_model_or_no_server_is_one_clear_line(llm_server: Start) -> None:
+    server = llm_server(models=["qwen", "llama"])
+    with pytest.raises(UserError, match="has no model 'm'; it has: qwen, llama"):
+        LLM(config_of(server)).answer(asking("a"))
+    assert server.requests == 0
+    with pytest.raises(UserError, match="llm.model: ''"):
+        LLM(LLMConfig())
+    gone = llm_server()
+    url = gone.url
+    gone.stop()
+    clock = FakeClock()
+    with pytest.raises(UserError, match=f"no server answers at {url}: broken connection"):
+        LLM(LLMConfig(model="m", url=url), clock=clock).answer(asking("a"))
+    gone.start()
+    # A server without a list of models says at the first request what it lacks.
+    bare = llm_server(models=[])
+    with pytest.raises(UserError, match="refused 'm' .*: The model `m` does not exist"):
+        LLM(config_of(bare)).answer(asking("a"))
+
+
+def test_progress_says_how_fast_and_what_is_left(
+    llm_server: Start, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown = functools.partial(Progress, quiet=0)
+    monkeypatch.setattr("claim2source.llm.client.Progress", shown)
+    LLM(config_of(llm_server())).answer(asking(*map(str, range(4))), what="posts")
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 4
+    assert lines[1].startswith("posts: 2 of 4, ") and "tokens/s, 2 left, about " in lines[1]
+
+
+def test_answers_can_be_had_within_a_running_loop(llm_server: Start) -> None:
+    async def notebook() -> list[Answer]:
+        return LLM(config_of(llm_server())).answer(asking("a"))
+
+    assert asyncio.run(notebook())[0].failure is None
+
+
+def test_what_is_sent_is_what_vllm_takes(llm_server: Start) -> None:
+    server = llm_server()
+    LLM(config_of(server, top_p=0.8)).answer(asking("a"))
+    LLM(config_of(server, thinking=None)).answer(asking("b", choices=("x", "y"), logprobs=2))
+    first, second = server.bodies
+    assert first["chat_template_kwargs"] == {"enable_thinking": False} and first["top_p"] == 0.8
+    assert {*second} == {
+        *("model", "messages", "temperature", "max_tokens"),
+        *("structured_outputs", "logprobs", "top_logprobs"),
+    }
+    assert json.dumps(second["structured_outputs"]) == '{"choice": ["x", "y"]}'

@@ -1,0 +1,197 @@
+"""Replies are cleaned, parsed and judged; recorded ones of a real vLLM are among them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from claim2source.llm import LLM, LLMConfig, Request
+from claim2source.llm.parse import cleaned, json_object, read_reply
+from claim2source.text.prompts import Message, read_prompt
+from tests.llm_server import Chat, LLMServer, Reply
+from tests.shared_data import shared
+
+SCHEMA = {
+    "type": "object",
+    "properties": {"selected_paper": {"type": "integer", "minimum": 1, "maximum": 10}},
+    "required": ["selected_paper"],
+}
+POST = "Masks cut infections by 9 % in villages, says a trial of 342,126 adults."
+
+
+def request(**more: Any) -> Request:
+    return Request("r", read_prompt("facts").messages({"post": POST}), "1", **more)
+
+
+@pytest.mark.parametrize(
+    ("reply", "text"),
+    [
+        ("  Masks work.\n", "Masks work."),
+        ("<think>\nHm {}\n</think>\n\nMasks work.", "Masks work."),
+        ("The user wants ...\n</think>\nMasks work.", "Masks work."),
+        ('"Masks work."', "Masks work."),
+        ("“Masks work.”", "Masks work."),
+        ("„Masks work.“", "Masks work."),
+        ("Sure! Here is the rewritten tweet:\n\nMasks work.", "Masks work."),
+        ("Here's the translation: Masks work.", "Masks work."),
+        ("Here is a more formal version of the text:\n'Masks work.'", "Masks work."),
+        ("**Rewritten tweet:** Masks work.", "Masks work."),
+        ("Translation:\nMasks work.", "Masks work."),
+        ("```\nMasks work.\n```", "Masks work."),
+        ("<post>\nMasks work.\n</post>", "Masks work."),
+        # What only looks like it stays.
+        ('"Masks" are said to "work"', '"Masks" are said to "work"'),
+        (
+            "Here's what we know about masks:\n- they work",
+            "Here's what we know about masks:\n- they work",
+        ),
+        ("BREAKING: masks work", "BREAKING: masks work"),
+        ("Okay, masks work.", "Okay, masks work."),
+        ("Sure, masks work: see here", "Sure, masks work: see here"),
+        ("Masks 'work', they 'say'", "Masks 'work', they 'say'"),
+    ],
+)
+def test_a_text_is_cleaned_of_what_models_put_around_it(reply: str, text: str) -> None:
+    answer = read_reply(request(), reply, "stop")
+    assert (answer.text, answer.failure, answer.raw) == (text, None, reply)
+    assert cleaned(text) == text
+
+
+@pytest.mark.parametrize(
+    ("reply", "finish", "failure"),
+    [
+        ("", "stop", "empty"),
+        (" \n\t" * 50, "stop", "empty"),
+        ('""', "stop", "empty"),
+        ("<think>I do not know", "stop", "empty"),
+        ("Masks work, and", "length", "cut off by max_tokens"),
+        ("<think>" + "hm " * 99, "length", "cut off by max_tokens"),
+        ("no", "content_filter", "refused by the server's filter"),
+        ("Masks work. " * 400, "stop", "far too long"),
+        (
+            "- Every fact is one sentence that states a single thing and can be understood by\n"
+            "itself. Masks work.",
+            "stop",
+            "an echo of the prompt",
+        ),
+        ("Rewrite the post as a list of atomic facts.", "stop", "an echo of the prompt"),
+        (f"Post:\n<post>\n{POST}\n</post>", "stop", "an echo of the prompt"),
+    ],
+)
+def test_a_reply_that_is_no_text_is_a_failure(reply: str, finish: str, failure: str) -> None:
+    assert read_reply(request(), reply, finish).failure == failure
+
+
+def test_the_text_itself_is_no_echo() -> None:
+    assert read_reply(request(), POST, "stop").failure is None
+
+
+@pytest.mark.parametrize(
+    ("reply", "found"),
+    [
+        ('{"selected_paper": 3}', 3),
+        ('<think>{"selected_paper": 9}</think>{"selected_paper": 3}', 3),
+        ('Of these\n```json\n{"selected_paper": 3}\n```\nI hope it helps {"selected_paper": 8}', 3),
+        ('First {"selected_paper": 1}, but then {"selected_paper": 3}.', 3),
+        ('I say {"selected_paper": 3} and not {"selected_paper": 12} or {"a": {"b": 1}}', 3),
+        ('{"selected_paper": 3} {"selected_paper": ', 3),
+        ('{"why": "a } or { in a text", "selected_paper": 3}', 3),
+        ("{{{{" * 5000 + '{"selected_paper": 4}', "not JSON"),
+        ('{"selected_paper": "3"}', "does not fit the schema"),
+        ('{"selected_paper": 11}', "does not fit the schema"),
+        ('{"selected_paper": NaN}', "not JSON"),
+        ('{"selected_paper": 1e999}', "not JSON"),
+        ('{"selected_paper": ' + "9" * 5000 + "}", "not JSON"),
+        ("[3]", "not JSON"),
+        ('{"a":' * 50_000, "not JSON"),
+        ("Paper 3", "not JSON"),
+    ],
+)
+def test_an_object_is_found_directly_in_a_fence_or_as_the_last_one(
+    reply: str, found: int | str
+) -> None:
+    answer = read_reply(request(schema=SCHEMA), reply, "stop")
+    if isinstance(found, int):
+        assert (answer.data or {})["selected_paper"] == found and answer.failure is None
+    else:
+        assert (answer.data, answer.failure) == (None, found)
+    assert json_object('{"selected_paper": 3}', SCHEMA)[1] is None
+
+
+@pytest.mark.parametrize(
+    ("reply", "finish", "found"),
+    [
+        ("J", "length", "J"),
+        (" j.", "stop", "J"),
+        ('"None"', "stop", "None"),
+        ("Z", "stop", "not one of the choices"),
+        ("Non", "length", "cut off by max_tokens"),
+        ("", "length", "cut off by max_tokens"),
+    ],
+)
+def test_a_cut_reply_that_is_a_choice_is_an_answer(reply: str, finish: str, found: str) -> None:
+    answer = read_reply(request(choices=("J", "K", "None")), reply, finish)
+    assert found in (answer.text, answer.failure)
+    assert (answer.failure is None) == (found in ("J", "None"))
+
+
+def recorded() -> list[dict[str, Any]]:
+    path = shared("vllm") / "chat.json"
+    found: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))["exchanges"]
+    return found
+
+
+def test_recorded_exchanges_of_a_real_vllm(llm_server: Callable[..., LLMServer]) -> None:
+    """What we send is what was recorded, key by key; what it answered is judged."""
+    exchanges = [e for e in recorded() if e["path"] == "/v1/chat/completions"]
+    by_name = {exchange["name"]: exchange for exchange in exchanges}
+
+    def plain(body: Any) -> dict[str, Any]:
+        """The request, without the schema's name, which is ours."""
+        body = json.loads(json.dumps(body))
+        if "response_format" in body:
+            del body["response_format"]["json_schema"]["name"]
+        return dict(body)
+
+    def reply(chat: Chat) -> Reply:
+        for exchange in exchanges:
+            if plain(exchange["request"]) == plain(chat.body):
+                body = json.dumps(exchange["response"]).encode()
+                return Reply(status=exchange["status"], body=body)
+        return Reply(f"not recorded: {json.dumps(chat.body)[:300]}", status=418)
+
+    server = llm_server(reply, model="g")
+
+    def ask(name: str, again: str = "cut off", **more: Any) -> Any:
+        sent = by_name[name]["request"]
+        messages = tuple(Message(m["role"], m["content"]) for m in sent["messages"])
+        thinking = sent.get("chat_template_kwargs", {}).get("enable_thinking")
+        config = LLMConfig(model="g", url=server.url, thinking=thinking)
+        before = len(server.bodies)
+        (answer,) = LLM(config).answer(
+            [Request("r", messages, max_tokens=sent["max_tokens"], **more)]
+        )
+        assert plain(server.bodies[before]) == plain(sent)
+        return answer
+
+    # The second try is sampled, which was not recorded: 418, and the first reply stands.
+    for name in ("plain", "cut off by max_tokens", "thinking off by template argument"):
+        answer = ask(name)
+        said = by_name[name]["response"]["choices"][0]["message"]["content"]
+        assert answer.failure.startswith("refused by the server (418)") and answer.raw == said
+        assert read_reply(request(), answer.raw, "length").failure == "cut off by max_tokens"
+        assert answer.usage.prompt == 23
+    form = by_name["response_format json_schema"]["request"]["response_format"]["json_schema"]
+    answer = ask("response_format json_schema", schema=form["schema"])
+    assert answer.data is None and answer.raw.startswith('{"reasoning"\n\t')
+    choices = by_name["choice with logprobs"]["request"]["structured_outputs"]["choice"]
+    answer = ask("choice with logprobs", choices=tuple(choices), logprobs=20)
+    assert (answer.text, answer.failure) == ("J", None)
+    (token,) = answer.logprobs
+    assert token.text == "J" and len(token.top) == 20
+    assert token.top["J"] == token.logprob == pytest.approx(-0.0221573729)
+    answer = ask("prompt too long")
+    assert answer.failure.startswith("refused by the server (400): This model's maximum context")
