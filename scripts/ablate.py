@@ -39,76 +39,26 @@ from claim2source.text import Rendering
 from claim2source.training.config import FinetuneConfig
 from claim2source.training.export.scaling import ScaledCheckpoint
 from claim2source.training.run_folder import resumable
+from scripts.ablate_retention import RETENTION, RETENTION_ME5, SMALL, make_small
+from scripts.ablate_rows import (
+    COMMON,
+    DEMO_RECIPE,
+    LIMITED,
+    MINILM,
+    Row,
+    Settings,
+    Table,
+    settings_of,
+)
 from scripts.data_folder import REPOSITORY, data_folder
 
 METRIC = "mrr@5"
-MINILM = "sentence-transformers/all-MiniLM-L6-v2"
-Settings = dict[str, str | int | float | list[str] | list[float]]
-# Data set, split and languages that a row is scored on.
-Target = tuple[str, str, list[str] | None]
-
-
-@dataclass(frozen=True)
-class Row:
-    """One row of a table.
-
-    Args:
-        name: of the row.
-        what: the change, for the table.
-        settings: of train/finetune.py, added to those of the row `on` or of the recipe.
-        on: row whose settings this one extends.
-        against: row of the paired test.
-        trained: whether a run is trained; if not, the row is the base model or a `scale`.
-        scale: point between base (0) and the tuned weights (1) of the row `on`.
-    """
-
-    name: str
-    what: str
-    settings: Settings = field(default_factory=dict)
-    on: str | None = None
-    against: str | None = None
-    trained: bool = True
-    scale: float | None = None
-
-
-@dataclass(frozen=True)
-class Table:
-    """Rows that share training data, recipe and targets."""
-
-    data: str
-    recipe: Settings
-    targets: dict[str, Target]
-    rows: tuple[Row, ...]
-
-    def below(self, row: Row) -> Row | None:
-        """Find the row that a row extends."""
-        return next((other for other in self.rows if other.name == row.on), None)
-
-    def settings(self, row: Row) -> Settings:
-        """Collect all settings of a row."""
-        below = self.below(row)
-        return {**(self.settings(below) if below else self.recipe), **row.settings}
-
-
-def _settings(**settings: str | int | float | list[str] | list[float]) -> Settings:
-    return {key.replace("__", "."): value for key, value in settings.items()}
-
-
-_UNLIMITED = _settings(mining__max_share="null", mining__max_title_similarity="null")
-_LIMITED = _settings(mining__max_share=0.95, mining__max_title_similarity=0.9)
-_COMMON = _settings(
-    tuning="full",
-    optimisation__temperature=0.05,
-    optimisation__dropout=0.0,
-    optimisation__batch_size=32,
-    optimisation__warmup_ratio=0.1,
-)
-
+_UNLIMITED = settings_of(mining__max_share="null", mining__max_title_similarity="null")
 CT25 = Table(
     "ct25",
     {
-        **_COMMON,
-        **_settings(
+        **COMMON,
+        **settings_of(
             model__name=MINILM,
             model__max_length=128,
             rendering__claims="original",
@@ -124,13 +74,13 @@ CT25 = Table(
         Row(
             "pool-all",
             "one hard negative from the whole pool, no limits",
-            {**_UNLIMITED, **_settings(mining__pool="all")},
+            {**_UNLIMITED, **settings_of(mining__pool="all")},
             against="zero-shot",
         ),
         Row(
             "pool-train-golds",
             "the same from the golds of training claims",
-            _settings(mining__pool="train-golds"),
+            settings_of(mining__pool="train-golds"),
             on="pool-all",
             against="pool-all",
         ),
@@ -138,40 +88,29 @@ CT25 = Table(
             "limits",
             "train golds; no near-duplicates of the gold, at most 0.95 of its score "
             "(in-batch golds are masked in every row)",
-            _LIMITED,
+            LIMITED,
             on="pool-train-golds",
             against="pool-train-golds",
         ),
         Row(
             "large-pool",
             "limits, and batches of 128 claims in chunks of 32 texts",
-            _settings(optimisation__batch_size=128, optimisation__chunk_size=32),
+            settings_of(optimisation__batch_size=128, optimisation__chunk_size=32),
             on="limits",
             against="limits",
         ),
         Row(
             "scale",
             "large-pool, and the scale between base and tuned chosen on val",
-            _settings(scales=[0.25, 0.5, 0.75]),
+            settings_of(scales=[0.25, 0.5, 0.75]),
             on="large-pool",
             against="large-pool",
         ),
     ),
 )
-_DEMO = {
-    **_COMMON,
-    **_settings(
-        model__name=MINILM,
-        model__max_length=128,
-        rendering__claims="bilingual",
-        optimisation__epochs=1,
-        optimisation__learning_rate=5e-5,
-        optimisation__negatives=1,
-    ),
-}
 DEMO = Table(
     "demo",
-    _DEMO,
+    DEMO_RECIPE,
     {"test": ("demo", "test", None)},
     (
         Row("zero-shot", "the base model", trained=False),
@@ -179,105 +118,41 @@ DEMO = Table(
         Row(
             "alpha",
             "limits, and languages' shares as the root of their size",
-            _settings(batches__alpha=0.5),
+            settings_of(batches__alpha=0.5),
             on="limits",
             against="limits",
         ),
         Row(
             "one-language",
             "limits, and one language per batch",
-            _settings(batches__order="language"),
+            settings_of(batches__order="language"),
             on="limits",
             against="limits",
         ),
         Row(
             "consistency",
             "limits, and translated-pair consistency at weight 1",
-            _settings(losses__consistency__weight=1.0),
+            settings_of(losses__consistency__weight=1.0),
             on="limits",
             against="limits",
         ),
         Row(
             "keep-base",
             "limits, and KL to the base model at weight 1",
-            _settings(losses__keep_base__weight=1.0),
+            settings_of(losses__keep_base__weight=1.0),
             on="limits",
             against="limits",
         ),
         Row(
             "query-only",
             "limits, and the claims' side alone",
-            _settings(optimisation__train="query_only"),
+            settings_of(optimisation__train="query_only"),
             on="limits",
             against="limits",
         ),
     ),
 )
-RETENTION = Table(
-    "demo",
-    {**_DEMO, **_LIMITED, **_settings(languages=["de", "fr"])},
-    {
-        "demo test": ("demo", "test", ["de", "fr"]),
-        "ct25 dev": ("ct25", "dev", None),
-        "fact-checks dev": ("tweets-factchecks", "dev", None),
-    },
-    (
-        Row("base", "the base model", trained=False),
-        Row("tuned", "tuned on German and French alone", against="base"),
-        Row(
-            "kl",
-            "tuned, and KL to the base model at weight 1",
-            _settings(losses__keep_base__weight=1.0),
-            on="tuned",
-            against="tuned",
-        ),
-        Row(
-            "half",
-            "tuned, at half the way from the base",
-            on="tuned",
-            against="tuned",
-            trained=False,
-            scale=0.5,
-        ),
-        Row(
-            "claims-only",
-            "tuned, the claims' side alone",
-            _settings(optimisation__train="query_only"),
-            on="tuned",
-            against="tuned",
-        ),
-        Row(
-            "slow",
-            "tuned, at a quarter of the learning rate",
-            _settings(optimisation__learning_rate=1.25e-5),
-            on="tuned",
-            against="tuned",
-        ),
-        Row(
-            "replay",
-            "tuned with the English claims replayed",
-            _settings(languages=["en", "de", "fr"]),
-            on="tuned",
-            against="tuned",
-        ),
-        Row(
-            "lora",
-            "tuned by LoRA (rank 16, learning rate 5e-4)",
-            _settings(tuning="lora", lora__r=16, optimisation__learning_rate=5e-4),
-            on="tuned",
-            against="base",
-        ),
-        Row(
-            "lora-half",
-            "lora, at half its scale",
-            on="lora",
-            against="lora",
-            trained=False,
-            scale=0.5,
-        ),
-    ),
-)
-TABLES = {"ct25": CT25, "demo": DEMO, "retention": RETENTION}
+TABLES = {"ct25": CT25, "demo": DEMO, "retention": RETENTION, "retention_me5": RETENTION_ME5}
 
 
 @dataclass(frozen=True)
@@ -354,6 +229,7 @@ def ablate(config: AblateConfig) -> str:
         require_one_of("rows", row_name, rows)
     texts = []
     for name in names:
+        make_small(TABLES[name], config.out / "data")
         outcomes: dict[str, Outcome] = {}
         for row in TABLES[name].rows:
             outcome = _outcome(config, name, row)
@@ -370,10 +246,12 @@ def ablate(config: AblateConfig) -> str:
 def arguments(config: AblateConfig, name: str, row: Row) -> list[str]:
     """Give the arguments of train/finetune.py for a row."""
     table = TABLES[name]
+    own = table.settings(row)
+    split = own.get("data.report_split", next(iter(table.targets.values()))[1])
     settings: dict[str, Any] = {
-        **table.settings(row),
-        "data.dataset": _folder(table.data),
-        "data.report_split": next(iter(table.targets.values()))[1],
+        **own,
+        "data.dataset": _folder(table.data_of(row), config.out),
+        "data.report_split": split,
         "optimisation.seed": config.seed,
         "store": config.vectors,
         "wandb.mode": "off",
@@ -385,8 +263,10 @@ def arguments(config: AblateConfig, name: str, row: Row) -> list[str]:
     return words
 
 
-def _folder(data: str) -> str:
-    """Locate a data set; `demo` is part of the package."""
+def _folder(data: str, out: Path) -> str:
+    """Locate a data set; `demo` is part of the package, small ones are made beside the rows."""
+    if data in SMALL:
+        return str(out / "data" / data)
     return data if data == "demo" else str(data_folder(data))
 
 
@@ -422,7 +302,7 @@ def _outcome(config: AblateConfig, name: str, row: Row) -> Outcome | None:
         outcome, model = replace(outcome, note=f"scale {row.scale:g}"), scaled.resolved
     else:
         length = int(str(table.recipe["model.max_length"]))
-        model = resolve(ModelConfig(name=MINILM, max_length=length))
+        model = resolve(ModelConfig(name=str(table.recipe["model.name"]), max_length=length))
     scores = {
         target: _scored(config, table.recipe, model, *where)
         for target, where in table.targets.items()
@@ -464,7 +344,7 @@ def _scored(
     langs: list[str] | None,
 ) -> Scores:
     """Score a model by language and by claim."""
-    dataset = load(_folder(data), split, langs)
+    dataset = load(_folder(data, config.out), split, langs)
     rendering = model.rendering or Rendering(
         recipe.get("rendering.claims", "original"),  # type: ignore[arg-type]
         recipe.get("rendering.sources", "metadata"),  # type: ignore[arg-type]
@@ -491,7 +371,7 @@ def _rows(
     columns = ["row", "what", "val", "chosen", "seconds"]
     languages: dict[str, list[str]] = {}
     for target, (data, split, langs) in table.targets.items():
-        known = load(_folder(data), split, langs).languages
+        known = load(_folder(data, config.out), split, langs).languages
         languages[target] = [*known, "macro"] if len(known) > 1 else ["macro"]
         columns += [target if n == "macro" else f"{target} {n}" for n in languages[target]]
         columns += [f"{target}: difference (p)"]

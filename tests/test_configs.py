@@ -197,7 +197,7 @@ def idle(config: dict[str, Any]) -> set[str]:
     if config["mining.max_share"] is None:
         found |= {"mining.share_of"}
     if config["tuning"] != "full":
-        found |= {"optimisation.train_embeddings"}
+        found |= {"optimisation.train_embeddings", "optimisation.train_layers"}
     if config["mining.bm25.analysis"] == "whitespace":
         found |= {f"mining.bm25.{key}" for key in ("language", "stop_words", "stemmer")}
     return found

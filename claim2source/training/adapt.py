@@ -33,6 +33,9 @@ def check_adaptable(encoder: Encoder, config: FinetuneConfig) -> None:
     if config.tuning == "full":
         allowed = "lora: a full checkpoint does not carry the code that this model ships"
         require(not encoder.settings.own_code, "tuning", config.tuning, allowed)
+        wanted, there = config.optimisation.train_layers, len(_layers(encoder.model))
+        allowed = f"at most {there}, the layers of this model"
+        require(wanted is None or wanted <= there, "optimisation.train_layers", wanted, allowed)
         return
     layers = dict(encoder.model.named_modules())
     for name in config.lora.targets:
@@ -59,11 +62,28 @@ def adapt(encoder: Encoder, config: FinetuneConfig) -> None:
         encoder.model.requires_grad_(True)
         if not config.optimisation.train_embeddings:
             encoder.model.get_input_embeddings().requires_grad_(False)
+        if config.optimisation.train_layers is not None:
+            _freeze_below(encoder.model, config.optimisation.train_layers)
     else:
         encoder.model = _with_adapter(encoder, config)  # type: ignore[assignment]
     if config.optimisation.gradient_checkpointing:
         # Reentrant checkpointing would pass no gradient through a frozen first block.
         encoder.model.gradient_checkpointing_enable({"use_reentrant": False})
+
+
+def _layers(model: torch.nn.Module) -> torch.nn.ModuleList:
+    """Find a model's stack of layers, its longest list of modules."""
+    lists = [part for part in model.modules() if isinstance(part, torch.nn.ModuleList)]
+    return max(lists, key=len, default=torch.nn.ModuleList())
+
+
+def _freeze_below(model: torch.nn.Module, kept: int) -> None:
+    """Freeze what is before the last `kept` layers; no gradient goes through it."""
+    first = next(_layers(model)[-kept].parameters())
+    for parameter in model.parameters():
+        if parameter is first:
+            return
+        parameter.requires_grad_(False)
 
 
 def frozen_copy(encoder: Encoder) -> Encoder:

@@ -111,6 +111,9 @@ class OptimisationConfig:
         train_embeddings: with tuning: full, train the word embeddings too; false keeps the base
             model's. In multilingual models they are most of the weights: without them training
             is quicker and takes a fraction of the memory.
+        train_layers: with tuning: full, train the last so many layers and keep the base model's
+            word embeddings and lower layers: half of the layers take two thirds of the time;
+            none: all.
         remine_every: mine again with the current model after every so many epochs (ANCE);
             0: once, before training.
         temperature: cosine similarities are divided by it.
@@ -138,6 +141,7 @@ class OptimisationConfig:
     negatives: int = 1
     train: Literal["both", "query_only"] = "both"
     train_embeddings: bool = True
+    train_layers: int | None = None
     remine_every: int = 0
     temperature: float = 0.05
     learning_rate: float = 5e-5
@@ -161,6 +165,7 @@ class OptimisationConfig:
         for key in ("temperature", "learning_rate"):
             require_finite(f"{group}.{key}", getattr(self, key), positive=True)
         share, rate = self.warmup_ratio, self.dropout
+        require_between(f"{group}.train_layers", self.train_layers, 1, 10_000, none=True)
         require_between(f"{group}.chunk_size", self.chunk_size, 1, 10**6, none=True)
         require(0 <= share < 1, f"{group}.warmup_ratio", share, "0 or more, below 1")
         good = rate is None or 0 <= rate < 1

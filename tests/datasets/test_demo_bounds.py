@@ -31,8 +31,9 @@ CONFIG = REPOSITORY / "configs" / "finetune" / "demo.yaml"
 QUICKER = (
     "--model.name=sentence-transformers/all-MiniLM-L6-v2",
     "--model.max_length=144",
-    "--optimisation.train_embeddings=true",
+    "--optimisation.train_layers=null",
     "--optimisation.temperature=0.05",
+    "--optimisation.learning_rate=5e-5",
 )
 
 

@@ -12,11 +12,13 @@ import pytest
 from claim2source.core.config import read_config
 from claim2source.core.errors import UserError
 from claim2source.core.report import Epoch, Report, TrainingReport
+from claim2source.datasets import load
 from claim2source.training.config import FinetuneConfig
 from claim2source.training.run_folder import RunFolder
 from scripts import ablate as script
 from scripts.ablate import TABLES, AblateConfig, Row, Table, ablate, arguments
-from tests.shared_data import REPOSITORY
+from scripts.ablate_retention import SMALL, make_small
+from tests.shared_data import REPOSITORY, shared
 from tests.training.small import arguments as small_arguments
 from tests.training.small import small_setup
 
@@ -111,8 +113,31 @@ def test_data_sets_are_found_as_training_finds_them(
         ("../shared/data", default),
     ):
         monkeypatch.setenv("CLAIM2SOURCE_DATA", value)
-        assert script._folder("ct25") == str(expected)
-    assert script._folder("demo") == "demo"
+        assert script._folder("ct25", tmp_path) == str(expected)
+    assert script._folder("demo", tmp_path) == "demo"
+
+
+def test_small_sets_hold_every_gold_and_share_no_claim(tmp_path: Path) -> None:
+    """Wrong: a pool cut without its golds, or claims that are trained on and scored."""
+    shared("ct25"), shared("tweets-factchecks")
+    table = TABLES["retention_me5"]
+    make_small(table, tmp_path)
+    made = {folder.name: folder for folder in tmp_path.iterdir()}
+    assert set(made) == set(SMALL)
+    scored = {data: load(made[data], split) for data, split, _ in table.targets.values()}
+    assert [len(part.sources) for part in scored.values()] == [437, 400, 300]
+    tested = {claim.id for part in scored.values() for claim in part.claims}
+    trained = {}
+    for name in {table.data_of(row) for row in table.rows}:
+        train = load(made[name], "train")
+        trained[name] = {claim.id for claim in train.claims}
+        assert all(claim.golds for claim in train.claims) and not tested & trained[name]
+    alone = [trained[name] for name in ("small-de-fr", "small-en")]
+    assert trained["small-both"] == alone[0] | alone[1] and not alone[0] & alone[1]
+    assert load(made["small-de-fr"], "train").languages == ("de", "fr")
+    before = {name: folder.stat().st_ino for name, folder in made.items()}
+    make_small(table, tmp_path)  # what is there stays
+    assert before == {name: folder.stat().st_ino for name, folder in made.items()}
 
 
 @pytest.fixture
@@ -134,7 +159,7 @@ def small_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ),
     )
     monkeypatch.setattr(script, "TABLES", {"small": table})
-    monkeypatch.setattr(script, "_folder", lambda name: str(data))
+    monkeypatch.setattr(script, "_folder", lambda name, out: str(data))
     return tmp_path / "out"
 
 

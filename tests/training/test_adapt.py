@@ -275,3 +275,19 @@ def test_embeddings_are_trained_unless_the_config_leaves_them_out(tiny_folder):
         words = ["--tuning=full", "--model.bidirectional=null", *more]
         model = adapted(tiny_folder, *words).encoder.model
         assert {name for name, _ in model.named_parameters()} - trainable(model).keys() == left_out
+
+
+def test_the_last_layers_are_trained_and_nothing_before_them(tiny_folder):
+    """No gradient reaches what is frozen, and the vectors still move."""
+    words = ["--tuning=full", "--model.bidirectional=null", "--optimisation.train_layers"]
+    model = adapted(tiny_folder, *words, "1").encoder.model
+    last = len(model.encoder.layer) - 1
+    kept = {name for name, _ in model.named_parameters() if f"layer.{last}." in name}
+    assert last >= 1 and kept
+    found = trainable(model).keys()
+    assert {name for name in found if "pooler" not in name} == kept
+    whole = adapted(tiny_folder, *words, str(last + 1)).encoder.model
+    frozen = {name for name, _ in whole.named_parameters()} - trainable(whole).keys()
+    assert frozen and all(name.startswith("embeddings.") for name in frozen)
+    with pytest.raises(UserError, match=f"train_layers.*at most {last + 1}, the layers"):
+        adapted(tiny_folder, *words, str(last + 2))

@@ -16,7 +16,8 @@ def said(deviation: float, temperature: float) -> str:
 
 
 def test_what_models_were_trained_at_fits() -> None:
-    for deviation, temperature in ((0.1, 0.05), (0.02, 0.01), (0.06, 0.02)):
+    """The last is E5 on the demo, whose papers are all of one field."""
+    for deviation, temperature in ((0.1, 0.05), (0.02, 0.01), (0.06, 0.02), (0.014, 0.01)):
         assert said(deviation, temperature) == ""
     assert temperature_sentences(None, 0.02) == []
     assert temperature_sentences(RandomBaseline(0.0, 0.0, 0), 0.02) == []
@@ -29,7 +30,7 @@ def test_flat_and_sharp_ones_are_warned_of_with_one_that_fits() -> None:
     assert "0.01 is sharp" in sharp and "about 0.05 would" in sharp
 
 
-@pytest.mark.parametrize("ratio", [0.5, 1.0, 1.4])
+@pytest.mark.parametrize("ratio", [0.5, 0.8, 1.1])
 def test_the_share_is_that_of_the_perplexity(ratio: float) -> None:
     scores = np.random.default_rng(0).normal(0.8, 0.02, 100_000) / (0.02 / ratio)
     chances = np.exp(scores - scores.max())
