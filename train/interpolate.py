@@ -33,6 +33,7 @@ from claim2source.core.run import Run
 from claim2source.core.tables import Cell, Part, TextTable, render
 from claim2source.core.terminal import say
 from claim2source.datasets import load
+from claim2source.evaluation.choices import choice_notes
 from claim2source.io.wandb import Tracker, as_wandb, require_tracking, wandb_mode
 from claim2source.models import Manifest, ModelConfig, checkpoint_folder
 from claim2source.models.manifest import FILE as MANIFEST
@@ -46,7 +47,7 @@ from claim2source.pipeline.evaluate import (
 )
 from claim2source.pipeline.options import SearchOptions
 from claim2source.pipeline.selection import ChoosingOn, SelectionData, selection_data
-from claim2source.pipeline.views import choice_notes, write_markdown
+from claim2source.pipeline.views import write_markdown
 from claim2source.training.config import WandbConfig
 from claim2source.training.curve import Picked, curve_table, draw
 from claim2source.training.export.scaling import (

@@ -104,7 +104,7 @@ class Choice:
     is how it was chosen: of the settings that are within one standard error of the best, the
     one nearest to the default (`one_se`), or the best. `best` and `best_score` are the best
     setting's, `error` is the standard error, by paper, of its difference from the chosen one,
-    and `why` says in a sentence why another than the best was taken.
+    and `why` says in a sentence why another than the best was taken. `compared` settings were.
     """
 
     what: str
@@ -121,6 +121,7 @@ class Choice:
     best_score: float | None = None
     error: float | None = None
     why: str = ""
+    compared: int = 0
 
 
 @dataclass(frozen=True)
@@ -143,7 +144,8 @@ class SystemReport:
 
     `model` is the name that published tables know it by (`bm25`, a model's name, `hybrid:NAME`;
     `bm25-tuned` and `tuned-hybrid:NAME` where settings were chosen); `system` is its name whatever
-    the claim form; `parts` are the systems it fuses; `slices` are scores of a part of the claims,
+    the claim form; `parts` are the systems it fuses; `val` are the scores on val and its parts that
+    a checkpoint's manifest states; `slices` are scores of a part of the claims,
     such as those with a gold seen in training; `runs` is the folder of its TREC runs, relative to
     the report's; `key` identifies all that made it.
     """
@@ -160,6 +162,7 @@ class SystemReport:
     macro: Mapping[str, int | float] = field(default_factory=dict)
     intervals: Intervals | None = None
     slices: Mapping[str, Table] = field(default_factory=dict)
+    val: Mapping[str, Table] = field(default_factory=dict)
     cost: SystemCost | None = None
     stages: tuple[StageReport, ...] = ()
     choices: tuple[Choice, ...] = ()

@@ -12,7 +12,14 @@ from pathlib import Path
 from claim2source.core.errors import InputError, UserError
 from claim2source.core.files import real_path
 from claim2source.core.records import Dataset
-from claim2source.core.report import FILE, Report, SystemCost, SystemReport, Table
+from claim2source.core.report import (
+    FILE,
+    Report,
+    SystemCost,
+    SystemReport,
+    Table,
+    TrainingReport,
+)
 from claim2source.core.run import Run
 from claim2source.datasets import folder_of
 from claim2source.evaluation.metrics import coverage
@@ -118,6 +125,15 @@ def read_reports(folders: Sequence[Path]) -> list[LoadedSystem]:
             LoadedSystem(system, folder, report.dataset, report.split) for system in report.scored
         ]
     return _distinct_names(systems)
+
+
+def trainings_of(folders: Sequence[Path]) -> dict[str, TrainingReport]:
+    """Map the reports of training runs, by what tells their folders apart, to the training."""
+    distinct = list({real_path(folder): Path(folder).absolute() for folder in folders}.values())
+    found = [(folder, Report.read(folder).training) for folder in distinct]
+    trained = [(folder, training) for folder, training in found if training is not None]
+    names = distinct_ends([folder for folder, _ in trained]) if len(trained) > 1 else ["training"]
+    return {name: training for name, (_, training) in zip(names, trained, strict=False)}
 
 
 def files_of_report(folder: Path) -> list[Path]:

@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal, NamedTuple, get_args
 
 from claim2source.core.config import as_plain, flag, list_field, require_between, require_one_of
-from claim2source.core.errors import ConfigError, UserError
+from claim2source.core.errors import ConfigError, InputError, UserError
 from claim2source.core.folders import RUN_FILE, require_output
 from claim2source.core.records import Dataset
-from claim2source.core.report import MAIN_METRIC, Report
+from claim2source.core.report import MAIN_METRIC, Report, Table, TrainingReport
 from claim2source.core.tables import render
 from claim2source.datasets import load
 from claim2source.evaluation.families import Family
 from claim2source.evaluation.metrics import cutoff
 from claim2source.io.wandb import log_tables, require_tracking
-from claim2source.models import ModelConfig
-from claim2source.models.resolve import chosen_checkpoint
+from claim2source.models import Manifest, ModelConfig
+from claim2source.models.manifest import FILE as MANIFEST
+from claim2source.models.resolve import checkpoint_folder, chosen_checkpoint
 from claim2source.pipeline.evaluate import (
     METRICS,
     ScoredSystem,
@@ -147,7 +148,7 @@ def evaluate_checkpoints(config: CheckpointConfig) -> str:
     reports = {name: scored.report for name, scored in systems.items()}
     report = make_report(dataset, reports, main, name=config.dataset, program="eval/checkpoint.py")
     notes = (*report.notes, *_left_out(config), *_notes(config, dataset, systems))
-    report = replace(report, chosen=chosen, notes=notes)
+    report = replace(report, chosen=chosen, notes=notes, training=_training(config))
     if config.compares and dataset.golds:
         families = declared_families(report)
         report = add_tests(report, systems, families, dataset, config.repeats, config.seed)
@@ -228,6 +229,7 @@ def evaluate_checkpoint(
             report = replace(
                 one.report,
                 model=f"hybrid:{model}" if system != name else model,
+                val=_scores_on_val(checkpoint.path) if cell == name and not config.routes else {},
                 settings={"checkpoint": checkpoint.path, **config.routes},
                 parts=_parts(cell, system, name),
                 runs=str((out / "runs").relative_to(config.out)),
@@ -275,6 +277,21 @@ def _other_forms(config: CheckpointConfig, dataset: Dataset, own: ClaimForm) -> 
     if why_same_forms(dataset.claims):
         others = [form for form in others if "paired" in (form, own)]
     return others
+
+
+def _scores_on_val(path: str) -> Mapping[str, Table]:
+    """Return the scores on val that a checkpoint's manifest states; none for any other model."""
+    folder = checkpoint_folder(path)
+    return Manifest.read(folder).scores if (folder / MANIFEST).is_file() else {}
+
+
+def _training(config: CheckpointConfig) -> TrainingReport | None:
+    """Return what the report of a training run's folder says of the training, if it has one."""
+    folder = Path(config.checkpoint)
+    try:
+        return Report.read(folder).training if (folder / RUN_FILE).is_file() else None
+    except InputError:
+        return None  # it has not ended, or an older version wrote it
 
 
 def _left_out(config: CheckpointConfig) -> list[str]:

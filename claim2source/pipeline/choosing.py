@@ -170,6 +170,7 @@ def choose(
         best=settings(first),
         best_score=scores[first],
         error=error[chosen],
+        compared=len(tried),
         why="" if chosen == first else _why(settings(first), top, scores[chosen], error[chosen]),
     )
 

@@ -8,9 +8,10 @@ from typing import Any
 
 from claim2source.core.files import write_text
 from claim2source.core.records import sorted_languages
-from claim2source.core.report import COST_COLUMNS, MACRO, MAIN_METRIC, Choice, Report, cost_cells
+from claim2source.core.report import COST_COLUMNS, MACRO, MAIN_METRIC, Report, cost_cells
 from claim2source.core.tables import Cell, Part, TextTable, render
 from claim2source.core.terminal import printable_line
+from claim2source.evaluation.choices import choice_notes, choice_text, tried_table, val_table
 from claim2source.evaluation.families import family_parts, family_table
 from claim2source.evaluation.published.scores import published_parts
 
@@ -65,41 +66,24 @@ def interval_parts(report: Report) -> list[Part]:
     return [note, table] if len(languages) > 1 else [note]
 
 
-def choice_text(choice: Choice) -> str:
-    """Describe chosen settings of BM25 or of a fusion in one phrase."""
-    chosen = choice.settings
-    if choice.what == "bm25":
-        return f"BM25 k1 {chosen['k1']:g}, b {chosen['b']:g}, title weight {chosen['title_weight']}"
-    if choice.what == "fusion":
-        rrf = chosen["method"] == "rrf"
-        kind = f"k {chosen['rrf_k']}" if rrf else str(chosen["scale"])
-        return (
-            f"{chosen['method']} fusion, {kind}, depth {chosen['depth']}, "
-            f"alpha {chosen['alpha']:g} (weight of BM25)"
-        )
-    return ", ".join(f"{choice.what} {value}" for value in chosen.values())
-
-
-def choice_notes(choice: Choice) -> list[str]:
-    """Say for which mix a choice was made, why the best was not taken, and its note."""
-    mix = choice.seen_share
-    chosen_for = [] if mix is None else [f"for {100 * mix:.0f} % claims of seen papers"]
-    return [*chosen_for, *filter(None, (choice.why, choice.note))]
-
-
 def choices_parts(report: Report) -> list[Part]:
-    """List what was chosen for each system, and on which claims."""
+    """List what was chosen for systems and by a training, on which claims; show scores on val."""
     lines = []
-    for system in report.scored:
+    trained = report.training.choice if report.training else None
+    named = [(system.name, system.choices) for system in report.scored]
+    for name, choices in [*named, ("training", (trained,) if trained else ())]:
         texts = [
             f"{choice_text(choice)}, on {choice.claims} claims of {choice.split} "
             f"({choice.metric} {'; '.join([f'{choice.score:.4f}', *choice_notes(choice)])})"
-            for choice in system.choices
+            for choice in choices
         ]
         if texts:
-            lines.append(f"- {system.name}: {'; '.join(texts)}")
+            lines.append(f"- {name}: {'; '.join(texts)}")
     head = "Chosen on claims that nothing is reported on:\n"
-    return [head + "\n".join(lines)] if lines else []
+    parts: list[Part] = [head + "\n".join(lines)] if lines else []
+    tried = tried_table(trained) if trained else None
+    found = {"Compared by the training on val:": tried, "Scores on val:": val_table(report.systems)}
+    return parts + [part for title, table in found.items() if table for part in (title, table)]
 
 
 def not_run_table(report: Report) -> TextTable | None:

@@ -17,11 +17,11 @@ from claim2source.core.report import (
     Trial,
 )
 from claim2source.core.tables import Cell, TextTable, plain_table
+from claim2source.evaluation.choices import choice_notes
 from claim2source.io.store import Store
 from claim2source.models import resolve
 from claim2source.pipeline.choosing import SEEN, UNSEEN
 from claim2source.pipeline.evaluate import evaluate_encoder, make_report
-from claim2source.pipeline.views import choice_notes
 from claim2source.training.choose import ChosenCheckpoint, part_name
 from claim2source.training.config import FinetuneConfig
 from claim2source.training.curve import TO_CHOOSE_BY, Picked, curve_table, draw
@@ -96,6 +96,7 @@ def _evaluated(
         model=str(folder.relative_to(run.path)) if resolved.is_trained else resolved.base.name,
         claims=rendering.claims,
         sources=rendering.sources,
+        val=resolved.manifest.scores if resolved.manifest else {},
         settings={"checkpoint": str(folder.relative_to(run.path))},
     )
 

@@ -15,7 +15,7 @@ import pytest
 
 from claim2source.core.errors import run_program
 from claim2source.core.records import Claim, Dataset, Qrels, Source
-from claim2source.core.report import Report, SystemReport
+from claim2source.core.report import Choice, Report, SystemReport, TrainingReport, Trial
 from claim2source.core.run import Run
 from claim2source.datasets import write_beir
 from claim2source.evaluation.compare import ScoredRuns
@@ -272,6 +272,47 @@ def test_the_table_of_forms_has_a_row_for_each_system() -> None:
     # With one form there is one number a system, which the scores say already.
     one = {name: system for name, system in systems.items() if system.claims == "original"}
     assert not sections._representations(compared_of(one, macro)).tables
+
+
+def test_what_was_chosen_on_val_is_shown_with_what_was_compared(tmp_path: Path) -> None:
+    """Of two trainings each has its name; what is not the best says why; no val, no section."""
+    run = Run.from_lists(RUNS["epoch-0"])
+    write_beir([data()], tmp_path / "data")
+    folders = []
+    for i, name in enumerate(("one", "two")):
+        tried = tuple(Trial({"epoch": n}, 0.25 + i / 8 + n / 16) for n in range(3))
+        choice = Choice("checkpoint", {"epoch": 1}, 0.3125, "val", 40, tried=tried, compared=3)
+        choice = replace(choice, rule="one_se", best={"epoch": 2}, error=0.0123, why=f"why {name}")
+        fusion = replace(choice, what="scale", settings={"scale": 0.7}, compared=77, tried=())
+        scores = evaluate_result(run, data(), repeats=0)
+        found = {
+            "languages": scores.languages,
+            "macro": scores.macro,
+            "val": {
+                f"val, {part} papers": {"macro": {"mrr@5": 0.1234 + j / 10}}
+                for j, part in enumerate(("seen", "unseen"))
+            },
+            "choices": (fusion,),
+            "runs": "runs",
+        }
+        training = TrainingReport((), "best", 1, 1.0, "checkpoints/epoch-1", choice=choice)
+        folder = tmp_path / name
+        write_report(folder, {f"epoch-{i}": found}, str(tmp_path / "data"), training=training)
+        for lang in ("en", "de"):
+            claims = [claim.id for claim in data().claims if claim.lang == lang]
+            write_trec_run(run.restricted(claims), folder / "runs" / f"{lang}.trec", "t")
+        folders.append(str(folder))
+    out = tmp_path / "page.html"
+    main(["--reports", *folders, f"--out={out}", "--repeats=5"])
+    read = Reader()
+    read.feed(out.read_text())
+    cells = [text.strip() for text in read.text]
+    for shown in ("Chosen on val", "val, seen papers", "0.1234", "0.2234", "Compared: two"):
+        assert shown in cells, shown
+    for shown in ("epoch 2", "0.3750", "0.5000", "best", "chosen", "0.0123", "77", "why one"):
+        assert shown in cells, shown
+    assert "40 claims of val" in cells and "scale 0.7" in cells
+    assert not sections._chosen(compared_of({"a": saved("a")}, {"a": 0.5})).tables
 
 
 def claims_of(read: Reader) -> list[dict[str, Any]]:

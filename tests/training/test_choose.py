@@ -19,6 +19,7 @@ from claim2source.core.errors import ConfigError, UserError
 from claim2source.core.folders import foreign_file
 from claim2source.core.report import Report
 from claim2source.datasets import carve_val, load
+from claim2source.evaluation.html.page import html_report
 from claim2source.io.store import Store
 from claim2source.models import Manifest, resolve
 from claim2source.pipeline.checkpoints import CheckpointConfig, evaluate_checkpoints
@@ -306,6 +307,21 @@ def test_both_parts_of_val_are_scored_and_chosen_by(
     choice = report.training.choice
     assert choice is not None and (choice.seen_share, choice.rule) == (0.7, "one_se")
     assert "for 70 % claims of seen papers" in said and "unseen papers" in said
+    # So does the evaluation of the run, as text and as a page.
+    config_of = CheckpointConfig(str(tmp_path / "run"), tmp_path / "o", str(setup[1]), tests=False)
+    text = evaluate_checkpoints(config_of)
+    assert Report.read(tmp_path / "o").training == report.training
+    html_report([tmp_path / "o"], tmp_path / "page.html", repeats=10)
+    page = (tmp_path / "page.html").read_text()
+    for part in ("seen", "unseen"):
+        scores = report.training.history[1].parts[part]
+        assert f"val, {part} papers" in page and f"val, {part} papers" in text
+        for lang in ("en", "de", "macro"):
+            assert f"{scores[lang]['mrr@5']:.4f}" in page
+    for shown in ("epoch 0, scale 1", "epoch 1, scale 1", "nearest to the default", "70 %"):
+        assert shown in page
+    assert all(f"{entry.score:.4f}" in page for entry in report.training.history)
+    assert "Compared by the training on val" in text and "- training: epoch" in text
     # Programs that carve it again get the same claims, and say so.
     found = selection_data(str(setup[1]), "dev", ChoosingOn(), resolve(tmp_path / "run"))
     if found.note == "":

@@ -17,7 +17,7 @@ from claim2source.evaluation.compare import read_scored
 from claim2source.evaluation.html.claims import NOBODY, SEVERAL, claim_entries
 from claim2source.evaluation.html.sections import DEPTHS, Compared, sections_of
 from claim2source.evaluation.html.verdict import verdict
-from claim2source.evaluation.reports import files_of_report
+from claim2source.evaluation.reports import files_of_report, trainings_of
 from claim2source.io.wandb import Tracking, log_tables, require_tracking
 
 FOLDER = Path(__file__).parent
@@ -62,7 +62,8 @@ def html_report(
         more_metrics=[f"recall@{depth}" for depth in DEPTHS],
         lenient=lenient,
     )
-    compared = Compared(scored, systems, repeats, seed, bool(languages))
+    trainings = trainings_of(reports)
+    compared = Compared(scored, systems, repeats, seed, bool(languages), trainings)
     sections = sections_of(compared)
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(FOLDER),

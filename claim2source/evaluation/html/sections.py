@@ -5,15 +5,16 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
-from claim2source.core.report import COST_COLUMNS, MACRO, cost_cells
+from claim2source.core.report import COST_COLUMNS, MACRO, MAIN_METRIC, TrainingReport, cost_cells
 from claim2source.core.tables import Cell, TextTable, text_of
+from claim2source.evaluation.choices import choices_table, tried_table, val_table
 from claim2source.evaluation.compare import ScoredRuns
 from claim2source.evaluation.families import family_note, family_table
 from claim2source.evaluation.html.plots import (
@@ -38,6 +39,7 @@ class Compared:
     """Hold what the sections show.
 
     `subset`: only some languages are shown, while the costs in the reports are of all of them.
+    `trainings` are what the reports say of training runs, by name.
     """
 
     scored: ScoredRuns
@@ -45,6 +47,7 @@ class Compared:
     repeats: int
     seed: int
     subset: bool = False
+    trainings: Mapping[str, TrainingReport] = field(default_factory=dict)
 
     @cached_property
     def bars(self) -> dict[str, dict[str, Bar]]:
@@ -117,6 +120,7 @@ def sections_of(compared: Compared) -> list[Section]:
         _by_language(compared),
         _tests(compared),
         _learning_curve(compared),
+        _chosen(compared),
         _recall(compared),
         _changes(compared),
         _representations(compared),
@@ -196,6 +200,25 @@ def _learning_curve(compared: Compared) -> Section:
     rows = [[name, f"{x:.0f}", f"{y:.4f}"] for name, points in curves.items() for x, y in points]
     numbers = [Numbers(title, TextTable(["run", "epoch", metric], rows))]
     return Section(title, line_plot(curves, "epoch", metric), numbers=numbers)
+
+
+def _chosen(compared: Compared) -> Section:
+    """Show the scores on val and its parts, what was chosen there, and what was compared."""
+    named = compared.trainings.items()
+    trained = [(name, training.choice) for name, training in named if training.choice]
+    systems = {name: system.report for name, system in compared.systems.items()}
+    of_systems = [(name, choice) for name, one in systems.items() for choice in one.choices]
+    tables = {
+        "Scores on val": val_table(systems),
+        "Choices": choices_table([*trained, *of_systems]),
+        **{f"Compared: {name}": tried_table(choice) for name, choice in trained},
+    }
+    note = (
+        f"{MAIN_METRIC} on claims held out of training: of papers that were trained on (seen) and "
+        "of others (unseen). On these was chosen, not on the claims that this page reports."
+    )
+    numbers = [Numbers(name, _texts(*table[:2])) for name, table in tables.items() if table]
+    return Section("Chosen on val", note=note, numbers=numbers)
 
 
 def _recall(compared: Compared) -> Section:

@@ -1,0 +1,91 @@
+"""Show what was chosen on val: the scores on its parts, what was compared, by which rule."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from claim2source.core.report import MAIN_METRIC, Choice, Settings, SystemReport
+from claim2source.core.tables import Cell, TextTable
+
+RULES = {"one_se": "within one standard error of the best, the nearest to the default"}
+
+
+def choice_text(choice: Choice) -> str:
+    """Describe chosen settings of BM25, of a fusion or of a checkpoint in one phrase."""
+    chosen = choice.settings
+    if choice.what == "bm25":
+        return f"BM25 k1 {chosen['k1']:g}, b {chosen['b']:g}, title weight {chosen['title_weight']}"
+    if choice.what == "fusion":
+        return fusion_text(chosen)
+    if choice.what == "checkpoint":
+        return settings_text(chosen)
+    return ", ".join(f"{choice.what} {value}" for value in chosen.values())
+
+
+def fusion_text(chosen: Settings) -> str:
+    """Describe a fusion."""
+    rrf = chosen["method"] == "rrf"
+    kind = f"k {chosen['rrf_k']}" if rrf else str(chosen["scale"])
+    return (
+        f"{chosen['method']} fusion, {kind}, depth {chosen['depth']}, "
+        f"alpha {chosen['alpha']:g} (weight of BM25)"
+    )
+
+
+def settings_text(settings: Settings) -> str:
+    """Write settings in one line: `epoch 2, scale 0.5`."""
+    return ", ".join(f"{key} {_shown(value)}" for key, value in settings.items())
+
+
+def choice_notes(choice: Choice) -> list[str]:
+    """Say for which mix a choice was made, why the best was not taken, and its note."""
+    mix = choice.seen_share
+    chosen_for = [] if mix is None else [f"for {100 * mix:.0f} % claims of seen papers"]
+    return [*chosen_for, *filter(None, (choice.why, choice.note))]
+
+
+def choices_table(choices: Iterable[tuple[str, Choice]]) -> TextTable | None:
+    """Tabulate choices, each with the name of what it was made for; None without any."""
+    rows: list[list[Cell]] = [
+        [
+            name,
+            choice_text(choice),
+            choice.score,
+            choice.best_score,
+            choice.error,
+            choice.compared or None,
+            RULES.get(choice.rule, "the best"),
+            f"{choice.claims} claims of {choice.split}",
+            "; ".join(choice_notes(choice)),
+        ]
+        for name, choice in choices
+    ]
+    columns = ["for", "chosen", MAIN_METRIC, "best", "standard error", "compared", "rule"]
+    return TextTable([*columns, "on", "notes"], rows) if rows else None
+
+
+def tried_table(choice: Choice) -> TextTable | None:
+    """Tabulate what a choice was made from, with the scores to choose by; None where not kept."""
+    marks = {settings_text(choice.best): "best", settings_text(choice.settings): "chosen"}
+    rows: list[list[Cell]] = [
+        [settings_text(trial.settings), trial.score, marks.get(settings_text(trial.settings))]
+        for trial in choice.tried
+    ]
+    return TextTable([choice.what, f"{MAIN_METRIC} to choose by", ""], rows) if rows else None
+
+
+def val_table(systems: Mapping[str, SystemReport]) -> TextTable | None:
+    """Tabulate MRR@5 on val and its parts, by system and language; None without any."""
+    known = {name: system.val for name, system in systems.items() if system.val}
+    splits = list(dict.fromkeys(split for tables in known.values() for split in tables))
+    rows: list[list[Cell]] = [
+        [name, language, *(tables.get(s, {}).get(language, {}).get(MAIN_METRIC) for s in splits)]
+        for name, tables in known.items()
+        for language in dict.fromkeys(lang for table in tables.values() for lang in table)
+    ]
+    return TextTable(["system", f"{MAIN_METRIC} of", *splits], rows) if rows else None
+
+
+def _shown(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
