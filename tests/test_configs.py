@@ -9,7 +9,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -179,6 +179,7 @@ UNSET = {
     "data.seen_share_expected": None,
     "losses.info_nce.false_negative_margin": None,
     "refit": False,
+    "soup": False,
     "rule": "one_se",
 }
 
@@ -223,22 +224,44 @@ def test_gritlm_f_stays_as_it_prints_byte_for_byte() -> None:
 CLAIMS_2026 = 14_977 + 1_460 + 2_807
 
 
-def path_length(config: Mapping[str, Any]) -> float:
+def steps_of(path: Path) -> tuple[float, int, int]:
+    """Claims that are trained on, batches of an epoch, and optimizer steps; val has two parts."""
+    read = read_config(FinetuneConfig, ["--config", str(path)], program="t", description="t")
+    optimisation = read.optimisation
+    claims = CLAIMS_2026 * (1 - read.data.val_share - read.held_out_seen)
+    batches = math.ceil(claims / (optimisation.batch_size * optimisation.accumulation))
+    return claims, batches, batches * optimisation.epochs
+
+
+def path_length(path: Path) -> float:
     """Steps x rate x alpha / r: how far training can take the weights."""
-    claims = CLAIMS_2026 * (1 - config["data.val_share"])
-    batch = config["optimisation.batch_size"] * config["optimisation.accumulation"]
-    steps = math.ceil(claims / batch) * config["optimisation.epochs"]
+    config = resolved(path)
     scale = config["lora.alpha"] / config["lora.r"] if config["tuning"] == "lora" else 1.0
-    return float(steps * config["optimisation.learning_rate"] * scale)
+    return float(steps_of(path)[2] * config["optimisation.learning_rate"] * scale)
+
+
+@pytest.mark.parametrize("name", ["gritlm_7b", "qwen3_embedding_8b", "multilingual_e5_large"])
+def test_remarks_count_the_steps_that_a_config_takes(name: str) -> None:
+    path = FINETUNE / f"{name}.yaml"
+    text, (claims, batches, steps) = path.read_text(encoding="utf-8"), steps_of(path)
+    # The published run's steps stand beside ours.
+    said = {int(found.replace(",", "")) for found in re.findall(r"([\d,]+) steps", text)}
+    assert said - {1768} == {steps}
+    lengths = re.findall(rf"{steps} steps x \S+(?: x 64 / 16)? = ([\d.]+\d)", text)
+    assert lengths and all(float(n) == pytest.approx(path_length(path), rel=0.04) for n in lengths)
+    if name == "gritlm_7b":
+        share = 100 * claims / CLAIMS_2026
+        assert f"{claims:,.0f} ({share:.0f} %) / 64 = {batches} batches" in text
 
 
 def test_gritlm_7b_goes_as_far_as_its_remarks_say_and_scales_take_it_back() -> None:
-    ours, paper = FINETUNE / "gritlm_7b.yaml", resolved(PAPER)
-    config, text = resolved(ours), ours.read_text(encoding="utf-8")
-    assert round(path_length(paper), 2) == 1.42  # 1.41 without rounding steps up
-    assert "= 1.41" in text and f"= {path_length(config):.2f}\n" in text
+    ours = FINETUNE / "gritlm_7b.yaml"
+    config, text, length = resolved(ours), ours.read_text(encoding="utf-8"), path_length(ours)
+    assert round(path_length(PAPER), 2) == 1.42  # 1.41 without rounding steps up
+    assert "= 1.41" in text and f"= {length:.2f}\n" in text
+    assert f"0.1 of {length:.2f} is {length / 10:.3f}, 1 is all" in text
     # Within the published order, on no fewer sources a step; shrunk by what val prefers.
-    assert 0.3 < path_length(config) < path_length(paper)
+    assert 0.3 < length < path_length(PAPER)
     sources = config["optimisation.batch_size"] * (1 + config["optimisation.negatives"])
     assert config["optimisation.negatives"] == 7 and f"{sources} sources" in text
     assert min(config["scales"]) <= 0.1 and max(config["scales"]) == 1.0

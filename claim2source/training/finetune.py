@@ -261,9 +261,11 @@ class Finetuning:
             self.run.record(Epoch(0, {}))
             return
         folder = self.run.checkpoint(0)
-        save_checkpoint(folder, self.encoder, self.resolved.folder, self._manifest(0), "base")
+        base = self.resolved.folder
+        manifest = save_checkpoint(folder, self.encoder, base, self._manifest(0), "base")
         small = why_too_small(self.data.val)
         scores = self._scored_on_val(repeats=_REPEATS if small else 0)
+        replace(manifest, scores=scores.by_split()).write(folder)
         self.run.record(scores.epoch(0, None))
         bounds = scores.intervals.of(MAIN_METRIC) if scores.intervals else None
         if small and bounds and self.config.chooses:

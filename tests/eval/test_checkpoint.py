@@ -119,7 +119,9 @@ def test_a_run_gives_a_table_of_every_kept_epoch_and_step_zero(
     assert chosen["macro"] == pytest.approx(said["macro"])
     table = (tmp_path / "report.md").read_text()
     scores, tests = table.split("Every epoch against step 0: ")
+    scores, _, val = scores.partition("Scores on val:")
     assert scores.count("| epoch-") == 3 * 3 and "(chosen)" in scores and " to " in scores
+    assert val.count("| epoch-") == 3 * 3
     assert tests.count("| epoch-") == 3 * 3  # macro, English, German
 
 
