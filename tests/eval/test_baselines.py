@@ -31,7 +31,6 @@ from claim2source.retrieve import BM25, BM25Config, Dense, FusionConfig, fuse
 from claim2source.retrieve.fuse import score_missing
 from claim2source.text import Rendering
 from eval.baselines import main
-from tests.shared_data import shared
 from tests.training.small import small_setup
 
 FORMS = ("original", "translated", "bilingual")
@@ -572,20 +571,3 @@ def test_intervals_draw_papers_and_weigh_languages_alike() -> None:
     low, high = found.values["mrr@5"]["macro"]
     assert low == pytest.approx(0.0) or low >= 0.5
     assert high == 1.0
-
-
-@pytest.mark.slow
-def test_bm25_tuned_on_train_alone_reaches_the_target_on_dev(tmp_path: Path) -> None:
-    data = shared("ct25")
-    words = ["--systems", "BM25-tuned", "--claims=original", "--rule=best"]
-    main([f"--dataset={data}", f"--out={tmp_path}", *words])
-    assert report_of(tmp_path, "BM25-tuned.original")["macro"]["mrr@5"] >= 0.635
-
-
-@pytest.mark.slow
-def test_the_zero_shot_hybrid_with_minilm_reaches_the_target_on_dev(tmp_path: Path) -> None:
-    """The fusion is chosen on all of train, which the untrained MiniLM never saw."""
-    data = shared("ct25")
-    words = ["--systems", "HT-MiniLM", "--claims=original", "--rule=best"]
-    main([f"--dataset={data}", f"--out={tmp_path}", *words])
-    assert report_of(tmp_path, "HT-MiniLM.original")["macro"]["mrr@5"] >= 0.68

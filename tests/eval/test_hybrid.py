@@ -19,11 +19,9 @@ from claim2source.pipeline import runner
 from claim2source.pipeline.choosing import choose, weigh
 from claim2source.pipeline.evaluate import METRICS, evaluate_encoder
 from claim2source.pipeline.evaluate import evaluate as evaluate_result
-from claim2source.pipeline.selection import choose_bm25
 from claim2source.retrieve import BM25, BM25Config, FusionConfig, fuse
 from claim2source.text import Rendering
 from eval.hybrid import main
-from tests.shared_data import shared
 from tests.training.small import small_setup
 
 OPTIONS = [
@@ -287,35 +285,6 @@ def test_what_a_user_does_wrong_ends_with_2(
     assert ended.value.code == 2
     assert said in capsys.readouterr().err
     assert not (tmp_path / "o").exists()
-
-
-@pytest.mark.slow
-def test_tuned_bm25_on_real_data() -> None:
-    """Only train is looked at; dev must gain over the untuned 0.6207."""
-    data = shared("ct25")
-    grid = [(1.2, 0.75, 1), (2.0, 0.9, 2), (2.0, 0.9, 3)]
-    chosen, _ = choose_bm25(load(data, "train"), BM25Config(), grid)
-    dev = load(data, "dev")
-    result = BM25(chosen).index(dev.sources).search(dev.claims, 5)
-    assert evaluate_result(result, dev, ["mrr@5"]).macro["mrr@5"] >= 0.635
-
-
-@pytest.mark.slow
-def test_the_hybrid_on_real_data(tmp_path: Path) -> None:
-    """Zero-shot MiniLM and tuned BM25 together; some five minutes of encoding, once a session."""
-    main(
-        [
-            "--checkpoint=sentence-transformers/all-MiniLM-L6-v2",
-            "--model.max_length=256",
-            "--rendering.sources=title_abstract",
-            f"--dataset={shared('ct25')}",
-            f"--out={tmp_path / 'out'}",
-            "--rule=best",
-        ]
-    )
-    report = json.loads((tmp_path / "out" / "report.json").read_text())
-    assert report["systems"]["hybrid"]["macro"]["mrr@5"] >= 0.68
-    assert {c["verdict"] for c in report["tests"][0]["comparisons"]} == {"better"}
 
 
 def test_a_split_without_golds_is_ranked_and_submitted(

@@ -15,13 +15,10 @@ import pytest
 from claim2source.core.errors import ConfigError, UserError
 from claim2source.core.records import Claim, Source
 from claim2source.core.run import Cost, IndexNotes, Result
-from claim2source.datasets import load
-from claim2source.evaluation.metrics import evaluate
 from claim2source.io.store import Store
 from claim2source.models import ModelConfig, Resolved, resolve
 from claim2source.retrieve import Dense, IndexConfig, VectorIndex, faiss_index
 from claim2source.text import Rendering
-from tests.shared_data import shared
 
 
 @dataclass
@@ -233,22 +230,3 @@ def test_the_first_dimensions_alone_are_searched_and_whole_vectors_kept(
         found(IndexConfig(dimensions=400))
     with pytest.raises(ConfigError, match=r"index\.dimensions"):
         IndexConfig(dimensions=0)
-
-
-@pytest.mark.slow
-def test_the_known_score_on_real_data(model: Resolved) -> None:
-    """The truth was made from plain "title. abstract", whatever the title ends with.
-
-    Minutes of encoding, most of which other slow tests need too.
-    """
-    data = load(shared("ct25"), "dev")
-    store = Store()  # the session's: other tests on this set make most of these vectors
-    texts = [f"{s.title}. {s.abstract}" for s in data.sources]
-    sources, _ = model.encoder.encode(texts, "source", store=store)
-    claims, _ = model.encoder.encode([claim.text for claim in data.claims], "claim", store=store)
-    run = VectorIndex([source.id for source in data.sources], sources).rank(
-        data.claims, claims, 100
-    )
-    found = evaluate(run, data.qrels, ["mrr@5", "recall@100"]).means()
-    assert found["mrr@5"] == pytest.approx(0.5376, abs=5e-4)
-    assert found["recall@100"] == pytest.approx(0.9026, abs=5e-4)
