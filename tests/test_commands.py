@@ -42,7 +42,8 @@ def file_of(program: str) -> str:
     if command != "claim2source" or subcommand == "--help":
         return program
     module, _ = PROGRAMS[subcommand]
-    return f"{module.replace('.', '/')}.py".replace("datasets/", "scripts/")
+    folder, _, name = module.partition(".")
+    return f"{'scripts' if folder in ('datasets', 'pipeline') else folder}/{name}.py"
 
 
 def read(program: str, words: Sequence[str]) -> Any:
@@ -50,6 +51,8 @@ def read(program: str, words: Sequence[str]) -> Any:
     if program == "scripts/prepare.py":
         return read_prepare(words)
     source = (REPOSITORY / program).read_text(encoding="utf-8")
+    if moved := re.search(r"from (claim2source\.pipeline\.\w+) import", source):
+        source += (REPOSITORY / f"{moved[1].replace('.', '/')}.py").read_text(encoding="utf-8")
     # The last one read is the program's own; scripts/ablate.py checks its rows' configs before.
     *_, name = re.findall(r"read_(?:config|flat)\(\s*(\w+),", source)
     if program == "eval/checkpoint.py":

@@ -34,9 +34,11 @@ KINDS: dict[str, type[Any]] = {"finetune": FinetuneConfig}
 FINETUNE = REPOSITORY / "configs" / "finetune"
 PAPER = FINETUNE / "gritlm_f_paper.yaml"
 README_2026 = REPOSITORY / "configs" / "checkthat2026" / "README.md"
-# Baselines are lists of systems, not a program's settings: tests/evaluation/test_baseline_systems.py
+# Read by tests of their own: systems in tests/evaluation/test_baseline_systems.py, the others in
+# tests/pipeline.
+ELSEWHERE = ("systems", "translate", "rewrite")
 FILES = sorted(
-    path for path in (REPOSITORY / "configs").rglob("*.yaml") if path.parent.name != "systems"
+    path for path in (REPOSITORY / "configs").rglob("*.yaml") if path.parent.name not in ELSEWHERE
 )
 
 

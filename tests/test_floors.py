@@ -54,7 +54,7 @@ HEAVY = (
 PROGRAMS = [
     f"{path.parent.name}.{path.stem}"
     for path in (*REPOSITORY.glob("train/[a-z]*.py"), *REPOSITORY.glob("eval/[a-z]*.py"))
-] + ["scripts.prepare"]
+] + ["scripts.prepare", "scripts.translate", "scripts.rewrite"]
 # Parse in every way that ends before the work begins.
 PARSE = """
 import contextlib, importlib, io, sys

@@ -21,6 +21,8 @@ WRITING = {
     "train.interpolate": "--checkpoint absent --out OUT",
     "train.merge": "--checkpoint absent --out OUT",
     "train.mine": "--dataset absent --out OUT",
+    "scripts.translate": "--dataset absent --out OUT",
+    "scripts.rewrite": "--dataset absent --out OUT",
     "scripts.prepare": "checkthat2025 --input absent --output OUT",
 }
 

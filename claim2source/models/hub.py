@@ -30,7 +30,7 @@ PACKAGED = {
 _COPIES = {me5.ORIGINAL: me5.NAME}
 ADAPTER_CONFIG_FILE = "adapter_config.json"
 # Code and .bin weights are downloaded only where they may be used.
-_PATTERNS = ["*.safetensors", "*.json", "*.txt", "*.model"]
+_PATTERNS = ["*.safetensors", "*.json", "*.txt", "*.model", "*.spm"]
 _BIN_PATTERNS = ["pytorch_model*.bin", "*/pytorch_model.bin"]
 _TOKENIZER = (
     "tokenizer.json tokenizer_config.json special_tokens_map.json vocab.txt vocab.json merges.txt "

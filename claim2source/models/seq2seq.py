@@ -1,0 +1,208 @@
+"""Translate texts with an encoder-decoder model that runs here: Opus-MT, NLLB, M2M100, T5."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+from claim2source.core.config import require_between
+from claim2source.core.errors import ConfigError, UserError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+# NLLB's names of languages.
+_NLLB = {
+    "ar": "arb_Arab",
+    "bg": "bul_Cyrl",
+    "cs": "ces_Latn",
+    "da": "dan_Latn",
+    "de": "deu_Latn",
+    "el": "ell_Grek",
+    "en": "eng_Latn",
+    "es": "spa_Latn",
+    "fi": "fin_Latn",
+    "fr": "fra_Latn",
+    "hu": "hun_Latn",
+    "it": "ita_Latn",
+    "ja": "jpn_Jpan",
+    "ko": "kor_Hang",
+    "nl": "nld_Latn",
+    "no": "nob_Latn",
+    "pl": "pol_Latn",
+    "pt": "por_Latn",
+    "ro": "ron_Latn",
+    "ru": "rus_Cyrl",
+    "sv": "swe_Latn",
+    "tr": "tur_Latn",
+    "uk": "ukr_Cyrl",
+    "zh": "zho_Hans",
+}
+PLACE = "{language}"
+
+
+@dataclass(frozen=True)
+class Seq2SeqConfig:
+    """Choose a translation model and how it runs.
+
+    Args:
+        name: a folder or a name on the Hugging Face hub; {language} in it stands for the texts'
+            language: Helsinki-NLP/opus-mt-{language}-en. None: a language model translates.
+        revision: commit of the hub repository; none takes the newest.
+        prefix: text before every text, such as "translate German to English: " for T5.
+        batch_size: texts at once, which are of like length.
+        max_length: most tokens of a text; a longer one is a failure, as is a translation that
+            is cut there.
+        beams: 1 is greedy.
+        device: none takes a GPU where the machine has one.
+        allow_bin: names of models whose weights may be read from .bin files, tensors only; on the
+            hub such a model needs `revision`, the full commit.
+    """
+
+    name: str | None = None
+    revision: str | None = None
+    prefix: str = ""
+    batch_size: int = 16
+    max_length: int = 512
+    beams: int = 1
+    device: Literal["cpu", "cuda"] | None = None
+    allow_bin: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        require_between("seq2seq.batch_size", self.batch_size, 1, 4096)
+        require_between("seq2seq.max_length", self.max_length, 8, 8192)
+        require_between("seq2seq.beams", self.beams, 1, 64)
+
+
+class Text(Protocol):
+    """Hold a text and its language."""
+
+    @property
+    def text(self) -> str:
+        """The text."""
+
+    @property
+    def language(self) -> str:
+        """Its language, ISO 639-1."""
+
+
+@dataclass(frozen=True)
+class Translation:
+    """Hold a translation, or why there is none."""
+
+    text: str = ""
+    why: str | None = None
+
+
+def translations(config: Seq2SeqConfig, texts: Sequence[Text]) -> list[Translation]:
+    """Translate texts to English, in their order. Raises `UserError` where a model is none."""
+    from claim2source.core.progress import Progress
+
+    by_language: dict[str, list[int]] = defaultdict(list)
+    for place, text in enumerate(texts):
+        by_language[text.language.partition("-")[0]].append(place)
+    found: dict[int, Translation] = {}
+    with Progress("translations", len(texts)) as progress:
+        for language, places in by_language.items():
+            model = Seq2Seq(config, language)
+            own = [texts[place].text for place in places]
+            for place, result in model.translated(own):
+                found[places[place]] = result
+                progress.update()
+    return [found[place] for place in range(len(texts))]
+
+
+class Seq2Seq:
+    """Translate texts of one language with one model."""
+
+    def __init__(self, config: Seq2SeqConfig, language: str) -> None:
+        import torch
+        from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+
+        from claim2source.models.hub import base_files, one_line, uses_bin
+
+        self.config, self.language = config, language
+        name = (config.name or "").replace(PLACE, language)
+        folder = self._files(name, base_files)
+        self.device = config.device or ("cuda" if torch.cuda.is_available() else "cpu")
+        if self.device == "cuda" and not torch.cuda.is_available():
+            raise ConfigError("seq2seq.device", "cuda", "cpu: this machine has no GPU")
+        try:
+            self.tokenizer: Any = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+            model: Any = AutoModelForSeq2SeqLM.from_pretrained(
+                folder,
+                trust_remote_code=False,
+                use_safetensors=not uses_bin(folder),
+                weights_only=True,
+            )
+        except Exception as error:  # libraries raise anything for files that are damaged
+            raise UserError(f"model {name}: {one_line(error)}") from None
+        self.model = model.to(self.device).eval()
+        self.forced = self._set_languages(name)
+
+    def _files(self, name: str, base_files: Any) -> Path:
+        from claim2source.models.config import ModelConfig
+
+        # One list of allowed names serves all languages.
+        allowed = tuple(each.replace(PLACE, self.language) for each in self.config.allow_bin)
+        config = ModelConfig(name=name, revision=self.config.revision, allow_bin=allowed)
+        folder: Path = base_files(config)[0]
+        return folder
+
+    def _set_languages(self, name: str) -> int | None:
+        """Tell a model of many languages from which to which; give the first token of English."""
+        if not hasattr(self.tokenizer, "src_lang"):
+            return None
+        vocabulary = self.tokenizer.get_vocab()
+        for codes in (_NLLB, {key: key for key in _NLLB}):
+            english = codes["en"]
+            tokens = [token for token in (english, f"__{english}__") if token in vocabulary]
+            if tokens:
+                if self.language not in codes:
+                    raise UserError(f"model {name}: does not know the language {self.language!r}")
+                self.tokenizer.src_lang = codes[self.language]
+                return int(vocabulary[tokens[0]])
+        raise UserError(f"model {name}: has no token that stands for English")
+
+    def translated(self, texts: Sequence[str]) -> Any:
+        """Yield place and `Translation` of every text, those of like length at once."""
+        import torch
+
+        most = self.config.max_length
+        rows = [self.tokenizer(self.config.prefix + text)["input_ids"] for text in texts]
+        fitting = []
+        for place, row in enumerate(rows):
+            if len(row) > most:
+                yield place, Translation(why=f"too long for the model: {len(row)} tokens")
+            else:
+                fitting.append(place)
+        fitting.sort(key=lambda place: len(rows[place]))
+        size = self.config.batch_size
+        for start in range(0, len(fitting), size):
+            batch = fitting[start : start + size]
+            inputs = self.tokenizer.pad(
+                {"input_ids": [rows[place] for place in batch]}, return_tensors="pt"
+            ).to(self.device)
+            with torch.inference_mode():
+                made = self.model.generate(
+                    input_ids=inputs["input_ids"],
+                    attention_mask=inputs["attention_mask"],
+                    max_new_tokens=most,
+                    num_beams=self.config.beams,
+                    do_sample=False,
+                    **({} if self.forced is None else {"forced_bos_token_id": self.forced}),
+                )
+            for place, row in zip(batch, made.tolist(), strict=True):
+                yield place, self._read(row)
+
+    def _read(self, row: list[int]) -> Translation:
+        """Decode a reply; one that fills its room is cut, also where its end was forced."""
+        ends = self.model.generation_config.eos_token_id
+        ends = set(ends) if isinstance(ends, list) else {ends}
+        made = next((n for n, token in enumerate(row[1:], 1) if token in ends), len(row))
+        if made >= self.config.max_length:
+            return Translation(why="cut off by max_length")
+        text = self.tokenizer.decode(row, skip_special_tokens=True)
+        return Translation(" ".join(text.split()))

@@ -1,0 +1,198 @@
+"""Find what a data set holds in other languages than English, and put translations into it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from claim2source.core.errors import Problems
+from claim2source.core.files import atomic_folder, atomic_path
+from claim2source.datasets.beir import CORPUS, QRELS, QUERIES
+from claim2source.io.jsonl import JsonLines, Row
+from claim2source.text.language import detect
+from claim2source.text.quality import lost_facts
+from claim2source.text.replies import why_bad_reply
+
+CLAIM, TITLE, ABSTRACT = "claim", "title", "abstract"
+_FIELDS = {TITLE: "title", ABSTRACT: "text"}
+# A translation is about as long as its text; what is longer holds something else.
+_TIMES, _ALWAYS = 3, 400
+
+
+@dataclass(frozen=True)
+class Foreign:
+    """Hold a text in another language: a claim's, or a source's title or abstract."""
+
+    id: str
+    part: str
+    text: str
+    language: str
+
+    @property
+    def name(self) -> str:
+        """Name the text in messages: a claim by its id, a part of a source with it."""
+        return self.id if self.part == CLAIM else f"{self.id} ({self.part})"
+
+    def why_bad(self, reply: str) -> str | None:
+        """Say why a reply is no translation of the text into English; None where it is one."""
+        longest = max(_ALWAYS, _TIMES * len(self.text))
+        return why_bad_reply(reply, self.text, language="en", longest=longest, may_repeat=False)
+
+    def why_doubtful(self, reply: str) -> str | None:
+        """Say which numbers, percentages, handles and hashtags a translation has not kept."""
+        return "; ".join(lost_facts(self.text, reply)) or None
+
+
+# Where and in which text: (id, part) -> English.
+Translations = Mapping[tuple[str, str], str]
+
+
+def foreign_claims(
+    folder: Path,
+    languages: Collection[str] | None = None,
+    ids: Collection[str] | None = None,
+    *,
+    again: bool = False,
+) -> list[Foreign]:
+    """List the claims that are not English and have no translation (`again`: all of them).
+
+    Only those in `languages` and with one of the `ids`, where these are given.
+    """
+    found = []
+    for row in _rows(folder / QUERIES):
+        language = row.text("metadata.lang").strip().lower() or "en"
+        text = row.text("text")
+        if language.partition("-")[0] == "en" or not text.strip():
+            continue
+        if languages is not None and language not in languages or ids and row.key not in ids:
+            continue
+        if again or not row.text("metadata.translation").strip():
+            found.append(Foreign(row.key, CLAIM, text, language))
+    return found
+
+
+def foreign_sources(
+    folder: Path, languages: Collection[str] | None = None, *, again: bool = False
+) -> list[Foreign]:
+    """List titles and abstracts of the sources that are surely in another language than English.
+
+    What was translated before is left out, or, with `again`, listed as it was at first.
+    """
+    found = []
+    for row in _rows(folder / CORPUS):
+        before = row.meta.get("original")
+        texts = before if isinstance(before, dict) else row.record
+        if before and not again:
+            continue
+        parts = {part: str(texts.get(field) or "") for part, field in _FIELDS.items()}
+        language = detect(" ".join(parts.values()))
+        if language in (None, "en") or languages is not None and language not in languages:
+            continue
+        found += [
+            Foreign(row.key, part, text, str(language))
+            for part, text in parts.items()
+            if text.strip()
+        ]
+    return found
+
+
+def write_translations(
+    folder: Path, translations: Translations, languages: Mapping[str, str], out: Path | None = None
+) -> None:
+    """Put translations into a data set, or into a copy of it at `out`; other lines stay.
+
+    A claim's stands in `metadata.translation`; a source's title and abstract are replaced, and
+    stand in `metadata.original` with their language (`languages`: source -> language). Each file is
+    replaced as a whole, and a copy appears as a whole.
+    """
+    changes: list[tuple[str, Callable[[dict[str, object]], bool]]] = []
+    if any(part == CLAIM for _, part in translations):
+        changes.append((QUERIES, lambda row: _translate_claim(row, translations)))
+    if any(part != CLAIM for _, part in translations):
+        changes.append((CORPUS, lambda row: _translate_source(row, translations, languages)))
+    if out is None:
+        for name, change in changes:
+            with atomic_path(folder / name) as temporary:
+                _write_changed(folder / name, temporary, change)
+        return
+    with atomic_folder(out) as place:
+        for path in sorted(folder.iterdir()):
+            if path.is_file():
+                shutil.copyfile(path, place / path.name)
+        if (folder / QRELS).is_dir():
+            shutil.copytree(folder / QRELS, place / QRELS)
+        for name, change in changes:
+            _write_changed(folder / name, place / name, change)
+
+
+def _write_changed(path: Path, target: Path, change: Callable[[dict[str, object]], bool]) -> None:
+    with (
+        open(path, encoding="utf-8-sig", newline="\n") as lines,
+        open(target, "w", encoding="utf-8", newline="\n") as file,
+    ):
+        for line in lines:
+            if line.strip():
+                row = json.loads(line)
+                if change(row):
+                    line = json.dumps(row, ensure_ascii=False) + "\n"
+            file.write(line)
+
+
+def _translate_claim(row: dict[str, object], translations: Translations) -> bool:
+    english = translations.get((str(row["_id"]), CLAIM))
+    if english is None:
+        return False
+    row["metadata"] = {**_metadata(row), "translation": english}
+    return True
+
+
+def _translate_source(
+    row: dict[str, object], translations: Translations, languages: Mapping[str, str]
+) -> bool:
+    key = str(row["_id"])
+    english = {
+        field: translations[key, part]
+        for part, field in _FIELDS.items()
+        if (key, part) in translations
+    }
+    if not english:
+        return False
+    metadata = _metadata(row)
+    original = metadata.get("original") or {
+        "lang": languages[key],
+        **{field: row.get(field) for field in _FIELDS.values()},
+    }
+    row.update(english)
+    row["metadata"] = {**metadata, "original": original}
+    return True
+
+
+def _metadata(row: Mapping[str, object]) -> dict[str, object]:
+    found = row.get("metadata")
+    return found if isinstance(found, dict) else {}
+
+
+def _rows(path: Path) -> Iterator[Row]:
+    """Read the records of a file; raises `InputError` where one cannot be read."""
+    problems = Problems()
+    rows = list(JsonLines(path, problems).rows())
+    problems.raise_if_any()
+    yield from rows
+    problems.raise_if_any()
+
+
+def whole_sources(
+    texts: Sequence[Foreign], translations: Translations
+) -> dict[tuple[str, str], str]:
+    """Keep the translations of claims, and of sources whose every part was translated."""
+    missing = {
+        one.id for one in texts if one.part != CLAIM and (one.id, one.part) not in translations
+    }
+    return {
+        (key, part): english
+        for (key, part), english in translations.items()
+        if part == CLAIM or key not in missing
+    }
