@@ -18,6 +18,7 @@ from claim2source.core.progress import Progress
 from claim2source.llm.answers import AnswerStore, Stored
 from claim2source.llm.config import LLMConfig
 from claim2source.llm.parse import read_reply
+from claim2source.llm.retry import wait_before
 from claim2source.llm.server import Again, Refused, Reply, Server, Unusable
 from claim2source.llm.work import (
     NO_REPLY,
@@ -36,9 +37,8 @@ log = logging.getLogger(__name__)
 
 # A reply that is no good is asked for once more.
 TRIES = 2
-# Seconds: waits after errors double from FIRST_WAIT to LONGEST_WAIT; another process's request is
-# looked for every POLL.
-FIRST_WAIT, LONGEST_WAIT, POLL = 0.5, 60.0, 0.1
+# Another process's request is looked for every so many seconds.
+POLL = 0.1
 # So many requests in a row without a reply, or as many as are under way, mean that the server is
 # gone.
 LOST = 8
@@ -313,7 +313,7 @@ class _Run:
             if not self._may_wait(after):
                 break
             if attempt < self.config.retries:
-                await self.clock.sleep(_wait(attempt, after))
+                await self.clock.sleep(wait_before(attempt, after))
         self.llm._lost += 1
         if self.llm._lost >= max(LOST, self.config.concurrency) and not self.llm._stop:
             self.llm._stop = f"the server does not answer ({why})"
@@ -369,7 +369,7 @@ class _Run:
             except Again as error:
                 why = error.why
                 if attempt < self.config.retries:
-                    await self.clock.sleep(_wait(attempt, error.after))
+                    await self.clock.sleep(wait_before(attempt, error.after))
         else:
             raise Unusable(f"config: llm.url: no server answers at {url}: {why}")
         if models and name not in models:
@@ -383,13 +383,6 @@ class _Run:
         seconds = max(time.monotonic() - self.began, 1e-3)
         rest = self.left * seconds / max(self.jobs - self.left, 1)
         return f"{self.tokens / seconds:.0f} tokens/s, {self.left} left, about {rest:.0f} s"
-
-
-def _wait(attempt: int, after: float | None) -> float:
-    """Draw how long to wait before asking again: what the server said, or longer each time."""
-    if after is not None:
-        return after + random.uniform(0, min(1.0, after / 10))
-    return min(FIRST_WAIT * 2**attempt, LONGEST_WAIT) * random.uniform(0.5, 1.0)
 
 
 def _run(work: Callable[[], Coroutine[Any, Any, None]]) -> None:

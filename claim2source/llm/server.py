@@ -8,15 +8,13 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import math
-from collections.abc import Mapping
 from dataclasses import dataclass
-from email.utils import formatdate, parsedate_to_datetime
 from typing import TYPE_CHECKING, Any, Self
 
 from claim2source.core.errors import UserError
 from claim2source.core.terminal import printable_line, shortened
 from claim2source.llm.config import LLMConfig
+from claim2source.llm.retry import PASSING, retry_after
 from claim2source.llm.work import Request, Token, Usage, prompt_tokens
 
 if TYPE_CHECKING:
@@ -24,8 +22,6 @@ if TYPE_CHECKING:
 
 # A greedy reply that failed would come again: the second try is sampled, and with another seed.
 SECOND_TEMPERATURE, SECOND_SEED = 0.3, 1_000_003
-# Busy servers say these; 408 is a proxy's time-out, 409 a lock's.
-PASSING = (408, 409, 425, 429)
 NO_LIST = (404, 405, 501)
 _SHORTEST_KEY = 4
 
@@ -137,24 +133,11 @@ class Server:
     def _of_status(self, error: APIStatusError) -> Again | Refused:
         status = error.status_code
         if status >= 500 or status in PASSING:
-            return Again(f"status {status}", self._after(error.response.headers))
+            return Again(f"status {status}", retry_after(error.response.headers))
         body = error.body
         said = body.get("message") if isinstance(body, dict) else None
         text = said if isinstance(said, str) else error.message
         return Refused(status, shortened(printable_line(self._hidden(text)), 300))
-
-    def _after(self, headers: Mapping[str, str]) -> float | None:
-        """Read `Retry-After`: seconds, or a date by the server's clock."""
-        text = headers.get("retry-after", "").strip()
-        try:
-            seconds = float(text)
-        except ValueError:
-            try:
-                now = parsedate_to_datetime(headers.get("date") or formatdate(usegmt=True))
-                seconds = (parsedate_to_datetime(text) - now).total_seconds()
-            except (ValueError, TypeError):
-                return None
-        return max(seconds, 0.0) if math.isfinite(seconds) else None
 
     def _unusable(self, error: Refused) -> Unusable:
         config = self.config

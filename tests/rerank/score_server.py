@@ -1,0 +1,77 @@
+"""A real HTTP server for re-rankers: it replays recorded replies, or replies by a rule."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Mapping
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import TracebackType
+from typing import Any, Self
+
+# Path and body -> status, JSON, headers.
+Rule = Callable[[str, dict[str, Any]], tuple[int, Any, Mapping[str, str]]]
+
+
+class ScoreServer:
+    """Serve a rule while the `with` lasts; `requests` holds (path, body, headers) of each."""
+
+    def __init__(self, rule: Rule) -> None:
+        self.requests: list[tuple[str, dict[str, Any], dict[str, str]]] = []
+        server = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+                server.requests.append((self.path, body, dict(self.headers)))
+                status, reply, headers = rule(self.path, body)
+                content = json.dumps(reply).encode()
+                self.send_response(status)
+                for name, value in {"content-length": str(len(content)), **headers}.items():
+                    self.send_header(name, value)
+                self.end_headers()
+                self.wfile.write(content)
+
+            def log_message(self, *_: Any) -> None:
+                pass
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self._server.server_port}"
+
+    def __enter__(self) -> Self:
+        threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True).start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+    @property
+    def bodies(self) -> list[dict[str, Any]]:
+        return [body for _, body, _ in self.requests]
+
+
+def shuffled(reply: Any) -> Any:
+    """The same results in another order, as servers that sort by score give them."""
+    mixed = json.loads(json.dumps(reply))
+    results = mixed if isinstance(mixed, list) else mixed.get("data", mixed.get("results", []))
+    results[:] = results[1:] + results[:1]
+    return mixed
+
+
+def replaying(exchanges: list[dict[str, Any]], *, mix: bool = False) -> Rule:
+    """Reply to a recorded request as was recorded; anything else is refused."""
+
+    def rule(path: str, body: dict[str, Any]) -> tuple[int, Any, Mapping[str, str]]:
+        for one in exchanges:
+            if one["method"] == "POST" and (one["path"], one["request"]) == (path, body):
+                reply = shuffled(one["response"]) if mix else one["response"]
+                return one["status"], reply, {}
+        return 418, {"error": {"message": "not recorded"}}, {}
+
+    return rule
