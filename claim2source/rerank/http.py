@@ -222,6 +222,9 @@ class _Work:
     def __post_init__(self) -> None:
         import httpx
 
+        # At their lower levels they log the headers of replies, which may repeat the key.
+        for name in ("httpx", "httpcore"):
+            logging.getLogger(name).setLevel(logging.WARNING)
         settings = self.settings
         self._key = os.environ.get(settings.key_env, "").strip()
         headers = {"Authorization": f"Bearer {self._key}"} if self._key else {}
