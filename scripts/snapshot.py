@@ -62,7 +62,8 @@ SHORT = {
     "test": "--dataset demo --split test",
     "forms": "--claims original translated bilingual --hybrid",
     "offline": "--files {offline_yaml} --offline",
-    "quick": "BM25 BM25-okapi BM25-tuned MiniLM MPNet mE5-4bit H-MiniLM H-mE5-4bit HT-MiniLM",
+    "quick": "BM25 BM25-okapi BM25-tuned MiniLM MPNet mE5-4bit "
+    "H-MiniLM H-mE5-4bit HT-MiniLM HR-MiniLM",
     "ct25": "--dataset ct25 --split dev",
     "as_known": "--model.max_length 256 --rendering.sources title_abstract",
 }
