@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 import yaml
 
+from claim2source.core.errors import UserError, run_program
 from claim2source.core.files import write_text
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -379,7 +380,13 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seed", type=int, default=7, help="seed of every draw")
     parser.add_argument("--out", type=Path, default=DEFAULT_OUT, help="folder to write")
+    parser.add_argument("--overwrite", action="store_true", help="replace a data set in --out")
     arguments = parser.parse_args(argv)
+    names = ("corpus.jsonl", "queries.jsonl", "qrels")
+    held = [name for name in names if (arguments.out / name).exists()]
+    if held and not arguments.overwrite:
+        why = f"holds {held[0]}; add --overwrite or choose another --out"
+        raise UserError(f"{arguments.out}: {why}")
     papers, claims = build(arguments.seed)
     validate(papers, claims)
     write(papers, claims, arguments.out)
@@ -387,4 +394,4 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_program(main)

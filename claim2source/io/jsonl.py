@@ -60,9 +60,14 @@ class JsonLines:
 
 
 def parse_json(text: str, path: Path, problems: Problems, line: int | None = None) -> object:
-    """Parse JSON; where it is broken add a problem, at `line` or the error's own, and give None."""
+    """Parse JSON; where it is broken add a problem, at `line` or the error's own, and give None.
+
+    A key that an object has twice is a problem too: one of its values would be lost.
+    """
     try:
-        return json.loads(text)
+        return json.loads(text, object_pairs_hook=_distinct)
+    except _Repeated as error:
+        problems.add(path, line, str(error), "stands twice in one JSON object")
     except json.JSONDecodeError as error:
         problems.add(path, line or error.lineno, None, f"broken JSON: {error.msg}")
     except ValueError:
@@ -70,6 +75,19 @@ def parse_json(text: str, path: Path, problems: Problems, line: int | None = Non
     except RecursionError:
         problems.add(path, line, None, "broken JSON: nested too deeply")
     return None
+
+
+class _Repeated(Exception):
+    """Name the key that an object has twice."""
+
+
+def _distinct(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    """Make an object of keys and values. Raises `_Repeated`."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        keys = [key for key, _ in pairs]
+        raise _Repeated(next(key for key in keys if keys.count(key) > 1))
+    return found
 
 
 class Complain(Protocol):

@@ -237,6 +237,11 @@ BAD_CORPUS: list[tuple[Any, str]] = [
     ('{"_id": "p9", ', "broken JSON: Expecting property name enclosed in double quotes"),
     ('{"_id": "p9\x00", "title": "t"}', "broken JSON: Invalid control character at"),
     ('["p9"]', "is not a JSON object"),
+    ('{"_id": "p9", "text": "a", "text": "b"}', "text: stands twice in one JSON object"),
+    (
+        '{"_id": "p9", "text": "a", "metadata": {"venue": "b", "date": "2020", "venue": "b"}}',
+        "venue: stands twice in one JSON object",
+    ),
     ("[" * 100_000, "broken JSON: nested too deeply"),
     ('{"_id": ' + "1" * 5000 + "}", "broken JSON: a number is too long"),
 ]

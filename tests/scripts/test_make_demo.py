@@ -33,6 +33,18 @@ def generate(out: Path, *arguments: str) -> dict[str, bytes]:
     return {name: (out / name).read_bytes() for name in FILES}
 
 
+def test_a_data_set_is_not_written_over_unless_asked(tmp_path: Path) -> None:
+    out = tmp_path / "set"
+    (out / "qrels").mkdir(parents=True)
+    (out / "queries.jsonl").write_text("mine\n", encoding="utf-8")
+    command = [sys.executable, str(SCRIPT), "--out", str(out)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 2 and "holds queries.jsonl; add --overwrite" in done.stderr
+    assert [path.name for path in sorted(out.iterdir())] == ["qrels", "queries.jsonl"]
+    assert (out / "queries.jsonl").read_text(encoding="utf-8") == "mine\n"
+    assert generate(out, "--overwrite")["queries.jsonl"] == (DEMO / "queries.jsonl").read_bytes()
+
+
 def rows(path: Path) -> list[Row]:
     """The JSON lines of a file."""
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
