@@ -43,7 +43,10 @@ def run_files(path: Path) -> list[Path]:
     if path.is_dir():
         files = sorted(path.glob("*.trec"))
         if not files:
-            raise InputError.at(path, field=_KEY, why="no .trec file in this folder")
+            held = sorted(file.name for file in path.iterdir())[:3]
+            holds = f"holds {', '.join(held)} .." if held else "is empty"
+            why = f"looked for files NAME.trec (TREC runs, not compressed); this folder {holds}"
+            raise InputError.at(path, field=_KEY, why=why)
         return files
     if not path.is_file():
         raise InputError.at(path, field=_KEY, why="no such file")

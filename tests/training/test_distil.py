@@ -48,6 +48,19 @@ def teacher(setup: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) 
     return folder
 
 
+def test_a_folder_without_runs_says_what_was_looked_for(
+    setup: tuple[Path, Path], tmp_path: Path
+) -> None:
+    folder = tmp_path / "runs"
+    folder.mkdir()
+    for held, said in ((None, "is empty"), ("de.trec.gz", "holds de.trec.gz")):
+        if held:
+            (folder / held).write_bytes(b"")
+        config = small_config(*setup, tmp_path / "run", **taught(folder))
+        with pytest.raises(InputError, match=rf"NAME\.trec .*not compressed.*{said}"):
+            load_data(config)
+
+
 def taught(scores: Path, **more: Any) -> dict[str, Any]:
     group = {"weight": 1.0, "scores": scores, "candidates": "true", "temperature": "null", **more}
     return {f"losses__distillation__{key}": value for key, value in group.items()}
@@ -75,7 +88,7 @@ def test_what_a_run_lacks_is_said(setup: tuple[Path, Path], teacher: Path, tmp_p
     german = read_teacher(DistillationConfig(1.0, teacher / "de.trec"), train)
     assert german.sentences() == ["the teacher scores 24 of 48 training claims"]
     (tmp_path / "none").mkdir()
-    with pytest.raises(InputError, match=r"none.*no \.trec file"):
+    with pytest.raises(InputError, match=r"none.*looked for files NAME\.trec.*is empty"):
         read_teacher(DistillationConfig(1.0, tmp_path / "none"), train)
     for name in ("a.trec", "b.trec"):
         (tmp_path / "none" / name).write_text((teacher / "de.trec").read_text())
