@@ -7,10 +7,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
-from claim2source.core.config import as_plain, read_config, require, require_between, require_seed
+from claim2source.core.config import as_plain, read_config
 from claim2source.core.errors import run_program
 from claim2source.core.folders import require_output
-from claim2source.core.report import Rule
 from claim2source.core.tables import render
 from claim2source.core.terminal import say
 from claim2source.datasets import load
@@ -28,7 +27,7 @@ from claim2source.pipeline.evaluate import (
 )
 from claim2source.pipeline.options import EvaluationOptions
 from claim2source.pipeline.runner import RunSettings, SystemRunner
-from claim2source.pipeline.selection import ChoosingOn
+from claim2source.pipeline.selection import ChoosingOptions
 from claim2source.pipeline.systems import HybridConfig as Parts
 from claim2source.pipeline.systems import SystemConfig, label_of
 from claim2source.pipeline.views import report_parts, report_tables, write_markdown
@@ -37,7 +36,7 @@ from claim2source.text import Rendering
 
 
 @dataclass(frozen=True)
-class HybridConfig(EvaluationOptions):
+class HybridConfig(EvaluationOptions, ChoosingOptions):
     """Settings of `eval/hybrid.py`.
 
     Args:
@@ -49,15 +48,6 @@ class HybridConfig(EvaluationOptions):
             training, all of `train` (only for a model that was not trained on it), or `auto`:
             carved for a trained checkpoint, else train. BM25's settings are always chosen on
             all of train: it has no weights that could know those claims.
-        train_split: none: as the checkpoint's manifest says, else `train`.
-        val_share: share carved out; none: as the manifest says, else 0.1.
-        val_seed: seed of the carving; none: as the manifest says, else 13.
-        val_seen_share: share of claims carved out of papers that stay in train; none: as the
-            checkpoint's manifest says, else as val_share.
-        seen_share_expected: share of claims of seen papers that a fusion is chosen for; none: as
-            the manifest says, else the share of train's claims whose paper has another claim.
-        rule: `one_se`: of the settings within one standard error of the best, by paper, the one
-            nearest to the default; or the `best`.
         choose_on: folder of `train/folds.py`: the fusion is chosen on all training claims, each
             scored by a model that was not trained on it, and applied to this checkpoint.
         bm25: its k1, b and title_weight are chosen, the rest is taken as it is.
@@ -70,12 +60,6 @@ class HybridConfig(EvaluationOptions):
     dataset: str = "demo"
     split: str = "dev"
     val: Literal["auto", "carved", "train"] = "auto"
-    train_split: str | None = None
-    val_share: float | None = None
-    val_seed: int | None = None
-    val_seen_share: float | None = None
-    seen_share_expected: float | None = None
-    rule: Rule = "one_se"
     choose_on: Path | None = None
     bm25: BM25Config = field(default_factory=BM25Config)
     model: ModelConfig = field(default_factory=ModelConfig)
@@ -83,11 +67,7 @@ class HybridConfig(EvaluationOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        good = self.val_share is None or 0 < self.val_share < 1
-        require(good, "val_share", self.val_share, "more than 0, less than 1, or none")
-        require_seed("val_seed", self.val_seed, none=True)
-        require_between("val_seen_share", self.val_seen_share, 0, 0.9, none=True)
-        require_between("seen_share_expected", self.seen_share_expected, 0, 1, none=True)
+        ChoosingOptions.__post_init__(self)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -115,17 +95,7 @@ def evaluate_hybrid(config: HybridConfig) -> str:
     }
     settings = RunSettings(
         config.dataset,
-        ChoosingOn(
-            config.train_split,
-            config.val,
-            config.val_share,
-            config.val_seed,
-            config.lenient,
-            config.val_seen_share,
-            config.seen_share_expected,
-            config.rule,
-            folds=config.choose_on,
-        ),
+        config.choosing(config.val, config.choose_on),
         store=config.open_store(),
         device=config.device,
         index=config.index,

@@ -14,7 +14,6 @@ from claim2source.core.config import (
     read_config,
     require,
     require_between,
-    require_seed,
 )
 from claim2source.core.errors import run_program
 from claim2source.core.files import atomic_folder, real_path, write_json
@@ -46,7 +45,7 @@ from claim2source.pipeline.evaluate import (
     score_encoder,
 )
 from claim2source.pipeline.options import SearchOptions
-from claim2source.pipeline.selection import ChoosingOn, SelectionData, selection_data
+from claim2source.pipeline.selection import ChoosingOptions, SelectionData, selection_data
 from claim2source.pipeline.views import write_markdown
 from claim2source.training.config import WandbConfig
 from claim2source.training.curve import Picked, curve_table, draw
@@ -64,7 +63,7 @@ STEP_0, AS_TRAINED, PICKED = "step 0", "scale 1", "picked"
 
 
 @dataclass(frozen=True)
-class InterpolateConfig(SearchOptions):
+class InterpolateConfig(SearchOptions, ChoosingOptions):
     """Settings of `train/interpolate.py`.
 
     Args:
@@ -75,16 +74,6 @@ class InterpolateConfig(SearchOptions):
         dataset: folder in BEIR layout, or `demo`; none: what it was trained on.
         split: split to report on; nothing is picked on it.
         pick: `one` scale by the macro average over languages, or one `per_language`.
-        train_split: split that val is carved from; none: as the manifest says.
-        val_share: share carved out; none: as the manifest says.
-        val_seed: seed of the carving; none: as the manifest says.
-        val_seen_share: share of claims carved out of papers that stay in train; none: as the
-            manifest says.
-        seen_share_expected: share of claims of seen papers that is picked for; none: as the
-            manifest says, else the share of train's claims whose paper has another claim.
-        rule: `one_se`: of the scales within one standard error of the best, by paper, and not
-            below the base on val, the one nearest to 1; or the `best`, of equal ones the
-            smallest.
         model: `allow_bin`, `allow_remote_code` and `attention`, where its base needs them; all
             else is the manifest's.
         wandb: Weights & Biases: the plot and the table.
@@ -95,12 +84,6 @@ class InterpolateConfig(SearchOptions):
     dataset: str | None = None
     split: str = "dev"
     pick: Literal["one", "per_language"] = "one"
-    train_split: str | None = None
-    val_share: float | None = None
-    val_seed: int | None = None
-    val_seen_share: float | None = None
-    seen_share_expected: float | None = None
-    rule: Rule = "one_se"
     model: ModelConfig = field(default_factory=ModelConfig)
     wandb: WandbConfig = field(default_factory=WandbConfig)
     scales: list[float] = list_field(float, SCALES, help="0 is the base, 1 what was trained")
@@ -110,11 +93,7 @@ class InterpolateConfig(SearchOptions):
         require(bool(self.scales), "scales", self.scales, "one or more numbers, 0 to 100")
         for scale in self.scales:
             require_between("scales", scale, 0, 100)
-        good = self.val_share is None or 0 < self.val_share < 1
-        require(good, "val_share", self.val_share, "more than 0, less than 1, or none")
-        require_seed("val_seed", self.val_seed, none=True)
-        require_between("val_seen_share", self.val_seen_share, 0, 0.9, none=True)
-        require_between("seen_share_expected", self.seen_share_expected, 0, 1, none=True)
+        ChoosingOptions.__post_init__(self)
 
     @property
     def folder(self) -> Path:
@@ -141,17 +120,7 @@ def interpolate(config: InterpolateConfig) -> str:
     scaled = ScaledCheckpoint(checkpoint, config.device, model=config.model)
     require_scalable(scaled, 1.0)
     dataset = config.dataset or scaled.manifest.data.dataset or "demo"
-    choosing = ChoosingOn(
-        config.train_split,
-        "carved",
-        config.val_share,
-        config.val_seed,
-        config.lenient,
-        config.val_seen_share,
-        config.seen_share_expected,
-        config.rule,
-    )
-    selection = selection_data(dataset, config.split, choosing, scaled.resolved)
+    selection = selection_data(dataset, config.split, config.choosing("carved"), scaled.resolved)
     reported = load(dataset, config.split, lenient=config.lenient)
     require_golds(reported, dataset)
     scales = sorted({float(scale) for scale in config.scales})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,14 +13,12 @@ from claim2source.core.config import (
     flag,
     list_field,
     require,
-    require_between,
     require_one_of,
-    require_seed,
 )
 from claim2source.core.errors import ConfigError, InputError, UserError
 from claim2source.core.files import content_hash, file_hash
 from claim2source.core.folders import require_output
-from claim2source.core.report import Report, Rule, SystemReport
+from claim2source.core.report import Report, SystemReport
 from claim2source.core.tables import render
 from claim2source.datasets import load
 from claim2source.evaluation.families import Family
@@ -42,7 +40,7 @@ from claim2source.pipeline.evaluate_systems import (
 )
 from claim2source.pipeline.options import EvaluationOptions
 from claim2source.pipeline.runner import DEPTH, RunSettings, SystemRunner
-from claim2source.pipeline.selection import ChoosingOn
+from claim2source.pipeline.selection import ChoosingOptions
 from claim2source.pipeline.systems import (
     PAPERS_LABEL,
     SYSTEMS_FOLDER,
@@ -64,7 +62,7 @@ _FORMAT = 5
 
 
 @dataclass(frozen=True)
-class BaselinesConfig(EvaluationOptions):
+class BaselinesConfig(EvaluationOptions, ChoosingOptions):
     """Settings of `eval/baselines.py`.
 
     Args:
@@ -77,12 +75,6 @@ class BaselinesConfig(EvaluationOptions):
             trained checkpoint of ours, else train. BM25 is always chosen on all of train.
         val_share: share carved out.
         val_seed: seed of the carving.
-        val_seen_share: share of claims carved out of papers that stay in train; none: as the
-            checkpoint's manifest says, else as val_share.
-        seen_share_expected: share of claims of seen papers that a fusion is chosen for; none: as
-            the manifest says, else the share of train's claims whose paper has another claim.
-        rule: `one_se`: of the settings within one standard error of the best, by paper, the one
-            nearest to the default; or the `best`.
         rewrites: JSON lines {"_id": claim, "text": ..}: a rewriting appended to each claim.
         models: folder of models by the last part of their name (models/all-mpnet-base-v2),
             taken before the hub's.
@@ -95,13 +87,10 @@ class BaselinesConfig(EvaluationOptions):
     systems: list[str] = list_field(str, help="only these systems of the files")
     claims: list[str] = list_field(str, FORMS, help="claim forms")
     languages: list[str] | None = list_field(str, help="score claims in these languages only")
-    train_split: str = "train"
+    train_split: str = field(default="train", kw_only=True)
     val: Literal["auto", "carved", "train"] = "auto"
-    val_share: float = 0.1
-    val_seed: int = 13
-    val_seen_share: float | None = None
-    seen_share_expected: float | None = None
-    rule: Rule = "one_se"
+    val_share: float = field(default=0.1, kw_only=True)
+    val_seed: int = field(default=13, kw_only=True)
     rewrites: Path | None = None
     models: Path | None = None
     offline: bool = flag("do not ask the hub: models from folders, packages and its cache")
@@ -111,10 +100,7 @@ class BaselinesConfig(EvaluationOptions):
         require(bool(self.claims), "claims", self.claims, "one or more of " + ", ".join(ALL_FORMS))
         for form in self.claims:
             require_one_of("claims", form, ALL_FORMS)
-        require(0 < self.val_share < 1, "val_share", self.val_share, "more than 0, less than 1")
-        require_seed("val_seed", self.val_seed)
-        require_between("val_seen_share", self.val_seen_share, 0, 0.9, none=True)
-        require_between("seen_share_expected", self.seen_share_expected, 0, 1, none=True)
+        ChoosingOptions.__post_init__(self)
 
 
 def evaluate_baselines(config: BaselinesConfig) -> str:
@@ -132,16 +118,7 @@ def evaluate_baselines(config: BaselinesConfig) -> str:
         raise UserError(f"{config.rewrites}: no rewriting of a claim of {config.split}")
     settings = RunSettings(
         config.dataset,
-        ChoosingOn(
-            config.train_split,
-            config.val,
-            config.val_share,
-            config.val_seed,
-            config.lenient,
-            config.val_seen_share,
-            config.seen_share_expected,
-            config.rule,
-        ),
+        config.choosing(config.val),
         rewrites=rewrites,
         models=config.models,
         store=config.open_store(),

@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from claim2source.core.config import require, require_between, require_seed
 from claim2source.core.errors import InputError, UserError
 from claim2source.core.records import Dataset
 from claim2source.core.report import MACRO, MAIN_METRIC, Choice, Rule, Table
@@ -17,6 +18,7 @@ from claim2source.core.run import Run
 from claim2source.datasets import carve_val, expected_seen_share, load, seen_claims
 from claim2source.models import DataRecord, Resolved
 from claim2source.pipeline.choosing import Weighing, choose, weigh
+from claim2source.pipeline.options import StoreOptions
 from claim2source.pipeline.out_of_fold import OutOfFold
 from claim2source.retrieve import BM25Config, BM25Index, FusionConfig
 from claim2source.retrieve.fuse import Fusion
@@ -72,6 +74,53 @@ class ChoosingOn:
     seen_share_expected: float | None = None
     rule: Rule = "one_se"
     folds: Path | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChoosingOptions(StoreOptions):
+    """Say on which claims is chosen, and how.
+
+    Args:
+        train_split: none: as the checkpoint's manifest says, else `train`.
+        val_share: share carved out; none: as the manifest says, else 0.1.
+        val_seed: seed of the carving; none: as the manifest says, else 13.
+        val_seen_share: share of claims carved out of papers that stay in train; none: as the
+            checkpoint's manifest says, else as val_share.
+        seen_share_expected: share of claims of seen papers that something is chosen for; none: as
+            the manifest says, else the share of train's claims whose paper has another claim.
+        rule: `one_se`: of the settings within one standard error of the best, by paper, the one
+            nearest to the default; or the `best`.
+    """
+
+    train_split: str | None = None
+    val_share: float | None = None
+    val_seed: int | None = None
+    val_seen_share: float | None = None
+    seen_share_expected: float | None = None
+    rule: Rule = "one_se"
+
+    def __post_init__(self) -> None:
+        good = self.val_share is None or 0 < self.val_share < 1
+        require(good, "val_share", self.val_share, "more than 0, less than 1, or none")
+        require_seed("val_seed", self.val_seed, none=True)
+        require_between("val_seen_share", self.val_seen_share, 0, 0.9, none=True)
+        require_between("seen_share_expected", self.seen_share_expected, 0, 1, none=True)
+
+    def choosing(
+        self, val: Literal["auto", "carved", "train"], folds: Path | None = None
+    ) -> ChoosingOn:
+        """Name the claims that these options choose on."""
+        return ChoosingOn(
+            self.train_split,
+            val,
+            self.val_share,
+            self.val_seed,
+            self.lenient,
+            self.val_seen_share,
+            self.seen_share_expected,
+            self.rule,
+            folds,
+        )
 
 
 class NothingToChooseOn(UserError):
