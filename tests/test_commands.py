@@ -14,7 +14,7 @@ from claim2source.pipeline.checkpoints import route_words
 from tests.shared_data import REPOSITORY
 from tests.test_configs import commands, load_program, parsed, read_prepare
 
-PAGES = ["README.md", "BENCHMARKS.md", "docs/log.md", "docs/training.md"]
+PAGES = ["README.md", "BENCHMARKS.md", "docs/log.md", "docs/training.md", "docs/styles.md"]
 # The launcher's own options are not ours to read.
 LAUNCHED = (
     'accelerate() { while [[ "$1" != *.py && "$1" != -m ]]; do shift; done; '
@@ -80,6 +80,7 @@ def test_every_command_shown_is_one_its_program_takes(
         "BENCHMARKS.md": ["scripts/bench_*.py"],
         "docs/log.md": ["train/finetune.py", "scripts/ablate.py"],
         "docs/training.md": ["train/pairs.py", "train/merge.py"],
+        "docs/styles.md": ["scripts/translate.py", "scripts/rewrite.py"],
     }
     paths = [path for pattern in expected[page] for path in REPOSITORY.glob(pattern)]
     assert paths and {str(path.relative_to(REPOSITORY)) for path in paths} <= seen
