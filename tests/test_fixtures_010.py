@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import subprocess
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,18 +11,15 @@ from typing import Any
 import pytest
 from safetensors.numpy import load_file
 
+from eval.checkpoint import main as evaluate
+from train.finetune import main as train
+
 REPOSITORY = Path(__file__).resolve().parents[1]
 MADE = REPOSITORY / "tests" / "fixtures_010"
 PLACEHOLDER = "@FIXTURES@"
 EXPECTED = json.loads((MADE / "expected.json").read_text(encoding="utf-8"))
 CLOSE = 1e-6
 FINISHED = ("lora", "full", "query_only")
-EVALUATE = """
-import json, runpy, sys
-main = runpy.run_path("eval/checkpoint.py")["main"]
-for line in json.loads(sys.argv[1]):
-    main(line)
-"""
 
 
 @pytest.fixture(scope="module")
@@ -41,30 +35,16 @@ def fixtures(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def run(*command: str) -> str:
-    """Run Python in the repository, with a command line of its programs; returns what it prints."""
-    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [sys.executable, *command],
-        cwd=REPOSITORY,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    return done.stdout
-
-
 @pytest.fixture(scope="module")
 def evaluated(fixtures: Path) -> Path:
-    """Score the finished runs on dev, and what one of them chose, in one process."""
+    """Score the finished runs on dev, and what one of them chose."""
     out, data = fixtures.parent / "evaluated", fixtures / "data"
     given = ["--split=dev", "--device=cpu", "--no_tests", f"--dataset={data}"]
     lines = [[f"--checkpoint={fixtures / run}", f"--out={out / run}", *given] for run in FINISHED]
     lines.append([f"--checkpoint={fixtures / 'lora'}", f"--out={out / 'chosen'}", *given])
     lines[-1].append("--only=chosen")
-    run("-c", EVALUATE, json.dumps(lines))
+    for line in lines:
+        evaluate(line)
     return out
 
 
@@ -135,17 +115,19 @@ def test_a_finished_run_is_taken_up(fixtures: Path) -> None:
     """Nothing is trained again; what was chosen is reported again."""
     folder = fixtures.parent / "again"
     shutil.copytree(fixtures / "lora", folder)
-    run("train/finetune.py", f"--config={folder / 'config.yaml'}", f"--out={folder}", "--resume")
+    train([f"--config={folder / 'config.yaml'}", f"--out={folder}", "--resume"])
     check_training(folder, EXPECTED["lora"])
 
 
 @pytest.mark.slow
-def test_a_killed_run_goes_on_as_if_nothing_had_been(fixtures: Path) -> None:
+def test_a_killed_run_goes_on_as_if_nothing_had_been(
+    fixtures: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """From the middle of its second epoch, to the uninterrupted run's losses and weights."""
     folder, expected = fixtures / "killed", EXPECTED["killed"]
     assert not (folder / "report.json").exists()
-    said = run("train/finetune.py", f"--config={folder / 'config.yaml'}", "--resume")
-    assert f"resuming after batch {expected['killed_after']}" in said
+    train([f"--config={folder / 'config.yaml'}", "--resume"])
+    assert f"resuming after batch {expected['killed_after']}" in capsys.readouterr().out
     check_training(folder, expected)
     ours = load_file(folder / "checkpoints" / "epoch-2" / "adapter_model.safetensors")
     theirs = load_file(fixtures / "killed_adapter.safetensors")

@@ -71,7 +71,7 @@ def datasets(draw: st.DrawFn) -> list[Dataset]:
     return parts
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(parts=datasets())
 def test_what_is_written_is_read(tmp_path_factory: pytest.TempPathFactory, parts: Any) -> None:
     folder = tmp_path_factory.mktemp("round") / "again"
