@@ -136,12 +136,21 @@ class AnswerStore:
 
     def take(self, key: str) -> bool:
         """Note that this process asks for `key`; False where another living one does."""
-        with self._saying(), self._writing():
-            row = self._base.execute("SELECT owner FROM asking WHERE key = ?", (key,)).fetchone()
-            if row is not None and row[0] != self._owner and self._lives(row[0]):
+        with self._saying():
+            # Looked up first: who only waits must not keep the others from writing.
+            if self._is_others(key):
                 return False
-            self._base.execute("INSERT OR REPLACE INTO asking VALUES (?, ?)", (key, self._owner))
-            return True
+            with self._writing():
+                if self._is_others(key):
+                    return False
+                self._base.execute(
+                    "INSERT OR REPLACE INTO asking VALUES (?, ?)", (key, self._owner)
+                )
+                return True
+
+    def _is_others(self, key: str) -> bool:
+        row = self._base.execute("SELECT owner FROM asking WHERE key = ?", (key,)).fetchone()
+        return row is not None and row[0] != self._owner and self._lives(row[0])
 
     def leave(self, keys: Sequence[str]) -> None:
         """Note that this process asks for `keys` no more."""

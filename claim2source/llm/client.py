@@ -10,9 +10,11 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from typing import Any, Protocol, TypeVar
 
 from claim2source.core.config import require
+from claim2source.core.errors import UserError
 from claim2source.core.files import content_hash
 from claim2source.core.progress import Progress
 from claim2source.llm.answers import AnswerStore, Stored
@@ -38,7 +40,7 @@ log = logging.getLogger(__name__)
 # A reply that is no good is asked for once more.
 TRIES = 2
 # Another process's request is looked for every so many seconds.
-POLL = 0.1
+POLL = 0.25
 # So many requests in a row without a reply, or as many as are under way, mean that the server is
 # gone.
 LOST = 8
@@ -90,6 +92,9 @@ class LLM:
         self, config: LLMConfig, answers: AnswerStore | None = None, clock: Clock | None = None
     ) -> None:
         require(bool(config.model.strip()), "llm.model", config.model, "the name at the server")
+        missing = [name for name in ("openai", "jsonschema") if find_spec(name) is None]
+        if missing:
+            raise UserError(f"no package {missing[0]}: pip install 'claim2source[llm]'")
         self.config = config
         self.answers = answers if answers is not None else AnswerStore()
         self.clock: Clock = clock or RealClock()

@@ -15,6 +15,7 @@ import hashlib
 import json
 import random
 import re
+import select
 import socket
 import threading
 import time
@@ -252,6 +253,8 @@ def _handler(server: LLMServer) -> type[BaseHTTPRequestHandler]:
         protocol_version = "HTTP/1.1"
         disable_nagle_algorithm = True
 
+        is_under_way = False
+
         def log_message(self, format: str, *args: Any) -> None:
             pass
 
@@ -282,11 +285,17 @@ def _handler(server: LLMServer) -> type[BaseHTTPRequestHandler]:
             with server.lock:
                 server.under_way += 1
                 server.most_under_way = max(server.most_under_way, server.under_way)
+            self.is_under_way = True
             try:
                 self.complete(body)
             finally:
-                with server.lock:
-                    server.under_way -= 1
+                self.leave()
+
+        def leave(self) -> None:
+            """Count a request as over: before its reply, which lets the client send the next."""
+            with server.lock:
+                server.under_way -= self.is_under_way
+            self.is_under_way = False
 
         def complete(self, body: dict[str, Any]) -> None:
             headers = {name.lower(): value for name, value in self.headers.items()}
@@ -319,6 +328,7 @@ def _handler(server: LLMServer) -> type[BaseHTTPRequestHandler]:
             self.send(200, json.dumps(_completion(body, reply)).encode(), reply.headers)
 
         def fail(self, fault: str) -> None:
+            self.leave()
             if fault == "429":
                 self.error(429, "Too many requests", {"Retry-After": server.retry_after})
             elif fault == "500":
@@ -326,7 +336,11 @@ def _handler(server: LLMServer) -> type[BaseHTTPRequestHandler]:
             elif fault == "not json":
                 self.send(200, b'{"choices": [{"mess')
             elif fault == "hang":
-                server._closing.wait(server.hangs)
+                # Until the client has had enough: then there is something to read, its end.
+                end = time.monotonic() + server.hangs
+                while time.monotonic() < end and not server._closing.is_set():
+                    if select.select([self.connection], [], [], 0.1)[0]:
+                        break
                 self.close_connection = True
             elif fault == "trickle":
                 # Each byte begins the SDK's time-out anew.
@@ -348,6 +362,7 @@ def _handler(server: LLMServer) -> type[BaseHTTPRequestHandler]:
 
         def send(self, status: int, body: bytes, headers: Mapping[str, str] | None = None) -> None:
             """Send all at once: in two pieces each reply would wait for an acknowledgement."""
+            self.leave()
             lines = [f"HTTP/1.1 {status} X", "Content-Type: application/json"]
             lines += [f"Content-Length: {len(body)}"]
             lines += [f"{name}: {value}" for name, value in (headers or {}).items()]
