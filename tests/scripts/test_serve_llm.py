@@ -1,0 +1,75 @@
+"""`scripts/serve_llm.sh` starts vLLM with flags that fit the model; --dry-run only shows them."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.shared_data import REPOSITORY
+
+SCRIPT = REPOSITORY / "scripts" / "serve_llm.sh"
+
+
+def run(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        ["bash", str(SCRIPT), *words],
+        capture_output=True,
+        text=True,
+        env={**os.environ, **environment},
+        timeout=60,
+    )
+
+
+@pytest.mark.parametrize(
+    ("model", "gpus", "options", "lacks"),
+    [
+        ("Qwen/Qwen3-8B", "0", ["--tensor-parallel-size 1", "--port 8000"], "--quantization"),
+        ("Qwen/Qwen3-8B", "1", ["--generation-config vllm", "--host 127.0.0.1"], "--trust"),
+        ("meta-llama/Llama-3.3-70B-Instruct", "7", ["--tensor-parallel-size 4"], "--quantization"),
+        ("meta-llama/Llama-3.3-70B-Instruct", "2", ["--quantization fp8"], "--language"),
+        ("google/gemma-4-31B-it", "1", ["--language-model-only"], "--quantization"),
+    ],
+)
+def test_the_command_fits_model_and_machine(
+    model: str, gpus: str, options: list[str], lacks: str, tmp_path: Path
+) -> None:
+    key = "sk-secret-of-the-server"
+    words = [model, "--dry-run", "--max-model-len", "9000"]
+    done = run(*words, GPUS=gpus, VLLM_API_KEY=key, VLLM_ENVIRONMENT=str(tmp_path / "my env"))
+    assert done.returncode == 0 and key not in done.stdout + done.stderr
+    command = shlex.split(done.stdout)
+    assert command[:3] == [str(tmp_path / "my env" / "bin" / "vllm"), "serve", model]
+    assert command[-2:] == ["--max-model-len", "9000"]
+    assert '{"backend": "xgrammar", "disable_any_whitespace": true}' in command
+    for option in options:
+        assert option in " ".join(command)
+    assert lacks not in " ".join(command)
+    assert not (tmp_path / "my env").exists()
+
+
+def test_a_server_is_started_in_an_environment_of_its_own(tmp_path: Path) -> None:
+    """The environment is there: its `vllm` gets the words, and is not installed again."""
+    program = tmp_path / "bin" / "vllm"
+    program.parent.mkdir()
+    program.write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
+    program.chmod(0o755)
+    done = run("Qwen/Qwen3-8B", "--seed", "1", GPUS="1", VLLM_ENVIRONMENT=str(tmp_path))
+    assert done.stdout.splitlines()[:2] == ["serve", "Qwen/Qwen3-8B"]
+    assert done.stdout.splitlines()[-2:] == ["--seed", "1"]
+
+
+def test_wrong_words_are_one_line_and_code_2() -> None:
+    for words, environment, said in (
+        ((), {}, "usage: "),
+        (("--dry-run",), {}, "usage: "),
+        (("m", "--dry-run"), {"GPUS": "two"}, "GPUS: 'two' is not a number"),
+    ):
+        done = run(*words, **environment)
+        assert done.returncode == 2 and done.stderr.startswith((said, said))
+        assert len(done.stderr.splitlines()) == 1
+    assert run("--help").stdout.startswith("Serve a language model with vLLM")
+    assert subprocess.run(["bash", "-n", str(SCRIPT)]).returncode == 0
