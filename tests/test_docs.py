@@ -25,6 +25,7 @@ from claim2source.core.config import parser_for, read_config
 from claim2source.core.records import Dataset
 from claim2source.core.report import Report
 from claim2source.datasets import load
+from claim2source.llm import LLMConfig
 from claim2source.models import ModelConfig
 from claim2source.pipeline.systems import HybridConfig, SystemConfig, read_systems
 from claim2source.retrieve import BM25Config, IndexConfig
@@ -46,6 +47,7 @@ TABLES: dict[str, type] = {
     "hybrid": HybridConfig,
     "rendering": Rendering,
     "index": IndexConfig,
+    "llm": LLMConfig,
 }
 
 

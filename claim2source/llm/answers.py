@@ -90,9 +90,7 @@ class AnswerStore:
         (version,) = self._base.execute("PRAGMA user_version").fetchone()
         tables = [name for (name,) in self._base.execute("SELECT name FROM sqlite_master")]
         if version > VERSION or version == 0 and tables and "asking" not in tables:
-            raise InputError.at(
-                str(self.path), why="is no store of answers that this version reads"
-            )
+            raise InputError.at(str(self.path), why="is no store of answers of this version")
         self._base.execute("PRAGMA journal_mode = WAL")
         # A killed process loses nothing; a machine without power its last moments.
         self._base.execute("PRAGMA synchronous = NORMAL")
