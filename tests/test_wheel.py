@@ -23,6 +23,8 @@ data = load("demo", "test")
 assert len(data.sources) >= 400 and data.languages == ("en", "de", "fr")
 from claim2source.pipeline.systems import SYSTEMS_FOLDER
 assert len(list(SYSTEMS_FOLDER.glob("*.yaml"))) == 5, SYSTEMS_FOLDER
+from claim2source.text.prompts import read_prompt, shipped_prompts
+assert len(shipped_prompts()) >= 5 and [read_prompt(name) for name in shipped_prompts()]
 print("works")
 """
 
@@ -85,6 +87,8 @@ def test_wheel_builds_installs_and_works(wheel: Path, tmp_path: Path) -> None:
         "html/report.js",
     ):
         assert f"claim2source/evaluation/{name}" in names
+    for path in (REPOSITORY / "claim2source" / "prompts").glob("*.yaml"):
+        assert f"claim2source/prompts/{path.name}" in names
     for path in (REPOSITORY / "configs").glob("*/*.yaml"):
         assert f"claim2source/configs/{path.parent.name}/{path.name}" in names
     said = run([sys.executable, "-c", CHECK, str(wheel.parent / "site")], wheel, tmp_path)

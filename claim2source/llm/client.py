@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+import signal
 import threading
 import time
 from collections import deque
@@ -395,7 +396,7 @@ def _run(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        asyncio.run(work())
+        asyncio.run(_stoppable(work))
         return
     raised: list[BaseException] = []
 
@@ -410,3 +411,28 @@ def _run(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
     thread.join()
     if raised:
         raise raised[0]
+
+
+async def _stoppable(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    """Let SIGTERM end the work: an exception of its handler may be lost within the loop."""
+    handler = signal.getsignal(signal.SIGTERM)
+    main = threading.current_thread() is threading.main_thread()
+    if not main or not callable(handler):
+        await work()
+        return
+    loop, task, stopped = asyncio.get_running_loop(), asyncio.current_task(), False
+
+    def stop() -> None:
+        nonlocal stopped
+        stopped = True
+        if task is not None:
+            task.cancel()
+
+    loop.add_signal_handler(signal.SIGTERM, stop)
+    try:
+        await work()
+    finally:
+        loop.remove_signal_handler(signal.SIGTERM)
+        signal.signal(signal.SIGTERM, handler)
+        if stopped:
+            handler(signal.SIGTERM, None)

@@ -6,6 +6,8 @@ import asyncio
 import functools
 import json
 import logging
+import os
+import signal
 import threading
 import time
 from collections.abc import Callable
@@ -14,9 +16,10 @@ from pathlib import Path
 
 import pytest
 
-from claim2source.core.errors import UserError
+from claim2source.core.errors import Stopped, UserError
 from claim2source.core.progress import Progress
 from claim2source.llm import LLM, Answer, AnswerStore, LLMConfig, Request, require_answers
+from claim2source.llm.work import key_of
 from claim2source.text.prompts import Message
 from tests.llm_server import CONTENT, WIRE, Chat, LLMServer, Reply, rewritten
 
@@ -262,8 +265,6 @@ def test_two_at_once_share_a_store_and_a_dead_ones_requests_are_taken_over(
         found.append(LLM(config_of(server), store).answer(requests))
 
     path = tmp_path / "a.sqlite"
-    from claim2source.llm.work import key_of
-
     # A third one holds a request, and ends without an answer to it.
     third = AnswerStore(path)
     assert third.take(key_of(requests[5], config_of(server)))
@@ -271,14 +272,14 @@ def test_two_at_once_share_a_store_and_a_dead_ones_requests_are_taken_over(
     threads = [threading.Thread(target=ask, args=(store,)) for store in stores]
     for thread in threads:
         thread.start()
-    end = time.monotonic() + 30
+    end = time.monotonic() + 120
     while len(server.good) < 19 and time.monotonic() < end:
         time.sleep(0.02)
     time.sleep(0.2)
     assert len(server.good) == 19 and not found
     third.close()
     for thread in threads:
-        thread.join(timeout=30)
+        thread.join(timeout=120)
     assert server.requests == 20 and len(server.good) == 20
     texts = [[answer.text for answer in answers] for answers in found]
     assert texts[0] == texts[1] and len(texts) == 2 and all(texts[0])
@@ -441,6 +442,31 @@ def test_answers_can_be_had_within_a_running_loop(llm_server: Start) -> None:
         return LLM(config_of(llm_server())).answer(asking("a"))
 
     assert asyncio.run(notebook())[0].failure is None
+
+
+def test_sigterm_ends_the_work_and_frees_what_was_asked(llm_server: Start, tmp_path: Path) -> None:
+    """Within the loop's own callbacks an exception of the handler would be lost."""
+
+    def stop(number: int, frame: object) -> None:
+        raise Stopped("terminated", number)
+
+    server = llm_server(delay=0.01, hangs=30, faults=0.3, kinds=("hang",))
+    requests = asking(*map(str, range(300)))
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        with AnswerStore(tmp_path / "a.sqlite") as store:
+            timer = threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGTERM))
+            timer.start()
+            with pytest.raises(Stopped, match="terminated"):
+                LLM(config_of(server, timeout=30.0), store).answer(requests)
+            timer.join()
+            assert signal.getsignal(signal.SIGTERM) is stop
+            with AnswerStore(tmp_path / "a.sqlite") as other:
+                keys = [key_of(request, config_of(server)) for request in requests]
+                assert all(other.take(key) for key in keys)
+                assert len(other) <= len(server.good)
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def test_what_is_sent_is_what_vllm_takes(llm_server: Start) -> None:

