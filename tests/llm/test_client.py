@@ -84,7 +84,7 @@ def test_faults_lose_nothing_and_a_second_run_asks_for_nothing(
 @pytest.mark.parametrize("kind", [*WIRE, *CONTENT])
 def test_each_fault_costs_one_more_request_and_no_more(kind: str, llm_server: Start) -> None:
     """The SDK's own retries would add to ours; a trickling reply begins its time-out anew."""
-    server = llm_server(faults=1.0, kinds=(kind,), in_a_row=1, hangs=5)
+    server = llm_server(faults=1.0, kinds=(kind,), in_a_row=1, hangs=60)
     slow = kind in ("hang", "trickle")
     config = config_of(server, timeout=0.4 if slow else 5.0)
     began = time.monotonic()
@@ -92,7 +92,7 @@ def test_each_fault_costs_one_more_request_and_no_more(kind: str, llm_server: St
     assert answer.failure is None and answer.text == rewritten("Masks work", SYSTEM)
     is_cleaned = kind in ("think", "fenced", "preamble")
     assert server.requests == (1 if is_cleaned else 2)
-    assert time.monotonic() - began < 4
+    assert time.monotonic() - began < 30
 
 
 @pytest.mark.parametrize("after", ["180", "date", "-5", "soon"])
