@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 
+from claim2source.io.text_files import why_not_text
 from claim2source.text.language import why_not_in
 
 _REFUSAL = re.compile(
@@ -35,6 +36,8 @@ def why_bad_reply(
     """
     if not reply.strip():
         return "empty"
+    if why := why_not_text(reply):
+        return why
     if len(reply) > longest:
         return f"far too long: {len(reply)} characters, at most {longest}"
     if _REFUSAL.match(reply.strip()) and not _REFUSAL.match(original.strip()):

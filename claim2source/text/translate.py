@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from claim2source.text.quality import lost_facts
 from claim2source.text.replies import why_bad_reply
 
 CLAIM, TITLE, ABSTRACT = "claim", "title", "abstract"
+_SURROGATE = re.compile("[\ud800-\udfff]")
 _FIELDS = {TITLE: "title", ABSTRACT: "text"}
 # A translation is about as long as its text; what is longer holds something else.
 _TIMES, _ALWAYS = 3, 400
@@ -138,6 +140,8 @@ def _write_changed(path: Path, target: Path, change: Callable[[dict[str, object]
                 row = json.loads(line)
                 if change(row):
                     line = json.dumps(row, ensure_ascii=False) + "\n"
+                    if _SURROGATE.search(line):  # of a field that is not ours
+                        line = json.dumps(row) + "\n"
             file.write(line)
 
 

@@ -209,6 +209,38 @@ def test_prompt_of_the_users_own_replaces_one_style(llm_server: Start, tmp_path:
         main(words(folder, server, out, "--prompt", str(tmp_path / "own.yaml")))
 
 
+def test_an_encoder_says_how_alike_texts_are(
+    tiny_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    posts = [{"_id": "a", "text": "claim a b c vaccine works.", "metadata": {"lang": "en"}}]
+    folder = data_set(tmp_path / "data", posts)
+    words = [
+        "--dataset",
+        str(folder),
+        "--out",
+        str(tmp_path / "o"),
+        "--rules",
+        "--styles",
+        "C1",
+        "C3",
+    ]
+    main(
+        [
+            *words,
+            "--encoder.name",
+            str(tiny_folder),
+            "--encoder.pooling",
+            "mean",
+            "--encoder.max_length",
+            "32",
+        ]
+    )
+    same, other = map(float, re.findall(r"similarity (\S+)\n", capsys.readouterr().out))
+    assert other < 0.999 < same <= 1.001
+    main(words)
+    assert "similarity" not in capsys.readouterr().out
+
+
 def test_rules_need_no_server_and_name_themselves(tmp_path: Path) -> None:
     out = tmp_path / "styles"
     argv = ["--out", str(out), "--rules", "--dataset", "demo", "--styles", "C4", "S3"]

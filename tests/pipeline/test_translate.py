@@ -29,7 +29,12 @@ F2 = "Le café du matin réduit la mortalité chez les infirmières"
 ENGLISH = {D1: E1, D2: E2, F1: FE}
 QUERIES: list[dict[str, Any]] = [
     {"_id": "e1", "text": "Masks work", "metadata": {"lang": "en"}},
-    {"_id": "d1", "text": D1, "metadata": {"lang": "de", "extra": [1, {"a": None}]}, "own": 1.50},
+    {
+        "_id": "d1",
+        "text": D1,
+        "metadata": {"lang": "de", "extra": [1, {"a": "\ud83d"}]},
+        "own": 1.50,
+    },
     {"_id": "d2", "text": D2, "metadata": {"lang": "de", "translation": None}},
     {"_id": "d3", "text": "Alt", "metadata": {"lang": "de", "translation": "Old"}},
     {"_id": "f1", "text": F1, "metadata": {"lang": "fr"}},

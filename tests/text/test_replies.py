@@ -30,6 +30,7 @@ def test_language_is_detected_where_there_is_enough_text() -> None:
     [
         (ENGLISH, None),
         (" \n", "empty"),
+        (ENGLISH + "\ud83d", "holds half of a surrogate pair"),
         (ENGLISH * 5, "far too long: 325 characters, at most 300"),
         (GERMAN.upper() + "!", "an echo of the text"),
         (GERMAN + " nicht", "in German, not English"),
