@@ -25,6 +25,7 @@ PROGRAMS = {
     "encode": ("eval.encode", "encode a data set into the store, ahead of evaluation"),
     "checkpoint": ("eval.checkpoint", "evaluate a training folder, a checkpoint or any model"),
     "hybrid": ("eval.hybrid", "evaluate BM25, a dense model and their fusion"),
+    "rerank": ("eval.rerank", "re-rank a system's or another program's list, stage by stage"),
     "baselines": ("eval.baselines", "evaluate systems of YAML files, by default the papers'"),
     "tune-bm25": ("eval.tune_bm25", "choose BM25's settings on training claims"),
     "score": ("eval.score", "score files of ranked lists against judgements"),

@@ -17,6 +17,7 @@ WRITING = {
     "eval.hybrid": "--checkpoint absent --dataset absent --out OUT",
     "eval.paper_tables": "--reports absent --out OUT",
     "eval.report": "--reports absent --out OUT",
+    "eval.rerank": "--system S --dataset absent --out OUT",
     "eval.tune_bm25": "--dataset absent --out OUT",
     "train.interpolate": "--checkpoint absent --out OUT",
     "train.merge": "--checkpoint absent --out OUT",

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from claim2source.models.tokens import grouped_lengths
 from claim2source.rerank.batches import CHUNK, scored_alone, token_budget
 from claim2source.rerank.frame import Pair, Scored
 from claim2source.rerank.load import LocalReranker, load_cross_encoder
@@ -66,6 +65,8 @@ class CrossEncoder(LocalReranker):
 
     def _chunk(self, pairs: Sequence[Pair], chunk: Sequence[int]) -> Iterator[Scored]:
         import torch
+
+        from claim2source.models.tokens import grouped_lengths
 
         model = self.network
         texts: list[Any] = [tuple(pairs[row]) for row in chunk]

@@ -18,7 +18,6 @@ import numpy as np
 
 from claim2source.core.config import require, require_one_of
 from claim2source.core.errors import ConfigError
-from claim2source.models.tokens import grouped_lengths
 from claim2source.rerank.batches import CHUNK, scored_alone, token_budget
 from claim2source.rerank.frame import Pair, Scored
 from claim2source.rerank.load import LocalReranker, load_causal
@@ -161,6 +160,8 @@ class YesNo(LocalReranker):
     def _chunk(
         self, pairs: Sequence[Pair], ids: Mapping[int, list[int]], shared: _Prefixes
     ) -> Iterator[Scored]:
+        from claim2source.models.tokens import grouped_lengths
+
         groups: dict[str, list[int]] = {}
         for row, tokens in ids.items():
             if tokens:

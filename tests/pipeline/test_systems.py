@@ -121,6 +121,7 @@ def test_all_files_go_together_and_every_model_says_what_to_do() -> None:
         "offline",
         "papers_2025",
         "papers_2026",
+        "rerankers",
     }
     for name, system in systems.items():
         assert system.model is None or system.advice, name
