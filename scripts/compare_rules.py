@@ -152,8 +152,9 @@ def _rows(
             for rule in rules:
                 setting = chosen(rule, folds != fold)
                 held[rule][repeat, folds == fold] = tried[setting][folds == fold]
-    first = next(iter(tried.values()))
-    rows: list[list[Cell]] = [[name, "default", None, None, weighing.score(first), *[None] * 3]]
+    default = min(tried, key=distance)
+    score = weighing.score(tried[default])
+    rows: list[list[Cell]] = [[name, "default", _shown(default), None, score, *[None] * 3]]
     for rule in rules:
         setting = chosen(rule, everything)
         scores = held[rule] @ weighing.weights

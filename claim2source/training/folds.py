@@ -46,13 +46,7 @@ def train_folds(config: FoldsConfig) -> str:
             "train/finetune.py --config OUT/fold-1.yaml, and this program takes what is finished"
         )
     out, data = config.out, config.data
-    _check_folder(config)
-    whole = load(data.dataset, data.train_split, config.languages, lenient=data.lenient)
-    share = config.seen_share
-    share = expected_seen_share(whole) if share is None else share
-    numbers = assign_folds(whole.claims, config.folds, share, config.fold_seed)
-    out.mkdir(parents=True, exist_ok=True)
-    write_text(out / SETTINGS_FILE, to_yaml(config))
+    whole, numbers = _dealt(config)
     found: list[tuple[Fold, Run]] = []
     for number in range(config.folds):
         held = [claim for claim in whole.claims if numbers[claim.id] == number]
@@ -91,6 +85,26 @@ def train_folds(config: FoldsConfig) -> str:
     title = f"MRR@5 of {data.train_split}, each claim by a model that was not trained on it:"
     table = TextTable(["papers", "language", "mrr@5", "claims"], rows)
     return f"{render([title, table])}\n\nIn {out}; choose a fusion on it with --choose_on {out}."
+
+
+def train_first_fold(config: FoldsConfig) -> tuple[Fold, Run]:
+    """Train the first fold's model as `train_folds` does, and rank its claims; no other fold."""
+    whole, numbers = _dealt(config)
+    held = whole.with_claims((c for c in whole.claims if numbers[c.id] == 0), HELD_OUT)
+    return _one_fold(config, whole, held, 1)
+
+
+def _dealt(config: FoldsConfig) -> tuple[Dataset, dict[str, int]]:
+    """Load the claims and number each one's fold; begin the folder, or check what is in it."""
+    _check_folder(config)
+    data = config.data
+    whole = load(data.dataset, data.train_split, config.languages, lenient=data.lenient)
+    share = config.seen_share
+    share = expected_seen_share(whole) if share is None else share
+    numbers = assign_folds(whole.claims, config.folds, share, config.fold_seed)
+    config.out.mkdir(parents=True, exist_ok=True)
+    write_text(config.out / SETTINGS_FILE, to_yaml(config))
+    return whole, numbers
 
 
 def _check_folder(config: FoldsConfig) -> None:

@@ -30,12 +30,12 @@ def test_what_is_noise_on_the_papers_chosen_on_is_lost_on_the_others() -> None:
     weighing = weigh(_many(12, 3))
     papers = weighing.groups
     # Each other setting is right for one paper alone; on all claims it is still above the default.
-    tried = {"default": np.full(len(papers), 0.3)}
-    tried |= {f"lucky {p}": np.where(papers == p, 1.0, 0.27) for p in sorted(set(papers))}
-    default, one_se, best = _rows(
-        "x", RulesConfig(folds=3, repeats=4), weighing, tried, list(tried).index
-    )
-    assert default[4] == pytest.approx(0.3)
+    tried = {f"lucky {p}": np.where(papers == p, 1.0, 0.27) for p in sorted(set(papers))}
+    # The default is the nearest to itself, wherever it stands in the grid.
+    tried["default"] = np.full(len(papers), 0.3)
+    far = [*tried][::-1].index
+    default, one_se, best = _rows("x", RulesConfig(folds=3, repeats=4), weighing, tried, far)
+    assert default[2] == "default" and default[4] == pytest.approx(0.3)
     assert one_se[2] == "default" and str(best[2]).startswith("lucky")
     assert float(best[3] or 0) > 0.3 > float(best[4] or 0)
     assert one_se[4] == pytest.approx(0.3) and best[4] == pytest.approx(0.27)
