@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from claim2source.llm import LLM, AnswerStore, LLMConfig, Request
+from claim2source.llm import LLM, AnswerStore, LLMConfig, Request, server
 from claim2source.text.prompts import read_prompt
 from tests.llm_server import CONTENT, LLMServer, rewritten
 from tests.shared_data import REPOSITORY
@@ -50,7 +50,16 @@ def config_of(url: str) -> LLMConfig:
 
 
 def client(folder: Path, url: str, count: int, out: str) -> None:
-    """What a program does: it answers all requests and writes the answers."""
+    """What a program does: it answers all requests and writes the answers; time-outs are noted."""
+
+    class Noted(server.Again):
+        def __init__(self, why: str, after: float | None = None) -> None:
+            super().__init__(why, after)
+            if why == "time-out":
+                with open(folder / "time-outs", "a") as file:
+                    file.write(".")
+
+    server.Again = Noted  # type: ignore[misc]
     with AnswerStore(folder / "answers.sqlite") as store:
         answers = LLM(config_of(url), store).answer(requests_of(folder, count))
     (folder / out).write_text(json.dumps([[a.id, a.text, a.failure] for a in answers]))
@@ -68,26 +77,26 @@ def test_2000_texts_in_4_styles_survive_5_kills(tmp_path: Path, count: int = 200
     requests = requests_of(tmp_path, count)
     draw = random.Random(14)
     kills: list[float] = []
-    with LLMServer(faults=0.3, kinds=KINDS, delay=0.005) as server:
-        server.keep_bodies = False
+    with LLMServer(faults=0.3, kinds=KINDS, delay=0.005) as llm_server:
+        llm_server.keep_bodies = False
         for replies in sorted(draw.sample(range(len(requests) * 3 // 4), KILLS)):
-            process = start(tmp_path, server.url, count, "killed.json")
-            while len(server.good) < replies or server.under_way == 0:
+            process = start(tmp_path, llm_server.url, count, "killed.json")
+            while len(llm_server.good) < replies or llm_server.under_way == 0:
                 assert process.poll() is None, "it ended before it was killed"
                 time.sleep(draw.uniform(0, 0.01))
             process.kill()
             process.wait()
             kills.append(time.monotonic())
-        assert server.most_under_way <= CONCURRENCY
+        assert llm_server.most_under_way <= CONCURRENCY
         # Two processes with the same work share what is left.
-        both = [start(tmp_path, server.url, count, f"{i}.json") for i in range(2)]
+        both = [start(tmp_path, llm_server.url, count, f"{i}.json") for i in range(2)]
         assert [process.wait() for process in both] == [0, 0]
-        assert server.most_under_way <= 2 * CONCURRENCY
-        asked = server.requests
+        assert llm_server.most_under_way <= 2 * CONCURRENCY
+        asked = llm_server.requests
         with AnswerStore(tmp_path / "answers.sqlite") as store:
-            plan = LLM(config_of(server.url), store).plan(requests)
+            plan = LLM(config_of(llm_server.url), store).plan(requests)
             assert (plan.requests, plan.stored) == (0, len(requests))
-        assert server.requests == asked
+        assert llm_server.requests == asked
 
     # Every text of every style is there, in both, in order.
     system = {r.id: r.messages[0].content for r in requests}
@@ -98,23 +107,25 @@ def test_2000_texts_in_4_styles_survive_5_kills(tmp_path: Path, count: int = 200
     for i in range(2):
         assert json.loads((tmp_path / f"{i}.json").read_text()) == wanted
     assert not (tmp_path / "killed.json").exists()
-    assert len(server.good) == len(requests)
+    assert len(llm_server.good) == len(requests)
     # A text was asked for again only where a kill came between, and few for each kill; on a busy
     # machine also where a reply came after the time-out.
     lost, late = Counter[int](), 0
     seen: dict[str, float] = {}
-    for moment, key in server.log:
+    for moment, key in llm_server.log:
         if key in seen:
             between = [i for i, kill in enumerate(kills) if seen[key] < kill < moment]
-            is_late = moment - seen[key] > TIMEOUT / 2 and not between
-            assert between or is_late, "it was answered, and asked for again"
-            late += is_late
             lost.update(between[:1])
+            late += not between
         seen[key] = moment
+    # A kill cuts off a few that hang.
+    hung = llm_server.faulty["hang"] + llm_server.faulty["trickle"] - 2 * KILLS
+    time_outs = tmp_path / "time-outs"
+    waited = len(time_outs.read_text()) if time_outs.exists() else 0
+    assert late == 0 or late + hung <= waited, "it was answered, and asked for again"
     assert all(number <= CONCURRENCY for number in lost.values())
-    assert late <= len(requests) / 200
-    assert {*server.faulty} == {*KINDS} or count < 2000
-    share = sum(server.faulty.values()) / server.requests
+    assert {*llm_server.faulty} == {*KINDS} or count < 2000
+    share = sum(llm_server.faulty.values()) / llm_server.requests
     assert 0.2 < share < 0.35
 
 
