@@ -27,6 +27,7 @@ PROGRAMS = {
     "hybrid": ("eval.hybrid", "evaluate BM25, a dense model and their fusion"),
     "rerank": ("eval.rerank", "re-rank a system's or another program's list, stage by stage"),
     "baselines": ("eval.baselines", "evaluate systems of YAML files, by default the papers'"),
+    "style-grid": ("eval.style_grid", "rewrite claims and sources in styles, score every pair"),
     "tune-bm25": ("eval.tune_bm25", "choose BM25's settings on training claims"),
     "score": ("eval.score", "score files of ranked lists against judgements"),
     "compare": ("eval.compare", "compare evaluated systems: tests, slices, what is lost"),

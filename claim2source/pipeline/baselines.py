@@ -111,7 +111,7 @@ def evaluate_baselines(config: BaselinesConfig) -> str:
     """
     require_output(config.out)
     require_tracking(config.wandb)
-    systems, names = named_systems(config)
+    systems, names = named_systems(config.files, config.systems)
     dataset = load(config.dataset, config.split, config.languages, lenient=config.lenient)
     rewrites = read_rewrites(config.rewrites) if config.rewrites else {}
     if config.rewrites and rewrites.keys().isdisjoint(claim.id for claim in dataset.claims):
@@ -128,7 +128,7 @@ def evaluate_baselines(config: BaselinesConfig) -> str:
     needed = dict.fromkeys(part for name in names for part in all_parts(name, systems))
     runner = SystemRunner({name: systems[name] for name in needed}, dataset, settings)
     forms, notes = distinct_forms(config.claims, dataset)
-    with _hub(config.offline):
+    with hub_access(config.offline):
         table = run_cells(
             runner,
             names,
@@ -159,20 +159,22 @@ def evaluate_baselines(config: BaselinesConfig) -> str:
     return f"{title}\n{render(parts)}"
 
 
-def named_systems(config: BaselinesConfig) -> tuple[Systems, list[str]]:
-    """Read all systems of the files, and name those asked for.
+def named_systems(
+    files: Sequence[Path] | None, names: Sequence[str] | None
+) -> tuple[Systems, list[str]]:
+    """Read all systems of the files, by default the shipped ones, and name those asked for.
 
     Raises `ConfigError` for a name that no file has.
     """
-    files = list(config.files or sorted(SYSTEMS_FOLDER.glob("*.yaml")))
+    files = list(files or sorted(SYSTEMS_FOLDER.glob("*.yaml")))
     for path in files:
         if path.parent.name == "baselines" and not path.exists():
             raise InputError.at(path, why=f"no such file; it is {path.parent.parent}/systems now")
     systems = read_systems(files)
-    for name in config.systems or ():
+    for name in names or ():
         if name not in systems:
             raise ConfigError("systems", name, ", ".join(systems))
-    return systems, list(dict.fromkeys(config.systems)) if config.systems else list(systems)
+    return systems, list(dict.fromkeys(names or systems))
 
 
 def _cell(config: BaselinesConfig, runner: SystemRunner, cell: Cell) -> ScoredSystem:
@@ -267,7 +269,7 @@ def _weights(config: BaselinesConfig, systems: Systems, name: str) -> Any:
 
 
 @contextmanager
-def _hub(offline: bool) -> Iterator[None]:
+def hub_access(offline: bool) -> Iterator[None]:
     """Keep the hub from being asked for anything, if `offline`."""
     from huggingface_hub import constants
 

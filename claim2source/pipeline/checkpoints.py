@@ -8,7 +8,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal, NamedTuple, get_args
 
-from claim2source.core.config import as_plain, flag, list_field, require_between, require_one_of
+from claim2source.core.config import (
+    as_plain,
+    flag,
+    list_field,
+    require,
+    require_between,
+    require_one_of,
+)
 from claim2source.core.errors import ConfigError, InputError, UserError
 from claim2source.core.folders import RUN_FILE, require_output
 from claim2source.core.records import Dataset
@@ -33,12 +40,15 @@ from claim2source.pipeline.evaluate import (
 )
 from claim2source.pipeline.options import EvaluationOptions
 from claim2source.pipeline.runner import DEPTH, RunSettings, SystemRunner
+from claim2source.pipeline.style_grid import GridRun
+from claim2source.pipeline.style_texts import STAGES, StyleOptions
 from claim2source.pipeline.systems import PAPERS_BM25, HybridConfig, SystemConfig, Systems
 from claim2source.pipeline.views import report_parts, report_tables, write_markdown
 from claim2source.text import ClaimForm, Rendering
 from claim2source.text.render import why_same_forms
 
 STEP_0 = "epoch-0"
+STYLES_FOLDER = "styles"
 ROUTED = "routed"
 _BM25 = "bm25 of the papers"
 CLAIM_FORMS: tuple[ClaimForm, ...] = get_args(ClaimForm)
@@ -62,6 +72,7 @@ class CheckpointConfig(EvaluationOptions):
         routes: language -> checkpoint that ranks its claims in place of `checkpoint`; on the
             command line also `--checkpoint A de=B`.
         only: `chosen`: of a training run, the checkpoint it chose on val and no other.
+        styles: the grid of text styles, with `--stages styles`.
     """
 
     checkpoint: str
@@ -79,12 +90,20 @@ class CheckpointConfig(EvaluationOptions):
     routes: dict[str, str] = field(default_factory=dict)
     only: Literal["chosen"] | None = None
     languages: list[str] | None = list_field(str, help="score claims in these languages only")
+    stages: list[str] | None = list_field(
+        str, help="attach to every checkpoint: styles, the grid of text styles"
+    )
+    styles: StyleOptions = field(default_factory=StyleOptions)
 
     def __post_init__(self) -> None:
         super().__post_init__()
         require_between("depth", self.depth, 1, 10**6)
         for form in self.claims or ():
             require_one_of("claims", form, CLAIM_FORMS)
+        for stage in self.stages or ():
+            require_one_of("stages", stage, STAGES)
+        good = not self.stages or MAIN_METRIC in self.metrics
+        require(good, "depth", self.depth, f"with stages, a depth that gives {MAIN_METRIC}")
 
     @property
     def metrics(self) -> list[str]:
@@ -142,8 +161,13 @@ def evaluate_checkpoints(config: CheckpointConfig) -> str:
     dataset = load(config.dataset, config.split, config.languages, lenient=config.lenient)
     checkpoints, chosen = checkpoints_of(config)
     systems: dict[str, ScoredSystem] = {}
+    grid = None
+    if "styles" in (config.stages or ()):
+        grid = GridRun(
+            dataset, config.styles, folder=config.dataset, repeats=config.repeats, seed=config.seed
+        )
     for checkpoint in checkpoints:
-        systems |= evaluate_checkpoint(config, checkpoint, dataset)
+        systems |= evaluate_checkpoint(config, checkpoint, dataset, grid)
     main = checkpoints[0].name if len(checkpoints) == 1 else chosen
     reports = {name: scored.report for name, scored in systems.items()}
     report = make_report(dataset, reports, main, name=config.dataset, program="eval/checkpoint.py")
@@ -159,6 +183,10 @@ def evaluate_checkpoints(config: CheckpointConfig) -> str:
         return f"{title}: no golds, nothing to score; submissions are in {config.out}"
     parts = report_parts(report, "checkpoint")
     write_markdown(config.out, title, parts)
+    if grid is not None:
+        found = grid.grid(name=config.dataset, program="eval/checkpoint.py")
+        grid.write(found, config.out / STYLES_FOLDER, f"Styles: {title}")
+        parts += ["Styles:", *grid.parts(found)]
     log_tables(
         config.wandb,
         report_tables(report, "checkpoint"),
@@ -204,9 +232,12 @@ def _kept_epochs(run: Path) -> list[Path]:
 
 
 def evaluate_checkpoint(
-    config: CheckpointConfig, checkpoint: Checkpoint, dataset: Dataset
+    config: CheckpointConfig, checkpoint: Checkpoint, dataset: Dataset, grid: GridRun | None = None
 ) -> dict[str, ScoredSystem]:
-    """Score a checkpoint as it was trained, then its other claim forms and its hybrid."""
+    """Score a checkpoint as it was trained, then its other claim forms and its hybrid.
+
+    With a `grid` it is run over the text styles too, while its weights are there.
+    """
     name = checkpoint.name
     systems = _systems_of(config, checkpoint)
     store = config.open_store()
@@ -242,6 +273,9 @@ def evaluate_checkpoint(
                 make_report(
                     dataset, {cell: alone}, cell, name=config.dataset, program="eval/checkpoint.py"
                 ).write(out)
+    if grid is not None:
+        for system in names:
+            grid.add(runner, system, model=scored[system].report.model)
     return scored
 
 

@@ -37,7 +37,7 @@ from claim2source.pipeline.systems import (
     local_model,
 )
 from claim2source.rerank.frame import Reranker
-from claim2source.retrieve import BM25, BM25Config, Dense, IndexConfig, fuse
+from claim2source.retrieve import BM25, BM25Config, Dense, FusionConfig, IndexConfig, fuse
 from claim2source.retrieve.fuse import score_missing
 from claim2source.retrieve.saved import SavedRun
 from claim2source.text import ClaimForm, Rendering
@@ -139,17 +139,22 @@ class SystemRunner:
         self._results: dict[tuple[str, ClaimForm, int], tuple[Result, Rendering]] = {}
         self._indexes: dict[tuple[str, ClaimForm], _KnownIndex] = {}
         self._bm25: dict[tuple[str, ClaimForm], tuple[BM25Config, Choice]] = {}
+        self._fusions: dict[tuple[str, ClaimForm], tuple[FusionConfig, Choice]] = {}
         self._resolved: tuple[str, Resolved] | None = None
         self._models: dict[str, _Model] = {}
         self._refused: dict[str, str] = {}
 
-    def run(self, name: str, form: ClaimForm | None = None) -> SystemResult:
+    def run(
+        self, name: str, form: ClaimForm | None = None, dataset: Dataset | None = None
+    ) -> SystemResult:
         """Run a system for every claim of the reported split.
 
-        `form` is the claim form; none: the system's own. Raises `UserError` where it cannot run.
+        `form` is the claim form; none: the system's own. `dataset` holds the split with other
+        texts; settings are chosen as for the reported one. Raises `UserError` where it cannot run.
         """
         self._keep_only(all_parts(name, self.systems))
-        return self._run(name, form, self.reported, self.settings.depth)
+        data = self.reported if dataset is None else self._once(dataset)
+        return self._run(name, form, data, self.settings.depth)
 
     def _run(
         self, name: str, asked: ClaimForm | None, dataset: Dataset, depth: int
@@ -233,7 +238,8 @@ class SystemRunner:
     def _once(self, dataset: Dataset) -> Dataset:
         """Return the equal split that was met before, so that it is ranked once."""
         for known in self._splits:
-            if known.split == dataset.split and known.claims == dataset.claims:
+            same = known.split == dataset.split and known.claims == dataset.claims
+            if same and known.sources == dataset.sources:
                 return known
         self._splits.append(dataset)
         return dataset
@@ -281,17 +287,7 @@ class SystemRunner:
         own = self.form_of(sparse, form)
         choices = [self._bm25[sparse, own][1]] if (sparse, own) in self._bm25 else []
         if system.tune:
-            parts = self._chosen_on(system.hybrid, form)
-            data = self.data(form, parts.selection.val)
-            fusion, choice = choose_fusion(
-                parts.first,
-                parts.second,
-                data,
-                note=parts.selection.note,
-                scored=parts.scored,
-                weighing=parts.selection.weighing(data),
-                rule=self.settings.choosing.rule,
-            )
+            fusion, choice = self._fusion(name, system.hybrid, form)
             choices.append(choice)
         # As deep as was chosen, also where fewer sources are fused than are kept.
         kept = None if system.tune else depth
@@ -302,6 +298,24 @@ class SystemRunner:
         fused = fuse(first, second, fusion, k=kept, scored=lacked).top(depth)
         stages = [(sparse, first), (dense, second), ("fuse", fused)]
         return self._result(name, rendering, stages, choices)
+
+    def _fusion(
+        self, name: str, hybrid: HybridConfig, form: ClaimForm
+    ) -> tuple[FusionConfig, Choice]:
+        """Choose a tuned hybrid's fusion, once for each claim form."""
+        if (name, form) not in self._fusions:
+            parts = self._chosen_on(hybrid, form)
+            data = self.data(form, parts.selection.val)
+            self._fusions[name, form] = choose_fusion(
+                parts.first,
+                parts.second,
+                data,
+                note=parts.selection.note,
+                scored=parts.scored,
+                weighing=parts.selection.weighing(data),
+                rule=self.settings.choosing.rule,
+            )
+        return self._fusions[name, form]
 
     def _chosen_on(self, parts: HybridConfig, form: ClaimForm) -> _Rankings:
         """Rank the claims that a fusion is chosen on by both parts."""
@@ -523,6 +537,12 @@ class SystemRunner:
             progress=settings.progress,
         )
         return dense, rendering
+
+    def dense(self, name: str, form: ClaimForm | None = None) -> Dense:
+        """Return the retriever of a dense system, as it is run with this claim form."""
+        retriever, _ = self._retriever(name, self.form_of(name, form))
+        assert isinstance(retriever, Dense)
+        return retriever
 
     def _bm25_config(self, name: str, form: ClaimForm) -> BM25Config:
         system = self.systems[name]

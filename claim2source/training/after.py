@@ -21,9 +21,11 @@ CHECKPOINTS, BASELINES, PAGE = "checkpoints", "baselines", "report.html"
 
 
 def check_after(config: FinetuneConfig) -> None:
-    """Raise `UserError` for unknown baselines: before training, not after it."""
+    """Raise `UserError` for unknown baselines and missing texts: before training, not after it."""
+    if "styles" in config.after.stages:
+        config.after.styles.check()
     if config.after.baselines:
-        named_systems(_baselines(config, config.out))
+        named_systems(config.after.files, config.after.baselines)
 
 
 def evaluate_after(config: FinetuneConfig, run: RunFolder) -> None:
@@ -32,7 +34,7 @@ def evaluate_after(config: FinetuneConfig, run: RunFolder) -> None:
     Everything goes to the run's folder `evaluation`. A failure is logged and skipped: the run
     is finished, and stays so.
     """
-    if not (config.after.baselines or config.after.report):
+    if not (config.after.baselines or config.after.report or config.after.stages):
         return
     folder = run.path / FOLDER
     done = []
@@ -69,6 +71,8 @@ def _checkpoints(config: FinetuneConfig, run: RunFolder, folder: Path) -> Checkp
         device=config.device,
         languages=config.languages,
         lenient=config.data.lenient,
+        stages=list(config.after.stages),
+        styles=config.after.styles,
     )
 
 

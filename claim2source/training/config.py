@@ -13,11 +13,13 @@ from claim2source.core.config import (
     require,
     require_between,
     require_finite,
+    require_one_of,
     require_seed,
 )
 from claim2source.core.report import Rule
 from claim2source.mining import MiningConfig
 from claim2source.models import ModelConfig
+from claim2source.pipeline.style_texts import STAGES, StyleOptions
 from claim2source.text import Rendering
 from claim2source.training.losses import LossesConfig
 
@@ -223,12 +225,20 @@ class AfterConfig:
         report: write `report.html`, one page of figures of checkpoints and baselines.
         files: YAML files of systems; empty: all of configs/systems.
         models: folder of models by the last part of their name, used instead of the hub.
+        stages: what is attached to every checkpoint: `styles`, the grid of text styles.
+        styles: the grid of text styles.
     """
 
     baselines: tuple[str, ...] = ()
     report: bool = False
     files: tuple[Path, ...] = ()
     models: Path | None = None
+    stages: tuple[str, ...] = ()
+    styles: StyleOptions = field(default_factory=StyleOptions)
+
+    def __post_init__(self) -> None:
+        for stage in self.stages:
+            require_one_of("after.stages", stage, STAGES)
 
 
 @dataclass(frozen=True)

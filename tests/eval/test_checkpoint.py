@@ -551,3 +551,29 @@ def test_routes_are_read_from_the_words_of_a_command() -> None:
     # A folder's name may hold the sign.
     assert route_words(["--checkpoint", "runs/lr=1"]) == ["--checkpoint", "runs/lr=1"]
     assert configured("--checkpoint", "A", '--routes={"de": "B"}', "--out=o").routes == {"de": "B"}
+
+
+def test_the_grid_of_styles_is_attached_to_every_checkpoint(
+    trained: tuple[Path, Path], tmp_path: Path
+) -> None:
+    """Its S0C0 is the checkpoint's own score; a bilingual one's translation is rewritten."""
+    run, data = trained
+    style = "--styles.source_styles=[S3]"
+    words = ["--stages", "styles", "--hybrid", "--repeats=50", "--styles.claim_styles=[C1]"]
+    text = evaluated(run, data, tmp_path, *words, style)
+    grid = json.loads((tmp_path / "styles" / "grid.json").read_text(encoding="utf-8"))
+    report = json.loads((tmp_path / "report.json").read_text(encoding="utf-8"))
+    names = ["epoch-0", "epoch-1", "epoch-2"]
+    assert list(grid) == [name for epoch in names for name in (epoch, f"H-{epoch}")]
+    for name, cells in grid.items():
+        assert {claims: list(row) for claims, row in cells.items()} == {
+            "C0": ["S0", "S3"],
+            "C1": ["S0", "S3"],
+        }
+        assert cells["C0"]["S0"] == pytest.approx(report["systems"][name]["macro"]["mrr@5"])
+    assert "Styles:" in text and (tmp_path / "styles" / "heatmap.png").is_file()
+    said = (tmp_path / "styles" / "report.md").read_text(encoding="utf-8")
+    assert "the translation is rewritten" in said
+    for wrong in (["--stages", "no such"], ["--stages", "styles", "--depth=3"]):
+        with pytest.raises(ConfigError, match="stages"):
+            evaluated(run, data, tmp_path / "no", *wrong)

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from claim2source.core.errors import ConfigError
+from claim2source.core.folders import foreign_file
 from claim2source.core.report import Report
 from claim2source.io.wandb import Tracker
 from claim2source.training import after
@@ -47,6 +48,9 @@ def asked(setup: tuple[Path, Path], out: Path, systems: Path, **more: Any) -> An
         after__baselines=baselines,
         after__report="true",
         after__files=f'["{systems}"]',
+        after__stages='["styles"]',
+        after__styles__claim_styles='["C1"]',
+        after__styles__source_styles='["S3"]',
         **more,
     )
 
@@ -68,6 +72,12 @@ def read(path: Path) -> dict[str, Any]:
 @pytest.mark.slow
 def test_checkpoints_baselines_and_page_lie_beside_the_report(finished: Path) -> None:
     said, folder = read(finished / "report.json"), finished / "evaluation"
+    grid = read(folder / "checkpoints" / "styles" / "grid.json")
+    assert {name: list(cells) for name, cells in grid.items()} == {
+        "epoch-0": ["C0", "C1"],
+        "epoch-1": ["C0", "C1"],
+    }
+    assert foreign_file(finished) is None
     checkpoints = read(folder / "checkpoints" / "report.json")
     assert list(checkpoints["systems"]) == ["epoch-0", "epoch-1"]
     assert checkpoints["systems"]["epoch-0"]["macro"] == pytest.approx(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -161,6 +162,7 @@ class Table:
         return None if base is None or isinstance(base, str) else base + value
 
 
+@cache
 def load_published(folder: Path = FOLDER) -> tuple[Table, ...]:
     """Read every table of every file, in order of file names.
 

@@ -1,0 +1,113 @@
+"""Score systems over text styles: `python eval/style_grid.py --dataset DIR --out DIR`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import cast
+
+from claim2source.core.config import as_plain, flag, list_field, read_config, require_one_of
+from claim2source.core.errors import run_program
+from claim2source.core.folders import require_output
+from claim2source.core.progress import watched
+from claim2source.core.tables import render
+from claim2source.core.terminal import say
+from claim2source.datasets import load
+from claim2source.io.wandb import log_tables, require_tracking
+from claim2source.pipeline.baselines import hub_access, named_systems
+from claim2source.pipeline.evaluate_systems import ALL_FORMS
+from claim2source.pipeline.options import EvaluationOptions
+from claim2source.pipeline.runner import RunSettings, SystemRunner
+from claim2source.pipeline.selection import ChoosingOn
+from claim2source.pipeline.style_grid import GridRun
+from claim2source.pipeline.style_texts import StyleOptions
+from claim2source.pipeline.systems import all_parts, label_of, ordered
+from claim2source.text import ClaimForm
+
+PROGRAM = "eval/style_grid.py"
+
+
+@dataclass(frozen=True)
+class StyleGridConfig(StyleOptions, EvaluationOptions):
+    """Settings of `eval/style_grid.py`.
+
+    Args:
+        out: folder for the grid and its runs.
+        dataset: folder in BEIR layout, or `demo`.
+        split: split to report on.
+        claims: claim form in which systems read the claims of every style; `translated` is the
+            C0 of the 2026 companion paper. A system with claims of its own keeps them.
+        train_split: split that the settings of `tune: true` are chosen on.
+        models: folder of models by the last part of their name (models/all-mpnet-base-v2),
+            taken before the hub's.
+    """
+
+    out: Path
+    dataset: str = "demo"
+    split: str = "dev"
+    files: list[Path] = list_field(Path, help="YAML files of systems; none: all of configs/systems")
+    systems: list[str] = list_field(str, help="only these systems of the files")
+    claims: str = "translated"
+    languages: list[str] | None = list_field(str, help="score claims in these languages only")
+    train_split: str = "train"
+    models: Path | None = None
+    offline: bool = flag("do not ask the hub: models from folders, packages and its cache")
+    dry_run: bool = flag("list what would be rewritten, encoded and searched, and stop")
+
+    def __post_init__(self) -> None:
+        StyleOptions.__post_init__(self)
+        EvaluationOptions.__post_init__(self)
+        require_one_of("claims", self.claims, ALL_FORMS)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run the grid of every system, print its tables."""
+    config = read_config(StyleGridConfig, argv, program=PROGRAM, description=__doc__ or "")
+    say(evaluate_style_grid(config))
+
+
+def evaluate_style_grid(config: StyleGridConfig) -> str:
+    """Run every system over every pair of styles, write `config.out`, return the tables.
+
+    What the store holds is neither encoded nor searched again: one more style or system costs
+    only itself.
+    """
+    require_output(config.out)
+    require_tracking(config.wandb)
+    systems, names = named_systems(config.files, config.systems)
+    dataset = load(config.dataset, config.split, config.languages, lenient=config.lenient)
+    grid_run = GridRun(
+        dataset, config, folder=config.dataset, repeats=config.repeats, seed=config.seed
+    )
+    form = cast(ClaimForm, config.claims)
+    if config.dry_run:
+        return render(grid_run.plan(names, systems, form))
+    settings = RunSettings(
+        config.dataset,
+        ChoosingOn(config.train_split, lenient=config.lenient),
+        models=config.models,
+        store=config.open_store(),
+        device=config.device,
+        index=config.index,
+    )
+    needed = dict.fromkeys(part for name in names for part in all_parts(name, systems))
+    runner = SystemRunner({name: systems[name] for name in needed}, dataset, settings)
+    with hub_access(config.offline):
+        for name in watched(ordered(names, systems), "systems", len(names)):
+            grid_run.add(runner, name, form, model=label_of(name, systems))
+    grid = grid_run.grid(names, name=config.dataset, program=PROGRAM)
+    title = f"Styles: {config.dataset}, {config.split}"
+    grid_run.write(grid, config.out, title)
+    log_tables(
+        config.wandb,
+        grid_run.tables(grid),
+        folder=config.out,
+        program="style_grid",
+        config=as_plain(config),
+    )
+    return f"{title}\n{render(grid_run.parts(grid))}"
+
+
+if __name__ == "__main__":
+    run_program(main)

@@ -1,0 +1,131 @@
+"""eval/style_grid.py: the grid as a program, its files, and what a second run costs."""
+
+from __future__ import annotations
+
+import csv
+import json
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from claim2source.core.errors import UserError
+from claim2source.core.report import Report
+from claim2source.datasets import load
+from claim2source.models import Encoder
+from claim2source.retrieve.bm25 import BM25Index
+from claim2source.retrieve.faiss_index import VectorIndex
+from eval.style_grid import main
+from tests.shared_data import REPOSITORY, shared
+
+RULES = REPOSITORY / "configs" / "style_grid" / "rules.yaml"
+
+
+def cut(source: Path | str, folder: Path, claims: int, papers: int) -> Path:
+    """Write the first claims of a dev split, their papers and some others in BEIR layout."""
+    dev = load(str(source), "dev")
+    kept = dev.claims[:claims]
+    golds = {gold for claim in kept for gold in claim.golds}
+    others = [one for one in dev.sources if one.id not in golds][: papers - len(golds)]
+    rows = [one for one in dev.sources if one.id in golds] + others
+    (folder / "qrels").mkdir(parents=True)
+    with open(folder / "corpus.jsonl", "w", encoding="utf-8") as file:
+        for one in rows:
+            row = {"_id": one.id, "title": one.title, "text": one.abstract}
+            file.write(json.dumps(row) + "\n")
+    with open(folder / "queries.jsonl", "w", encoding="utf-8") as file:
+        for claim in kept:
+            metadata = {"lang": claim.lang, "translation": claim.translation}
+            row = {"_id": claim.id, "text": claim.text, "metadata": metadata}
+            file.write(json.dumps(row) + "\n")
+    lines = [f"{claim.id}\t{gold}\t1" for claim in kept for gold in claim.golds]
+    text = "query-id\tcorpus-id\tscore\n" + "\n".join(lines) + "\n"
+    (folder / "qrels" / "dev.tsv").write_text(text, encoding="utf-8")
+    return folder
+
+
+def test_the_grid_is_written_as_table_csv_json_and_heat_map(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By rules, without a server; beside the published cells, where BM25 is the papers'."""
+    data = cut("demo", tmp_path / "ct25-cut", 8, 20)
+    out = tmp_path / "out"
+    words = [f"--config={RULES}", f"--dataset={data}", f"--out={out}", "--systems=BM25"]
+    words += ["--repeats=50", f"--store={tmp_path / 'store'}", "--languages=en"]
+    main([*words, "--dry_run"])
+    assert "by rules" in capsys.readouterr().out and not out.exists()
+    main([*words, "--claim_styles=[C1]", "--source_styles=[S3]"])
+    grid = json.loads((out / "grid.json").read_text(encoding="utf-8"))
+    assert {name: {c: list(row) for c, row in one.items()} for name, one in grid.items()} == {
+        "BM25": {"C0": ["S0", "S3"], "C1": ["S0", "S3"]}
+    }
+    report = Report.read(out)
+    cell = report.systems["BM25.S3C1"]
+    assert cell.macro["mrr@5"] == grid["BM25"]["C1"]["S3"] and cell.rewrites == "rules"
+    # Rules are no paper's style: no published table takes these cells for its own.
+    assert cell.style == "S3C1, not the papers'"
+    assert (out / cell.runs / "en.trec").is_file()
+    with open(out / "grid.csv", encoding="utf-8") as file:
+        rows = {(row["claims"], row["sources"]): row for row in csv.DictReader(file)}
+    assert len(rows) == 4
+    assert float(rows["C1", "S3"]["delta"]) == pytest.approx(
+        grid["BM25"]["C1"]["S3"] - grid["BM25"]["C0"]["S0"], abs=1e-6
+    )
+    assert rows["C1", "S0"]["published_delta"] == "0.022500"
+    assert rows["C0", "S3"]["published_delta"] == "-0.308600"
+    assert "white-space" in rows["C1", "S0"]["unreliable"]
+    assert sum(row["best"] == "yes" for row in rows.values()) == 1
+    assert (out / "heatmap.png").read_bytes()[:4] == b"\x89PNG"
+    printed, page = capsys.readouterr().out, (out / "report.md").read_text(encoding="utf-8")
+    for text in (printed, page):
+        assert "rewritten by rules, which stand in for a language model" in text
+        assert "+0.0225?" in text and "texts rewritten by Llama-3.3-70B" in text
+        assert "^: the best cell" in text and "numbers kept" in text
+    assert "paired randomisation tests" in page and "| BM25 | " in page
+
+
+def test_a_split_without_golds_is_refused(tmp_path: Path) -> None:
+    data = cut("demo", tmp_path / "data", 3, 5)
+    qrels = data / "qrels" / "dev.tsv"
+    qrels.write_text(qrels.read_text(encoding="utf-8").replace("\t1\n", "\t0\n"), encoding="utf-8")
+    with pytest.raises(UserError, match="no golds"):
+        main([f"--config={RULES}", f"--dataset={data}", f"--out={tmp_path / 'out'}"])
+
+
+@pytest.mark.slow
+def test_real_claims_cost_nine_encodings_and_a_second_run_none(
+    minilm: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """BM25, MiniLM and their hybrid over 20 cells of a cut of ct25, with rule-made styles."""
+    counts: Counter[str] = Counter()
+
+    def count(kind: type, method: str, name: str) -> None:
+        before = getattr(kind, method)
+
+        def wrapper(self: Any, *args: Any, **kwargs: Any) -> Any:
+            counts[name] += 1
+            return before(self, *args, **kwargs)
+
+        monkeypatch.setattr(kind, method, wrapper)
+
+    count(Encoder, "_encode_chunk", "encodings")
+    count(VectorIndex, "rank", "dense")
+    count(BM25Index, "rank", "BM25")
+    data = cut(shared("ct25"), tmp_path / "ct25-cut", 60, 400)
+    words = [f"--config={RULES}", f"--dataset={data}", f"--store={tmp_path / 'store'}"]
+    words += ["--split=dev", "--repeats=500"]
+    main([*words, f"--out={tmp_path / 'first'}"])
+    assert counts == {"encodings": 9, "dense": 20, "BM25": 20}
+    counts.clear()
+    started = time.process_time()
+    main([*words, f"--out={tmp_path / 'second'}"])
+    assert counts == {} and time.process_time() - started < 30
+    first, second = (
+        json.loads((tmp_path / name / "grid.json").read_text()) for name in ("first", "second")
+    )
+    assert first == second and list(first) == ["BM25", "MiniLM", "H-MiniLM"]
+    # Tweets of 280 characters hold less than abstracts; BM25 loses most, as in the paper.
+    assert first["BM25"]["C0"]["S3"] < first["BM25"]["C0"]["S0"]
+    assert all(len(row) == 4 for one in first.values() for row in one.values())
