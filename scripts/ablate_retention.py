@@ -83,7 +83,7 @@ RETENTION = Table(
 # some of the sources.
 DE_FR, EN, BOTH, FACTS = "small-de-fr", "small-en", "small-both", "small-fact-checks"
 SMALL = (DE_FR, EN, BOTH, FACTS)
-_CLAIMS, _PAPERS, _FACT_CHECKS = 320, 400, 300
+_CLAIMS, _PAPERS, _FACT_CHECKS = 320, 400, 1000
 _SCORED = {DE_FR: "test", EN: "dev", BOTH: "dev"}
 
 
@@ -136,6 +136,7 @@ RETENTION_ME5 = Table(
         **settings_of(
             model__name="multilingual-e5-small-4bit",
             model__max_length=96,
+            rendering__sources="title_abstract",
             mining__pool="train-golds",
             optimisation__temperature=0.01,
             optimisation__learning_rate=1e-4,

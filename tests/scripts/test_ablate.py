@@ -125,7 +125,7 @@ def test_small_sets_hold_every_gold_and_share_no_claim(tmp_path: Path) -> None:
     made = {folder.name: folder for folder in tmp_path.iterdir()}
     assert set(made) == set(SMALL)
     scored = {data: load(made[data], split) for data, split, _ in table.targets.values()}
-    assert [len(part.sources) for part in scored.values()] == [437, 400, 300]
+    assert [len(part.sources) for part in scored.values()] == [437, 400, 1000]
     tested = {claim.id for part in scored.values() for claim in part.claims}
     trained = {}
     for name in {table.data_of(row) for row in table.rows}:
