@@ -64,16 +64,16 @@ def test_faults_lose_nothing_and_a_second_run_asks_for_nothing(
     llm_server: Start, tmp_path: Path
 ) -> None:
     server = llm_server(faults=0.3, hangs=5)
-    texts = [f"Masks work, says study {i} #covid" for i in range(40)]
+    texts = [f"Masks work, says study {i} #covid" for i in range(20)]
     config = config_of(server, timeout=0.5, concurrency=8, retries=20)
     with AnswerStore(tmp_path / "a.sqlite") as store:
         answers = LLM(config, store, FakeClock()).answer(asking(*texts))
     assert [answer.text for answer in answers] == [rewritten(text, SYSTEM) for text in texts]
-    assert len(server.faulty) >= 6
+    assert len(server.faulty) >= 4
     before = server.requests
     with AnswerStore(tmp_path / "a.sqlite") as store:
         plan = LLM(config, store).plan(asking(*texts, "one more", "one more"))
-        assert (plan.requests, plan.stored, plan.repeated) == (1, 40, 1)
+        assert (plan.requests, plan.stored, plan.repeated) == (1, 20, 1)
         assert 5 < plan.prompt_tokens < 100 and plan.most_completion_tokens == 1024
         again = LLM(config, store).answer(asking(*texts))
     assert server.requests == before
