@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from dataclasses import replace
 
 import numpy as np
@@ -12,7 +13,15 @@ import pytest
 
 from claim2source.core.errors import UserError
 from scripts import bench_mining
-from scripts.bench_mining import BenchConfig, Timing, check_same, made_up, report
+from scripts.bench_mining import (
+    BenchConfig,
+    Timing,
+    as_table,
+    check_same,
+    made_up,
+    report,
+    seconds,
+)
 from tests.scripts.output import read_result
 from tests.shared_data import REPOSITORY
 
@@ -55,6 +64,13 @@ def test_ratios_are_medians_over_repeats_of_the_peer_over_ours() -> None:
     assert (found["ratio"], found["spread"]) == (2, [1, 5])
     assert (found["dense_ratio"], found["dense_spread"]) == (4, [4, 5])
     assert found["median"] == {"hybrid_seconds": 1, "dense_seconds": 1, "peer_seconds": 4}
+
+
+def test_on_a_busy_machine_only_computing_counts() -> None:
+    busy = replace(SMALL, clock="cpu")
+    assert seconds(busy, lambda: time.sleep(0.2)) < 0.1 < seconds(SMALL, lambda: time.sleep(0.2))
+    result = report(busy, [Timing(1.0, 0.5, 2.0)], {})
+    assert result["clock"] == "cpu" and "cpu clock" in as_table(busy, result)
 
 
 def test_inputs_are_those_of_the_seed_and_like_real_ones() -> None:
