@@ -17,12 +17,20 @@ from claim2source.datasets.folds import assign_folds
 from claim2source.models import Manifest, resolve
 from claim2source.pipeline.out_of_fold import read_out_of_fold
 from claim2source.retrieve import Dense
+from claim2source.training.config import FinetuneConfig
 from claim2source.training.finetune import finetune
 from claim2source.training.folds_config import FoldsConfig
+from claim2source.training.run_folder import RunFolder
 from claim2source.training.splits import load_data
+from claim2source.training.state import TrainingState
 from eval.hybrid import main as hybrid
 from tests.training.small import arguments, small_config, small_setup
 from train.folds import main
+
+
+class Killed(Exception):
+    """What ends the work in a test."""
+
 
 FOLDS = ["--folds=2", "--seen_share=0.5", "--depth=20"]
 
@@ -87,6 +95,39 @@ def test_finished_folds_are_not_trained_again_and_other_settings_are_refused(
         main([*run, "--fold_seed=1"])
     with pytest.raises(UserError, match="overwrite"):
         main([*run, "--overwrite"])
+
+
+@pytest.mark.slow
+def test_killed_folds_go_on_with_the_same_files(
+    done: tuple[Path, Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed within the second fold's training: the first is not trained again, nor touched."""
+    model, data, out = done
+    run = [*arguments(model, data, tmp_path / "o", optimisation__epochs=1, choose="last"), *FOLDS]
+    trained: list[str] = []
+    save, begin = TrainingState.save, RunFolder.begin
+
+    def saved(self: TrainingState, path: Path) -> None:
+        save(self, path)
+        if path.parent.name == "fold-2" and self.steps_done == 2:
+            raise Killed
+
+    def begun(self: RunFolder, config: FinetuneConfig) -> None:
+        trained.append(config.out.name)
+        begin(self, config)
+
+    monkeypatch.setattr(TrainingState, "save", saved)
+    monkeypatch.setattr(RunFolder, "begin", begun)
+    with pytest.raises(Killed):
+        main(run)
+    assert trained == ["fold-1", "fold-2"] and not (tmp_path / "o" / "folds.json").exists()
+    first = {p: p.stat().st_mtime_ns for p in (tmp_path / "o" / "fold-1").rglob("*")}
+    monkeypatch.setattr(TrainingState, "save", save)
+    main(run)
+    assert trained[2:] == ["fold-2"]
+    assert first == {p: p.stat().st_mtime_ns for p in (tmp_path / "o" / "fold-1").rglob("*")}
+    for name in ("folds.trec", "folds.json"):
+        assert (tmp_path / "o" / name).read_bytes() == (out / name).read_bytes()
 
 
 @pytest.mark.slow
