@@ -22,7 +22,7 @@ from tests.fuzzing.judge import Fuzzer
 from tests.fuzzing.world import PROGRAMS
 
 # Programs whose cases take a few hundredths of a second.
-CHEAP = ("score", "compare", "paper_tables", "tune_bm25", "checkpoint", "prepare")
+CHEAP = ("score", "compare", "paper_tables", "tune_bm25", "checkpoint", "prepare", "pairs")
 EXAMPLES = 20
 ALL_EXAMPLES = 60
 PROCESSES = 30

@@ -194,6 +194,19 @@ PROGRAMS: dict[str, Program] = {
         (*_FILES[:2], _FILES[3], *_MODEL),
         weight=3,
     ),
+    "pairs": Program(
+        "train/pairs",
+        "PairsConfig",
+        (("--dataset=data", "--min_words=2", "--out=out"),),
+        (*_FILES[:2], _FILES[3]),
+    ),
+    "soup": Program(
+        "train/soup",
+        "SoupConfig",
+        (("--checkpoints", "lora/checkpoints/epoch-1", _EPOCH, "--out=out", *DATA, *CPU),),
+        (*_FILES, *_CHECKPOINT, "lora/checkpoints/epoch-1/manifest.json"),
+        weight=2,
+    ),
     "merge": Program(
         "train/merge", "MergeConfig", (("--checkpoint=lora", "--out=out"),), _CHECKPOINT, weight=2
     ),
