@@ -25,8 +25,10 @@ def nearest(name: str, known: Iterable[str]) -> list[str]:
     same = [key for key in names if ends[key] == last] or [
         key for key in names if "_" in ends[key] and _initials(ends[key]) == last
     ]
-    if len(same) > 1:  # those of the same group first
+    if len(same) > 1:  # those of the same group first, and those least deep
         same = [key for key in same if key.split(".")[0] == name.split(".")[0]] or same
+        least = min(key.count(".") for key in same)
+        same = [key for key in same if key.count(".") == least]
     if same or not names:
         return same[:MOST_NAMED]
     scores = {key: max(_alike(name, key), _alike(last, ends[key])) for key in names}

@@ -63,7 +63,7 @@ class LLMConfig:
         require_between("llm.retries", self.retries, 0, 100)
         require_between("llm.max_wait", self.max_wait, 0, 86_400)
         require_between("llm.max_requests", self.max_requests, 0, 10**9, none=True)
-        require_between("llm.max_tokens_total", self.max_tokens_total, 0, 10**12, none=True)
+        require_between("llm.max_tokens_total", self.max_tokens_total, 0, 10**11, none=True)
 
     @property
     def base_url(self) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from statistics import fmean
 
 _ADDRESS = re.compile(r"(?:https?://|www\.|pic\.twitter\.com/)\S+")
@@ -56,8 +57,8 @@ def numbers(text: str) -> dict[str, bool]:
 
 def spelt(text: str) -> set[str]:
     """Find the small numbers that are written as words, in English, German or French."""
-    words = (word for found in _WORD.findall(text.lower()) for word in found.split("-"))
-    return {_SPELT[word] for word in words if word in _SPELT}
+    words = set(_WORD.findall(text.lower().replace("-", " ")))
+    return {_SPELT[word] for word in words & _SPELT.keys()}
 
 
 def entities(text: str) -> set[str]:
@@ -70,6 +71,9 @@ def entities(text: str) -> set[str]:
     found = set()
     for match in _WORD.finditer(text):
         word = match[0].rstrip("-'’")
+        # Most words are these.
+        if word.islower() and word.isalpha():
+            continue
         before = text[max(0, match.start() - 9) : match.start()].rstrip(" \t\"'“„«([#@")
         begins = not before or before[-1] in ".!?:\n"
         inner = any(map(str.isupper, word[1:]))
@@ -77,6 +81,13 @@ def entities(text: str) -> set[str]:
         if len(word) > 1 and (inner or named or (word[0].isupper() and not begins)):
             found.add(word.lower())
     return found
+
+
+# A pool is compared with its rewritings style by style.
+@lru_cache(maxsize=2**14)
+def _facts(text: str) -> tuple[frozenset[str], frozenset[str], frozenset[str]]:
+    """Find the numbers of an original, those written as words, and its names."""
+    return frozenset(numbers(text)), frozenset(spelt(text)), frozenset(entities(text))
 
 
 def lost_facts(original: str, text: str) -> list[str]:
@@ -133,12 +144,13 @@ def quality(
     lengths = [(len(old.split()), len(new.split())) for old, new in pairs]
     kept_numbers, new_numbers, kept_entities = [], [], []
     for old, new in pairs:
-        before, after = numbers(old).keys(), numbers(new).keys()
+        before, written_before, names = _facts(old)
+        after = numbers(new).keys()
         if before:
             kept_numbers.append(len(before & (after | spelt(new))) / len(before))
-        new_numbers.append(len(after - before - spelt(old)))
-        if names := entities(old):
-            words = {word.lower().rstrip("-'’") for word in _WORD.findall(new)}
+        new_numbers.append(len(after - before - written_before))
+        if names:
+            words = {word.rstrip("-'’") for word in set(_WORD.findall(new.lower()))}
             kept_entities.append(len(names & words) / len(names))
     cosines = None if similarity is None else similarity(originals, texts)
     return Quality(

@@ -113,7 +113,7 @@ def test_real_claims_cost_nine_encodings_and_a_second_run_none(
     count(Encoder, "_encode_chunk", "encodings")
     count(VectorIndex, "rank", "dense")
     count(BM25Index, "rank", "BM25")
-    data = cut(shared("ct25"), tmp_path / "ct25-cut", 60, 400)
+    data = cut(shared("ct25"), tmp_path / "ct25-cut", 30, 120)
     words = [f"--config={RULES}", f"--dataset={data}", f"--store={tmp_path / 'store'}"]
     words += ["--split=dev", "--repeats=500"]
     main([*words, f"--out={tmp_path / 'first'}"])
