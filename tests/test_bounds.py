@@ -15,7 +15,14 @@ FOLDERS = ("claim2source", "eval", "train")
 WRONG = [-1, -(10**400), 10**12, 10**400]
 NO_NUMBERS = [math.inf, -math.inf, math.nan, 1e300]
 # Fields without a default need a value, whatever it is.
-GIVEN: Any = {"out": "o", "system": "s", "checkpoint": "c", "reports": ["r"], "qrels": "q", "run": ["r"]}
+GIVEN: Any = {
+    "out": "o",
+    "system": "s",
+    "checkpoint": "c",
+    "reports": ["r"],
+    "qrels": "q",
+    "run": ["r"],
+}
 
 
 def configs() -> list[type]:
