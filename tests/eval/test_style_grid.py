@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import json
 import time
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +13,8 @@ import pytest
 from claim2source.core.errors import UserError
 from claim2source.core.report import Report
 from claim2source.datasets import load
-from claim2source.models import Encoder
-from claim2source.retrieve.bm25 import BM25Index
-from claim2source.retrieve.faiss_index import VectorIndex
 from eval.style_grid import main
+from tests.counting import counted
 from tests.shared_data import REPOSITORY, shared
 
 RULES = REPOSITORY / "configs" / "style_grid" / "rules.yaml"
@@ -99,25 +96,12 @@ def test_real_claims_cost_nine_encodings_and_a_second_run_none(
     minilm: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """BM25, MiniLM and their hybrid over 20 cells of a cut of ct25, with rule-made styles."""
-    counts: Counter[str] = Counter()
-
-    def count(kind: type, method: str, name: str) -> None:
-        before = getattr(kind, method)
-
-        def wrapper(self: Any, *args: Any, **kwargs: Any) -> Any:
-            counts[name] += 1
-            return before(self, *args, **kwargs)
-
-        monkeypatch.setattr(kind, method, wrapper)
-
-    count(Encoder, "_encode_chunk", "encodings")
-    count(VectorIndex, "rank", "dense")
-    count(BM25Index, "rank", "BM25")
+    counts = counted(monkeypatch)
     data = cut(shared("ct25"), tmp_path / "ct25-cut", 30, 120)
     words = [f"--config={RULES}", f"--dataset={data}", f"--store={tmp_path / 'store'}"]
     words += ["--split=dev", "--repeats=500"]
     main([*words, f"--out={tmp_path / 'first'}"])
-    assert counts == {"encodings": 9, "dense": 20, "BM25": 20}
+    assert counts == {"encodings": 9, "dense searches": 20, "BM25 searches": 20}
     counts.clear()
     started = time.process_time()
     main([*words, f"--out={tmp_path / 'second'}"])

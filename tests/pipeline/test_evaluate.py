@@ -8,12 +8,15 @@ import pytest
 
 from claim2source.core.records import Claim, Dataset, Qrels, Source
 from claim2source.core.run import Run
+from claim2source.datasets import load
 from claim2source.evaluation.compare import compare
 from claim2source.evaluation.families import Family
 from claim2source.evaluation.published.scores import Scorer, compare_published
 from claim2source.evaluation.published.tables import Column, Row, Table
 from claim2source.evaluation.reports import LoadedSystem
 from claim2source.pipeline.evaluate import Scoring, evaluate, make_report, run_tests, score_result
+from claim2source.retrieve import BM25, BM25Config
+from tests.shared_data import shared
 
 
 def test_the_hybrid_is_tested_against_both_parts_on_the_average_that_is_shown() -> None:
@@ -87,3 +90,9 @@ def test_metrics_deeper_than_the_lists_are_noted() -> None:
         "count as not found.",
     )
     assert compared.notes[0] in str(compared)
+
+
+def test_the_known_score_of_bm25() -> None:
+    data = load(shared("ct25"), "dev")
+    result = BM25(BM25Config()).index(data.sources).search(data.claims, 5)
+    assert evaluate(result, data, ["mrr@5"]).macro["mrr@5"] == pytest.approx(0.6207, abs=5e-5)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -22,7 +21,7 @@ from claim2source.evaluation.metrics import Scores
 from claim2source.evaluation.style_grid import StyleGrid, mean_scores
 from claim2source.io.store import Store
 from claim2source.llm import LLMConfig
-from claim2source.models import Encoder, ModelConfig
+from claim2source.models import ModelConfig
 from claim2source.pipeline import style_texts
 from claim2source.pipeline.runner import RunSettings, SystemRunner
 from claim2source.pipeline.style_grid import GridRun
@@ -34,9 +33,8 @@ from claim2source.pipeline.style_texts import (
 )
 from claim2source.pipeline.systems import HybridConfig, SystemConfig
 from claim2source.retrieve import BM25Config
-from claim2source.retrieve.bm25 import BM25Index
-from claim2source.retrieve.faiss_index import VectorIndex
 from claim2source.text.styles import RULES, STYLES, Made, Rewrite, originals, write_style
+from tests.counting import counted
 from tests.llm_server import Chat, LLMServer
 
 # Every claim finds at most one source, by the one word that they share. `d` is German.
@@ -189,25 +187,6 @@ def test_a_system_that_cannot_run_is_listed_and_the_others_go_on(dataset: Datase
     empty, run = grid_of(dataset, [], systems={"broken": broken})
     assert empty.plain() == {}
     run.parts(empty)
-
-
-def counted(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
-    """Count what is encoded, and the searches of both kinds."""
-    counts: Counter[str] = Counter()
-
-    def count(kind: type, method: str, name: str) -> None:
-        before = getattr(kind, method)
-
-        def wrapper(self: Any, *args: Any, **kwargs: Any) -> Any:
-            counts[name] += 1
-            return before(self, *args, **kwargs)
-
-        monkeypatch.setattr(kind, method, wrapper)
-
-    count(Encoder, "_encode_chunk", "encodings")
-    count(VectorIndex, "rank", "dense searches")
-    count(BM25Index, "rank", "BM25 searches")
-    return counts
 
 
 def test_twenty_cells_cost_nine_encodings_and_a_further_style_only_itself(

@@ -21,12 +21,10 @@ from rank_bm25 import BM25Okapi
 from claim2source.core.errors import ConfigError
 from claim2source.core.records import Claim, Source
 from claim2source.datasets import load
-from claim2source.pipeline.evaluate import evaluate as evaluate_result
 from claim2source.retrieve import BM25, BM25Config, BM25Index, bm25
 from claim2source.retrieve import terms as terms_module
 from claim2source.retrieve.bm25 import NO_TERM
-from claim2source.retrieve.postings import Counts
-from claim2source.retrieve.terms import Analysis, Terms
+from claim2source.retrieve.terms import Analysis
 from tests.shared_data import shared
 
 OKAPI = BM25Config(analysis="whitespace", k1=1.5, b=0.75)
@@ -582,33 +580,12 @@ def test_reweighted_is_the_index_built_anew(analysis: str) -> None:
     assert before != list(fresh.rank(claims, 9))
 
 
-@settings(max_examples=50, deadline=None)
-@given(st.lists(st.lists(st.integers(0, 5), max_size=7), max_size=6))
-def test_counts_are_those_of_a_counter(texts: list[list[int]]) -> None:
-    counts = Counts.of(Terms.joined([np.array(ids, np.int32) for ids in texts]), 6)
-    for term in range(6):
-        rows = slice(counts.indptr[term], counts.indptr[term + 1])
-        found = list(
-            zip(counts.documents[rows].tolist(), counts.frequencies[rows].tolist(), strict=True)
-        )
-        assert found == [(i, text.count(term)) for i, text in enumerate(texts) if term in text]
-    assert counts.lengths.tolist() == [len(text) for text in texts]
-
-
 @pytest.mark.parametrize(
     ("setting", "value"), [("k1", -0.1), ("b", 1.1), ("b", -0.1), ("title_weight", 0)]
 )
 def test_settings_that_cannot_be(setting: str, value: float) -> None:
     with pytest.raises(ConfigError, match=rf"bm25\.{setting}"):
         BM25Config(**{setting: value})  # type: ignore[arg-type]
-
-
-def test_the_known_score_on_real_data() -> None:
-    data = load(shared("ct25"), "dev")
-    result = BM25(BM25Config()).index(data.sources).search(data.claims, 5)
-    assert evaluate_result(result, data, ["mrr@5"]).macro["mrr@5"] == pytest.approx(
-        0.6207, abs=5e-5
-    )
 
 
 def test_stop_words_and_stemmer_can_be_left_out() -> None:
