@@ -273,13 +273,12 @@ class GridRun:
         """Score a cell: every claim has the mean of its scores over the versions."""
         style = self._styles[cell]
         one = score_system(cell, found[0], self.dataset, Scoring(METRICS, 0))
-        claims = judged_claims(self.dataset.qrels)
-        scores = mean_scores(
-            [
-                scoring.evaluate(each.result.run, self.dataset.qrels, METRICS, claims)
-                for each in found
-            ]
-        )
+        assert one.scores is not None  # there are golds
+        others = [
+            scoring.evaluate(each.result.run, self.dataset.qrels, METRICS, one.scores.claim_ids)
+            for each in found[1:]
+        ]
+        scores = mean_scores([one.scores, *others])
         languages = language_table(scores, self.dataset.claims)
         cost = sum((each.cost for each in found), Cost())
         stored = all(stage.result.stored for each in found for stage in each.stages)

@@ -7,7 +7,7 @@ with them say nothing of the papers' styles. They know English; other texts keep
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from functools import lru_cache
 
 TWEET = 280  # characters
 ABSTRACT = 150  # words
@@ -23,6 +23,7 @@ _QUOTES = re.compile(r"[\"“”„«»‹›]")
 # Not after "e.g." and the like, which a small letter follows.
 _SENTENCES = re.compile(r"(?<=[.!?])\s+(?=[^a-z\s])")
 _WORD = re.compile(r"[^\W\d_][\w-]{4,}")
+_DIGIT = re.compile(r"\d")
 
 _OPENING = re.compile(
     r"(?:(?:just in|breaking|new(?: (?:study|preprint|paper|research))?|wow|omg|fyi|psa|thread|read"
@@ -162,6 +163,12 @@ def question(text: str, title: str | None = None) -> str:
 
 def plain_abstract(text: str, title: str | None = None) -> str:
     """Write an abstract plainly (S1): no headers, filler or references to the paper itself."""
+    return _plain(text)
+
+
+# Three styles begin with it.
+@lru_cache(maxsize=2**14)
+def _plain(text: str) -> str:
     text = _HEADER.sub("", " ".join(text.split()))
     sentences = [_SELF.sub("", sentence, count=1) for sentence in _SENTENCES.split(text)]
     for filler, plain in _FILLER:
@@ -171,12 +178,12 @@ def plain_abstract(text: str, title: str | None = None) -> str:
 
 def summary(text: str, title: str | None = None) -> str:
     """Sum an abstract up (S2): its three sentences with most findings, methods and numbers."""
-    return " ".join(_best(_SENTENCES.split(plain_abstract(text)), 3))
+    return " ".join(_best(_plain(text), 3))
 
 
 def tweet(text: str, title: str | None = None) -> str:
     """Write an abstract as a post of at most 280 characters (S3): a finding and two hashtags."""
-    said = " ".join(_best(_SENTENCES.split(plain_abstract(text)), 1))
+    said = " ".join(_best(_plain(text), 1))
     words = sorted(dict.fromkeys(_WORD.findall((title or text).lower())), key=len, reverse=True)
     tags = " ".join(f"#{word.replace('-', '')}"[:40] for word in words[:2])
     room = TWEET - len(tags) - 1
@@ -185,17 +192,24 @@ def tweet(text: str, title: str | None = None) -> str:
     return f"{said} {tags}".strip()
 
 
-def _best(sentences: Sequence[str], most: int) -> list[str]:
-    """Keep the sentences that say most, in their order; the first one is background."""
+def _best(text: str, most: int) -> list[str]:
+    """Keep the sentences that say most, in their order."""
+    sentences, places = _by_worth(text)
+    return [sentences[place] for place in sorted(places[:most])]
+
+
+@lru_cache(maxsize=2**14)
+def _by_worth(text: str) -> tuple[list[str], list[int]]:
+    """Split a text, and rank the places of its sentences; the first one is background."""
+    sentences = _SENTENCES.split(text)
 
     def worth(place: int) -> tuple[int, int]:
         sentence = sentences[place]
-        points = 2 * bool(_FINDING.search(sentence)) + 2 * bool(re.search(r"\d", sentence))
+        points = 2 * bool(_FINDING.search(sentence)) + 2 * bool(_DIGIT.search(sentence))
         points += bool(_METHOD.search(sentence)) + (place == len(sentences) - 1) - (place == 0)
         return points, place
 
-    chosen = sorted(range(len(sentences)), key=worth, reverse=True)[:most]
-    return [sentences[place] for place in sorted(chosen)]
+    return sentences, sorted(range(len(sentences)), key=worth, reverse=True)
 
 
 def _sentence(text: str) -> str:
