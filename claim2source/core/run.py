@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from claim2source.core.records import Claim
+
 if TYPE_CHECKING:
     from pandas import DataFrame
 
@@ -358,3 +360,18 @@ class Result:
         for failure in self.failures:
             counts[failure.reason] = counts.get(failure.reason, 0) + 1
         return dict(sorted(counts.items(), key=lambda pair: (-pair[1], pair[0])))
+
+
+def join_results(results: Sequence[Result], claims: Sequence[Claim]) -> Result:
+    """Join results over different claims into one, in the order of `claims`."""
+    rows = [row for result in results for row in result.run]
+    columns = zip(*rows, strict=True) if rows else ((), (), ())
+    pool = {claim: ids for r in results for claim, ids in (r.run.pool or {}).items()}
+    run = Run.from_rows(*columns, claim_ids=[claim.id for claim in claims], pool=pool or None)
+    return Result(
+        run,
+        notes={claim: note for result in results for claim, note in result.notes.items()},
+        failures=tuple(failure for result in results for failure in result.failures),
+        cost=sum((result.cost for result in results), Cost()),
+        stored=bool(results) and all(result.stored for result in results),
+    )

@@ -28,6 +28,8 @@ from claim2source.io.store import default_root
 from claim2source.llm.work import Token, Usage
 
 VERSION = 1
+# The file in the folder of a store.
+ANSWERS = "answers.sqlite"
 # Seconds that a process waits for another one's write.
 PATIENCE = 120.0
 _TABLES = """
@@ -59,7 +61,7 @@ class Stored:
 
 def default_answers() -> Path:
     """Name the file of answers in the store's folder."""
-    return default_root() / "answers.sqlite"
+    return default_root() / ANSWERS
 
 
 class AnswerStore:

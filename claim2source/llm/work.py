@@ -81,7 +81,7 @@ class Answer:
     @property
     def is_asked(self) -> bool:
         """Tell whether the server has answered, well or not: the next run need not ask again."""
-        return self.failure is None or not self.failure.startswith((NOT_ASKED, NO_REPLY))
+        return self.failure is None or not is_unanswered(self.failure)
 
 
 # Say why an answer is no good, or None.
@@ -130,6 +130,11 @@ def reasons(answers: Sequence[Answer]) -> str:
     named = [f"{count} {why}" for why, count in counts.most_common(5)]
     rest = sum(counts.values()) - sum(count for _, count in counts.most_common(5))
     return ", ".join(named + ([f"{rest} others"] if rest else []))
+
+
+def is_unanswered(failure: str) -> bool:
+    """Tell whether a failure is that of a server that was not asked or gave no reply."""
+    return failure.startswith((NOT_ASKED, NO_REPLY))
 
 
 def key_of(request: Request, config: LLMConfig) -> str:

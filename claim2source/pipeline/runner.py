@@ -10,7 +10,7 @@ from claim2source.core.config import require
 from claim2source.core.errors import UserError
 from claim2source.core.records import Dataset, Source
 from claim2source.core.report import Choice
-from claim2source.core.run import Cost, Result, Run
+from claim2source.core.run import Cost, Result, Run, join_results
 from claim2source.core.stage import Index, Retriever
 from claim2source.io.store import Store
 from claim2source.models import Manifest, Resolved, checkpoint_folder, resolve
@@ -27,7 +27,7 @@ from claim2source.pipeline.selection import (
     out_of_fold_data,
     selection_data,
 )
-from claim2source.pipeline.stages import apply_stage, join_results
+from claim2source.pipeline.stages import apply_stage
 from claim2source.pipeline.systems import (
     HybridConfig,
     SystemConfig,
@@ -36,7 +36,6 @@ from claim2source.pipeline.systems import (
     load_stages,
     local_model,
 )
-from claim2source.rerank.frame import Reranker
 from claim2source.retrieve import BM25, BM25Config, Dense, FusionConfig, IndexConfig, fuse
 from claim2source.retrieve.fuse import score_missing
 from claim2source.retrieve.saved import SavedRun
@@ -181,6 +180,7 @@ class SystemRunner:
                 self.settings.store,
                 device=self.settings.device,
                 progress=self.settings.progress,
+                earlier=stages[-2].result.run if len(stages) > 1 else None,
             )
             stages.append(StageResult(stage_name, result))
             cost = cost.over_same(result.cost)
@@ -571,7 +571,7 @@ class SystemRunner:
 def _stage_depth(system: SystemConfig) -> int:
     """How deep the stages of a system look."""
     stages = (stage for _, stage in load_stages(system.stages))
-    return max((stage.depth for stage in stages if isinstance(stage, Reranker)), default=0)
+    return max((int(getattr(stage, "depth", 0)) for stage in stages), default=0)
 
 
 def run_system(

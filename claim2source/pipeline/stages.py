@@ -1,4 +1,4 @@
-"""Apply stages to results, kept in the store, and join results of different claims."""
+"""Apply stages to results, kept in the store."""
 
 from __future__ import annotations
 
@@ -8,29 +8,25 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from types import ModuleType
+from typing import Protocol, runtime_checkable
 
 from claim2source.core.files import content_hash
 from claim2source.core.records import Claim, Source
-from claim2source.core.run import Cost, Result, Run
+from claim2source.core.run import Result, Run
 from claim2source.core.stage import Stage
 from claim2source.io.store import Store
-from claim2source.rerank.frame import Reranker
+from claim2source.llm.work import is_unanswered
+from claim2source.pipeline.when import Conditional
 from claim2source.retrieve.cache import read_or_search, request_key
 
 
-def join_results(results: Sequence[Result], claims: Sequence[Claim]) -> Result:
-    """Join results over different claims into one, in the order of `claims`."""
-    rows = [row for result in results for row in result.run]
-    columns = zip(*rows, strict=True) if rows else ((), (), ())
-    pool = {claim: ids for r in results for claim, ids in (r.run.pool or {}).items()}
-    run = Run.from_rows(*columns, claim_ids=[claim.id for claim in claims], pool=pool or None)
-    return Result(
-        run,
-        notes={claim: note for result in results for claim, note in result.notes.items()},
-        failures=tuple(failure for result in results for failure in result.failures),
-        cost=sum((result.cost for result in results), Cost()),
-        stored=bool(results) and all(result.stored for result in results),
-    )
+@runtime_checkable
+class Placed(Protocol):
+    """Fit stages that keep more than their result in the store, or compute on a device."""
+
+    def placed(self, store: Store | None, device: str | None, progress: bool = False) -> Stage:
+        """Return the same stage with a store and a device."""
+        ...
 
 
 def apply_stage(
@@ -43,14 +39,26 @@ def apply_stage(
     *,
     device: str | None = None,
     progress: bool = False,
+    earlier: Run | None = None,
 ) -> Result:
     """Apply a stage to a result, or read from the store what that gave before.
 
     The key holds the stage's settings, code and model, the claims, the sources and the ranking
-    that it was given: a changed stage runs again, and so does everything after it. A re-ranker
-    computes on `device`.
+    that it was given: a changed stage runs again, and so does everything after it. A stage that
+    has `placed` keeps more in the store and computes on `device`. `earlier` is the run before
+    `before`. A result that a server has not answered wholly is not kept.
     """
-    if isinstance(stage, Reranker):
+    if isinstance(stage, Conditional):
+        inner = stage.stage
+
+        def of_asked(asked: Sequence[Claim], run: Run) -> Result:
+            given = Result(run)
+            return apply_stage(
+                inner, asked, sources, given, store, clock, device=device, progress=progress
+            )
+
+        return stage.applied(claims, before.run, earlier, of_asked)
+    if isinstance(stage, Placed):
         stage = stage.placed(store, device, progress)
     key = None
     if store is not None:
@@ -60,13 +68,14 @@ def apply_stage(
             content_hash([asdict(source) for source in sources]),
             len(before.run),
         )
+        identity = getattr(stage, "identity", None)
         made = [sys.modules[kind.__module__] for kind in type(stage).__mro__]
         code = [inspect.getsource(module) for module in made if _is_python(module)]
         key = {
             "stage": f"{type(stage).__module__}.{type(stage).__qualname__}",
             "settings": asdict(stage),  # type: ignore[call-overload]
             "code": content_hash(code),
-            "identity": dict(stage.identity) if isinstance(stage, Reranker) else None,
+            "identity": dict(identity) if identity is not None else None,
             "ranking": content_hash([list(row) for row in before.run]),
             **asked,
         }
@@ -79,7 +88,12 @@ def apply_stage(
         cost = replace(result.cost, seconds=clock() - started, items=len(claims))
         return replace(result, cost=cost)
 
-    return read_or_search(store, key, apply)
+    return read_or_search(store, key, apply, _is_answered)
+
+
+def _is_answered(result: Result) -> bool:
+    """Tell whether servers have answered, well or not, all that a stage asked."""
+    return not any(is_unanswered(failure.reason) for failure in result.failures)
 
 
 def _is_python(module: ModuleType) -> bool:

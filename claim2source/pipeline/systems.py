@@ -13,6 +13,7 @@ from claim2source.core.config import build, parser_for, read_entries, require
 from claim2source.core.errors import ConfigError, InputError
 from claim2source.core.stage import Stage
 from claim2source.models.config import ModelConfig
+from claim2source.pipeline.when import Conditional, WhenConfig
 from claim2source.retrieve import BM25Config, FusionConfig
 from claim2source.retrieve.saved import SavedRunConfig
 from claim2source.text import ClaimForm, Rendering, SourceForm
@@ -20,6 +21,7 @@ from claim2source.text import ClaimForm, Rendering, SourceForm
 FIRST_STAGES = ("bm25", "model", "hybrid", "routes", "run")
 # Packages of stages that a system may name; each stage is one module of them.
 STAGE_KINDS = ("rerank", "verify")
+WHEN = "when"
 
 
 @dataclass(frozen=True)
@@ -57,7 +59,10 @@ class SystemConfig:
         claims: claim form; none: the one that is evaluated.
         stages: what follows the first stage, in order: `{rerank: NAME, ..settings}` or
             `{verify: NAME, ..}`. NAME is a module of claim2source.rerank or claim2source.verify,
-            or the dotted path of a dataclass of your own.
+            or the dotted path of a dataclass of your own. With `when: {margin_below: 0.2}` a
+            stage is asked only about claims whose first score leads by less than that share of
+            their list's range, with `when: {disagree: true}` about those whose first source the
+            stage before has changed.
         tune: choose BM25's k1, b and title weight on train; the hybrid's fusion on all of train
             where the dense part is untrained, else on the claims that its training held out.
         label: name by which reports and published tables know the model; none: a BM25's own
@@ -132,9 +137,22 @@ def load_stages(entries: Sequence[Mapping[str, Any]]) -> list[tuple[str, Stage]]
         require(len(kinds) == 1, f"stages.{place}", entry, f"one of {', '.join(STAGE_KINDS)}")
         name = str(entry[kinds[0]])
         kind = _stage_type(f"stages.{place}.{kinds[0]}", kinds[0], name)
-        settings = {key: value for key, value in entry.items() if key != kinds[0]}
-        found.append((f"{kinds[0]} {name}", _made(kind, settings, f"stages.{place}")))
+        settings = {k: value for k, value in entry.items() if k not in (kinds[0], WHEN)}
+        stage: Stage = _made(kind, settings, f"stages.{place}")
+        if WHEN in entry:
+            stage = Conditional(stage, _when(entry[WHEN], place))
+        found.append((f"{kinds[0]} {name}", stage))
     return found
+
+
+def _when(given: Any, place: int) -> WhenConfig:
+    """Read for which claims a stage is asked."""
+    key = f"stages.{place}.{WHEN}"
+    require(isinstance(given, Mapping), key, given, "such as {margin_below: 0.2}")
+    when: WhenConfig = _made(WhenConfig, given, key)
+    first = place == 0 and when.disagree
+    require(not first, f"{key}.disagree", True, "false: no stage is before the first one")
+    return when
 
 
 def _stage_type(key: str, package: str, name: str) -> type:
@@ -157,7 +175,7 @@ def _stage_type(key: str, package: str, name: str) -> type:
     return kind
 
 
-def _made(kind: type, settings: Mapping[str, Any], place: str) -> Stage:
+def _made(kind: type, settings: Mapping[str, Any], place: str) -> Any:
     from jsonargparse import ArgumentError
 
     names = [f.name for f in dataclasses.fields(kind)]
@@ -165,10 +183,9 @@ def _made(kind: type, settings: Mapping[str, Any], place: str) -> Stage:
         require(key in names, f"{place}.{key}", settings[key], f"one of {', '.join(names)}")
     parser = parser_for(kind, place, kind.__name__)
     try:
-        stage: Stage = build(kind, parser, parser.parse_object(dict(settings)))
+        return build(kind, parser, parser.parse_object(dict(settings)))
     except ArgumentError as error:
         raise ConfigError(place, dict(settings), " ".join(str(error).split())) from None
-    return stage
 
 
 def parts_of(system: SystemConfig) -> tuple[str, ...]:

@@ -36,9 +36,12 @@ def request_key(
 
 
 def read_or_search(
-    store: Store | None, key: Mapping[str, Any] | None, search: Callable[[], Result]
+    store: Store | None,
+    key: Mapping[str, Any] | None,
+    search: Callable[[], Result],
+    is_done: Callable[[Result], bool] | None = None,
 ) -> Result:
-    """Read the result kept under `key`, or search and keep what that gives.
+    """Read the result kept under `key`, or search and keep what that gives, if it `is_done`.
 
     A result that was read is `stored`; its cost is what it took to make.
     """
@@ -53,6 +56,8 @@ def read_or_search(
         cost = Cost(**about["cost"])
         return Result(kept.run, about.get("notes", {}), failures, cost, True, notes)
     result = search()
+    if is_done is not None and not is_done(result):
+        return result
     about = {
         "about": {} if result.index is None else {"index": result.index.plain()},
         "cost": asdict(result.cost),

@@ -1,0 +1,98 @@
+"""Ask a stage for some claims only: those that the ranking before it leaves in doubt."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+
+from claim2source.core.config import require, require_between
+from claim2source.core.records import Claim, Source
+from claim2source.core.run import Result, Run, join_results
+from claim2source.core.stage import Stage
+
+# How the note of a claim begins whose ranking a stage was not asked about.
+KEPT = "ranking kept"
+
+
+@dataclass(frozen=True)
+class WhenConfig:
+    """Say which claims a stage is asked about: one condition that holds is enough.
+
+    Args:
+        margin_below: claims whose first score leads the second by less than this share of the
+            range of the claim's list, 0 to 1.
+        disagree: claims whose first source is another one than before the last stage.
+    """
+
+    margin_below: float | None = None
+    disagree: bool = False
+
+    def __post_init__(self) -> None:
+        require_between("when.margin_below", self.margin_below, 0, 1, none=True)
+        given = self.margin_below is not None or self.disagree
+        require(given, "when", asdict(self), "margin_below, disagree or both")
+
+    def kept(self, claim: str, run: Run, earlier: Run | None) -> str | None:
+        """Say why a claim's ranking is left as it is; None where the stage is asked."""
+        margin = margin_of(run, claim)
+        if self.margin_below is not None and margin < self.margin_below:
+            return None
+        if self.disagree and earlier is not None:
+            before, now = earlier.sources(claim, 1), run.sources(claim, 1)
+            # A single source leaves nothing to choose.
+            if before and before != now and len(run.sources(claim, 2)) > 1:
+                return None
+        return f"{KEPT}: a margin of {margin:.3f}"
+
+
+@dataclass(frozen=True)
+class Conditional:
+    """Apply a stage to the claims for which it is asked; the others keep their ranking."""
+
+    stage: Stage
+    when: WhenConfig
+
+    @property
+    def depth(self) -> int:
+        """How deep the stage looks."""
+        return int(getattr(self.stage, "depth", 0))
+
+    def apply(self, claims: Sequence[Claim], sources: Sequence[Source], run: Run) -> Result:
+        """Apply the stage by the margins of `run`; `apply_stage` knows the run before as well."""
+        return self.applied(
+            claims, run, None, lambda asked, part: self.stage.apply(asked, sources, part)
+        )
+
+    def applied(
+        self,
+        claims: Sequence[Claim],
+        run: Run,
+        earlier: Run | None,
+        apply: Callable[[Sequence[Claim], Run], Result],
+    ) -> Result:
+        """Apply the stage by `apply` to the claims and rankings that it is asked about."""
+        why = {claim.id: self.when.kept(claim.id, run, earlier) for claim in claims}
+        notes = {claim: reason for claim, reason in why.items() if reason is not None}
+        kept = Result(run.restricted(notes), notes, stored=True)
+        asked = [claim for claim in claims if claim.id not in notes]
+        if not asked:
+            return kept
+        return join_results([apply(asked, run.restricted(c.id for c in asked)), kept], claims)
+
+
+def margin_of(run: Run, claim: str) -> float:
+    """Return the lead of a claim's first score, as a share of its list's range.
+
+    0 where all scores are equal, 1 where there is nothing to choose.
+    """
+    scores = run.scores[run.rows(claim)]
+    if len(scores) < 2:
+        return 1.0
+    first, second, last = float(scores[0]), float(scores[1]), float(scores[-1])
+    return (first - second) / (first - last) if first > last else 0.0
+
+
+def share_asked(result: Result) -> float:
+    """Return the share of claims that a stage was asked about."""
+    notes = [result.notes.get(claim, "") for claim in result.run.claim_ids]
+    return sum(not note.startswith(KEPT) for note in notes) / max(len(notes), 1)

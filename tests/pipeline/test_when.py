@@ -1,0 +1,142 @@
+"""`when`: a stage is asked about some claims only; what a server did not answer is asked again."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from claim2source.core.errors import ConfigError
+from claim2source.core.records import Claim, Source
+from claim2source.core.run import Failure, Result, Run
+from claim2source.io.store import Store
+from claim2source.llm.work import NO_REPLY, NOT_ASKED
+from claim2source.pipeline.stages import apply_stage
+from claim2source.pipeline.systems import SystemConfig, load_stages
+from claim2source.pipeline.when import Conditional, WhenConfig, margin_of, share_asked
+from claim2source.retrieve import BM25Config
+
+CLAIMS = [Claim(id, id) for id in ("wide", "edge", "near", "flat", "one", "none")]
+SOURCES = [Source(letter, title=letter) for letter in "abc"]
+# Margins by hand: 3/4, 1/5, 1/8, all equal, and nothing to choose.
+SCORES = {
+    "wide": (5.0, 2.0, 1.0),
+    "edge": (6.0, 5.0, 1.0),
+    "near": (5.0, 4.5, 1.0),
+    "flat": (2.0, 2.0, 2.0),
+    "one": (4.0,),
+    "none": (),
+}
+RUN = Run.from_lists({claim: list(zip("abc", s, strict=False)) for claim, s in SCORES.items()})
+ASKED: list[list[str]] = []
+
+
+@dataclass(frozen=True)
+class Last:
+    """A stage that moves the last source to the front; `why` is its failure for each claim."""
+
+    why: str = ""
+    depth: int = 3
+
+    @cached_property
+    def identity(self) -> dict[str, object]:
+        return {"prompt": 1}
+
+    def apply(self, claims: Any, sources: Any, run: Run) -> Result:
+        ASKED.append([claim.id for claim in claims])
+        assert [*run.claim_ids] == ASKED[-1] and len(sources) == 3
+        ids = {claim.id: run.sources(claim.id) for claim in claims}
+        moved = {c: [(s, -i) for i, s in enumerate([*s[-1:], *s[:-1]])] for c, s in ids.items()}
+        failures = tuple(Failure(claim.id, self.why) for claim in claims if self.why)
+        return Result(Run.from_lists(moved), failures=failures)
+
+
+def test_margins_are_shares_of_the_lists_range() -> None:
+    margins = [margin_of(RUN, claim.id) for claim in CLAIMS]
+    assert margins == pytest.approx([0.75, 0.2, 0.125, 0.0, 1.0, 1.0])
+
+
+def test_only_claims_in_doubt_are_asked_and_the_others_keep_their_ranking(tmp_path: Path) -> None:
+    ASKED.clear()
+    ((name, stage),) = load_stages([{"verify": f"{__name__}.Last", "when": {"margin_below": 0.2}}])
+    assert name == f"verify {__name__}.Last" and stage.depth == 3  # type: ignore[attr-defined]
+    store = Store(tmp_path)
+    found = apply_stage(stage, CLAIMS, SOURCES, Result(RUN), store)
+    # Not below is not asked, and equal scores are in doubt.
+    assert ASKED == [["near", "flat"]] and share_asked(found) == pytest.approx(2 / 6)
+    assert found.run.claim_ids == RUN.claim_ids
+    for claim in CLAIMS:
+        before = RUN.scored(claim.id)
+        asked = claim.id in ASKED[0]
+        assert (list(found.scored(claim.id).items()) == list(before.items())) != asked
+    assert found.sources("near") == ["c", "a", "b"] and found.sources("flat")[0] == "a"
+    assert found.notes["wide"] == "ranking kept: a margin of 0.750"
+    assert found.cost.items == 2
+    # Read from the store, with the same stage behind another condition for the same claims.
+    wider = Conditional(Last(), WhenConfig(0.15))
+    again = apply_stage(wider, CLAIMS, SOURCES, Result(RUN), store)
+    assert again.stored and again.sources("near") == found.sources("near") and len(ASKED) == 1
+    # Without a store or `apply_stage` it is a stage like others; none in doubt is none asked.
+    assert [*stage.apply(CLAIMS, SOURCES, RUN).run] == [*found.run]
+    sure = apply_stage(Conditional(Last(), WhenConfig(0.0)), CLAIMS, SOURCES, Result(RUN))
+    assert [*sure.run] == [*RUN] and share_asked(sure) == 0 and len(ASKED) == 2
+
+
+def test_claims_are_asked_about_where_the_stage_before_changed_their_first_source() -> None:
+    earlier = Run.from_lists(
+        {
+            "wide": [("a", 9.0), ("b", 1.0)],
+            "edge": [("c", 9.0), ("a", 1.0)],
+            "near": [("a", 9.0)],
+            "flat": [("c", 2.0)],
+            "one": [("b", 1.0), ("a", 0.5)],
+        }
+    )
+
+    def asked(**when: Any) -> list[str]:
+        ASKED.clear()
+        stage = Conditional(Last(), WhenConfig(**when))
+        apply_stage(stage, CLAIMS, SOURCES, Result(RUN), earlier=earlier)
+        return [claim for part in ASKED for claim in part]
+
+    assert asked(disagree=True) == ["edge"]
+    assert asked(disagree=True, margin_below=0.2) == ["edge", "near", "flat"]
+
+
+@pytest.mark.parametrize(
+    ("when", "problem"),
+    [
+        ({}, "when: .*margin_below, disagree or both"),
+        ({"margin_below": 1.5}, "margin_below: 1.5"),
+        ({"margin": 0.2}, "stages.1.when.margin: .*one of margin_below, disagree"),
+        (0.2, "stages.1.when: 0.2"),
+    ],
+)
+def test_a_condition_is_checked_when_it_is_read(when: Any, problem: str) -> None:
+    stage = {"verify": f"{__name__}.Last"}
+    with pytest.raises(ConfigError, match=problem):
+        SystemConfig(bm25=BM25Config(), stages=[stage, {**stage, "when": when}])
+    with pytest.raises(ConfigError, match="stages.0.when.disagree: .*no stage is before"):
+        load_stages([{**stage, "when": {"disagree": True}}])
+
+
+def test_what_a_server_has_not_answered_is_not_kept_as_done(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    for why, kept in (("not JSON", True), (f"{NO_REPLY}: x", False), (f"{NOT_ASKED}: y", False)):
+        stage = Last(why)
+        first = apply_stage(stage, CLAIMS, SOURCES, Result(RUN), store)
+        second = apply_stage(stage, CLAIMS, SOURCES, Result(RUN), store)
+        assert (first.stored, second.stored) == (False, kept), why
+
+
+def test_the_identity_of_any_stage_is_in_its_key(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = Store(tmp_path)
+    apply_stage(Last(), CLAIMS, SOURCES, Result(RUN), store)
+    assert apply_stage(Last(), CLAIMS, SOURCES, Result(RUN), store).stored
+    monkeypatch.setattr(Last, "identity", {"prompt": 2})
+    assert not apply_stage(Last(), CLAIMS, SOURCES, Result(RUN), store).stored
