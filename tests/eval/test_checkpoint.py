@@ -553,6 +553,7 @@ def test_routes_are_read_from_the_words_of_a_command() -> None:
     assert configured("--checkpoint", "A", '--routes={"de": "B"}', "--out=o").routes == {"de": "B"}
 
 
+@pytest.mark.slow
 def test_the_grid_of_styles_is_attached_to_every_checkpoint(
     trained: tuple[Path, Path], tmp_path: Path
 ) -> None:

@@ -28,6 +28,7 @@ from tests.shared_data import REPOSITORY
 SMALL = BenchConfig(documents=150, claims=60, repeats=3, dimensions=16, words=500)
 
 
+@pytest.mark.slow
 def test_texts_that_were_made_are_not_counted_as_mining(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nor does what making them left behind hide it."""
     held: list[np.ndarray] = []

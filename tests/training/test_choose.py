@@ -93,6 +93,7 @@ def logged_to(shown: Shown, *arguments: Any) -> RunLog:
     return log
 
 
+@pytest.mark.slow
 def test_scales_may_be_tried_when_the_run_is_over(
     setup: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

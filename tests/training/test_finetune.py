@@ -186,8 +186,8 @@ def test_manifest_says_how_it_was_trained(finished: Path, setup: tuple[Path, Pat
 @pytest.mark.parametrize(
     ("tuning", "batches", "accumulation", "cut"),
     [
-        ("full", 3, 1, "power"),
         ("lora", 1, 2, "SIGTERM"),
+        pytest.param("full", 3, 1, "power", marks=pytest.mark.slow),
         pytest.param("full", 1, 1, "SIGINT", marks=pytest.mark.slow),
         pytest.param("lora", 3, 1, "power", marks=pytest.mark.slow),
     ],

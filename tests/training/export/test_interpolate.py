@@ -33,25 +33,31 @@ from train import interpolate as program
 from train.interpolate import InterpolateConfig, interpolate
 from train.merge import MergeConfig, merge
 
-KINDS = ("lora", "full")
 TEXTS = ["wow study on coffee", "krass, Studie zu tea", "Effect of salt on health"]
 Runs = dict[str, Path]
 
 
+class Made(dict[str, Path]):
+    """The data, the model and, once it is asked for, a finished run of a kind, of two epochs."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        model, data = small_setup(folder)
+        super().__init__(data=data, model=model)
+
+    def __missing__(self, kind: str) -> Path:
+        more: dict[str, Any] = {"optimisation__epochs": 2, "optimisation__learning_rate": 5e-3}
+        out = self[kind] = self.folder / kind
+        finetune(small_config(self["model"], self["data"], out, tuning=kind, **more))
+        return out
+
+
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
-    """The data, the model, and a finished run of each kind, of two epochs."""
-    folder = tmp_path_factory.mktemp("runs")
-    model, data = small_setup(folder)
-    found = {"data": data, "model": model}
-    for kind in KINDS:
-        more: dict[str, Any] = {"optimisation__epochs": 2, "optimisation__learning_rate": 5e-3}
-        finetune(small_config(model, data, folder / kind, tuning=kind, **more))
-        found[kind] = folder / kind
-    return found
+    return Made(tmp_path_factory.mktemp("runs"))
 
 
-@pytest.fixture(params=KINDS)
+@pytest.fixture(params=["lora", pytest.param("full", marks=pytest.mark.slow)])
 def kind(request: pytest.FixtureRequest) -> Iterator[str]:
     yield request.param
 
