@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -122,7 +123,12 @@ def _one_fold(config: FoldsConfig, whole: Dataset, held: Dataset, number: int) -
     recipe = _recipe(config, whole, held, number)
     chosen = read_run(recipe.out).get("chosen")
     if not (isinstance(chosen, str) and resumable(recipe)):
-        finetune(replace(recipe, resume=is_run(recipe.out)))
+        try:
+            finetune(replace(recipe, resume=is_run(recipe.out)))
+        except UserError:
+            if number == 1 and not is_run(recipe.out):
+                _clear(config)
+            raise
         chosen = read_run(recipe.out)["chosen"]
     folder = recipe.out / CHECKPOINTS / str(chosen)
     resolved = resolve(config.model.for_checkpoint(folder), config.device)
@@ -142,6 +148,15 @@ def _one_fold(config: FoldsConfig, whole: Dataset, held: Dataset, number: int) -
         tuple(claim.id for claim in held.claims if not golds.isdisjoint(claim.golds)),
     )
     return fold, dense.search(held.claims, config.depth).run
+
+
+def _clear(config: FoldsConfig) -> None:
+    """Remove what was written for folds of which none was begun: a setting or file is wrong."""
+    shutil.rmtree(config.out / "data-1")
+    for name in ("fold-1.yaml", "mined-1.jsonl", SETTINGS_FILE):
+        (config.out / name).unlink(missing_ok=True)
+    if not any(config.out.iterdir()):
+        config.out.rmdir()
 
 
 def _recipe(config: FoldsConfig, whole: Dataset, held: Dataset, number: int) -> FinetuneConfig:

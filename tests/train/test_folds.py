@@ -97,6 +97,15 @@ def test_finished_folds_are_not_trained_again_and_other_settings_are_refused(
         main([*run, "--overwrite"])
 
 
+def test_a_recipe_that_cannot_begin_leaves_nothing(tmp_path: Path) -> None:
+    model, data = small_setup(tmp_path)
+    (model / "config.json").write_text("{}")
+    out = tmp_path / "folds"
+    with pytest.raises(UserError, match="config.json"):
+        main([*arguments(model, data, out), *FOLDS])
+    assert not out.exists()
+
+
 @pytest.mark.slow
 def test_killed_folds_go_on_with_the_same_files(
     done: tuple[Path, Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
