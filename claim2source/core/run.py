@@ -332,7 +332,8 @@ class Result:
     """What a stage gives back: its run, notes by claim, failures and cost.
 
     `stored`: the run was read from the store, and the cost is what it took to make. `index`
-    describes the index of a dense run.
+    describes the index of a dense run. `details` are a verifier's numbers by claim, such as
+    `asks`, `tokens` and `none`.
     """
 
     run: Run
@@ -341,6 +342,7 @@ class Result:
     cost: Cost = Cost()
     stored: bool = False
     index: IndexNotes | None = None
+    details: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
     def sources(self, claim_id: str, k: int | None = None) -> list[str]:
         """Ids of a claim's first `k` sources, best first."""
@@ -374,4 +376,5 @@ def join_results(results: Sequence[Result], claims: Sequence[Claim]) -> Result:
         failures=tuple(failure for result in results for failure in result.failures),
         cost=sum((result.cost for result in results), Cost()),
         stored=bool(results) and all(result.stored for result in results),
+        details={claim: one for result in results for claim, one in result.details.items()},
     )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Self
@@ -38,6 +39,12 @@ class LLMStage:
         self, requests: Sequence[Request], check: Check | None = None, what: str = "requests"
     ) -> list[Answer]:
         """Answer all requests, in their order; each has an answer or a failure."""
+        with self.asking() as llm:
+            return llm.answer(requests, check, what)
+
+    @contextmanager
+    def asking(self) -> Iterator[LLM]:
+        """Open the answers, for several calls of `answer` within one budget."""
         path: Path | None = self.__dict__.get("_answers")
         with AnswerStore(path) as store:
-            return LLM(self.llm, store).answer(requests, check, what)
+            yield LLM(self.llm, store)

@@ -54,7 +54,8 @@ def read_or_search(
         index = about["about"].get("index")
         notes = None if index is None else IndexNotes.from_plain(index)
         cost = Cost(**about["cost"])
-        return Result(kept.run, about.get("notes", {}), failures, cost, True, notes)
+        said, details = about.get("notes", {}), about.get("details", {})
+        return Result(kept.run, said, failures, cost, True, notes, details)
     result = search()
     if is_done is not None and not is_done(result):
         return result
@@ -65,5 +66,7 @@ def read_or_search(
     }
     if result.notes:
         about["notes"] = dict(result.notes)
+    if result.details:
+        about["details"] = {claim: dict(one) for claim, one in result.details.items()}
     store.put_run(key, result.run, about)
     return result
