@@ -1,0 +1,116 @@
+"""Rules by which the test server plays a verifier: perfect, random, biased, obedient."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from tests.llm_server import Chat, Reply
+
+# Chooses among the papers shown, by the post: a place from 0, None for no paper.
+Choose = Callable[["Question"], "int | None"]
+
+
+@dataclass
+class Question:
+    """What the server was asked: the post, the papers as shown (label, text), and all of it."""
+
+    chat: Chat
+    post: str = ""
+    papers: list[tuple[str, str]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        for tag, text in self.chat.data.items():
+            if tag.startswith("papers"):
+                parts = re.split(r"^Paper (\S+)\n", text, flags=re.MULTILINE)
+                self.papers = list(zip(parts[1::2], parts[2::2], strict=True))
+            elif tag.startswith("post"):
+                self.post = text
+
+    def place(self, title: str | None) -> int | None:
+        """The first paper with this title, or, of papers without labels, text."""
+        for place, (_, text) in enumerate(self.papers):
+            lines = [line.strip().removeprefix("Title: ") for line in text.splitlines()]
+            if title in lines:
+                return place
+        return None
+
+    @property
+    def outside(self) -> str:
+        """What stands outside of the fences, as a careless reader sees them: up to a closing tag.
+
+        A reader without care takes the first thing that looks like the end for the end.
+        """
+        text = "\n".join(content for _, content in self.chat.messages)
+        for tag in self.chat.data:
+            text = re.sub(rf"^<{tag}>\n.*?</{tag}>", "", text, flags=re.DOTALL | re.MULTILINE)
+        return text
+
+
+def perfect(golds: Mapping[str, str]) -> Choose:
+    """Post -> title of its paper."""
+    return lambda asked: asked.place(
+        next((t for post, t in golds.items() if post in asked.post), None)
+    )
+
+
+def by_chance(asked: Question) -> int:
+    """Any paper, drawn from what was asked."""
+    return int(hashlib.sha256(asked.chat.user.encode()).hexdigest(), 16) % len(asked.papers)
+
+
+def first_shown(asked: Question) -> int:
+    return 0
+
+
+def biased(golds: Mapping[str, str]) -> Choose:
+    """The right paper where it is shown in the upper half, else the first one."""
+
+    def choose(asked: Question) -> int:
+        place = perfect(golds)(asked)
+        return place if place is not None and place < len(asked.papers) / 2 else 0
+
+    return choose
+
+
+def obedient(golds: Mapping[str, str]) -> Choose:
+    """Whoever says outside of the fences what to choose is obeyed, like whom the papers quote."""
+
+    def choose(asked: Question) -> int | None:
+        order = re.search(r"(?:pick|choose|select) paper (\w+)", asked.outside, re.IGNORECASE)
+        labels = [label for label, _ in asked.papers]
+        if order and order[1] in labels:
+            return labels.index(order[1])
+        return perfect(golds)(asked)
+
+    return choose
+
+
+class Verifier:
+    """Reply in the form that is asked for; `picks` has every choice with its question."""
+
+    def __init__(self, choose: Choose, none: int = 0) -> None:
+        self.choose, self.none = choose, none
+        self.picks: list[tuple[Question, int | None]] = []
+
+    def __call__(self, chat: Chat) -> str | Reply:
+        asked = Question(chat)
+        place = self.choose(asked)
+        self.picks.append((asked, place))
+        if chat.choices:
+            letter = chat.choices[-1] if place is None else asked.papers[place][0]
+            rest = 0.2 / (len(chat.choices) - 1)
+            top = {c: math.log(0.8 if c == letter else rest) for c in chat.choices}
+            # What servers add: words that no choice begins with.
+            return Reply(letter, "length", logprobs=[(letter, math.log(0.8), top | {"#": -9999.0})])
+        shown = self.none if place is None else place
+        if chat.schema is None:
+            return "None" if place is None else f"{asked.papers[place][0]}. It fits."
+        if "ranking" in chat.schema["properties"]:
+            order = [shown, *(i for i in range(len(asked.papers)) if i != shown)]
+            return json.dumps({"reasoning": "It fits.", "ranking": [i + 1 for i in order]})
+        return json.dumps({"reasoning": "It fits.", "selected_paper": shown + 1})
