@@ -43,8 +43,8 @@ class LLMStage:
             return llm.answer(requests, check, what)
 
     @contextmanager
-    def asking(self) -> Iterator[LLM]:
-        """Open the answers, for several calls of `answer` within one budget."""
+    def asking(self, config: LLMConfig | None = None) -> Iterator[LLM]:
+        """Open the answers, for several calls of `answer` in one budget, of `llm` or another."""
         path: Path | None = self.__dict__.get("_answers")
         with AnswerStore(path) as store:
-            yield LLM(self.llm, store)
+            yield LLM(config or self.llm, store)

@@ -184,32 +184,13 @@ class Reranker(ABC):
         return scores, why, tokens, len(pairs) - len(todo)
 
     def _ranked(self, before: Mapping[str, float], scores: np.ndarray) -> list[tuple[str, float]]:
-        """Put scores [depth] in the place of a claim's first ones, and order its sources by them.
-
-        All scores strictly decrease: a run would order equal ones by the sources' ids.
-        """
-        ids, first = list(before), np.array(list(before.values()), dtype=np.float64)
+        """Rank a claim's sources by scores [depth], mixed with the first stage's."""
+        first = np.array(list(before.values())[: len(scores)], dtype=np.float64)
         good = np.flatnonzero(~np.isnan(scores))
-        if not len(good):
-            return list(before.items())
-        mixed = self._mixed(first[good], scores[good].astype(np.float64))
-        # A stable sort: equal scores stay in the first stage's order.
-        order = good[np.argsort(-mixed, kind="stable")].tolist()
-        value = dict(zip(good.tolist(), mixed.tolist(), strict=True))
-        for row in np.flatnonzero(np.isnan(scores)).tolist():
-            order.insert(row, row)
-        order += range(len(scores), len(ids))
-        ranked, last = [], np.float32(np.inf)
-        top = np.float32(max(value.values()))
-        for place, row in enumerate(order):
-            # A source without a score lies between its neighbours, those beyond below all.
-            below = last - np.float32(1) if row >= len(scores) else last
-            score = np.float32(value.get(row, below))
-            if place == 0 and row not in value:
-                score = np.nextafter(top, np.float32(np.inf))
-            last = min(score, np.nextafter(last, np.float32(-np.inf)))
-            ranked.append((ids[row], float(last)))
-        return ranked
+        mixed = np.full(len(scores), np.nan)
+        if len(good):
+            mixed[good] = self._mixed(first[good], scores[good].astype(np.float64))
+        return ranked_by(before, mixed)
 
     def _mixed(self, first: np.ndarray, scores: np.ndarray) -> np.ndarray:
         """Mix the first stage's scores, best first, with a re-ranker's, [n]."""
@@ -221,6 +202,35 @@ class Reranker(ABC):
         ranks[np.argsort(-scores, kind="stable")] = np.arange(len(scores)) + 1
         own = self.mix / (self.rrf_k + np.arange(len(scores)) + 1)
         return own + (1 - self.mix) / (self.rrf_k + ranks)
+
+
+def ranked_by(before: Mapping[str, float], scores: np.ndarray) -> list[tuple[str, float]]:
+    """Put scores [depth] in the place of a claim's first ones, and order its sources by them.
+
+    Equal scores keep their order, and so does a source whose score is NaN keep its rank. All
+    scores strictly decrease: a run would order equal ones by the sources' ids.
+    """
+    ids = list(before)
+    good = np.flatnonzero(~np.isnan(scores))
+    if not len(good):
+        return list(before.items())
+    found = scores[good].astype(np.float64)
+    order = good[np.argsort(-found, kind="stable")].tolist()
+    value = dict(zip(good.tolist(), found.tolist(), strict=True))
+    for row in np.flatnonzero(np.isnan(scores)).tolist():
+        order.insert(row, row)
+    order += range(len(scores), len(ids))
+    ranked, last = [], np.float32(np.inf)
+    top = np.float32(max(value.values()))
+    for place, row in enumerate(order):
+        # A source without a score lies between its neighbours, those beyond below all.
+        below = last - np.float32(1) if row >= len(scores) else last
+        score = np.float32(value.get(row, below))
+        if place == 0 and row not in value:
+            score = np.nextafter(top, np.float32(np.inf))
+        last = min(score, np.nextafter(last, np.float32(-np.inf)))
+        ranked.append((ids[row], float(last)))
+    return ranked
 
 
 def _min_max(scores: np.ndarray) -> np.ndarray:

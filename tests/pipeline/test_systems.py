@@ -117,6 +117,8 @@ def test_all_files_go_together_and_every_model_says_what_to_do() -> None:
     systems = read_systems(FILES)
     assert {path.stem for path in FILES} == {
         "as_released",
+        "attribution",
+        "entity",
         "modern",
         "offline",
         "papers_2025",
