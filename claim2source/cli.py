@@ -26,6 +26,7 @@ PROGRAMS = {
     "checkpoint": ("eval.checkpoint", "evaluate a training folder, a checkpoint or any model"),
     "hybrid": ("eval.hybrid", "evaluate BM25, a dense model and their fusion"),
     "rerank": ("eval.rerank", "re-rank a system's or another program's list, stage by stage"),
+    "abstain": ("eval.abstain", "fit and measure abstention: is the claim's paper there at all?"),
     "baselines": ("eval.baselines", "evaluate systems of YAML files, by default the papers'"),
     "style-grid": ("eval.style_grid", "rewrite claims and sources in styles, score every pair"),
     "tune-bm25": ("eval.tune_bm25", "choose BM25's settings on training claims"),

@@ -18,6 +18,7 @@ WRITING = {
     "eval.paper_tables": "--reports absent --out OUT",
     "eval.report": "--reports absent --out OUT",
     "eval.rerank": "--system S --dataset absent --out OUT",
+    "eval.abstain": "--system S --dataset absent --out OUT",
     "eval.style_grid": "--dataset absent --out OUT",
     "eval.tune_bm25": "--dataset absent --out OUT",
     "train.interpolate": "--checkpoint absent --out OUT",

@@ -176,13 +176,9 @@ def bootstrap_intervals(
     part, number = _stratified(strata, scores.shape[1])
     sums = [_group_sums(scores * (part == s), index, size).T for s in range(number)]
     counts = [np.bincount(index[part == s], minlength=size) for s in range(number)]
-    rng = np.random.default_rng(seed)
     means = []
-    for rows in _chunks(repeats, max(size, len(scores))):
-        drawn = rng.integers(0, size, size=(rows, size))
-        drawn += np.arange(rows)[:, None] * size
-        times = np.bincount(drawn.ravel(), minlength=rows * size).reshape(rows, size)
-        times = times.astype(np.float64)
+    for times in draw_groups(size, repeats, seed, max(size, len(scores))):
+        rows = len(times)
         total, present = np.zeros((rows, len(scores))), np.zeros(rows)
         for stratum_sums, stratum_counts in zip(sums, counts, strict=True):
             claims = times @ stratum_counts
@@ -191,6 +187,19 @@ def bootstrap_intervals(
         means.append(total / present[:, None])
     outside = (1 - level) / 2
     return np.quantile(np.concatenate(means), [outside, 1 - outside], axis=0).T
+
+
+def draw_groups(size: int, repeats: int, seed: int, width: int) -> Iterator[np.ndarray]:
+    """Draw as many of `size` groups as there are, with replacement: [rows, size] times float64.
+
+    The repeats come in chunks that let `width` doubles be held for each of them.
+    """
+    rng = np.random.default_rng(seed)
+    for rows in _chunks(repeats, width):
+        drawn = rng.integers(0, size, size=(rows, size))
+        drawn += np.arange(rows)[:, None] * size
+        times = np.bincount(drawn.ravel(), minlength=rows * size).reshape(rows, size)
+        yield times.astype(np.float64)
 
 
 def _grouped(values: np.ndarray, groups: np.ndarray, repeats: int = 1) -> tuple[np.ndarray, int]:

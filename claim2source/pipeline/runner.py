@@ -27,7 +27,7 @@ from claim2source.pipeline.selection import (
     out_of_fold_data,
     selection_data,
 )
-from claim2source.pipeline.stages import apply_stage
+from claim2source.pipeline.stages import apply_stage, informed
 from claim2source.pipeline.systems import (
     HybridConfig,
     SystemConfig,
@@ -173,7 +173,7 @@ class SystemRunner:
         data, stages, cost = self.data(form, dataset), list(found.stages), found.cost
         for stage_name, stage in load_stages(system.stages):
             result = apply_stage(
-                stage,
+                informed(stage, [(one.name, one.result) for one in stages], data.claims),
                 data.claims,
                 data.sources,
                 stages[-1].result,

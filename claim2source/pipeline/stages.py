@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import inspect
+import re
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from types import ModuleType
 from typing import Protocol, runtime_checkable
@@ -27,6 +28,37 @@ class Placed(Protocol):
     def placed(self, store: Store | None, device: str | None, progress: bool = False) -> Stage:
         """Return the same stage with a store and a device."""
         ...
+
+
+@runtime_checkable
+class Informed(Protocol):
+    """Fit stages that read what all stages before them gave."""
+
+    def after(self, stages: Mapping[str, Result]) -> Stage:
+        """Return the same stage, which knows these results by the stages' names."""
+        ...
+
+
+def informed(stage: Stage, before: Sequence[tuple[str, Result]], claims: Sequence[Claim]) -> Stage:
+    """Tell a stage what the stages before it gave, if it reads that."""
+    if isinstance(stage, Conditional):
+        return replace(stage, stage=informed(stage.stage, before, claims))
+    return stage.after(named_stages(before, claims)) if isinstance(stage, Informed) else stage
+
+
+def named_stages(
+    stages: Sequence[tuple[str, Result]], claims: Sequence[Claim]
+) -> dict[str, Result]:
+    """Name the stages that rank for all claims; the second of a name is `NAME 2`."""
+    wanted = {claim.id for claim in claims}
+    named: dict[str, Result] = {}
+    for name, result in stages:
+        if wanted <= set(result.run.claim_ids):
+            times = sum(
+                re.fullmatch(rf"{re.escape(name)}( \d+)?", one) is not None for one in named
+            )
+            named[f"{name} {times + 1}" if times else name] = result
+    return named
 
 
 def apply_stage(

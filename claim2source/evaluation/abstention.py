@@ -1,0 +1,342 @@
+"""Measure abstention: does a confidence tell claims that are answered right from the others?
+
+A claim's answer is its first source. Abstaining from the claims of low confidence leaves a share
+of them answered, the coverage; the risk is the share of these whose answer is wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from claim2source.core.config import require
+from claim2source.core.tables import Cell, TextTable
+from claim2source.evaluation.significance import draw_groups
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+MOST_RISK = 0.1
+LEVEL = 0.95
+
+
+@dataclass(frozen=True, eq=False)
+class Outcomes:
+    """Hold what became of claims, [claims] each: a claim may be asked several times.
+
+    `present` tells whether its paper is in the collection, `right` whether the first source is
+    it; `groups` number the groups of gold papers that are drawn together.
+    """
+
+    present: np.ndarray
+    right: np.ndarray
+    groups: np.ndarray
+
+    def __post_init__(self) -> None:
+        shapes = {np.shape(one) for one in (self.present, self.right, self.groups)}
+        if len(shapes) != 1 or len(next(iter(shapes))) != 1 or not len(self.present):
+            raise ValueError("present, right and groups must be arrays [claims], not empty")
+        if (self.right & ~self.present).any():
+            raise ValueError("no answer is right where the paper is absent")
+
+
+@dataclass(frozen=True, eq=False)
+class Curve:
+    """Hold a risk-coverage curve: a point for every distinct confidence, the highest first.
+
+    At a point the claims of at least `confidence` are answered: `answered` of them, `wrong` of
+    these wrongly, [points] each.
+    """
+
+    confidence: np.ndarray
+    answered: np.ndarray
+    wrong: np.ndarray
+
+    @property
+    def coverage(self) -> np.ndarray:
+        """Share of the claims that are answered, [points]."""
+        return self.answered / self.answered[-1]
+
+    @property
+    def risk(self) -> np.ndarray:
+        """Share of the answered claims that are answered wrongly, [points]."""
+        return self.wrong / self.answered
+
+    def plain(self) -> dict[str, list[float]]:
+        """As JSON: a list for each of confidence, coverage and risk."""
+        rows = {"confidence": self.confidence, "coverage": self.coverage, "risk": self.risk}
+        return {name: row.tolist() for name, row in rows.items()}
+
+
+@dataclass(frozen=True)
+class Point:
+    """Describe one point of a curve: what is answered at it, and the risk with its upper bound.
+
+    `upper` bounds the risk from above at 95 % (Clopper and Pearson, one-sided), as if claims
+    were independent; `confidence` is None where nothing is answered.
+    """
+
+    confidence: float | None
+    coverage: float
+    risk: float | None
+    upper: float
+    answered: int
+    wrong: int
+
+
+@dataclass(frozen=True)
+class Bounded:
+    """Hold a value with its 95 % interval over gold papers."""
+
+    value: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Abstention:
+    """Hold what one confidence reaches: AUROC, AUGRC, the coverage at a risk, and its point.
+
+    `better` is the difference in AUROC to a baseline, where there is one.
+    """
+
+    auroc: Bounded
+    augrc: Bounded
+    coverage: Bounded
+    point: Point
+    better: Bounded | None = None
+
+
+def auroc(confidence: np.ndarray, present: np.ndarray) -> float:
+    """Return the chance that a claim with its paper has more confidence than one without.
+
+    Equal confidences count half. Raises ValueError where there is only one kind of claims.
+    """
+    if present.all() or not present.any():
+        raise ValueError("AUROC needs claims with and without their papers")
+    return float(_Order(confidence).auroc(np.ones((1, len(present))), present)[0])
+
+
+def augrc(confidence: np.ndarray, wrong: np.ndarray) -> float:
+    """Return the area under the generalised risk-coverage curve (Traub et al., 2024).
+
+    The generalised risk is the share of all claims that are answered, and wrongly: the area is
+    its mean over coverages, 0 at best and 0.5 at worst.
+    """
+    return float(_Order(confidence).augrc(np.ones((1, len(wrong))), wrong)[0])
+
+
+def risk_coverage(confidence: np.ndarray, wrong: np.ndarray) -> Curve:
+    """Draw the risk-coverage curve of a confidence, higher meaning surer; [claims] each."""
+    order, weights = _Order(confidence), np.ones((1, len(wrong)))
+    answered, failed = order.cumulated(weights)[0], order.cumulated(weights * wrong)[0]
+    values = np.asarray(confidence, np.float64)[order.places][order.ends]
+    return Curve(values, answered.astype(np.int64), failed.astype(np.int64))
+
+
+def coverage_at_risk(curve: Curve, most: float = MOST_RISK) -> Point:
+    """Return the point of a curve with the most coverage among those of at most this risk."""
+    good = np.flatnonzero(curve.risk <= most)
+    return point_at(curve, float(curve.confidence[good[-1]]) if len(good) else None)
+
+
+def point_at(curve: Curve, confidence: float | None) -> Point:
+    """Describe what is answered from this confidence on; None: nothing."""
+    if confidence is None or not (reached := np.flatnonzero(curve.confidence >= confidence)).size:
+        return Point(confidence, 0.0, None, 1.0, 0, 0)
+    at = reached[-1]
+    answered, wrong = int(curve.answered[at]), int(curve.wrong[at])
+    share = float(curve.coverage[at])
+    return Point(confidence, share, wrong / answered, upper_bound(wrong, answered), answered, wrong)
+
+
+def safe_threshold(curve: Curve, most: float = MOST_RISK) -> float | None:
+    """Choose the confidence from which to answer so that the risk is at most `most`, at 95 %.
+
+    From the surest claims on, confidences are tested in turn until the upper bound of the risk
+    exceeds `most`: in a fixed order, no test needs a correction (Angelopoulos et al., 2021). The
+    first test has a tenth of the claims, and as many as pass without a wrong one. None where it
+    fails already.
+    """
+    fewest = max(np.log(1 - LEVEL) / np.log(1 - most), 0.1 * curve.answered[-1])
+    chosen = None
+    for at in np.flatnonzero(curve.answered >= fewest):
+        if upper_bound(int(curve.wrong[at]), int(curve.answered[at])) > most:
+            break
+        chosen = float(curve.confidence[at])
+    return chosen
+
+
+def upper_bound(wrong: int, answered: int, level: float = LEVEL) -> float:
+    """Bound a risk from above (Clopper and Pearson, one-sided); 1 where nothing is answered."""
+    from scipy import stats
+
+    if not 0 <= wrong <= answered:
+        raise ValueError(f"{wrong} of {answered} answers cannot be wrong")
+    return 1.0 if wrong == answered else float(stats.beta.ppf(level, wrong + 1, answered - wrong))
+
+
+def measure(
+    confidences: Mapping[str, np.ndarray],
+    outcomes: Outcomes,
+    baseline: str | None = None,
+    most: float = MOST_RISK,
+    repeats: int = 10_000,
+    seed: int = 0,
+) -> dict[str, Abstention]:
+    """Measure confidences [claims], with intervals from the same bootstrap samples of papers.
+
+    `baseline` names the confidence that the others' AUROC is compared with. A sample whose claims
+    are all of one kind has no AUROC and is left out of its interval.
+    """
+    require(0 < most < 1, "risk", most, "more than 0 and less than 1")
+    present, wrong = outcomes.present.astype(bool), ~outcomes.right.astype(bool)
+    distinct, group = np.unique(outcomes.groups, return_inverse=True)
+    orders = {name: _Order(values) for name, values in confidences.items()}
+    drawn: dict[str, list[np.ndarray]] = {name: [] for name in orders}
+    for times in draw_groups(len(distinct), repeats, seed, len(present)):
+        weights = times[:, group]
+        for name, order in orders.items():
+            drawn[name].append(order.all(weights, present, wrong, most))
+    samples = {name: np.concatenate(parts, axis=1) for name, parts in drawn.items()}
+    whole = {
+        name: order.all(np.ones((1, len(wrong))), present, wrong, most)[:, 0]
+        for name, order in orders.items()
+    }
+    found = {}
+    for name, values in confidences.items():
+        three = [_bounded(*pair) for pair in zip(whole[name], samples[name], strict=True)]
+        better = None
+        if baseline is not None and name != baseline:
+            gain = whole[name][0] - whole[baseline][0]
+            better = _bounded(gain, samples[name][0] - samples[baseline][0])
+        point = coverage_at_risk(risk_coverage(values, wrong), most)
+        found[name] = Abstention(three[0], three[1], three[2], point, better)
+    return found
+
+
+def abstention_table(rows: Mapping[str, Abstention], most: float = MOST_RISK) -> TextTable:
+    """Tabulate what confidences reach."""
+    at = f"coverage at risk {most:.0%}".replace("%", " %")
+    columns = ["confidence", "AUROC", "95 %", "to baseline", "AUGRC", "95 %", at, "95 %"]
+    columns += ["answered", "wrong", "risk at most"]
+    cells: list[list[Cell]] = [
+        [
+            name,
+            one.auroc.value,
+            _interval(one.auroc),
+            "-" if one.better is None else f"{one.better.value:+.4f} {_interval(one.better)}",
+            one.augrc.value,
+            _interval(one.augrc),
+            one.coverage.value,
+            _interval(one.coverage),
+            one.point.answered,
+            one.point.wrong,
+            one.point.upper,
+        ]
+        for name, one in rows.items()
+    ]
+    return TextTable(columns, cells, numeric=[False, *[True] * (len(columns) - 1)])
+
+
+def curve_table(curves: Mapping[str, Curve], shares: Sequence[float]) -> TextTable:
+    """Tabulate the risks of curves where at least these shares of the claims are answered."""
+    rows: list[list[Cell]] = []
+    for share in shares:
+        row: list[Cell] = [f"{share:.0%}".replace("%", " %")]
+        for curve in curves.values():
+            at = int(np.argmax(curve.coverage >= share - 1e-9))
+            row.append(float(curve.risk[at]))
+        rows.append(row)
+    return TextTable(["coverage", *curves], rows)
+
+
+def draw_curves(curves: Mapping[str, Curve], title: str = "") -> Figure:
+    """Plot risk by coverage, a line for each curve."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(6.4, 4.4), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.add_subplot()
+    lines = [axes.plot(one.coverage, one.risk, linewidth=1.4)[0] for one in curves.values()]
+    axes.set(xlabel="coverage", ylabel="risk", xlim=(0, 1), ylim=(0, 1))
+    axes.set_title(title, parse_math=False, fontsize=10)
+    axes.grid(alpha=0.3)
+    legend = axes.legend(lines, ["-"] * len(lines), fontsize=8)
+    for text, name in zip(legend.get_texts(), curves, strict=True):
+        text.set(text=name, parse_math=False)
+    return figure
+
+
+def _interval(one: Bounded) -> str:
+    return f"[{one.low:.4f}, {one.high:.4f}]"
+
+
+def _bounded(value: float, sample: np.ndarray) -> Bounded:
+    good = sample[np.isfinite(sample)]
+    if not len(good):
+        return Bounded(float(value), float("nan"), float("nan"))
+    low, high = np.quantile(good, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    return Bounded(float(value), float(low), float(high))
+
+
+class _Order:
+    """Order claims by confidence, once for all samples; equal ones are one step."""
+
+    def __init__(self, confidence: np.ndarray) -> None:
+        values = np.asarray(confidence, np.float64)
+        if values.ndim != 1 or not len(values) or not np.isfinite(values).all():
+            raise ValueError("confidences must be finite numbers [claims], not empty")
+        self.places = np.argsort(-values, kind="stable")
+        ordered = values[self.places]
+        self.ends = np.append(np.flatnonzero(ordered[1:] != ordered[:-1]), len(ordered) - 1)
+
+    def cumulated(self, weights: np.ndarray) -> np.ndarray:
+        """Sum weights [samples, claims] from the surest claim to each step, [samples, steps]."""
+        found: np.ndarray = weights[:, self.places].cumsum(axis=1)[:, self.ends]
+        return found
+
+    def auroc(self, weights: np.ndarray, present: np.ndarray) -> np.ndarray:
+        """Return AUROC by sample; NaN where the claims are all of one kind."""
+        good, bad = self.cumulated(weights * present), self.cumulated(weights * ~present)
+        pairs = good[:, -1] * bad[:, -1]
+        with np.errstate(invalid="ignore"):
+            found: np.ndarray = _area(bad, good) / np.where(pairs > 0, pairs, np.nan)
+        return found
+
+    def augrc(self, weights: np.ndarray, wrong: np.ndarray) -> np.ndarray:
+        """Return AUGRC by sample."""
+        answered, failed = self.cumulated(weights), self.cumulated(weights * wrong)
+        found: np.ndarray = _area(answered, failed) / answered[:, -1] ** 2
+        return found
+
+    def coverage(self, weights: np.ndarray, wrong: np.ndarray, most: float) -> np.ndarray:
+        """Return the most coverage at a risk of at most `most`, by sample."""
+        answered, failed = self.cumulated(weights), self.cumulated(weights * wrong)
+        # A division, as in `Curve.risk`: a product would round otherwise at the border.
+        risk = failed / np.maximum(answered, 1)
+        covered: np.ndarray = np.where(risk <= most, answered, 0).max(axis=1) / answered[:, -1]
+        return covered
+
+    def all(
+        self, weights: np.ndarray, present: np.ndarray, wrong: np.ndarray, most: float
+    ) -> np.ndarray:
+        """Return all three, [3, samples]."""
+        return np.stack(
+            [
+                self.auroc(weights, present),
+                self.augrc(weights, wrong),
+                self.coverage(weights, wrong, most),
+            ]
+        )
+
+
+def _area(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Integrate y over x from (0, 0) by trapezoids, row by row."""
+    left, before = (np.pad(one, ((0, 0), (1, 0)))[:, :-1] for one in (x, y))
+    found: np.ndarray = ((x - left) * (y + before)).sum(axis=1) / 2
+    return found

@@ -1,0 +1,250 @@
+"""Fit abstention on claims that are not reported: each once with its papers, once without."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Literal
+
+import numpy as np
+
+from claim2source.core.errors import UserError
+from claim2source.core.records import Dataset
+from claim2source.core.run import Result, Run
+from claim2source.datasets.grouping import connected_groups
+from claim2source.evaluation.abstention import Outcomes, risk_coverage, safe_threshold
+from claim2source.mining.near_duplicates import same_papers
+from claim2source.pipeline.runner import SystemResult, SystemRunner
+from claim2source.pipeline.selection import load_train, selection_data
+from claim2source.pipeline.stages import named_stages
+from claim2source.pipeline.systems import all_parts
+from claim2source.text import ClaimForm, Rendering
+from claim2source.verify.abstain import (
+    AbstainModel,
+    Design,
+    fit,
+    margin_shares,
+    none_share,
+)
+
+Target = Literal["present", "right"]
+FOLDS = 5
+SCORES = (1, 2, 5, 10)
+PENALTIES = (0.1, 1.0, 10.0, 100.0)
+
+
+class RemovingRunner(SystemRunner):
+    """Run systems as if some sources were not there, by claim.
+
+    `removed` maps a claim to the ids that its rankings lack. First stages rank as many sources
+    more, which are taken out before anything is fused or re-ranked: what is left is what the
+    system ranks in a pool without them. (BM25's statistics stay those of the whole pool.)
+    """
+
+    removed: Mapping[str, frozenset[str]] = MappingProxyType({})
+    spare = 0
+
+    def removing(self, papers: Mapping[str, frozenset[str]], *, spare: bool = False) -> None:
+        """Set what is removed from now on; with `spare` nothing yet, but it could be."""
+        # The deepest lists serve all: what is ranked once is not ranked again.
+        self.spare = max([self.spare, *map(len, papers.values())])
+        self.removed = {} if spare else papers
+
+    def _ranked(
+        self, name: str, asked: ClaimForm | None, dataset: Dataset
+    ) -> tuple[Result, Rendering]:
+        result, rendering = super()._ranked(name, asked, dataset)
+        # All lists are as deep as ever: their depth must not tell which ones lack sources.
+        return without(result, self.removed).top(super()._depth), rendering
+
+    @property
+    def _depth(self) -> int:
+        return super()._depth + self.spare
+
+
+def without(result: Result, removed: Mapping[str, frozenset[str]]) -> Result:
+    """Take sources out of the rankings of claims; the rest keeps its order and scores."""
+    if not removed:
+        return result
+    run = result.run
+    rows = [row for row in run if row[1] not in removed.get(row[0], ())]
+    columns = zip(*rows, strict=True) if rows else ((), (), ())
+    kept = Run.from_rows(*columns, claim_ids=run.claim_ids, pool=run.pool)
+    return replace(result, run=kept)
+
+
+def papers_of_claims(
+    dataset: Dataset, max_title: float | None = 0.9, max_text: float | None = 0.9
+) -> dict[str, frozenset[str]]:
+    """Map every claim with a gold to its golds and all near-duplicates of them."""
+    alike = same_papers(dataset.sources, max_title, max_text)
+    ids = [source.id for source in dataset.sources]
+    numbers = connected_groups([[one] for one in ids] + [list(pair) for pair in alike])[: len(ids)]
+    group = dict(zip(ids, numbers, strict=True))
+    members: dict[int, set[str]] = {}
+    for one in ids:
+        members.setdefault(group[one], set()).add(one)
+    return {
+        claim.id: frozenset().union(*(members.get(group.get(g, -1), {g}) for g in claim.golds))
+        for claim in dataset.claims
+        if claim.golds
+    }
+
+
+@dataclass(frozen=True, eq=False)
+class Asked:
+    """Hold what the stages of a system gave for claims, each once with and once without its papers.
+
+    `stages` has the claims with their papers first; `claims` counts them. `outcomes` are of
+    both, in that order.
+    """
+
+    claim_ids: tuple[str, ...]
+    stages: Mapping[str, Result]
+    bare: Mapping[str, Result]
+    outcomes: Outcomes
+
+    def features(self, design: Design) -> np.ndarray:
+        """Describe all claims twice, [2 x claims, features]."""
+        both = (design.features(self.claim_ids, stages) for stages in (self.stages, self.bare))
+        return np.concatenate(list(both))
+
+    def single_scores(self) -> dict[str, np.ndarray]:
+        """Name the first score and the margin of each stage, as confidences."""
+        found = {}
+        for name in self.stages:
+            one = self.features(Design((name,), 1))[:, 0]
+            margins = [margin_shares(s[name].run, self.claim_ids) for s in (self.stages, self.bare)]
+            found[f"{name}: first score"] = one
+            found[f"{name}: margin"] = np.concatenate(margins)
+        return found
+
+    @property
+    def has_none(self) -> bool:
+        """Tell whether a verifier gave a probability of "none" with and without the papers."""
+        return all(
+            any(
+                none_share(note) is not None
+                for one in found.values()
+                for note in one.notes.values()
+            )
+            for found in (self.stages, self.bare)
+        )
+
+
+def ask(runner: RemovingRunner, name: str, form: ClaimForm | None, dataset: Dataset) -> Asked:
+    """Run a system for the claims with a gold, with and without their papers.
+
+    Raises `UserError` where no claim has a gold.
+    """
+    judged = dataset.with_claims(claim for claim in dataset.claims if claim.golds)
+    if not judged.claims:
+        raise UserError(
+            f"{dataset.name or 'the data set'}: no claim of {dataset.split!r} has a gold"
+        )
+    removed = papers_of_claims(judged)
+    runner.removing(removed, spare=True)
+    found = _stages(runner.run(name, form, judged), judged)
+    runner.removing(removed)
+    try:
+        bare = _stages(runner.run(name, form, judged), judged)
+    finally:
+        runner.removing({})
+    ids = tuple(claim.id for claim in judged.claims)
+    last = list(found.values())[-1].run
+    right = np.array(
+        [bool({*last.sources(claim.id, 1)} & {*claim.golds}) for claim in judged.claims]
+    )
+    absent = np.zeros(len(ids), bool)
+    groups = np.array(connected_groups(claim.golds for claim in judged.claims))
+    outcomes = Outcomes(
+        np.concatenate([~absent, absent]), np.concatenate([right, absent]), np.tile(groups, 2)
+    )
+    return Asked(ids, found, bare, outcomes)
+
+
+def _stages(found: SystemResult, dataset: Dataset) -> dict[str, Result]:
+    return named_stages([(one.name, one.result) for one in found.stages], dataset.claims)
+
+
+def choosing_claims(runner: SystemRunner, name: str) -> Dataset:
+    """Return the claims that a system may be fitted on: those no model of it was trained on.
+
+    Raises `UserError` where there are none.
+    """
+    settings = runner.settings
+    parts = [part for part in all_parts(name, runner.systems) if runner.systems[part].model]
+    found = [
+        selection_data(settings.dataset, runner.reported.split, settings.choosing, resolved).val
+        for resolved in (runner.model(part) for part in parts)
+    ]
+    if not found:
+        choosing = settings.choosing
+        return load_train(settings.dataset, runner.reported.split, choosing.split, choosing.lenient)
+    shared = set.intersection(*({claim.id for claim in one.claims} for one in found))
+    if not shared:
+        raise UserError(f"{name}: no claim of train is unknown to all of its models")
+    return found[0].with_claims(claim for claim in found[0].claims if claim.id in shared)
+
+
+@dataclass(frozen=True, eq=False)
+class Fitted:
+    """Hold a fitted model, and how its settings were chosen.
+
+    `safe` is the probability from which answers were wrong at most as often as `risk` allows, at
+    95 % (None: no such one); `tried` maps (scores, penalty) to the mean log loss on held-out
+    papers, `out_of_fold` are the probabilities there, [2 x claims].
+    """
+
+    model: AbstainModel
+    safe: float | None
+    chosen: tuple[int, float]
+    tried: Mapping[tuple[int, float], float]
+    out_of_fold: np.ndarray
+
+
+def fit_abstention(
+    asked: Asked,
+    target: Target = "present",
+    none: bool = False,
+    risk: float = 0.1,
+    seed: int = 13,
+    said: str = "",
+) -> Fitted:
+    """Choose the number of scores and the penalty on held-out papers, and fit on all claims.
+
+    The papers are dealt to five folds; of all settings the one with the smallest log loss on
+    the folds it was not fitted on is taken. Raises `UserError` with fewer papers than folds.
+    """
+    outcomes = asked.outcomes
+    papers = np.unique(outcomes.groups)
+    if len(papers) < FOLDS:
+        raise UserError(f"abstention is fitted on {FOLDS} papers at least; there are {len(papers)}")
+    wanted = outcomes.present if target == "present" else outcomes.right
+    dealt = np.random.default_rng(seed).permutation(len(papers)) % FOLDS
+    fold = dealt[np.searchsorted(papers, outcomes.groups)]
+    if any(len(np.unique(wanted[fold != one])) < 2 for one in range(FOLDS)):
+        raise UserError(
+            f"abstention cannot be fitted: no two kinds of claims to tell apart ({target})"
+        )
+    tried: dict[tuple[int, float], float] = {}
+    held_out: dict[tuple[int, float], np.ndarray] = {}
+    for scores in SCORES:
+        design = Design(tuple(asked.stages), scores, none)
+        features = asked.features(design)
+        for penalty in PENALTIES:
+            found = np.empty(len(wanted))
+            for one in range(FOLDS):
+                rest = fold != one
+                model = fit(design, features[rest], wanted[rest], penalty)
+                found[~rest] = model.probabilities(features[~rest])
+            sure = np.clip(np.where(wanted, found, 1 - found), 1e-12, None)
+            tried[scores, penalty] = round(float(-np.log(sure).mean()), 12)
+            held_out[scores, penalty] = found
+    best = min(tried, key=lambda setting: tried[setting])
+    design = Design(tuple(asked.stages), best[0], none)
+    model = fit(design, asked.features(design), wanted, best[1])
+    safe = safe_threshold(risk_coverage(held_out[best], ~outcomes.right), risk)
+    about = f"{target}, {len(asked.claim_ids)} claims of {len(papers)} papers{said}"
+    return Fitted(replace(model, fitted=about), safe, best, tried, held_out[best])

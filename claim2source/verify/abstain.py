@@ -1,0 +1,273 @@
+"""Say for which claims no source is the right one, by the scores that the stages gave.
+
+A logistic model reads the sorted scores of every stage's list (Gisserot-Boukhlef et al., 2024),
+the margin of its first source, and whether two stages agree on it. It asks no language model;
+where a verifier gave a probability of "none of these", that is one more feature.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from itertools import combinations
+from pathlib import Path
+from typing import Literal, Self
+
+import numpy as np
+
+from claim2source.core.config import require, require_between
+from claim2source.core.errors import UserError
+from claim2source.core.files import content_hash, write_json
+from claim2source.core.records import Claim, Source
+from claim2source.core.run import Result, Run
+from claim2source.core.validate import read_json, validated
+
+NONE_OF_THESE = "none of these"
+DEEPEST = 100
+# Probabilities are no surer than this in log-odds.
+_SUREST = 1e-4
+# What a verifier writes into a claim's note: the probability that none of its candidates is right.
+_NONE = re.compile(r"\bnone ([01](?:\.\d+)?)\b")
+
+
+def none_share(note: str) -> float | None:
+    """Read a verifier's probability of "none" from a claim's note, such as `.. none 0.25`."""
+    found = _NONE.search(note)
+    return float(found[1]) if found and float(found[1]) <= 1 else None
+
+
+@dataclass(frozen=True)
+class Design:
+    """Name the features: the first `scores` scores of each of `stages`, margins, agreements.
+
+    `none` adds the verifier's probability.
+    """
+
+    stages: tuple[str, ...]
+    scores: int = 5
+    none: bool = False
+
+    def __post_init__(self) -> None:
+        if not 0 < len(set(self.stages)) == len(self.stages):
+            raise ValueError("stages must be distinct names")
+        if not 1 <= self.scores <= DEEPEST:
+            raise ValueError(f"scores must be from 1 to {DEEPEST}")
+
+    @property
+    def names(self) -> list[str]:
+        """Name the features, in order."""
+        numbers = range(1, self.scores + 1)
+        found = [f"{stage}: score {n}" for stage in self.stages for n in numbers]
+        found += [f"{stage}: margin" for stage in self.stages]
+        found += [f"{one} = {other}" for one, other in combinations(self.stages, 2)]
+        return found + ["none"] * self.none
+
+    def features(self, claim_ids: Sequence[str], stages: Mapping[str, Result]) -> np.ndarray:
+        """Describe claims by the results of stages, [claims, features] float64.
+
+        A short list's last score stands for what it lacks, 0 for an empty one's. The log-odds of
+        "none" are NaN for a claim about which no verifier was asked.
+        """
+        columns: list[np.ndarray] = []
+        margins: list[np.ndarray] = []
+        for name in self.stages:
+            scores, margin = _sorted_scores(stages[name].run, claim_ids, self.scores)
+            columns += [*scores.T]
+            margins.append(margin)
+        first = {
+            name: [stages[name].run.sources(claim, 1) for claim in claim_ids]
+            for name in self.stages
+        }
+        agreed = [
+            np.array([a == b for a, b in zip(first[one], first[other], strict=True)], float)
+            for one, other in combinations(self.stages, 2)
+        ]
+        columns += [*margins, *agreed]
+        if self.none:
+            columns.append(_none_odds(claim_ids, stages))
+        return np.stack(columns, axis=1)
+
+
+@dataclass(frozen=True)
+class AbstainModel:
+    """Hold a fitted logistic model; it is a small JSON file.
+
+    `mean`, `scale` and `weights` are by feature of `design`, named in `features`. A claim whose
+    probability is below `threshold` is marked. `fitted` says on what, for who reads the file.
+    """
+
+    design: Design
+    features: tuple[str, ...]
+    mean: tuple[float, ...]
+    scale: tuple[float, ...]
+    weights: tuple[float, ...]
+    bias: float
+    threshold: float = 0.5
+    fitted: str = ""
+    format: Literal[1] = 1
+
+    def __post_init__(self) -> None:
+        if list(self.features) != self.design.names:
+            raise ValueError("features are not those of the design")
+        if not len(self.mean) == len(self.scale) == len(self.weights) == len(self.features):
+            raise ValueError("mean, scale and weights must have a number for each feature")
+        if not min(self.scale) > 0 or not 0 <= self.threshold <= 1:
+            raise ValueError("scale must be above 0, and threshold from 0 to 1")
+
+    def probabilities(self, features: np.ndarray) -> np.ndarray:
+        """Return the probability by claim that its paper is among the sources, [claims].
+
+        A feature that is not known, NaN, counts as its mean.
+        """
+        standard = np.nan_to_num((features - np.array(self.mean)) / np.array(self.scale))
+        odds = standard @ np.array(self.weights) + self.bias
+        found: np.ndarray = 0.5 * (1 + np.tanh(odds / 2))
+        return found
+
+    def write(self, path: Path) -> None:
+        """Write the model as JSON."""
+        write_json(path, asdict(self))
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """Read what `write` wrote. Raises `InputError` with the field that is wrong."""
+        return validated(cls, json.dumps(read_json(path)), path)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Abstain:
+    """Mark the claims whose paper is probably not among the sources; rankings stay as they are.
+
+    Args:
+        model: the file that `eval/abstain.py` wrote for a system with the same stages.
+        threshold: probability below which a claim is marked; none: the file's.
+    """
+
+    model: str
+    threshold: float | None = None
+
+    def __post_init__(self) -> None:
+        require(bool(self.model.strip()), "model", self.model, "a file of eval/abstain.py")
+        require_between("threshold", self.threshold, 0, 1, none=True)
+
+    @property
+    def fitted(self) -> AbstainModel:
+        """Read the model."""
+        return AbstainModel.read(Path(self.model))
+
+    @property
+    def identity(self) -> Mapping[str, object]:
+        """Describe the model and what the stages before gave."""
+        stages = self._stages
+        seen = [[name, *map(list, one.run), *one.notes.items()] for name, one in stages.items()]
+        return {"fitted": asdict(self.fitted), "stages": content_hash(seen)}
+
+    def after(self, stages: Mapping[str, Result]) -> Self:
+        """Return the same stage, which knows what the stages before it gave."""
+        copy = replace(self)
+        copy.__dict__["_stages"] = dict(stages)
+        return copy
+
+    @property
+    def _stages(self) -> Mapping[str, Result]:
+        stages: Mapping[str, Result] = self.__dict__.get("_stages", {})
+        return stages
+
+    def apply(self, claims: Sequence[Claim], sources: Sequence[Source], run: Run) -> Result:
+        """Note for every claim the probability that its paper is there, and mark doubtful ones.
+
+        Raises `UserError` where the system lacks a stage that the model was fitted on.
+        """
+        model, stages = self.fitted, self._stages
+        for name in model.design.stages:
+            if name not in stages:
+                have = ", ".join(stages) or "none"
+                why = f"was fitted on the stage {name!r}; the stages before are {have}"
+                raise UserError(f"{self.model}: {why}")
+        ids = [claim.id for claim in claims]
+        shares = model.probabilities(model.design.features(ids, stages)) if ids else np.empty(0)
+        least = model.threshold if self.threshold is None else self.threshold
+        notes = {
+            claim: f"{'' if share >= least else f'{NONE_OF_THESE}: '}present {share:.4f}"
+            for claim, share in zip(ids, shares.tolist(), strict=True)
+        }
+        return Result(run.restricted(ids), notes)
+
+
+def abstained(result: Result) -> list[str]:
+    """List the claims that a result marks as having no source."""
+    return [claim for claim, note in result.notes.items() if note.startswith(NONE_OF_THESE)]
+
+
+def fit(design: Design, features: np.ndarray, present: np.ndarray, penalty: float) -> AbstainModel:
+    """Fit a logistic model with a ridge penalty to standardised features [claims, features].
+
+    `present` [claims] bool is what it predicts. Raises ValueError where it is all one.
+    """
+    from scipy.optimize import minimize
+
+    target = np.asarray(present, np.float64)
+    if not 0 < target.sum() < len(target):
+        raise ValueError("a logistic model needs claims with and without their papers")
+    mean, spread = np.zeros(features.shape[1]), np.zeros(features.shape[1])
+    known = np.isfinite(features).any(axis=0)
+    mean[known], spread[known] = (
+        read(features[:, known], axis=0) for read in (np.nanmean, np.nanstd)
+    )
+    scale = np.where(spread > 1e-9 * np.maximum(np.abs(mean), 1), spread, 1.0)
+    given = np.column_stack([np.nan_to_num((features - mean) / scale), np.ones(len(target))])
+
+    def loss(weights: np.ndarray) -> tuple[float, np.ndarray]:
+        odds = given @ weights
+        ridge = penalty * np.append(weights[:-1], 0)
+        value = np.logaddexp(0, odds).sum() - odds @ target + ridge @ weights / 2
+        return float(value), given.T @ (0.5 * (1 + np.tanh(odds / 2)) - target) + ridge
+
+    start = np.zeros(given.shape[1])
+    options = {"maxiter": 5000, "gtol": 1e-7, "ftol": 1e-14}
+    found = minimize(loss, start, jac=True, method="L-BFGS-B", options=options).x
+    return AbstainModel(
+        design,
+        tuple(design.names),
+        tuple(mean.tolist()),
+        tuple(scale.tolist()),
+        tuple(found[:-1].tolist()),
+        float(found[-1]),
+    )
+
+
+def margin_shares(run: Run, claim_ids: Sequence[str]) -> np.ndarray:
+    """Return the lead of each first score as a share of the first 100 scores' range, [claims].
+
+    1 where there is nothing to choose, 0 where all scores are equal or nothing was found.
+    """
+    return _sorted_scores(run, claim_ids, 1)[1]
+
+
+def _sorted_scores(run: Run, claim_ids: Sequence[str], depth: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the first scores [claims, depth], and the margins [claims]."""
+    scores, margins = np.zeros((len(claim_ids), depth)), np.zeros(len(claim_ids))
+    for row, claim in enumerate(claim_ids):
+        # How deep a list is depends on what else is run: no feature may.
+        listed = run.scores[run.rows(claim)][:DEEPEST].astype(np.float64)
+        if len(listed):
+            scores[row] = listed[np.minimum(np.arange(depth), len(listed) - 1)]
+            spread = listed[0] - listed[-1]
+            lead = (listed[0] - listed[1]) / spread if spread > 0 else 0.0
+            margins[row] = 1.0 if len(listed) == 1 else lead
+    return scores, margins
+
+
+def _none_odds(claim_ids: Sequence[str], stages: Mapping[str, Result]) -> np.ndarray:
+    """Return the log-odds of the last verifier's probability of "none", [claims]; NaN: unknown."""
+    odds = np.full(len(claim_ids), np.nan)
+    for one in stages.values():
+        for row, claim in enumerate(claim_ids):
+            share = none_share(one.notes.get(claim, ""))
+            if share is not None:
+                share = min(max(share, _SUREST), 1 - _SUREST)
+                odds[row] = math.log(share / (1 - share))
+    return odds

@@ -1,0 +1,191 @@
+"""Fit and measure abstention: `python eval/abstain.py --system NAME --dataset DIR --out DIR`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+
+from claim2source.core.config import as_plain, list_field, read_config, require_between
+from claim2source.core.errors import ConfigError, run_program
+from claim2source.core.files import atomic_path, write_json
+from claim2source.core.folders import require_output
+from claim2source.core.tables import Cell, Part, TextTable, render
+from claim2source.core.terminal import say
+from claim2source.datasets import load
+from claim2source.evaluation.abstention import (
+    MOST_RISK,
+    Outcomes,
+    abstention_table,
+    curve_table,
+    draw_curves,
+    measure,
+    point_at,
+    risk_coverage,
+)
+from claim2source.io.wandb import log_tables, require_tracking
+from claim2source.pipeline.abstain import (
+    SCORES,
+    Fitted,
+    RemovingRunner,
+    Target,
+    ask,
+    choosing_claims,
+    fit_abstention,
+)
+from claim2source.pipeline.options import EvaluationOptions
+from claim2source.pipeline.runner import RunSettings
+from claim2source.pipeline.selection import ChoosingOptions
+from claim2source.pipeline.systems import SYSTEMS_FOLDER, read_systems
+from claim2source.pipeline.views import write_markdown
+from claim2source.text import ClaimForm
+
+SHARES = tuple(step / 10 for step in range(1, 11))
+
+
+@dataclass(frozen=True)
+class AbstainConfig(EvaluationOptions, ChoosingOptions):
+    """Settings of `eval/abstain.py`.
+
+    Args:
+        system: name of a system of the YAML files.
+        out: folder for the model (`abstain.json`), the report and the curves.
+        dataset: folder in BEIR layout, or `demo`.
+        split: split to report on; nothing is chosen on it.
+        claims: claim form of the first stage; none: the system's own.
+        target: what the written model predicts: that the claim's paper is `present`, or that the
+            first source is the `right` one.
+        risk: share of wrong answers that is allowed.
+        models: folder of models by the last part of their name, taken before the hub's.
+    """
+
+    system: str
+    out: Path
+    dataset: str = "demo"
+    split: str = "dev"
+    files: list[Path] = list_field(Path, help="YAML files of systems; none: all of configs/systems")
+    claims: ClaimForm | None = None
+    target: Target = "present"
+    risk: float = MOST_RISK
+    models: Path | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        ChoosingOptions.__post_init__(self)
+        require_between("risk", self.risk, 0.001, 0.999)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Fit on train, report on the split, print the tables."""
+    config = read_config(AbstainConfig, argv, program="eval/abstain.py", description=__doc__ or "")
+    say(abstain(config))
+
+
+def abstain(config: AbstainConfig) -> str:
+    """Fit, measure and write `config.out`; return the tables.
+
+    Raises `UserError` for a system that is not there, and where nothing can be fitted on.
+    """
+    require_output(config.out)
+    require_tracking(config.wandb)
+    dataset = load(config.dataset, config.split, lenient=config.lenient)
+    systems = read_systems(config.files or sorted(SYSTEMS_FOLDER.glob("*.yaml")))
+    if config.system not in systems:
+        raise ConfigError("system", config.system, f"one of {', '.join(systems)}")
+    settings = RunSettings(
+        config.dataset,
+        config.choosing("auto"),
+        models=config.models,
+        store=config.open_store(),
+        device=config.device,
+        index=config.index,
+    )
+    runner = RemovingRunner(systems, dataset, settings)
+    train = choosing_claims(runner, config.system)
+    known = ask(runner, config.system, config.claims, train)
+    asked = ask(runner, config.system, config.claims, dataset)
+    kinds: list[Target] = ["present", "right"]
+    said = f" of {train.name or config.dataset}, {train.split}"
+    fitted = {
+        f"logistic: {'paper present' if target == 'present' else 'first source right'}"
+        + (", with none" if none else ""): fit_abstention(
+            known, target, none, config.risk, said=said
+        )
+        for none in ([False, True] if known.has_none and asked.has_none else [False])
+        for target in kinds
+    }
+    # The file holds the richest model of the target that was asked for.
+    written = [one for one in fitted.values() if one.model.fitted.startswith(config.target)][-1]
+    confidences = asked.single_scores()
+    baseline = list(confidences)[-2]
+    for name, one in fitted.items():
+        confidences[name] = one.model.probabilities(asked.features(one.model.design))
+    outcomes = asked.outcomes
+    found = measure(confidences, outcomes, baseline, config.risk, config.repeats, config.seed)
+    curves = {name: risk_coverage(one, ~outcomes.right) for name, one in confidences.items()}
+    drawn = {name: curves[name] for name in (baseline, list(curves)[-len(fitted) - 1], *fitted)}
+    papers = len(np.unique(outcomes.groups))
+    table = abstention_table(found, config.risk)
+    parts: list[Part] = [
+        f"{config.dataset}, {config.split}: {config.system}",
+        f"{len(asked.claim_ids)} claims of {papers} papers, each once with its papers in the "
+        f"pool and once without them and their near-duplicates. The right source is first for "
+        f"{outcomes.right.sum()} of the former. 95 % intervals: {config.repeats} bootstrap "
+        f"samples of gold papers. The difference is in AUROC, to {baseline!r}.",
+        table,
+        "Risk at most: the upper bound of the risk at that point (Clopper and Pearson, 95 %). "
+        "The point is the best of the curve, which only the reported claims tell. Chosen before, "
+        "on held-out papers:",
+        thresholds_table(fitted, confidences, outcomes),
+        "Risk by coverage:",
+        curve_table(drawn, SHARES),
+        *(f"{name}: {fit_line(one)}" for name, one in fitted.items()),
+    ]
+    with atomic_path(config.out / "curve.svg") as path:
+        title = f"{config.dataset}, {config.split}: {config.system}"
+        draw_curves(drawn, title).savefig(path, format="svg")
+    write_json(
+        config.out / "abstention.json",
+        {
+            "measures": {name: asdict(one) for name, one in found.items()},
+            "curves": {name: one.plain() for name, one in curves.items()},
+        },
+    )
+    written.model.write(config.out / "abstain.json")
+    write_markdown(config.out, "Abstention", parts)
+    tables = {"abstention": table}
+    log_tables(config.wandb, tables, folder=config.out, program="abstain", config=as_plain(config))
+    return render(parts)
+
+
+def thresholds_table(
+    fitted: Mapping[str, Fitted], confidences: Mapping[str, np.ndarray], outcomes: Outcomes
+) -> TextTable:
+    """Tabulate what models do at their own threshold, and at the one that was safe on train."""
+    columns = ["model", "answered from", "coverage", "risk", "risk at most", "answered", "wrong"]
+    rows: list[list[Cell]] = []
+    for name, one in fitted.items():
+        curve = risk_coverage(confidences[name], ~outcomes.right)
+        for why, least in (("", one.model.threshold), (" (safe on train)", one.safe)):
+            at = point_at(curve, least)
+            start = "nowhere" if least is None else f"{least:.4f}"
+            rows.append([name, start + why, at.coverage, at.risk, at.upper, at.answered, at.wrong])
+    return TextTable(columns, rows, numeric=[False, False, *[True] * 5])
+
+
+def fit_line(one: Fitted) -> str:
+    """Say what was chosen, and from what."""
+    scores, penalty = one.chosen
+    losses = ", ".join(
+        f"{s} {min(v for k, v in one.tried.items() if k[0] == s):.4f}" for s in SCORES
+    )
+    return (
+        f"fitted on {one.model.fitted}; the first {scores} scores of each stage, penalty "
+        f"{penalty:g}, by log loss on held-out papers (best by number of scores: {losses})."
+    )
+
+
+if __name__ == "__main__":
+    run_program(main)

@@ -1,0 +1,176 @@
+"""`eval/abstain.py` from its arguments to its files; papers are removed as if never there."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from claim2source.core.errors import UserError
+from claim2source.core.records import Claim, Dataset, Qrels, Source
+from claim2source.datasets import load
+from claim2source.evaluation.abstention import auroc, risk_coverage, safe_threshold
+from claim2source.pipeline.abstain import (
+    RemovingRunner,
+    ask,
+    choosing_claims,
+    fit_abstention,
+    papers_of_claims,
+)
+from claim2source.pipeline.runner import RunSettings, SystemRunner
+from claim2source.pipeline.selection import ChoosingOn
+from claim2source.pipeline.systems import HybridConfig, SystemConfig, read_systems
+from claim2source.retrieve import BM25Config, FusionConfig
+from claim2source.verify.abstain import AbstainModel, abstained
+from eval.abstain import main
+
+FILES = """
+A: {bm25: {k1: 1.2}}
+B: {bm25: {analysis: whitespace, k1: 0.9}}
+AB:
+  hybrid: {sparse: A, dense: B, fusion: {depth: 20}}
+"""
+MARKED = """
+Marked:
+  hybrid: {{sparse: A, dense: B, fusion: {{depth: 20}}}}
+  stages:
+    - {{verify: abstain, model: {model}}}
+Wrong:
+  bm25: {{k1: 1.2}}
+  stages:
+    - {{verify: abstain, model: {model}}}
+"""
+
+
+@pytest.fixture(scope="module")
+def systems(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("abstain") / "systems.yaml"
+    path.write_text(FILES)
+    return path
+
+
+def rows_of(run) -> dict[str, list[tuple[str, float]]]:
+    return {claim: list(run.scored(claim).items()) for claim in run.claim_ids}
+
+
+def test_a_removed_paper_changes_the_ranking_as_if_it_were_not_there(systems: Path) -> None:
+    """The oracle: claims whose candidates are all other papers, through the plain runner."""
+    dev = load("demo", "dev")
+    dev = dev.with_claims(dev.claims[:40])
+    papers = papers_of_claims(dev)
+    mine = replace(RunSettings("demo"), depth=30)
+    read = read_systems([systems])
+    # Shallower than what is kept: the fusion's own depth is not what makes it right.
+    shallow = SystemConfig(hybrid=HybridConfig("A", "B", FusionConfig(depth=5)))
+    read = {**read, "S": shallow}
+    for name in ("A", "AB", "S"):
+        asked = ask(RemovingRunner(read, dev, mine), name, None, dev)
+        bound = [
+            replace(c, candidates=tuple(s.id for s in dev.sources if s.id not in papers[c.id]))
+            for c in dev.claims
+        ]
+        others = replace(dev, claims=tuple(bound))
+        there = SystemRunner(read, others, mine).run(name).result.run
+        last = list(asked.bare)[-1]
+        assert rows_of(asked.bare[last].run) == rows_of(there), name
+        plain = SystemRunner(read, dev, mine).run(name)
+        assert rows_of(asked.stages[last].run) == rows_of(plain.result.run), name
+        # A filter of the fused list is not that: scores are relative to each list's first.
+        right = [plain.result.sources(c.id, 1)[0] in c.golds for c in dev.claims]
+        assert asked.outcomes.right.tolist() == right + [False] * 40
+    assert asked.outcomes.present.tolist() == [True] * 40 + [False] * 40
+    assert (asked.outcomes.groups[:40] == asked.outcomes.groups[40:]).all()
+    assert list(asked.stages) == ["A", "B", "fuse"]
+
+
+def test_near_duplicates_of_a_gold_go_with_it() -> None:
+    title = "the effect of masks on the spread of outbreaks in schools of a large city"
+    sources = (
+        Source("g", title, "one"),
+        Source("copy", title.upper() + ".", "two"),
+        Source("other", "another title", "three"),
+        Source("far", "a third title", "four five six seven eight nine ten eleven twelve"),
+        Source("text", "its preprint", "four five six seven eight nine ten eleven twelve"),
+    )
+    claims = (Claim("1", "x", golds=("g",)), Claim("2", "y", golds=("text", "other")))
+    claims += (Claim("3", "no gold"),)
+    qrels = Qrels({"1": {"g": 1}, "2": {"text": 1, "other": 1}})
+    data = Dataset(claims, sources, qrels, "dev")
+    assert papers_of_claims(data) == {"1": {"g", "copy"}, "2": {"text", "far", "other"}}
+    assert papers_of_claims(data, None, None)["1"] == {"g"}
+    with pytest.raises(UserError, match="no claim of 'dev' has a gold"):
+        bare = data.with_claims(claims[2:])
+        ask(RemovingRunner({"A": SystemConfig(bm25=BM25Config())}, bare), "A", None, bare)
+
+
+def test_a_model_is_fitted_on_train_and_applied_as_a_stage(
+    tmp_path: Path, systems: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--files", str(systems), "--system", "AB", "--dataset", "demo", "--repeats", "40"]
+    words += ["--train_split", "test", "--store", str(tmp_path / "store")]
+    main([*words, "--out", str(tmp_path / "out")])
+    printed = capsys.readouterr().out
+    out = tmp_path / "out"
+    files = ["abstain.json", "abstention.json", "curve.svg", "report.md"]
+    assert sorted(path.name for path in out.iterdir()) == files
+    model = AbstainModel.read(out / "abstain.json")
+    assert model.design.stages == ("A", "B", "fuse") and not model.design.none
+    assert model.fitted == "present, 240 claims of 183 papers of demo, test"
+    assert "150 claims of " in printed and "fuse: first score" in printed
+    # The file is that of a fit on all of the other split, chosen on papers held out of it.
+    dev = load("demo", "dev")
+    settings = RunSettings("demo", ChoosingOn(split="test"))
+    runner = RemovingRunner(read_systems([systems]), dev, settings)
+    train = choosing_claims(runner, "AB")
+    assert {claim.id for claim in train.claims} == {c.id for c in load("demo", "test").claims}
+    known, asked = ask(runner, "AB", None, train), ask(runner, "AB", None, dev)
+    fitted = fit_abstention(known)
+    assert fitted.model.weights == pytest.approx(model.weights, rel=1e-6)
+    wanted = known.outcomes.present
+    sure = np.where(wanted, fitted.out_of_fold, 1 - fitted.out_of_fold)
+    assert fitted.tried[fitted.chosen] == pytest.approx(-np.log(sure).mean())
+    assert fitted.tried[fitted.chosen] == min(fitted.tried.values()) and len(fitted.tried) == 16
+    # Held out: fitted on its own claims the model is surer of them.
+    own = fitted.model.probabilities(known.features(fitted.model.design))
+    assert -np.log(np.where(wanted, own, 1 - own)).mean() < fitted.tried[fitted.chosen]
+    curve = risk_coverage(fitted.out_of_fold, ~known.outcomes.right)
+    assert fitted.safe == safe_threshold(curve, 0.1)
+
+    shares = model.probabilities(asked.features(model.design))
+    measures = json.loads((out / "abstention.json").read_text())
+    named = "logistic: paper present"
+    value = measures["measures"][named]["auroc"]["value"]
+    assert value == pytest.approx(auroc(shares, asked.outcomes.present))
+    assert value > 0.53 and named in (out / "curve.svg").read_text()
+    # As a stage, on the plain split: the same probabilities, the ranking as it was.
+    more = tmp_path / "marked.yaml"
+    more.write_text(FILES + MARKED.format(model=out / "abstain.json"))
+    staged = SystemRunner(read_systems([more]), dev, RunSettings("demo"))
+    found = staged.run("Marked")
+    assert rows_of(found.result.run) == rows_of(found.stages[-2].result.run)
+    said = [float(found.result.notes[claim].rpartition(" ")[2]) for claim in asked.claim_ids]
+    assert said == pytest.approx(shares[:150].tolist(), abs=6e-5)
+    assert set(abstained(found.result)) == {
+        claim for claim, share in zip(asked.claim_ids, shares, strict=False) if share < 0.5
+    }
+    with pytest.raises(UserError, match="fitted on the stage 'A'; the stages before are retrieve"):
+        staged.run("Wrong")
+
+
+def test_what_cannot_be_fitted_is_said(tmp_path: Path, systems: Path) -> None:
+    words = ["--files", str(systems), "--out", str(tmp_path / "out")]
+    with pytest.raises(UserError, match="one of A, B, AB"):
+        main([*words, "--system", "C"])
+    with pytest.raises(UserError, match="not reported on"):
+        main([*words, "--system", "A", "--split", "train"])
+    with pytest.raises(UserError, match="risk"):
+        main([*words, "--system", "A", "--risk", "1"])
+    assert not (tmp_path / "out").exists()
+    dev = load("demo", "dev")
+    few = dev.with_claims(claim for claim in dev.claims if claim.golds == dev.claims[0].golds)
+    runner = RemovingRunner(read_systems([systems]), few, RunSettings("demo"))
+    with pytest.raises(UserError, match="on 5 papers at least; there are 1"):
+        fit_abstention(ask(runner, "A", None, few))

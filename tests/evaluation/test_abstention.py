@@ -1,0 +1,190 @@
+"""AUROC, AUGRC, coverage at a risk: against their definitions, and by hand."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from claim2source.evaluation.abstention import (
+    Outcomes,
+    abstention_table,
+    augrc,
+    auroc,
+    coverage_at_risk,
+    measure,
+    point_at,
+    risk_coverage,
+    safe_threshold,
+    upper_bound,
+)
+
+# Few distinct confidences: ties are the rule.
+ROWS = st.lists(
+    st.tuples(st.sampled_from([-1.0, 0.0, 0.1, 0.1 + 1e-12, 2.0]), st.booleans(), st.booleans()),
+    min_size=1,
+    max_size=12,
+)
+
+
+def columns(rows) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Confidence, whether the paper is present, whether the answer is wrong."""
+    confidence, present, luck = (np.array(column) for column in zip(*rows, strict=True))
+    return confidence, present, ~(present & luck)
+
+
+@settings(max_examples=60, deadline=None)
+@given(ROWS)
+def test_areas_are_those_of_their_definitions(rows) -> None:
+    confidence, present, wrong = columns(rows)
+    n = len(rows)
+    # The chance to be answered at another claim's confidence, and wrongly; equal ones half.
+    half = [[(c > d) + (c == d) / 2 for d in confidence] for c in confidence]
+    by_hand = sum(half[i][j] * wrong[i] for i in range(n) for j in range(n)) / n**2
+    # "wrong and answered": the surer a wrong answer, the more coverages it is part of.
+    assert augrc(confidence, wrong) == pytest.approx(by_hand)
+    if wrong.any() and not wrong.all():
+        # Traub et al., equation 8: AUGRC is a function of accuracy and the AUROC of failures.
+        right = 1 - wrong.mean()
+        failures = (1 - auroc(confidence, ~wrong)) * right * (1 - right) + (1 - right) ** 2 / 2
+        assert augrc(confidence, wrong) == pytest.approx(failures)
+    if present.any() and not present.all():
+        pairs = [half[i][j] for i in range(n) for j in range(n) if present[i] and not present[j]]
+        assert auroc(confidence, present) == pytest.approx(sum(pairs) / len(pairs))
+    else:
+        with pytest.raises(ValueError, match="with and without"):
+            auroc(confidence, present)
+
+
+@settings(max_examples=60, deadline=None)
+@given(ROWS, st.sampled_from([0.1, 0.25, 0.5]))
+def test_coverage_at_risk_is_the_most_of_all_thresholds(rows, most) -> None:
+    confidence, present, wrong = columns(rows)
+    curve = risk_coverage(confidence, wrong)
+    best = (0, 0)
+    for least in set(confidence):
+        answered = confidence >= least
+        if wrong[answered].mean() <= most and answered.sum() > best[0]:
+            best = int(answered.sum()), int(wrong[answered].sum())
+    found = coverage_at_risk(curve, most)
+    assert (found.answered, found.wrong) == best and found.coverage == best[0] / len(rows)
+    assert found.upper == upper_bound(best[1], best[0])
+    groups = np.arange(len(rows))
+    (one,) = measure({"c": confidence}, Outcomes(present, ~wrong, groups), None, most, 5).values()
+    assert one.coverage.value == found.coverage and one.point == found
+    assert one.augrc.value == augrc(confidence, wrong)
+    assert point_at(curve, None).answered == point_at(curve, 9.0).answered == 0
+
+
+def test_values_by_hand() -> None:
+    """Right, right, wrong, right, wrong in falling confidence."""
+    confidence = np.array([0.9, 0.8, 0.7, 0.6, 0.5])
+    wrong = np.array([False, False, True, False, True])
+    curve = risk_coverage(confidence, wrong)
+    assert curve.coverage.tolist() == [0.2, 0.4, 0.6, 0.8, 1.0]
+    assert curve.risk.tolist() == pytest.approx([0, 0, 1 / 3, 1 / 4, 2 / 5])
+    # Generalised risks 0, 0, 0.2, 0.2, 0.4: trapezoids of 0.2.
+    assert augrc(confidence, wrong) == pytest.approx(0.2 * (0.1 + 0.2 + 0.3))
+    assert auroc(confidence, ~wrong) == pytest.approx(5 / 6)
+    assert coverage_at_risk(curve, 0.1).coverage == 0.4
+    # A later dip below the risk counts: 4 answered, one of them wrong.
+    assert coverage_at_risk(curve, 0.25).coverage == 0.8
+    # All tied: one point, whatever the order.
+    assert risk_coverage(np.zeros(5), wrong).risk.tolist() == [0.4]
+    assert augrc(np.zeros(5), wrong) == pytest.approx(0.2)
+    # Perfect, and perfectly wrong.
+    assert augrc(-wrong.astype(float), wrong) == pytest.approx(0.4**2 / 2)
+    assert augrc(wrong.astype(float), wrong) == pytest.approx(0.4 - 0.4**2 / 2)
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(0, 40), st.integers(1, 40))
+def test_the_upper_bound_is_clopper_and_pearsons(wrong, more) -> None:
+    """At the bound, as few wrong answers as were seen have a chance of 5 %."""
+    answered = wrong + more
+    assert stats.binom.cdf(wrong, answered, upper_bound(wrong, answered)) == pytest.approx(0.05)
+
+
+def test_the_upper_bound_at_its_ends() -> None:
+    assert upper_bound(0, 0) == upper_bound(3, 3) == 1.0
+    assert upper_bound(0, 10) == pytest.approx(1 - 0.05 ** (1 / 10))
+    with pytest.raises(ValueError, match="4 of 3"):
+        upper_bound(4, 3)
+
+
+def test_a_safe_threshold_is_tested_from_the_surest_claims_on() -> None:
+    confidence = -np.arange(300.0)
+    wrong = np.zeros(300, bool)
+    assert safe_threshold(risk_coverage(confidence, wrong)) == -299
+    # 28 flawless answers prove no risk of 10 %, 29 do.
+    few = [safe_threshold(risk_coverage(confidence[:n], wrong[:n])) for n in (28, 29)]
+    assert few == [None, -28.0]
+    # It stops at the first failure: what comes after, flawless again, is not looked at.
+    wrong[100:115] = True
+    chosen = safe_threshold(risk_coverage(confidence, wrong))
+    assert chosen is not None and -115 < chosen < -100
+    answered, failed = int(-chosen) + 1, int(wrong[: int(-chosen) + 1].sum())
+    assert upper_bound(failed, answered) <= 0.1 < upper_bound(failed + 1, answered + 1)
+    assert upper_bound(15, 300) <= 0.1
+    # Too many wrong ones at the start.
+    assert safe_threshold(risk_coverage(confidence, np.arange(300) < 9)) is None
+
+
+def test_intervals_are_drawn_by_paper() -> None:
+    rng = np.random.default_rng(1)
+    papers, each = 12, 4
+    groups = np.tile(np.repeat(np.arange(papers), each), 2)
+    present = np.repeat([True, False], papers * each)
+    right = present & (rng.random(len(groups)) < 0.7)
+    surer = rng.normal(size=len(groups)) + right
+    noise = rng.normal(size=papers)[groups]
+    found = measure(
+        {"base": noise, "surer": surer}, Outcomes(present, right, groups), "base", 0.3, 150, seed=3
+    )
+    one = found["surer"]
+    samples = []
+    drawn = np.random.default_rng(3).integers(0, papers, (150, papers))
+    for sample in drawn:
+        # A paper that is drawn twice brings all of its claims twice.
+        rows = np.concatenate([np.flatnonzero(groups == paper) for paper in sample])
+        curve = risk_coverage(surer[rows], ~right[rows])
+        samples.append(
+            (
+                auroc(surer[rows], present[rows]),
+                augrc(surer[rows], ~right[rows]),
+                coverage_at_risk(curve, 0.3).coverage,
+            )
+        )
+    for bounded, column in zip(
+        (one.auroc, one.augrc, one.coverage), np.array(samples).T, strict=True
+    ):
+        low, high = np.quantile(column, [0.025, 0.975])
+        assert (bounded.low, bounded.high) == pytest.approx((low, high))
+    # A confidence that only tells papers apart is the same with and without: exactly 0.5.
+    assert (found["base"].auroc.low, found["base"].auroc.high) == pytest.approx((0.5, 0.5))
+    assert one.better is not None and one.better.value == pytest.approx(one.auroc.value - 0.5)
+    assert one.better.low == pytest.approx(one.auroc.low - 0.5) and one.better.low > 0
+    assert found["base"].better is None
+    # Another labelling of papers changes nothing; one group has no spread.
+    again = measure({"surer": surer}, Outcomes(present, right, groups * 7 + 5), None, 0.3, 150, 3)
+    assert again["surer"].auroc == one.auroc
+    alone = measure({"surer": surer}, Outcomes(present, right, groups * 0), repeats=9)["surer"]
+    assert alone.auroc.low == alone.auroc.high == alone.auroc.value
+    assert "coverage at risk 10 %" in abstention_table({"a": one}).columns
+    # Each paper with one kind of claims: samples without one of them are left out.
+    kinds = Outcomes(np.array([True, False]), np.array([True, False]), np.array([0, 1]))
+    two = measure({"a": np.array([1.0, 0.0])}, kinds, repeats=50)["a"]
+    assert (two.auroc.low, two.auroc.high) == (1.0, 1.0) and not math.isnan(two.coverage.low)
+
+
+@pytest.mark.parametrize(
+    ("present", "right", "groups"),
+    [([], [], []), ([True], [True, False], [1, 2]), ([False], [True], [1])],
+)
+def test_outcomes_that_cannot_be_are_refused(present, right, groups) -> None:
+    with pytest.raises(ValueError):
+        Outcomes(np.array(present, bool), np.array(right, bool), np.array(groups))
+    with pytest.raises(ValueError, match="finite"):
+        augrc(np.array([math.nan]), np.array([True]))
