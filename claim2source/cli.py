@@ -25,6 +25,7 @@ PROGRAMS = {
     "encode": ("eval.encode", "encode a data set into the store, ahead of evaluation"),
     "checkpoint": ("eval.checkpoint", "evaluate a training folder, a checkpoint or any model"),
     "hybrid": ("eval.hybrid", "evaluate BM25, a dense model and their fusion"),
+    "verify": ("eval.verify", "have a language model verify a system's ranking"),
     "rerank": ("eval.rerank", "re-rank a system's or another program's list, stage by stage"),
     "abstain": ("eval.abstain", "fit and measure abstention: is the claim's paper there at all?"),
     "baselines": ("eval.baselines", "evaluate systems of YAML files, by default the papers'"),

@@ -6,12 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from claim2source.core.config import read_config, require
-from claim2source.core.errors import ConfigError, run_program
+from claim2source.core.config import read_config
+from claim2source.core.errors import run_program
 from claim2source.core.terminal import say
-from claim2source.pipeline.staged import StagedOptions, evaluate_staged
-from claim2source.pipeline.systems import SYSTEMS_FOLDER, SystemConfig, read_systems
-from claim2source.retrieve.saved import ALL, SavedRunConfig
+from claim2source.pipeline.staged import StagedOptions, evaluate_staged, read_staged
 
 
 @dataclass(frozen=True)
@@ -39,16 +37,7 @@ def rerank(config: RerankConfig) -> str:
 
     Raises `UserError` for a system that is not there, or has no stages.
     """
-    systems = read_systems(config.files or sorted(SYSTEMS_FOLDER.glob("*.yaml")))
-    staged = [name for name, one in systems.items() if one.stages]
-    if config.system not in systems:
-        raise ConfigError("system", config.system, f"one of {', '.join(staged) or 'none here'}")
-    system = systems[config.system]
-    require(bool(system.stages), "system", config.system, "a system with stages")
-    if config.run is not None:
-        ranking = SavedRunConfig({ALL: config.run})
-        system = SystemConfig(run=ranking, stages=system.stages, claims=system.claims)
-        systems[config.system] = system
+    systems = read_staged(config.files, config.system, config.run)
     return evaluate_staged(
         config, systems, config.system, program="eval/rerank.py", heading="Re-ranking"
     )

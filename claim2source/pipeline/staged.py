@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
 
-from claim2source.core.config import as_plain, list_field
+from claim2source.core.config import as_plain, list_field, require
 from claim2source.core.folders import require_output
 from claim2source.core.records import Dataset
-from claim2source.core.report import Report
+from claim2source.core.report import MACRO, Choice, Report
 from claim2source.core.run import Result, Run
+from claim2source.core.stage import Stage
 from claim2source.core.tables import Part, render
 from claim2source.datasets import load
 from claim2source.evaluation.families import Family
 from claim2source.evaluation.moves import Moves, gold_moves, moves_table
+from claim2source.evaluation.verifiers import Verified, places_table, verified, verified_table
 from claim2source.io.wandb import log_tables, require_tracking
 from claim2source.pipeline.evaluate import (
     ScoredSystem,
@@ -30,8 +32,16 @@ from claim2source.pipeline.evaluate import (
 from claim2source.pipeline.options import EvaluationOptions
 from claim2source.pipeline.runner import RunSettings, SystemResult, SystemRunner
 from claim2source.pipeline.selection import ChoosingOn
-from claim2source.pipeline.systems import Systems, load_stages
+from claim2source.pipeline.systems import (
+    SYSTEMS_FOLDER,
+    SystemConfig,
+    Systems,
+    load_stages,
+    read_systems,
+)
 from claim2source.pipeline.views import report_parts, report_tables, write_markdown
+from claim2source.pipeline.when import share_asked
+from claim2source.retrieve.saved import ALL, SavedRunConfig
 from claim2source.text import ClaimForm
 
 FIRST_STAGE = "first stage"
@@ -73,12 +83,14 @@ class StagedOptions(EvaluationOptions):
 class ScoredStages:
     """Hold the scores and runs of a system's stages, the first stage in front.
 
-    `moves` has, of each stage after the first, its depth and what it did to the golds.
+    `moves` has, of each stage after the first, its depth and what it did to the golds; `verified`
+    what verifiers did.
     """
 
     report: Report
     scored: Mapping[str, ScoredSystem]
     moves: Mapping[str, tuple[int, Mapping[str, Moves]]]
+    verified: Mapping[str, Verified] = field(default_factory=dict)
 
     @property
     def last(self) -> ScoredSystem:
@@ -90,7 +102,22 @@ class ScoredStages:
         parts = report_parts(self.report, "stage")
         if any(moves for _, moves in self.moves.values()):
             parts += ["What each stage did to the golds:", moves_table(self.moves)]
+        if self.verified:
+            parts += ["What verifiers were asked, and what it cost:", verified_table(self.verified)]
+        for name, one in self.verified.items():
+            if one.bias is not None:
+                how = "in changing orders" if one.shuffled else "in the ranking's order, which wins"
+                said = f"{name}: picks by place of the papers, shown {how}"
+                parts += [f"{said} (uneven by {one.bias:.1%}):", places_table(one)]
         return parts
+
+    def with_choices(self, choices: Sequence[Choice]) -> ScoredStages:
+        """Record what was chosen of the last stage."""
+        name, last = list(self.report.systems.items())[-1]
+        described = replace(last, choices=(*last.choices, *choices))
+        return replace(
+            self, report=replace(self.report, systems={**self.report.systems, name: described})
+        )
 
     def write(self, dataset: Dataset, folder: Path) -> None:
         """Write the report, a run of each stage under `runs/`, and the last one's submissions."""
@@ -100,10 +127,36 @@ class ScoredStages:
         self.report.write(folder)
 
 
+def read_staged(files: Sequence[Path], name: str, run: Path | None) -> Systems:
+    """Read systems, of which one with stages is to be run, perhaps over another program's ranking.
+
+    Raises `ConfigError` where it is not there, or has no stages.
+    """
+    systems = read_systems(files or sorted(SYSTEMS_FOLDER.glob("*.yaml")))
+    staged = [other for other, one in systems.items() if one.stages]
+    allowed = f"one of {', '.join(staged) or 'none here'}"
+    require(name in systems, "system", name, allowed)
+    system = systems[name]
+    require(bool(system.stages), "system", name, "a system with stages")
+    if run is not None:
+        ranking = SavedRunConfig({ALL: run})
+        systems[name] = SystemConfig(run=ranking, stages=system.stages, claims=system.claims)
+    return systems
+
+
 def evaluate_staged(
-    config: StagedOptions, systems: Systems, name: str, *, program: str, heading: str
+    config: StagedOptions,
+    systems: Systems,
+    name: str,
+    *,
+    program: str,
+    heading: str,
+    choices: Sequence[Choice] = (),
 ) -> str:
-    """Run a system's stages, score and test each; write `config.out`, return the tables."""
+    """Run a system's stages, score and test each; write `config.out`, return the tables.
+
+    `choices` are what was chosen of the last stage.
+    """
     require_output(config.out)
     require_tracking(config.wandb)
     dataset = load(config.dataset, config.split, lenient=config.lenient)
@@ -112,6 +165,7 @@ def evaluate_staged(
     stages = score_stages(
         found, systems, dataset, repeats, config.seed, name=config.dataset, program=program
     )
+    stages = stages.with_choices(choices)
     stages.write(dataset, config.out)
     parts: list[Part] = [f"{config.dataset}, {config.split}: {name}", *stages.parts()]
     write_markdown(config.out, heading, parts)
@@ -151,11 +205,16 @@ def score_stages(
     reports = {stage: one.report for stage, one in scored.items()}
     report = make_report(dataset, reports, names[-1], name=name, program=program)
     depths = [getattr(stage, "depth", 0) for _, stage in load_stages(settings)]
-    moves, said = {}, list(report.notes)
+    moves, said, verifiers = {}, list(report.notes), dict[str, Verified]()
+    shuffled = [is_shuffled(stage) for _, stage in load_stages(settings)]
     for stage, depth, before, after in zip(names[1:], depths, results, results[1:], strict=False):
         moved = gold_moves(before.result.run, after.result.run, dataset, depth)
         moves[stage] = depth, moved if dataset.golds else {}
         said += stage_lines(stage, depth, before.result.run, after.result)
+        total = moved.get(MACRO) if dataset.golds else None
+        if work := verified(after.result, total, shuffled[len(moves) - 1]):
+            verifiers[stage] = work
+            said.append(f"{stage}: {work.sentence()}.")
     report = replace(report, notes=tuple(said))
     if repeats and dataset.golds:
         pairs = [(names[i], names[i - 1]) for i in range(1, len(names))]
@@ -163,7 +222,7 @@ def score_stages(
             pairs.append((names[-1], names[0]))
         families = [Family("Each stage against the one before", tuple(pairs))]
         report = add_tests(report, scored, families, dataset, repeats, seed)
-    return ScoredStages(report, scored, moves)
+    return ScoredStages(report, scored, moves, verifiers)
 
 
 def stage_lines(name: str, depth: int, before: Run, result: Result) -> list[str]:
@@ -176,5 +235,16 @@ def stage_lines(name: str, depth: int, before: Run, result: Result) -> list[str]
         lines.append(f"{name}: {posted} claims have no translation and were read as posted.")
     failed = [f"{reason} ({count})" for reason, count in result.failure_counts().items()]
     if failed:
-        lines.append(f"{name}: pairs without a score: {'; '.join(failed[:3])}.")
+        what = "answers that are no good" if result.details else "pairs without a score"
+        lines.append(f"{name}: {what}: {'; '.join(failed[:3])}.")
+    share = share_asked(result)
+    if share < 1:
+        lines.append(
+            f"{name}: {1 - share:.1%} of the claims were not in doubt and not asked about."
+        )
     return lines
+
+
+def is_shuffled(stage: Stage) -> bool:
+    """Tell whether a stage shows papers in changing orders."""
+    return bool(getattr(getattr(stage, "stage", stage), "is_shuffled", False))

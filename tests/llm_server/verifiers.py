@@ -31,11 +31,11 @@ class Question:
             elif tag.startswith("post"):
                 self.post = text
 
-    def place(self, title: str | None) -> int | None:
-        """The first paper with this title, or, of papers without labels, text."""
+    def place(self, line: str | None) -> int | None:
+        """The first paper with this line: its title, or its abstract."""
         for place, (_, text) in enumerate(self.papers):
-            lines = [line.strip().removeprefix("Title: ") for line in text.splitlines()]
-            if title in lines:
+            lines = [re.sub("^ *(Title: |Abstract: )?", "", one) for one in text.splitlines()]
+            if line in lines:
                 return place
         return None
 

@@ -1,0 +1,79 @@
+"""Verify rankings: `python eval/verify.py --system NAME --dataset DIR --out DIR`.
+
+Every stage of the system is scored; of a verifier also what it was asked, and what that cost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from claim2source.core.config import read_config, require
+from claim2source.core.errors import run_program
+from claim2source.core.folders import require_output
+from claim2source.core.report import Choice, Rule
+from claim2source.core.terminal import say
+from claim2source.datasets import load
+from claim2source.pipeline.margins import with_chosen_margin, without_when
+from claim2source.pipeline.staged import StagedOptions, evaluate_staged, read_staged
+
+
+@dataclass(frozen=True)
+class VerifyConfig(StagedOptions):
+    """Settings of `eval/verify.py`.
+
+    Args:
+        system: name of a system with stages, of the YAML files.
+        run: a ranking of another program (TREC, a lab's TSV, the 2026 paper's score JSON) in
+            place of the system's first stage.
+        choose_on: split on whose claims `when.margin_below` of the last stage is chosen, such as
+            train; none: as the system has it.
+        rule: `one_se`: of the margins within one standard error of the best, by paper, the one
+            that asks about fewest claims; or the `best`.
+    """
+
+    system: str
+    run: Path | None = None
+    choose_on: str | None = None
+    rule: Rule = "one_se"
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run the stages, score each against the one before, print the tables."""
+    config = read_config(VerifyConfig, argv, program="eval/verify.py", description=__doc__ or "")
+    say(verify(config))
+
+
+def verify(config: VerifyConfig) -> str:
+    """Run a system's stages, score and test each; write `config.out`, return the tables.
+
+    Raises `UserError` for a system that is not there, or has no stages.
+    """
+    systems = read_staged(config.files, config.system, config.run)
+    allowed = "none with --run"
+    require(config.run is None or config.choose_on is None, "choose_on", config.choose_on, allowed)
+    choices: list[Choice] = []
+    if config.choose_on is not None:
+        allowed = "another split than the one that is reported"
+        require(config.choose_on != config.split, "choose_on", config.choose_on, allowed)
+        require_output(config.out)
+        val = load(config.dataset, config.choose_on, lenient=config.lenient)
+        require(bool(val.golds), "choose_on", config.choose_on, "a split with golds")
+        runner = config.runner(without_when(systems, config.system), val)
+        systems, choice = with_chosen_margin(
+            systems, config.system, runner, config.claims, config.rule
+        )
+        choices.append(choice)
+    return evaluate_staged(
+        config,
+        systems,
+        config.system,
+        program="eval/verify.py",
+        heading="Verification",
+        choices=choices,
+    )
+
+
+if __name__ == "__main__":
+    run_program(main)
