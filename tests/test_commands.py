@@ -11,6 +11,7 @@ import pytest
 
 from claim2source.cli import PROGRAMS
 from claim2source.pipeline.checkpoints import route_words
+from scripts.plan import read_options as read_plan
 from tests.shared_data import REPOSITORY
 from tests.test_configs import commands, load_program, parsed, read_prepare
 
@@ -50,6 +51,8 @@ def read(program: str, words: Sequence[str]) -> Any:
     """The words as the program itself reads them."""
     if program == "scripts/prepare.py":
         return read_prepare(words)
+    if program == "scripts/plan.py":
+        return read_plan(words)
     source = (REPOSITORY / program).read_text(encoding="utf-8")
     if moved := re.search(r"from (claim2source\.pipeline\.\w+) import", source):
         source += (REPOSITORY / f"{moved[1].replace('.', '/')}.py").read_text(encoding="utf-8")

@@ -1,0 +1,346 @@
+"""Estimate a run before it is paid for: tokens, FLOPs, memory and hours on a device.
+
+python scripts/plan.py --config configs/finetune/gritlm_7b.yaml --device h200 --data ct26-sized
+
+Nothing is downloaded and no weights are read: a model is its config.json, or one of the shapes
+below. Peaks are the makers' (bf16; a fifteenth of them in fp32), the shares of them that a run
+reaches are options. Memory is weights, optimizer states, and what a forward pass keeps for each
+token of a chunk. FLOPs are counted, the rest is an estimate. Every option of train/finetune.py is
+taken as well: --optimisation.batch_size 128.
+"""
+
+from __future__ import annotations
+
+import sys
+from argparse import ArgumentParser
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import torch
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    MistralConfig,
+    PretrainedConfig,
+    PreTrainedModel,
+    Qwen3Config,
+    XLMRobertaConfig,
+)
+
+from claim2source.core.config import read_config, require, require_between, require_one_of
+from claim2source.core.errors import ConfigError, UserError, run_program
+from claim2source.core.tables import Cell, plain_table
+from claim2source.core.terminal import say
+from claim2source.datasets import load
+from claim2source.models.config import Template
+from claim2source.models.hub import base_files
+from claim2source.training.config import FinetuneConfig
+from scripts.flops import ModelShape, Tuning, matmul_rate, peak_flops
+from scripts.plan_memory import GIB, Memory
+
+# GiB of the cards' memory, by the name that --device takes.
+DEVICES: Mapping[str, tuple[str, float]] = {
+    "h200": ("H200", 131.0),
+    "h100": ("H100 80GB", 79.6),
+    "a100": ("A100 80GB", 79.6),
+    "l40s": ("L40S", 44.7),
+    "rtx4090": ("RTX 4090", 23.6),
+}
+# The share of the bf16 peak that these cards reach in fp32 without tensor cores, about.
+FP32 = 1 / 15
+CHARACTERS = 4.0  # a token, about, where no tokenizer is asked
+# Configs of models that are downloaded only to be run.
+SHAPES: Mapping[str, PretrainedConfig] = {
+    "GritLM/GritLM-7B": MistralConfig(
+        vocab_size=32_000,
+        hidden_size=4096,
+        intermediate_size=14_336,
+        num_hidden_layers=32,
+        num_attention_heads=32,
+        num_key_value_heads=8,
+    ),
+    "Qwen/Qwen3-Embedding-8B": Qwen3Config(
+        vocab_size=151_665,
+        hidden_size=4096,
+        intermediate_size=12_288,
+        num_hidden_layers=36,
+        num_attention_heads=32,
+        num_key_value_heads=8,
+        head_dim=128,
+    ),
+    "intfloat/multilingual-e5-large": XLMRobertaConfig(
+        vocab_size=250_002,
+        hidden_size=1024,
+        intermediate_size=4096,
+        num_hidden_layers=24,
+        num_attention_heads=16,
+        max_position_embeddings=514,
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Count a data set's texts, and their mean tokens before they are cut.
+
+    Args:
+        claims: training claims.
+        report: claims of the reported split.
+        golds: sources that are a gold of train.
+        pool: all sources.
+        claim_tokens: of a claim as the config renders it, the template's left out.
+        source_tokens: of a source.
+    """
+
+    claims: int
+    report: int
+    golds: int
+    pool: int
+    claim_tokens: float
+    source_tokens: float
+
+
+# CheckThat! 2026 as published: 14,977 English, 1,460 German and 2,807 French training claims, 4,993
+# of val, 10,000 papers. The rest is assumed: as many claims a paper as in 2025, posts of 60 tokens
+# (German and French ones twice, with their translation), papers of 420 with authors and venue.
+CT26 = Sizes(19_244, 4_993, 9_000, 10_000, 73.0, 420.0)
+
+
+@dataclass(frozen=True)
+class PlanConfig:
+    """Settings of `scripts/plan.py`.
+
+    Args:
+        device: h200, h100, a100, l40s, rtx4090, or cpu: this machine, measured.
+        data: `ct26-sized`, or a data set's name or folder; its texts are counted.
+        processes: devices that train together.
+        training_share: share of the device's peak that training reaches.
+        encoding_share: the same of encoding.
+    """
+
+    device: str = "h200"
+    data: str = "ct26-sized"
+    processes: int = 1
+    training_share: float = 0.45
+    encoding_share: float = 0.55
+
+    def __post_init__(self) -> None:
+        require_one_of("device", self.device, [*DEVICES, "cpu"])
+        require_between("processes", self.processes, 1, 10_000)
+        for key in ("training_share", "encoding_share"):
+            share = getattr(self, key)
+            require(0 < share <= 1, key, share, "above 0, at most 1")
+
+
+@dataclass(frozen=True)
+class Part:
+    """One part of a run: what it reads, and the FLOPs that are needed and computed."""
+
+    name: str
+    texts: float
+    tokens: float
+    flops: float
+    computed: float
+    trains: bool = False
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a run costs: its parts, optimizer steps, and memory of a device."""
+
+    parts: tuple[Part, ...]
+    steps: int
+    memory: Memory
+
+    @property
+    def flops(self) -> float:
+        """Add the FLOPs that are computed, also those that are computed twice."""
+        return sum(part.computed for part in self.parts)
+
+
+def empty_model(config: FinetuneConfig) -> PreTrainedModel:
+    """Build the config's model without weights. Raises `ConfigError` for one that is not known."""
+    name = config.model.name
+    shape = SHAPES.get(name)
+    if shape is None:
+        try:
+            folder, _ = base_files(config.model)
+        except UserError as error:
+            allowed = f"a folder, a model of this machine, or {', '.join(SHAPES)} ({error})"
+            raise ConfigError("model.name", name, allowed) from None
+        shape = AutoConfig.from_pretrained(folder, local_files_only=True)
+    with torch.device("meta"):
+        model: PreTrainedModel = AutoModel.from_config(shape)
+    return model
+
+
+def shape_of(model: PreTrainedModel, config: FinetuneConfig) -> ModelShape:
+    """Read a model's shape, with the weights that LoRA's adapters would have."""
+    base = ModelShape.of(model)
+    if config.tuning == "full":
+        return base
+    targets, adapters = config.lora.targets, 0
+    for name, module in model.named_modules():
+        last = name.rsplit(".", 1)[-1]
+        wanted = last in targets if targets else "pooler" not in name.split(".")
+        if isinstance(module, torch.nn.Linear) and wanted:
+            adapters += config.lora.r * (module.in_features + module.out_features)
+    return ModelShape(base.linear, adapters, base.layers, base.width)
+
+
+def plan(config: FinetuneConfig, sizes: Sizes, processes: int = 1) -> Plan:
+    """Count what a run computes, part by part, and what a device has to hold."""
+    model = empty_model(config)
+    shape, train = shape_of(model, config), config.optimisation
+    most = config.model.max_length
+    template = config.model.template or Template()
+    sides = []
+    texts = ((sizes.claim_tokens, template.claim), (sizes.source_tokens, template.source))
+    for tokens, prefix in texts:
+        whole = tokens + len(prefix or "") / CHARACTERS
+        sides.append(round(min(whole, most) if most else whole))
+    claim, source = sides
+    held = config.data.val_share + config.held_out_seen
+    pairs = min(sizes.claims * (1 - held), config.data.limit or sizes.claims)
+    pairs = round(pairs) * config.data.repeat
+    val = round(sizes.claims * held)
+    steps = -(-pairs // (train.batch_size * processes * train.accumulation)) * train.epochs
+
+    def encoded(name: str, claims: float, sources: float) -> Part:
+        flops = claims * shape.forward([claim]) + sources * shape.forward([source])
+        return Part(name, claims + sources, claims * claim + sources * source, flops, flops)
+
+    def trained(name: str, pairs: float) -> Part:
+        views = 2 if config.losses.consistency.weight else 1
+        read = pairs * train.epochs
+        both = train.train == "both"
+        texts = [(read * views, claim), (read * (1 + train.negatives) if both else 0, source)]
+        kind: Tuning = "full" if config.tuning == "full" else "lora"
+        flops = sum((n * shape.training([length], kind) for n, length in texts), 0.0)
+        again = sum((n * shape.forward([length]) for n, length in texts), 0.0)
+        # Both compute the forward pass once more, and together twice.
+        twice = (train.chunk_size is not None) + train.gradient_checkpointing
+        tokens = sum(count * length for count, length in texts)
+        return Part(name, sum(c for c, _ in texts), tokens, flops, flops + twice * again, True)
+
+    mined = round(sizes.claims * (1 - held))
+    parts = [encoded("base: mining, step 0", mined + val, sizes.pool), trained("training", pairs)]
+    parts.append(encoded("val after each epoch", val * train.epochs, sizes.pool * train.epochs))
+    if train.remine_every:
+        times = (train.epochs - 1) // train.remine_every
+        # The pool's vectors are those that val was scored with.
+        parts.append(encoded("mining again", mined * times, 0))
+    between = sum(scale not in (0, 1) for scale in config.scales or ())
+    if between:
+        parts.append(encoded("val at each scale", val * between, sizes.pool * between))
+    if config.soup and train.epochs > 1:
+        more = train.epochs - 1
+        parts.append(encoded("val of soups, at most", val * more, sizes.pool * more))
+    if config.refit:
+        parts += [encoded("base: mining for the refit", val, 0), trained("refit", pairs + val)]
+    parts.append(encoded("report: step 0 and chosen", sizes.report * 2, sizes.pool * config.refit))
+    chunk = train.batch_size * (1 + train.negatives)
+    if train.chunk_size is not None:
+        chunk = min(chunk, train.chunk_size)
+    # The longest texts share a chunk.
+    longest = most or max(sides)
+    tokens = chunk * (longest if train.chunk_size is not None else source)
+    if train.chunk_size is None:
+        tokens += train.batch_size * claim
+    memory = Memory.of(model, shape, config, tokens)
+    return Plan(tuple(parts), steps, memory)
+
+
+def sizes_of(config: FinetuneConfig) -> Sizes:
+    """Count the texts of a data set, and their tokens by their characters."""
+    data = config.data
+    train = load(data.dataset, data.train_split, config.languages, lenient=data.lenient)
+    report = load(data.dataset, data.report_split, config.languages, lenient=data.lenient)
+    judged = [one for one in train.claims if one.golds]
+    claims = config.rendering.claim_texts(judged)
+    sources = config.rendering.source_texts(train.sources)
+    return Sizes(
+        sum(len(one.golds) for one in judged),
+        len(report.claims),
+        len(train.golds),
+        len(sources),
+        _tokens(claims),
+        _tokens(sources),
+    )
+
+
+def _tokens(texts: Sequence[str]) -> float:
+    return sum(map(len, texts)) / CHARACTERS / max(len(texts), 1)
+
+
+def rates(config: PlanConfig, precision: str) -> tuple[float, float | None]:
+    """Give a device's FLOPs a second at its peak, and its memory in GiB where that is known."""
+    if config.device == "cpu":
+        return matmul_rate(1024), None
+    name, memory = DEVICES[config.device]
+    peak = peak_flops(name)
+    return peak if precision == "bf16" else peak * FP32, memory
+
+
+def report(config: PlanConfig, run: FinetuneConfig) -> str:
+    """Plan a run, and write what it costs as text."""
+    sizes = CT26 if config.data == "ct26-sized" else sizes_of(run)
+    found = plan(run, sizes, config.processes)
+    peak, memory = rates(config, run.optimisation.precision)
+    encoding, _ = rates(config, "fp32" if run.model.dtype == "float32" else "bf16")
+    rows: list[list[Cell]] = []
+    hours = 0.0
+    for part in found.parts:
+        rate = config.training_share * peak if part.trains else config.encoding_share * encoding
+        # Training is shared by the processes; the rest is the first one's.
+        own = part.computed / rate / 3600 / (config.processes if part.trains else 1)
+        hours += own
+        rows.append(
+            [
+                part.name,
+                f"{part.texts:,.0f}",
+                f"{part.tokens / 1e6:,.1f}",
+                f"{part.flops / 1e15:,.2f}",
+                f"{part.computed / 1e15:,.2f}",
+                f"{own:,.2f}",
+            ]
+        )
+    columns = ["part", "texts", "million tokens", "PFLOPs needed", "computed", "hours"]
+    need = found.memory
+    lines = [
+        plain_table(columns, rows),
+        "",
+        f"{found.steps:,} optimizer steps; {hours:,.1f} hours on {config.processes} x "
+        f"{config.device} at {config.training_share:.0%} of its peak in training, "
+        f"{config.encoding_share:.0%} in encoding",
+        str(need),
+    ]
+    if memory is not None:
+        fits = "fits" if need.total <= memory * GIB else "does not fit"
+        lines.append(f"{need.total / GIB:,.1f} of {memory:,.0f} GiB: {fits}")
+    return "\n".join(lines)
+
+
+def read_options(argv: Sequence[str] | None) -> tuple[PlanConfig, FinetuneConfig]:
+    """Read this program's options, and what is left as those of a training."""
+    parser = ArgumentParser(description=__doc__, allow_abbrev=False)
+    for field in fields(PlanConfig):
+        parser.add_argument(f"--{field.name}", type=type(field.default), default=field.default)
+    options, words = parser.parse_known_args(argv)
+    config = PlanConfig(**vars(options))
+    if config.data != "ct26-sized":
+        words.append(f"--data.dataset={config.data}")
+    run = read_config(FinetuneConfig, words, program="scripts/plan.py", description=__doc__ or "")
+    return config, run
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Print the plan of a run."""
+    say(report(*read_options(argv)))
+
+
+if __name__ == "__main__":
+    run_program(main)
