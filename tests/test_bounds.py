@@ -17,6 +17,7 @@ NO_NUMBERS = [math.inf, -math.inf, math.nan, 1e300]
 # Fields without a default need a value, whatever it is.
 GIVEN: Any = {
     "out": "o",
+    "pipeline": "p",
     "system": "s",
     "checkpoint": "c",
     "reports": ["r"],

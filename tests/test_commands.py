@@ -11,6 +11,7 @@ import pytest
 
 from claim2source.cli import PROGRAMS
 from claim2source.pipeline.checkpoints import route_words
+from claim2source.pipeline.staged import pipeline_words
 from scripts.plan import read_options as read_plan
 from tests.shared_data import REPOSITORY
 from tests.test_configs import commands, load_program, parsed, read_prepare
@@ -58,7 +59,9 @@ def read(program: str, words: Sequence[str]) -> Any:
         source += (REPOSITORY / f"{moved[1].replace('.', '/')}.py").read_text(encoding="utf-8")
     # The last one read is the program's own; scripts/ablate.py checks its rows' configs before.
     *_, name = re.findall(r"read_(?:config|flat)\(\s*(\w+),", source)
-    if program == "eval/checkpoint.py":
+    if program == "eval/pipeline.py":
+        words = pipeline_words(words)
+    if program in ("eval/checkpoint.py", "eval/pipeline.py"):
         words = route_words(words)
     # A config of the reader's own stands for that of the user.
     ours = ["configs/finetune/demo.yaml" if word == "my.yaml" else word for word in words]

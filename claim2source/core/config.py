@@ -139,8 +139,10 @@ def read_config(
         raise UserError(_explain(kind, error, places)) from None
 
 
-def read_entries(kind: type[Config], path: Path) -> dict[str, Config]:
+def read_entries(kind: type[Config], path: Path, alone: str | None = None) -> dict[str, Config]:
     """Read a YAML of named entries, each with the keys of the dataclass `kind`, in file order.
+
+    A file with a list `alone` at its top is one entry, named as the file is.
 
     Raises `UserError` with file, line and key as `read_config` does.
     """
@@ -153,7 +155,11 @@ def read_entries(kind: type[Config], path: Path) -> dict[str, Config]:
     values = yaml.safe_load(path.read_text(encoding="utf-8"))
     parser = parser_for(kind, path.name, path.name)
     entries: dict[str, Config] = {}
-    for key, node in root.value:
+    named = root.value
+    if alone is not None and isinstance(values.get(alone), list):
+        name = yaml.ScalarNode("tag:yaml.org,2002:str", path.stem, root.start_mark, root.end_mark)
+        named, values = [(name, root)], {path.stem: values}
+    for key, node in named:
         line = key.start_mark.line + 1
         if not isinstance(key, yaml.ScalarNode) or not key.tag.endswith(":str"):
             raise InputError.at(path, line, why="a name must be text")

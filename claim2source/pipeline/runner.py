@@ -33,6 +33,7 @@ from claim2source.pipeline.systems import (
     SystemConfig,
     Systems,
     all_parts,
+    expanded,
     load_stages,
     local_model,
 )
@@ -129,7 +130,7 @@ class SystemRunner:
     def __init__(
         self, systems: Systems, dataset: Dataset, settings: RunSettings | None = None
     ) -> None:
-        self.systems, self.reported = systems, dataset
+        self.systems, self.reported = expanded(systems), dataset
         self.settings = settings or RunSettings()
         self._train: Dataset | None = None
         self._splits = [dataset]
@@ -158,10 +159,12 @@ class SystemRunner:
     def _run(
         self, name: str, asked: ClaimForm | None, dataset: Dataset, depth: int
     ) -> SystemResult:
-        form, system = self.form_of(name, asked), self.systems[name]
+        system = self.systems[name]
         if system.unsupported is not None:
             raise UserError(system.unsupported)
-        depth = max(depth, _stage_depth(system))
+        asked = system.claims or asked  # its parts are run with its claims
+        form = self.form_of(name, asked)
+        depth = system.depth or max(depth, _stage_depth(system))
         if system.routes is not None:
             found = self._routed(name, asked, dataset, depth)
         elif system.hybrid is not None:
@@ -248,6 +251,8 @@ class SystemRunner:
         """Load the model of a dense system, letting go of the one before."""
         model = self.systems[name].model
         assert model is not None
+        if (why := self.systems[name].unsupported) is not None:
+            raise UserError(why)
         if name in self._refused:
             raise UserError(self._refused[name])
         if self._resolved is None or self._resolved[0] != name:
@@ -512,7 +517,7 @@ class SystemRunner:
         depths = [system.hybrid.fusion.depth for system in mixes if system.hybrid is not None]
         if any(system.tune for system in mixes):
             depths += [fusion.depth for fusion in FUSION_GRID]
-        depths += [_stage_depth(system) for system in self.systems.values()]
+        depths += [system.depth or _stage_depth(system) for system in self.systems.values()]
         return max([self.settings.depth, *depths])
 
     def _retriever(self, name: str, form: ClaimForm) -> tuple[Retriever, Rendering]:

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from claim2source.core.config import as_plain, list_field, require
+from claim2source.core.config import as_plain, list_field, read_entries, require
+from claim2source.core.errors import ConfigError, InputError
 from claim2source.core.folders import require_output
 from claim2source.core.records import Dataset
 from claim2source.core.report import MACRO, Choice, Report
@@ -17,6 +18,7 @@ from claim2source.core.stage import Stage
 from claim2source.core.tables import Part, render
 from claim2source.datasets import load
 from claim2source.evaluation.families import Family
+from claim2source.evaluation.html.way import way_page
 from claim2source.evaluation.moves import Moves, gold_moves, moves_table
 from claim2source.evaluation.verifiers import Verified, places_table, verified, verified_table
 from claim2source.io.wandb import log_tables, require_tracking
@@ -33,9 +35,11 @@ from claim2source.pipeline.options import EvaluationOptions
 from claim2source.pipeline.runner import RunSettings, SystemResult, SystemRunner
 from claim2source.pipeline.selection import ChoosingOn
 from claim2source.pipeline.systems import (
+    SIMULATED,
     SYSTEMS_FOLDER,
     SystemConfig,
     Systems,
+    expanded,
     load_stages,
     read_systems,
 )
@@ -45,6 +49,8 @@ from claim2source.retrieve.saved import ALL, SavedRunConfig
 from claim2source.text import ClaimForm
 
 FIRST_STAGE = "first stage"
+# The page of every claim's way through the stages.
+PAGE = "claims.html"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,10 +126,22 @@ class ScoredStages:
         )
 
     def write(self, dataset: Dataset, folder: Path) -> None:
-        """Write the report, a run of each stage under `runs/`, and the last one's submissions."""
-        for one in self.scored.values():
-            write_runs(one.run, dataset, folder / one.report.runs)
+        """Write the report, the last stage's submissions, and the page of claims.
+
+        Each stage's run and own report lie in a folder of `runs/`.
+        """
+        for name, one in self.scored.items():
+            place = folder / one.report.runs
+            write_runs(one.run, dataset, place)
+            alone = {name: replace(one.report, runs=".")}
+            program = self.report.provenance.program
+            make_report(dataset, alone, name, name=self.report.dataset, program=program).write(
+                place
+            )
         write_submissions(self.last.run, dataset, folder, both=False)
+        runs = {name: one.run for name, one in self.scored.items()}
+        title = f"{self.report.dataset}, {self.report.split}"
+        way_page(runs, dataset, folder / PAGE, title=title)
         self.report.write(folder)
 
 
@@ -140,8 +158,37 @@ def read_staged(files: Sequence[Path], name: str, run: Path | None) -> Systems:
     require(bool(system.stages), "system", name, "a system with stages")
     if run is not None:
         ranking = SavedRunConfig({ALL: run})
-        systems[name] = SystemConfig(run=ranking, stages=system.stages, claims=system.claims)
+        stages = system.stages[system.retrieve is not None :]
+        systems[name] = SystemConfig(run=ranking, stages=stages, claims=system.claims)
     return systems
+
+
+def pipeline_words(words: Sequence[str]) -> list[str]:
+    """Turn `--config FILE`, which names a pipeline, into `--pipeline FILE`."""
+    return [
+        "--pipeline" + word[len("--config") :] if word.partition("=")[0] == "--config" else word
+        for word in words
+    ]
+
+
+def read_pipeline(
+    file: Path, name: str | None = None, beside: Sequence[Path] = ()
+) -> tuple[Systems, str]:
+    """Read the systems of a pipeline's file, `expanded`, and the name of the one to run.
+
+    `beside` are files of further systems that it may name, by default all of configs/systems.
+    Raises `ConfigError` where it is not clear which one is meant.
+    """
+    mine = read_entries(SystemConfig, file, alone="stages")
+    try:
+        systems = read_systems([file])
+    except InputError:  # it may name others; a mistake is found again
+        systems = read_systems([file], beside or sorted(SYSTEMS_FOLDER.glob("*.yaml")))
+    staged = [one for one, system in mine.items() if system.stages]
+    chosen = staged if name is None else [one for one in staged if one == name]
+    if len(chosen) != 1:
+        raise ConfigError("system", name, f"one of {', '.join(staged) or 'none: it has no stages'}")
+    return expanded(systems), chosen[0]
 
 
 def evaluate_staged(
@@ -160,10 +207,11 @@ def evaluate_staged(
     require_output(config.out)
     require_tracking(config.wandb)
     dataset = load(config.dataset, config.split, lenient=config.lenient)
-    found = config.runner(systems, dataset).run(name, config.claims)
+    runner = config.runner(systems, dataset)
+    found = runner.run(name, config.claims)
     repeats = config.repeats if config.tests else 0
     stages = score_stages(
-        found, systems, dataset, repeats, config.seed, name=config.dataset, program=program
+        found, runner.systems, dataset, repeats, config.seed, name=config.dataset, program=program
     )
     stages = stages.with_choices(choices)
     stages.write(dataset, config.out)
@@ -191,11 +239,14 @@ def score_stages(
 ) -> ScoredStages:
     """Score every stage of what a system gave, and test each against the one before.
 
+    `systems` are the runner's. A simulated stage, and what follows one, says so and is not tested.
     `repeats` is the number of bootstrap draws and permutations, 0 for no intervals and tests.
     """
     settings = systems[found.system].stages
     results = found.stages[-len(settings) - 1 :]
-    names = [FIRST_STAGE, *(f"{i}. {one.name}" for i, one in enumerate(results[1:], 1))]
+    real = next((i for i, entry in enumerate(settings) if entry.get(SIMULATED)), len(settings))
+    said_so = ["" if i <= real else f" ({SIMULATED})" for i in range(len(results))]
+    names = [FIRST_STAGE, *(f"{i}. {r.name}{said_so[i]}" for i, r in enumerate(results) if i)]
     scored: dict[str, ScoredSystem] = {}
     for place, (stage, one) in enumerate(zip(names, results, strict=True)):
         score = score_result(stage, one.result, dataset, Scoring(repeats=repeats, seed=seed))
@@ -217,11 +268,13 @@ def score_stages(
             said.append(f"{stage}: {work.sentence()}.")
     report = replace(report, notes=tuple(said))
     if repeats and dataset.golds:
-        pairs = [(names[i], names[i - 1]) for i in range(1, len(names))]
-        if len(names) > 2:
-            pairs.append((names[-1], names[0]))
-        families = [Family("Each stage against the one before", tuple(pairs))]
-        report = add_tests(report, scored, families, dataset, repeats, seed)
+        tested = names[: real + 1]
+        pairs = [(tested[i], tested[i - 1]) for i in range(1, len(tested))]
+        if len(tested) > 2:
+            pairs.append((tested[-1], tested[0]))
+        families = [Family("Each stage against the one before", tuple(pairs))] if pairs else []
+        shown = {stage: scored[stage] for stage in tested}
+        report = add_tests(report, shown, families, dataset, repeats, seed)
     return ScoredStages(report, scored, moves, verifiers)
 
 

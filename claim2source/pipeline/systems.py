@@ -9,19 +9,24 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from claim2source.core.config import build, parser_for, read_entries, require
+from claim2source.core.config import build, parser_for, read_entries, require, require_between
 from claim2source.core.errors import ConfigError, InputError
 from claim2source.core.stage import Stage
 from claim2source.models.config import ModelConfig
 from claim2source.pipeline.when import Conditional, WhenConfig
 from claim2source.retrieve import BM25Config, FusionConfig
-from claim2source.retrieve.saved import SavedRunConfig
+from claim2source.retrieve.saved import ALL, SavedRunConfig
 from claim2source.text import ClaimForm, Rendering, SourceForm
 
 FIRST_STAGES = ("bm25", "model", "hybrid", "routes", "run")
 # Packages of stages that a system may name; each stage is one module of them.
 STAGE_KINDS = ("rerank", "verify")
 WHEN = "when"
+# Of the last stages: what a made-up server says is in no comparison.
+SIMULATED = "simulated"
+# A first stage that is written as the first of the stages.
+RETRIEVE = "retrieve"
+DEEPEST = 10**6
 
 
 @dataclass(frozen=True)
@@ -40,9 +45,36 @@ class HybridConfig:
 
 
 @dataclass(frozen=True)
+class RetrieveConfig:
+    """Describe a first stage that is written as the first of the stages.
+
+    Args:
+        depth: sources that it keeps per claim; none: 100, or as deep as a stage looks.
+        checkpoint: the dense model: a checkpoint, a training run's folder, or a model's name;
+            none: `model`, or the one that the program is given.
+        model: the dense model with its settings.
+        sources: source representation of a dense model; a checkpoint has its own.
+        bm25: BM25's settings.
+        fusion: how a hybrid fuses both.
+    """
+
+    depth: int | None = None
+    checkpoint: str | None = None
+    model: ModelConfig | None = None
+    sources: SourceForm = "title_abstract"
+    bm25: BM25Config | None = None
+    fusion: FusionConfig = field(default_factory=FusionConfig)
+
+    def __post_init__(self) -> None:
+        require_between("depth", self.depth, 1, DEEPEST, none=True)
+        both = self.checkpoint is not None and self.model is not None
+        require(not both, "checkpoint", self.checkpoint, "none beside `model`")
+
+
+@dataclass(frozen=True)
 class SystemConfig:
     """Describe one system: exactly one of `bm25`, `model`, `hybrid`, `routes`
-    and `run`.
+    and `run`, or a first stage `retrieve`.
 
     Args:
         bm25: BM25's settings; its claim form is the one that is evaluated.
@@ -50,19 +82,25 @@ class SystemConfig:
             folder of a training run (its chosen checkpoint).
         hybrid: two systems of the same files, fused.
         routes: language -> system of the same files that ranks its claims; `default` for the
-            languages that are not named.
+            languages that are not named. Beside a stage `retrieve`: language -> `{retrieve: ..}`,
+            another system, or those of its settings that differ.
         run: files that another program ranked into: TREC runs, a lab's TSV, or the 2026 paper's
             own score JSON and selections.
         sources: source representation of a dense model; a checkpoint has its own.
         rendering: both representations of a dense model; one that its checkpoint contradicts is
             refused.
         claims: claim form; none: the one that is evaluated.
+        depth: sources that the first stage keeps per claim; none: 100, or as deep as a stage
+            looks.
         stages: what follows the first stage, in order: `{rerank: NAME, ..settings}` or
             `{verify: NAME, ..}`. NAME is a module of claim2source.rerank or claim2source.verify,
             or the dotted path of a dataclass of your own. With `when: {margin_below: 0.2}` a
             stage is asked only about claims whose first score leads by less than that share of
             their list's range, with `when: {disagree: true}` about those whose first source the
-            stage before has changed.
+            stage before has changed. `simulated: true` keeps a stage, and what follows it, out
+            of tests and published numbers. The first may be the first stage itself:
+            `{retrieve: NAME, ..}` with a system of these files, or `bm25`, `dense` or `hybrid`
+            with the settings of RetrieveConfig.
         tune: choose BM25's k1, b and title weight on train; the hybrid's fusion on all of train
             where the dense part is untrained, else on the claims that its training held out.
         label: name by which reports and published tables know the model; none: a BM25's own
@@ -75,11 +113,12 @@ class SystemConfig:
     bm25: BM25Config | None = None
     model: ModelConfig | None = None
     hybrid: HybridConfig | None = None
-    routes: dict[str, str] | None = None
+    routes: dict[str, Any] | None = None
     run: SavedRunConfig | None = None
     sources: SourceForm = "title_abstract"
     rendering: Rendering | None = None
     claims: ClaimForm | None = None
+    depth: int | None = None
     stages: list[dict[str, Any]] = field(default_factory=list)
     tune: bool = False
     label: str | None = None
@@ -88,11 +127,24 @@ class SystemConfig:
 
     def __post_init__(self) -> None:
         given = [kind for kind in FIRST_STAGES if getattr(self, kind) is not None]
-        require(len(given) == 1, "system", given, f"exactly one of {', '.join(FIRST_STAGES)}")
+        if self.retrieve is not None:
+            require(given in ([], ["routes"]), "system", given, "routes or none, with `retrieve`")
+            _first_stage(self.retrieve)
+        else:
+            require(len(given) == 1, "system", given, f"exactly one of {', '.join(FIRST_STAGES)}")
+            for language, part in (self.routes or {}).items():
+                require(isinstance(part, str), f"routes.{language}", part, "the name of a system")
+        require_between("depth", self.depth, 1, DEEPEST, none=True)
         tunable = self.bm25 is not None or self.hybrid is not None
         require(tunable or not self.tune, "tune", self.tune, "false: only bm25 and hybrid have it")
         # A mistyped stage is found when the file is read, not after the first stage has run.
-        load_stages(self.stages)
+        load_stages(self.stages[self.retrieve is not None :])
+
+    @property
+    def retrieve(self) -> dict[str, Any] | None:
+        """Return the first stage, where it is written as the first of the stages."""
+        first = self.stages[0] if self.stages else {}
+        return first if RETRIEVE in first else None
 
 
 Systems = dict[str, SystemConfig]
@@ -103,19 +155,27 @@ PAPERS_LABEL = "bm25"
 PAPERS_BM25 = BM25Config("whitespace", k1=1.2, b=1.0)
 
 
-def read_systems(files: Sequence[Path]) -> Systems:
-    """Read the systems of all files, in order.
+def read_systems(files: Sequence[Path], beside: Sequence[Path] = ()) -> Systems:
+    """Read the systems of all files, in order; `beside` has further ones that they may name.
 
     Raises `UserError` where a name means two things, or names a part or route that is not there.
     """
     systems: Systems = {}
     for path in files:
-        for name, system in read_entries(SystemConfig, path).items():
+        for name, system in read_entries(SystemConfig, path, alone="stages").items():
             if not name or any(c in name for c in "/\\\0\n") or name.startswith("."):
                 raise InputError.at(path, field=name, why="a name must be fit for a folder")
             if systems.setdefault(name, system) != system:
                 raise InputError.at(path, field=name, why="is another system in another file")
+    for path in beside:
+        systems = read_entries(SystemConfig, path, alone="stages") | systems
     shown = ", ".join(map(str, files))
+    for name in [name for name, one in systems.items() if one.retrieve is not None]:
+        try:
+            expanded({name: systems[name]}, systems)
+        except ConfigError as error:
+            why = str(error).removeprefix("config: ")
+            raise InputError.at(shown, field=name, why=why) from None
     for name, system in systems.items():
         kind = "hybrid" if system.hybrid is not None else "routes"
         for part in parts_of(system):
@@ -137,7 +197,8 @@ def load_stages(entries: Sequence[Mapping[str, Any]]) -> list[tuple[str, Stage]]
         require(len(kinds) == 1, f"stages.{place}", entry, f"one of {', '.join(STAGE_KINDS)}")
         name = str(entry[kinds[0]])
         kind = _stage_type(f"stages.{place}.{kinds[0]}", kinds[0], name)
-        settings = {k: value for k, value in entry.items() if k not in (kinds[0], WHEN)}
+        known = (kinds[0], WHEN, SIMULATED)
+        settings = {k: value for k, value in entry.items() if k not in known}
         stage: Stage = _made(kind, settings, f"stages.{place}")
         if WHEN in entry:
             stage = Conditional(stage, _when(entry[WHEN], place))
@@ -188,8 +249,154 @@ def _made(kind: type, settings: Mapping[str, Any], place: str) -> Any:
         raise ConfigError(place, dict(settings), " ".join(str(error).split())) from None
 
 
+def expanded(systems: Systems, known: Systems | None = None) -> Systems:
+    """Write first stages that are stages `retrieve` as the systems and parts that they are.
+
+    `known` are systems that they may name, by default these.
+    """
+    known = systems if known is None else known
+    found: Systems = {}
+    for name, system in systems.items():
+        found |= _expanded(name, system, known)
+    return found
+
+
+def _expanded(name: str, system: SystemConfig, known: Systems) -> Systems:
+    if system.retrieve is None:
+        return {name: system}
+    own = system.retrieve
+    others = {other: one for other, one in known.items() if other != name}
+    if system.routes is None:
+        return _first(name, own, replace(system, stages=system.stages[1:], run=_ANY), others)
+    found: Systems = {}
+    parts = {_DEFAULT: own}
+    for language, route in system.routes.items():
+        good = isinstance(route, Mapping) and set(route) == {RETRIEVE}
+        require(good, f"routes.{language}", route, "{retrieve: ..}")
+        given = route[RETRIEVE]
+        parts[language] = {**own, **given} if isinstance(given, Mapping) else {RETRIEVE: given}
+    for language, settings in parts.items():
+        # Only the whole has a label, and is deep enough for the stages.
+        bare = SystemConfig(run=_ANY, sources=system.sources, rendering=system.rendering)
+        found |= _first(f"{name}, {language}", settings, bare, others)
+    depth = _first_stage(own)[1].depth or system.depth
+    routes = {language: f"{name}, {language}" for language in parts}
+    return found | {name: replace(system, routes=routes, depth=depth, stages=system.stages[1:])}
+
+
+_DEFAULT = "default"
+# Stands for the first stage while it is replaced.
+_ANY = SavedRunConfig({ALL: Path()})
+_NO_CHECKPOINT = (
+    "the first stage names no checkpoint: give --checkpoint, or write `checkpoint:` into its "
+    "stage `retrieve`"
+)
+
+
+def _first_stage(entry: Mapping[str, Any]) -> tuple[str, RetrieveConfig]:
+    """Read a stage `retrieve`: what it names, and its settings."""
+    settings = {key: value for key, value in entry.items() if key != RETRIEVE}
+    name, config = str(entry[RETRIEVE]), _made(RetrieveConfig, settings, "stages.0")
+    lacks = {"bm25": ("checkpoint", "model", "sources", "fusion"), "dense": ("bm25", "fusion")}
+    lacks["hybrid"] = ()
+    for key in lacks.get(name, ("model", "sources", "bm25", "fusion")):
+        require(key not in settings, f"stages.0.{key}", settings.get(key), f"none with {name}")
+    return name, config
+
+
+def _first(name: str, entry: Mapping[str, Any], system: SystemConfig, known: Systems) -> Systems:
+    """Give a system the first stage of a stage `retrieve`, with the parts that it needs."""
+    kind, config = _first_stage(entry)
+    depth = config.depth or system.depth
+    system = replace(system, depth=depth)
+    if kind == "bm25":
+        return {name: replace(system, run=None, bm25=config.bm25 or BM25Config())}
+    missing = config.checkpoint is None and config.model is None
+    model = config.model or ModelConfig(name=config.checkpoint or ModelConfig().name)
+    why = _NO_CHECKPOINT if missing else None
+    if kind == "dense":
+        unsupported = system.unsupported or why
+        dense = replace(system, run=None, model=model, unsupported=unsupported)
+        return {name: replace(dense, sources=config.sources)}
+    if kind == "hybrid":
+        sparse, second = f"bm25 of {name}", f"dense of {name}"
+        return {
+            sparse: SystemConfig(bm25=config.bm25 or BM25Config()),
+            second: SystemConfig(
+                model=model, sources=config.sources, rendering=system.rendering, unsupported=why
+            ),
+            name: replace(system, run=None, hybrid=HybridConfig(sparse, second, config.fusion)),
+        }
+    allowed = "bm25, dense, hybrid, or the name of a system"
+    require(kind in known, f"stages.0.{RETRIEVE}", kind, allowed)
+    parts = _expanded(kind, known[kind], known)
+    named = parts.pop(kind)
+    first = {key: getattr(named, key) for key in (*FIRST_STAGES, "sources", "rendering", "tune")}
+    found = parts | {
+        name: replace(
+            system,
+            **first,
+            claims=system.claims or named.claims,
+            depth=depth or named.depth,
+            stages=[*named.stages, *system.stages],
+            unsupported=system.unsupported or named.unsupported,
+            advice=system.advice or named.advice,
+        )
+    }
+    return (
+        found
+        if config.checkpoint is None
+        else on_checkpoint(known | found, name, config.checkpoint)
+    )
+
+
+def on_checkpoint(
+    systems: Systems, name: str, checkpoint: str, routes: Mapping[str, str] | None = None
+) -> Systems:
+    """Put a checkpoint in the place of a system's dense model, for some languages another.
+
+    `systems` are `expanded`. Raises `ConfigError` where the system has no dense model.
+    """
+    system, found = systems[name], dict(systems)
+    own, routes = dict(system.routes or {}), routes or {}
+    if not own and not routes:
+        return found | _with(found, name, name, checkpoint)
+    if not own:
+        first = f"first stage of {name}"
+        found[first] = replace(system, stages=[], label=None)
+        own = {_DEFAULT: first}
+        system = replace(system, bm25=None, model=None, hybrid=None, run=None, tune=False)
+    taken = {}
+    for language in dict.fromkeys((*own, *routes)):
+        part = own[language if language in own else _DEFAULT]
+        path = routes.get(language, checkpoint)
+        taken[language] = f"{part} with {path}"
+        found |= _with(found, part, taken[language], path)
+    return found | {name: replace(system, routes=taken, unsupported=None, advice=None)}
+
+
+def _with(systems: Systems, part: str, name: str, checkpoint: str) -> Systems:
+    """Describe a part with a checkpoint in the place of its dense model, under a name."""
+    system = systems[part]
+    bare = replace(system, label=None, unsupported=None, advice=None)
+    if system.hybrid is not None:
+        dense = f"{system.hybrid.dense} with {checkpoint}"
+        hybrid = replace(system.hybrid, dense=dense)
+        return _with(systems, system.hybrid.dense, dense, checkpoint) | {
+            name: replace(bare, hybrid=hybrid)
+        }
+    allowed = f"none: the first stage {part} has no dense model"
+    require(system.model is not None, "checkpoint", checkpoint, allowed)
+    assert system.model is not None
+    return {
+        name: replace(bare, model=system.model.for_checkpoint(Path(checkpoint)), rendering=None)
+    }
+
+
 def parts_of(system: SystemConfig) -> tuple[str, ...]:
     """Name the systems that a hybrid or routes need; none for others."""
+    if system.retrieve is not None:
+        return ()  # a runner has it `expanded`
     if system.hybrid is not None:
         return system.hybrid.sparse, system.hybrid.dense
     return tuple(dict.fromkeys((system.routes or {}).values()))

@@ -179,7 +179,7 @@ def test_the_key_of_a_stage_holds_all_that_it_reads(tmp_path: Path, change: str)
         ({"rerank": "no.such.Stage"}, "stages.0.rerank: 'no.such.Stage'"),
         ({"rerank": "my_stage.Reverse", "dept": 3}, "stages.0.dept: 3 is not allowed.*depth"),
         ({"rerank": "my_stage.Reverse", "depth": "x"}, "stages.0"),
-        ({"retrieve": "bm25"}, "stages.0: .*one of rerank, verify"),
+        ({"retriev": "bm25"}, "stages.0: .*one of rerank, verify"),
     ],
 )
 def test_a_mistyped_stage_is_found_when_it_is_read(
@@ -217,6 +217,7 @@ def test_routed_parts_read_the_claim_form_that_is_asked_for(dev: Dataset) -> Non
         "tuned": SystemConfig(bm25=BM25Config(), tune=True),
         "both": SystemConfig(routes={"de": "tuned", "default": "plain"}),
         "mixed": SystemConfig(hybrid=HybridConfig("plain", "both")),
+        "own": SystemConfig(routes={"de": "tuned", "default": "plain"}, claims="translated"),
     }
     systems_runner = SystemRunner(systems, dev, RunSettings("demo"))
     found = systems_runner.run("both", "translated")
@@ -226,6 +227,8 @@ def test_routed_parts_read_the_claim_form_that_is_asked_for(dev: Dataset) -> Non
         part = parts["tuned" if claim.lang == "de" else "plain"]
         assert found.result.run.scored(claim.id) == part.result.run.scored(claim.id)
     assert found.choices == parts["tuned"].choices != ()
+    # The routed system's own form is that of its parts, whatever is asked for.
+    assert list(systems_runner.run("own").result.run) == list(found.result.run)
     mixed = systems_runner.run("mixed", "translated").result.run
     expected = fuse(parts["plain"].result.run, found.result.run, k=100)
     assert all(mixed.scored(c.id) == expected.scored(c.id) for c in dev.claims)

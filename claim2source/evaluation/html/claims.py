@@ -66,7 +66,7 @@ def claim_entries(scored: ScoredRuns, most: int) -> list[ClaimEntry]:
             Ranking(
                 name,
                 int(scored.ranks[name][i]) if np.isfinite(scored.ranks[name][i]) else 0,
-                [Hit(_title(s, sources), s in golds) for s in run.sources(claim.id, _TOP)],
+                [Hit(title_of(s, sources), s in golds) for s in run.sources(claim.id, _TOP)],
             )
             for name, run in scored.runs.items()
         ]
@@ -77,7 +77,7 @@ def claim_entries(scored: ScoredRuns, most: int) -> list[ClaimEntry]:
                 claim.lang,
                 claim.text,
                 claim.translation or "",
-                [_title(gold, sources) for gold in golds],
+                [title_of(gold, sources) for gold in golds],
                 _winner(list(scored.runs), values[:, i]),
                 rankings,
             )
@@ -85,7 +85,8 @@ def claim_entries(scored: ScoredRuns, most: int) -> list[ClaimEntry]:
     return entries
 
 
-def _title(source: str, sources: Mapping[str, Source]) -> str:
+def title_of(source: str, sources: Mapping[str, Source]) -> str:
+    """Name a source by its title, else by how its abstract begins."""
     known = sources.get(source)
     return f"{known.title or known.abstract[:120]} ({source})" if known else source
 

@@ -46,8 +46,6 @@ def html_report(
     draws and permutations. Raises as `read_scored` does.
     """
     settings = as_plain(dict(locals()))
-    import jinja2
-
     inputs = [file for path in reports for file in files_of_report(path)]
     refuse_input(out, inputs + (files_of(dataset) if dataset else []))
     require_output_file(out, GENERATOR)
@@ -65,17 +63,10 @@ def html_report(
     trainings = trainings_of(reports)
     compared = Compared(scored, systems, repeats, seed, bool(languages), trainings)
     sections = sections_of(compared)
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(FOLDER),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
     best = max(compared.bars[MACRO].values(), key=lambda bar: bar.value)
-    script, style = ("\n" + (FOLDER / name).read_text(encoding="utf-8") for name in (SCRIPT, STYLE))
     entries, total = claim_entries(scored, claims), len(scored.claim_ids)
-    page = environment.get_template(TEMPLATE).render(
+    page = rendered(
+        TEMPLATE,
         title=f"{Path(folder).name}, {scored.dataset.split}: {metric}",
         subtitle=f"{total} claims with a gold, {len(scored.dataset.sources)} sources, "
         f"{len(systems)} system{'s' * (len(systems) > 1)}.",
@@ -88,15 +79,32 @@ def html_report(
         systems=list(systems),
         winners=[*systems, SEVERAL, NOBODY],
         made=f"Claim2Source {__version__}, {repeats} draws, seed {seed}.",
-        script=script,
-        style=style,
-        script_hash=_hash(script),
-        style_hash=_hash(style),
     )
     write_text(out, page)
     tables = {name: table for s in sections for name, table in s.tables.items()}
     log_tables(wandb, tables, folder=out.parent, program="report", config=settings)
     return f"{len(systems)} systems in {out}"
+
+
+def rendered(template: str, **values: object) -> str:
+    """Render a template with the pages' script and style; all values are escaped."""
+    import jinja2
+
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(FOLDER),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    script, style = ("\n" + (FOLDER / name).read_text(encoding="utf-8") for name in (SCRIPT, STYLE))
+    return environment.get_template(template).render(
+        script=script,
+        style=style,
+        script_hash=_hash(script),
+        style_hash=_hash(style),
+        **values,
+    )
 
 
 def _hash(text: str) -> str:
