@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from claim2source.core.config import read_config, require
 from claim2source.core.errors import run_program
@@ -17,6 +18,7 @@ from claim2source.core.terminal import say
 from claim2source.datasets import load
 from claim2source.pipeline.margins import with_chosen_margin, without_when
 from claim2source.pipeline.staged import StagedOptions, evaluate_staged, read_staged
+from claim2source.pipeline.sweep import evaluate_sweep
 
 
 @dataclass(frozen=True)
@@ -31,12 +33,15 @@ class VerifyConfig(StagedOptions):
             train; none: as the system has it.
         rule: `one_se`: of the margins within one standard error of the best, by paper, the one
             that asks about fewest claims; or the `best`.
+        vary: settings of stages to change, one at a time, each with its values, such as
+            verify.depth: [5, 20]; every variation is tested against the system as it is.
     """
 
     system: str
     run: Path | None = None
     choose_on: str | None = None
     rule: Rule = "one_se"
+    vary: dict[str, list[Any]] | None = None
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -53,6 +58,9 @@ def verify(config: VerifyConfig) -> str:
     systems = read_staged(config.files, config.system, config.run)
     allowed = "none with --run"
     require(config.run is None or config.choose_on is None, "choose_on", config.choose_on, allowed)
+    if config.vary:
+        require(config.choose_on is None, "choose_on", config.choose_on, "none with vary")
+        return evaluate_sweep(config, systems, config.system, config.vary, program="eval/verify.py")
     choices: list[Choice] = []
     if config.choose_on is not None:
         allowed = "another split than the one that is reported"

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import claim2source as c2s
+from claim2source.core.config import read_config
 from claim2source.core.errors import ConfigError, UserError
 from claim2source.core.records import Claim, Dataset, Qrels, Source
 from claim2source.core.report import Report
@@ -17,13 +19,16 @@ from claim2source.evaluation.moves import Moves
 from claim2source.evaluation.verifiers import Place, places_table, verified
 from claim2source.io.trec import read_run
 from claim2source.pipeline.margins import choose_margin
+from claim2source.pipeline.staged import read_staged
+from claim2source.pipeline.sweep import variations
 from claim2source.pipeline.systems import SYSTEMS_FOLDER, load_stages, read_systems
 from claim2source.pipeline.when import Conditional, WhenConfig
 from claim2source.verify.frame import Verifier
 from claim2source.verify.select import Select
-from eval.verify import main
+from eval.verify import VerifyConfig, main
 from tests.llm_server import LLMServer
 from tests.llm_server import verifiers as play
+from tests.shared_data import REPOSITORY
 
 Start = Callable[..., LLMServer]
 
@@ -173,6 +178,48 @@ def test_the_papers_verifiers_are_there_as_released() -> None:
         if name != "Qwen3.5-9B-short":
             assert (stage.llm.max_tokens, stage.max_prompt_tokens) == (4096, 250_000)
     assert load_stages(systems["Kimi-K2.6"].stages)[1][1].llm.thinking is False  # type: ignore[attr-defined]
+
+
+def test_the_ablations_that_the_paper_lacks_are_one_file() -> None:
+    path = REPOSITORY / "configs" / "verify" / "sweep.yaml"
+    said = ["--config", str(path), "--out", "o"]
+    config = read_config(VerifyConfig, said, program="t", description="t")
+    systems = read_staged([REPOSITORY / file for file in config.files], config.system, None)
+    assert config.vary is not None
+    found = variations(systems[config.system], config.vary)
+    # One more than all values: each is a system that can be read, and no two are the same.
+    assert len(found) == 1 + sum(map(len, config.vary.values())) == 19
+    stages = {name: [asdict(s) for _, s in load_stages(one.stages)] for name, one in found.items()}  # type: ignore[call-overload]
+    first, base = stages["as it is"]
+    assert stages["verify.llm.thinking true"] == [
+        first,
+        {**base, "llm": {**base["llm"], "thinking": True}},
+    ]
+    assert stages["rerank.depth 50"] == [{**first, "depth": 50}, base]
+    assert stages["verify.when margin_below 0.1"][1]["when"]["margin_below"] == 0.1
+    for name, known in stages.items():
+        assert [other for other in stages if stages[other] == known] == [name]
+    for key, why in (("verify", "a setting"), ("fuse.depth", "a setting"), ("verify.dept", "dept")):
+        with pytest.raises(ConfigError, match=why):
+            variations(systems[config.system], {key: [1]})
+
+
+@pytest.mark.slow
+def test_variations_are_tested_against_the_system_as_it_is(
+    checked: tuple[LLMServer, list[str]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = tmp_path / "sweep.yaml"
+    config.write_text("vary: {verify.depth: [1, 20], verify.when: [{margin_below: 0.02}]}\n")
+    main(["--config", str(config), "--out", str(tmp_path / "out"), *checked[1]])
+    report = Report.read(tmp_path / "out")
+    names = ["verify.depth 1", "verify.depth 20", "verify.when margin_below 0.02"]
+    assert list(report.systems) == ["as it is", *names]
+    family = report.tests[0]
+    assert [(c.system, c.baseline) for c in family.comparisons] == [(n, "as it is") for n in names]
+    base, shallow, deep, few = (one.macro["mrr@5"] for one in report.systems.values())
+    # One paper leaves nothing to choose; a perfect verifier finds more among more.
+    assert shallow < few < base < deep
+    assert "What verifiers were asked" in capsys.readouterr().out
 
 
 def test_a_condition_knows_how_deep_its_stage_looks() -> None:
