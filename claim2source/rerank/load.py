@@ -22,6 +22,12 @@ if TYPE_CHECKING:
 
 # Files beside the weights that scores depend on: configs, templates, tokenizers, code.
 _TEXTS = (".json", ".jinja", ".txt", ".model", ".py")
+# Classes whose heads read the first token of the last layer.
+_FIRST_TOKEN = (
+    "BertForSequenceClassification",
+    "RobertaForSequenceClassification",
+    "XLMRobertaForSequenceClassification",
+)
 DTYPES = ("float32", "bfloat16", "float16")
 
 
@@ -125,7 +131,40 @@ def load_cross_encoder(
             if type(part) is torch.nn.Linear and part.out_features == 1
         ]
         model.set_keep_in_fp32_modules(heads)
+    first_token_alone(model[0].auto_model)
     return model.eval()
+
+
+def first_token_alone(model: Any) -> None:
+    """Compute no more of the last layer than its first token: BERT's heads read no other.
+
+    Saves most of a layer: of six about an eighth of the time.
+    """
+    import torch
+
+    base = getattr(model, getattr(model, "base_model_prefix", ""), None)
+    known = type(model).__name__ in _FIRST_TOKEN and model.config._attn_implementation == "sdpa"
+    if not known or model.config.is_decoder or base is None:
+        return
+    layer = base.encoder.layer[-1]
+    attention = layer.attention.self
+
+    def forward(hidden: torch.Tensor, mask: torch.Tensor | None = None, *_: Any, **__: Any) -> Any:
+        query, key, value = (
+            part(rows).unflatten(-1, (attention.num_attention_heads, -1)).transpose(1, 2)
+            for part, rows in (
+                (attention.query, hidden[:, :1]),
+                (attention.key, hidden),
+                (attention.value, hidden),
+            )
+        )
+        attended = torch.nn.functional.scaled_dot_product_attention(
+            query, key, value, attn_mask=mask if mask is None else mask[:, :, :1]
+        )
+        attended = attended.transpose(1, 2).flatten(2)
+        return layer.feed_forward_chunk(layer.attention.output(attended, hidden[:, :1]))
+
+    layer.forward = forward
 
 
 def load_causal(

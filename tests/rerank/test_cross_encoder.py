@@ -21,6 +21,7 @@ from claim2source.pipeline.systems import load_stages
 from claim2source.rerank.batches import scored_alone
 from claim2source.rerank.cross_encoder import CrossEncoder
 from claim2source.rerank.frame import NOT_A_NUMBER, Pair, Reranker
+from claim2source.rerank.load import first_token_alone
 from tests.models.mistral import declare_code
 from tests.rerank.tiny import save_cross_encoder
 
@@ -41,8 +42,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory, tiny_folder: Path) -> Path:
 
 
 def scored(stage: Reranker, pairs: Sequence[Pair] = PAIRS) -> np.ndarray:
+    return scored_by(stage.placed(None, "cpu"), pairs)
+
+
+def scored_by(stage: Reranker, pairs: Sequence[Pair] = PAIRS) -> np.ndarray:
     found = np.full(len(pairs), 7e7, dtype=np.float32)
-    for batch in stage.placed(None, "cpu").score(pairs):
+    for batch in stage.score(pairs):
         assert (found[list(batch.places)] == np.float32(7e7)).all()  # each once
         found[list(batch.places)] = batch.scores
     return found
@@ -66,6 +71,17 @@ def test_logits_are_those_of_sentence_transformers(folder: Path, tmp_path: Path)
     short = predicted(folder, PAIRS, max_length=12)
     assert np.abs(short - expected).max() > 0.1
     assert np.allclose(scored(CrossEncoder(model=str(folder), max_length=12)), short, atol=1e-4)
+
+
+def test_the_last_layer_computes_its_first_token_alone(folder: Path) -> None:
+    """The same logits, also beside padding; the oracle above is the model as it is."""
+    stage = CrossEncoder(model=str(folder)).placed(None, "cpu")
+    model: Any = stage.network[0].auto_model
+    shapes: list[tuple[int, ...]] = []
+    for layer in model.bert.encoder.layer:
+        layer.output.register_forward_hook(lambda *given: shapes.append(tuple(given[-1].shape)))
+    assert np.allclose(scored_by(stage), predicted(folder, PAIRS), atol=1e-4)
+    assert all(shape[1] == 1 for shape in shapes[1::2]) and shapes[0][1] > 1
 
 
 def test_an_activation_that_the_files_name_is_not_applied(folder: Path, tmp_path: Path) -> None:
@@ -164,3 +180,25 @@ def test_a_models_own_code_runs_only_where_it_is_allowed(tmp_path: Path, tiny_fo
     with pytest.raises(UserError, match="odd"):
         scored(CrossEncoder(model=str(folder), allow_remote_code=(str(folder),)))
     assert (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize("kind", ["Bert", "Roberta", "XLMRoberta"])
+def test_heads_that_read_the_first_token_give_the_same(kind: str) -> None:
+    import transformers
+
+    sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
+    sizes |= {"vocab_size": 30, "intermediate_size": 32, "num_labels": 1}
+    config: Any = getattr(transformers, f"{kind}Config")(**sizes, initializer_range=0.5)
+    model: Any = getattr(transformers, f"{kind}ForSequenceClassification")(config).eval()
+    ids = torch.randint(4, 30, (3, 9), generator=torch.Generator().manual_seed(0))
+    for padding in (0, 4):
+        mask = torch.ones_like(ids)
+        mask[1, 9 - padding :] = 0
+        with torch.inference_mode():
+            before = model(input_ids=ids, attention_mask=mask).logits
+            forward = dict(model.base_model.encoder.layer[-1].__dict__).get("forward")
+            assert forward is None
+            first_token_alone(model)
+            after = model(input_ids=ids, attention_mask=mask).logits
+            del model.base_model.encoder.layer[-1].forward
+        assert torch.allclose(before, after, atol=1e-5) and before.std() > 1e-3
