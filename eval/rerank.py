@@ -3,27 +3,46 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
 
-from claim2source.core.config import read_config
+from claim2source.core.config import list_field, read_config, require, require_between
 from claim2source.core.errors import run_program
+from claim2source.core.folders import require_output
+from claim2source.core.report import Choice
 from claim2source.core.terminal import say
+from claim2source.datasets import load
+from claim2source.pipeline.abstain import choosing_claims
+from claim2source.pipeline.mixing import choose_mix
+from claim2source.pipeline.selection import ChoosingOptions
 from claim2source.pipeline.staged import StagedOptions, evaluate_staged, read_staged
 
 
 @dataclass(frozen=True)
-class RerankConfig(StagedOptions):
+class RerankConfig(StagedOptions, ChoosingOptions):
     """Settings of `eval/rerank.py`.
 
     Args:
         system: name of a system with stages, of the YAML files.
         run: a ranking of another program (TREC, a lab's TSV, the 2026 paper's score JSON) in
             place of the system's first stage.
+        val: claims that `choose_mix` chooses on: `carved` from the training split, all of `train`,
+            or `auto`: carved for a trained checkpoint, else train.
     """
 
     system: str
     run: Path | None = None
+    choose_mix: list[float] = list_field(
+        float, help="weights of the stage before, among which the last re-ranker's is chosen"
+    )
+    val: Literal["auto", "carved", "train"] = "auto"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        ChoosingOptions.__post_init__(self)
+        for mix in self.choose_mix or ():
+            require_between("choose_mix", mix, 0, 1)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -38,8 +57,23 @@ def rerank(config: RerankConfig) -> str:
     Raises `UserError` for a system that is not there, or has no stages.
     """
     systems = read_staged(config.files, config.system, config.run)
+    choices: tuple[Choice, ...] = ()
+    if config.choose_mix:
+        require(config.run is None, "choose_mix", config.choose_mix, "nothing with --run: no train")
+        require_output(config.out)
+        dataset = load(config.dataset, config.split, lenient=config.lenient)
+        runner = config.runner(systems, dataset)
+        runner.settings = replace(runner.settings, choosing=config.choosing(config.val))
+        train = choosing_claims(runner, config.system)
+        chosen = choose_mix(runner, config.system, config.claims, train, config.choose_mix)
+        systems[config.system], choices = chosen[0], (chosen[1],)
     return evaluate_staged(
-        config, systems, config.system, program="eval/rerank.py", heading="Re-ranking"
+        config,
+        systems,
+        config.system,
+        program="eval/rerank.py",
+        heading="Re-ranking",
+        choices=choices,
     )
 
 

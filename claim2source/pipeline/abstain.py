@@ -15,17 +15,18 @@ from claim2source.core.run import Result, Run
 from claim2source.datasets.grouping import connected_groups
 from claim2source.evaluation.abstention import Outcomes, risk_coverage, safe_threshold
 from claim2source.mining.near_duplicates import same_papers
+from claim2source.models import Resolved
 from claim2source.pipeline.runner import SystemResult, SystemRunner
-from claim2source.pipeline.selection import load_train, selection_data
+from claim2source.pipeline.selection import selection_data
 from claim2source.pipeline.stages import named_stages
 from claim2source.pipeline.systems import all_parts
 from claim2source.text import ClaimForm, Rendering
 from claim2source.verify.abstain import (
+    NONE,
     AbstainModel,
     Design,
     fit,
     margin_shares,
-    none_share,
 )
 
 Target = Literal["present", "right"]
@@ -124,11 +125,7 @@ class Asked:
     def has_none(self) -> bool:
         """Tell whether a verifier gave a probability of "none" with and without the papers."""
         return all(
-            any(
-                none_share(note) is not None
-                for one in found.values()
-                for note in one.notes.values()
-            )
+            any(NONE in details for one in found.values() for details in one.details.values())
             for found in (self.stages, self.bare)
         )
 
@@ -174,14 +171,15 @@ def choosing_claims(runner: SystemRunner, name: str) -> Dataset:
     Raises `UserError` where there are none.
     """
     settings = runner.settings
-    parts = [part for part in all_parts(name, runner.systems) if runner.systems[part].model]
-    found = [
-        selection_data(settings.dataset, runner.reported.split, settings.choosing, resolved).val
-        for resolved in (runner.model(part) for part in parts)
+    models: list[Resolved | None] = [
+        runner.model(part)
+        for part in all_parts(name, runner.systems)
+        if runner.systems[part].model is not None
     ]
-    if not found:
-        choosing = settings.choosing
-        return load_train(settings.dataset, runner.reported.split, choosing.split, choosing.lenient)
+    found = [
+        selection_data(settings.dataset, runner.reported.split, settings.choosing, model).val
+        for model in models or [None]
+    ]
     shared = set.intersection(*({claim.id for claim in one.claims} for one in found))
     if not shared:
         raise UserError(f"{name}: no claim of train is unknown to all of its models")

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import combinations
@@ -29,14 +28,8 @@ NONE_OF_THESE = "none of these"
 DEEPEST = 100
 # Probabilities are no surer than this in log-odds.
 _SUREST = 1e-4
-# What a verifier writes into a claim's note: the probability that none of its candidates is right.
-_NONE = re.compile(r"\bnone ([01](?:\.\d+)?)\b")
-
-
-def none_share(note: str) -> float | None:
-    """Read a verifier's probability of "none" from a claim's note, such as `.. none 0.25`."""
-    found = _NONE.search(note)
-    return float(found[1]) if found and float(found[1]) <= 1 else None
+# The name of a verifier's probability that none of its candidates is right, in `Result.details`.
+NONE = "none"
 
 
 @dataclass(frozen=True)
@@ -162,7 +155,7 @@ class Abstain:
     def identity(self) -> Mapping[str, object]:
         """Describe the model and what the stages before gave."""
         stages = self._stages
-        seen = [[name, *map(list, one.run), *one.notes.items()] for name, one in stages.items()]
+        seen = [[name, [*map(list, one.run)], dict(one.details)] for name, one in stages.items()]
         return {"fitted": asdict(self.fitted), "stages": content_hash(seen)}
 
     def after(self, stages: Mapping[str, Result]) -> Self:
@@ -266,7 +259,7 @@ def _none_odds(claim_ids: Sequence[str], stages: Mapping[str, Result]) -> np.nda
     odds = np.full(len(claim_ids), np.nan)
     for one in stages.values():
         for row, claim in enumerate(claim_ids):
-            share = none_share(one.notes.get(claim, ""))
+            share = one.details.get(claim, {}).get(NONE)
             if share is not None:
                 share = min(max(share, _SUREST), 1 - _SUREST)
                 odds[row] = math.log(share / (1 - share))

@@ -11,11 +11,19 @@ from claim2source.core.errors import UserError
 from claim2source.core.records import Claim, Dataset, Qrels, Source
 from claim2source.core.report import Report
 from claim2source.core.run import Run
+from claim2source.datasets import carve_val
 from claim2source.evaluation.moves import Moves, gold_moves
 from claim2source.io.trec import read_run, write_trec_run
-from claim2source.pipeline.systems import SYSTEMS_FOLDER, load_stages, read_systems
+from claim2source.pipeline.runner import SystemRunner
+from claim2source.pipeline.systems import (
+    SYSTEMS_FOLDER,
+    SystemConfig,
+    load_stages,
+    read_systems,
+)
 from claim2source.rerank.http import Http
 from claim2source.rerank.yes_no import YesNo
+from claim2source.retrieve import BM25Config
 from eval.rerank import main
 
 
@@ -92,6 +100,49 @@ def test_each_stage_is_scored_written_and_tested(
     for name, why in (("Plain", "a system with stages"), ("None", "one of Two")):
         with pytest.raises(UserError, match=why):
             main(["--system", name, "--out", str(tmp_path / "no"), *said])
+    assert not (tmp_path / "no").exists()
+
+
+def test_the_mix_is_chosen_on_claims_that_are_not_reported(
+    tmp_path: Path, tiny_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With a random encoder the first stage alone is best: weight 1, which dev does not say."""
+    files, store = tmp_path / "systems.yaml", str(tmp_path / "store")
+    stage = f"rerank: max_sim, model: {tiny_folder}, max_length: 32, depth: 5"
+    files.write_text(f"One:\n  bm25: {{k1: 1.2}}\n  stages:\n    - {{{stage}}}\n")
+    words = ["--files", str(files), "--system", "One", "--repeats", "20", "--store", store]
+    words += ["--train_split", "test", "--val", "carved", "--val_share", "0.2", "--rule", "best"]
+    main([*words, "--choose_mix", "0.5", "1", "--out", str(tmp_path / "out")])
+    test = c2s.load("demo", "test")
+    val = carve_val(test, 0.2, 13, seen_share=0.2)[1]
+    scores = {}
+    for mix in (0.0, 0.5, 1.0):
+        settings = {"model": str(tiny_folder), "max_length": 32, "depth": 5, "mix": mix}
+        system = SystemConfig(bm25=BM25Config(k1=1.2), stages=[{"rerank": "max_sim", **settings}])
+        run = SystemRunner({"s": system}, val).run("s").result.run
+        scores[mix] = c2s.evaluate(run, val, ["mrr@5"], repeats=0).macro["mrr@5"]
+    assert len(set(scores.values())) > 1
+    best = max(scores, key=lambda mix: scores[mix])
+    report = Report.read(tmp_path / "out")
+    (choice,) = report.systems["1. rerank max_sim"].choices
+    assert choice.settings == {"mix": best} and choice.score == pytest.approx(scores[best])
+    assert (choice.split, choice.claims, choice.compared) == ("val", len(val.claims), 3)
+    assert report.systems["first stage"].choices == ()
+    assert f"mix {best}" in capsys.readouterr().out
+    # It is what the stage then has.
+    plain = files.with_name("plain.yaml")
+    plain.write_text(f"One:\n  bm25: {{k1: 1.2}}\n  stages:\n    - {{{stage}, mix: {best}}}\n")
+    words[1] = str(plain)
+    main([*words, "--out", str(tmp_path / "plain")])
+    again = Report.read(tmp_path / "plain")
+    assert [s.macro for s in again.systems.values()] == [s.macro for s in report.systems.values()]
+    with pytest.raises(UserError, match="choose_mix"):
+        main([*words, "--choose_mix", "1.5", "--out", str(tmp_path / "no")])
+    plain.write_text(
+        "One:\n  bm25: {k1: 1.2}\n  stages:\n    - {verify: abstain, model: absent.json}\n"
+    )
+    with pytest.raises(UserError, match="no re-ranker"):
+        main([*words, "--choose_mix", "1", "--out", str(tmp_path / "no")])
     assert not (tmp_path / "no").exists()
 
 

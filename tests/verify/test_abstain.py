@@ -16,14 +16,13 @@ from claim2source.verify.abstain import (
     abstained,
     fit,
     margin_shares,
-    none_share,
 )
 
 FIRST = Run.from_lists({"a": [("p", 9.0), ("q", 5.0), ("r", 1.0)], "b": [("q", 2.0)], "c": []})
 SECOND = Run.from_lists({"a": [("p", 0.5), ("q", 0.5)], "b": [("p", 0.9), ("q", 0.1)], "c": []})
 STAGES = {
     "one": Result(FIRST),
-    "two": Result(SECOND, {"a": "chose 2; none 0.2", "b": "ranking kept"}),
+    "two": Result(SECOND, details={"a": {"none": 0.2, "asks": 1}, "b": {"asks": 1}}),
 }
 
 
@@ -49,8 +48,6 @@ def test_features_by_hand() -> None:
     deep = Run.from_lists({"a": [(f"{i:03}", 200.0 - i) for i in range(150)]})
     assert margin_shares(deep, ["a"]) == margin_shares(deep.top(100), ["a"]) == [1 / 99]
     assert Design(("one", "two"), 2).features(["a"], STAGES).shape == (1, 7)
-    notes = ["none 0.25", "none of these", "", "none 1.0", "none 7", "nonesuch 0.3", "x; none 0"]
-    assert list(map(none_share, notes)) == [0.25, None, None, 1.0, None, None, 0.0]
 
 
 def test_the_fit_solves_the_equations_of_a_penalised_logistic_model() -> None:
