@@ -9,6 +9,7 @@ from pathlib import Path
 
 from claim2source.core.config import read_config
 from claim2source.core.errors import ConfigError, run_program
+from claim2source.core.folders import require_output
 from claim2source.core.terminal import say
 from claim2source.pipeline.checkpoints import route_words
 from claim2source.pipeline.staged import (
@@ -54,6 +55,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def run_pipeline(config: PipelineConfig) -> str:
     """Run a file's pipeline, score and test each stage; write `config.out`, return the tables."""
+    require_output(config.out)
     systems, name = read_pipeline(config.pipeline, config.system, config.files)
     if config.checkpoint is not None:
         systems = on_checkpoint(systems, name, config.checkpoint, config.routes)

@@ -56,11 +56,11 @@ def rerank(config: RerankConfig) -> str:
 
     Raises `UserError` for a system that is not there, or has no stages.
     """
+    require_output(config.out)
     systems = read_staged(config.files, config.system, config.run)
     choices: tuple[Choice, ...] = ()
     if config.choose_mix:
         require(config.run is None, "choose_mix", config.choose_mix, "nothing with --run: no train")
-        require_output(config.out)
         dataset = load(config.dataset, config.split, lenient=config.lenient)
         runner = config.runner(systems, dataset)
         runner.settings = replace(runner.settings, choosing=config.choosing(config.val))

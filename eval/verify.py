@@ -55,6 +55,7 @@ def verify(config: VerifyConfig) -> str:
 
     Raises `UserError` for a system that is not there, or has no stages.
     """
+    require_output(config.out)
     systems = read_staged(config.files, config.system, config.run)
     allowed = "none with --run"
     require(config.run is None or config.choose_on is None, "choose_on", config.choose_on, allowed)
@@ -65,7 +66,6 @@ def verify(config: VerifyConfig) -> str:
     if config.choose_on is not None:
         allowed = "another split than the one that is reported"
         require(config.choose_on != config.split, "choose_on", config.choose_on, allowed)
-        require_output(config.out)
         val = load(config.dataset, config.choose_on, lenient=config.lenient)
         require(bool(val.golds), "choose_on", config.choose_on, "a split with golds")
         runner = config.runner(without_when(systems, config.system), val)

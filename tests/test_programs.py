@@ -18,6 +18,8 @@ WRITING = {
     "eval.paper_tables": "--reports absent --out OUT",
     "eval.report": "--reports absent --out OUT",
     "eval.rerank": "--system S --dataset absent --out OUT",
+    "eval.verify": "--system S --dataset absent --out OUT",
+    "eval.pipeline": "--config absent --dataset absent --out OUT",
     "eval.abstain": "--system S --dataset absent --out OUT",
     "eval.style_grid": "--dataset absent --out OUT",
     "eval.tune_bm25": "--dataset absent --out OUT",

@@ -43,6 +43,7 @@ from claim2source.pipeline.systems import (
     load_stages,
     read_systems,
 )
+from claim2source.pipeline.versions import VersionScores, score_versions, versions_table
 from claim2source.pipeline.views import report_parts, report_tables, write_markdown
 from claim2source.pipeline.when import share_asked
 from claim2source.retrieve.saved import ALL, SavedRunConfig
@@ -90,13 +91,14 @@ class ScoredStages:
     """Hold the scores and runs of a system's stages, the first stage in front.
 
     `moves` has, of each stage after the first, its depth and what it did to the golds; `verified`
-    what verifiers did.
+    what verifiers did, `versions` the scores of each version of those asked several times.
     """
 
     report: Report
     scored: Mapping[str, ScoredSystem]
     moves: Mapping[str, tuple[int, Mapping[str, Moves]]]
     verified: Mapping[str, Verified] = field(default_factory=dict)
+    versions: VersionScores = field(default_factory=dict)
 
     @property
     def last(self) -> ScoredSystem:
@@ -108,6 +110,9 @@ class ScoredStages:
         parts = report_parts(self.report, "stage")
         if any(moves for _, moves in self.moves.values()):
             parts += ["What each stage did to the golds:", moves_table(self.moves)]
+        if self.versions:
+            parts += ["Stages that were asked several times, and each version alone:"]
+            parts.append(versions_table(self.versions))
         if self.verified:
             parts += ["What verifiers were asked, and what it cost:", verified_table(self.verified)]
         for name, one in self.verified.items():
@@ -213,7 +218,15 @@ def evaluate_staged(
     stages = score_stages(
         found, runner.systems, dataset, repeats, config.seed, name=config.dataset, program=program
     )
-    stages = stages.with_choices(choices)
+    loaded = [stage for _, stage in load_stages(runner.systems[name].stages)]
+    data = runner.data(found.form, dataset)
+    versions = score_versions(
+        dict(zip(list(stages.scored)[1:], loaded, strict=True)),
+        found.stages[-len(loaded) - 1 :],
+        data,
+        runner.settings,
+    )
+    stages = replace(stages.with_choices(choices), versions=versions)
     stages.write(dataset, config.out)
     parts: list[Part] = [f"{config.dataset}, {config.split}: {name}", *stages.parts()]
     write_markdown(config.out, heading, parts)

@@ -120,10 +120,10 @@ def apply_stage(
         cost = replace(result.cost, seconds=clock() - started, items=len(claims))
         return replace(result, cost=cost)
 
-    return read_or_search(store, key, apply, _is_answered)
+    return read_or_search(store, key, apply, is_answered)
 
 
-def _is_answered(result: Result) -> bool:
+def is_answered(result: Result) -> bool:
     """Tell whether servers have answered, well or not, all that a stage asked."""
     return not any(is_unanswered(failure.reason) for failure in result.failures)
 

@@ -200,7 +200,7 @@ def load_with_code(folder: Path, settings: LoadSettings, name: str) -> Any:
     try:
         model: Any = AutoModel.from_pretrained(
             folder,
-            trust_remote_code=True,
+            trust_remote_code=settings.own_code,
             use_safetensors=True,
             dtype=getattr(torch, settings.dtype),
         )

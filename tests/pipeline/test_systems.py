@@ -120,6 +120,7 @@ def test_all_files_go_together_and_every_model_says_what_to_do() -> None:
         "attribution",
         "entity",
         "claim2source_2026",
+        "ct25",
         "modern",
         "offline",
         "ours",
