@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 
 from claim2source.core.errors import UserError
+from claim2source.pipeline.systems import SYSTEMS_FOLDER
 
 MADE = Path(__file__).parent / "fixtures_010"
+CT25 = SYSTEMS_FOLDER / "ct25.yaml"
 # Every program that writes, with inputs that are not there.
 WRITING = {
     "eval.baselines": "--dataset absent --out OUT",
@@ -17,8 +19,8 @@ WRITING = {
     "eval.hybrid": "--checkpoint absent --dataset absent --out OUT",
     "eval.paper_tables": "--reports absent --out OUT",
     "eval.report": "--reports absent --out OUT",
-    "eval.rerank": "--system S --dataset absent --out OUT",
-    "eval.verify": "--system S --dataset absent --out OUT",
+    "eval.rerank": f"--files {CT25} --system ct25-MaxSim --dataset absent --out OUT",
+    "eval.verify": f"--files {CT25} --system ct25-MaxSim --dataset absent --out OUT",
     "eval.pipeline": "--config absent --dataset absent --out OUT",
     "eval.abstain": "--system S --dataset absent --out OUT",
     "eval.style_grid": "--dataset absent --out OUT",
