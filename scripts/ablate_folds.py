@@ -160,6 +160,13 @@ ROWS = (
         against="both",
     ),
     Row(
+        "both-pairs",
+        "both, after a first phase on the pool's pairs (configs/finetune/pool_pairs.yaml)",
+        {"model.name": "checkpoints/pool_pairs_merged"},
+        on="both",
+        against="both",
+    ),
+    Row(
         "me5",
         "both, from multilingual-e5-small in 4 bits, word embeddings frozen",
         {

@@ -106,6 +106,7 @@ def test_near_duplicates_of_a_gold_go_with_it() -> None:
         ask(RemovingRunner({"A": SystemConfig(bm25=BM25Config())}, bare), "A", None, bare)
 
 
+@pytest.mark.slow
 def test_a_model_is_fitted_on_train_and_applied_as_a_stage(
     tmp_path: Path, systems: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -103,6 +103,7 @@ def test_each_stage_is_scored_written_and_tested(
     assert not (tmp_path / "no").exists()
 
 
+@pytest.mark.slow
 def test_the_mix_is_chosen_on_claims_that_are_not_reported(
     tmp_path: Path, tiny_folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -67,6 +67,7 @@ def checked(llm_server: Start, tmp_path: Path) -> tuple[LLMServer, list[str]]:
     return server, ["--system", "Checked", *said]
 
 
+@pytest.mark.slow
 def test_a_verifier_is_scored_and_costed(
     checked: tuple[LLMServer, list[str]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

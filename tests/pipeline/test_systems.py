@@ -127,6 +127,7 @@ def test_all_files_go_together_and_every_model_says_what_to_do() -> None:
         "papers_2025",
         "papers_2026",
         "rerankers",
+        "rerankers_ours",
         "verifiers",
     }
     for name, system in systems.items():
