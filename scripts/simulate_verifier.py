@@ -22,9 +22,10 @@ from claim2source.core.config import read_config
 from claim2source.core.errors import run_program
 from claim2source.core.files import content_hash
 from claim2source.core.records import Dataset
+from claim2source.core.terminal import say
 from claim2source.datasets import load
+from claim2source.pipeline.staged import StagedOptions, evaluate_staged, read_pipeline
 from claim2source.pipeline.systems import SYSTEMS_FOLDER
-from eval.pipeline import main as pipeline
 from scripts.data_folder import data_folder
 from tests.llm_server import LLMServer
 from tests.llm_server.verifiers import Choose, Question, Verifier
@@ -45,8 +46,8 @@ class Config:
     dataset: str = "ct25"
     split: str = "dev"
     depth: int = 10
-    out: str = "out/pipeline"
-    store: str = ""
+    out: Path = Path("out/pipeline")
+    store: Path | None = None
 
 
 def knowing(dataset: Dataset) -> Choose:
@@ -88,10 +89,11 @@ def main(argv: Sequence[str] | None = None) -> None:
             file.write_text(
                 STAGES.format(depth=config.depth, model=model, url=server.url), encoding="utf-8"
             )
-            files = ["--files", str(SYSTEMS_FOLDER / "ct25.yaml")]
-            data = [f"--dataset={folder}", f"--split={config.split}", f"--out={config.out}"]
-            store = [f"--store={config.store}"] if config.store else []
-            pipeline([f"--config={file}", *data, *files, *store])
+            systems, name = read_pipeline(file, beside=[SYSTEMS_FOLDER / "ct25.yaml"])
+            options = StagedOptions(
+                out=config.out, dataset=folder, split=config.split, store=config.store
+            )
+            say(evaluate_staged(options, systems, name, program=program, heading=name))
     finally:
         server.stop()
 
