@@ -38,7 +38,7 @@ _OURS = re.compile(
     | logs/step-\d+/(metrics\.csv|hparams\.yaml) | (.+/)?wandb/.+
     | checkpoints/(refit-)?(epoch|soup)(-\d+)+(-scale-[^/]+)?/{_CHECKPOINT_FILE}
     | interpolation/(scale-[^/]+/{_CHECKPOINT_FILE}|interpolation\.(json|png)|report\.(json|md))
-    | evaluation/(.+/)?(report\.(json|md|html)|compare\.(json|md)|bm25\.yaml)
+    | evaluation/(.+/)?(report\.(json|md|html)|compare\.(json|md)|bm25\.yaml|claims\.html)
     | evaluation/(.+/)?(grid\.(json|csv)|quality\.csv|heatmap(_[^/]+)?\.png)
     | evaluation/(.+/)?(runs/(.+/)?[^/]+\.trec|submission_202[56]/predictions[^/]*\.tsv)
     | (.+/)?\.[^/]+\.[a-z0-9_]{{8}}\.(tmp|old)(/.+)?)

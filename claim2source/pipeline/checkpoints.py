@@ -28,6 +28,7 @@ from claim2source.io.wandb import log_tables, require_tracking
 from claim2source.models import Manifest, ModelConfig
 from claim2source.models.manifest import FILE as MANIFEST
 from claim2source.models.resolve import checkpoint_folder, chosen_checkpoint
+from claim2source.pipeline.attached import AttachedRun, read_attached
 from claim2source.pipeline.evaluate import (
     METRICS,
     ScoredSystem,
@@ -41,7 +42,7 @@ from claim2source.pipeline.evaluate import (
 from claim2source.pipeline.options import EvaluationOptions
 from claim2source.pipeline.runner import DEPTH, RunSettings, SystemRunner
 from claim2source.pipeline.style_grid import GridRun
-from claim2source.pipeline.style_texts import STAGES, StyleOptions
+from claim2source.pipeline.style_texts import StyleOptions, require_stage
 from claim2source.pipeline.systems import PAPERS_BM25, HybridConfig, SystemConfig, Systems
 from claim2source.pipeline.views import report_parts, report_tables, write_markdown
 from claim2source.text import ClaimForm, Rendering
@@ -91,7 +92,9 @@ class CheckpointConfig(EvaluationOptions):
     only: Literal["chosen"] | None = None
     languages: list[str] | None = list_field(str, help="score claims in these languages only")
     stages: list[str] | None = list_field(
-        str, help="attach to every checkpoint: styles, the grid of text styles"
+        str,
+        help="attach to every checkpoint: styles, the grid of text styles, or files of pipelines, "
+        "whose first stage it is",
     )
     styles: StyleOptions = field(default_factory=StyleOptions)
 
@@ -101,7 +104,7 @@ class CheckpointConfig(EvaluationOptions):
         for form in self.claims or ():
             require_one_of("claims", form, CLAIM_FORMS)
         for stage in self.stages or ():
-            require_one_of("stages", stage, STAGES)
+            require_stage("stages", stage)
         good = not self.stages or MAIN_METRIC in self.metrics
         require(good, "depth", self.depth, f"with stages, a depth that gives {MAIN_METRIC}")
 
@@ -154,10 +157,12 @@ def evaluate_checkpoints(config: CheckpointConfig) -> str:
 
     `report.json` holds all systems. One checkpoint's runs and submissions lie beside it, those
     of a training run's checkpoints in folders of their names, as do those of what `claims` and
-    `hybrid` add: `NAME.FORM`, `H-NAME` and `H-NAME.FORM`; each of these folders has a report.
+    `hybrid` add: `NAME.FORM`, `H-NAME` and `H-NAME.FORM`; each of these folders has a report, as
+    has `NAME+PIPELINE`, with the runs of its stages.
     """
     require_output(config.out)
     require_tracking(config.wandb)
+    pipelines = read_attached("stages", config.stages or ())
     dataset = load(config.dataset, config.split, config.languages, lenient=config.lenient)
     checkpoints, chosen = checkpoints_of(config)
     systems: dict[str, ScoredSystem] = {}
@@ -166,15 +171,24 @@ def evaluate_checkpoints(config: CheckpointConfig) -> str:
         grid = GridRun(
             dataset, config.styles, folder=config.dataset, repeats=config.repeats, seed=config.seed
         )
+    scoring = _scoring(config)
+    settings, program = _run_settings(config), "eval/checkpoint.py"
+    attached = AttachedRun(pipelines, dataset, settings, scoring, out=config.out, program=program)
     for checkpoint in checkpoints:
         systems |= evaluate_checkpoint(config, checkpoint, dataset, grid)
+        systems |= attached.add(
+            checkpoint.name, checkpoint.path, config.routes, lambda path: _dense(config, path)
+        )
     main = checkpoints[0].name if len(checkpoints) == 1 else chosen
     reports = {name: scored.report for name, scored in systems.items()}
-    report = make_report(dataset, reports, main, name=config.dataset, program="eval/checkpoint.py")
-    notes = (*report.notes, *_left_out(config), *_notes(config, dataset, systems))
-    report = replace(report, chosen=chosen, notes=notes, training=_training(config))
+    report = make_report(dataset, reports, main, name=config.dataset, program=program)
+    notes = (*report.notes, *_left_out(config), *_notes(config, dataset, systems), *attached.notes)
+    not_run = tuple(attached.not_run)
+    training = _training(config)
+    report = replace(report, chosen=chosen, notes=notes, training=training, not_run=not_run)
     if config.compares and dataset.golds:
-        families = declared_families(report)
+        own = {name: one for name, one in reports.items() if name not in attached.rows}
+        families = [*declared_families(replace(report, systems=own)), *attached.families(STEP_0)]
         report = add_tests(report, systems, families, dataset, config.repeats, config.seed)
     report.write(config.out)
     title = f"{config.dataset}, {config.split}"
@@ -240,14 +254,10 @@ def evaluate_checkpoint(
     """
     name = checkpoint.name
     systems = _systems_of(config, checkpoint)
-    store = config.open_store()
-    settings = RunSettings(
-        config.dataset, store=store, device=config.device, index=config.index, depth=config.depth
-    )
-    runner = SystemRunner(systems, dataset, settings)
+    runner = SystemRunner(systems, dataset, _run_settings(config))
     own = runner.form_of(name, None)
     names = [name, f"H-{name}"] if config.hybrid else [name]
-    scoring = Scoring(config.metrics, config.repeats if config.compares else 0, config.seed)
+    scoring = _scoring(config)
     scored: dict[str, ScoredSystem] = {}
     for form in (own, *_other_forms(config, dataset, own)):
         for system in names:
@@ -279,23 +289,38 @@ def evaluate_checkpoint(
     return scored
 
 
-def _systems_of(config: CheckpointConfig, checkpoint: Checkpoint) -> Systems:
-    def dense(path: str) -> SystemConfig:
-        return SystemConfig(
-            model=replace(config.model, name=path),
-            sources=(config.rendering or Rendering()).sources,
-            rendering=config.rendering,
-        )
+def _run_settings(config: CheckpointConfig) -> RunSettings:
+    return RunSettings(
+        config.dataset,
+        store=config.open_store(),
+        device=config.device,
+        index=config.index,
+        depth=config.depth,
+    )
 
+
+def _scoring(config: CheckpointConfig) -> Scoring:
+    return Scoring(config.metrics, config.repeats if config.compares else 0, config.seed)
+
+
+def _dense(config: CheckpointConfig, path: str) -> SystemConfig:
+    return SystemConfig(
+        model=replace(config.model, name=path),
+        sources=(config.rendering or Rendering()).sources,
+        rendering=config.rendering,
+    )
+
+
+def _systems_of(config: CheckpointConfig, checkpoint: Checkpoint) -> Systems:
     name = checkpoint.name
     systems = {_BM25: SystemConfig(bm25=PAPERS_BM25)}
     if config.routes:
         paths = {"default": config.checkpoint, **config.routes}
         # One system per checkpoint, so that a checkpoint of two languages is counted once.
-        systems |= {f"of {path}": dense(path) for path in paths.values()}
+        systems |= {f"of {path}": _dense(config, path) for path in paths.values()}
         systems[name] = SystemConfig(routes={lang: f"of {path}" for lang, path in paths.items()})
     else:
-        systems[name] = dense(checkpoint.path)
+        systems[name] = _dense(config, checkpoint.path)
     if config.hybrid:
         systems[f"H-{name}"] = SystemConfig(hybrid=HybridConfig(_BM25, name))
     return systems

@@ -23,6 +23,7 @@ from claim2source.evaluation.moves import Moves, gold_moves, moves_table
 from claim2source.evaluation.verifiers import Verified, places_table, verified, verified_table
 from claim2source.io.wandb import log_tables, require_tracking
 from claim2source.pipeline.evaluate import (
+    METRICS,
     ScoredSystem,
     Scoring,
     add_tests,
@@ -249,6 +250,7 @@ def score_stages(
     *,
     name: str | None = None,
     program: str = "",
+    metrics: Sequence[str] = METRICS,
 ) -> ScoredStages:
     """Score every stage of what a system gave, and test each against the one before.
 
@@ -262,7 +264,7 @@ def score_stages(
     names = [FIRST_STAGE, *(f"{i}. {r.name}{said_so[i]}" for i, r in enumerate(results) if i)]
     scored: dict[str, ScoredSystem] = {}
     for place, (stage, one) in enumerate(zip(names, results, strict=True)):
-        score = score_result(stage, one.result, dataset, Scoring(repeats=repeats, seed=seed))
+        score = score_result(stage, one.result, dataset, Scoring(metrics, repeats, seed))
         folder = f"runs/{place}"
         described = replace(score.report, claims=found.form, sources=found.sources, runs=folder)
         scored[stage] = replace(score, report=described)

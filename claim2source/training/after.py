@@ -9,6 +9,7 @@ from pathlib import Path
 from claim2source.core.terminal import say
 from claim2source.evaluation.html.page import html_report
 from claim2source.io.wandb import wandb_mode
+from claim2source.pipeline.attached import read_attached
 from claim2source.pipeline.baselines import BaselinesConfig, evaluate_baselines, named_systems
 from claim2source.pipeline.checkpoints import CheckpointConfig, evaluate_checkpoints
 from claim2source.training.config import FinetuneConfig
@@ -21,7 +22,8 @@ CHECKPOINTS, BASELINES, PAGE = "checkpoints", "baselines", "report.html"
 
 
 def check_after(config: FinetuneConfig) -> None:
-    """Raise `UserError` for unknown baselines and missing texts: before training, not after it."""
+    """Raise `UserError` for unknown baselines, missing texts and bad pipelines before training."""
+    read_attached("after.stages", config.after.stages)
     if "styles" in config.after.stages:
         config.after.styles.check()
     if config.after.baselines:

@@ -13,13 +13,12 @@ from claim2source.core.config import (
     require,
     require_between,
     require_finite,
-    require_one_of,
     require_seed,
 )
 from claim2source.core.report import Rule
 from claim2source.mining import MiningConfig
 from claim2source.models import ModelConfig
-from claim2source.pipeline.style_texts import STAGES, StyleOptions
+from claim2source.pipeline.style_texts import StyleOptions, require_stage
 from claim2source.text import Rendering
 from claim2source.training.losses import LossesConfig
 
@@ -225,7 +224,8 @@ class AfterConfig:
         report: write `report.html`, one page of figures of checkpoints and baselines.
         files: YAML files of systems; empty: all of configs/systems.
         models: folder of models by the last part of their name, used instead of the hub.
-        stages: what is attached to every checkpoint: `styles`, the grid of text styles.
+        stages: what is attached to every checkpoint: `styles`, the grid of text styles, or files
+            of pipelines, whose first stage it is.
         styles: the grid of text styles.
     """
 
@@ -238,7 +238,7 @@ class AfterConfig:
 
     def __post_init__(self) -> None:
         for stage in self.stages:
-            require_one_of("after.stages", stage, STAGES)
+            require_stage("after.stages", stage)
 
 
 @dataclass(frozen=True)

@@ -38,6 +38,7 @@ from claim2source.core.lock import LOCK_FILE, FolderLock
 from claim2source.core.report import Epoch
 from claim2source.core.validate import validated
 from claim2source.pipeline.selection import score_of
+from claim2source.pipeline.style_texts import STAGES
 from claim2source.training.config import FinetuneConfig
 
 MINED_FILE = "mined.jsonl"
@@ -285,6 +286,7 @@ def _refuse_inputs_within(place: Path, config: FinetuneConfig) -> None:
         ("losses.distillation.scores", config.losses.distillation.scores),
         ("after.models", after.models),
         *(("after.files", file) for file in after.files),
+        *(("after.stages", file) for file in after.stages if file not in STAGES),
     ]
     for key, value in inputs:
         if value is None or not Path(value).exists():

@@ -27,6 +27,7 @@ from claim2source.pipeline.checkpoints import (
     evaluate_checkpoints,
     route_words,
 )
+from claim2source.rerank.max_sim import MaxSim
 from claim2source.retrieve import BM25, BM25Config, Dense, FusionConfig, fuse
 from claim2source.text import Rendering
 from claim2source.training.finetune import finetune
@@ -578,3 +579,114 @@ def test_the_grid_of_styles_is_attached_to_every_checkpoint(
     for wrong in (["--stages", "no such"], ["--stages", "styles", "--depth=3"]):
         with pytest.raises(ConfigError, match="stages"):
             evaluated(run, data, tmp_path / "no", *wrong)
+
+
+PIPELINE = """
+stages:
+  - {{retrieve: hybrid, depth: 12, checkpoint: elsewhere}}
+  - {{rerank: max_sim, model: {model}, max_length: 24, depth: 6}}
+"""
+
+
+@pytest.mark.slow
+def test_a_pipelines_stages_stand_beside_every_checkpoint(
+    trained: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, data = trained
+    applied: list[MaxSim] = []
+    apply = MaxSim.apply
+
+    def counted(self: MaxSim, *arguments: Any) -> Any:
+        applied.append(self)
+        return apply(self, *arguments)
+
+    monkeypatch.setattr(MaxSim, "apply", counted)
+    file, played = tmp_path / "mine.yaml", tmp_path / "played.yaml"
+    file.write_text(PIPELINE.format(model=run.parent / "model"))
+    played.write_text(file.read_text().replace("depth: 6", "depth: 5, simulated: true"))
+    words = ["--stages", str(file), str(played), "--repeats=20"]
+    text = evaluated(run, data, tmp_path / "out", *words)
+    report = json.loads((tmp_path / "out" / "report.json").read_text())
+    epochs = [f"epoch-{i}" for i in range(3)]
+    ends = ["mine: first stage", "mine: 1. rerank max_sim", "played: first stage"]
+    ends.append("played: 1. rerank max_sim (simulated)")
+    # Each checkpoint's stages follow its own row, by language.
+    assert list(report["systems"]) == [
+        name for epoch in epochs for name in (epoch, *(f"{epoch}+{end}" for end in ends))
+    ]
+    assert len(applied) == 2 * len(epochs)
+    dev = load(data, "dev")
+    for name, part in report["systems"].items():
+        assert list(part["languages"]) == ["en", "de"] and name in text
+        for lang, row in part["languages"].items():
+            ranked = read_run(tmp_path / "out" / part["runs"] / f"{lang}.trec").run
+            found = evaluate(ranked, dev.in_languages([lang]).qrels, ["mrr@5"]).mean("mrr@5")
+            assert row["mrr@5"] == pytest.approx(found)
+    # Its first stage is the checkpoint's own ranking, fused as the file says.
+    encoder = resolve(str(run / "checkpoints" / "epoch-2"), "cpu").encoder
+    dense = Dense(encoder, rendering=Rendering("bilingual", "metadata")).index(dev.sources)
+    sparse = BM25(BM25Config(claims="bilingual")).index(dev.sources).search(dev.claims)
+    expected = fuse(sparse.run, dense.search(dev.claims).run, FusionConfig())
+    ranked = read_run(tmp_path / "out" / "epoch-2+mine" / "runs" / "0" / "de.trec").run
+    for claim in ranked.claim_ids:
+        assert ranked.sources(claim) == expected.sources(claim)[:12]
+    pairs = {
+        test["family"]: [(c["system"], c["baseline"]) for c in test["comparisons"]]
+        for test in report["tests"]
+        if test["average"] == "macro"
+    }
+    first, last = (f"{{}}+{end}" for end in ends[:2])
+    assert pairs == {
+        "Every epoch against step 0": [(epoch, "epoch-0") for epoch in epochs[1:]],
+        "Each stage against the one before, mine": [
+            (last.format(epoch), first.format(epoch)) for epoch in epochs
+        ],
+        "Every epoch against step 0, after mine": [
+            (last.format(epoch), last.format("epoch-0")) for epoch in epochs[1:]
+        ],
+    }
+    assert (tmp_path / "out" / "epoch-1+mine" / "claims.html").is_file()
+    assert any(note.startswith("epoch-1+mine: 1. rerank max_sim") for note in report["notes"])
+    # The second time all is read; another depth runs the stage again.
+    evaluated(run, data, tmp_path / "again", *words)
+    assert len(applied) == 2 * len(epochs)
+    again = json.loads((tmp_path / "again" / "report.json").read_text())
+    assert all(part["cost"]["stored"] for part in again["systems"].values())
+    played.write_text(file.read_text().replace("depth: 6", "depth: 4"))
+    evaluated(run, data, tmp_path / "other", *words, "--only=chosen", "--no_tests")
+    assert len(applied) == 2 * len(epochs) + 1
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        (None, "mine.yaml.*the file of a pipeline"),
+        ("stages: [{retrieve: bm25}, {rerank: max_sim}]", "no dense model"),
+        ("stages: [{retrieve: dense}, {rerank: nosuch}]", "'nosuch' is not allowed"),
+    ],
+)
+def test_a_file_that_cannot_be_attached_is_refused_first(
+    text: str | None, why: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "mine.yaml"
+    if text is not None:
+        file.write_text(text + "\n")
+    with pytest.raises(ConfigError, match=why) as error:
+        evaluated("no/such", tmp_path, tmp_path / "out", "--stages", str(file))
+    assert error.value.key == "stages" and "\n" not in str(error.value)
+    file.write_text("stages: [{retrieve: dense}, {rerank: max_sim}]\n")
+    with pytest.raises(ConfigError, match="one pipeline of the name mine"):
+        evaluated("no/such", tmp_path, tmp_path / "out", "--stages", str(file), str(file))
+
+
+def test_a_pipeline_that_cannot_run_leaves_the_checkpoints_rows(
+    trained: tuple[Path, Path], tmp_path: Path
+) -> None:
+    run, data = trained
+    (tmp_path / "p.yaml").write_text(PIPELINE.format(model=tmp_path / "absent"))
+    one = run / "checkpoints" / "epoch-1"
+    evaluated(one, data, tmp_path / "out", "--stages", str(tmp_path / "p.yaml"), "--repeats=20")
+    report = json.loads((tmp_path / "out" / "report.json").read_text())
+    assert list(report["systems"]) == ["epoch-1"]
+    (row,) = report["not_run"]
+    assert row["system"] == "epoch-1+p" and "absent" in row["reason"]

@@ -169,6 +169,51 @@ def test_what_fails_is_said_and_the_run_is_finished(
         assert ("BM25.bilingual" in shown) is (broken != "evaluate_baselines")
 
 
+@pytest.mark.parametrize(
+    ("file", "text", "why"),
+    [
+        ("p.yaml", None, "the file of a pipeline"),
+        ("p.yaml", "stages: [{retrieve: dense}, {rerank: nosuch}]", "'nosuch' is not allowed"),
+        ("styels", None, "styles, or the YAML file of a pipeline"),
+    ],
+)
+def test_a_bad_pipeline_is_refused_before_training(
+    file: str,
+    text: str | None,
+    why: str,
+    setup: tuple[Path, Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)  # a relative path is one from here, as all of them are
+    if text is not None:
+        Path(file).write_text(text, encoding="utf-8")
+    with pytest.raises(ConfigError, match=rf"after\.stages: '{file}'.*{why}"):
+        finetune(small_config(*setup, tmp_path / "run", after__stages=f'["{file}"]'))
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.slow
+def test_a_pipelines_stages_are_scored_at_the_end(setup: tuple[Path, Path], tmp_path: Path) -> None:
+    """With every checkpoint of the run; its folder still holds nothing but the run's own."""
+    out, file = tmp_path / "run", tmp_path / "p.yaml"
+    finetune(small_config(*setup, out, optimisation__epochs=1))
+    rerank = f"{{rerank: max_sim, model: {setup[0]}, max_length: 24, depth: 5}}"
+    file.write_text(f"stages: [{{retrieve: dense}}, {rerank}]", encoding="utf-8")
+    before = (out / "report.json").read_bytes()
+    finetune(
+        small_config(*setup, out, optimisation__epochs=1, resume=True, after__stages=f'["{file}"]')
+    )
+    assert (out / "report.json").read_bytes() == before and foreign_file(out) is None
+    found = read(out / "evaluation" / "checkpoints" / "report.json")["systems"]
+    stages = ("p: first stage", "p: 1. rerank max_sim")
+    assert list(found) == [
+        name for i in (0, 1) for name in (f"epoch-{i}", *(f"epoch-{i}+{one}" for one in stages))
+    ]
+    # The first stage is the checkpoint itself.
+    assert found["epoch-1+p: first stage"]["macro"] == found["epoch-1"]["macro"]
+
+
 def test_a_misspelt_baseline_is_refused_before_training(
     setup: tuple[Path, Path], systems: Path, tmp_path: Path
 ) -> None:

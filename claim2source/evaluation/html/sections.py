@@ -187,7 +187,8 @@ def _learning_curve(compared: Compared) -> Section:
     for name, system in compared.systems.items():
         # As eval/checkpoint.py names them: the checkpoint, its hybrid, another form of claims.
         epoch = re.fullmatch(r"(H-)?epoch-([0-9]+)(\.[a-z]+)?", system.folder.name)
-        if epoch:
+        # Stages that are attached to a checkpoint are no curve of it.
+        if epoch and Path(system.report.runs).name == "runs":
             key = (system.folder.resolve().parent, epoch[1] or "", epoch[3] or "")
             lines.setdefault(key, []).append((float(epoch[2]), macro[name]))
     runs = {key: sorted(points) for key, points in lines.items() if len(points) > 1}
