@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Self, get_args
@@ -50,7 +51,7 @@ class Asked:
 
 
 @dataclass(frozen=True, kw_only=True)
-class AskedStage(LLMStage):
+class AskedStage(LLMStage, ABC):
     """Rank the first sources of every claim by what a language model answers.
 
     Args:
@@ -68,9 +69,9 @@ class AskedStage(LLMStage):
         require_one_of("sources", self.sources, get_args(SourceForm))
 
     @property
+    @abstractmethod
     def prompts(self) -> tuple[str, ...]:
         """Name the prompts that are sent."""
-        raise NotImplementedError
 
     @property
     def identity(self) -> Mapping[str, object]:
@@ -78,9 +79,9 @@ class AskedStage(LLMStage):
         read = [read_prompt(name) for name in self.prompts]
         return {"prompts": [content_hash([repr(_without_path(one))]) for one in read]}
 
+    @abstractmethod
     def fill(self, lists: Sequence[Listed], asked: Asked) -> None:
         """Give every list its scores [its sources]; NaN leaves a source its rank."""
-        raise NotImplementedError
 
     def apply(self, claims: Sequence[Claim], sources: Sequence[Source], run: Run) -> Result:
         """Rank the first `depth` sources of every claim anew; what fails keeps its order."""
