@@ -36,7 +36,7 @@ from claim2source.pipeline.abstain import (
     fit_abstention,
 )
 from claim2source.pipeline.options import EvaluationOptions
-from claim2source.pipeline.runner import RunSettings
+from claim2source.pipeline.results import RunSettings
 from claim2source.pipeline.selection import ChoosingOptions
 from claim2source.pipeline.systems import SYSTEMS_FOLDER, read_systems
 from claim2source.pipeline.views import write_markdown

@@ -26,7 +26,8 @@ from claim2source.pipeline.evaluate import (
     write_submissions,
 )
 from claim2source.pipeline.options import EvaluationOptions
-from claim2source.pipeline.runner import RunSettings, SystemRunner
+from claim2source.pipeline.results import RunSettings
+from claim2source.pipeline.runner import SystemRunner
 from claim2source.pipeline.selection import ChoosingOptions
 from claim2source.pipeline.systems import HybridConfig as Parts
 from claim2source.pipeline.systems import SystemConfig, label_of

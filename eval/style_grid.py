@@ -18,7 +18,8 @@ from claim2source.io.wandb import log_tables, require_tracking
 from claim2source.pipeline.baselines import hub_access, named_systems
 from claim2source.pipeline.evaluate_systems import ALL_FORMS
 from claim2source.pipeline.options import EvaluationOptions
-from claim2source.pipeline.runner import RunSettings, SystemRunner
+from claim2source.pipeline.results import RunSettings
+from claim2source.pipeline.runner import SystemRunner
 from claim2source.pipeline.selection import ChoosingOn
 from claim2source.pipeline.style_grid import GridRun
 from claim2source.pipeline.style_texts import StyleOptions

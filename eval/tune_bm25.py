@@ -50,7 +50,7 @@ from claim2source.pipeline.evaluate import (
     score_result,
     write_runs,
 )
-from claim2source.pipeline.runner import DEPTH
+from claim2source.pipeline.results import DEPTH
 from claim2source.pipeline.selection import (
     BM25_B,
     BM25_K1,

@@ -16,7 +16,8 @@ from claim2source.datasets.grouping import connected_groups
 from claim2source.evaluation.abstention import Outcomes, risk_coverage, safe_threshold
 from claim2source.mining.near_duplicates import same_papers
 from claim2source.models import Resolved
-from claim2source.pipeline.runner import SystemResult, SystemRunner
+from claim2source.pipeline.results import SystemResult
+from claim2source.pipeline.runner import SystemRunner
 from claim2source.pipeline.selection import selection_data
 from claim2source.pipeline.stages import named_stages
 from claim2source.pipeline.systems import all_parts

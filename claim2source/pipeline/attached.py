@@ -12,7 +12,8 @@ from claim2source.core.report import NotRun
 from claim2source.evaluation.families import Family
 from claim2source.pipeline.evaluate import ScoredSystem, Scoring
 from claim2source.pipeline.evaluate_systems import Cell, not_run_row
-from claim2source.pipeline.runner import RunSettings, SystemRunner
+from claim2source.pipeline.results import RunSettings
+from claim2source.pipeline.runner import SystemRunner
 from claim2source.pipeline.staged import ScoredStages, read_pipeline, score_stages
 from claim2source.pipeline.style_texts import STAGES
 from claim2source.pipeline.systems import SystemConfig, Systems, on_checkpoint

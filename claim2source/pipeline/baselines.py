@@ -39,7 +39,8 @@ from claim2source.pipeline.evaluate_systems import (
     score_cell,
 )
 from claim2source.pipeline.options import EvaluationOptions
-from claim2source.pipeline.runner import DEPTH, RunSettings, SystemRunner
+from claim2source.pipeline.results import DEPTH, RunSettings
+from claim2source.pipeline.runner import SystemRunner
 from claim2source.pipeline.selection import ChoosingOptions
 from claim2source.pipeline.systems import (
     PAPERS_LABEL,

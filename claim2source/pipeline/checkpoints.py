@@ -40,7 +40,8 @@ from claim2source.pipeline.evaluate import (
     write_submissions,
 )
 from claim2source.pipeline.options import EvaluationOptions
-from claim2source.pipeline.runner import DEPTH, RunSettings, SystemRunner
+from claim2source.pipeline.results import DEPTH, RunSettings
+from claim2source.pipeline.runner import SystemRunner
 from claim2source.pipeline.style_grid import GridRun
 from claim2source.pipeline.style_texts import StyleOptions, require_stage
 from claim2source.pipeline.systems import PAPERS_BM25, HybridConfig, SystemConfig, Systems

@@ -18,7 +18,8 @@ from claim2source.pipeline.evaluate import (
     score_system,
     with_depth_notes,
 )
-from claim2source.pipeline.runner import RunSettings, SystemRunner
+from claim2source.pipeline.results import RunSettings
+from claim2source.pipeline.runner import SystemRunner
 from claim2source.pipeline.selection import NothingToChooseOn
 from claim2source.pipeline.systems import (
     SystemConfig,

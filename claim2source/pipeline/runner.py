@@ -3,27 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from claim2source.core.config import require
 from claim2source.core.errors import UserError
 from claim2source.core.records import Dataset, Source
 from claim2source.core.report import Choice
-from claim2source.core.run import Cost, Result, Run, join_results
+from claim2source.core.run import Result, Run, join_results
 from claim2source.core.stage import Index, Retriever
-from claim2source.io.store import Store
 from claim2source.models import Manifest, Resolved, checkpoint_folder, resolve
 from claim2source.models.manifest import FILE as MANIFEST
+from claim2source.pipeline.choosing import choose
 from claim2source.pipeline.out_of_fold import check_model, read_out_of_fold, score_out_of_fold
+from claim2source.pipeline.results import RunSettings, StageResult, SystemResult
 from claim2source.pipeline.selection import (
     BM25_GRID,
     FUSION_GRID,
-    ChoosingOn,
     SelectionData,
     choose_bm25,
     choose_fusion,
     load_train,
+    one_val,
     out_of_fold_data,
     selection_data,
 )
@@ -33,49 +34,23 @@ from claim2source.pipeline.systems import (
     SystemConfig,
     Systems,
     all_parts,
+    candidates,
+    dense_of,
     expanded,
     load_stages,
     local_model,
+    model_of,
+    with_checkpoint,
 )
-from claim2source.retrieve import BM25, BM25Config, Dense, FusionConfig, IndexConfig, fuse
+from claim2source.retrieve import BM25, BM25Config, Dense, FusionConfig, fuse
 from claim2source.retrieve.fuse import score_missing
 from claim2source.retrieve.saved import SavedRun
 from claim2source.text import ClaimForm, Rendering
 from claim2source.text.rewrites import with_rewrites
 
-DEPTH = 100
 _DEFAULT_ROUTE = "default"
-
-
-@dataclass(frozen=True)
-class StageResult:
-    """Hold what one stage of a system gave."""
-
-    name: str
-    result: Result
-
-
-@dataclass(frozen=True)
-class SystemResult:
-    """Hold what a system gave for one claim form: a result for each stage, the last its own.
-
-    `cost` is that of all stages; `parameters` counts the weights of its dense model,
-    `untrained_base` names the base of a checkpoint that nothing was trained of (step 0).
-    """
-
-    system: str
-    form: ClaimForm
-    sources: str
-    stages: tuple[StageResult, ...]
-    cost: Cost
-    choices: tuple[Choice, ...] = ()
-    parameters: int | None = None
-    untrained_base: str | None = None
-
-    @property
-    def result(self) -> Result:
-        """Return the last stage's result."""
-        return self.stages[-1].result
+# As deep as the metric that routes are chosen by.
+_CUT = 5
 
 
 @dataclass(frozen=True)
@@ -85,26 +60,6 @@ class _Model:
     rendering: Rendering
     parameters: int
     untrained_base: str | None
-
-
-@dataclass(frozen=True)
-class RunSettings:
-    """Say how systems are run.
-
-    `dataset` is the folder that further splits are loaded from; `models` a folder of models by
-    the last part of their name; `rewrites` a text appended to each claim; `depth` the sources
-    kept per claim.
-    """
-
-    dataset: str = ""
-    choosing: ChoosingOn = ChoosingOn()
-    rewrites: Mapping[str, str] = field(default_factory=dict)
-    models: Path | None = None
-    store: Store | None = None
-    device: str | None = None
-    index: IndexConfig = IndexConfig()
-    depth: int = DEPTH
-    progress: bool = True
 
 
 @dataclass(frozen=True)
@@ -140,6 +95,8 @@ class SystemRunner:
         self._indexes: dict[tuple[str, ClaimForm], _KnownIndex] = {}
         self._bm25: dict[tuple[str, ClaimForm], tuple[BM25Config, Choice]] = {}
         self._fusions: dict[tuple[str, ClaimForm], tuple[FusionConfig, Choice]] = {}
+        self._routed_by_val: dict[tuple[str, str, ClaimForm | None], tuple[str, Choice]] = {}
+        self._taken: dict[str, tuple[str, ...]] = {}
         self._resolved: tuple[str, Resolved] | None = None
         self._models: dict[str, _Model] = {}
         self._refused: dict[str, str] = {}
@@ -199,8 +156,9 @@ class SystemRunner:
         if system.hybrid is not None:
             return self.form_of(system.hybrid.dense, None)
         if system.routes is not None:
-            parts = self._routes(name, self.reported).values()
-            forms = {self.form_of(part, None) for part in dict.fromkeys(parts)}
+            parts = self._candidates(name, self.reported).values()
+            several = dict.fromkeys(part for names in parts for part in names)
+            forms = {self.form_of(part, None) for part in several}
             # Parts of different forms are each run with their own.
             return forms.pop() if len(forms) == 1 else "original"
         if system.model is None:
@@ -420,24 +378,66 @@ class SystemRunner:
         self, name: str, asked: ClaimForm | None, dataset: Dataset, depth: int
     ) -> SystemResult:
         """Run each language's system on its claims, and join the results."""
-        routes, parts = self._routes(name, dataset), []
-        for part in dict.fromkeys(routes.values()):
+        routes, parts = {}, []
+        choices: list[Choice] = []
+        for language, names in self._candidates(name, dataset).items():
+            routes[language] = names[0]
+            if len(names) > 1:
+                routes[language], choice = self._route(name, language, names, asked)
+                choices.append(choice)
+        self._taken[name] = tuple(dict.fromkeys(routes.values()))
+        for part in self._taken[name]:
             mine = dataset.in_languages([lang for lang in routes if routes[lang] == part])
             parts.append((part, self._run(part, asked, self._once(mine), depth)))
         stages = [(part, replace(found.result, cost=found.cost)) for part, found in parts]
         joined = join_results([result for _, result in stages], dataset.claims)
-        choices = [choice for _, found in parts for choice in found.choices]
+        choices += [choice for _, found in parts for choice in found.choices]
         rendering = Rendering(self.form_of(name, asked), self.systems[name].sources)
         return self._result(name, rendering, [*stages, ("route", joined)], choices)
 
-    def _routes(self, name: str, dataset: Dataset) -> dict[str, str]:
-        """Name the system of each language of a split. Raises `ConfigError` without one."""
-        routes = self.systems[name].routes or {}
-        found = {lang: routes.get(lang, routes.get(_DEFAULT_ROUTE)) for lang in dataset.languages}
-        for language, part in found.items():
+    def _candidates(self, name: str, dataset: Dataset) -> dict[str, tuple[str, ...]]:
+        """Name the systems for each language of a split. Raises `ConfigError` without one."""
+        routes, found = candidates(self.systems[name]), {}
+        for language in dataset.languages:
             allowed = f"a system for {language!r} claims, or for {_DEFAULT_ROUTE!r}"
-            require(part is not None, "routes", dict(routes), allowed)
-        return {language: str(part) for language, part in found.items()}
+            there = language in routes or _DEFAULT_ROUTE in routes
+            require(there, "routes", self.systems[name].routes, allowed)
+            found[language] = routes.get(language) or routes[_DEFAULT_ROUTE]
+        return found
+
+    def _route(
+        self, name: str, language: str, parts: Sequence[str], asked: ClaimForm | None
+    ) -> tuple[str, Choice]:
+        """Choose the system that ranks a language's claims, on that language's claims of val."""
+        key = name, language, asked
+        if key not in self._routed_by_val:
+            held_out = {part: self._selection(dense_of(part, self.systems)) for part in parts}
+            selection = one_val(language, held_out)
+            mine = self._once(selection.val.in_languages([language]))
+            weighing = selection.weighing(mine, language)
+            tried = {
+                part: weighing.of(self._run(self._unrefit(part), asked, mine, _CUT).result.run)
+                for part in parts
+            }
+            self._routed_by_val[key] = choose(
+                f"route {language}",
+                tried,
+                weighing,
+                settings=lambda part: {"system": part, **model_of(part, self.systems)},
+                rule=self.settings.choosing.rule,
+                trials=True,
+                note=selection.note,
+            )
+        return self._routed_by_val[key]
+
+    def _unrefit(self, part: str) -> str:
+        """Put the checkpoint that val chose in the place of its refit, which knows val's claims."""
+        before = self._before_refit(dense_of(part, self.systems))
+        if before is None:
+            return part
+        name = f"{part} before its refit"
+        self.systems |= with_checkpoint(self.systems, part, name, str(before))
+        return name
 
     def _selection(self, dense: str) -> SelectionData:
         """Find the claims that the fusion with this dense part may be chosen on."""
@@ -462,8 +462,7 @@ class SystemRunner:
         choices: Sequence[Choice],
     ) -> SystemResult:
         """Describe what a system gave."""
-        hybrid = self.systems[name].hybrid
-        model = self._models.get(name if hybrid is None else hybrid.dense)
+        model = self._models.get(dense_of(name, self.systems))
         return SystemResult(
             name,
             rendering.claims,
@@ -481,8 +480,7 @@ class SystemRunner:
         if system.hybrid is not None:
             return self._parameters(system.hybrid.dense)
         if system.routes is not None:
-            parts = set(self._routes(name, self.reported).values())
-            return sum(self._parameters(part) for part in parts)
+            return sum(self._parameters(part) for part in self._taken.get(name, ()))
         return self._models[name].parameters if name in self._models else 0
 
     def _ranked(

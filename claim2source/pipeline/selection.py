@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import product
 from pathlib import Path
@@ -197,6 +197,27 @@ def selection_data(
     mix = data.seen_share_expected if mix is None else mix
     mix = expected_seen_share(carved_from) if mix is None else mix
     return SelectionData(train, val, note, seen_claims(rest, val), mix)
+
+
+def one_val(language: str, found: Mapping[str, SelectionData]) -> SelectionData:
+    """Return the claims that none of several systems was trained on, to choose among them.
+
+    Systems without trained weights have all of train; of trained ones, each must have held out the
+    same val. Raises `UserError` where they have not, `NothingToChooseOn` where no claim of the
+    language with a gold is left.
+    """
+    held_out = {name: one for name, one in found.items() if one.val is not one.train}
+    selection = next(iter((held_out or found).values()))
+    for name, one in held_out.items():
+        if one.val.fingerprint != selection.val.fingerprint:
+            raise UserError(
+                f"routes.{language}: {next(iter(held_out))} and {name} held out other claims of "
+                "train: train them with the same data.val_share, val_seed and val_seen_share"
+            )
+    mine = selection.val.in_languages([language])
+    if not mine.golds:
+        raise NothingToChooseOn(f"routes.{language}: no {language} claim of val has a gold")
+    return selection
 
 
 def out_of_fold_data(

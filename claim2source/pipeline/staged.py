@@ -33,7 +33,8 @@ from claim2source.pipeline.evaluate import (
     write_submissions,
 )
 from claim2source.pipeline.options import EvaluationOptions
-from claim2source.pipeline.runner import RunSettings, SystemResult, SystemRunner
+from claim2source.pipeline.results import RunSettings, SystemResult
+from claim2source.pipeline.runner import SystemRunner
 from claim2source.pipeline.selection import ChoosingOn
 from claim2source.pipeline.systems import (
     SIMULATED,

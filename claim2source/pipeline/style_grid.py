@@ -59,7 +59,8 @@ from claim2source.pipeline.evaluate import (
     write_runs,
 )
 from claim2source.pipeline.evaluate_systems import Cell, not_run_row
-from claim2source.pipeline.runner import StageResult, SystemResult, SystemRunner
+from claim2source.pipeline.results import StageResult, SystemResult
+from claim2source.pipeline.runner import SystemRunner
 from claim2source.pipeline.style_texts import (
     StyleOptions,
     Texts,
@@ -68,7 +69,7 @@ from claim2source.pipeline.style_texts import (
     read_texts,
     rewritten_text,
 )
-from claim2source.pipeline.systems import Systems, all_parts
+from claim2source.pipeline.systems import Systems, all_parts, candidates
 from claim2source.pipeline.views import not_run_table, write_markdown
 from claim2source.retrieve import FusionConfig, fuse
 from claim2source.text import ClaimForm, Rendering
@@ -252,7 +253,8 @@ class GridRun:
         self._data[claims] = measured, data
 
     def _claim_text(self, runner: SystemRunner, system: str, form: ClaimForm | None) -> ClaimText:
-        parts = (runner.systems[system].routes or {system: system}).values()
+        routes = candidates(runner.systems[system]) or {"": (system,)}
+        parts = dict.fromkeys(part for names in routes.values() for part in names)
         texts = {
             rewritten_text(self.options.rewritten, runner.form_of(part, form), self.dataset)
             for part in parts

@@ -83,7 +83,8 @@ class SystemConfig:
         hybrid: two systems of the same files, fused.
         routes: language -> system of the same files that ranks its claims; `default` for the
             languages that are not named. Beside a stage `retrieve`: language -> `{retrieve: ..}`,
-            another system, or those of its settings that differ.
+            another system, or those of its settings that differ. A list of them: val chooses one
+            for each language, the first is the default.
         run: files that another program ranked into: TREC runs, a lab's TSV, or the 2026 paper's
             own score JSON and selections.
         sources: source representation of a dense model; a checkpoint has its own.
@@ -133,7 +134,11 @@ class SystemConfig:
         else:
             require(len(given) == 1, "system", given, f"exactly one of {', '.join(FIRST_STAGES)}")
             for language, part in (self.routes or {}).items():
-                require(isinstance(part, str), f"routes.{language}", part, "the name of a system")
+                names = part if isinstance(part, list) else [part]
+                good = all(isinstance(name, str) for name in names)
+                good = good and len(set(names)) == len(names) > 0
+                allowed = "the name of a system, or a list of different ones"
+                require(good, f"routes.{language}", part, allowed)
         require_between("depth", self.depth, 1, DEEPEST, none=True)
         tunable = self.bm25 is not None or self.hybrid is not None
         require(tunable or not self.tune, "tune", self.tune, "false: only bm25 and hybrid have it")
@@ -269,18 +274,27 @@ def _expanded(name: str, system: SystemConfig, known: Systems) -> Systems:
     if system.routes is None:
         return _first(name, own, replace(system, stages=system.stages[1:], run=_ANY), others)
     found: Systems = {}
-    parts = {_DEFAULT: own}
+    parts = {f"{name}, {_DEFAULT}": own}
+    routes: dict[str, str | list[str]] = {_DEFAULT: f"{name}, {_DEFAULT}"}
     for language, route in system.routes.items():
-        good = isinstance(route, Mapping) and set(route) == {RETRIEVE}
-        require(good, f"routes.{language}", route, "{retrieve: ..}")
-        given = route[RETRIEVE]
-        parts[language] = {**own, **given} if isinstance(given, Mapping) else {RETRIEVE: given}
-    for language, settings in parts.items():
+        several, names = isinstance(route, list) and route, []
+        for place, one in enumerate(route if several else [route]):
+            good = isinstance(one, Mapping) and set(one) == {RETRIEVE}
+            allowed = f"{{{RETRIEVE}: ..}}, or a list of them"
+            require(good, f"routes.{language}", route, allowed)
+            given = one[RETRIEVE]
+            settings = {**own, **given} if isinstance(given, Mapping) else {RETRIEVE: given}
+            part = f"{name}, {language}" + (f" {place + 1}" if several else "")
+            if several:  # a candidate with nothing of its own is the default itself
+                part = next((other for other in parts if parts[other] == settings), part)
+            parts[part] = settings
+            names.append(part)
+        routes[language] = names if several else names[0]
+    for part, settings in parts.items():
         # Only the whole has a label, and is deep enough for the stages.
         bare = SystemConfig(run=_ANY, sources=system.sources, rendering=system.rendering)
-        found |= _first(f"{name}, {language}", settings, bare, others)
+        found |= _first(part, settings, bare, others)
     depth = _first_stage(own)[1].depth or system.depth
-    routes = {language: f"{name}, {language}" for language in parts}
     return found | {name: replace(system, routes=routes, depth=depth, stages=system.stages[1:])}
 
 
@@ -358,9 +372,13 @@ def on_checkpoint(
     `systems` are `expanded`. Raises `ConfigError` where the system has no dense model.
     """
     system, found = systems[name], dict(systems)
-    own, routes = dict(system.routes or {}), routes or {}
+    own, routes = {}, routes or {}
+    for language, parts in candidates(system).items():
+        allowed = f"none: {name} chooses among several for {language}"
+        require(len(parts) == 1, "checkpoint", checkpoint, allowed)
+        own[language] = parts[0]
     if not own and not routes:
-        return found | _with(found, name, name, checkpoint)
+        return found | with_checkpoint(found, name, name, checkpoint)
     if not own:
         first = f"first stage of {name}"
         found[first] = replace(system, stages=[], label=None)
@@ -371,18 +389,18 @@ def on_checkpoint(
         part = own[language if language in own else _DEFAULT]
         path = routes.get(language, checkpoint)
         taken[language] = f"{part} with {path}"
-        found |= _with(found, part, taken[language], path)
+        found |= with_checkpoint(found, part, taken[language], path)
     return found | {name: replace(system, routes=taken, unsupported=None, advice=None)}
 
 
-def _with(systems: Systems, part: str, name: str, checkpoint: str) -> Systems:
+def with_checkpoint(systems: Systems, part: str, name: str, checkpoint: str) -> Systems:
     """Describe a part with a checkpoint in the place of its dense model, under a name."""
     system = systems[part]
     bare = replace(system, label=None, unsupported=None, advice=None)
     if system.hybrid is not None:
         dense = f"{system.hybrid.dense} with {checkpoint}"
         hybrid = replace(system.hybrid, dense=dense)
-        return _with(systems, system.hybrid.dense, dense, checkpoint) | {
+        return with_checkpoint(systems, system.hybrid.dense, dense, checkpoint) | {
             name: replace(bare, hybrid=hybrid)
         }
     allowed = f"none: the first stage {part} has no dense model"
@@ -393,13 +411,31 @@ def _with(systems: Systems, part: str, name: str, checkpoint: str) -> Systems:
     }
 
 
+def dense_of(name: str, systems: Systems) -> str:
+    """Name a hybrid's dense part; another system is its own."""
+    hybrid = systems[name].hybrid
+    return name if hybrid is None else hybrid.dense
+
+
+def model_of(name: str, systems: Systems) -> dict[str, str]:
+    """Name the dense model of a system or of its dense part, as `model`; empty without one."""
+    model = systems[dense_of(name, systems)].model
+    return {} if model is None else {"model": model.name}
+
+
 def parts_of(system: SystemConfig) -> tuple[str, ...]:
     """Name the systems that a hybrid or routes need; none for others."""
     if system.retrieve is not None:
         return ()  # a runner has it `expanded`
     if system.hybrid is not None:
         return system.hybrid.sparse, system.hybrid.dense
-    return tuple(dict.fromkeys((system.routes or {}).values()))
+    return tuple(dict.fromkeys(one for parts in candidates(system).values() for one in parts))
+
+
+def candidates(system: SystemConfig) -> dict[str, tuple[str, ...]]:
+    """Name the systems that may rank each language's claims; of several, val chooses."""
+    routes = (system.routes or {}).items()
+    return {lang: (part,) if isinstance(part, str) else tuple(part) for lang, part in routes}
 
 
 def all_parts(name: str, systems: Systems) -> list[str]:
@@ -432,7 +468,9 @@ def label_of(name: str, systems: Systems) -> str:
 
 def is_tuned(name: str, systems: Systems) -> bool:
     """Tell whether anything of a system is chosen on train or on claims carved from it."""
-    return any(systems[part].tune for part in all_parts(name, systems))
+    parts = [systems[part] for part in all_parts(name, systems)]
+    routed = (len(names) > 1 for part in parts for names in candidates(part).values())
+    return any(part.tune for part in parts) or any(routed)
 
 
 def ordered(names: Sequence[str], systems: Systems) -> list[str]:

@@ -12,7 +12,7 @@ from claim2source.core.stage import Stage
 from claim2source.core.tables import Cell, TextTable
 from claim2source.evaluation.metrics import macro, score_languages
 from claim2source.pipeline.evaluate import METRICS
-from claim2source.pipeline.runner import RunSettings, StageResult
+from claim2source.pipeline.results import RunSettings, StageResult
 from claim2source.pipeline.stages import apply_stage, is_answered
 from claim2source.pipeline.when import Conditional
 from claim2source.rerank.asked import VersionedStage

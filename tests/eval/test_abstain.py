@@ -20,7 +20,8 @@ from claim2source.pipeline.abstain import (
     fit_abstention,
     papers_of_claims,
 )
-from claim2source.pipeline.runner import RunSettings, SystemRunner
+from claim2source.pipeline.results import RunSettings
+from claim2source.pipeline.runner import SystemRunner
 from claim2source.pipeline.selection import ChoosingOn
 from claim2source.pipeline.systems import HybridConfig, SystemConfig, read_systems
 from claim2source.retrieve import BM25Config, FusionConfig

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from claim2source.core.errors import UserError
+from claim2source.core.errors import ConfigError, UserError
 from claim2source.core.records import Claim, Dataset, Qrels, Source
 from claim2source.core.report import Report
 from claim2source.core.run import Result, Run
@@ -17,7 +17,12 @@ from claim2source.datasets.beir import write_beir
 from claim2source.evaluation.html.way import way_page, ways
 from claim2source.io.trec import read_run
 from claim2source.pipeline.staged import read_pipeline
-from claim2source.pipeline.systems import SYSTEMS_FOLDER, load_stages, on_checkpoint
+from claim2source.pipeline.systems import (
+    SYSTEMS_FOLDER,
+    candidates,
+    load_stages,
+    on_checkpoint,
+)
 from claim2source.rerank.max_sim import MaxSim
 from eval.pipeline import main
 from tests.llm_server import Chat, LLMServer
@@ -164,6 +169,27 @@ def test_a_named_first_stage_is_routed_and_takes_checkpoints(tmp_path: Path) -> 
     ours, name = read_pipeline(SYSTEMS_FOLDER / "ours.yaml")
     found = on_checkpoint(ours, name, "C")
     assert found[found[name].hybrid.dense].model.name == "C"  # type: ignore[union-attr]
+
+
+def test_a_list_of_first_stages_is_for_val_to_choose_from(tmp_path: Path) -> None:
+    file = tmp_path / "routed.yaml"
+    file.write_text(
+        "stages:\n  - {retrieve: dense, depth: 30, checkpoint: A}\n"
+        "  - {rerank: max_sim, depth: 10}\n"
+        "routes:\n  de: [{retrieve: {}}, {retrieve: {checkpoint: B}}, {retrieve: bm25}]\n"
+        "  fr: {retrieve: {checkpoint: B}}\n"
+    )
+    systems, name = read_pipeline(file)
+    own, found = systems[name].routes or {}, candidates(systems[name])
+    assert own["fr"] == "routed, fr" and found["default"] == ("routed, default",)
+    models = [systems[part].model for part in found["de"]]
+    assert [model and model.name for model in models] == ["A", "B", None]
+    assert found["de"][0] == "routed, default"  # not a second index of the same model
+    with pytest.raises(ConfigError, match="none: routed chooses among several for de"):
+        on_checkpoint(systems, name, "C")
+    file.write_text(file.read_text().replace("{retrieve: bm25}", "{retrieve: {checkpoint: B}}"))
+    with pytest.raises(UserError, match=r"routes\.de: .*a list of different ones"):
+        read_pipeline(file)
 
 
 @pytest.mark.parametrize(

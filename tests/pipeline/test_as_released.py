@@ -15,7 +15,7 @@ from claim2source.core.records import Claim, Dataset, Qrels, Source
 from claim2source.io.store import Store
 from claim2source.models import ModelConfig, Resolved, Tokens, resolve
 from claim2source.pipeline.evaluate_systems import distinct_forms, evaluate_systems
-from claim2source.pipeline.runner import RunSettings
+from claim2source.pipeline.results import RunSettings
 from claim2source.pipeline.systems import SystemConfig, read_systems
 from claim2source.text import Rendering
 from tests.models.mistral import INSTRUCTION, VOCABULARY, save_mistral

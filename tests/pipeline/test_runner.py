@@ -17,8 +17,14 @@ from claim2source.io.store import Store
 from claim2source.pipeline import runner
 from claim2source.pipeline.evaluate import Scoring, evaluate, score_system
 from claim2source.pipeline.evaluate_systems import evaluate_systems
-from claim2source.pipeline.runner import RunSettings, SystemRunner, apply_stage, run_system
-from claim2source.pipeline.selection import ChoosingOn, SelectionData
+from claim2source.pipeline.results import RunSettings
+from claim2source.pipeline.runner import SystemRunner, apply_stage, run_system
+from claim2source.pipeline.selection import (
+    ChoosingOn,
+    NothingToChooseOn,
+    SelectionData,
+    one_val,
+)
 from claim2source.pipeline.systems import HybridConfig, SystemConfig, load_stages, read_systems
 from claim2source.retrieve import BM25, BM25Config, fuse
 
@@ -209,6 +215,61 @@ def test_routes_send_every_language_to_its_system(dev: Dataset) -> None:
     systems["both"] = SystemConfig(routes={"de": "words", "en": "plain"})
     with pytest.raises(ConfigError, match="routes: .*a system for 'fr' claims"):
         SystemRunner(systems, dev).run("both")
+
+
+@pytest.mark.parametrize("first", ["plain", "words"])
+def test_val_chooses_the_system_of_each_language(dev: Dataset, first: str) -> None:
+    systems = {
+        "plain": SystemConfig(bm25=BM25Config()),
+        "words": SystemConfig(bm25=BM25Config(k1=0.1, b=0.0), claims="translated"),
+    }
+    names = [first, *(name for name in systems if name != first)]
+    systems["both"] = SystemConfig(routes={"fr": "plain", "default": names})
+    train = load("demo", "train")
+    won = {}
+    for rule in ("best", "one_se"):
+        settings = RunSettings("demo", ChoosingOn("train", rule=rule))
+        found = SystemRunner(systems, dev, settings).run("both")
+        assert [choice.what for choice in found.choices] == ["route en", "route de"]
+        for choice in found.choices:
+            language = choice.what.split()[1]
+            mine = train.in_languages([language])
+            by_hand = {
+                name: evaluate(run_system(systems[name], mine).result.run, mine, repeats=0).macro
+                for name in names
+            }
+            tried = {str(trial.settings["system"]): trial.score for trial in choice.tried}
+            assert tried == pytest.approx({k: v["mrr@5"] for k, v in by_hand.items()})
+            assert choice.claims == len(mine.claims) and choice.split == "train"
+            taken = str(choice.settings["system"])
+            best = max(tried, key=lambda name: tried[name])
+            if rule == "best":
+                assert taken == best
+                won[language] = best
+            else:  # the first, unless it is clearly worse
+                error = choice.error if taken != best else 0
+                assert taken == first or tried[best] > tried[first]
+                assert tried[best] - tried[taken] <= (error or 0) + 1e-9
+            alone = run_system(systems[taken], dev.in_languages([language])).result.run
+            for claim in dev.in_languages([language]).claims:
+                assert found.result.run.sources(claim.id) == alone.sources(claim.id)
+    assert set(won.values()) == set(names[:2])  # no one system is best for all
+
+
+def test_candidates_of_a_route_are_compared_on_claims_that_none_was_trained_on(
+    dev: Dataset,
+) -> None:
+    train = load("demo", "train")
+    half = train.with_claims(train.claims[::2], "val")
+    other = train.with_claims(train.claims[1::2], "val")
+    untrained, trained = SelectionData(train, train), SelectionData(train, half, seen_share=0.5)
+    assert one_val("de", {"a": untrained, "b": untrained}) is untrained
+    assert one_val("de", {"a": untrained, "b": trained}) is trained
+    with pytest.raises(UserError, match="routes.de: b and c held out other claims"):
+        one_val("de", {"a": untrained, "b": trained, "c": SelectionData(train, other)})
+    english = SelectionData(train, half.in_languages(["en"]))
+    with pytest.raises(NothingToChooseOn, match="routes.de: no de claim of val"):
+        one_val("de", {"a": english})
 
 
 def test_routed_parts_read_the_claim_form_that_is_asked_for(dev: Dataset) -> None:

@@ -23,7 +23,8 @@ from claim2source.io.store import Store
 from claim2source.llm import LLMConfig
 from claim2source.models import ModelConfig
 from claim2source.pipeline import style_texts
-from claim2source.pipeline.runner import RunSettings, SystemRunner
+from claim2source.pipeline.results import RunSettings
+from claim2source.pipeline.runner import SystemRunner
 from claim2source.pipeline.style_grid import GridRun
 from claim2source.pipeline.style_texts import (
     StyleOptions,

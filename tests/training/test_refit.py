@@ -18,10 +18,13 @@ from claim2source.core.folders import foreign_file
 from claim2source.core.report import Report
 from claim2source.datasets import load
 from claim2source.mining import read_mined
-from claim2source.models import Manifest, resolve
+from claim2source.models import Manifest, ModelConfig, resolve
 from claim2source.models.resolve import chosen_checkpoint
 from claim2source.pipeline.checkpoints import CheckpointConfig, evaluate_checkpoints
 from claim2source.pipeline.evaluate import evaluate_encoder
+from claim2source.pipeline.results import RunSettings
+from claim2source.pipeline.runner import SystemRunner
+from claim2source.pipeline.systems import SystemConfig
 from claim2source.training.choose import ValScores
 from claim2source.training.finetune import finetune
 from claim2source.training.splits import load_data
@@ -160,6 +163,33 @@ def test_a_fusion_for_a_refit_is_chosen_by_the_checkpoint_before_it(
     shutil.copytree(run / "checkpoints" / "refit-epoch-3", alone)
     with pytest.raises(UserError, match="no claim of val is left"):
         hybrid([*options, f"--checkpoint={alone}", f"--out={tmp_path / 'o'}"])
+
+
+@pytest.mark.slow
+def test_a_route_to_a_refit_is_chosen_by_the_checkpoint_before_it(
+    done: tuple[Path, Path, Path],
+) -> None:
+    model, data, run = done
+    names = {"base": "epoch-0", "refit": "refit-epoch-3", "before": "epoch-3"}
+    checkpoints = {key: str(run / "checkpoints" / name) for key, name in names.items()}
+    systems = {
+        name: SystemConfig(model=ModelConfig(name=path)) for name, path in checkpoints.items()
+    }
+    held_out = load_data(small_config(model, data, run)).val
+    scores = {}
+    for tuned in ("refit", "before"):
+        systems["routed"] = SystemConfig(routes={"default": ["base", tuned]})
+        found = SystemRunner(systems, load(str(data), "dev"), RunSettings(str(data))).run("routed")
+        assert {choice.what for choice in found.choices} == {"route en", "route de"}
+        for choice in found.choices:
+            language = choice.what.split()[1]
+            # The base too is scored on what the tuned one held out, not on all of train.
+            assert choice.claims == len(held_out.in_languages([language]).claims)
+            assert choice.tried[1].settings == {"system": tuned, "model": checkpoints[tuned]}
+        scores[tuned] = [[trial.score for trial in choice.tried] for choice in found.choices]
+    assert scores["refit"] == scores["before"]
+    tried = scores["before"]
+    assert any(base != tuned for base, tuned in tried)
 
 
 @pytest.mark.slow
