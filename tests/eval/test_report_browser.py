@@ -1,4 +1,4 @@
-"""The HTML report in a real browser: filters, links, keyboard, narrow, dark, printed, hostile."""
+"""The HTML pages in a real browser: filters, links, keyboard, narrow, dark, printed, hostile."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ from typing import Any
 
 import pytest
 
+from claim2source.core.run import Run
+from claim2source.evaluation.html.way import way_page
 from eval.report import main
-from tests.eval.test_report import save
+from tests.eval.test_report import EVIL, data, save
 
 pytestmark = pytest.mark.slow
 OPTIONS = (
@@ -289,3 +291,54 @@ def test_printed_it_shows_the_numbers_and_no_controls(browser: Any, report: Path
         assert table.bounding_box()["height"] > 20
     assert page.pdf().startswith(b"%PDF")
     page.close()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_page_of_claims_through_stages_opens_in_a_browser(
+    browser: Any, tmp_path: Path, scheme: str
+) -> None:
+    hostile = data()
+    ranks = {
+        "first stage": {"c1": ["p2", "p1"], "c2": ["p2", "p3"], "c3": ["p2"], "c4": ["p1", "p3"]},
+        f"1. rerank {EVIL}": {
+            "c1": ["p1", "p2"], "c2": ["p3", "p2"], "c3": ["p2"], "c4": ["p1", "p3"]
+        },
+    }  # fmt: skip
+    runs = {
+        stage: Run.from_lists(
+            {claim: [(s, -float(i)) for i, s in enumerate(ids)] for claim, ids in lists.items()}
+        )
+        for stage, lists in ranks.items()
+    }
+    path = tmp_path / "claims.html"
+    way_page(runs, hostile, path, title="mine")
+    page = browser.new_page(viewport={"width": 360, "height": 700}, color_scheme=scheme)
+    seen = Seen(page)
+    page.goto(path.as_uri())
+    assert page.title() == "mine: claims through 2 stages"
+    assert page.locator("#count").inner_text() == "4 of 4 claims"
+    page.evaluate("for (const one of document.querySelectorAll('details')) one.open = true")
+    # The sources in the order of the last stage, with the gold's way from rank 2 to rank 1.
+    rows = page.locator("#claim-0 tbody tr")
+    assert rows.nth(0).locator("td").all_inner_texts() == ["2", "1↑"]
+    assert rows.nth(1).locator("td").all_inner_texts() == ["1", "2↓"]
+    assert rows.nth(0).locator("th.gold").inner_text().startswith("Title <script>")
+    assert page.locator("img, iframe, [onerror], [onload]").count() == 0
+    found = page.evaluate(CONTRASTS)
+    assert len(found) > 50 and [one for one in found if one[1] < 4.5] == []
+    # A narrow window scrolls the tables, not the page.
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    page.select_option("#winner", "to rank 1")
+    assert posts(page) == [" ".join(ALL[0].split()[:2])]
+    page.select_option("#winner", "demoted")
+    assert posts(page) == ["beide finden"]
+    page.select_option("#winner", "")
+    page.select_option("#order", "1")
+    assert posts(page)[0] == "keiner findet" and posts(page)[-1] == " ".join(ALL[0].split()[:2])
+    page.fill("#text", "keiner")
+    assert page.locator("#count").inner_text() == "1 of 4 claims"
+    page.goto(path.as_uri() + "#claim-1")
+    assert page.locator("#claim-1").evaluate("e => e.open && !e.hidden")
+    urls, owned = {url.split("#")[0] for url in seen.requests}, page.evaluate("typeof owned")
+    page.close()
+    assert (urls, seen.errors, owned) == ({path.as_uri()}, [], "undefined")
