@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +13,9 @@ import pytest
 from claim2source.core.errors import UserError
 from claim2source.core.records import Claim, Dataset, Qrels, Source
 from claim2source.datasets import load
+from claim2source.datasets.beir import write_beir
 from claim2source.evaluation.abstention import auroc, risk_coverage, safe_threshold
+from claim2source.io.store import Store
 from claim2source.pipeline.abstain import (
     RemovingRunner,
     ask,
@@ -25,8 +28,10 @@ from claim2source.pipeline.runner import SystemRunner
 from claim2source.pipeline.selection import ChoosingOn
 from claim2source.pipeline.systems import HybridConfig, SystemConfig, read_systems
 from claim2source.retrieve import BM25Config, FusionConfig
-from claim2source.verify.abstain import AbstainModel, abstained
+from claim2source.verify.abstain import NONE, AbstainModel, abstained
 from eval.abstain import main
+from tests.llm_server import LLMServer
+from tests.llm_server import verifiers as play
 
 FILES = """
 A: {bm25: {k1: 1.2}}
@@ -160,6 +165,51 @@ def test_a_model_is_fitted_on_train_and_applied_as_a_stage(
     }
     with pytest.raises(UserError, match="fitted on the stage 'A'; the stages before are retrieve"):
         staged.run("Wrong")
+
+
+@pytest.mark.slow
+def test_a_verifiers_none_tells_which_claims_have_no_paper(
+    tmp_path: Path, llm_server: Callable[..., LLMServer]
+) -> None:
+    dev, test = load("demo", "dev", ["en"]), load("demo", "test", ["en"])
+    write_beir([dev, test], tmp_path / "data")
+    titles = {source.id: source.title for source in dev.sources}
+    posts = {c.text: titles[c.golds[0]] for one in (dev, test) for c in one.claims}
+    server = llm_server(play.Verifier(play.perfect(posts)))
+    file = tmp_path / "judged.yaml"
+    file.write_text(
+        FILES + "V:\n  hybrid: {sparse: A, dense: B}\n  stages:\n"
+        "    - {verify: letters, depth: 5, simulated: true,"
+        f" llm: {{model: m, url: '{server.url}', retries: 0}}}}\n"
+    )
+    out = tmp_path / "out"
+    words = ["--files", str(file), "--system", "V", "--train_split", "test", "--repeats", "20"]
+    words += ["--dataset", str(tmp_path / "data"), "--store", str(tmp_path / "store")]
+    main([*words, "--out", str(out)])
+    model = AbstainModel.read(out / "abstain.json")
+    assert model.design.none and model.design.stages[-1] == "verify letters"
+    asked_before = server.requests
+    settings = RunSettings(str(tmp_path / "data"), store=Store(tmp_path / "store"))
+    runner = RemovingRunner(read_systems([file]), dev, settings)
+    asked = ask(runner, "V", None, dev)
+    assert server.requests == asked_before
+    # The judge says none, with 0.8, unless the gold is among the five that it sees.
+    shown = asked.stages["fuse"].run
+    seen = [titles[c.golds[0]] in {titles[s] for s in shown.sources(c.id, 5)} for c in dev.claims]
+    judge = asked.stages["verify letters"].details, asked.bare["verify letters"].details
+    said = [[float(str(one[c.id][NONE])) for c in dev.claims] for one in judge]
+    assert said[0] == pytest.approx([0.2 / 5 if gold else 0.8 for gold in seen])
+    assert said[1] == pytest.approx([0.8] * 50)
+    # What follows is known surely of claims whose gold is seen, and of the others nothing.
+    measures = json.loads((out / "abstention.json").read_text())["measures"]
+    names = ["logistic: paper present", "logistic: paper present, with none"]
+    plain, judged = (measures[name]["auroc"]["value"] for name in names)
+    known = np.mean(seen)
+    assert 0.3 < known < 0.9
+    assert judged >= max(known + (1 - known) / 2, plain) - 0.03
+    again = server.requests
+    main([*words, "--out", str(tmp_path / "again")])
+    assert server.requests == again
 
 
 def test_what_cannot_be_fitted_is_said(tmp_path: Path, systems: Path) -> None:
