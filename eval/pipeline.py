@@ -12,6 +12,7 @@ from claim2source.core.errors import ConfigError, run_program
 from claim2source.core.folders import require_output
 from claim2source.core.terminal import say
 from claim2source.pipeline.checkpoints import route_words
+from claim2source.pipeline.selection import ChoosingOn, ChoosingOptions
 from claim2source.pipeline.staged import (
     StagedOptions,
     evaluate_staged,
@@ -22,7 +23,7 @@ from claim2source.pipeline.systems import on_checkpoint
 
 
 @dataclass(frozen=True)
-class PipelineConfig(StagedOptions):
+class PipelineConfig(StagedOptions, ChoosingOptions):
     """Settings of `eval/pipeline.py`; on the command line `--config` is `--pipeline`.
 
     Args:
@@ -42,8 +43,14 @@ class PipelineConfig(StagedOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        ChoosingOptions.__post_init__(self)
         if self.routes and self.checkpoint is None:
             raise ConfigError("routes", self.routes, "none without --checkpoint")
+
+    @property
+    def choosing_on(self) -> ChoosingOn:
+        """Name the claims that a fusion and routes are chosen on."""
+        return self.choosing("auto")
 
 
 def main(argv: Sequence[str] | None = None) -> None:

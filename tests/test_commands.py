@@ -16,7 +16,8 @@ from scripts.plan import read_options as read_plan
 from tests.shared_data import REPOSITORY
 from tests.test_configs import commands, load_program, parsed, read_prepare
 
-PAGES = ["README.md", "BENCHMARKS.md", "docs/log.md", "docs/training.md", "docs/styles.md"]
+STAGES = ["docs/rerank.md", "docs/verify.md", "docs/abstain.md"]
+PAGES = ["README.md", "BENCHMARKS.md", "docs/log.md", "docs/training.md", "docs/styles.md", *STAGES]
 # The launcher's own options are not ours to read.
 LAUNCHED = (
     'accelerate() { while [[ "$1" != *.py && "$1" != -m ]]; do shift; done; '
@@ -87,6 +88,9 @@ def test_every_command_shown_is_one_its_program_takes(
         "docs/log.md": ["train/finetune.py", "scripts/ablate.py"],
         "docs/training.md": ["train/pairs.py", "train/merge.py"],
         "docs/styles.md": ["scripts/translate.py", "scripts/rewrite.py"],
+        "docs/rerank.md": ["eval/rerank.py", "eval/pipeline.py"],
+        "docs/verify.md": ["eval/verify.py"],
+        "docs/abstain.md": ["eval/abstain.py"],
     }
     paths = [path for pattern in expected[page] for path in REPOSITORY.glob(pattern)]
     assert paths and {str(path.relative_to(REPOSITORY)) for path in paths} <= seen

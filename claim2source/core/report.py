@@ -146,7 +146,8 @@ class SystemReport:
     `bm25-tuned` and `tuned-hybrid:NAME` where settings were chosen); `system` is its name whatever
     the claim form; `parts` are the systems it fuses; `val` are the scores on val and its parts that
     a checkpoint's manifest states; `slices` are scores of a part of the claims,
-    such as those with a gold seen in training; `runs` is the folder of its TREC runs, relative to
+    such as those with a gold seen in training; `simulated` says that a made-up server had a part in
+    it, so that it is compared with nothing; `runs` is the folder of its TREC runs, relative to
     the report's; `key` identifies all that made it.
     """
 
@@ -172,6 +173,7 @@ class SystemReport:
     parts: tuple[str, ...] = ()
     without_translation: int = 0
     rewrites: str | None = None
+    simulated: bool = False
     runs: str = ""
     key: str = ""
 

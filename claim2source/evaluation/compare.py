@@ -130,12 +130,13 @@ def read_scored(
 ) -> tuple[str, dict[str, LoadedSystem], ScoredRuns]:
     """Read reports' systems and score their runs; return the data set's folder, systems, scores.
 
-    Without a data set or split, it is the one that all the reports name. Raises `UserError` where
-    the reports differ, hold no scores, or have runs of other claims.
+    Simulated systems are left out. Without a data set or split, it is the one that all the reports
+    name. Raises `UserError` where the reports differ, hold no scores, or have runs of other claims.
     """
-    systems = {system.name: system for system in read_reports(reports)}
+    found = [system for system in read_reports(reports) if not system.report.simulated]
+    systems = {system.name: system for system in found}
     if not systems:
-        raise UserError("reports: none of them holds a system with scores")
+        raise UserError("reports: none of them holds a system with scores that is not simulated")
     folder, split = common_data([*systems.values()], dataset, split)
     data = load(folder, split, languages, lenient=lenient)
     runs = {name: judged_run(system, data) for name, system in systems.items()}

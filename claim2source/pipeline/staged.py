@@ -75,11 +75,16 @@ class StagedOptions(EvaluationOptions):
     claims: ClaimForm | None = None
     models: Path | None = None
 
+    @property
+    def choosing_on(self) -> ChoosingOn:
+        """Name the claims that settings of the systems are chosen on."""
+        return ChoosingOn(lenient=self.lenient)
+
     def runner(self, systems: Systems, dataset: Dataset) -> SystemRunner:
         """Make what runs these systems."""
         settings = RunSettings(
             self.dataset,
-            ChoosingOn(lenient=self.lenient),
+            self.choosing_on,
             models=self.models,
             store=self.open_store(),
             device=self.device,
@@ -267,7 +272,13 @@ def score_stages(
     for place, (stage, one) in enumerate(zip(names, results, strict=True)):
         score = score_result(stage, one.result, dataset, Scoring(metrics, repeats, seed))
         folder = f"runs/{place}"
-        described = replace(score.report, claims=found.form, sources=found.sources, runs=folder)
+        described = replace(
+            score.report,
+            claims=found.form,
+            sources=found.sources,
+            simulated=place > real,
+            runs=folder,
+        )
         scored[stage] = replace(score, report=described)
     reports = {stage: one.report for stage, one in scored.items()}
     report = make_report(dataset, reports, names[-1], name=name, program=program)

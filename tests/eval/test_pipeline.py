@@ -14,6 +14,7 @@ from claim2source.core.records import Claim, Dataset, Qrels, Source
 from claim2source.core.report import Report
 from claim2source.core.run import Result, Run
 from claim2source.datasets.beir import write_beir
+from claim2source.evaluation.compare import read_scored
 from claim2source.evaluation.html.way import way_page, ways
 from claim2source.io.trec import read_run
 from claim2source.pipeline.staged import read_pipeline
@@ -114,6 +115,8 @@ def test_every_stage_has_the_score_by_hand_and_runs_again_only_after_a_change(
         False, True, True
     ]  # fmt: skip
     # What a made-up verifier says is in no test and beside no published number.
+    _, compared, _ = read_scored([tmp_path / "out"])
+    assert list(compared) == NAMES[:2]
     tested = {(c.system, c.baseline) for family in report.tests for c in family.comparisons}
     assert tested == {(NAMES[1], NAMES[0])}
     moved = [line.split()[-8:] for line in printed.splitlines() if "(simulated)  " in line]
