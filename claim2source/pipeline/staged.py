@@ -277,6 +277,7 @@ def score_stages(
             claims=found.form,
             sources=found.sources,
             simulated=place > real,
+            choices=found.choices if place == 0 else (),
             runs=folder,
         )
         scored[stage] = replace(score, report=described)
