@@ -21,6 +21,6 @@ def test_bars_are_the_scores_of_the_readme_too(tmp_path: Path) -> None:
 
 
 def test_a_row_that_is_gone_is_named() -> None:
-    page = "## MiniLM fine-tuned on real posts (ct25)\n| step 0 | | 0.4 | 0.5 |\n\n## Next\n"
+    page = "## MiniLM fine-tuned on real posts (ct25)\n| step 0 | | 0.4 | 0.5 | 0.4 | 0.5 |\n\n## Next\n"
     with pytest.raises(SystemExit, match="dense, epoch 2"):
         read_scores(page)
