@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -15,7 +15,7 @@ from claim2source.core.terminal import say
 from claim2source.datasets import load
 from claim2source.pipeline.abstain import choosing_claims
 from claim2source.pipeline.mixing import choose_mix
-from claim2source.pipeline.selection import ChoosingOptions
+from claim2source.pipeline.selection import ChoosingOn, ChoosingOptions
 from claim2source.pipeline.staged import StagedOptions, evaluate_staged, read_staged
 
 
@@ -27,8 +27,8 @@ class RerankConfig(StagedOptions, ChoosingOptions):
         system: name of a system with stages, of the YAML files.
         run: a ranking of another program (TREC, a lab's TSV, the 2026 paper's score JSON) in
             place of the system's first stage.
-        val: claims that `choose_mix` chooses on: `carved` from the training split, all of `train`,
-            or `auto`: carved for a trained checkpoint, else train.
+        val: claims that a mix, a fusion and routes are chosen on: `carved` from the training
+            split, all of `train`, or `auto`: carved for a trained checkpoint, else train.
     """
 
     system: str
@@ -43,6 +43,11 @@ class RerankConfig(StagedOptions, ChoosingOptions):
         ChoosingOptions.__post_init__(self)
         for mix in self.choose_mix or ():
             require_between("choose_mix", mix, 0, 1)
+
+    @property
+    def choosing_on(self) -> ChoosingOn:
+        """Name the claims that a mix, a fusion and routes are chosen on."""
+        return self.choosing(self.val)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -63,7 +68,6 @@ def rerank(config: RerankConfig) -> str:
         require(config.run is None, "choose_mix", config.choose_mix, "nothing with --run: no train")
         dataset = load(config.dataset, config.split, lenient=config.lenient)
         runner = config.runner(systems, dataset)
-        runner.settings = replace(runner.settings, choosing=config.choosing(config.val))
         train = choosing_claims(runner, config.system)
         chosen = choose_mix(runner, config.system, config.claims, train, config.choose_mix)
         systems[config.system], choices = chosen[0], (chosen[1],)

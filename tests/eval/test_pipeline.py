@@ -26,6 +26,7 @@ from claim2source.pipeline.systems import (
 )
 from claim2source.rerank.max_sim import MaxSim
 from eval.pipeline import main
+from eval.rerank import main as rerank
 from tests.llm_server import Chat, LLMServer
 from tests.llm_server import verifiers as play
 
@@ -174,8 +175,9 @@ def test_a_named_first_stage_is_routed_and_takes_checkpoints(tmp_path: Path) -> 
     assert found[found[name].hybrid.dense].model.name == "C"  # type: ignore[union-attr]
 
 
+@pytest.mark.parametrize("program", ["pipeline", "rerank"])
 def test_routes_are_chosen_on_val_and_the_report_says_so(
-    tmp_path: Path, tiny_folder: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, tiny_folder: Path, capsys: pytest.CaptureFixture[str], program: str
 ) -> None:
     file = tmp_path / "chosen.yaml"
     file.write_text(
@@ -184,10 +186,13 @@ def test_routes_are_chosen_on_val_and_the_report_says_so(
         " sources: title_abstract}\n"
         "routes: {default: [{retrieve: {}}, {retrieve: {bm25: {k1: 1.2}}}]}\n"
     )
-    words = [f"--config={file}", "--dataset=demo", "--repeats=20", "--claims=translated"]
+    run, words = main, [f"--config={file}"]
+    if program == "rerank":
+        run, words = rerank, [f"--files={file}", "--system=chosen"]
+    words += ["--dataset=demo", "--repeats=20", "--claims=translated"]
     taken = {}
     for rule in ("best", "one_se"):
-        main([*words, f"--out={tmp_path / rule}", f"--rule={rule}"])
+        run([*words, f"--out={tmp_path / rule}", f"--rule={rule}"])
         systems = Report.read(tmp_path / rule).systems
         first, second = systems.values()
         assert [choice.what for choice in first.choices] == [
