@@ -17,6 +17,7 @@ FLOORS = (
     ("llm",),
     ("models",),
     ("retrieve",),
+    ("engines",),
     ("mining",),
     ("rerank",),
     ("verify",),
@@ -50,6 +51,7 @@ HEAVY = (
     "jinja2",
     "openai",
     "jsonschema",
+    "lancedb",
 )
 PROGRAMS = [
     f"{path.parent.name}.{path.stem}"

@@ -26,10 +26,12 @@ class Progress:
     """Count what is done of a piece of work; without a name nothing is shown.
 
     `quiet` is the least number of seconds between two lines, and before the first: what is done
-    sooner prints none.
+    sooner prints none. Where `total` is not known, only what is done is counted.
     """
 
-    def __init__(self, name: str | None, total: int, done: int = 0, quiet: float = QUIET) -> None:
+    def __init__(
+        self, name: str | None, total: int | None, done: int = 0, quiet: float = QUIET
+    ) -> None:
         self.name, self.total, self.done, self.quiet = name, total, done, quiet
         self._said, self._said_at = done, time.monotonic()
         self._bar: Any = None
@@ -46,12 +48,14 @@ class Progress:
             self._bar.update(count)
         elif self.name is not None and self._is_due():
             self._said, self._said_at = self.done, time.monotonic()
-            shown = f"{self.name}: {self.done} of {self.total}{', ' if note else ''}{note}"
+            of = "" if self.total is None else f" of {self.total}"
+            shown = f"{self.name}: {self.done}{of}{', ' if note else ''}{note}"
             print(printable_line(shown), file=sys.stderr, flush=True)
 
     def _is_due(self) -> bool:
         waited = time.monotonic() - self._said_at
-        step = self.done * PARTS // max(self.total, 1) > self._said * PARTS // max(self.total, 1)
+        total = max(self.total or 0, 1)
+        step = self.total is not None and self.done * PARTS // total > self._said * PARTS // total
         return waited >= LONGEST or step and waited >= self.quiet
 
     def close(self) -> None:

@@ -51,7 +51,7 @@ def pool_pairs(
     """
     kept = _distinct(sources)
     titles = Counter(_plain(source.title) for source in kept)
-    split = {source.id: _sentences(source.abstract) for source in kept}
+    split = {source.id: sentences_of(source.abstract) for source in kept}
     sentences = Counter(_plain(text) for texts in split.values() for text in texts)
     pool: list[Source] = []
     claims: dict[str, list[Claim]] = {"train": [], "dev": []}
@@ -126,7 +126,7 @@ def _drawn(
     return None
 
 
-def _sentences(abstract: str) -> list[str]:
+def sentences_of(abstract: str) -> list[str]:
     """Split an abstract where a sentence ends and a capital, a digit or a bracket follows."""
     return [text for text in _SENTENCE_END.split(" ".join(abstract.split())) if text]
 

@@ -31,7 +31,7 @@ Language = Literal["en", "de", "fr"]
 _STEMMERS = {"en": "english", "de": "german", "fr": "french"}
 _STOP_WORDS = {"en": "STOPWORDS_EN", "de": "STOPWORDS_GERMAN", "fr": "STOPWORDS_FRENCH"}
 # Counted up when the same settings and texts would give another run.
-_FORMAT = 3
+FORMAT = 3
 _COUNTS = ("indptr", "documents", "frequencies", "lengths")
 NO_TERM = "no term in common with any source"
 # Scores held at a time (8 MiB): they stay in the processor's cache.
@@ -135,14 +135,14 @@ class BM25Index:
 
     def _built(self) -> _Analysed:
         if self._analysed is None:
-            analysis = _analysis(self.config)
+            analysis = analysis_of(self.config)
             terms = analysis.sources(self._texts())
             counts = Counts.of(terms, len(analysis.vocabulary)) if len(terms.ids) else None
             self._analysed = _Analysed(SourceIds(self.source_ids), analysis, self._weighed(counts))
         return self._analysed
 
     def _texts(self) -> list[str]:
-        return [_source_text(source, self.config) for source in self._sources]
+        return [source_text(source, self.config) for source in self._sources]
 
     def _weighed(self, counts: Counts | None, weights: np.ndarray | None = None) -> Postings | None:
         if counts is None:
@@ -175,7 +175,7 @@ class BM25Index:
         claim_texts = [[[p.text, p.language] for p in claim_parts(c, form)] for c in claims]
         return {
             "stage": "bm25",
-            "bm25": [_FORMAT, asdict(self.config)],
+            "bm25": [FORMAT, asdict(self.config)],
             "versions": {name: version(name) for name in ("bm25s", "PyStemmer")},
             **request_key(claims, claim_texts, self._sources_hash, k),
         }
@@ -202,7 +202,7 @@ class BM25Index:
         found = [np.empty(0, np.int32)] * len(parts)
         for language, places in groups.items():
             texts = [parts[place].text for place in places]
-            terms = analysis.claims(texts, _stop_words(self.config, language))
+            terms = analysis.claims(texts, stop_words_of(self.config, language))
             for place, ids in zip(places, terms.split(), strict=True):
                 found[place] = ids
         joined = Terms.joined(found)
@@ -258,7 +258,7 @@ class BM25Index:
         sources, terms = folder.count("sources"), folder.count("terms")
         index = cls((), folder.settings("bm25", BM25Config))
         index.source_ids = folder.strings("ids.jsonl", sources)
-        analysis = _analysis(index.config)
+        analysis = analysis_of(index.config)
         vocabulary = folder.strings("vocabulary.jsonl", terms)
         analysis.vocabulary = {term: number for number, term in enumerate(vocabulary)}
         counts = weights = None
@@ -292,7 +292,8 @@ def _top(
     return top_of_rows(scores, found, depth, ids.order)
 
 
-def _analysis(config: BM25Config) -> Analysis:
+def analysis_of(config: BM25Config, language: str | None = None) -> Analysis:
+    """Make the analysis of sources, or of claims in a language: its stop words are left out too."""
     if config.analysis == "whitespace":
         return Analysis(True, (), None)
     import Stemmer
@@ -301,11 +302,14 @@ def _analysis(config: BM25Config) -> Analysis:
     if config.stemmer:
         # It is asked for every word once: a cache would only be filled and purged.
         stemmer = Stemmer.Stemmer(_STEMMERS[config.language], 0)
-    return Analysis(False, _stop_words(config, config.language), stemmer)
+    stop_words = stop_words_of(config, config.language)
+    if language is not None:
+        stop_words |= stop_words_of(config, language)
+    return Analysis(False, stop_words, stemmer)
 
 
-def _stop_words(config: BM25Config, language: str) -> set[str]:
-    """Those of a language; none where it has no list."""
+def stop_words_of(config: BM25Config, language: str) -> set[str]:
+    """List the stop words of a language; none where it has no list."""
     if config.analysis == "whitespace" or not config.stop_words or language not in _STOP_WORDS:
         return set()
     from bm25s import stopwords
@@ -313,8 +317,8 @@ def _stop_words(config: BM25Config, language: str) -> set[str]:
     return set(getattr(stopwords, _STOP_WORDS[language]))
 
 
-def _source_text(source: Source, config: BM25Config) -> str:
-    """The text that is indexed."""
+def source_text(source: Source, config: BM25Config) -> str:
+    """Render a source as the text that is indexed."""
     parts = [source.title] * config.title_weight + [source.abstract]
     if config.metadata:
         parts += [source.venue, " ".join(clean_authors(source.authors))]

@@ -258,12 +258,12 @@ class DenseIndex:
         0.1.0 does not state those.
         """
         made_by = folder.values.get("encoders")
-        states_libraries = _of_model(made_by) != made_by
+        states_libraries = of_model(made_by) != made_by
 
         def checked() -> TextEncoder:
             found = encoder()
             keys = encoder_keys(found)
-            if made_by is None or content_hash(_of_model(keys)) != content_hash(_of_model(made_by)):
+            if made_by is None or content_hash(of_model(keys)) != content_hash(of_model(made_by)):
                 why = "this model is not the one that made the index: weights or settings differ"
                 raise folder.wrong("encoders", why)
             if states_libraries and content_hash(keys) != content_hash(made_by):
@@ -278,11 +278,11 @@ class DenseIndex:
         return index
 
 
-def _of_model(keys: object) -> object:
+def of_model(keys: object) -> object:
     """Return the keys of encoders without the versions of libraries."""
     if not isinstance(keys, Mapping):
         return keys
-    return {name: _of_model(value) for name, value in keys.items() if name != "libraries"}
+    return {name: of_model(value) for name, value in keys.items() if name != "libraries"}
 
 
 def encoder_keys(encoder: TextEncoder) -> dict[str, Any] | None:

@@ -53,6 +53,12 @@ def test_a_line_for_each_tenth_of_the_work_but_not_too_many(
         clock.now += 30
         shown.update()
         assert lines_of(capsys) == [r"texts\x1b[2J: 501 of 1000"]
+    # How much there is may not be known.
+    with Progress("papers", None) as shown:
+        for _ in range(3):
+            clock.now += 30.5
+            shown.update(100)
+        assert lines_of(capsys) == ["papers: 200"]
 
 
 def test_without_a_name_nothing_is_shown(

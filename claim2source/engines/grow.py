@@ -1,0 +1,179 @@
+"""Fill an index with papers: what is new or changed is encoded, the rest stays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from claim2source.core.files import content_hash
+from claim2source.core.progress import Progress
+from claim2source.core.records import Source
+from claim2source.datasets.papers import Paper
+from claim2source.engines.engine import Engine
+from claim2source.engines.manifest import IndexManifest
+from claim2source.engines.open import create_engine, is_engine, kind_of, open_engine
+from claim2source.engines.rows import Rows, half, stamp_of
+from claim2source.io.store import EmbeddingSpace, MadeBy, Store, VectorType
+from claim2source.models import ModelConfig
+from claim2source.retrieve import BM25Config
+from claim2source.retrieve.analyser import Analyser
+from claim2source.retrieve.dense import Dense, Model
+from claim2source.text import Rendering
+
+if TYPE_CHECKING:
+    from claim2source.models import Encoder
+
+DEFAULT = ModelConfig().name
+Item = TypeVar("Item")
+# Papers that are encoded and written at a time: what a killed process has to do again.
+BATCH = 4096
+
+
+@dataclass(frozen=True)
+class Grown:
+    """Count the papers that were read: new, changed, unchanged; and all that are there now."""
+
+    added: int = 0
+    changed: int = 0
+    unchanged: int = 0
+    papers: int = 0
+
+    def __str__(self) -> str:
+        counts = f"{self.added} added, {self.changed} changed, {self.unchanged} unchanged"
+        return f"{counts}; {self.papers} papers in the index"
+
+
+class OpenStore(Store):
+    """A store that keeps what it has opened: a stream of batches reads its shards once.
+
+    What other processes add after that is not seen, and made again.
+    """
+
+    def __init__(self, root: str | Path | None = None, vectors: VectorType = "float32") -> None:
+        super().__init__(root, vectors)
+        self._spaces: dict[str, EmbeddingSpace] = {}
+
+    def space(
+        self, made_by: MadeBy, model: str = "", dimensions: int | None = None
+    ) -> EmbeddingSpace:
+        """Open the embeddings made by exactly these inputs, or what was opened before."""
+        key = content_hash(made_by)
+        if key not in self._spaces:
+            self._spaces[key] = super().space(made_by, model, dimensions)
+        return self._spaces[key]
+
+
+def grow(
+    engine: Engine,
+    papers: Iterable[Paper],
+    dense: Dense,
+    *,
+    total: int | None = None,
+    progress: bool = False,
+    say: Callable[[str], None] = lambda line: None,
+    batch: int = BATCH,
+) -> Grown:
+    """Write papers to an index and build it.
+
+    Of papers with one id the last counts. A paper that is there as it is stays, so that a stopped
+    run goes on where it was. Vectors are read from the store of `dense`, or put there. Raises
+    `UserError` where another model made the index, or another process writes it.
+    """
+    engine.lock()
+    engine.use(dense.encoder)
+    manifest = engine.manifest
+    manifest.check_analyser(manifest.bm25, engine.where)
+    analyser, rendering = Analyser(manifest.bm25), manifest.rendering
+    added = changed = unchanged = 0
+    with Progress("papers" if progress else None, total) as bar:
+        for part in batches(papers, batch):
+            latest = {paper.source.id: paper for paper in part}
+            stamps = {one: stamp_of(paper) for one, paper in latest.items()}
+            known = engine.stamps(list(latest))
+            new = [paper for one, paper in latest.items() if known.get(one) != stamps[one]]
+            replaced = sum(paper.source.id in known for paper in new)
+            if new:
+                sources = [paper.source for paper in new]
+                texts = rendering.source_texts(sources)
+                vectors, _ = dense.encoder.encode(texts, "source", store=dense.store, progress=None)
+                terms = [" ".join(one) for one in analyser.sources(sources)]
+                ids = [source.id for source in sources]
+                engine.upsert(Rows(new, terms, half(vectors), [stamps[one] for one in ids]))
+            added, changed = added + len(new) - replaced, changed + replaced
+            unchanged += len(part) - len(new)
+            bar.update(len(part))
+    engine.build(say)
+    return Grown(added, changed, unchanged, engine.stats().papers)
+
+
+def fill_store(
+    papers: Iterable[Paper],
+    encoder: Encoder,
+    rendering: Rendering,
+    store: Store,
+    shard: int,
+    shards: int,
+    *,
+    total: int | None = None,
+    progress: bool = False,
+    batch: int = BATCH,
+) -> int:
+    """Encode one of `shards` parts of the papers into the store; return how many were encoded.
+
+    Every process reads all papers and takes its batches in turn, so that they need not talk. An
+    index that is grown afterwards finds the vectors there.
+    """
+    encoded = 0
+    with Progress("papers" if progress else None, total) as bar:
+        for number, part in enumerate(batches(papers, batch)):
+            if number % shards == shard:
+                texts = rendering.source_texts(paper.source for paper in part)
+                count, _ = encoder.fill(texts, "source", store)
+                encoded += count
+            bar.update(len(part))
+    return encoded
+
+
+def grow_engine(
+    place: str | Path,
+    sources: Sequence[Source],
+    model: Model = DEFAULT,
+    *,
+    bm25: BM25Config | None = None,
+    store: Store | None = None,
+) -> Grown:
+    """Write sources to the index at a place, which is made where there is none."""
+    dense = Dense(model, store=store)
+    engine = opened(place, dense, bm25)
+    try:
+        return grow(engine, map(Paper, sources), dense)
+    finally:
+        engine.close()
+
+
+def opened(place: str | Path, dense: Dense, bm25: BM25Config | None = None) -> Engine:
+    """Open an index to write to it, or make an empty one; it is locked.
+
+    Raises `UserError` where other settings than `bm25` made it.
+    """
+    if not is_engine(place):
+        return create_engine(place, IndexManifest.of(kind_of(place), dense, bm25))
+    engine = open_engine(place)
+    engine.lock()
+    try:
+        if bm25 is not None:
+            engine.manifest.check_analyser(bm25, engine.where)
+    except BaseException:
+        engine.close()
+        raise
+    return engine
+
+
+def batches(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
+    """Yield lists of at most `size` items."""
+    iterator = iter(items)
+    while part := list(islice(iterator, size)):
+        yield part

@@ -1,0 +1,139 @@
+"""Say what an index was made by: encoder, analyser, BM25, and what its last build measured."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from claim2source.core.errors import InputError, UserError
+from claim2source.core.files import content_hash, write_json
+from claim2source.core.validate import read_json, validated
+from claim2source.models import ModelConfig
+from claim2source.retrieve import BM25Config
+from claim2source.retrieve.analyser import Analyser
+from claim2source.retrieve.dense import Dense, TextEncoder, encoder_keys, of_model
+from claim2source.text import Rendering
+
+log = logging.getLogger(__name__)
+
+MANIFEST = "manifest.json"
+Kind = Literal["lancedb", "qdrant"]
+
+
+@dataclass(frozen=True)
+class IndexManifest:
+    """Describe an index.
+
+    `encoders` names everything that its vectors were made by, `analyser` the code that made its
+    terms. What follows is of the last build: `papers` and their `average_length` in terms; where
+    the vectors are divided into `partitions`, of which `probes` are searched with the sampled
+    `recall`, on `trained` papers. `stale`: papers were replaced or removed since then.
+    `copying` names what a copy that is not complete yet is made of.
+    """
+
+    index: Kind
+    encoders: Mapping[str, object]
+    model: ModelConfig | None
+    rendering: Rendering
+    bm25: BM25Config
+    analyser: Mapping[str, str]
+    dimensions: int
+    papers: int = 0
+    average_length: float = 0.0
+    partitions: int = 0
+    probes: int = 0
+    recall: float = 1.0
+    trained: int = 0
+    stale: bool = False
+    copying: str = ""
+    format: Literal[1] = 1
+
+    @classmethod
+    def of(cls, index: Kind, dense: Dense, bm25: BM25Config | None = None) -> Self:
+        """Describe a new index whose sources `dense` encodes.
+
+        Raises `UserError` while weights change: nothing could say later whose vectors these are.
+        """
+        keys = encoder_keys(dense.encoder)
+        if keys is None:
+            raise UserError("weights in training have no name: no index can be made by them")
+        model = dense.model if isinstance(dense.model, ModelConfig) else None
+        bm25 = bm25 or BM25Config()
+        source: Any = dense.encoder.source_encoder or dense.encoder
+        return cls(
+            index,
+            json.loads(json.dumps(keys)),
+            model,
+            dense.rendering,
+            bm25,
+            Analyser(bm25).versions,
+            source.dimensions,
+        )
+
+    @classmethod
+    def read(cls, folder: Path) -> Self:
+        """Read the manifest of a folder. Raises `InputError`, with the field that is wrong."""
+        path = folder / MANIFEST
+        if not path.is_file():
+            raise InputError.at(folder, why=f"not an index: it has no {MANIFEST}")
+        return cls.parsed(json.dumps(read_json(path)), path)
+
+    @classmethod
+    def parsed(cls, text: str, path: Path) -> Self:
+        """Read JSON; `path` is named in errors."""
+        found = validated(cls, text, path)
+        if found.model is None:
+            return found
+        # What a model may run or read is the user's to allow, not a file's.
+        model = replace(found.model, allow_remote_code=(), allow_bin=())
+        return replace(found, model=model)
+
+    def emptied(self, index: Kind, copying: str) -> Self:
+        """Describe an empty index that this one is copied to."""
+        return type(self)(
+            index,
+            self.encoders,
+            self.model,
+            self.rendering,
+            self.bm25,
+            self.analyser,
+            self.dimensions,
+            copying=copying,
+        )
+
+    def write(self, folder: Path) -> None:
+        """Write the manifest, atomically."""
+        write_json(folder / MANIFEST, asdict(self))
+
+    def check_encoder(self, encoder: TextEncoder, where: str) -> None:
+        """Raise `UserError` where another model made the vectors.
+
+        Other versions of its libraries are only said: few of them change a vector.
+        """
+        keys = encoder_keys(encoder)
+        if keys is None or content_hash(of_model(keys)) != content_hash(of_model(self.encoders)):
+            named = "" if self.model is None else f", {self.model.name}"
+            raise UserError(
+                f"{where}: another model made this index{named}: its weights or settings differ"
+            )
+        if content_hash(keys) != content_hash(self.encoders):
+            log.warning("%s: other versions of the model's libraries made this index", where)
+
+    def check_analyser(self, bm25: BM25Config, where: str) -> None:
+        """Raise `UserError` where terms were made by other settings, or by another analysis."""
+        changed = [key for key, value in asdict(bm25).items() if asdict(self.bm25)[key] != value]
+        # How a claim is written is the claim's side alone.
+        changed = [key for key in changed if key != "claims"]
+        if changed:
+            key = changed[0]
+            have, asked = (getattr(one, key) for one in (self.bm25, bm25))
+            raise UserError(f"{where}: bm25.{key}: the index was made with {have}, not {asked}")
+        mine = Analyser(bm25).versions
+        if mine["analysis"] != self.analyser.get("analysis"):
+            raise UserError(f"{where}: another version of this program made its terms; index again")
+        if mine != self.analyser:
+            log.warning("%s: other versions of the stemmer or stop words made this index", where)

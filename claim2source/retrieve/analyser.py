@@ -1,0 +1,42 @@
+"""Analyse texts into terms without an index: what an engine stores and is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from claim2source.core.provenance import version
+from claim2source.core.records import Claim, Source
+from claim2source.retrieve.bm25 import FORMAT, BM25Config, analysis_of, source_text
+from claim2source.retrieve.terms import Analysis
+from claim2source.text.render import claim_parts
+
+
+class Analyser:
+    """Turn sources and claims into the terms that `BM25Index` counts for them."""
+
+    def __init__(self, config: BM25Config) -> None:
+        self.config = config
+
+    @property
+    def versions(self) -> Mapping[str, str]:
+        """Name the versions of all that makes a term of a text."""
+        libraries = {name: version(name) for name in ("bm25s", "PyStemmer")}
+        return {"analysis": str(FORMAT), **libraries}
+
+    def sources(self, sources: Sequence[Source]) -> list[list[str]]:
+        """List the terms of each source, in text order, repeated ones repeated."""
+        texts = [source_text(source, self.config) for source in sources]
+        return _terms(analysis_of(self.config), texts)
+
+    def claim(self, claim: Claim) -> list[str]:
+        """List the terms of a claim: each part without the stop words of its own language."""
+        found: list[str] = []
+        for part in claim_parts(claim, self.config.claims):
+            found += _terms(analysis_of(self.config, part.language), [part.text])[0]
+        return found
+
+
+def _terms(analysis: Analysis, texts: Sequence[str]) -> list[list[str]]:
+    terms = analysis.sources(texts)
+    names = list(analysis.vocabulary)
+    return [[names[number] for number in ids] for ids in terms.split()]

@@ -1,0 +1,131 @@
+"""Filling an index: only what is new or changed is encoded, and a stopped run goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from claim2source.core.errors import UserError
+from claim2source.core.records import Claim, Source
+from claim2source.datasets.papers import Paper
+from claim2source.engines import grow, grow_engine, open_engine
+from claim2source.engines.grow import OpenStore, fill_store, opened
+from claim2source.io.store import Store
+from claim2source.models import ModelConfig, resolve
+from claim2source.retrieve import BM25, BM25Config, Dense, FusionConfig, Hybrid
+
+SOURCES = [
+    Source(f"s{i}", f"paper {'a b c'.split()[i % 3]} {i}", "vaccine works") for i in range(9)
+]
+PAPERS = [Paper(source) for source in SOURCES]
+
+
+def named(folder: Path) -> ModelConfig:
+    return ModelConfig(name=str(folder), pooling="mean", max_length=32)
+
+
+@pytest.fixture(scope="module")
+def dense(tiny_folder: Path) -> Dense:
+    return Dense(named(tiny_folder), device="cpu")
+
+
+def test_a_search_is_that_of_the_hybrid_of_bm25_and_the_model(
+    tmp_path: Path, tiny_folder: Path, dense: Dense
+) -> None:
+    grow_engine(tmp_path / "idx", SOURCES, named(tiny_folder))
+    claims = [
+        Claim("c1", "a vaccine works"),
+        Claim("c2", "works 3 b", candidates=("s1", "s4", "s5")),
+        Claim("c3", "zzz"),
+    ]
+    for fusion in (FusionConfig(), FusionConfig(missing="scored", scale="none", depth=3)):
+        engine = open_engine(tmp_path / "idx")
+        engine.fusion = fusion
+        expected = Hybrid(BM25(), dense, fusion).index(SOURCES).search(claims, 3)
+        found = engine.search(claims, 3)
+        assert found.run.pool == expected.run.pool
+        for claim in claims:
+            assert found.sources(claim.id) == expected.sources(claim.id)
+            np.testing.assert_allclose(
+                list(found.scored(claim.id).values()),
+                list(expected.scored(claim.id).values()),
+                atol=2e-3,
+            )
+    assert [one.claim_id for one in engine.find(claims).lexical.failures] == ["c3"]
+
+
+def test_what_is_new_or_changed_is_encoded_and_nothing_else(
+    tmp_path: Path, tiny_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dense = Dense(named(tiny_folder), device="cpu", store=OpenStore(tmp_path / "store"))
+    encoded: list[str] = []
+    whole = type(dense.encoder)._encode_chunk
+
+    def watched(self: object, texts: list[str], *rest: object) -> object:
+        encoded.extend(texts)
+        return whole(self, texts, *rest)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(type(dense.encoder), "_encode_chunk", watched)
+
+    def stopping() -> Iterator[Paper]:
+        yield from PAPERS[:5]
+        raise KeyboardInterrupt
+
+    engine = opened(tmp_path / "idx", dense)
+    with pytest.raises(KeyboardInterrupt):
+        grow(engine, stopping(), dense, batch=2)
+    engine.close()
+    assert len(encoded) == 4
+    engine = opened(tmp_path / "idx", dense)
+    grown = grow(engine, PAPERS, dense, batch=2)
+    assert str(grown) == "5 added, 0 changed, 4 unchanged; 9 papers in the index"
+    assert len(encoded) == 9
+    changed = [
+        replace(PAPERS[0], doi="10.1000/new"),  # its text is as it was
+        Paper(replace(SOURCES[1], title="first version")),
+        Paper(replace(SOURCES[1], title="claim: second version")),
+        PAPERS[2],
+    ]
+    grown = grow(engine, changed, dense)
+    assert (grown.added, grown.changed, grown.unchanged, grown.papers) == (0, 2, 2, 9)
+    assert encoded[9:] == ["Title: claim: second version\nAbstract: vaccine works"]
+    assert engine.fetch(["s0", "s1"]) == {"s0": changed[0], "s1": changed[2]}
+    engine.close()
+
+
+def test_processes_fill_the_store_side_by_side_and_the_index_encodes_nothing(
+    tmp_path: Path, tiny_folder: Path
+) -> None:
+    resolved = resolve(named(tiny_folder), "cpu")
+    encoder, store = resolved.encoder, Store(tmp_path / "store")
+    dense = Dense(named(tiny_folder), device="cpu", store=store)
+    counts = [
+        fill_store(PAPERS, encoder, dense.rendering, store, shard, 3, batch=2) for shard in range(3)
+    ]
+    assert counts == [4, 3, 2]  # batches of two, in turn
+    assert fill_store(PAPERS, encoder, dense.rendering, store, 0, 3, batch=2) == 0
+    texts = dense.rendering.source_texts(SOURCES)
+    space = encoder._space(store)
+    assert space is not None and not space.missing(encoder.text_keys(texts, "source"))
+
+
+def test_another_model_or_analysis_is_refused(
+    tmp_path: Path, dense: Dense, save_tiny: Callable[..., Path]
+) -> None:
+    grow_engine(tmp_path / "idx", SOURCES, dense.encoder)
+    other = Dense(named(save_tiny(tmp_path / "other", seed=1)), device="cpu")
+    engine = open_engine(tmp_path / "idx")
+    with pytest.raises(UserError, match="another model made this index"):
+        engine.use(other.encoder)
+    with pytest.raises(UserError, match="another model made this index"):
+        grow_engine(tmp_path / "idx", SOURCES, other.encoder)
+    with pytest.raises(UserError, match=r"bm25.language: the index was made with en, not de"):
+        opened(tmp_path / "idx", dense, BM25Config(language="de"))
+    with pytest.raises(UserError, match="give it its model"):
+        engine.search("a")
+    engine.use(dense.encoder)
+    assert engine.search("paper a", 2).sources("0")
