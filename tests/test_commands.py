@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 
 from claim2source.cli import PROGRAMS
+from claim2source.core.keys import with_places
 from claim2source.pipeline.checkpoints import route_words
 from claim2source.pipeline.staged import pipeline_words
+from eval.index import index_words
 from scripts.plan import read_options as read_plan
 from tests.shared_data import REPOSITORY
 from tests.test_configs import commands, load_program, parsed, read_prepare
@@ -62,6 +64,14 @@ def read(program: str, words: Sequence[str]) -> Any:
     *_, name = re.findall(r"read_(?:config|flat)\(\s*(\w+),", source)
     if program == "eval/pipeline.py":
         words = pipeline_words(words)
+    if program == "eval/index.py":
+        words = index_words(words)
+    places = {
+        "snapshot": ("index", "out"),
+        "restore": ("snapshot", "out"),
+        "migrate": ("index", "out"),
+    }
+    words = with_places(words, places.get(Path(program).stem, ()))
     if program in ("eval/checkpoint.py", "eval/pipeline.py"):
         words = route_words(words)
     # A config of the reader's own stands for that of the user.

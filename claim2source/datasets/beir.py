@@ -125,7 +125,7 @@ def read_beir(
     read = [query for row in queries.rows() if (query := _query(row)).claim.text.strip()]
     judgements = _read_split(folder, split, read, problems)
     corpus = JsonLines(folder / CORPUS, problems)
-    every = map(_source, corpus.rows())
+    every = map(source_of, corpus.rows())
     sources = tuple(source for source in every if f"{source.title}{source.abstract}".strip())
     # A record that is refused is not blamed on the judgements too.
     known: Collection[str] = queries.seen
@@ -224,7 +224,8 @@ def _query(row: Row) -> _Query:
     return _Query(row.line, claim, row.text("metadata.split"))
 
 
-def _source(row: Row) -> Source:
+def source_of(row: Row) -> Source:
+    """Read a source of corpus.jsonl; what is wrong with it is reported."""
     row.require_either("title", "text")
     names = row.meta.get("authors")
     if isinstance(names, str):

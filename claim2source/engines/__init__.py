@@ -2,7 +2,7 @@
 
 from claim2source.engines.copy import migrate, restore
 from claim2source.engines.engine import Engine, Found, Stats
-from claim2source.engines.grow import Grown, grow, grow_engine
+from claim2source.engines.growing import Grown, grow, grow_engine
 from claim2source.engines.open import create_engine, is_engine, open_engine
 from claim2source.engines.rows import Rows, Where
 

@@ -32,7 +32,8 @@ class IndexManifest:
     terms. What follows is of the last build: `papers` and their `average_length` in terms; where
     the vectors are divided into `partitions`, of which `probes` are searched with the sampled
     `recall`, on `trained` papers. `stale`: papers were replaced or removed since then.
-    `copying` names what a copy that is not complete yet is made of.
+    `copying` names what a copy that is not complete yet is made of. `abstain` is the model of
+    abstention (`verify.abstain.AbstainModel`) that was fitted to the index.
     """
 
     index: Kind
@@ -50,6 +51,7 @@ class IndexManifest:
     trained: int = 0
     stale: bool = False
     copying: str = ""
+    abstain: Mapping[str, object] | None = None
     format: Literal[1] = 1
 
     @classmethod
@@ -103,6 +105,7 @@ class IndexManifest:
             self.analyser,
             self.dimensions,
             copying=copying,
+            abstain=self.abstain,
         )
 
     def write(self, folder: Path) -> None:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import codecs
 import csv
+import gzip
 import sys
+import zlib
 from collections.abc import Iterable, Iterator, Sequence
+from io import BufferedIOBase
 from pathlib import Path
 
 from claim2source.core.errors import InputError, Problems
@@ -15,13 +18,14 @@ from claim2source.core.files import why_not_file
 def text_lines(path: Path, problems: Problems) -> Iterator[tuple[int, str | None]]:
     """Yield the numbered lines of a UTF-8 file, with their line ends, without a BOM.
 
-    A line that is not UTF-8 is added to `problems` and yielded as None.
+    A file named .gz is unpacked. A line that is not UTF-8 is added to `problems` and yielded as
+    None.
     """
     if why := why_not_file(path):
         problems.add(path, None, None, why)
         return
     try:
-        with open(path, "rb") as file:
+        with open_bytes(path) as file:
             for number, raw in enumerate(file, start=1):
                 if number == 1 and (kind := _other_kind(raw)):
                     problems.add(path, 1, None, f"is {kind}, not UTF-8")
@@ -35,8 +39,14 @@ def text_lines(path: Path, problems: Problems) -> Iterator[tuple[int, str | None
                     why = f"is not UTF-8: byte 0x{raw[error.start]:02x} at byte {error.start + 1}"
                     problems.add(path, number, None, why)
                 yield number, text
-    except OSError as error:
-        problems.add(path, None, None, f"cannot be read: {error.strerror}")
+    except (OSError, EOFError, zlib.error) as error:
+        why = getattr(error, "strerror", None) or str(error)
+        problems.add(path, None, None, f"cannot be read: {why}")
+
+
+def open_bytes(path: Path) -> BufferedIOBase:
+    """Open a file to read its bytes; one named .gz is unpacked."""
+    return gzip.open(path) if path.suffix == ".gz" else open(path, "rb")
 
 
 def _other_kind(begin: bytes) -> str | None:
@@ -72,8 +82,9 @@ def tsv_rows(
     *,
     lines: Iterable[str] | None = None,
     only: bool = False,
+    delimiter: str = "\t",
 ) -> Iterator[tuple[int, list[str]]]:
-    """Yield (first line, cells of `columns`) for every row below a TSV's header.
+    """Yield (first line, cells of `columns`) for every row below the header of a TSV, or CSV.
 
     Quoted cells may hold line breaks. `lines` are the file's where they are already read. With
     `only` the header must be exactly `columns`. A row that cannot be read is added to `problems`
@@ -83,7 +94,7 @@ def tsv_rows(
         # A line that cannot be decoded still counts.
         lines = (text or "\n" for _, text in text_lines(path, problems))
     csv.field_size_limit(sys.maxsize)  # a cell of `preds` may list thousands of ids
-    reader = csv.reader(lines, delimiter="\t", strict=True)
+    reader = csv.reader(lines, delimiter=delimiter, strict=True)
     header: list[str] | None = None
     while True:
         number = reader.line_num + 1

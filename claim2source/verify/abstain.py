@@ -120,6 +120,16 @@ class AbstainModel:
         found: np.ndarray = 0.5 * (1 + np.tanh(odds / 2))
         return found
 
+    def plain(self) -> dict[str, object]:
+        """Return the model as JSON values."""
+        values: dict[str, object] = json.loads(json.dumps(asdict(self)))
+        return values
+
+    @classmethod
+    def of_plain(cls, values: Mapping[str, object], path: Path) -> Self:
+        """Read what `plain` gave; `path` is named in errors."""
+        return validated(cls, json.dumps(values), path)
+
     def write(self, path: Path) -> None:
         """Write the model as JSON."""
         write_json(path, asdict(self))

@@ -1,0 +1,278 @@
+"""Make an index of papers, or let it grow: `python eval/index.py SOURCE --out DIR`.
+
+SOURCE is `demo` or another data set, or a file or folder of corpus.jsonl, OpenAlex works, PubMed
+XML, CSV or Parquet. What is in the index as it is stays: a stopped run goes on. In several
+processes (a Slurm array, or accelerate) each encodes its share into the store and leaves the
+index alone; a last run by itself then writes it.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from claim2source.core.config import flag, list_field, read_config, require, require_between
+from claim2source.core.errors import ConfigError, UserError, run_program
+from claim2source.core.keys import with_places
+from claim2source.core.program import command_of
+from claim2source.core.progress import Progress
+from claim2source.core.terminal import say
+from claim2source.datasets import folder_of
+from claim2source.datasets.beir import QRELS
+from claim2source.datasets.paper_files import Format, PaperFiles
+from claim2source.engines import Engine, is_engine, open_engine
+from claim2source.engines.growing import BATCH, OpenStore, batches, fill_store, grow, opened
+from claim2source.engines.open import kind_of
+from claim2source.io.text_files import read_lines
+from claim2source.models import ModelConfig, Resolved, resolve
+from claim2source.pipeline.options import StoreOptions
+from claim2source.retrieve import BM25Config, Dense
+from claim2source.text import Rendering, SourceForm
+
+# Ids that are removed at a time.
+IDS = 4096
+
+
+@dataclass(frozen=True)
+class IndexProgramConfig(StoreOptions):
+    """Settings of `eval/index.py`; SOURCE may stand first, and `--model X` is `--model.name X`.
+
+    Args:
+        out: folder of the index; it is made, or grows.
+        source: papers to write: a data set (`demo`), a file, or a folder of files.
+        model: a checkpoint, a training run's folder or a model; none: the index's own, at first
+            the packaged MiniLM.
+        sources: how papers are rendered for a model that is no checkpoint of ours; none:
+            title_abstract.
+        bm25: how terms are made of texts, such as `--bm25.language de`; none: the index's own.
+        format: what the files are; none: by their names and what is in them.
+        delete: file of ids, one a line, to remove.
+        claims: data set whose training claims abstention is fitted on; none: SOURCE, where it has
+            such claims.
+        shard: I/N, the Ith of N processes, from 1, that encode into the store; none: as Slurm's
+            array or accelerate says.
+        batch: papers that are encoded and written at a time.
+    """
+
+    out: str
+    source: str | None = None
+    model: ModelConfig | None = None
+    sources: SourceForm | None = None
+    bm25: BM25Config | None = None
+    format: Format | None = None
+    columns: list[str] = list_field(
+        str, [], help="of CSV and Parquet: FIELD=COLUMN, such as id=pmid abstract=summary"
+    )
+    delete: Path | None = None
+    claims: str | None = None
+    shard: str | None = None
+    batch: int = BATCH
+    check: bool = flag("read everything once before anything is written", default=True)
+    abstention: bool = flag("fit abstention where claims are given", default=True)
+
+    def __post_init__(self) -> None:
+        given = self.source is not None or self.delete is not None
+        require(given, "source", self.source, "papers, or --delete FILE")
+        for pair in self.columns:
+            require("=" in pair, "columns", pair, "FIELD=COLUMN")
+        require_between("batch", self.batch, 1, 10**6)
+        if self.shard is not None:
+            shard_of(self.shard, {})
+
+    @property
+    def column_map(self) -> dict[str, str]:
+        """Map fields to columns."""
+        return {pair.split("=", 1)[0]: pair.split("=", 1)[1] for pair in self.columns}
+
+
+def index_words(words: Sequence[str]) -> list[str]:
+    """Turn `SOURCE --model X` into `--source SOURCE --model.name X`."""
+    return [
+        "--model.name" + word[len("--model") :] if word.partition("=")[0] == "--model" else word
+        for word in with_places(words, ("source",))
+    ]
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Write the papers, and print what is in the index."""
+    words = index_words(sys.argv[1:] if argv is None else argv)
+    config = read_config(
+        IndexProgramConfig, words, program="eval/index.py", description=__doc__ or ""
+    )
+    kind_of(config.out)
+    gone = None if config.delete is None else [*map(str.strip, read_lines(config.delete))]
+    if config.source is None:
+        engine = open_engine(config.out)
+        try:
+            remove(engine, gone or [])
+            engine.build(say)
+        finally:
+            engine.close()
+        return
+    files = PaperFiles.of(config.source, config.column_map, config.format, config.lenient)
+    shard, shards = shard_of(config.shard, os.environ)
+    total = checked(files) if config.check and shards == 1 else None
+    resolved = resolved_model(config)
+    dense = dense_of(config, resolved)
+    if shards > 1:
+        fill(config, files, dense, shard, shards)
+        return
+    engine = opened(config.out, dense, config.bm25)
+    try:
+        remove(engine, gone or [])
+        grown = grow(engine, files, dense, total=total, progress=True, say=say, batch=config.batch)
+        say(f"{config.out}: {grown}")
+        say_left_out(files)
+        if config.abstention:
+            say(fit_abstention_to(engine, config, resolved))
+    finally:
+        engine.close()
+    say(f'next: {command_of("eval/find.py")} "new study: .." --index {shlex.quote(config.out)}')
+
+
+def remove(engine: Engine, ids: Sequence[str]) -> None:
+    """Remove papers, and say how many were there."""
+    listed = [one for one in ids if one]
+    if listed:
+        gone = sum(engine.delete(part) for part in batches(listed, IDS))
+        say(f"{gone} of {len(listed)} papers removed")
+
+
+def checked(files: PaperFiles) -> int:
+    """Read all papers, so that a mistake is found before the work; return their number."""
+    with Progress("reading", None) as bar:
+        total = 0
+        for _ in files:
+            total += 1
+            bar.update()
+    if not total:
+        raise UserError(f"{files.files[0]}: holds no papers with a title or an abstract")
+    return total
+
+
+def resolved_model(config: IndexProgramConfig) -> Resolved:
+    """Load the model that encodes papers: as asked, else the index's own."""
+    model = config.model
+    if model is None and is_engine(config.out):
+        model = open_engine(config.out).manifest.model
+    return resolve(absolute(model or ModelConfig()), config.device)
+
+
+def dense_of(config: IndexProgramConfig, resolved: Resolved) -> Dense:
+    """Make the first stage that encodes the papers, rendered as the index has them.
+
+    Raises `ConfigError` where another rendering is asked for.
+    """
+    rendering = None
+    if is_engine(config.out):
+        rendering = open_engine(config.out).manifest.rendering
+        if config.sources not in (None, rendering.sources):
+            allowed = f"{rendering.sources}: the index's own"
+            raise ConfigError("sources", config.sources, allowed)
+    elif config.sources is not None or resolved.rendering is None:
+        rendering = Rendering("original", config.sources or "title_abstract")
+    store = OpenStore(config.store, config.vectors)
+    dense = Dense(resolved, rendering=rendering, store=store)
+    # A manifest lets nobody run code.
+    model = absolute(config.model or ModelConfig())
+    dense.model = replace(model, allow_remote_code=(), allow_bin=())
+    return dense
+
+
+def absolute(model: ModelConfig) -> ModelConfig:
+    """Name a folder so that it is found from elsewhere."""
+    path = Path(model.name)
+    return replace(model, name=str(path.resolve())) if path.is_dir() else model
+
+
+def fit_abstention_to(engine: Engine, config: IndexProgramConfig, resolved: Resolved) -> str:
+    """Fit abstention on claims that the model was not trained on; say on which, or why not.
+
+    Raises `UserError` where that cannot be done for the claims that were asked for.
+    """
+    claims = claims_of(config)
+    if claims is None and engine.manifest.abstain is not None:
+        return "abstention is as it was fitted before"
+    if claims is None:
+        return "no abstention: give --claims a data set whose claims mean papers of the index"
+    # What trains and evaluates is loaded only where it is used.
+    from claim2source.pipeline.calibrate import calibrate
+    from claim2source.pipeline.selection import ChoosingOn, selection_data
+
+    try:
+        choosing = ChoosingOn(lenient=config.lenient)
+        fitted = calibrate(engine, selection_data(claims, "dev", choosing, resolved).val)
+    except UserError as error:
+        if config.claims is not None:
+            raise
+        return f"no abstention: {error}"
+    engine.note(abstain=fitted.plain())
+    return f"abstention fitted on {fitted.fitted}"
+
+
+def fill(
+    config: IndexProgramConfig, files: PaperFiles, dense: Dense, shard: int, shards: int
+) -> None:
+    """Encode this process's share of the papers into the store."""
+    from claim2source.models import Encoder
+
+    encoder, store = dense.encoder, dense.store
+    assert isinstance(encoder, Encoder) and store is not None
+    count = fill_store(
+        files,
+        encoder,
+        dense.rendering,
+        store,
+        shard,
+        shards,
+        progress=shard == 0,
+        batch=config.batch,
+    )
+    say(f"process {shard + 1} of {shards}: {count} papers encoded into the store")
+    say("next: the same command once more, by itself, writes the index")
+
+
+def shard_of(given: str | None, environment: Mapping[str, str]) -> tuple[int, int]:
+    """Return this process's number, from 0, and how many there are.
+
+    Slurm's tasks may begin anywhere, in steps; accelerate's have ranks.
+    """
+    if given is not None:
+        number, _, count = given.partition("/")
+        good = number.isdecimal() and count.isdecimal() and 1 <= int(number) <= int(count)
+        require(good, "shard", given, "I/N, such as 1/8")
+        return int(number) - 1, int(count)
+    if task := environment.get("SLURM_ARRAY_TASK_ID"):
+        first = int(environment.get("SLURM_ARRAY_TASK_MIN", 0))
+        step = int(environment.get("SLURM_ARRAY_TASK_STEP", 1)) or 1
+        return (int(task) - first) // step, int(environment.get("SLURM_ARRAY_TASK_COUNT", 1))
+    return int(environment.get("RANK", 0)), int(environment.get("WORLD_SIZE", 1))
+
+
+def claims_of(config: IndexProgramConfig) -> str | None:
+    """Name the data set with training claims."""
+    if config.claims is not None or config.source is None:
+        return config.claims
+    folder = Path(config.source)
+    if not folder.exists() and len(folder.parts) == 1 and not folder.suffix:
+        folder = folder_of(config.source)
+    return config.source if (folder / QRELS / "train.tsv").is_file() else None
+
+
+def say_left_out(files: PaperFiles) -> None:
+    """Say how many records were not read, and why the first of them."""
+    if files.left_out:
+        say(f"{files.left_out} papers without title and abstract, or without an id, left out")
+    if len(files.problems):
+        try:
+            files.problems.raise_if_any()
+        except UserError as error:
+            say(f"left out or read in part: {len(files.problems)}, such as {error.lines[0]}")
+
+
+if __name__ == "__main__":
+    run_program(main)

@@ -1,0 +1,156 @@
+"""`eval/index.py` from its arguments to the index; snapshots and copies of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from claim2source.core.errors import ConfigError, UserError
+from claim2source.core.records import Source
+from claim2source.datasets import load
+from claim2source.datasets.beir import write_beir
+from claim2source.engines import open_engine
+from claim2source.verify.abstain import AbstainModel
+from eval.index import main, shard_of
+from eval.migrate import main as migrate
+from eval.restore import main as restore
+from eval.snapshot import main as snapshot
+
+
+@pytest.fixture
+def model(tiny_folder: Path) -> list[str]:
+    """A tiny model, on the command line."""
+    return ["--model", str(tiny_folder), "--model.pooling", "mean", "--model.max_length", "32"]
+
+
+@pytest.fixture
+def papers(tmp_path: Path) -> Path:
+    rows = "".join(
+        f"{i},claim {'abc'[i % 3]} {i},vaccine works,2020-0{1 + i % 9}\n" for i in range(30)
+    )
+    path = tmp_path / "papers.csv"
+    path.write_text(f"pmid,title,summary,date\n{rows}")
+    return path
+
+
+def said(capsys: pytest.CaptureFixture[str]) -> str:
+    return capsys.readouterr().out
+
+
+def test_an_index_is_made_grows_and_shrinks(
+    tmp_path: Path, model: list[str], papers: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = str(tmp_path / "idx")
+    words = [str(papers), "--columns", "id=pmid", "abstract=summary", "--out", out]
+    main([*words, *model])
+    text = said(capsys)
+    assert "30 added, 0 changed, 0 unchanged; 30 papers in the index" in text
+    assert (
+        f'find.py "new study: .." --index {out}' in text and "no abstention: give --claims" in text
+    )
+    papers.write_text(
+        papers.read_text().replace("claim a 0", "claim b 0") + "30,new,new,2021\n31,,,\n"
+    )
+    with pytest.raises(UserError, match=r"papers.csv:33: title: is empty, and so is text"):
+        main(words)
+    assert open_engine(out).stats().papers == 30  # it was read before anything was written
+    # The model is the index's own.
+    main([*words, "--lenient"])
+    text = said(capsys)
+    assert "1 added, 1 changed, 29 unchanged; 31 papers in the index" in text
+    assert "1 papers without title and abstract" in text
+    (tmp_path / "gone.txt").write_text("3\nnone\n\n5\n")
+    main(["--out", out, "--delete", str(tmp_path / "gone.txt")])
+    assert "2 of 3 papers removed" in said(capsys)
+    engine = open_engine(out)
+    assert engine.stats().papers == 29 and engine.stats().unbuilt == 0
+    paper = engine.fetch(["0"])["0"]
+    assert paper.source == Source("0", "claim b 0", "vaccine works", date="2020-01")
+    assert engine.manifest.rendering.sources == "title_abstract"
+
+    snapshot([out, str(tmp_path / "snap")])
+    restore([str(tmp_path / "snap"), str(tmp_path / "restored")])
+    migrate([out, str(tmp_path / "copy")])
+    assert said(capsys).count("29 papers\n") == 3
+    found = [
+        list(open_engine(tmp_path / name).search("claim b").run) for name in ("restored", "copy")
+    ]
+    assert found[0] == found[1] and len(found[0]) == 29
+    with pytest.raises(UserError, match="holds an index already"):
+        migrate([out, str(tmp_path / "restored")])
+    with pytest.raises(UserError, match="not an index"):
+        snapshot([str(tmp_path), str(tmp_path / "other")])
+
+
+def test_processes_of_an_array_fill_the_store(
+    tmp_path: Path,
+    model: list[str],
+    papers: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    words = [str(papers), "--columns", "id=pmid", "--out", str(tmp_path / "idx"), *model]
+    words += ["--store", str(tmp_path / "store"), "--batch", "8"]
+    for name, value in (("MIN", "3"), ("STEP", "2"), ("COUNT", "2")):
+        monkeypatch.setenv(f"SLURM_ARRAY_TASK_{name}", value)
+    for task, count in (("3", 16), ("5", 14)):
+        monkeypatch.setenv("SLURM_ARRAY_TASK_ID", task)
+        main(words)
+        assert f"of 2: {count} papers encoded into the store" in said(capsys)
+    assert not (tmp_path / "idx").exists()
+    main([*words, "--shard", "1/1"])
+    assert "30 added" in said(capsys)
+    stored = list((tmp_path / "store").rglob("*.safetensors"))
+    assert len(stored) == 4  # the last run encoded nothing
+
+
+def test_the_share_of_a_process() -> None:
+    assert shard_of(None, {}) == (0, 1)
+    assert shard_of("2/8", {"SLURM_ARRAY_TASK_ID": "1"}) == (1, 8)
+    assert shard_of(None, {"RANK": "3", "WORLD_SIZE": "4"}) == (3, 4)
+    for wrong in ("0/2", "3/2", "1", "a/b", "1/"):
+        with pytest.raises(ConfigError, match="shard: .* allowed: I/N, such as 1/8"):
+            shard_of(wrong, {})
+
+
+def test_abstention_is_fitted_on_the_training_claims_of_a_data_set(
+    tmp_path: Path, model: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    train = load("demo", "train")
+    few = train.with_claims(train.claims[:60])
+    write_beir(few, tmp_path / "few")
+    out = str(tmp_path / "idx")
+    main([str(tmp_path / "few"), "--out", out, *model])
+    assert "abstention fitted on present, 60 claims of " in said(capsys)
+    fitted = open_engine(out).manifest.abstain
+    assert fitted is not None
+    design = AbstainModel.of_plain(fitted, Path(out)).design
+    assert design.stages == ("lexical", "dense", "fused")
+    # A copy has it too.
+    migrate([out, str(tmp_path / "copy")])
+    assert open_engine(tmp_path / "copy").manifest.abstain == fitted
+    main(["--out", out, "--source", "demo", "--claims", str(tmp_path / "few"), "--no_abstention"])
+    assert "abstention fitted" not in said(capsys)
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        ([], "source: None is not allowed; allowed: papers, or --delete FILE"),
+        (["none.csv"], "none.csv: no such file"),
+        (["demo", "--columns", "id"], "columns: 'id' is not allowed"),
+        (["demo", "--bm25.k1", "1.5"], "bm25.k1: 1.5 is not allowed; allowed: 1.2"),
+        (["demo", "--delete", "none.txt"], "none.txt: no such file"),
+        (["demo", "--shard", "2/2", "--model", "none/such"], "none/such"),
+    ],
+)
+def test_what_is_wrong_is_said_before_anything_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], why: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match=why):
+        main([*words, "--out", "idx"])
+    assert not (tmp_path / "idx" / "papers.lance").exists()
+    with pytest.raises(UserError, match="needs the extra qdrant"):
+        main(["demo", "--out", "qdrant://localhost:6333/x"])
