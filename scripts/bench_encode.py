@@ -33,8 +33,9 @@ from claim2source.evaluation.metrics import evaluate, judged_claims
 from claim2source.models import Encoder, ModelConfig, Side, me5, resolve
 from claim2source.retrieve import Dense
 from claim2source.text import Rendering
+from claim2source.training.model_shape import ModelShape
 from scripts.data_folder import data_folder
-from scripts.flops import ModelShape, matmul_rate
+from scripts.flops import matmul_rate
 from scripts.int8 import to_int8
 from scripts.measure import (
     circumstances,

@@ -38,9 +38,11 @@ from claim2source.text import Rendering
 from claim2source.training.adapt import adapt
 from claim2source.training.config import FinetuneConfig, LoraConfig, OptimisationConfig
 from claim2source.training.data import TrainingPairs
+from claim2source.training.kernels import compile_model
 from claim2source.training.losses import LossesConfig
+from claim2source.training.model_shape import ModelShape
 from claim2source.training.module import RetrieverModule
-from scripts.flops import ModelShape, matmul_rate, peak_flops
+from scripts.flops import matmul_rate, peak_flops
 from scripts.measure import circumstances, read_flat, require_positive
 from scripts.timing_common import InOrder, fit
 
@@ -242,8 +244,7 @@ def train(config: BenchConfig, setting: Setting) -> dict[str, Any]:
     adapt(encoder, FinetuneConfig(tuning="lora", lora=lora, optimisation=optimisation))
     shape = ModelShape.of(encoder.model)
     if setting.compiled:
-        # In place, so that the encoder keeps the model that peft made.
-        encoder.model.compile(dynamic=True, backend="eager" if config.tiny else "inductor")
+        compile_model(encoder.model, "eager" if config.tiny else "inductor")
     pairs = training_pairs(config, encoder, setting.batch * (config.steps + 1))
     sampler = InOrder(len(pairs), setting.batch)
     module = RetrieverModule(

@@ -27,8 +27,9 @@ from claim2source.core.config import flag, list_field, read_config, require, req
 from claim2source.core.errors import UserError, run_program
 from claim2source.core.memory import peak_memory
 from claim2source.core.tables import Cell, plain_table
+from claim2source.training.model_shape import Tuning
 from scripts.data_folder import data_folder
-from scripts.flops import Tuning, matmul_rate
+from scripts.flops import matmul_rate
 from scripts.measure import (
     circumstances,
     ratio_and_spread,

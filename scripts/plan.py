@@ -5,12 +5,14 @@ python scripts/plan.py --config configs/finetune/gritlm_7b.yaml --device h200 --
 Nothing is downloaded and no weights are read: a model is its config.json, or one of the shapes
 below. Peaks are the makers' (bf16; a fifteenth of them in fp32), the shares of them that a run
 reaches are options. Memory is weights, optimizer states, and what a forward pass keeps for each
-token of a chunk. FLOPs are counted, the rest is an estimate. Every option of train/finetune.py is
+token of a chunk; `auto` settings are those that the trainer would choose on the device. FLOPs are
+counted, the rest is an estimate. Every option of train/finetune.py is
 taken as well: --optimisation.batch_size 128.
 """
 
 from __future__ import annotations
 
+import math
 import sys
 from argparse import ArgumentParser
 from collections.abc import Mapping, Sequence
@@ -32,14 +34,16 @@ from transformers import (
 
 from claim2source.core.config import read_config, require, require_between, require_one_of
 from claim2source.core.errors import ConfigError, UserError, run_program
+from claim2source.core.memory import machine_memory
 from claim2source.core.tables import Cell, plain_table
 from claim2source.core.terminal import say
 from claim2source.datasets import load
 from claim2source.models.config import Template
 from claim2source.models.hub import base_files
 from claim2source.training.config import FinetuneConfig
-from scripts.flops import ModelShape, Tuning, matmul_rate, peak_flops
-from scripts.plan_memory import GIB, Memory
+from claim2source.training.memory_plan import GIB, Settled, settle
+from claim2source.training.model_shape import ModelShape, Tuning
+from scripts.flops import matmul_rate, peak_flops
 
 # GiB of the cards' memory, by the name that --device takes.
 DEVICES: Mapping[str, tuple[str, float]] = {
@@ -149,11 +153,11 @@ class Part:
 
 @dataclass(frozen=True)
 class Plan:
-    """What a run costs: its parts, optimizer steps, and memory of a device."""
+    """What a run costs: its parts, optimizer steps, and the device's memory in a step."""
 
     parts: tuple[Part, ...]
     steps: int
-    memory: Memory
+    settled: Settled
 
     @property
     def flops(self) -> float:
@@ -177,24 +181,19 @@ def empty_model(config: FinetuneConfig) -> PreTrainedModel:
     return model
 
 
-def shape_of(model: PreTrainedModel, config: FinetuneConfig) -> ModelShape:
-    """Read a model's shape, with the weights that LoRA's adapters would have."""
-    base = ModelShape.of(model)
-    if config.tuning == "full":
-        return base
-    targets, adapters = config.lora.targets, 0
-    for name, module in model.named_modules():
-        last = name.rsplit(".", 1)[-1]
-        wanted = last in targets if targets else "pooler" not in name.split(".")
-        if isinstance(module, torch.nn.Linear) and wanted:
-            adapters += config.lora.r * (module.in_features + module.out_features)
-    return ModelShape(base.linear, adapters, base.layers, base.width)
+def longest_text(config: FinetuneConfig, model: PreTrainedModel) -> int:
+    """Give the tokens of the longest text that the config lets the model read."""
+    return config.model.max_length or int(getattr(model.config, "max_position_embeddings", 512))
 
 
-def plan(config: FinetuneConfig, sizes: Sizes, processes: int = 1) -> Plan:
-    """Count what a run computes, part by part, and what a device has to hold."""
+def plan(
+    config: FinetuneConfig, sizes: Sizes, processes: int = 1, device: float = math.inf
+) -> Plan:
+    """Count what a run computes, part by part, and what a device of so many bytes has to hold."""
     model = empty_model(config)
-    shape, train = shape_of(model, config), config.optimisation
+    settled = settle(config, model, longest_text(config, model), device)
+    config = settled.config
+    shape, train = ModelShape.planned(model, config), config.optimisation
     most = config.model.max_length
     template = config.model.template or Template()
     sides = []
@@ -222,7 +221,8 @@ def plan(config: FinetuneConfig, sizes: Sizes, processes: int = 1) -> Plan:
         flops = sum((n * shape.training([length], kind) for n, length in texts), 0.0)
         again = sum((n * shape.forward([length]) for n, length in texts), 0.0)
         # Both compute the forward pass once more, and together twice.
-        twice = (train.chunk_size is not None) + train.gradient_checkpointing
+        chunked = train.chunk_size is not None or train.chunk_tokens is not None
+        twice = chunked + bool(train.gradient_checkpointing)
         tokens = sum(count * length for count, length in texts)
         return Part(name, sum(c for c, _ in texts), tokens, flops, flops + twice * again, True)
 
@@ -242,16 +242,7 @@ def plan(config: FinetuneConfig, sizes: Sizes, processes: int = 1) -> Plan:
     if config.refit:
         parts += [encoded("base: mining for the refit", val, 0), trained("refit", pairs + val)]
     parts.append(encoded("report: step 0 and chosen", sizes.report * 2, sizes.pool * config.refit))
-    chunk = train.batch_size * (1 + train.negatives)
-    if train.chunk_size is not None:
-        chunk = min(chunk, train.chunk_size)
-    # The longest texts share a chunk.
-    longest = most or max(sides)
-    tokens = chunk * (longest if train.chunk_size is not None else source)
-    if train.chunk_size is None:
-        tokens += train.batch_size * claim
-    memory = Memory.of(model, shape, config, tokens)
-    return Plan(tuple(parts), steps, memory)
+    return Plan(tuple(parts), steps, settled)
 
 
 def sizes_of(config: FinetuneConfig) -> Sizes:
@@ -276,27 +267,33 @@ def _tokens(texts: Sequence[str]) -> float:
     return sum(map(len, texts)) / CHARACTERS / max(len(texts), 1)
 
 
-def rates(config: PlanConfig, precision: str) -> tuple[float, float | None]:
-    """Give a device's FLOPs a second at its peak, and its memory in GiB where that is known."""
+def rate(config: PlanConfig, precision: str) -> float:
+    """Give a device's FLOPs a second at its peak."""
     if config.device == "cpu":
-        return matmul_rate(1024), None
-    name, memory = DEVICES[config.device]
-    peak = peak_flops(name)
-    return peak if precision == "bf16" else peak * FP32, memory
+        return matmul_rate(1024)
+    peak = peak_flops(DEVICES[config.device][0])
+    return peak if precision == "bf16" else peak * FP32
+
+
+def memory_of(config: PlanConfig) -> float:
+    """Give the bytes of a device's memory."""
+    if config.device == "cpu":
+        return machine_memory() / config.processes
+    return DEVICES[config.device][1] * GIB
 
 
 def report(config: PlanConfig, run: FinetuneConfig) -> str:
     """Plan a run, and write what it costs as text."""
     sizes = CT26 if config.data == "ct26-sized" else sizes_of(run)
-    found = plan(run, sizes, config.processes)
-    peak, memory = rates(config, run.optimisation.precision)
-    encoding, _ = rates(config, "fp32" if run.model.dtype == "float32" else "bf16")
+    found = plan(run, sizes, config.processes, memory_of(config))
+    peak = rate(config, run.optimisation.precision)
+    encoding = rate(config, "fp32" if run.model.dtype == "float32" else "bf16")
     rows: list[list[Cell]] = []
     hours = 0.0
     for part in found.parts:
-        rate = config.training_share * peak if part.trains else config.encoding_share * encoding
+        reached = config.training_share * peak if part.trains else config.encoding_share * encoding
         # Training is shared by the processes; the rest is the first one's.
-        own = part.computed / rate / 3600 / (config.processes if part.trains else 1)
+        own = part.computed / reached / 3600 / (config.processes if part.trains else 1)
         hours += own
         rows.append(
             [
@@ -309,18 +306,15 @@ def report(config: PlanConfig, run: FinetuneConfig) -> str:
             ]
         )
     columns = ["part", "texts", "million tokens", "PFLOPs needed", "computed", "hours"]
-    need = found.memory
+    settled = found.settled
     lines = [
         plain_table(columns, rows),
         "",
         f"{found.steps:,} optimizer steps; {hours:,.1f} hours on {config.processes} x "
         f"{config.device} at {config.training_share:.0%} of its peak in training, "
         f"{config.encoding_share:.0%} in encoding",
-        str(need),
+        f"{settled}: {'fits' if settled.fits else 'does not fit'}",
     ]
-    if memory is not None:
-        fits = "fits" if need.total <= memory * GIB else "does not fit"
-        lines.append(f"{need.total / GIB:,.1f} of {memory:,.0f} GiB: {fits}")
     return "\n".join(lines)
 
 

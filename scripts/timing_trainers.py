@@ -28,9 +28,9 @@ from claim2source.training.config import FinetuneConfig, LoraConfig, Optimisatio
 from claim2source.training.data import TrainingPairs
 from claim2source.training.gradcache import length_chunks
 from claim2source.training.losses import LossesConfig
+from claim2source.training.model_shape import ModelShape, Tuning
 from claim2source.training.module import RetrieverModule
 from claim2source.training.state import trainable_weights
-from scripts.flops import ModelShape, Tuning
 from scripts.timing_common import InOrder, fit, steps_between
 
 Texts = Literal["ct25", "short"]

@@ -172,6 +172,8 @@ LAUNCH = {
     "model.allow_bin",
     "optimisation.save_every",
     "optimisation.log_every",
+    "optimisation.liger_kernels",
+    "optimisation.compile",
 }
 LAUNCH_GROUPS = ("wandb.", "after.")
 # Unset, all claims are trained on, once an epoch, and all sources but golds are negatives. Where the
@@ -181,6 +183,8 @@ UNSET = {
     "data.repeat": 1,
     "data.val_seen_share": None,
     "data.seen_share_expected": None,
+    "optimisation.chunk_tokens": None,
+    "optimisation.optimizer": "adamw",
     "losses.info_nce.false_negative_margin": None,
     "refit": False,
     "soup": False,
@@ -314,6 +318,7 @@ OF_THE_MODEL = {
                 "tuning",
                 "model.dtype",
                 "lora.targets",
+                "lora.dropout",
                 "optimisation.gradient_checkpointing",
                 "optimisation.learning_rate",
                 "optimisation.temperature",

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import resource
 import sys
 from pathlib import Path
 
 _STATUS, _CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
+# What a container may use, by the second and the first version of control groups.
+_LIMITS = (
+    Path("/sys/fs/cgroup/memory.max"),
+    Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),
+)
 # Written to clear_refs it resets the highest resident size (proc(5)).
 _RESET_PEAK = "5"
 
@@ -42,3 +48,13 @@ def reset_peak_memory() -> None:
             torch.cuda.reset_peak_memory_stats()
     with contextlib.suppress(OSError):
         _CLEAR.write_text(_RESET_PEAK, encoding="ascii")
+
+
+def machine_memory() -> int:
+    """Read the bytes of memory that this machine, or this container, has."""
+    found = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
+    for path in _LIMITS:
+        # "max" is no number.
+        with contextlib.suppress(OSError, ValueError):
+            found.append(int(path.read_text(encoding="ascii")))
+    return min(found)

@@ -76,6 +76,11 @@ class Encoder:
         return next(self.model.parameters()).device
 
     @property
+    def packs(self) -> bool:
+        """Tell whether `batch` packs texts without padding."""
+        return can_pack(self.model, self.settings.max_length)
+
+    @property
     def dimensions(self) -> int:
         """Return the length of a vector."""
         if self.dense is not None:
@@ -150,11 +155,10 @@ class Encoder:
 
     def batch(self, tokens: Sequence[Tokens]) -> TokenBatch | PackedBatch:
         """Pack texts without padding where the model allows it, else pad them."""
-        if not can_pack(self.model):
+        if not self.packs:
             return self.collate(tokens)
-        return pack(
-            tokens, list(grouped(tokens, self._token_budget(), _EXTRA_ATTENTION)), self.model
-        )
+        extra = _EXTRA_ATTENTION if self.device.type == "cpu" else _EXTRA_GPU
+        return pack(tokens, list(grouped(tokens, self._token_budget(), extra)), self.model)
 
     def vectors(self, batch: TokenBatch | PackedBatch) -> Tensor:
         """Compute vectors [n, dimensions] in float32, with gradient where it is enabled."""
@@ -371,8 +375,9 @@ class Encoder:
 
     def length_batches(self, tokens: Sequence[Tokens]) -> Iterator[list[int]]:
         """Yield batches of positions of texts of like length, within this device's token budget."""
-        if can_pack(self.model):
-            return in_rows(tokens, _ROW_TOKENS)
+        if self.packs:
+            row = _ROW_TOKENS if self.device.type == "cpu" else self._token_budget()
+            return in_rows(tokens, row)
         extra = EXTRA_BACKWARD if self.device.type == "cpu" else _EXTRA_GPU
         return grouped(tokens, self._token_budget(), extra)
 

@@ -1,15 +1,18 @@
 """Pack texts end to end in one row, without padding, where the model's layers allow it.
 
-Only attention looks at more than one token: there, texts of like length are padded and kept
-apart. All other layers (most of the arithmetic) see no padding, and every weight's gradient is
-computed at once.
+Only attention looks at more than one token. On a GPU in 16 bits flash attention keeps the texts of
+a row apart; elsewhere texts of like length are padded there. All other layers (most of the
+arithmetic) see no padding, and every weight's gradient is computed at once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import inspect
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
+from functools import cache
+from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -21,6 +24,11 @@ from claim2source.models.tokens import Tokens
 KERNEL = "claim2source_packed"
 # Model types that accept positions, which start at 0 or after the padding's.
 _ABSOLUTE, _BEHIND_PADDING = "bert", "xlm-roberta"
+# Decoders that rotate by positions, and pass on what only attention reads.
+_ROTARY = ("llama", "mistral", "qwen2", "qwen3")
+# query [t, heads, d], key and value [t, fewer heads, d], texts' bounds [n + 1], longest text,
+# scale, whether tokens look back only -> [t, heads, d]
+Varlen = Callable[[Tensor, Tensor, Tensor, Tensor, int, "float | None", bool], Tensor]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,12 +45,18 @@ class AttentionGroup:
     mask: Tensor | None
     texts: int
 
+    def to(self, device: torch.device | str) -> AttentionGroup:
+        """Move the maps to a device."""
+        return replace(self, **_moved(self, device))
+
 
 @dataclass(frozen=True, slots=True)
 class PackedBatch:
     """Hold all texts' tokens in one row [t]: ids, position in and number of their text, if pooled.
 
     `firsts` and `lasts` [n] are each text's first and last token, in the order of the texts.
+    `bounds` [n + 1], int32, are where texts begin and the last ends, in the order of the row
+    (flash attention's cu_seqlens); `longest` counts the tokens of the longest.
     """
 
     input_ids: Tensor
@@ -52,6 +66,8 @@ class PackedBatch:
     firsts: Tensor
     lasts: Tensor
     groups: tuple[AttentionGroup, ...]
+    bounds: Tensor
+    longest: int
 
     @property
     def real_tokens(self) -> int:
@@ -64,22 +80,40 @@ class PackedBatch:
         return self.real_tokens
 
     def to(self, device: torch.device | str) -> PackedBatch:
-        """Return the batch itself: it is used on the CPU only."""
-        if torch.device(device).type != "cpu":
-            raise ValueError(f"packed texts are for the CPU, not {device}")
-        return self
+        """Move the batch to a device."""
+        groups = tuple(group.to(device) for group in self.groups)
+        return replace(self, **_moved(self, device), groups=groups)
 
 
-def can_pack(model: Any) -> bool:
-    """Tell whether packing gives the same vectors: known layers, CPU, no gradient checkpointing."""
+def _moved(part: AttentionGroup | PackedBatch, device: torch.device | str) -> dict[str, Any]:
+    values = {field.name: getattr(part, field.name) for field in fields(part)}
+    return {name: one.to(device) for name, one in values.items() if isinstance(one, Tensor)}
+
+
+def can_pack(model: Any, longest: int) -> bool:
+    """Tell whether packing texts of at most `longest` tokens gives the same vectors.
+
+    That takes known layers that neither compute activations again (they would not find the texts'
+    bounds) nor are compiled (every batch would be compiled by itself).
+    """
     config = model.config
+    if config.model_type in _ROTARY:
+        # Qwen's configs name a window that is not used.
+        window = config.sliding_window if getattr(config, "use_sliding_window", True) else None
+        known = window is None or longest <= window
+    else:
+        known = (
+            config.model_type in (_ABSOLUTE, _BEHIND_PADDING)
+            and not getattr(config, "is_decoder", False)
+            and getattr(config, "position_embedding_type", None) in (None, "absolute")
+        )
     return (
-        config.model_type in (_ABSOLUTE, _BEHIND_PADDING)
-        and config._attn_implementation == "sdpa"
-        and not getattr(config, "is_decoder", False)
-        and getattr(config, "position_embedding_type", None) in (None, "absolute")
-        and next(model.parameters()).device.type == "cpu"
-        and not any(getattr(part, "gradient_checkpointing", False) for part in model.modules())
+        known
+        and config._attn_implementation in ("sdpa", "flash_attention_2")
+        and not any(
+            getattr(part, "gradient_checkpointing", False) or part._compiled_call_impl
+            for part in model.modules()
+        )
     )
 
 
@@ -109,6 +143,8 @@ def pack(tokens: Sequence[Tokens], groups: Sequence[Sequence[int]], model: Any) 
         firsts=starts[back],
         lasts=ends[back] - 1,
         groups=tuple(attending),
+        bounds=torch.nn.functional.pad(ends, (1, 0)).int(),
+        longest=int(lengths.max()),
     )
 
 
@@ -130,7 +166,7 @@ def packed_hidden(model: Any, batch: PackedBatch) -> Tensor:
         output = model(
             **_inputs(model, batch.input_ids[None]),
             position_ids=batch.positions[None],
-            packed_groups=batch.groups,
+            packed=batch,
         )
     return output.last_hidden_state[0]
 
@@ -138,10 +174,12 @@ def packed_hidden(model: Any, batch: PackedBatch) -> Tensor:
 def _inputs(model: Any, ids: Tensor) -> dict[str, Tensor]:
     """Return the ids or, where their embedding table is trained, its rows.
 
-    Each row's gradient is then added to the table's, instead of a whole table for every pass.
+    Each row's gradient is then added to the table's, instead of a whole table for every pass. A
+    GPU adds a table faster than it sorts rows.
     """
     table = model.get_input_embeddings()
     plain = type(table) is torch.nn.Embedding and not table.scale_grad_by_freq
+    plain = plain and ids.device.type == "cpu"
     if not (plain and torch.is_grad_enabled() and table.weight.requires_grad):
         return {"input_ids": ids}
     if table.weight.grad is None:
@@ -197,28 +235,90 @@ def _attention(
     value: Tensor,
     attention_mask: Tensor | None,
     *,
-    packed_groups: Sequence[AttentionGroup],
+    packed: PackedBatch,
     dropout: float = 0.0,
     scaling: float | None = None,
     **_: Any,
 ) -> tuple[Tensor, None]:
-    """Attend within each text: [1, heads, t, d] to [1, t, heads, d]."""
-    sizes = [group.tokens for group in packed_groups]
+    """Attend within each text: [1, heads, t, d] to [1, t, heads, d].
+
+    Key and value may have fewer heads. A decoder looks back only, unless its config says that it
+    is not causal.
+    """
+    causal = bool(module.is_causal and getattr(module.config, "is_causal", True))
+    rows = queries, keys, values = [side.squeeze(0).transpose(0, 1) for side in (query, key, value)]
+    if not dropout and (varlen := _varlen_for(query)) is not None:
+        bounds, longest = packed.bounds, packed.longest
+        return varlen(queries, keys, values, bounds, longest, scaling, causal)[None], None
+    sizes = [group.tokens for group in packed.groups]
     # Not slices: a slice's gradient is as large as the whole tensor.
-    split = [side.squeeze(0).transpose(0, 1).split(sizes) for side in (query, key, value)]
+    split = [side.split(sizes) for side in rows]
     parts = []
-    for group, *sides in zip(packed_groups, *split, strict=True):
+    for group, *sides in zip(packed.groups, *split, strict=True):
         if group.mask is not None:
             sides = [_Spread.apply(side, group.padded, group.back) for side in sides]  # type: ignore[no-untyped-call]
         q, k, v = (side.unflatten(0, (group.texts, -1)).transpose(1, 2) for side in sides)
         attended = torch.nn.functional.scaled_dot_product_attention(
-            q, k, v, attn_mask=group.mask, dropout_p=dropout, scale=scaling
+            q,
+            k,
+            v,
+            # Padding comes last: who looks back sees none.
+            attn_mask=None if causal else group.mask,
+            dropout_p=dropout,
+            is_causal=causal,
+            scale=scaling,
+            enable_gqa=q.shape[1] != k.shape[1],
         )
         attended = attended.transpose(1, 2).flatten(0, 1)
         if group.mask is not None:
             attended = _Gather.apply(attended, group.back)  # type: ignore[no-untyped-call]
         parts.append(attended)
     return torch.cat(parts)[None], None
+
+
+def _varlen_for(query: Tensor) -> Varlen | None:
+    """Give flash attention over a row's texts where these queries [1, heads, t, d] can have it."""
+    if query.device.type != "cuda" or query.dtype not in (torch.bfloat16, torch.float16):
+        return None
+    wide = query.shape[-1] > 256 or query.shape[-1] % 8
+    old = torch.cuda.get_device_capability(query.device) < (8, 0)
+    return None if wide or old else flash_varlen()
+
+
+@cache
+def flash_varlen() -> Varlen | None:
+    """Give the package flash-attn's attention, else torch's own; None where neither is here."""
+    if find_spec("flash_attn") is not None:
+        from flash_attn import flash_attn_varlen_func
+
+        def packaged(
+            q: Tensor, k: Tensor, v: Tensor, bounds: Tensor, longest: int, scale: Any, causal: bool
+        ) -> Tensor:
+            found: Tensor = flash_attn_varlen_func(
+                *(q, k, v, bounds, bounds, longest, longest), softmax_scale=scale, causal=causal
+            )
+            return found
+
+        return packaged
+    from torch.nn.attention.varlen import varlen_attn
+
+    # Earlier versions of torch want as many heads on both sides.
+    if not {"window_size", "enable_gqa"} <= inspect.signature(varlen_attn).parameters.keys():
+        return None
+
+    def own(
+        q: Tensor, k: Tensor, v: Tensor, bounds: Tensor, longest: int, scale: Any, causal: bool
+    ) -> Tensor:
+        found = varlen_attn(
+            *(q, k, v, bounds, bounds, longest, longest),
+            scale=scale,
+            window_size=(-1, 0 if causal else -1),
+            enable_gqa=q.shape[1] != k.shape[1],
+        )
+        assert isinstance(found, Tensor)
+        return found
+
+    return own
 
 
 AttentionInterface.register(KERNEL, _attention)

@@ -1,4 +1,4 @@
-"""Make a loaded model trainable: adapters or all weights, dropout, gradient checkpointing."""
+"""Make a loaded model trainable: adapters or all weights, dropout, checkpointing, kernels."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from claim2source.core.config import require
 from claim2source.core.errors import ConfigError
 from claim2source.models import Encoder
 from claim2source.training.config import FinetuneConfig
+from claim2source.training.kernels import check_kernels, compile_model, use_liger
 
 if TYPE_CHECKING:
     from peft import PeftModel
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 def check_model(config: FinetuneConfig, encoder: Encoder) -> None:
     """Raise `ConfigError` for a model that cannot be trained as the config says."""
     check_adaptable(encoder, config)
+    check_kernels(config, encoder)
     if encoder.dense is not None:
         allowed = "a model without a Dense layer behind its pooling: such a layer is not trained"
         raise ConfigError("model.name", config.model.name, allowed)
@@ -58,6 +60,8 @@ def adapt(encoder: Encoder, config: FinetuneConfig) -> None:
     check_adaptable(encoder, config)
     if config.optimisation.dropout is not None:
         set_dropout(encoder.model, config.optimisation.dropout)
+    if config.optimisation.liger_kernels:
+        use_liger(encoder.model)
     if config.tuning == "full":
         encoder.model.requires_grad_(True)
         if not config.optimisation.train_embeddings:
@@ -69,6 +73,8 @@ def adapt(encoder: Encoder, config: FinetuneConfig) -> None:
     if config.optimisation.gradient_checkpointing:
         # Reentrant checkpointing would pass no gradient through a frozen first block.
         encoder.model.gradient_checkpointing_enable({"use_reentrant": False})
+    if config.optimisation.compile:
+        compile_model(encoder.model)
 
 
 def _layers(model: torch.nn.Module) -> torch.nn.ModuleList:

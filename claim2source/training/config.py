@@ -101,7 +101,10 @@ class OptimisationConfig:
         epochs: passes over the training pairs.
         batch_size: claims per process; their sources are each other's in-batch negatives.
         chunk_size: texts per forward pass (GradCache): memory stays that of one chunk, however
-            large the batch, and the gradients are the same; none: the whole batch at once.
+            large the batch, and the gradients are the same; none: the whole batch at once, unless
+            `chunk_tokens` is set; `auto`: what the device's memory holds, in tokens.
+        chunk_tokens: tokens per forward pass, padding included, instead of texts: chunks of short
+            texts hold more of them. A longer text is a chunk by itself.
         gather: with several processes, the sources of all of them are negatives; false: only
             a process's own.
         accumulation: batches per optimizer step (gradient accumulation). It adds no in-batch
@@ -126,7 +129,12 @@ class OptimisationConfig:
         dropout: of the base model while training; none leaves the model's own. 0 trains
             nearly twice as fast on a CPU.
         gradient_checkpointing: recompute activations in the backward pass: less memory, more
-            time.
+            time; `auto`: only where the batch, or a chunk of it, would not fit otherwise.
+        optimizer: adamw; adamw_8bit keeps its means in 8 bits (bitsandbytes): 10 bytes for each
+            trained weight in place of 16.
+        liger_kernels: fused norms and gates of Llama, Mistral and Qwen (Liger, on a GPU): less
+            memory for each token.
+        compile: torch.compile the model; its first steps take minutes.
         precision: of the training arithmetic; bf16 only helps on a GPU.
         seed: of batches, adapters and dropout.
         save_every: optimizer steps between saves of the state that a run resumes from; 0: at
@@ -136,7 +144,8 @@ class OptimisationConfig:
 
     epochs: int = 3
     batch_size: int = 32
-    chunk_size: int | None = None
+    chunk_size: int | Literal["auto"] | None = None
+    chunk_tokens: int | None = None
     gather: bool = True
     accumulation: int = 1
     negatives: int = 1
@@ -150,7 +159,10 @@ class OptimisationConfig:
     weight_decay: float = 0.01
     max_grad_norm: float = 1.0
     dropout: float | None = None
-    gradient_checkpointing: bool = False
+    gradient_checkpointing: bool | Literal["auto"] = False
+    optimizer: Literal["adamw", "adamw_8bit"] = "adamw"
+    liger_kernels: bool = False
+    compile: bool = False
     precision: Literal["fp32", "bf16"] = "fp32"
     seed: int = 42
     save_every: int = 50
@@ -167,7 +179,11 @@ class OptimisationConfig:
             require_finite(f"{group}.{key}", getattr(self, key), positive=True)
         share, rate = self.warmup_ratio, self.dropout
         require_between(f"{group}.train_layers", self.train_layers, 1, 10_000, none=True)
-        require_between(f"{group}.chunk_size", self.chunk_size, 1, 10**6, none=True)
+        if self.chunk_size != "auto":
+            require_between(f"{group}.chunk_size", self.chunk_size, 1, 10**6, none=True)
+        require_between(f"{group}.chunk_tokens", self.chunk_tokens, 8, MOST, none=True)
+        one = self.chunk_size is None or self.chunk_tokens is None
+        require(one, f"{group}.chunk_tokens", self.chunk_tokens, f"none with {group}.chunk_size")
         require(0 <= share < 1, f"{group}.warmup_ratio", share, "0 or more, below 1")
         good = rate is None or 0 <= rate < 1
         require(good, f"{group}.dropout", rate, "none, or 0 or more and below 1")

@@ -52,6 +52,7 @@ from claim2source.training.distributed import (
     together,
 )
 from claim2source.training.loggers import RunLog
+from claim2source.training.memory_plan import settle_here
 from claim2source.training.module import RetrieverModule
 from claim2source.training.negatives import RunNegatives, negatives_table
 from claim2source.training.next_steps import next_steps
@@ -174,6 +175,8 @@ class Finetuning:
                 f"model.name: {config.model.name} was tuned for claims alone; train from its base"
             )
         check_model(config, self.encoder)
+        longest, local = self.encoder.settings.max_length, world.local_size
+        self.config, self.memory = settle_here(config, self.encoder.model, longest, local)
         self.module: RetrieverModule
         self.logs: RunLog | None = None
         self.untrained = self.encoder.weights or {}
@@ -387,6 +390,7 @@ class Finetuning:
         trained = sum(p.numel() for p in trainable_weights(self.encoder.model).values())
         repeated = f", {config.data.repeat} times each," if config.data.repeat > 1 else ""
         lines = [
+            *([self.memory] if self.memory else []),
             *missing_translations(config, train),
             *unused_data(config, train, len(pairs)),
             *self.negatives.sentences,

@@ -15,6 +15,7 @@ Chunks = Sequence[Sequence[int]]
 Encode = Callable[[Sequence[int]], Tensor]  # row numbers -> their vectors [rows, d]
 LossOf = Callable[[Tensor], Tensor]  # all vectors [n, d] -> the loss, a scalar
 Backward = Callable[[Tensor], None]
+Run = Callable[[Chunks, Encode, LossOf, Backward], Tensor]
 
 
 def whole_backward(chunks: Chunks, encode: Encode, loss_of: LossOf, backward: Backward) -> Tensor:
@@ -60,6 +61,24 @@ def length_chunks(tokens: Sequence[Tokens], size: int) -> list[list[int]]:
     order = sorted(range(len(tokens)), key=lambda row: len(tokens[row].ids))
     cuts = [*range(len(order) % size, len(order), size), len(order)]
     return [order[start:end] for start, end in pairwise([0, *cuts]) if end > start]
+
+
+def token_chunks(lengths: Sequence[int], budget: int, *, packed: bool = False) -> list[list[int]]:
+    """Group positions of texts of these lengths into chunks of at most `budget` tokens.
+
+    Padding counts, unless texts are packed. As in `length_chunks` the shortest texts come first
+    and the last chunk, which is encoded only once, is full; a longer text is a chunk by itself.
+    """
+    chunks: list[list[int]] = []
+    longest = total = 0
+    for row in sorted(range(len(lengths)), key=lambda row: -lengths[row]):
+        padded = (len(chunks[-1]) + 1) * longest if chunks else 0
+        if not chunks or (total + lengths[row] if packed else padded) > budget:
+            chunks.append([])
+            longest, total = lengths[row], 0
+        chunks[-1].append(row)
+        total += lengths[row]
+    return [chunk[::-1] for chunk in reversed(chunks)]
 
 
 def _in_order(vectors: Tensor, chunks: Chunks) -> Tensor:

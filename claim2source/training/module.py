@@ -22,7 +22,14 @@ from claim2source.training.batches import BatchPlan
 from claim2source.training.config import OptimisationConfig
 from claim2source.training.data import TrainBatch, TrainingPairs
 from claim2source.training.distributed import gather_vectors
-from claim2source.training.gradcache import chunked_backward, length_chunks, whole_backward
+from claim2source.training.gradcache import (
+    Run,
+    chunked_backward,
+    length_chunks,
+    token_chunks,
+    whole_backward,
+)
+from claim2source.training.kernels import make_optimizer, without_copies
 from claim2source.training.losses import LossesConfig, LossInputs, LossTargets, combined, taught
 from claim2source.training.state import (
     CALMER,
@@ -86,7 +93,7 @@ class RetrieverModule(pl.LightningModule):
             trainable = trainable_weights(self.model).values()
             if parameters := [p for p in trainable if (p.ndim > 1) is matrices]:
                 groups.append({"params": parameters, "weight_decay": decay})
-        optimizer = torch.optim.AdamW(groups, lr=self.config.learning_rate, fused=True)
+        optimizer = make_optimizer(groups, self.config)
         warmup = round(self.config.warmup_ratio * self.optimizer_steps)
         scheduler = get_cosine_schedule_with_warmup(optimizer, warmup, self.optimizer_steps)
         if self.restored is not None:
@@ -160,13 +167,24 @@ class RetrieverModule(pl.LightningModule):
                 self._window.padded += part.padded_tokens
             return self.encoder.vectors(part.to(self.device))
 
-        size = self.config.chunk_size
-        if size is None:
-            chunks, run = list(self.encoder.length_batches(tokens)), whole_backward
-        else:
-            chunks, run = length_chunks(tokens, size), chunked_backward
-        run(chunks, encode, loss_of, lambda loss: self.manual_backward(loss / batch.plan.window))
+        chunks, run = self._chunks(tokens)
+        with without_copies(self.model):
+            run(
+                chunks, encode, loss_of, lambda loss: self.manual_backward(loss / batch.plan.window)
+            )
         return terms
+
+    def _chunks(self, tokens: Sequence[Tokens]) -> tuple[list[list[int]], Run]:
+        """Divide a batch's texts for its forward passes, and choose how these are run."""
+        size, budget = self.config.chunk_size, self.config.chunk_tokens
+        assert size != "auto", "settled by memory_plan"
+        if budget is not None:
+            lengths = [len(text.ids) for text in tokens]
+            packed = self.encoder.packs
+            return token_chunks(lengths, budget, packed=packed), chunked_backward
+        if size is not None:
+            return length_chunks(tokens, size), chunked_backward
+        return list(self.encoder.length_batches(tokens)), whole_backward
 
     def _inputs(self, batch: TrainBatch, vectors: Tensor) -> LossInputs:
         """Put a batch's vectors beside its targets, gathered over processes where asked."""

@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+import inspect
+import itertools
+from dataclasses import fields
 from typing import Any
 
 import pytest
 import torch
 
 from claim2source.models import Encoder, EncoderSettings, Tokens
-from claim2source.models.packed import KERNEL, PackedBatch, can_pack, pack
+from claim2source.models.packed import (
+    KERNEL,
+    PackedBatch,
+    _varlen_for,
+    can_pack,
+    flash_varlen,
+    pack,
+)
 from claim2source.models.tokens import TokenBatch
 
 LENGTHS = [3, 7, 1, 5, 7, 2, 5, 6]
+DECODERS = ("mistral", "gritlm", "qwen3")
 
 
 class NoTokenizer:
@@ -20,7 +30,16 @@ class NoTokenizer:
 
 
 def model_of(kind: str, **changes: Any) -> Any:
-    from transformers import BertConfig, BertModel, XLMRobertaConfig, XLMRobertaModel
+    from transformers import (
+        BertConfig,
+        BertModel,
+        MistralConfig,
+        MistralModel,
+        Qwen3Config,
+        Qwen3Model,
+        XLMRobertaConfig,
+        XLMRobertaModel,
+    )
 
     sizes: dict[str, Any] = {
         "vocab_size": 40,
@@ -35,9 +54,22 @@ def model_of(kind: str, **changes: Any) -> Any:
         "pad_token_id": 1,
     }
     torch.manual_seed(0)
-    kinds: Any = {"bert": (BertConfig, BertModel), "xlm": (XLMRobertaConfig, XLMRobertaModel)}
+    kinds: Any = {
+        "bert": (BertConfig, BertModel),
+        "xlm": (XLMRobertaConfig, XLMRobertaModel),
+        "mistral": (MistralConfig, MistralModel),
+        "gritlm": (MistralConfig, MistralModel),
+        "qwen3": (Qwen3Config, Qwen3Model),
+    }
     config, model = kinds[kind]
-    return model(config(**sizes | changes))
+    if kind in DECODERS:
+        # Two heads of queries share one of keys.
+        sizes |= {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8}
+        sizes |= {"use_cache": False}
+    made = model(config(**sizes | changes))
+    if kind == "gritlm":
+        made.config.is_causal = False
+    return made
 
 
 def encoder_of(model: Any, pooling: Any = "mean") -> Encoder:
@@ -63,14 +95,16 @@ def gradients(encoder: Encoder, batch: TokenBatch | PackedBatch) -> tuple[Any, d
 
 
 @pytest.mark.parametrize("pooling", ["mean", "cls", "last"])
-@pytest.mark.parametrize("kind", ["bert", "xlm"])
+@pytest.mark.parametrize("kind", ["bert", "xlm", *DECODERS])
 def test_vectors_and_gradients_are_those_of_padded_texts(kind: str, pooling: str) -> None:
     encoder, tokens = encoder_of(model_of(kind), pooling), tokens_of()
     packed = encoder.batch(tokens)
     assert isinstance(packed, PackedBatch)
     assert packed.real_tokens == packed.padded_tokens == sum(LENGTHS)
     expected, theirs = gradients(encoder, encoder.collate(tokens))
-    assert len(expected.unique(dim=0)) == len(LENGTHS)
+    # Of a decoder that looks back, the first token has seen itself alone.
+    if pooling != "cls" or kind not in ("mistral", "qwen3"):
+        assert len(expected.unique(dim=0)) == len(LENGTHS)
     for groups in ([[7, 1, 4], [3], [6, 0, 5], [2]], [[2, 1, 0, 4, 3, 7, 6, 5]]):
         found, ours = gradients(encoder, pack(tokens, groups, encoder.model))
         assert torch.allclose(found, expected, atol=1e-6)
@@ -101,24 +135,112 @@ def test_attention_dropout_is_on_in_training_alone() -> None:
     assert not torch.allclose(encoder.vectors(packed), encoder.vectors(packed))
 
 
-def test_only_what_is_known_to_be_the_same_is_packed(tiny_folder: Path) -> None:
-    from transformers import MistralConfig, MistralModel
-
+def test_only_what_is_known_to_be_the_same_is_packed() -> None:
     model = model_of("bert")
-    assert can_pack(model)
+    assert can_pack(model, 16)
     model.gradient_checkpointing_enable()
-    assert not can_pack(model)
+    assert not can_pack(model, 16)
     model.gradient_checkpointing_disable()
-    assert can_pack(model)
+    assert can_pack(model, 16)
     model.set_attn_implementation("eager")
-    assert not can_pack(model)
+    assert not can_pack(model, 16)
     assert isinstance(encoder_of(model).batch(tokens_of()), TokenBatch)
-    assert not can_pack(model_of("bert", is_decoder=True))
-    sizes: dict[str, Any] = {"num_attention_heads": 2, "num_key_value_heads": 2}
-    mistral = MistralConfig(
-        vocab_size=40, hidden_size=16, intermediate_size=32, num_hidden_layers=1, **sizes
+    assert not can_pack(model_of("bert", is_decoder=True), 16)
+    # A window as long as the texts hides nothing.
+    assert can_pack(model_of("mistral", sliding_window=16), 16)
+    assert not can_pack(model_of("mistral", sliding_window=15), 16)
+    assert not can_pack(model_of("qwen3", use_sliding_window=True, sliding_window=8), 16)
+    compiled = model_of("mistral")
+    compiled.compile()
+    assert not can_pack(compiled, 16)
+
+
+def by_hand(q: Any, k: Any, v: Any, bounds: Any, longest: int, scale: Any, causal: bool) -> Any:
+    """What flash attention computes, text by text: the last key's weight on an earlier query is 0."""
+    assert bounds.dtype == torch.int32 and longest == max(LENGTHS)
+    assert len(k) == len(v) == len(q) == bounds[-1]
+    made = []
+    times = q.shape[1] // k.shape[1]
+    for start, end in itertools.pairwise(bounds.tolist()):
+        one, keys, values = q[start:end], k[start:end], v[start:end]
+        keys, values = (side.repeat_interleave(times, dim=1) for side in (keys, values))
+        weights = torch.einsum("qhd,khd->hqk", one, keys) * scale
+        if causal:
+            later = torch.ones(end - start, end - start).triu(1).bool()
+            weights = weights.masked_fill(later, -torch.inf)
+        made.append(torch.einsum("hqk,khd->qhd", weights.softmax(-1), values))
+    return torch.cat(made)
+
+
+@pytest.mark.parametrize("kind", ["bert", *DECODERS])
+def test_flash_attention_gets_the_texts_bounds(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel itself needs a GPU: what it is given makes the vectors of padded texts."""
+    encoder, tokens = encoder_of(model_of(kind), "last"), tokens_of()
+    expected, theirs = gradients(encoder, encoder.collate(tokens))
+    called = []
+    monkeypatch.setattr(
+        "claim2source.models.packed._varlen_for", lambda query: called.append(query) or by_hand
     )
-    assert not can_pack(MistralModel(mistral))
+    batch = encoder.batch(tokens)
+    assert isinstance(batch, PackedBatch)
+    assert batch.bounds.diff().sort().values.tolist() == sorted(LENGTHS)
+    assert [int(batch.positions[i]) for i in batch.bounds[:-1]] == [0] * len(LENGTHS)
+    found, ours = gradients(encoder, batch)
+    assert len(called) == 2  # layers
+    assert torch.allclose(found, expected, atol=1e-5)
+    assert all(torch.allclose(ours[name], theirs[name], atol=1e-4) for name in theirs)
+
+
+def test_no_flash_attention_on_a_cpu_or_with_dropout(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert _varlen_for(torch.zeros(1, 2, 3, 8, dtype=torch.bfloat16)) is None
+    model = model_of("bert", attention_probs_dropout_prob=0.5).train()
+    monkeypatch.setattr("claim2source.models.packed._varlen_for", lambda query: by_hand)
+    encoder, tokens = encoder_of(model), tokens_of()
+    assert not torch.equal(*(encoder.vectors(encoder.batch(tokens)) for _ in range(2)))
+
+
+def test_torchs_attention_for_packed_texts_takes_what_it_is_given(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its arguments by name, whatever the version; a GPU alone computes with them."""
+    import torch.nn.attention.varlen as library
+
+    given: dict[str, Any] = {}
+    real = inspect.signature(library.varlen_attn)
+
+    def note(*values: Any, **named: Any) -> torch.Tensor:
+        given.update(real.bind(*values, **named).arguments)
+        return torch.empty(1)
+
+    note.__signature__ = real  # type: ignore[attr-defined]
+    monkeypatch.setattr(library, "varlen_attn", note)
+    monkeypatch.setattr("claim2source.models.packed.find_spec", lambda name: None)
+    flash_varlen.cache_clear()
+    try:
+        varlen = flash_varlen()
+        if not {"window_size", "enable_gqa"} <= real.parameters.keys():
+            assert varlen is None
+            return
+        assert varlen is not None
+        q, k, bounds = torch.zeros(5, 4, 8), torch.ones(5, 2, 8), torch.tensor([0, 2, 5])
+        varlen(q, k, k, bounds, 3, 0.5, True)
+        assert given["query"] is q and given["key"] is given["value"] is k
+        assert given["cu_seq_q"] is given["cu_seq_k"] is bounds
+        assert given["max_q"] == given["max_k"] == 3 and given["scale"] == 0.5
+        assert given["window_size"] == (-1, 0) and given["enable_gqa"] is True
+        varlen(q, q, q, bounds, 3, 0.5, False)
+        assert given["window_size"] == (-1, -1) and given["enable_gqa"] is False
+    finally:
+        flash_varlen.cache_clear()
+
+
+def test_a_batch_moves_as_a_whole() -> None:
+    batch = pack(tokens_of(), [[1, 0], [2, 3, 4, 5, 6, 7]], model_of("bert")).to("meta")
+    for part in (batch, *batch.groups):
+        values = [getattr(part, field.name) for field in fields(part)]
+        tensors = [value for value in values if isinstance(value, torch.Tensor)]
+        assert tensors and all(value.is_meta for value in tensors)
+    assert batch.real_tokens == sum(LENGTHS)
 
 
 def test_the_models_own_attention_is_put_back(monkeypatch: pytest.MonkeyPatch) -> None:

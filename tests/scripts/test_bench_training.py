@@ -18,6 +18,7 @@ from claim2source.core.errors import ConfigError, UserError
 from claim2source.core.memory import peak_memory
 from claim2source.models.packed import PackedBatch
 from claim2source.training.data import TrainingPairs
+from claim2source.training.model_shape import ModelShape
 from claim2source.training.module import RetrieverModule
 from scripts import bench_training, timing_common, timing_pieces, timing_trainers
 from scripts.bench_training import (
@@ -29,7 +30,6 @@ from scripts.bench_training import (
     cell_result,
     main,
 )
-from scripts.flops import ModelShape
 from scripts.timing_common import InOrder
 from scripts.timing_trainers import Material, Recipe, Steps, Work, material, run_ours, same_losses
 from tests.scripts.output import read_result
@@ -231,7 +231,7 @@ def test_padding_is_counted_as_each_side_pads(tiny: str, monkeypatch: pytest.Mon
     assert work.ours_padded == work.real_tokens  # packed
     by_chunk = timing_trainers.step_work(pairs, recipe(tiny, chunk=3))
     assert by_chunk.ours_padded == by_chunk.real_tokens
-    monkeypatch.setattr("claim2source.models.encoder.can_pack", lambda model: False)
+    monkeypatch.setattr("claim2source.models.encoder.can_pack", lambda *_: False)
     padded = timing_trainers.step_work(pairs, recipe(tiny))
     assert padded.real_tokens < padded.ours_padded <= 8 * max(claims + sources)
     lengths = sorted(claims + sources, reverse=True)

@@ -8,16 +8,23 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
-from itertools import product
+from itertools import pairwise, product
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from claim2source.models import Encoder, ModelConfig, Template, Tokens, resolve
 from claim2source.models.packed import PackedBatch
-from claim2source.training.gradcache import chunked_backward, length_chunks, whole_backward
+from claim2source.training.gradcache import (
+    chunked_backward,
+    length_chunks,
+    token_chunks,
+    whole_backward,
+)
 from claim2source.training.losses import info_nce
 from claim2source.training.state import random_state
 from tests.models.mistral import CLAIM, SOURCE, save_mistral
@@ -63,11 +70,8 @@ def encode(request: pytest.FixtureRequest) -> Callable[[Encoder, list[Tokens]], 
 
     def packed(encoder: Encoder, tokens: list[Tokens]) -> torch.Tensor:
         batch = encoder.batch(tokens)
-        # Recomputed activations, and decoders, need the model's own layers: the trainer pads there.
-        bert = encoder.model.config.model_type == "bert"
-        assert isinstance(batch, PackedBatch) is (
-            bert and not encoder.model.is_gradient_checkpointing
-        )
+        # Recomputed activations need the model's own layers: the trainer pads there.
+        assert isinstance(batch, PackedBatch) is not encoder.model.is_gradient_checkpointing
         return encoder.vectors(batch)
 
     return packed
@@ -220,6 +224,33 @@ def test_the_last_chunk_is_encoded_once_and_is_full_of_the_longest_texts(folder:
     assert asked == [*chunks, *chunks[:-1]] and len(chunks) == 4
     longest = sorted(len(text.ids) for text in tokens)[-3:]
     assert [len(tokens[row].ids) for row in chunks[-1]] == longest
+
+
+@given(st.lists(st.integers(1, 40), max_size=30), st.integers(8, 100), st.booleans())
+def test_chunks_of_tokens(lengths: list[int], budget: int, packed: bool) -> None:
+    """Every text once, the longest last, no chunk too large, and none that the next would fit."""
+    chunks = token_chunks(lengths, budget, packed=packed)
+    assert sorted(row for rows in chunks for row in rows) == list(range(len(lengths)))
+    sizes = [[lengths[row] for row in rows] for rows in chunks]
+    assert [size for part in sizes for size in part] == sorted(lengths)
+
+    def tokens(part: list[int]) -> int:
+        return sum(part) if packed else len(part) * max(part)
+
+    assert all(part and (len(part) == 1 or tokens(part) <= budget) for part in sizes)
+    for shorter, part in pairwise(sizes):
+        assert tokens([shorter[-1], *part]) > budget
+
+
+@pytest.mark.parametrize("budget", [1, 20, 60])
+def test_chunks_of_tokens_have_the_plain_gradients(folder: Path, encode: Any, budget: int) -> None:
+    encoder = loaded(folder)
+    tokens = encoder.tokenize(TEXTS, "claim")
+    chunks = token_chunks([len(text.ids) for text in tokens], budget)
+    assert len(chunks) > 1
+    plain = gradients(whole_backward, encoder, encode, tokens, chunks, 0.05)
+    chunked = gradients(chunked_backward, encoder, encode, tokens, chunks, 0.05)
+    assert distance(plain[1], chunked[1]) < 1e-5
 
 
 class Saved:

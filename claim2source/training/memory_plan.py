@@ -1,0 +1,261 @@
+"""Estimate a training step's memory, and choose chunks and checkpointing by a device's."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from transformers import PreTrainedModel
+
+from claim2source.core.errors import ConfigError
+from claim2source.core.memory import machine_memory
+from claim2source.training.config import FinetuneConfig, OptimisationConfig
+from claim2source.training.model_shape import ModelShape
+
+GIB, MIB = 2**30, 2**20
+# Bytes of a trained weight: itself and its gradient in fp32, and AdamW's two means.
+TRAINED = {"adamw": 16, "adamw_8bit": 10}
+DTYPES = {"float32": 4.0, "bfloat16": 2.0, "float16": 2.0}
+# Bytes of a weight in NF4 with its scales.
+FOUR_BITS = 0.56
+# Share of a device that is planned with: kernels' working space and gaps take the rest.
+USABLE = 0.9
+# Tokens of a chunk below which a GPU would wait for its memory: checkpointing makes it larger.
+LEAST_CHUNK = 1024
+# Chunks are a multiple of this.
+_STEP = 512
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Bytes that a device holds in training.
+
+    Args:
+        weights: of what is not trained.
+        states: of what is trained: weights, gradients, AdamW's means.
+        a_token: what the forward pass keeps of each token until its gradient is known.
+        tokens: that are kept at once.
+        recomputed: what one layer keeps while its gradient is computed, with checkpointing.
+    """
+
+    weights: float
+    states: float
+    a_token: float
+    tokens: int
+    recomputed: float = 0.0
+
+    @property
+    def fixed(self) -> float:
+        """Add what does not depend on the texts."""
+        return self.weights + self.states
+
+    @property
+    def total(self) -> float:
+        """Add everything."""
+        return self.fixed + self.tokens * (self.a_token + self.recomputed)
+
+    def __str__(self) -> str:
+        kept = f"{self.a_token / MIB:,.2f} MiB a token"
+        if self.recomputed:
+            kept += f" and {self.recomputed / MIB:,.2f} of the layer that is computed again"
+        return (
+            f"{self.weights / GIB:,.1f} GiB weights, {self.states / GIB:,.1f} GiB of trained "
+            f"ones with AdamW's means, {kept}, {self.tokens:,} tokens at once: "
+            f"{self.total / GIB:,.1f} GiB"
+        )
+
+    @classmethod
+    def of(cls, model: PreTrainedModel, config: FinetuneConfig, tokens: int) -> Memory:
+        """Estimate what a config needs where so many tokens are in the forward pass at once.
+
+        The model is still without adapters.
+        """
+        size = DTYPES[config.model.dtype]
+        shape = ModelShape.planned(model, config)
+        others = _outside_layers(model)
+        whole, trained = shape.linear + others, float(shape.adapters)
+        if config.tuning == "full":
+            train, embeddings = config.optimisation, model.get_input_embeddings()
+            trained = float(whole)
+            if train.train_layers is not None:
+                layers = shape.linear / shape.layers
+                trained = layers * min(train.train_layers, shape.layers)
+            elif not train.train_embeddings:
+                trained -= sum(parameter.numel() for parameter in embeddings.parameters())
+            # Sources that are not trained keep a copy of the base.
+            copy = whole if config.optimisation.train == "query_only" else 0
+            weights = (whole - trained + copy) * size
+        elif config.tuning == "qlora":
+            weights = shape.linear * FOUR_BITS + others * size
+        else:
+            weights = whole * size
+        a_layer = bytes_per_token(model, config)
+        checkpointed = bool(config.optimisation.gradient_checkpointing)
+        width = 2 if config.optimisation.precision == "bf16" or size < 4 else 4
+        kept = model.config.hidden_size * width if checkpointed else a_layer
+        return cls(
+            weights,
+            trained * TRAINED[config.optimisation.optimizer],
+            kept * shape.layers,
+            tokens,
+            a_layer if checkpointed else 0.0,
+        )
+
+
+def _outside_layers(model: PreTrainedModel) -> int:
+    """Count the weights that `ModelShape.linear` leaves out: embeddings, norms, biases, pooler."""
+    inside = {
+        id(module.weight)
+        for name, module in model.named_modules()
+        if isinstance(module, torch.nn.Linear) and "pooler" not in name.split(".")
+    }
+    return sum(weight.numel() for weight in model.parameters() if id(weight) not in inside)
+
+
+def bytes_per_token(model: PreTrainedModel, config: FinetuneConfig) -> float:
+    """Count what a layer keeps of a token until its gradients are known, in bytes.
+
+    Without dropout LoRA's adapters keep each input once. Dropout keeps a mask and an output for
+    every adapter, and fp32 arithmetic over 16-bit weights a copy; then not the input itself. What
+    the rank takes, and attention's one number per head, are left out.
+    """
+    made, train = model.config, config.optimisation
+    hidden, inner = made.hidden_size, made.intermediate_size
+    head = getattr(made, "head_dim", None) or hidden // made.num_attention_heads
+    queries = head * made.num_attention_heads
+    keys = head * (getattr(made, "num_key_value_heads", None) or made.num_attention_heads)
+    adapters = config.tuning != "full"
+    low = train.precision == "bf16" or config.model.dtype != "float32"
+    size = 2 if low else 4
+    gated = any(name.endswith("gate_proj") for name, _ in model.named_modules())
+    # Inputs of attention, its three projections, its output; the inner layer's input and values:
+    # with a gate both halves, the activation (which Liger computes again) and their product.
+    inside = (3 if train.liger_kernels else 4) if gated else 2
+    values = hidden + queries + 2 * keys + queries + hidden + inside * inner
+    # A layer norm keeps its input; an RMS norm a copy in fp32 and, where its weight is trained,
+    # its normalised value; Liger's the input alone.
+    norm = size
+    if gated and not train.liger_kernels:
+        norm = 4 if adapters else 8
+    kept = float(size * values + 2 * hidden * norm)
+    if adapters:
+        outputs = {"o_proj": queries, "down_proj": inner}
+        names = config.lora.targets or (
+            *("q_proj", "k_proj", "v_proj", "o_proj"),
+            *(("gate_proj", "up_proj", "down_proj") if gated else ("up_proj", "down_proj")),
+        )
+        inputs = sum(outputs.get(name, hidden) for name in names)
+        copied = train.precision == "fp32" and config.model.dtype != "float32"
+        times = 2 if config.lora.dropout else 1 if copied else 0
+        if times:
+            kept += times * (4 if copied else size) * inputs - size * (2 * hidden + inner)
+    return kept
+
+
+@dataclass(frozen=True)
+class Settled:
+    """A config without `auto`, and the memory that it takes of a device.
+
+    Args:
+        config: chunks and checkpointing are numbers and flags.
+        memory: what it is estimated to need.
+        device: bytes that the device has.
+    """
+
+    config: FinetuneConfig
+    memory: Memory
+    device: float
+
+    @property
+    def fits(self) -> bool:
+        """Tell whether the device has enough memory, working space left out."""
+        return self.memory.total <= USABLE * self.device
+
+    def __str__(self) -> str:
+        train, memory = self.config.optimisation, self.memory
+        how = "the whole batch at once"
+        if train.chunk_tokens is not None:
+            how = f"chunks of {train.chunk_tokens:,} tokens"
+        elif train.chunk_size is not None:
+            how = f"chunks of {train.chunk_size} texts"
+        again = "gradient checkpointing" if train.gradient_checkpointing else "no checkpointing"
+        a_token = memory.a_token + memory.recomputed
+        return (
+            f"memory: {memory.weights / GIB:,.1f} GiB weights, {memory.states / GIB:,.1f} GiB of "
+            f"trained ones with AdamW's means, {a_token / MIB:,.1f} MiB a token, {how}, {again}: "
+            f"{memory.total / GIB:,.1f} of {self.device / GIB:,.1f} GiB"
+        )
+
+
+def tokens_at_once(config: FinetuneConfig, longest: int) -> int:
+    """Count the tokens of a forward pass at most, were all texts as long as the longest."""
+    train = config.optimisation
+    sources = 1 + train.negatives if train.train == "both" else 0
+    views = 1 if config.losses.consistency.weight else 0
+    texts = train.batch_size * (1 + views + sources)
+    if train.chunk_tokens is not None:
+        return min(texts * longest, max(train.chunk_tokens, longest))
+    if train.chunk_size is not None and train.chunk_size != "auto":
+        texts = min(texts, train.chunk_size)
+    return texts * longest
+
+
+def is_open(train: OptimisationConfig) -> bool:
+    """Tell whether anything is left to the device's memory."""
+    return "auto" in (train.chunk_size, train.gradient_checkpointing)
+
+
+def settle(config: FinetuneConfig, model: PreTrainedModel, longest: int, device: float) -> Settled:
+    """Replace `auto` by what a device of so many bytes holds; texts have at most `longest` tokens.
+
+    The first that fits of: everything kept; chunks (GradCache); checkpointing, which like chunks
+    computes the forward pass once more; both, which compute it twice more. Where nothing fits,
+    the last.
+    """
+    train, found = config.optimisation, []
+    both = train.gradient_checkpointing == "auto"
+    for again in (False, True) if both else (bool(train.gradient_checkpointing),):
+        plain = replace(train, gradient_checkpointing=again)
+        if train.chunk_size != "auto":
+            found.append(plain)
+            continue
+        found.append(replace(plain, chunk_size=None))
+        empty = Memory.of(model, replace(config, optimisation=plain), 0)
+        room = (USABLE * device - empty.fixed) / (empty.a_token + empty.recomputed)
+        least = max(longest, LEAST_CHUNK) if both and not again else longest
+        if room >= least or (again or not both):
+            tokens = max(int(room) // _STEP * _STEP, longest)
+            found.append(replace(plain, chunk_size=None, chunk_tokens=tokens))
+    options = []
+    for one in found:
+        asked = replace(config, optimisation=one)
+        memory = Memory.of(model, asked, tokens_at_once(asked, longest))
+        options.append(Settled(asked, memory, device))
+    return next((one for one in options if one.fits), options[-1])
+
+
+def settle_here(
+    config: FinetuneConfig,
+    model: PreTrainedModel,
+    longest: int,
+    processes: int,
+) -> tuple[FinetuneConfig, str | None]:
+    """Replace `auto` by what the model's device holds, shared by `processes` where it is the CPU.
+
+    Returns the config and the arithmetic in a line, none where nothing was open. Raises
+    `ConfigError` where nothing fits.
+    """
+    train = config.optimisation
+    if not is_open(train):
+        return config, None
+    place = next(model.parameters()).device
+    if place.type == "cuda":
+        device = float(torch.cuda.get_device_properties(place).total_memory)
+    else:
+        device = machine_memory() / processes
+    found = settle(config, model, longest, device)
+    if not found.fits:
+        key = "chunk_size" if train.chunk_size == "auto" else "gradient_checkpointing"
+        allowed = f"a device with more memory, or shorter texts ({found})"
+        raise ConfigError(f"optimisation.{key}", "auto", allowed)
+    return found.config, str(found)

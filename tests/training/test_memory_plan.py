@@ -1,0 +1,329 @@
+"""Memory of a step against what autograd keeps, and what is chosen by it."""
+
+from __future__ import annotations
+
+import json
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from peft import LoraConfig as PeftConfig
+from peft import get_peft_model
+from transformers import BertConfig, BertModel, MistralConfig, MistralModel, PreTrainedModel
+
+from claim2source.core import memory as core_memory
+from claim2source.core.config import read_config
+from claim2source.core.errors import ConfigError, UserError
+from claim2source.models import ModelConfig
+from claim2source.training import memory_plan
+from claim2source.training.config import FinetuneConfig, LoraConfig, OptimisationConfig
+from claim2source.training.finetune import finetune
+from claim2source.training.kernels import without_copies
+from claim2source.training.memory_plan import (
+    GIB,
+    LEAST_CHUNK,
+    USABLE,
+    Memory,
+    bytes_per_token,
+    settle,
+    settle_here,
+    tokens_at_once,
+)
+from claim2source.training.state import TrainingState
+from tests.training.small import small_config, small_setup
+
+IDS = torch.randint(0, 100, (4, 128), generator=torch.Generator().manual_seed(0))
+
+
+def kept(
+    model: PreTrainedModel, ids: torch.Tensor, autocast: bool, copies: bool = True
+) -> dict[int, tuple[int, torch.dtype, tuple[int, ...]]]:
+    """Bytes, type and shape of each storage that autograd keeps beside the weights."""
+    weights = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
+    found: dict[int, tuple[int, torch.dtype, tuple[int, ...]]] = {}
+    held: list[torch.Tensor] = []  # a freed address would be used again
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in weights:
+            held.append(tensor)
+            found[storage.data_ptr()] = storage.nbytes(), tensor.dtype, tuple(tensor.shape)
+        return tensor
+
+    with (
+        torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor),
+        torch.autocast("cpu", torch.bfloat16, enabled=autocast),
+        nullcontext() if copies else without_copies(model),
+    ):
+        output = model(input_ids=ids).last_hidden_state
+    assert output.requires_grad
+    return found
+
+
+def a_layer(make: Any, autocast: bool, copies: bool = True) -> float:
+    """Bytes of a token in one layer: the difference of three layers and one."""
+    sums = [
+        sum(size for size, _, _ in kept(make(n), IDS, autocast, copies).values()) for n in (1, 3)
+    ]
+    return (sums[1] - sums[0]) / 2 / IDS.numel()
+
+
+def mistral(layers: int, dropout: float, hidden: int = 256) -> PreTrainedModel:
+    """GritLM's proportions at a small scale, in bf16, with adapters in fp32."""
+    made = MistralConfig(
+        vocab_size=100,
+        hidden_size=hidden,
+        intermediate_size=hidden * 7 // 2,
+        num_hidden_layers=layers,
+        num_attention_heads=8,
+        num_key_value_heads=2,
+    )
+    torch.manual_seed(0)
+    model = MistralModel(made).to(torch.bfloat16)
+    asked = PeftConfig(
+        r=4, lora_dropout=dropout, target_modules="all-linear", init_lora_weights=False
+    )
+    return get_peft_model(model, asked).train()  # type: ignore[return-value, arg-type]
+
+
+def bert(layers: int) -> PreTrainedModel:
+    made = BertConfig(
+        vocab_size=100,
+        hidden_size=384,
+        intermediate_size=1536,
+        num_hidden_layers=layers,
+        hidden_dropout_prob=0,
+        attention_probs_dropout_prob=0,
+    )
+    return BertModel(made, add_pooling_layer=False).train()
+
+
+def lora_config(dropout: float = 0.0, **more: Any) -> FinetuneConfig:
+    return FinetuneConfig(
+        lora=LoraConfig(dropout=dropout),
+        model=ModelConfig("x", dtype="bfloat16"),
+        optimisation=OptimisationConfig(precision="bf16", **more),
+    )
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.1])
+def test_a_decoders_layer_keeps_what_is_said(dropout: float) -> None:
+    found = a_layer(lambda layers: mistral(layers, dropout), True, copies=False)
+    said = bytes_per_token(MistralModel(mistral(1, 0.0).config), lora_config(dropout))
+    assert said == pytest.approx(found, rel=0.03)
+
+
+def test_without_autocast_adapters_copy_their_inputs() -> None:
+    config = replace(lora_config(), optimisation=OptimisationConfig())
+    said = bytes_per_token(MistralModel(mistral(1, 0.0).config), config)
+    found = a_layer(lambda layers: mistral(layers, 0.0), False, copies=False)
+    assert said == pytest.approx(found, rel=0.03)
+
+
+def test_an_encoders_layer_keeps_what_is_said() -> None:
+    config = FinetuneConfig(tuning="full", model=ModelConfig("x"))
+    assert bytes_per_token(bert(1), config) == pytest.approx(a_layer(bert, False), rel=0.03)
+
+
+def test_copies_and_dropout_take_half_of_a_tokens_memory() -> None:
+    """In GritLM's proportions 11.4 MiB a token with peft's copies and dropout, 5.6 without."""
+    before = a_layer(lambda layers: mistral(layers, 0.1), True)
+    after = a_layer(lambda layers: mistral(layers, 0.0), True, copies=False)
+    assert before / after == pytest.approx(11.4 / 5.625, rel=0.03)
+    # Each adapter's input is kept once, for q, k and v and for gate and up together.
+    model, hidden = mistral(1, 0.0), 256
+    shapes = [shape for _, _, shape in kept(model, IDS, True, copies=False).values()]
+    copied = [shape for _, _, shape in kept(mistral(1, 0.0), IDS, True).values()]
+    inputs = (IDS.numel(), hidden)
+    assert shapes.count(inputs) == 3 and copied.count(inputs) == 6
+
+
+def gradients(checkpointing: bool, copies: bool) -> tuple[float, dict[str, torch.Tensor]]:
+    model = mistral(2, 0.0, hidden=64)
+    if checkpointing:
+        model.gradient_checkpointing_enable({"use_reentrant": False})
+    with (
+        torch.autocast("cpu", torch.bfloat16),
+        nullcontext() if copies else without_copies(model),
+    ):
+        loss = model(input_ids=IDS).last_hidden_state.float().sin().mean()
+        loss.backward()
+    found = {n: p.grad for n, p in model.named_parameters() if p.grad is not None}
+    assert found and all("lora_" in name for name in found)
+    return float(loss.detach()), found
+
+
+@pytest.mark.parametrize("checkpointing", [False, True])
+def test_without_copies_loss_and_gradients_are_the_same_bits(checkpointing: bool) -> None:
+    loss, plain = gradients(checkpointing, True)
+    found, ours = gradients(checkpointing, False)
+    assert loss == found
+    assert all(torch.equal(plain[name], ours[name]) for name in plain)
+    assert any(gradient.abs().max() > 0 for gradient in plain.values())
+
+
+def test_outside_of_autocast_adapters_get_their_inputs_in_fp32() -> None:
+    """Mining and val are scored without autocast: a bf16 input would not go with fp32 weights."""
+    model = mistral(1, 0.0, hidden=64)
+    expected = model(input_ids=IDS).last_hidden_state
+    with without_copies(model):
+        assert torch.equal(model(input_ids=IDS).last_hidden_state, expected)
+    with torch.autocast("cpu", torch.bfloat16), without_copies(model):
+        pass
+    assert torch.equal(model(input_ids=IDS).last_hidden_state, expected)
+
+
+GRITLM = MistralConfig(
+    vocab_size=32_000,
+    hidden_size=4096,
+    intermediate_size=14_336,
+    num_hidden_layers=32,
+    num_attention_heads=32,
+    num_key_value_heads=8,
+)
+
+
+@pytest.fixture(scope="module")
+def gritlm() -> PreTrainedModel:
+    with torch.device("meta"):
+        return MistralModel(GRITLM)
+
+
+def auto(chunk: Any = "auto", again: Any = "auto", **more: Any) -> FinetuneConfig:
+    more = {"batch_size": 64, "negatives": 7} | more
+    return lora_config(chunk_size=chunk, gradient_checkpointing=again, **more)
+
+
+def chosen(model: PreTrainedModel, config: FinetuneConfig, gib: float) -> tuple[Any, Any, bool]:
+    """Texts and tokens of a chunk, and checkpointing; what fits is what is said to fit."""
+    found = settle(config, model, 512, gib * GIB)
+    train = found.config.optimisation
+    assert found.fits is (found.memory.total <= USABLE * gib * GIB)
+    again = train.gradient_checkpointing
+    assert isinstance(again, bool) and train.chunk_size != "auto"
+    return train.chunk_size, train.chunk_tokens, again
+
+
+def test_chunks_or_checkpointing_by_the_devices_memory(gritlm: PreTrainedModel) -> None:
+    # 64 x 9 texts of 512 tokens take 1,620 GiB.
+    assert chosen(gritlm, auto(), 2000) == (None, None, False)
+    assert chosen(gritlm, auto(), 131) == (None, 18_432, False)
+    assert chosen(gritlm, auto(), 24) == (None, 1024, False)
+    # 1,024 tokens do not fit beside the weights: layers are computed again.
+    tight = (13.8 + 900 * 5.625 / 1024) / USABLE
+    texts, tokens, again = chosen(gritlm, auto(), tight)
+    assert again and texts is None and tokens > LEAST_CHUNK
+    # A small batch fits as a whole with checkpointing.
+    few = auto(batch_size=2, negatives=1)
+    assert chosen(gritlm, few, tight) == (None, None, True)
+    assert chosen(gritlm, few, 131) == (None, None, False)
+
+
+def test_what_is_asked_for_is_left(gritlm: PreTrainedModel) -> None:
+    # Checkpointing, so that much larger chunks fit; a fixed chunk, and then checkpointing.
+    texts, tokens, again = chosen(gritlm, auto(again=True), 131)
+    assert texts is None and tokens > 200_000 and again
+    assert chosen(gritlm, auto(chunk=16), 131) == (16, None, False)
+    assert chosen(gritlm, auto(chunk=64), 131) == (64, None, True)
+    assert chosen(gritlm, auto(chunk=None, chunk_tokens=32_768), 131) == (None, 32_768, True)
+    # Both, where both are asked for.
+    assert chosen(gritlm, auto(chunk=16, again=True), 131) == (16, None, True)
+    # No checkpointing: a chunk is one text at least, if that fits or not.
+    assert chosen(gritlm, auto(again=False), 14) == (None, 512, False)
+    assert not settle(auto(again=False), gritlm, 512, 14 * GIB).fits
+
+
+def test_smaller_states_weights_and_kernels(gritlm: PreTrainedModel) -> None:
+    def memory(**changes: Any) -> Memory:
+        config = replace(auto(chunk=16, again=False), **changes)
+        return Memory.of(gritlm, config, tokens_at_once(config, 512))
+
+    plain = memory()
+    train = auto(chunk=16, again=False).optimisation
+    small = memory(optimisation=replace(train, optimizer="adamw_8bit"))
+    assert small.states / plain.states == 10 / 16
+    liger = memory(optimisation=replace(train, liger_kernels=True))
+    # A norm keeps its input in 16 bits, a gate three values.
+    assert plain.a_token - liger.a_token == 32 * (2 * 2 * 4096 + 2 * 14_336)
+    four = memory(tuning="qlora", model=ModelConfig("x", dtype="bfloat16"))
+    linear = 32 * (2 * 4096**2 + 2 * 4096 * 1024 + 3 * 4096 * 14_336)
+    assert plain.weights - four.weights == pytest.approx((2 - 0.56) * linear)
+
+
+def test_one_line_says_the_arithmetic(
+    gritlm: PreTrainedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert str(settle(auto(), gritlm, 512, 131 * GIB)) == (
+        "memory: 13.2 GiB weights, 0.6 GiB of trained ones with AdamW's means, 5.6 MiB a token, "
+        "chunks of 18,432 tokens, no checkpointing: 115.1 of 131.0 GiB"
+    )
+    monkeypatch.setattr(memory_plan, "machine_memory", lambda: 262 * GIB)
+    config, line = settle_here(auto(), gritlm, 512, processes=2)
+    assert config.optimisation.chunk_tokens == 18_432 and line is not None
+    assert settle_here(config, gritlm, 512, 2) == (config, None)
+    with pytest.raises(ConfigError, match=r"optimisation\.chunk_size: 'auto' .*of 13\.1 GiB"):
+        settle_here(auto(), gritlm, 512, processes=20)
+
+
+def steps_of(run: Path) -> list[float]:
+    return list(TrainingState.load(run / "state.pt").losses)
+
+
+@pytest.mark.slow
+def test_a_run_says_what_it_chose_and_trains_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A machine with little memory trains in chunks; the losses are those of whole batches."""
+    model, data = small_setup(tmp_path)
+    monkeypatch.setattr(memory_plan, "LEAST_CHUNK", 24)
+    monkeypatch.setattr(memory_plan, "_STEP", 24)
+    same: dict[str, Any] = {"optimisation__epochs": 1, "optimisation__dropout": 0}
+    finetune(small_config(model, data, tmp_path / "plain", **same))
+    assert "memory: " not in capsys.readouterr().out
+    same |= {"optimisation__chunk_size": "auto", "optimisation__gradient_checkpointing": "auto"}
+    # The weights with AdamW's means, and 5 texts of 24 tokens in two layers.
+    a_token = 2 * 4 * (32 * 6 + 2 * 64 + 2 * 32)
+    weights = sum(p.numel() for p in BertModel.from_pretrained(model).parameters())
+    device = (weights * 16 + 5.5 * 24 * a_token) / USABLE
+    monkeypatch.setattr(memory_plan, "machine_memory", lambda: int(device))
+    finetune(small_config(model, data, tmp_path / "auto", **same))
+    said = [line for line in capsys.readouterr().out.splitlines() if line.startswith("memory: ")]
+    assert len(said) == 1 and "chunks of 120 tokens, no checkpointing" in said[0]
+    plain, ours = steps_of(tmp_path / "plain"), steps_of(tmp_path / "auto")
+    assert len(plain) > 2 and ours == pytest.approx(plain, rel=1e-4)
+    written = json.loads(
+        (tmp_path / "auto" / "checkpoints" / "epoch-1" / "manifest.json").read_text()
+    )
+    assert written["config"]["optimisation"]["chunk_tokens"] == 120
+    assert "chunk_size: auto" in (tmp_path / "auto" / "config.yaml").read_text()
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--optimisation.chunk_size=0"], "chunk_size: 0 .*1 to"),
+        (["--optimisation.chunk_size=some"], "chunk_size.*some"),
+        (["--optimisation.chunk_tokens=7"], "chunk_tokens: 7 .*8 to"),
+        (
+            ["--optimisation.chunk_tokens=64", "--optimisation.chunk_size=auto"],
+            "chunk_tokens: 64 .*none with optimisation.chunk_size",
+        ),
+        (["--optimisation.gradient_checkpointing=perhaps"], "gradient_checkpointing.*perhaps"),
+    ],
+)
+def test_settings_that_are_refused(words: list[str], said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        read_config(FinetuneConfig, words, program="t", description="t")
+
+
+def test_a_containers_limit_is_its_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = core_memory.machine_memory()
+    assert whole > 2**28
+    limit = tmp_path / "memory.max"
+    monkeypatch.setattr(core_memory, "_LIMITS", (limit,))
+    for text, expected in (("max\n", whole), ("268435456\n", 2**28)):
+        limit.write_text(text)
+        assert core_memory.machine_memory() == expected or text == "max\n"
