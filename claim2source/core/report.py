@@ -347,7 +347,8 @@ class Report:
     """Hold all that one evaluation found.
 
     `languages` and `macro` are the scores of the main system: the one that a training run chose,
-    or the only one. `systems` are in the order of the tables.
+    or the only one. `systems` are in the order of the tables. `headline` are scores that stand at
+    the top of `report.json` under their own names.
 
     Example:
         >>> import tempfile
@@ -375,6 +376,7 @@ class Report:
     choices: tuple[Choice, ...] = ()
     training: TrainingReport | None = None
     provenance: Provenance = Provenance()
+    headline: Mapping[str, float | None] = field(default_factory=dict)
     version: Literal[2] = 2
 
     @property
@@ -423,7 +425,10 @@ class Report:
             name: {key: value for key, value in system.items() if value not in _EMPTY}
             for name, system in plain["systems"].items()
         }
-        first = ("version", "dataset", "split", "languages", "macro", "chosen")
+        headline = plain.pop("headline")
+        if headline:
+            plain |= {**headline, "headline": list(headline)}
+        first = ("version", "dataset", "split", *headline, "languages", "macro", "chosen")
         return {**{key: plain[key] for key in first}, **plain}
 
     def write(self, folder: str | Path) -> None:
@@ -446,6 +451,9 @@ class Report:
             older = "a report of version 0.1.0; evaluate again to compare it with others"
             why = older if version is None else f"{version!r}; this version reads {VERSION}"
             raise InputError.at(path, field="version", why=why)
+        named = raw.get("headline", [])
+        if isinstance(named, list) and all(isinstance(n, str) and n in raw for n in named):
+            raw["headline"] = {name: raw.pop(name) for name in named}
         # As JSON, where a list may stand for a tuple.
         return validated(Report, json.dumps(raw), path)
 

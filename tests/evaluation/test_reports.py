@@ -233,3 +233,17 @@ def test_cost_as_cells() -> None:
     }
     assert cost_cells(SystemCost(4.0, 10, 2**20, parameters=7)) == ["4.0", "2.5", "1", None, "7"]
     assert cost_cells(None) == [None] * 5
+
+
+def test_headline_scores_stand_at_the_top_and_are_read_back(tmp_path: Path) -> None:
+    report = Report("d", "dev", {}, headline={"map": 0.5, "macro_f1": None})
+    report.write(tmp_path)
+    raw = json.loads((tmp_path / "report.json").read_text())
+    assert (raw["map"], raw["macro_f1"]) == (0.5, None) and raw["headline"] == ["map", "macro_f1"]
+    assert Report.read(tmp_path) == report
+    # Without any, a report is as it was; a number that nothing names is still refused.
+    assert "headline" not in Report("d", "dev", {}).to_json()
+    for wrong in ({**raw, "more": 1.0}, {**raw, "headline": ["map"]}, {**raw, "headline": "map"}):
+        (tmp_path / "report.json").write_text(json.dumps(wrong))
+        with pytest.raises(InputError, match="report.json"):
+            Report.read(tmp_path)
