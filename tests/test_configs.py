@@ -35,9 +35,9 @@ KINDS: dict[str, type[Any]] = {"finetune": FinetuneConfig}
 FINETUNE = REPOSITORY / "configs" / "finetune"
 PAPER = FINETUNE / "gritlm_f_paper.yaml"
 README_2026 = REPOSITORY / "configs" / "checkthat2026" / "README.md"
-# Read by tests of their own: systems in tests/evaluation/test_baseline_systems.py, verify in
-# tests/eval, the others in tests/pipeline.
-ELSEWHERE = ("systems", "translate", "rewrite", "style_grid", "verify")
+# Read by tests of their own: systems in tests/evaluation/test_baseline_systems.py, verify and news
+# in tests/eval, the others in tests/pipeline.
+ELSEWHERE = ("systems", "translate", "rewrite", "style_grid", "verify", "news")
 FILES = sorted(
     path for path in (REPOSITORY / "configs").rglob("*.yaml") if path.parent.name not in ELSEWHERE
 )
@@ -176,8 +176,9 @@ LAUNCH = {
     "optimisation.compile",
 }
 LAUNCH_GROUPS = ("wandb.", "after.")
-# Unset, all claims are trained on, once an epoch, and all sources but golds are negatives. Where the
-# last epoch is taken, no claims of seen papers are held out to choose by.
+# Unset, all claims are trained on, once an epoch, and all sources but golds are negatives; BM25 reads
+# abstracts and posts as they are. Where the last epoch is taken, no claims of seen papers are held out to
+# choose by.
 UNSET = {
     "data.limit": None,
     "data.repeat": 1,
@@ -186,6 +187,8 @@ UNSET = {
     "optimisation.chunk_tokens": None,
     "optimisation.optimizer": "adamw",
     "losses.info_nce.false_negative_margin": None,
+    "mining.bm25.abstracts": True,
+    "mining.bm25.clean": False,
     "refit": False,
     "soup": False,
     "rule": "one_se",
@@ -209,6 +212,8 @@ def idle(config: dict[str, Any]) -> set[str]:
         found |= {"optimisation.train_embeddings", "optimisation.train_layers"}
     if config["mining.bm25.analysis"] == "whitespace":
         found |= {f"mining.bm25.{key}" for key in ("language", "stop_words", "stemmer")}
+    if config["mining.bm25.analysis"] != "lemmas":
+        found |= {"mining.bm25.pipeline"}
     return found
 
 

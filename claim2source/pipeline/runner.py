@@ -358,6 +358,7 @@ class SystemRunner:
             resolved,
             store=settings.store,
             index=settings.index,
+            passages=self.systems[dense].passages,
             progress=settings.progress,
         ).index(self.reported.sources)
 
@@ -525,8 +526,7 @@ class SystemRunner:
         rendering = Rendering(form, system.sources)
         if system.bm25 is not None:
             config = self._bm25_config(name, form)
-            used = Rendering(form, "metadata" if config.metadata else "title_abstract")
-            return BM25(config, store=settings.store), used
+            return BM25(config, store=settings.store), Rendering(form, config.sources)
         if system.run is not None:
             return SavedRun(system.run), rendering
         resolved = self.model(name)
@@ -537,6 +537,7 @@ class SystemRunner:
             rendering=rendering,
             store=settings.store,
             index=settings.index,
+            passages=system.passages,
             progress=settings.progress,
         )
         return dense, rendering

@@ -17,6 +17,7 @@ from claim2source.pipeline.when import Conditional, WhenConfig
 from claim2source.retrieve import BM25Config, FusionConfig
 from claim2source.retrieve.saved import ALL, SavedRunConfig
 from claim2source.text import ClaimForm, Rendering, SourceForm
+from claim2source.text.passages import PassageConfig
 
 FIRST_STAGES = ("bm25", "model", "hybrid", "routes", "run")
 # Packages of stages that a system may name; each stage is one module of them.
@@ -54,6 +55,7 @@ class RetrieveConfig:
             none: `model`, or the one that the program is given.
         model: the dense model with its settings.
         sources: source representation of a dense model; a checkpoint has its own.
+        passages: how a dense model's long sources are cut; none: they are truncated.
         bm25: BM25's settings.
         fusion: how a hybrid fuses both.
     """
@@ -62,6 +64,7 @@ class RetrieveConfig:
     checkpoint: str | None = None
     model: ModelConfig | None = None
     sources: SourceForm = "title_abstract"
+    passages: PassageConfig | None = None
     bm25: BM25Config | None = None
     fusion: FusionConfig = field(default_factory=FusionConfig)
 
@@ -90,6 +93,8 @@ class SystemConfig:
         sources: source representation of a dense model; a checkpoint has its own.
         rendering: both representations of a dense model; one that its checkpoint contradicts is
             refused.
+        passages: how a dense model's long sources are cut into passages, of which the best is a
+            source's score; none: what is beyond the model's length is not read.
         claims: claim form; none: the one that is evaluated.
         depth: sources that the first stage keeps per claim; none: 100, or as deep as a stage
             looks.
@@ -118,6 +123,7 @@ class SystemConfig:
     run: SavedRunConfig | None = None
     sources: SourceForm = "title_abstract"
     rendering: Rendering | None = None
+    passages: PassageConfig | None = None
     claims: ClaimForm | None = None
     depth: int | None = None
     stages: list[dict[str, Any]] = field(default_factory=list)
@@ -141,6 +147,8 @@ class SystemConfig:
                 require(good, f"routes.{language}", part, allowed)
         require_between("depth", self.depth, 1, DEEPEST, none=True)
         tunable = self.bm25 is not None or self.hybrid is not None
+        cut = self.passages is not None and self.model is None
+        require(not cut, "passages", self.passages, "none: only a `model` has them")
         require(tunable or not self.tune, "tune", self.tune, "false: only bm25 and hybrid have it")
         # A mistyped stage is found when the file is read, not after the first stage has run.
         load_stages(self.stages[self.retrieve is not None :])
@@ -299,6 +307,8 @@ def _expanded(name: str, system: SystemConfig, known: Systems) -> Systems:
 
 
 _DEFAULT = "default"
+# Settings of a system that belong to its first stage.
+_OF_FIRST = ("sources", "rendering", "passages", "tune")
 # Stands for the first stage while it is replaced.
 _ANY = SavedRunConfig({ALL: Path()})
 _NO_CHECKPOINT = (
@@ -311,9 +321,9 @@ def _first_stage(entry: Mapping[str, Any]) -> tuple[str, RetrieveConfig]:
     """Read a stage `retrieve`: what it names, and its settings."""
     settings = {key: value for key, value in entry.items() if key != RETRIEVE}
     name, config = str(entry[RETRIEVE]), _made(RetrieveConfig, settings, "stages.0")
-    lacks = {"bm25": ("checkpoint", "model", "sources", "fusion"), "dense": ("bm25", "fusion")}
-    lacks["hybrid"] = ()
-    for key in lacks.get(name, ("model", "sources", "bm25", "fusion")):
+    lacks: dict[str, tuple[str, ...]] = {"dense": ("bm25", "fusion"), "hybrid": ()}
+    lacks["bm25"] = ("checkpoint", "model", "sources", "passages", "fusion")
+    for key in lacks.get(name, ("model", "sources", "passages", "bm25", "fusion")):
         require(key not in settings, f"stages.0.{key}", settings.get(key), f"none with {name}")
     return name, config
 
@@ -331,13 +341,17 @@ def _first(name: str, entry: Mapping[str, Any], system: SystemConfig, known: Sys
     if kind == "dense":
         unsupported = system.unsupported or why
         dense = replace(system, run=None, model=model, unsupported=unsupported)
-        return {name: replace(dense, sources=config.sources)}
+        return {name: replace(dense, sources=config.sources, passages=config.passages)}
     if kind == "hybrid":
         sparse, second = f"bm25 of {name}", f"dense of {name}"
         return {
             sparse: SystemConfig(bm25=config.bm25 or BM25Config()),
             second: SystemConfig(
-                model=model, sources=config.sources, rendering=system.rendering, unsupported=why
+                model=model,
+                sources=config.sources,
+                rendering=system.rendering,
+                passages=config.passages,
+                unsupported=why,
             ),
             name: replace(system, run=None, hybrid=HybridConfig(sparse, second, config.fusion)),
         }
@@ -345,7 +359,7 @@ def _first(name: str, entry: Mapping[str, Any], system: SystemConfig, known: Sys
     require(kind in known, f"stages.0.{RETRIEVE}", kind, allowed)
     parts = _expanded(kind, known[kind], known)
     named = parts.pop(kind)
-    first = {key: getattr(named, key) for key in (*FIRST_STAGES, "sources", "rendering", "tune")}
+    first = {key: getattr(named, key) for key in (*FIRST_STAGES, *_OF_FIRST)}
     found = parts | {
         name: replace(
             system,

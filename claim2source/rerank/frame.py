@@ -17,6 +17,7 @@ from claim2source.core.progress import Progress
 from claim2source.core.records import Claim, Source
 from claim2source.core.run import Cost, Failure, Result, Run
 from claim2source.io.store import EmbeddingSpace, Store, pair_key, text_key
+from claim2source.text.passages import PassageConfig, cut_sources
 from claim2source.text.render import ClaimForm, Rendering, SourceForm, missing_translations
 
 DEEPEST = 2000
@@ -68,6 +69,8 @@ class Reranker(ABC):
         claims: the claim form that is scored: original, translated, bilingual or paired.
         sources: how sources are written: `metadata` with authors and venue, `title_abstract`
             without, or another of `rendering.sources`.
+        passages: how long sources are cut, of which the best passage is the score; none: a pair is
+            cut at the model's length.
         mix: weight of the first stage, 0 to 1; 0 leaves the raw scores in the run.
         fusion: what is mixed: `linear`, both scores, min-max normalised over the sources that
             are scored; `rrf`, reciprocal ranks.
@@ -77,6 +80,7 @@ class Reranker(ABC):
     depth: int = 100
     claims: ClaimForm = "translated"
     sources: SourceForm = "metadata"
+    passages: PassageConfig | None = None
     mix: float = 0.0
     fusion: Literal["linear", "rrf"] = "linear"
     rrf_k: int = 60
@@ -126,19 +130,24 @@ class Reranker(ABC):
         asked = {claim.id: run.sources(claim.id, self.depth) for claim in claims}
         wanted = {source for ids in asked.values() for source in ids}
         known = [source for source in sources if source.id in wanted]
-        texts = dict(zip((s.id for s in known), rendering.source_texts(known), strict=True))
+        cut = [[s] for s in known] if self.passages is None else cut_sources(known, self.passages)
+        texts = {parts[0].id: rendering.source_texts(parts) for parts in cut}
         pairs: dict[Pair, int] = {}
-        rows: dict[str, list[int]] = {}
+        rows: dict[str, list[list[int]]] = {}
         for claim, text in zip(claims, rendering.claim_texts(claims), strict=True):
-            ids = asked[claim.id]
-            rows[claim.id] = [pairs.setdefault(Pair(text, texts[s]), len(pairs)) for s in ids]
+            rows[claim.id] = [
+                [pairs.setdefault(Pair(text, part), len(pairs)) for part in texts[source]]
+                for source in asked[claim.id]
+            ]
         scores, why, tokens, reused = self._scores(list(pairs))
         ranked, failures, notes = {}, [], {}
         untranslated = set(missing_translations(claims, self.claims))
         for claim in claims:
             before, places = run.scored(claim.id), rows[claim.id]
-            ranked[claim.id] = self._ranked(before, scores[places])
-            failures += [Failure(claim.id, why[place]) for place in places if place in why]
+            # The best passage; NaN only where none has a score.
+            best = [float(np.fmax.reduce(scores[parts])) for parts in places]
+            ranked[claim.id] = self._ranked(before, np.array(best))
+            failures += [Failure(claim.id, why[p]) for parts in places for p in parts if p in why]
             notes[claim.id] = f"{len(places)} of {len(before)} sources re-ranked"
             if claim.id in untranslated:
                 notes[claim.id] += "; no translation: read as posted"

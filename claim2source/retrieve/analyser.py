@@ -6,9 +6,17 @@ from collections.abc import Mapping, Sequence
 
 from claim2source.core.provenance import version
 from claim2source.core.records import Claim, Source
-from claim2source.retrieve.bm25 import FORMAT, BM25Config, analysis_of, source_text
+from claim2source.retrieve.bm25 import (
+    FORMAT,
+    BM25Config,
+    analysis_of,
+    prepared,
+    prepared_claims,
+    source_text,
+)
 from claim2source.retrieve.terms import Analysis
 from claim2source.text.render import claim_parts
+from claim2source.text.spacy_text import pipeline_identity
 
 
 class Analyser:
@@ -21,18 +29,21 @@ class Analyser:
     def versions(self) -> Mapping[str, str]:
         """Name the versions of all that makes a term of a text."""
         libraries = {name: version(name) for name in ("bm25s", "PyStemmer")}
+        if self.config.analysis == "lemmas":
+            libraries |= pipeline_identity(self.config.pipeline)
         return {"analysis": str(FORMAT), **libraries}
 
     def sources(self, sources: Sequence[Source]) -> list[list[str]]:
         """List the terms of each source, in text order, repeated ones repeated."""
         texts = [source_text(source, self.config) for source in sources]
-        return _terms(analysis_of(self.config), texts)
+        return _terms(analysis_of(self.config), prepared(texts, self.config))
 
     def claim(self, claim: Claim) -> list[str]:
         """List the terms of a claim: each part without the stop words of its own language."""
         found: list[str] = []
         for part in claim_parts(claim, self.config.claims):
-            found += _terms(analysis_of(self.config, part.language), [part.text])[0]
+            texts = prepared_claims([part.text], self.config)
+            found += _terms(analysis_of(self.config, part.language), texts)[0]
         return found
 
 

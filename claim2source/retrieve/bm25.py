@@ -23,8 +23,10 @@ from claim2source.retrieve.index_folder import IndexFolder, write_folder, write_
 from claim2source.retrieve.postings import Counts, Postings
 from claim2source.retrieve.terms import Analysis, Terms
 from claim2source.retrieve.topk import SourceIds, top_of_rows
-from claim2source.text import ClaimForm, clean_authors
+from claim2source.text import ClaimForm, SourceForm, clean_authors
+from claim2source.text.clean import clean_post
 from claim2source.text.render import claim_parts
+from claim2source.text.spacy_text import MODEL, lemma_texts, pipeline_identity
 
 # bm25s and Stemmer are imported where they are used: training on mined negatives needs neither.
 Language = Literal["en", "de", "fr"]
@@ -43,12 +45,15 @@ class BM25Config:
     """BM25's settings.
 
     Args:
-        analysis: `terms` (lower case, stop words out, stemmed) or `whitespace`, the papers'
-            and the organisers' variant: str.split, nothing else, rank_bm25's BM25Okapi
-            scores; set k1 to 1.5 and b to 0.75 for its defaults.
+        analysis: `terms` (lower case, stop words out, stemmed); `whitespace`, the papers' and
+            the organisers' variant: str.split, nothing else; or `lemmas`, the news paper's
+            released one: spaCy's lemmas, lower case, without stop words and what is not letters
+            and digits. The last two have rank_bm25's BM25Okapi scores; set k1 to 1.5 and b to
+            0.75 for its defaults.
         k1: saturation of term frequency, 0 or more.
         b: share of length normalisation, 0 to 1.
         title_weight: how often the title's terms are counted.
+        abstracts: index abstracts, or bodies of articles; false: titles alone.
         metadata: index authors and venue too.
         language: language of the sources; its stemmer is used on both sides, since stems
             match only if one stemmer made them. Stop words are of the language of a claim,
@@ -56,22 +61,34 @@ class BM25Config:
         claims: claim representation.
         stop_words: leave stop words out; `terms` only.
         stemmer: compare stems instead of words; `terms` only.
+        clean: remove links, handles, emojis and hash signs from claims; a hashtag's word stays.
+        pipeline: spaCy's pipeline for `lemmas`, of the sources' language: a package or a folder.
     """
 
-    analysis: Literal["terms", "whitespace"] = "terms"
+    analysis: Literal["terms", "whitespace", "lemmas"] = "terms"
     k1: float = 1.2
     b: float = 0.75
     title_weight: int = 1
+    abstracts: bool = True
     metadata: bool = False
     language: Language = "en"
     claims: ClaimForm = "original"
     stop_words: bool = True
     stemmer: bool = True
+    clean: bool = False
+    pipeline: str = MODEL
 
     def __post_init__(self) -> None:
         require_between("bm25.k1", self.k1, 0, 1000)
         require_between("bm25.b", self.b, 0, 1)
         require_between("bm25.title_weight", self.title_weight, 1, 100)
+
+    @property
+    def sources(self) -> SourceForm:
+        """Name the source representation that is indexed."""
+        if self.metadata:
+            return "metadata"
+        return "title_abstract" if self.abstracts else "title"
 
 
 class BM25:
@@ -136,7 +153,7 @@ class BM25Index:
     def _built(self) -> _Analysed:
         if self._analysed is None:
             analysis = analysis_of(self.config)
-            terms = analysis.sources(self._texts())
+            terms = analysis.sources(prepared(self._texts(), self.config))
             counts = Counts.of(terms, len(analysis.vocabulary)) if len(terms.ids) else None
             self._analysed = _Analysed(SourceIds(self.source_ids), analysis, self._weighed(counts))
         return self._analysed
@@ -147,7 +164,7 @@ class BM25Index:
     def _weighed(self, counts: Counts | None, weights: np.ndarray | None = None) -> Postings | None:
         if counts is None:
             return None
-        okapi = self.config.analysis == "whitespace"
+        okapi = self.config.analysis != "terms"
         return Postings(counts, self.config.k1, self.config.b, okapi, weights)
 
     def search(self, claims: Claims, k: int = 100) -> Result:
@@ -173,10 +190,13 @@ class BM25Index:
         form = self.config.claims
         # Stop words go by the language of each part.
         claim_texts = [[[p.text, p.language] for p in claim_parts(c, form)] for c in claims]
+        versions = {name: version(name) for name in ("bm25s", "PyStemmer")}
+        if self.config.analysis == "lemmas":
+            versions |= pipeline_identity(self.config.pipeline)
         return {
             "stage": "bm25",
             "bm25": [FORMAT, asdict(self.config)],
-            "versions": {name: version(name) for name in ("bm25s", "PyStemmer")},
+            "versions": versions,
             **request_key(claims, claim_texts, self._sources_hash, k),
         }
 
@@ -202,6 +222,7 @@ class BM25Index:
         found = [np.empty(0, np.int32)] * len(parts)
         for language, places in groups.items():
             texts = [parts[place].text for place in places]
+            texts = prepared_claims(texts, self.config)
             terms = analysis.claims(texts, stop_words_of(self.config, language))
             for place, ids in zip(places, terms.split(), strict=True):
                 found[place] = ids
@@ -293,8 +314,11 @@ def _top(
 
 
 def analysis_of(config: BM25Config, language: str | None = None) -> Analysis:
-    """Make the analysis of sources, or of claims in a language: its stop words are left out too."""
-    if config.analysis == "whitespace":
+    """Make the analysis of sources, or of claims in a language: its stop words are left out too.
+
+    What it reads is `prepared`.
+    """
+    if config.analysis != "terms":
         return Analysis(True, (), None)
     import Stemmer
 
@@ -308,9 +332,19 @@ def analysis_of(config: BM25Config, language: str | None = None) -> Analysis:
     return Analysis(False, stop_words, stemmer)
 
 
+def prepared(texts: list[str], config: BM25Config) -> list[str]:
+    """Prepare texts for their analysis: as they are, or spaCy's lemmas of them."""
+    return lemma_texts(texts, config.pipeline) if config.analysis == "lemmas" else texts
+
+
+def prepared_claims(texts: list[str], config: BM25Config) -> list[str]:
+    """Prepare texts of claims, which may be cleaned first."""
+    return prepared(list(map(clean_post, texts)) if config.clean else texts, config)
+
+
 def stop_words_of(config: BM25Config, language: str) -> set[str]:
     """List the stop words of a language; none where it has no list."""
-    if config.analysis == "whitespace" or not config.stop_words or language not in _STOP_WORDS:
+    if config.analysis != "terms" or not config.stop_words or language not in _STOP_WORDS:
         return set()
     from bm25s import stopwords
 
@@ -319,7 +353,9 @@ def stop_words_of(config: BM25Config, language: str) -> set[str]:
 
 def source_text(source: Source, config: BM25Config) -> str:
     """Render a source as the text that is indexed."""
-    parts = [source.title] * config.title_weight + [source.abstract]
+    parts = [source.title] * config.title_weight
+    if config.abstracts:
+        parts.append(source.abstract)
     if config.metadata:
         parts += [source.venue, " ".join(clean_authors(source.authors))]
     return " ".join(part for part in parts if part)

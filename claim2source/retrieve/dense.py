@@ -23,7 +23,9 @@ from claim2source.models import ModelConfig, Resolved, Side, resolve
 from claim2source.retrieve.cache import read_or_search, request_key, sources_hash
 from claim2source.retrieve.faiss_index import IndexConfig, VectorIndex
 from claim2source.retrieve.index_folder import IndexFolder, write_folder
+from claim2source.retrieve.passage_index import PassageIndex, passage_id
 from claim2source.text import Rendering
+from claim2source.text.passages import PassageConfig, cut_sources
 
 
 class TextEncoder(Protocol):
@@ -51,7 +53,8 @@ class Dense:
 
     `model` is a checkpoint's folder, a model's name or settings, or what `resolve` gave; or an
     encoder. Records are rendered as a checkpoint was trained; `rendering` chooses for other
-    models. With a `store` and weights that have a name, vectors and runs are kept: the same
+    models. With `passages` long sources are cut, and score as their best passage. With a `store`
+    and weights that have a name, vectors and runs are kept: the same
     claims and sources are neither encoded nor searched again. Raises `UserError` where the model
     cannot be loaded, or another `rendering` is asked for than a checkpoint's own.
 
@@ -70,6 +73,7 @@ class Dense:
         rendering: Rendering | None = None,
         store: Store | None = None,
         index: IndexConfig | None = None,
+        passages: PassageConfig | None = None,
         device: str | None = None,
         progress: bool = False,
     ) -> None:
@@ -86,6 +90,7 @@ class Dense:
         self.encoder: TextEncoder = model
         self.rendering = rendering or Rendering()
         self.store, self.config, self.progress = store, index or IndexConfig(), progress
+        self.passages = passages
 
     def index(self, sources: Sequence[Source]) -> DenseIndex:
         """Give the index of these sources; they are encoded by its first search."""
@@ -95,6 +100,7 @@ class Dense:
             self.rendering,
             store=self.store,
             config=self.config,
+            passages=self.passages,
             progress=self.progress,
             model=self.model,
         )
@@ -117,10 +123,12 @@ class DenseIndex:
         *,
         store: Store | None = None,
         config: IndexConfig | None = None,
+        passages: PassageConfig | None = None,
         progress: bool = False,
         model: object = None,
     ) -> None:
         self.rendering, self.config = rendering or Rendering(), config or IndexConfig()
+        self.passages = passages
         self._sources, self._encoder, self._model = sources, encoder, model
         self._store, self._progress = store, progress
         self._vectors: VectorIndex | None = None
@@ -141,10 +149,14 @@ class DenseIndex:
         """The index of the vectors, and what building it has just cost."""
         if self._vectors is not None:
             return self._vectors, Cost()
-        texts = self.rendering.source_texts(self._sources)
-        vectors, cost = self._encode(texts, "source")
-        ids = [source.id for source in self._sources]
-        self._vectors = VectorIndex(ids, vectors, self.config)
+        sources, ids = self._sources, [source.id for source in self._sources]
+        if self.passages is not None:
+            parts = cut_sources(sources, self.passages)
+            sources = [part for passages in parts for part in passages]
+            ids = [passage_id(p[0].id, number) for p in parts for number in range(len(p))]
+        vectors, cost = self._encode(self.rendering.source_texts(sources), "source")
+        kind = VectorIndex if self.passages is None else PassageIndex
+        self._vectors = kind(ids, vectors, self.config)
         return self._vectors, cost
 
     def _encode(self, texts: Sequence[str], side: Side) -> tuple[np.ndarray, Cost]:
@@ -221,6 +233,8 @@ class DenseIndex:
             **encoders,
             "vectors": store.vectors,
             "index": asdict(self.config),
+            # Absent without passages, so that a run of an earlier version is found.
+            **({} if self.passages is None else {"passages": asdict(self.passages)}),
             "versions": {
                 "faiss": faiss.__version__,
                 **{name: version(name) for name in ("torch", "transformers")},
@@ -245,6 +259,7 @@ class DenseIndex:
             "encoders": encoders,
             "rendering": self.rendering,
             "search": self.config,
+            "passages": self.passages,
             "sources": len(index.ids),
             "dimensions": index.vectors.shape[1],
         }
@@ -273,8 +288,13 @@ class DenseIndex:
 
         rendering = folder.settings("rendering", Rendering)
         config = folder.settings("search", IndexConfig)
-        index = cls((), checked, rendering, config=config, model=folder.values.get("model"))
-        index._vectors = VectorIndex.read(folder, config)
+        passages = None
+        if folder.values.get("passages") is not None:
+            passages = folder.settings("passages", PassageConfig)
+        model = folder.values.get("model")
+        index = cls((), checked, rendering, config=config, passages=passages, model=model)
+        kind = VectorIndex if passages is None else PassageIndex
+        index._vectors = kind.read(folder, config)
         return index
 
 

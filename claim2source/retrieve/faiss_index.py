@@ -143,7 +143,7 @@ class VectorIndex:
             return IndexNotes(kind, dimensions, 0)
         step = max(len(free) / self.config.compared, 1.0)
         rows = [free[int(place)] for place in np.arange(0, len(free), step)]
-        exact = VectorIndex(self.ids.ids, self.vectors, IndexConfig(gpu=self.config.gpu))
+        exact = type(self)(self.ids.ids, self.vectors, IndexConfig(gpu=self.config.gpu))
         asked = [claims[row] for row in rows]
         wanted = exact.rank(asked, vectors[rows], depth)
         recall = {}

@@ -13,7 +13,7 @@ from claim2source.datasets.authors import AFFILIATION, in_reading_order
 
 ClaimForm = Literal["original", "translated", "bilingual", "paired"]
 SourceForm = Literal[
-    "title_abstract", "metadata", "metadata_paper_order", "released", "released_unlabelled"
+    "title_abstract", "metadata", "metadata_paper_order", "released", "released_unlabelled", "title"
 ]
 _CLAIM_FORMS, _SOURCE_FORMS = get_args(ClaimForm), get_args(SourceForm)
 # The paper's forms; `paired` is in its released code only.
@@ -29,7 +29,7 @@ class Rendering:
     Args:
         claims: original, translated (English translation), bilingual (both), or paired (both,
             and English twice, as the 2026 paper's code has it).
-        sources: title_abstract, metadata (ours: metadata before the abstract) or
+        sources: title_abstract, title, metadata (ours: metadata before the abstract) or
             metadata_paper_order; released and released_unlabelled are those of the 2026 paper's
             code, the second of its style transfer.
     """
@@ -109,11 +109,12 @@ def why_same_forms(claims: Iterable[Claim]) -> str | None:
 def render_source(source: Source, form: SourceForm = "metadata") -> str:
     """Render a source; empty fields leave no label behind.
 
-    `title_abstract`: "title. abstract". `metadata` (ours): Title, Venue, Authors, Abstract,
-    since truncation cuts the end and an abstract can best spare it. `metadata_paper_order`:
-    Title, Abstract, Authors, Venue as the paper lists the fields. `released`, as the paper's code
-    writes it: "title abstract Venue: .. Authors: .." on one line, labels also where there is
-    nothing behind them. `released_unlabelled`, as its style transfer's: the same without labels.
+    `title_abstract`: "title. abstract". `title`: that alone. `metadata` (ours): Title, Venue,
+    Authors, Abstract, since truncation cuts the end and an abstract can best spare it.
+    `metadata_paper_order`: Title, Abstract, Authors, Venue as the paper lists the fields.
+    `released`, as the paper's code writes it: "title abstract Venue: .. Authors: .." on one line,
+    labels also where there is nothing behind them. `released_unlabelled`, as its style transfer's:
+    the same without labels.
     """
     require_one_of("sources", form, _SOURCE_FORMS)
     if form == "released" or form == "released_unlabelled":
@@ -122,6 +123,8 @@ def render_source(source: Source, form: SourceForm = "metadata") -> str:
             return f"{source.title} {source.abstract} Venue: {source.venue} Authors: {authors}"
         return f"{source.title} {source.abstract} {source.venue} {authors}".strip()
     title, abstract = source.title.strip(), source.abstract.strip()
+    if form == "title":
+        return title
     if form == "title_abstract":
         stop = "" if not title or title.endswith((".", "!", "?")) else "."
         return f"{title}{stop} {abstract}".strip() if abstract else title

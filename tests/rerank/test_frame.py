@@ -18,6 +18,7 @@ from claim2source.io.store import Store
 from claim2source.pipeline.stages import apply_stage
 from claim2source.rerank import frame
 from claim2source.rerank.frame import NOT_A_NUMBER, Pair, Reranker, Result, Scored
+from claim2source.text.passages import PassageConfig
 
 SOURCES = [Source(letter, title=f"t{letter}", abstract=letter, venue="V") for letter in "abcdefgh"]
 
@@ -206,3 +207,24 @@ def test_a_stored_ranking_is_anothers_where_the_weights_are_others(tmp_path: Pat
         return apply_stage(stage, [Claim("0", "c")], SOURCES, Result(run_of("ab")), store).stored
 
     assert [stored("1"), stored("1"), stored("2")] == [False, True, False]
+
+
+def test_a_source_in_passages_scores_as_its_best_one() -> None:
+    @dataclass(frozen=True, kw_only=True)
+    class ByText(Table):
+        def score(self, pairs: Sequence[Pair]) -> Iterator[Scored]:
+            texts = [pair.source.rpartition(" ")[2] for pair in pairs]
+            scores = np.float32([self.scores.get(text, np.nan) for text in texts])
+            why = {place: "no" for place, text in enumerate(texts) if text not in self.scores}
+            yield Scored(range(len(pairs)), scores, why)
+
+    sources = [Source("a", "t", "x y z"), Source("b", "t", "v"), Source("c", "t", "w w")]
+    scores = {"x": 1.0, "y": 9.0, "v": 2.0}  # "z" fails alone, all of c's fail
+    stage = ByText(
+        scores=scores, sources="title_abstract", passages=PassageConfig(words=1, overlap=0)
+    )
+    result = stage.apply([Claim("0", "q")], sources, run_of("bca"))
+    assert result.run.scored("0")["a"] == 9.0 and result.run.sources("0") == ["a", "c", "b"]
+    assert result.failure_counts() == {"no": 3}
+    whole = ByText(scores={"z": 1.0, "v": 2.0, "w": 0.0}, sources="title_abstract")
+    assert whole.apply([Claim("0", "q")], sources, run_of("bca")).sources("0") == ["b", "a", "c"]

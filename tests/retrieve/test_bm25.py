@@ -7,6 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import bm25s
@@ -21,11 +22,13 @@ from rank_bm25 import BM25Okapi
 from claim2source.core.errors import ConfigError
 from claim2source.core.records import Claim, Source
 from claim2source.datasets import load
-from claim2source.retrieve import BM25, BM25Config, BM25Index, bm25
+from claim2source.io.store import Store
+from claim2source.retrieve import BM25, BM25Config, BM25Index, bm25, load_index
 from claim2source.retrieve import terms as terms_module
 from claim2source.retrieve.bm25 import NO_TERM
 from claim2source.retrieve.terms import Analysis
 from tests.shared_data import shared
+from tests.text.small_pipeline import write_pipeline
 
 OKAPI = BM25Config(analysis="whitespace", k1=1.5, b=0.75)
 
@@ -596,3 +599,42 @@ def test_stop_words_and_stemmer_can_be_left_out() -> None:
     assert ranked(texts, "the") == {}
     plain = ranked(texts, "the vaccines", stemmer=False, stop_words=False)
     assert set(plain) == {"s000", "s001"}
+
+
+def test_cleaned_posts_keep_a_hashtags_word_and_lose_the_rest() -> None:
+    sources = [Source("a", "quarantine"), Source("b", "who"), Source("c", "twitter com")]
+    post = "#quarantine @who pic.twitter.com/x"
+    assert BM25(clean=True).index(sources).search(post).sources("0") == ["a"]
+    assert len(BM25().index(sources).search(post).sources("0")) == 3
+    # Sources are no posts: what looks like a handle there is text.
+    handle = [Source("a", "by @who"), Source("b", "nothing")]
+    assert BM25(clean=True).index(handle).search("who says").sources("0") == ["a"]
+
+
+def test_titles_alone_are_indexed_without_abstracts() -> None:
+    sources = [Source("a", "masks", "tea"), Source("b", "tea", "masks")]
+    assert BM25(abstracts=False).index(sources).search("tea").sources("0") == ["b"]
+    assert len(BM25().index(sources).search("tea").sources("0")) == 2
+    named = [BM25Config(abstracts=False), BM25Config(), BM25Config(metadata=True)]
+    assert [config.sources for config in named] == ["title", "title_abstract", "metadata"]
+
+
+def test_lemmas_are_the_released_scripts(tmp_path: Path) -> None:
+    pipeline = write_pipeline(tmp_path / "pipeline")
+    texts = ["The masks worked", "mask, works, tea", "tea time", "sleep well", "bees"]
+    sources = [Source(str(place), text) for place, text in enumerate(texts)]
+    index = BM25(analysis="lemmas", k1=1.5, pipeline=pipeline).index(sources)
+    # As its get_claim makes them, into rank_bm25's BM25Okapi.
+    made = ["mask work", "mask work tea", "tea time", "sleep", "bee"]
+    scores = okapi_of(made, "mask tea", k1=1.5, b=0.75)
+    found = index.search("#Masks, of @x tea").scored("0")
+    wanted = {str(i): score for i, score in enumerate(scores) if score}
+    assert found == pytest.approx(wanted, rel=1e-5) and len(found) == 3
+    index.save(tmp_path / "index")
+    assert load_index(tmp_path / "index").search("#Masks, of @x tea").scored("0") == found
+    # Another pipeline is another run in the store.
+    store = Store(tmp_path / "store")
+    for one in (pipeline, write_pipeline(tmp_path / "other")):
+        settings = BM25Config("lemmas", pipeline=one)
+        assert not BM25(settings, store=store).index(sources).search("tea").stored
+        assert BM25(settings, store=store).index(sources).search("tea").stored

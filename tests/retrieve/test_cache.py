@@ -106,6 +106,9 @@ SETTINGS: dict[str, Any] = {
     "claims": "translated",
     "stop_words": False,
     "stemmer": False,
+    "abstracts": False,
+    "clean": True,
+    "pipeline": "another",
 }
 
 

@@ -11,6 +11,7 @@ FULL = Source("p", "Vaccines work", "We show it.", ("Jane Doe", "Li Wei"), "The 
 
 def test_title_and_abstract_are_two_sentences():
     assert render_source(FULL, "title_abstract") == "Vaccines work. We show it."
+    assert render_source(FULL, "title") == "Vaccines work"
 
 
 @pytest.mark.parametrize("end", [".", "?", "!"])
@@ -59,10 +60,10 @@ def test_the_released_forms_are_one_line_and_keep_what_is_empty():
 
 def test_an_unknown_form_is_refused_with_what_is_allowed():
     allowed = "title_abstract, metadata, metadata_paper_order"
-    with pytest.raises(ConfigError, match=f"sources: 'title' .*{allowed}"):
-        render_source(FULL, "title")
-    with pytest.raises(ConfigError, match=f"rendering.sources: 'title' .*{allowed}"):
-        Rendering(sources="title")
+    with pytest.raises(ConfigError, match=f"sources: 'titles' .*{allowed}"):
+        render_source(FULL, "titles")
+    with pytest.raises(ConfigError, match=f"rendering.sources: 'titles' .*{allowed}"):
+        Rendering(sources="titles")
 
 
 @pytest.mark.parametrize(
