@@ -14,7 +14,7 @@ from claim2source.core.folders import aside
 from claim2source.core.program import usage_of
 from claim2source.core.records import sorted_languages
 from claim2source.core.terminal import say
-from claim2source.datasets import checkthat2025, checkthat2026
+from claim2source.datasets import checkthat2025, checkthat2026, news
 from claim2source.datasets.checkthat2026 import Prepared
 
 
@@ -44,6 +44,13 @@ def prepare_2026(options: argparse.Namespace) -> Prepared:
         options.revision,
         overwrite=options.overwrite,
     )
+
+
+def prepare_news(options: argparse.Namespace) -> Prepared:
+    """Prepare the cross-genre paper's tweets and news."""
+    chosen = {name: name in options.filters for name in news.FILTERS}
+    filters = news.NewsFilters(**chosen, headline_similarity=options.headline_similarity)
+    return news.prepare(options.input, options.output, filters, overwrite=options.overwrite)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -95,6 +102,30 @@ def parser() -> argparse.ArgumentParser:
         "(such as dev-de-7) in place of the first three",
     )
     new.set_defaults(prepare=prepare_2026)
+    tweets = task(
+        "news",
+        "tweets to news, ADMA 2023 (train.tsv, dev.tsv, test.tsv, newsid_title.tsv; news.jsonl "
+        "with bodies and dates, and rss.jsonl, where there are any)",
+    )
+    tweets.add_argument("--input", type=Path, required=True, metavar="DIR", help="released files")
+    tweets.add_argument(
+        "--filters",
+        nargs="+",
+        choices=news.FILTERS,
+        default=[],
+        metavar="NAME",
+        help="posts to leave out: outlets (none of the 22 is named), retweets, headlines (nearly "
+        "repeated); the released files need none",
+    )
+    tweets.add_argument(
+        "--headline_similarity",
+        type=float,
+        default=news.NewsFilters.headline_similarity,
+        metavar="SHARE",
+        help="of a headline's words, in their order, from which on a post repeats it; default: "
+        "%(default)s",
+    )
+    tweets.set_defaults(prepare=prepare_news)
     return program
 
 

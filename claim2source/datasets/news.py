@@ -1,0 +1,248 @@
+"""Convert the released files of the cross-genre paper (ADMA 2023), tweets to news, into BEIR."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass, replace
+from difflib import SequenceMatcher
+from pathlib import Path
+from typing import Literal
+
+from claim2source.core.config import require_between
+from claim2source.core.errors import Problems
+from claim2source.core.files import why_not_file
+from claim2source.core.records import Claim, Dataset, Qrels, Source
+from claim2source.datasets.beir import check_folders, source_of, write_beir
+from claim2source.datasets.checkthat2026 import Prepared
+from claim2source.io.jsonl import JsonLines
+from claim2source.io.text_files import text_lines, why_not_id, why_not_text
+
+SPLITS = ("train", "dev", "test")
+TITLES, ARTICLES, RSS = "newsid_title.tsv", "news.jsonl", "rss.jsonl"
+Filter = Literal["outlets", "retweets", "headlines"]
+FILTERS: tuple[Filter, ...] = ("outlets", "retweets", "headlines")
+# The paper's table 2, and its section 3.1.
+OUTLETS = (
+    "bloomberg",
+    "cbs",
+    "cnbc",
+    "cnn",
+    "forbes",
+    "nypost",
+    "reuters",
+    "sfgate",
+    "theatlantic",
+    "wsj",
+    "abc news",
+    "chicago tribune",
+    "fox news",
+    "new york post",
+    "new york times",
+    "ny times",
+    "the atlantic",
+    "the daily beast",
+    "the guardian",
+    "us news",
+    "usa today",
+    "washington post",
+)
+RSS_WORDS = ("corona", "coronavirus", "covid", "covid-19", "pandemic", "quarantine")
+
+_WORDS = re.compile(r"\w+").findall
+_RETWEET = re.compile(r"\s*RT\s*@", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class NewsFilters:
+    """Choose which posts are left out; the released files have been through all three.
+
+    Args:
+        outlets: keep posts that name one of the paper's 22 outlets.
+        retweets: leave out posts that begin with "RT @".
+        headlines: leave out posts that nearly repeat the headline of their article.
+        headline_similarity: share of a headline's words, in their order, from which on a post
+            repeats it.
+    """
+
+    outlets: bool = False
+    retweets: bool = False
+    headlines: bool = False
+    headline_similarity: float = 0.9
+
+    def __post_init__(self) -> None:
+        require_between("headline_similarity", self.headline_similarity, 0, 1)
+
+    def why_not(self, post: str, title: str) -> Filter | None:
+        """Name the filter that leaves out a post whose article has this title."""
+        if self.retweets and _RETWEET.match(post):
+            return "retweets"
+        if self.outlets and not names_one(post, OUTLETS):
+            return "outlets"
+        if self.headlines and headline_share(post, title) >= self.headline_similarity:
+            return "headlines"
+        return None
+
+
+def names_one(text: str, words: Iterable[str]) -> bool:
+    """Tell whether a text has one of some keywords as whole words, in any case."""
+    every = "|".join(r"\s+".join(map(re.escape, word.split())) for word in words)
+    return re.search(rf"(?<!\w)(?:{every})(?!\w)", text, re.IGNORECASE) is not None
+
+
+def headline_share(post: str, title: str) -> float:
+    """Compute the share of a headline's words that a post has in their order; 0 without any.
+
+    Case and punctuation aside.
+
+    Example:
+        >>> headline_share("Wow! Dow drops 1,200 points, again", "Dow drops 1,200 points")
+        1.0
+    """
+    words, others = _WORDS(title.casefold()), _WORDS(post.casefold())
+    blocks = SequenceMatcher(None, words, others, autojunk=False).get_matching_blocks()
+    return sum(block.size for block in blocks) / len(words) if words else 0.0
+
+
+def prepare(
+    source: str | Path,
+    target: str | Path,
+    filters: NewsFilters | None = None,
+    *,
+    overwrite: bool = False,
+) -> Prepared:
+    """Read the released files in the folder `source`, write a BEIR folder `target`.
+
+    `train.tsv`, `dev.tsv` and `test.tsv` have lines of text, tab, news id, without a header;
+    `newsid_title.tsv` has id, tab, title. Optional are `news.jsonl`, records of a BEIR corpus that
+    add bodies (`text`) and dates to these articles, and `rss.jsonl`, further articles, of which
+    those with one of the paper's six keywords are added. A claim's id is its split and line,
+    `dev-17`. Raises `InputError` on bad input, a line per problem, and `UserError` where `target`
+    holds anything but, with `overwrite`, an older BEIR folder; nothing is written then.
+    """
+    source, target, filters = Path(source), Path(target), filters or NewsFilters()
+    check_folders(source, target, overwrite)
+    problems = Problems()
+    there = [split for split in SPLITS if (source / f"{split}.tsv").exists()]
+    for name in (*(f"{split}.tsv" for split in there or SPLITS[:1]), TITLES):
+        if why := why_not_file(source / name):
+            problems.add(source / name, None, None, why)
+    problems.raise_if_any()
+    articles = _titles(source / TITLES, problems)
+    notes = [_add_bodies(source / ARTICLES, articles, problems)]
+    others, note = _distractors(source / RSS, articles, problems)
+    notes.append(note)
+    left: Counter[str] = Counter()
+    claims = {
+        split: _posts(source / f"{split}.tsv", articles, filters, left, problems) for split in there
+    }
+    problems.raise_if_any()
+    notes += [f"{count} posts were left out: {_SAID[name]}" for name, count in left.items()]
+    notes += [f"no {split}.tsv" for split in SPLITS if split not in there]
+    sources = (*articles.values(), *others)
+    parts = []
+    for split, found in claims.items():
+        grades = {claim.id: {claim.golds[0]: 1} for claim in found}
+        parts.append(Dataset(tuple(found), sources, Qrels(grades), split))
+    write_beir(parts, target, overwrite=overwrite)
+    return Prepared(parts, [note for note in notes if note])
+
+
+_SAID: dict[str, str] = {
+    "retweets": "retweets",
+    "outlets": "no outlet is named",
+    "headlines": "they nearly repeat their headline",
+}
+
+
+def _titles(path: Path, problems: Problems) -> dict[str, Source]:
+    found: dict[str, Source] = {}
+    for line, title, key in _pairs(path, ("id", "title"), problems, id_first=True):
+        if key in found:
+            problems.add(path, line, "id", f"{key!r} is there twice")
+        found.setdefault(key, Source(key, title))
+    if not found and not len(problems):
+        problems.add(path, None, None, "holds no titles")
+    return found
+
+
+def _posts(
+    path: Path,
+    articles: dict[str, Source],
+    filters: NewsFilters,
+    left: Counter[str],
+    problems: Problems,
+) -> list[Claim]:
+    before, found = len(problems), []
+    for line, text, news in _pairs(path, ("text", "news id"), problems):
+        if news not in articles:
+            problems.add(path, line, "news id", f"{news!r} is not in {TITLES}")
+        elif why := filters.why_not(text, articles[news].title):
+            left[why] += 1
+        else:
+            found.append(Claim(f"{path.stem}-{line}", text, golds=(news,)))
+    if not found and len(problems) == before:
+        problems.add(path, None, None, "no posts, or none that the filters leave")
+    return found
+
+
+def _pairs(
+    path: Path, columns: tuple[str, str], problems: Problems, *, id_first: bool = False
+) -> Iterator[tuple[int, str, str]]:
+    """Yield line, text and id of every line; a tab within a text does no harm."""
+    for number, line in text_lines(path, problems):
+        if line is None or not line.strip():
+            continue
+        line = line.rstrip("\r\n")
+        left, tab, right = line.partition("\t") if id_first else line.rpartition("\t")
+        if not tab:
+            problems.add(path, number, None, f"must be {' <tab> '.join(columns)}")
+            continue
+        key, text = (left, right) if id_first else (right, left)
+        key, text = key.strip(), _unquoted(text)
+        whys = [why_not_id(key), why_not_text(text) if text.strip() else "is empty"]
+        for column, why in zip(columns if id_first else columns[::-1], whys, strict=True):
+            if why:
+                problems.add(path, number, column, why)
+        if not any(whys):
+            yield number, text, key
+
+
+def _unquoted(cell: str) -> str:
+    """Take the quotes off that a CSV writer puts around a cell which holds some."""
+    inner = cell[1:-1]
+    if len(cell) < 2 or cell[0] != '"' or cell[-1] != '"' or '"' in inner.replace('""', ""):
+        return cell
+    return inner.replace('""', '"')
+
+
+def _add_bodies(path: Path, articles: dict[str, Source], problems: Problems) -> str:
+    """Put bodies, dates and outlets into the articles, in place; say how many have a body."""
+    if not path.exists():
+        return f"no {ARTICLES}: articles have a title alone"
+    lines = JsonLines(path, problems)
+    for row in lines.rows():
+        found = source_of(row)
+        if row.key not in articles:
+            problems.add(path, row.line, "_id", f"{row.key!r} is not in {TITLES}")
+        else:
+            articles[row.key] = replace(found, title=articles[row.key].title)
+    with_body = sum(bool(article.abstract.strip()) for article in articles.values())
+    return f"{with_body} of {len(articles)} articles have a body"
+
+
+def _distractors(
+    path: Path, known: Collection[str], problems: Problems
+) -> tuple[list[Source], str]:
+    """Read further articles; keep those with one of the keywords."""
+    if not path.exists():
+        return [], ""
+    found, count = [], 0
+    for row in JsonLines(path, problems).rows():
+        source, count = source_of(row), count + 1
+        if row.key in known:
+            problems.add(path, row.line, "_id", f"{row.key!r} is in {TITLES} too")
+        if names_one(f"{source.title}\n{source.abstract}", RSS_WORDS):
+            found.append(source)
+    return found, f"{len(found)} of {count} articles of {RSS} have one of the six keywords"

@@ -1,0 +1,168 @@
+"""The released files of the news paper, and its filters."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from claim2source.core.errors import InputError, UserError
+from claim2source.datasets import load
+from claim2source.datasets.news import (
+    OUTLETS,
+    RSS_WORDS,
+    NewsFilters,
+    headline_share,
+    names_one,
+    prepare,
+)
+from claim2source.datasets.prepare import main
+
+TRAIN = [
+    "Dow drops 1,200 points to new low, CNN says\t7",
+    '"He said ""no"" to masks"\tb',
+    "RT @x: hello\t7",
+    "two\ttabs\t7",
+    "",
+    '"quoted" is how it begins (wsj)\t7',
+]
+TITLES = ["7\tDow drops 1,200 points to new low", 'b\tMasks: "no"', "c\tUnread"]
+
+
+def lines(folder: Path, name: str, rows: list[str]) -> None:
+    folder.mkdir(exist_ok=True)
+    (folder / name).write_text("".join(row + "\n" for row in rows), encoding="utf-8")
+
+
+@pytest.fixture
+def raw(tmp_path: Path) -> Path:
+    lines(tmp_path / "raw", "train.tsv", TRAIN)
+    lines(tmp_path / "raw", "test.tsv", ["Dow falls\t7"])
+    lines(tmp_path / "raw", "newsid_title.tsv", TITLES)
+    return tmp_path / "raw"
+
+
+def test_posts_and_titles_are_read_as_they_are(raw: Path, tmp_path: Path) -> None:
+    splits, notes = prepare(raw, tmp_path / "out")
+    train = load(tmp_path / "out", "train")
+    assert [split.split for split in splits] == ["train", "test"] and "no dev.tsv" in notes
+    assert {claim.id: claim.golds for claim in train.claims} == {
+        "train-1": ("7",),
+        "train-2": ("b",),
+        "train-3": ("7",),
+        "train-4": ("7",),
+        "train-6": ("7",),
+    }
+    texts = [claim.text for claim in train.claims]
+    assert texts[1] == 'He said "no" to masks' and texts[3] == "two\ttabs"
+    assert texts[4] == '"quoted" is how it begins (wsj)'
+    assert [(s.id, s.title) for s in train.sources][1:] == [("b", 'Masks: "no"'), ("c", "Unread")]
+
+
+def test_bodies_dates_and_distractors(raw: Path, tmp_path: Path) -> None:
+    article = {"_id": "b", "title": "Other", "text": "Body.", "metadata": {"date": "2020-04-01"}}
+    rss = [
+        {"_id": "r1", "title": "A QUARANTINE begins"},
+        {"_id": "r2", "title": "Coronado wins", "text": "coronary, unpandemic"},
+        {"_id": "r3", "title": "x", "text": "since covid-19 came"},
+    ]
+    lines(raw, "news.jsonl", [json.dumps(article)])
+    lines(raw, "rss.jsonl", [json.dumps(row) for row in rss])
+    splits, notes = prepare(raw, tmp_path / "out")
+    found = {source.id: source for source in load(tmp_path / "out", "test").sources}
+    assert list(found) == ["7", "b", "c", "r1", "r3"]
+    assert (found["b"].title, found["b"].abstract) == ('Masks: "no"', "Body.")
+    assert found["b"].date == "2020-04-01" and "1 of 3 articles have a body" in notes
+    assert "2 of 3 articles of rss.jsonl have one of the six keywords" in notes
+
+
+@pytest.mark.parametrize(
+    ("filters", "left"),
+    [
+        (NewsFilters(retweets=True), {"train-3"}),
+        (NewsFilters(outlets=True), {"train-2", "train-3", "train-4"}),
+        (NewsFilters(headlines=True), {"train-1"}),
+        (
+            NewsFilters(headlines=True, headline_similarity=0),
+            {f"train-{i}" for i in (1, 2, 3, 4, 6)},
+        ),
+        (NewsFilters(headline_similarity=0), set()),
+    ],
+)
+def test_filters_leave_out_what_they_name(
+    filters: NewsFilters, left: set[str], raw: Path, tmp_path: Path
+) -> None:
+    lines(raw, "train.tsv", [*TRAIN, "CNN, again\tc"])
+    lines(raw, "test.tsv", ["Dow falls, says CNN\t7"])
+    if filters.headline_similarity == 0 and filters.headlines:
+        with pytest.raises(InputError, match="none that the filters leave"):
+            prepare(raw, tmp_path / "out", filters)
+        return
+    splits, notes = prepare(raw, tmp_path / "out", filters)
+    every = {f"train-{number}" for number in (1, 2, 3, 4, 6, 7)}
+    assert {claim.id for claim in splits[0].claims} == every - left
+    assert any(note.startswith(f"{len(left)} posts were left out") for note in notes) == bool(left)
+
+
+def test_keywords_are_the_papers_and_whole_words() -> None:
+    assert len(OUTLETS) == 22 and len(RSS_WORDS) == 6
+    assert names_one("read in The  Guardian.", OUTLETS) and names_one("(WSJ)", OUTLETS)
+    assert names_one("www.cnn.com/x", OUTLETS)
+    assert not names_one("cnnbc reutersx theguardian", OUTLETS)
+
+
+@pytest.mark.parametrize(
+    ("post", "title", "share"),
+    [
+        ("Wow! DOW drops, 1,200 points", "Dow drops 1,200 points", 1.0),
+        ("points 1,200 drops Dow", "Dow drops 1,200 points", 0.4),  # order counts: "1 200"
+        ("Dow drops", "Dow drops 1,200 points", 0.4),
+        ("anything", "?!", 0.0),
+    ],
+)
+def test_a_headline_is_repeated_by_its_words_in_order(post: str, title: str, share: float) -> None:
+    assert headline_share(post, title) == pytest.approx(share)
+
+
+@pytest.mark.parametrize(
+    ("name", "row", "problem"),
+    [
+        ("train.tsv", "no tab", "train.tsv:1: must be text <tab> news id"),
+        ("train.tsv", "post\t99", "train.tsv:1: news id: '99' is not in newsid_title.tsv"),
+        ("train.tsv", "post\ta b", "train.tsv:1: news id: holds white space"),
+        ("train.tsv", " \t7", "train.tsv:1: text: is empty"),
+        ("newsid_title.tsv", "7\tagain", "newsid_title.tsv:4: id: '7' is there twice"),
+        ("news.jsonl", '{"_id": "z", "title": "t"}', "news.jsonl:1: _id: 'z' is not in"),
+        ("rss.jsonl", '{"_id": "7", "title": "covid"}', "rss.jsonl:1: _id: '7' is in"),
+        ("rss.jsonl", "{", "rss.jsonl:1: broken JSON"),
+    ],
+)
+def test_bad_input_is_named_and_nothing_is_written(
+    name: str, row: str, problem: str, raw: Path, tmp_path: Path
+) -> None:
+    lines(raw, name, [*(TITLES if name == "newsid_title.tsv" else []), row])
+    with pytest.raises(InputError) as caught:
+        prepare(raw, tmp_path / "out")
+    assert problem in str(caught.value) and not (tmp_path / "out").exists()
+
+
+def test_the_program_takes_the_filters(raw: Path, tmp_path: Path, capsys) -> None:
+    out = tmp_path / "out"
+    words = [
+        "news",
+        "--input",
+        str(raw),
+        "--output",
+        str(out),
+        "--filters",
+        "retweets",
+        "headlines",
+    ]
+    main([*words, "--headline_similarity", "1"])
+    said = capsys.readouterr().out
+    assert "train: 3 claims" in said and "1 posts were left out: retweets" in said
+    with pytest.raises(UserError, match="headline_similarity: 1.5"):
+        main([*words[:-2], "headlines", "--headline_similarity", "1.5", "--overwrite"])
+    with pytest.raises(UserError, match="nothing here"):
+        main(["news", "--input", str(tmp_path / "nothing here"), "--output", str(tmp_path / "o")])
