@@ -18,7 +18,7 @@ from scripts.plan import read_options as read_plan
 from tests.shared_data import REPOSITORY
 from tests.test_configs import commands, load_program, parsed, read_prepare
 
-STAGES = ["docs/rerank.md", "docs/verify.md", "docs/abstain.md"]
+STAGES = ["docs/rerank.md", "docs/verify.md", "docs/abstain.md", "docs/news.md"]
 PAGES = ["README.md", "BENCHMARKS.md", "docs/log.md", "docs/training.md", "docs/styles.md", *STAGES]
 # The launcher's own options are not ours to read.
 LAUNCHED = (
@@ -62,7 +62,7 @@ def read(program: str, words: Sequence[str]) -> Any:
         source += (REPOSITORY / f"{moved[1].replace('.', '/')}.py").read_text(encoding="utf-8")
     # The last one read is the program's own; scripts/ablate.py checks its rows' configs before.
     *_, name = re.findall(r"read_(?:config|flat)\(\s*(\w+),", source)
-    if program == "eval/pipeline.py":
+    if program in ("eval/pipeline.py", "eval/news.py"):
         words = pipeline_words(words)
     if program == "eval/index.py":
         words = index_words(words)
@@ -101,6 +101,7 @@ def test_every_command_shown_is_one_its_program_takes(
         "docs/rerank.md": ["eval/rerank.py", "eval/pipeline.py"],
         "docs/verify.md": ["eval/verify.py"],
         "docs/abstain.md": ["eval/abstain.py"],
+        "docs/news.md": ["eval/news.py", "eval/paper_tables.py"],
     }
     paths = [path for pattern in expected[page] for path in REPOSITORY.glob(pattern)]
     assert paths and {str(path.relative_to(REPOSITORY)) for path in paths} <= seen

@@ -11,6 +11,7 @@ from claim2source.pipeline.systems import SYSTEMS_FOLDER
 
 MADE = Path(__file__).parent / "fixtures_010"
 CT25 = SYSTEMS_FOLDER / "ct25.yaml"
+NEWS = SYSTEMS_FOLDER.parent / "news" / "bm25.yaml"
 # Every program that writes, with inputs that are not there.
 WRITING = {
     "eval.baselines": "--dataset absent --out OUT",
@@ -22,6 +23,7 @@ WRITING = {
     "eval.rerank": f"--files {CT25} --system ct25-MaxSim --dataset absent --out OUT",
     "eval.verify": f"--files {CT25} --system ct25-MaxSim --dataset absent --out OUT",
     "eval.pipeline": "--config absent --dataset absent --out OUT",
+    "eval.news": f"--config {NEWS} --dataset absent --out OUT",
     "eval.abstain": "--system S --dataset absent --out OUT",
     "eval.style_grid": "--dataset absent --out OUT",
     "eval.tune_bm25": "--dataset absent --out OUT",

@@ -33,7 +33,7 @@ from claim2source.pipeline.evaluate import (
     write_submissions,
 )
 from claim2source.pipeline.options import EvaluationOptions
-from claim2source.pipeline.results import RunSettings, SystemResult
+from claim2source.pipeline.results import DEPTH, RunSettings, SystemResult
 from claim2source.pipeline.runner import SystemRunner
 from claim2source.pipeline.selection import ChoosingOn
 from claim2source.pipeline.systems import (
@@ -80,8 +80,8 @@ class StagedOptions(EvaluationOptions):
         """Name the claims that settings of the systems are chosen on."""
         return ChoosingOn(lenient=self.lenient)
 
-    def runner(self, systems: Systems, dataset: Dataset) -> SystemRunner:
-        """Make what runs these systems."""
+    def runner(self, systems: Systems, dataset: Dataset, depth: int = DEPTH) -> SystemRunner:
+        """Make what runs these systems, keeping `depth` sources of a claim at least."""
         settings = RunSettings(
             self.dataset,
             self.choosing_on,
@@ -89,6 +89,7 @@ class StagedOptions(EvaluationOptions):
             store=self.open_store(),
             device=self.device,
             index=self.index,
+            depth=depth,
         )
         return SystemRunner(systems, dataset, settings)
 
@@ -184,22 +185,25 @@ def pipeline_words(words: Sequence[str]) -> list[str]:
 
 
 def read_pipeline(
-    file: Path, name: str | None = None, beside: Sequence[Path] = ()
+    file: Path, name: str | None = None, beside: Sequence[Path] = (), *, staged: bool = True
 ) -> tuple[Systems, str]:
     """Read the systems of a pipeline's file, `expanded`, and the name of the one to run.
 
     `beside` are files of further systems that it may name, by default all of configs/systems.
-    Raises `ConfigError` where it is not clear which one is meant.
+    Without `staged` the system needs no stages, and without a name it is the file's last. Raises
+    `ConfigError` where it is not clear which one is meant.
     """
     mine = read_entries(SystemConfig, file, alone="stages")
     try:
         systems = read_systems([file])
     except InputError:  # it may name others; a mistake is found again
         systems = read_systems([file], beside or sorted(SYSTEMS_FOLDER.glob("*.yaml")))
-    staged = [one for one, system in mine.items() if system.stages]
-    chosen = staged if name is None else [one for one in staged if one == name]
+    fitting = [one for one, system in mine.items() if system.stages or not staged]
+    named = fitting if staged else fitting[-1:]
+    chosen = named if name is None else [one for one in fitting if one == name]
     if len(chosen) != 1:
-        raise ConfigError("system", name, f"one of {', '.join(staged) or 'none: it has no stages'}")
+        allowed = f"one of {', '.join(fitting) or 'none: it has no stages'}"
+        raise ConfigError("system", name, allowed)
     return expanded(systems), chosen[0]
 
 

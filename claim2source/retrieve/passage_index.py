@@ -22,7 +22,7 @@ def passage_id(source: str, number: int) -> str:
     return f"{source}{_BETWEEN}{number:06}"
 
 
-def source_of(passage: str) -> str:
+def source_of_passage(passage: str) -> str:
     """Name the source of a passage."""
     return passage.partition(_BETWEEN)[0]
 
@@ -40,7 +40,7 @@ class PassageIndex(VectorIndex):
         super().__init__(source_ids, vectors, config, index)
         self._passages: dict[str, list[str]] = {}
         for passage in self.ids.ids:
-            self._passages.setdefault(source_of(passage), []).append(passage)
+            self._passages.setdefault(source_of_passage(passage), []).append(passage)
         self._most = max(map(len, self._passages.values()), default=1)
 
     def rank(self, claims: Sequence[Claim], vectors: np.ndarray, k: int) -> Run:
@@ -61,7 +61,7 @@ class PassageIndex(VectorIndex):
                 best: dict[str, float] = {}
                 passages = found.scored(claims[row].id)
                 for passage, score in passages.items():
-                    best.setdefault(source_of(passage), score)
+                    best.setdefault(source_of_passage(passage), score)
                 ranked[claims[row].id] = list(best.items())[:k]
                 if len(best) < k and len(passages) == depth and not last:
                     lacking.append(row)
