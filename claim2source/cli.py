@@ -22,6 +22,7 @@ PROGRAMS = {
     "interpolate": ("train.interpolate", "choose how far to go from the base to the checkpoint"),
     "soup": ("train.soup", "average the weights of epochs, or of runs with other seeds"),
     "merge": ("train.merge", "export a checkpoint for sentence-transformers"),
+    "find": ("eval.find", "find the papers that a post may mean, or none, in an index"),
     "index": ("eval.index", "make an index of papers that find searches, or let it grow"),
     "snapshot": ("eval.snapshot", "write everything that an index holds to a folder"),
     "restore": ("eval.restore", "make an index of a snapshot, without encoding again"),

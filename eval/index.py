@@ -116,6 +116,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     files = PaperFiles.of(config.source, config.column_map, config.format, config.lenient)
     shard, shards = shard_of(config.shard, os.environ)
     total = checked(files) if config.check and shards == 1 else None
+    choose_gpu(config, os.environ)
     resolved = resolved_model(config)
     dense = dense_of(config, resolved)
     if shards > 1:
@@ -152,6 +153,15 @@ def checked(files: PaperFiles) -> int:
     if not total:
         raise UserError(f"{files.files[0]}: holds no papers with a title or an abstract")
     return total
+
+
+def choose_gpu(config: IndexProgramConfig, environment: Mapping[str, str]) -> None:
+    """Give each process of accelerate a GPU of its own."""
+    if (rank := environment.get("LOCAL_RANK")) and config.device != "cpu":
+        import torch
+
+        if torch.cuda.is_available():
+            torch.cuda.set_device(int(rank) % torch.cuda.device_count())
 
 
 def resolved_model(config: IndexProgramConfig) -> Resolved:

@@ -18,7 +18,8 @@ from scripts.plan import read_options as read_plan
 from tests.shared_data import REPOSITORY
 from tests.test_configs import commands, load_program, parsed, read_prepare
 
-STAGES = ["docs/rerank.md", "docs/verify.md", "docs/abstain.md", "docs/news.md"]
+COPIES = ("snapshot", "restore", "migrate")
+STAGES = [f"docs/{name}.md" for name in ("rerank", "verify", "abstain", "news", "find")]
 PAGES = ["README.md", "BENCHMARKS.md", "docs/log.md", "docs/training.md", "docs/styles.md", *STAGES]
 # The launcher's own options are not ours to read.
 LAUNCHED = (
@@ -67,6 +68,7 @@ def read(program: str, words: Sequence[str]) -> Any:
     if program == "eval/index.py":
         words = index_words(words)
     places = {
+        "find": ("post",),
         "snapshot": ("index", "out"),
         "restore": ("snapshot", "out"),
         "migrate": ("index", "out"),
@@ -102,6 +104,7 @@ def test_every_command_shown_is_one_its_program_takes(
         "docs/verify.md": ["eval/verify.py"],
         "docs/abstain.md": ["eval/abstain.py"],
         "docs/news.md": ["eval/news.py", "eval/paper_tables.py"],
+        "docs/find.md": [f"eval/{name}.py" for name in ("index", "find", *COPIES)],
     }
     paths = [path for pattern in expected[page] for path in REPOSITORY.glob(pattern)]
     assert paths and {str(path.relative_to(REPOSITORY)) for path in paths} <= seen

@@ -121,7 +121,7 @@ class SystemRunner:
             raise UserError(system.unsupported)
         asked = system.claims or asked  # its parts are run with its claims
         form = self.form_of(name, asked)
-        depth = system.depth or max(depth, _stage_depth(system))
+        depth = system.depth or max(depth, stage_depth(system))
         if system.routes is not None:
             found = self._routed(name, asked, dataset, depth)
         elif system.hybrid is not None:
@@ -516,7 +516,7 @@ class SystemRunner:
         depths = [system.hybrid.fusion.depth for system in mixes if system.hybrid is not None]
         if any(system.tune for system in mixes):
             depths += [fusion.depth for fusion in FUSION_GRID]
-        depths += [system.depth or _stage_depth(system) for system in self.systems.values()]
+        depths += [system.depth or stage_depth(system) for system in self.systems.values()]
         return max([self.settings.depth, *depths])
 
     def _retriever(self, name: str, form: ClaimForm) -> tuple[Retriever, Rendering]:
@@ -572,8 +572,8 @@ class SystemRunner:
             self._resolved = None
 
 
-def _stage_depth(system: SystemConfig) -> int:
-    """How deep the stages of a system look."""
+def stage_depth(system: SystemConfig) -> int:
+    """Tell how deep the stages of a system look."""
     stages = (stage for _, stage in load_stages(system.stages))
     return max((int(getattr(stage, "depth", 0)) for stage in stages), default=0)
 

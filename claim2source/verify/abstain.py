@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import combinations
@@ -203,6 +204,12 @@ class Abstain:
 def abstained(result: Result) -> list[str]:
     """List the claims that a result marks as having no source."""
     return [claim for claim, note in result.notes.items() if note.startswith(NONE_OF_THESE)]
+
+
+def presence(result: Result, claim_id: str) -> float | None:
+    """Read the probability that a claim's paper is there from the stage's note."""
+    found = re.search(r"present (\d\.\d+)$", result.notes.get(claim_id, ""))
+    return None if found is None else float(found[1])
 
 
 def fit(design: Design, features: np.ndarray, present: np.ndarray, penalty: float) -> AbstainModel:

@@ -1,0 +1,248 @@
+"""Read the post at an address of Bluesky or Mastodon, by their public APIs.
+
+Nothing but these hosts is asked, over HTTPS: redirects are refused, answers are small, and
+neither a key nor a cookie is sent.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from html.parser import HTMLParser
+from http.client import HTTPException, HTTPResponse
+from typing import IO, Any, NoReturn
+from urllib.error import HTTPError, URLError
+from urllib.parse import quote, urlsplit
+from urllib.request import HTTPRedirectHandler, Request, build_opener
+
+from claim2source.core.errors import UserError
+from claim2source.io.posts import Post
+
+BLUESKY, BLUESKY_API = "bsky.app", "public.api.bsky.app"
+# Instances of Mastodon that researchers and newsrooms use; others are named by the user.
+MASTODON = (
+    "mastodon.social",
+    "mastodon.online",
+    "mastodon.world",
+    "mstdn.social",
+    "mstdn.science",
+    "mas.to",
+    "fosstodon.org",
+    "hachyderm.io",
+    "scholar.social",
+    "fediscience.org",
+    "sciences.social",
+    "med-mastodon.com",
+    "troet.cafe",
+    "chaos.social",
+    "social.tchncs.de",
+    "piaille.fr",
+    "mamot.fr",
+)
+_HOST = re.compile(r"(?!-)[a-z0-9-]+(\.[a-z0-9-]+)+")
+_HANDLE = re.compile(r"did:[a-z]+:[A-Za-z0-9._:%-]+|[A-Za-z0-9.-]+")
+_KEY = re.compile(r"[A-Za-z0-9._~:-]+")
+_LINK = "app.bsky.richtext.facet#link"
+
+
+@dataclass(frozen=True)
+class Fetcher:
+    """Read posts. `instances` are further hosts of Mastodon.
+
+    `places` maps a host to where it is asked in place of https://HOST: a server of tests.
+    """
+
+    instances: tuple[str, ...] = ()
+    timeout: float = 10.0
+    most: int = 2**20
+    places: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for host in self.instances:
+            if not _HOST.fullmatch(host):
+                raise UserError(f"instances: {host!r} is no host's name, such as mastodon.social")
+
+    def post(self, address: str, id: str = "0") -> Post:
+        """Read the post at an address. Raises `UserError` where none can be read."""
+        try:
+            parts = urlsplit(address.strip())
+            host, port = (parts.hostname or "").removeprefix("www."), parts.port
+        except ValueError:
+            raise UserError(f"{address}: is no address") from None
+        if parts.scheme != "https" or port is not None or parts.username is not None:
+            raise UserError(f"{address}: is no plain https:// address of a post")
+        path = parts.path.strip("/").split("/")
+        if host == BLUESKY:
+            return self._bluesky(address, path, id)
+        if host in (*MASTODON, *self.instances):
+            return self._mastodon(address, host, path, id)
+        raise UserError(
+            f"{address}: {host or 'this'} is neither {BLUESKY} nor a known instance of Mastodon; "
+            "name one by --instances, or paste the post's text"
+        )
+
+    def _bluesky(self, address: str, path: list[str], id: str) -> Post:
+        good = len(path) == 4 and path[0] == "profile" and path[2] == "post"
+        if not (good and _HANDLE.fullmatch(path[1]) and _KEY.fullmatch(path[3])):
+            raise UserError(f"{address}: is not https://{BLUESKY}/profile/NAME/post/KEY")
+        name, api = path[1], f"{BLUESKY_API}/xrpc"
+        if not name.startswith("did:"):
+            asked = f"/com.atproto.identity.resolveHandle?handle={quote(name, safe='')}"
+            name = _text(self._json(api + asked, address), "did", address)
+        uri = quote(f"at://{name}/app.bsky.feed.post/{path[3]}", safe="")
+        answer = self._json(f"{api}/app.bsky.feed.getPosts?uris={uri}", address)
+        posts = _objects(answer.get("posts"))
+        record = posts[0].get("record") if posts else None
+        if not isinstance(record, dict):
+            raise UserError(f"{address}: there is no such post, or it is not public")
+        langs = record.get("langs")
+        lang = langs[0] if isinstance(langs, list) and langs and isinstance(langs[0], str) else ""
+        return _made(
+            address,
+            id,
+            _text(record, "text", address),
+            lang,
+            record.get("createdAt"),
+            [*_facet_links(record), *_embedded(record)],
+        )
+
+    def _mastodon(self, address: str, host: str, path: list[str], id: str) -> Post:
+        if not (len(path) == 2 and path[0].startswith("@") and path[1].isdecimal()):
+            raise UserError(f"{address}: is not https://{host}/@NAME/NUMBER")
+        answer = self._json(f"{host}/api/v1/statuses/{path[1]}", address)
+        text = _Text()
+        text.feed(_text(answer, "content", address))
+        text.close()
+        warning = answer.get("spoiler_text")
+        spoiler = f"{warning}\n" if isinstance(warning, str) and warning else ""
+        lang = answer.get("language")
+        return _made(
+            address,
+            id,
+            spoiler + text.text,
+            lang if isinstance(lang, str) else "",
+            answer.get("created_at"),
+            text.links,
+        )
+
+    def _json(self, url: str, address: str) -> dict[str, Any]:
+        """Ask an API; `url` begins with its host."""
+        host, _, rest = url.partition("/")
+        request = Request(f"{self.places.get(host, f'https://{host}')}/{rest}")
+        request.add_header("Accept", "application/json")
+        request.add_header("User-Agent", "claim2source")
+        try:
+            with build_opener(_NoRedirect).open(request, timeout=self.timeout) as answer:
+                data = self._limited(answer)
+        except HTTPError as error:
+            error.close()
+            why = "there is no such post, or it is not public"
+            if error.code not in (400, 401, 403, 404, 410):
+                why = f"{host} answers {error.code}"
+            raise UserError(f"{address}: {why}") from None
+        except (URLError, HTTPException, OSError) as error:
+            reason = getattr(error, "reason", None) or error
+            raise UserError(f"{address}: {host} cannot be read: {reason}") from None
+        if data is None:
+            raise UserError(f"{address}: {host} answers more than {self.most} bytes")
+        try:
+            found = json.loads(data)
+        except (ValueError, RecursionError):
+            found = None
+        if not isinstance(found, dict):
+            raise UserError(f"{address}: {host} does not answer a JSON object")
+        return found
+
+    def _limited(self, answer: HTTPResponse) -> bytes | None:
+        """Read an answer; None where it is too long. Raises `TimeoutError` where it drips."""
+        data, end = b"", time.monotonic() + self.timeout
+        while part := answer.read1(2**16):
+            data += part
+            if len(data) > self.most:
+                return None
+            if time.monotonic() > end:
+                raise TimeoutError("timed out")
+        return data
+
+
+class _NoRedirect(HTTPRedirectHandler):
+    def redirect_request(
+        self, req: Request, fp: IO[bytes], code: int, msg: str, headers: Any, newurl: str
+    ) -> NoReturn:
+        raise URLError(f"it redirects elsewhere ({code})")
+
+
+class _Text(HTMLParser):
+    """Collect the text and the links of a status; mentions and hashtags are no links."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.links: list[str] = []
+        self._parts: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = dict(attrs)
+        classes = (given.get("class") or "").split()
+        if tag == "a" and given.get("href") and not {"mention", "hashtag"} & set(classes):
+            self.links.append(str(given["href"]))
+        if tag == "br":
+            self._parts.append("\n")
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag == "p":
+            self._parts.append("\n\n")
+
+    def handle_data(self, data: str) -> None:
+        self._parts.append(data)
+
+    @property
+    def text(self) -> str:
+        return "".join(self._parts).strip()
+
+
+def is_address(text: str) -> bool:
+    """Tell whether a text is an address and nothing else."""
+    return re.fullmatch(r"https?://\S+", text.strip(), re.IGNORECASE) is not None
+
+
+def _made(address: str, id: str, text: str, lang: str, date: object, links: list[str]) -> Post:
+    if not text.strip():
+        raise UserError(f"{address}: the post has no text")
+    day = date[:10] if isinstance(date, str) and re.match(r"\d{4}-\d\d-\d\d", date) else ""
+    plain = lang.partition("-")[0].lower()
+    known = plain if re.fullmatch("[a-z]{2,3}", plain) else ""
+    return Post(id, text, known, day, links=tuple(dict.fromkeys(links)))
+
+
+def _text(answer: Mapping[str, Any], key: str, address: str) -> str:
+    value = answer.get(key)
+    if not isinstance(value, str):
+        raise UserError(f"{address}: the answer has no {key}")
+    return value
+
+
+def _objects(value: object) -> list[dict[str, Any]]:
+    """List the objects of a list; nothing where it is none."""
+    return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
+
+
+def _facet_links(record: Mapping[str, Any]) -> list[str]:
+    """List the links of a post's text: they lie beside it, in facets."""
+    features = [
+        feature
+        for facet in _objects(record.get("facets"))
+        for feature in _objects(facet.get("features"))
+    ]
+    uris = [feature.get("uri") for feature in features if feature.get("$type") == _LINK]
+    return [uri for uri in uris if isinstance(uri, str)]
+
+
+def _embedded(record: Mapping[str, Any]) -> list[str]:
+    """List the link of the card below a post."""
+    embed = record.get("embed")
+    external = embed.get("external") if isinstance(embed, dict) else None
+    uri = external.get("uri") if isinstance(external, dict) else None
+    return [uri] if isinstance(uri, str) else []

@@ -1,0 +1,295 @@
+"""Find the papers that posts may mean in an index: ranked, with reasons, or none of these."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from claim2source.core.config import require
+from claim2source.core.records import Claim
+from claim2source.core.run import Result
+from claim2source.datasets.papers import Paper, last_day
+from claim2source.datasets.pool_pairs import sentences_of
+from claim2source.engines import Engine, Found, Where
+from claim2source.engines.growing import batches
+from claim2source.io.posts import Post
+from claim2source.io.store import Store
+from claim2source.models import resolve
+from claim2source.pipeline.calibrate import DENSE, FUSED, LEXICAL, stages_of
+from claim2source.pipeline.runner import stage_depth
+from claim2source.pipeline.stages import apply_stage, informed
+from claim2source.pipeline.systems import SystemConfig, Systems, load_stages
+from claim2source.text.language import detect
+from claim2source.verify.abstain import DEEPEST, AbstainModel, abstained, presence
+
+# Posts that are searched and go through the stages at a time.
+TOGETHER = 64
+# Sentences of an abstract that are compared with a post, and characters whose language is told.
+_SENTENCES, _SAMPLE = 40, 5_000
+_VERIFY, _ABSTAIN = "verify", "verify abstain"
+
+
+@dataclass(frozen=True)
+class Match:
+    """Hold a paper that a post may mean.
+
+    `score` is the last stage's, `parts` are the scores of every stage that ranks it, `sentence`
+    is the one of its abstract that is nearest to the post.
+    """
+
+    rank: int
+    paper: Paper
+    score: float
+    parts: Mapping[str, float]
+    sentence: str
+
+
+@dataclass(frozen=True)
+class Answer:
+    """Hold what was found for a post.
+
+    `present` is the probability that its paper is in the index, None where nothing was fitted
+    to tell; where it is too low `abstained` says "none of these". `reasoning` is a verifier's.
+    """
+
+    post: Post
+    lang: str
+    matches: tuple[Match, ...]
+    abstained: bool = False
+    present: float | None = None
+    reasoning: str = ""
+
+
+@dataclass(frozen=True)
+class _Stages:
+    """Hold the named results of a search, in order; the last one's is the answer."""
+
+    found: Found
+    named: tuple[tuple[str, Result], ...]
+
+    @property
+    def last(self) -> Result:
+        return self.named[-1][1]
+
+
+class Finder:
+    """Find papers in an index, warm: the model is loaded once.
+
+    `pipeline` are expanded systems and the name of the one whose stages follow the index, in
+    place of its own first stage. `abstain` replaces the index's own model of abstention,
+    `threshold` that model's. Raises `UserError` where the pipeline's first stage is not the
+    index's.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        pipeline: tuple[Systems, str] | None = None,
+        *,
+        abstain: AbstainModel | None = None,
+        threshold: float | None = None,
+        store: Store | None = None,
+        device: str | None = None,
+        progress: bool = False,
+        sentences: bool = True,
+    ) -> None:
+        self.engine, self.store, self.device, self.progress = engine, store, device, progress
+        self.sentences, self.threshold = sentences, threshold
+        self.system: SystemConfig | None = None
+        self._depth = DEEPEST
+        if pipeline is not None:
+            self.system = self._checked(*pipeline)
+            self._depth = max(DEEPEST, self.system.depth or 0, stage_depth(self.system))
+        fitted = engine.manifest.abstain
+        if abstain is None and fitted is not None:
+            abstain = AbstainModel.of_plain(fitted, Path(engine.where))
+        if abstain is not None:
+            known = {LEXICAL, DENSE, FUSED}
+            strange = sorted(set(abstain.design.stages) - known)
+            require(not strange, "abstain", strange, "a model that was fitted to an index")
+        self.abstain = abstain
+
+    def _checked(self, systems: Systems, name: str) -> SystemConfig:
+        """Take a pipeline's fusion, and refuse another BM25, model or first stage."""
+        system, engine = systems[name], self.engine
+        parts = [name]
+        if system.hybrid is not None:
+            parts = [system.hybrid.sparse, system.hybrid.dense]
+            engine.fusion = system.hybrid.fusion
+        require(not system.tune, "tune", True, "false: an index has no claims to choose on")
+        for part in parts:
+            one = systems[part]
+            if one.bm25 is not None:
+                engine.manifest.check_analyser(one.bm25, engine.where)
+            elif one.model is None:
+                allowed = "bm25, model or hybrid: the index is the first stage"
+                require(False, "system", name, allowed)
+            # Without a checkpoint of its own a stage `retrieve` takes the index's.
+            elif one.unsupported is None and one.model != engine.manifest.model:
+                engine.use(resolve(one.model, self.device).encoder)
+        return system
+
+    def find(self, posts: Sequence[Post], k: int = 10, where: Where | None = None) -> list[Answer]:
+        """Find `k` papers for every post, in order.
+
+        A post with a date is only compared with papers published until then.
+        """
+        return list(self.found(iter(posts), k, where))
+
+    def found(
+        self, posts: Iterator[Post], k: int = 10, where: Where | None = None
+    ) -> Iterator[Answer]:
+        """As `find`, a few posts at a time: there may be more than fit into memory."""
+        for part in batches(posts, TOGETHER):
+            yield from self._together(part, k, where or Where())
+
+    def _together(self, posts: Sequence[Post], k: int, where: Where) -> list[Answer]:
+        by_date: dict[str, list[Post]] = {}
+        for post in posts:
+            dated = bool(post.date) and last_day(post.date) > 0
+            by_date.setdefault(post.date if dated and where.until is None else "", []).append(post)
+        answers: dict[str, Answer] = {}
+        for date, those in by_date.items():
+            until = date or where.until
+            narrowed = Where(until, where.language, where.venue, where.ids)
+            answers |= {answer.post.id: answer for answer in self._asked(those, k, narrowed)}
+        return [answers[post.id] for post in posts]
+
+    def _asked(self, posts: Sequence[Post], k: int, where: Where) -> list[Answer]:
+        claims = [post.claim(post.lang or language_of(post.text)) for post in posts]
+        found = self.engine.find(claims, max(k, self._depth), where)
+        papers = self.engine.fetch(_ids(found, claims))
+        stages = self._staged(claims, found, papers)
+        present = self._present(claims, stages)
+        # Another process may have removed a paper meanwhile.
+        shown = {
+            claim.id: [one for one in stages.last.run.sources(claim.id, k) if one in papers]
+            for claim in claims
+        }
+        nearest = self._nearest(claims, shown, papers) if self.sentences else {}
+        marked = self._marked(claims, stages, present)
+        scores = [(name, result.run) for name, result in stages.named]
+        answers = []
+        for post, claim in zip(posts, claims, strict=True):
+            listed = [(name, run.scored(claim.id)) for name, run in scores]
+            last = listed[-1][1]
+            matches = tuple(
+                Match(
+                    rank,
+                    papers[one],
+                    last[one],
+                    {name: scored[one] for name, scored in listed if one in scored},
+                    nearest.get((claim.id, one), ""),
+                )
+                for rank, one in enumerate(shown[claim.id], 1)
+            )
+            answers.append(
+                Answer(
+                    post,
+                    claim.lang,
+                    matches,
+                    claim.id in marked,
+                    present.get(claim.id),
+                    _reasoning(stages, claim),
+                )
+            )
+        return answers
+
+    def _staged(
+        self, claims: Sequence[Claim], found: Found, papers: Mapping[str, Paper]
+    ) -> _Stages:
+        system = self.system
+        named = [(LEXICAL, found.lexical), (DENSE, found.dense), (FUSED, found.fused)]
+        if system is None:
+            return _Stages(found, tuple(named))
+        if system.hybrid is not None:
+            names = (system.hybrid.sparse, system.hybrid.dense, "fuse")
+            named = [(name, one) for name, (_, one) in zip(names, named, strict=True)]
+        else:
+            named = [("retrieve", found.lexical if system.bm25 is not None else found.dense)]
+        sources = [paper.source for paper in papers.values()]
+        for name, stage in load_stages(system.stages):
+            result = apply_stage(
+                informed(stage, named, claims),
+                claims,
+                sources,
+                named[-1][1],
+                self.store,
+                device=self.device,
+                progress=self.progress,
+                earlier=named[-2][1].run if len(named) > 1 else None,
+            )
+            named.append((name, result))
+        return _Stages(found, tuple(named))
+
+    def _present(self, claims: Sequence[Claim], stages: _Stages) -> dict[str, float]:
+        """Tell how probably each post's paper is there, by the pipeline or the index's model."""
+        own = [result for name, result in stages.named if name == _ABSTAIN]
+        if own:
+            read = {claim.id: presence(own[-1], claim.id) for claim in claims}
+            return {claim: share for claim, share in read.items() if share is not None}
+        if self.abstain is None:
+            return {}
+        ids = [claim.id for claim in claims]
+        features = self.abstain.design.features(ids, stages_of(stages.found))
+        return dict(zip(ids, self.abstain.probabilities(features).tolist(), strict=True))
+
+    def _marked(
+        self, claims: Sequence[Claim], stages: _Stages, present: Mapping[str, float]
+    ) -> set[str]:
+        own = [result for name, result in stages.named if name == _ABSTAIN]
+        if own and self.threshold is None:
+            return set(abstained(own[-1]))
+        least = self.threshold
+        if least is None:
+            least = 0.0 if self.abstain is None else self.abstain.threshold
+        return {claim for claim, share in present.items() if share < least}
+
+    def _nearest(
+        self,
+        claims: Sequence[Claim],
+        shown: Mapping[str, Sequence[str]],
+        papers: Mapping[str, Paper],
+    ) -> dict[tuple[str, str], str]:
+        """Find the sentence of each paper that is nearest to the claim, by the index's model."""
+        wanted = dict.fromkeys(one for ids in shown.values() for one in ids)
+        split = {one: sentences_of(papers[one].source.abstract)[:_SENTENCES] for one in wanted}
+        distinct = list(dict.fromkeys(text for texts in split.values() for text in texts))
+        if not distinct:
+            return {}
+        encoder = self.engine.encoder
+        vectors, _ = encoder.encode(distinct, "source", store=None, progress=None)
+        texts = self.engine.manifest.rendering.claim_texts(claims)
+        asked, _ = encoder.encode(texts, "claim", store=None, progress=None)
+        row = {text: i for i, text in enumerate(distinct)}
+        found = {}
+        for claim, vector in zip(claims, asked, strict=True):
+            scores = vectors @ vector
+            for one in shown[claim.id]:
+                if split[one]:
+                    best = int(np.argmax(scores[[row[text] for text in split[one]]]))
+                    found[claim.id, one] = split[one][best]
+        return found
+
+
+def language_of(text: str) -> str:
+    """Tell the language of a post; English where it is too short to tell."""
+    return detect(text[:_SAMPLE]) or "en"
+
+
+def _ids(found: Found, claims: Sequence[Claim]) -> list[str]:
+    runs = [part.run for part in (found.lexical, found.dense, found.fused)]
+    return list(dict.fromkeys(one for run in runs for c in claims for one in run.sources(c.id)))
+
+
+def _reasoning(stages: _Stages, claim: Claim) -> str:
+    """Join what verifiers noted of a claim."""
+    notes = [
+        result.notes.get(claim.id, "")
+        for name, result in stages.named
+        if name.startswith(_VERIFY) and name != _ABSTAIN
+    ]
+    return "; ".join(filter(None, notes))

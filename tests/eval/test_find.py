@@ -1,0 +1,384 @@
+"""`eval/find.py` from a post to its answer: formats, filters, stages, abstention, hostile text."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from claim2source.core.errors import UserError
+from claim2source.core.records import Source
+from claim2source.datasets.papers import Paper
+from claim2source.engines import Where, open_engine
+from claim2source.engines.growing import grow, opened
+from claim2source.io.posts import Post
+from claim2source.models import ModelConfig
+from claim2source.pipeline.asking import Finder
+from claim2source.retrieve import BM25, Dense, Hybrid
+from claim2source.text import Rendering
+from claim2source.verify.abstain import AbstainModel, Design
+from eval.find import INDEX, main
+from tests.llm_server import LLMServer
+from tests.llm_server import verifiers as play
+
+NASTY = '=HYPERLINK("http://x")\x1b[31m\u202e {\\input{x}} & 5 %\nclaim'
+PAPERS = [
+    *(
+        Paper(
+            Source(
+                f"p{i}",
+                f"claim {'abc'[i % 3]} number {i}",
+                "A vaccine works. Masks cut outbreaks. The query passage: a b.",
+                ("Ada Lovelace", "Émile Zola", "C", "D"),
+                ("Nature", "Science")[i % 2],
+                ("2019-04-01", "2021", "")[i % 3],
+            ),
+            f"10.1000/{i}",
+            "",
+            ("en", "de")[i % 2],
+        )
+        for i in range(12)
+    ),
+    Paper(Source("@bad id'\"".replace(" ", "_"), NASTY, NASTY, ("=1+1",), "-V", "2020")),
+]
+POST = "the claim b works: masks cut outbreaks 3.7x"
+
+
+@pytest.fixture(scope="module")
+def index(tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """An index of a few papers; do not change it."""
+    folder = tmp_path_factory.mktemp("find") / "idx"
+    model = ModelConfig(name=str(tiny_folder), pooling="mean", max_length=32)
+    dense = Dense(model, rendering=Rendering("original", "title_abstract"), device="cpu")
+    engine = opened(folder, dense)
+    grow(engine, PAPERS, dense)
+    engine.close()
+    return str(folder)
+
+
+@pytest.fixture
+def ask(index: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Callable[..., str]:
+    """Run the program on the index; what it printed."""
+
+    def run(*words: str) -> str:
+        main([*words, "--index", index, "--device", "cpu", "--store", str(tmp_path / "store")])
+        return capsys.readouterr().out
+
+    return run
+
+
+def fitted(present: bool) -> AbstainModel:
+    """A model that is sure whatever it reads."""
+    design = Design(("lexical", "dense", "fused"), 2)
+    n = len(design.names)
+    bias = 3.0 if present else -3.0
+    return AbstainModel(design, tuple(design.names), (0.0,) * n, (1.0,) * n, (0.0,) * n, bias)
+
+
+def test_json_is_a_list_of_ten_with_scores_and_their_parts(
+    ask: Callable[..., str], index: str
+) -> None:
+    found = json.loads(ask(POST, "--json"))
+    assert [one["rank"] for one in found] == [*range(1, 11)]
+    claim = Post("0", POST).claim("en")
+    dense = Dense(open_engine(index).encoder, rendering=Rendering("original", "title_abstract"))
+    sources = [paper.source for paper in PAPERS]
+    hybrid = Hybrid(BM25(), dense).index(sources)
+    expected = hybrid.search([claim], 100).scored("0")
+    assert [one["id"] for one in found] == list(expected)[:10]
+    lexical = hybrid.first.search([claim], 100).scored("0")
+    for one in found:
+        assert one["score"] == one["parts"]["fused"] == pytest.approx(expected[one["id"]], abs=2e-3)
+        if one["id"] in lexical:
+            assert one["parts"]["lexical"] == pytest.approx(lexical[one["id"]], rel=1e-5)
+        else:
+            assert "lexical" not in one["parts"]
+        paper = next(paper for paper in PAPERS if paper.source.id == one["id"])
+        assert (one["title"], one["link"]) == (paper.source.title, paper.link)
+        assert one["authors"] == list(paper.source.authors) and not one["abstained"]
+    assert found[0]["link"].startswith("https://doi.org/10.1000/")
+    assert json.loads(ask(POST, "--json", "--k", "3")) == found[:3]
+
+
+def test_the_sentence_is_the_nearest_to_the_post(ask: Callable[..., str], index: str) -> None:
+    sentences = ["A vaccine works.", "Masks cut outbreaks.", "The query passage: a b."]
+    encoder = open_engine(index).encoder
+    for post in ("vaccine works", "query passage : a b", POST):
+        claim, _ = encoder.encode([post], "claim", store=None, progress=None)
+        vectors, _ = encoder.encode(sentences, "source", store=None, progress=None)
+        best = sentences[int(np.argmax(vectors @ claim[0]))]
+        found = json.loads(ask(post, "--json"))
+        assert {one["sentence"] for one in found if one["id"].startswith("p")} == {best}
+
+
+def test_filters_leave_papers_out(ask: Callable[..., str]) -> None:
+    def ids(*words: str) -> set[str]:
+        return {one["id"] for one in json.loads(ask(POST, "--json", *words))}
+
+    def those(good: Callable[[Paper], bool]) -> set[str]:
+        return {paper.source.id for paper in PAPERS if good(paper)}
+
+    old = those(lambda paper: paper.source.date in ("2019-04-01", ""))
+    assert ids("--date", "2019-12") == old and "2021" not in old
+    assert ids("--venue", "NATURE", "--k", "50") == those(lambda p: p.source.venue == "Nature")
+    assert ids("--paper_lang", "de", "--k", "50") == those(lambda paper: paper.lang == "de")
+    assert ids("--venue", "' OR 1=1") == set()
+    assert "holds no paper" in ask(POST, "--venue", "none")
+
+
+def test_none_of_these_is_said_and_the_papers_are_listed_all_the_same(
+    ask: Callable[..., str], tmp_path: Path
+) -> None:
+    for present in (True, False):
+        fitted(present).write(tmp_path / "abstain.json")
+        words = ("--abstain", str(tmp_path / "abstain.json"))
+        found = json.loads(ask(POST, "--json", *words))
+        assert len(found) == 10 and {one["abstained"] for one in found} == {not present}
+        assert found[0]["present"] == pytest.approx(0.9526 if present else 0.0474, abs=1e-3)
+        text = ask(POST, *words)
+        assert ("Probably none of these (5%" in text) is not present
+        assert ("Probably among these (95%" in text) is present and " 10. " in text.replace(
+            "\n", " "
+        )
+        found = json.loads(ask(POST, "--json", *words, "--threshold", "0.99"))
+        assert found[0]["abstained"]
+    assert "was not judged" in ask(POST)
+    other = Design(("bm25",), 1)
+    replace(
+        fitted(True),
+        design=other,
+        features=tuple(other.names),
+        mean=(0.0,) * 2,
+        scale=(1.0,) * 2,
+        weights=(0.0,) * 2,
+    ).write(tmp_path / "abstain.json")
+    with pytest.raises(UserError, match="abstain: .*fitted to an index"):
+        ask(POST, *words)
+
+
+def test_the_index_s_own_model_of_abstention_is_used(index: str, tmp_path: Path) -> None:
+    engine = open_engine(index)
+    engine.manifest = replace(engine.manifest, abstain=fitted(False).plain())
+    (answer,) = Finder(engine).find([Post("0", POST)])
+    assert answer.abstained and answer.present == pytest.approx(0.0474, abs=1e-3)
+
+
+def test_many_posts_keep_their_order_dates_and_languages(
+    ask: Callable[..., str], tmp_path: Path, index: str
+) -> None:
+    file = tmp_path / "posts.jsonl"
+    posts = [
+        {"id": "x", "text": POST},
+        {"id": "y", "text": POST, "date": "2019-05-01"},
+        {"text": "die Masken claim a", "lang": "de"},
+        *({"id": f"n{i}", "text": f"claim {i} a"} for i in range(70)),
+    ]
+    file.write_text("".join(json.dumps(post) + "\n" for post in posts))
+    lines = [json.loads(line) for line in ask("--input", str(file), "--json").splitlines()]
+    assert [line["post"] for line in lines] == ["x", "y", "3", *(f"n{i}" for i in range(70))]
+    assert lines[0]["papers"] == json.loads(ask(POST, "--json"))
+    assert {one["date"] for one in lines[1]["papers"]} == {"2019-04-01", ""}
+    rows = list(csv.DictReader(io.StringIO(ask("--input", str(file), "--csv", "--k", "2"))))
+    assert [(row["post"], row["rank"]) for row in rows[:4]] == [
+        ("x", "1"),
+        ("x", "2"),
+        ("y", "1"),
+        ("y", "2"),
+    ]
+    assert len(rows) == 2 * len(posts)
+    assert ask("--input", str(file), "--k", "1").count("\npost ") == len(posts) - 1
+    engine = open_engine(index)
+    answers = Finder(engine).find(
+        [Post("a", "Eine neue Studie über Masken und Ausbrüche"), Post("b", "x")]
+    )
+    assert [answer.lang for answer in answers] == ["de", "en"]
+
+
+def test_no_text_leaves_its_place(ask: Callable[..., str]) -> None:
+    """A paper's title with a formula, a colour, TeX and a line break, in every format."""
+    words = (NASTY, "--k", "13")
+    text = ask(*words)
+    assert "\x1b" not in text and "\u202e" not in text and r"\x1b[31m" in text
+    table = ask(*words, "--csv")
+    assert "\x1b" not in table
+    rows = list(csv.reader(io.StringIO(table)))
+    assert len(rows) == 14 and {len(row) for row in rows} == {14}
+    row = dict(zip(rows[0], next(row for row in rows if "HYPERLINK" in row[3]), strict=True))
+    assert row["title"].startswith("'=HYPERLINK") and row["authors"] == "'=1+1"
+    assert row["id"].startswith("'@bad") and row["venue"] == "'-V" and row["abstained"] == "false"
+    assert not any(
+        cell[:1] in "=+-@" for row in rows for cell in row if cell[:1] and not _number(cell)
+    )
+    found = json.loads(ask(*words, "--json"))
+    assert NASTY in {one["title"] for one in found}
+    entries = ask(*words, "--bibtex")
+    assert entries.count("@article{") == 13 and "\x1b" not in entries
+    entry = next(one for one in entries.split("\n\n") if "HYPERLINK" in one)
+    assert r"\{\textbackslash{}input\{x\}\} \& 5 \% claim" in entry
+    assert entry.startswith("@article{_bad_id_,\n  title = {")
+    assert "  author = {Ada Lovelace and Émile Zola and C and D}," in entries
+    assert "  year = {2019}," in entries and "  doi = {10.1000/" in entries
+
+
+def _number(cell: str) -> bool:
+    try:
+        float(cell)
+    except ValueError:
+        return False
+    return True
+
+
+PIPELINE = """
+stages:
+  - {{retrieve: hybrid, depth: 8, fusion: {{alpha: 0.0}}}}
+  - {{verify: select, depth: 5, llm: {{model: m, url: '{url}'}}}}
+"""
+
+
+def test_the_stages_of_a_pipeline_follow_the_index(
+    ask: Callable[..., str], tmp_path: Path, llm_server: Callable[..., LLMServer]
+) -> None:
+    verifier = play.Verifier(lambda asked: len(asked.papers) - 1)
+    server = llm_server(verifier)
+    file = tmp_path / "own.yaml"
+    file.write_text(PIPELINE.format(url=server.url))
+    first = json.loads(ask(POST, "--json", "--k", "13"))
+    by_vectors = sorted(first, key=lambda one: -one["parts"]["dense"])
+    found = json.loads(ask(POST, "--json", "--k", "13", "--pipeline", str(file)))
+    # The pipeline's fusion is by vectors alone, and the verifier chose the last of five.
+    assert found[0]["id"] == by_vectors[4]["id"] and found[1]["id"] == by_vectors[0]["id"]
+    assert "rank 5 chosen: It fits." in found[0]["reasoning"] and server.requests == 1
+    assert {"bm25 of own", "dense of own", "fuse", "verify select"} >= set(found[0]["parts"])
+    assert found[0]["score"] == found[0]["parts"]["verify select"]
+    assert "Verifier: rank 5 chosen: It fits." in ask(POST, "--pipeline", str(file))
+    assert server.requests == 1  # its answer is in the store
+    said = verifier.picks[0][0].post
+    assert said == POST
+
+
+def test_a_pipeline_may_abstain(ask: Callable[..., str], tmp_path: Path) -> None:
+    design = Design(("retrieve",), 1)
+    model = AbstainModel(design, tuple(design.names), (0.0,) * 2, (1.0,) * 2, (0.0,) * 2, -2.0)
+    model.write(tmp_path / "a.json")
+    file = tmp_path / "own.yaml"
+    file.write_text(
+        f"stages:\n  - {{retrieve: bm25}}\n  - {{verify: abstain, model: {tmp_path / 'a.json'}}}\n"
+    )
+    found = json.loads(ask(POST, "--json", "--pipeline", str(file)))
+    assert found and all(one["abstained"] for one in found)
+    assert found[0]["present"] == pytest.approx(0.1192, abs=1e-4)
+    assert set(found[0]["parts"]) == {"retrieve", "verify abstain"}
+
+
+REFUSED = [
+    (
+        "stages:\n  - {retrieve: bm25, bm25: {k1: 0.9}}\n  - {verify: abstain, model: a.json}\n",
+        "bm25.k1: the index was made with 1.2, not 0.9",
+    ),
+    (
+        "stages:\n  - {retrieve: dense, checkpoint: OTHER}\n  - {verify: abstain, model: a.json}\n",
+        "another model made this index",
+    ),
+    (
+        "own:\n  run: {files: {all: x.trec}}\n  stages:\n    - {verify: abstain, model: a.json}\n",
+        "the index is the first stage",
+    ),
+    (
+        "own:\n  bm25: {}\n  tune: true\n  stages:\n    - {verify: abstain, model: a.json}\n",
+        "tune: True is not allowed",
+    ),
+]
+
+
+@pytest.mark.parametrize(("text", "why"), REFUSED)
+def test_a_pipeline_with_another_first_stage_is_refused(
+    ask: Callable[..., str], tmp_path: Path, save_tiny: Callable[..., Path], text: str, why: str
+) -> None:
+    if "OTHER" in text:
+        other = save_tiny(tmp_path / "other", seed=3)
+        given = f"{{name: {other}, pooling: mean, max_length: 32}}"
+        text = text.replace("checkpoint: OTHER", f"model: {given}")
+    (tmp_path / "own.yaml").write_text(text)
+    with pytest.raises(UserError, match=why):
+        ask(POST, "--pipeline", str(tmp_path / "own.yaml"))
+
+
+WRONG: list[tuple[list[str], str]] = [
+    ([], "post: None is not allowed; allowed: a post, or --input FILE"),
+    ([" "], "post"),
+    (["a", "--input", "x"], "a post, or --input FILE"),
+    (["a", "--json", "--csv"], "one of --json, --csv and --bibtex"),
+    (["a", "--date", "soon"], "date: 'soon' is not allowed"),
+    (["a", "--lang", "german"], "lang: 'german' is not allowed"),
+    (["a", "--k", "0"], "k: 0 is not allowed"),
+    (["https://bsky.app/profile/a.b/post/3k"], "is an address; --fetch reads the post there"),
+    (["https://example.org/1", "--fetch"], "neither bsky.app nor a known instance"),
+    (["a", "--model", "none/such"], "none/such"),
+    (["x" * 2_000_001], "at most 2000000"),
+]
+
+
+@pytest.mark.parametrize(("words", "why"), WRONG)
+def test_what_is_wrong_is_said_in_one_line(
+    ask: Callable[..., str], words: list[str], why: str
+) -> None:
+    with pytest.raises(UserError, match=why) as caught:
+        ask(*words)
+    assert len(caught.value.lines) == 1
+
+
+def test_the_index_may_be_named_by_the_environment(
+    index: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv(INDEX, raising=False)
+    with pytest.raises(
+        UserError, match=f"index: None is not allowed; allowed: a folder, or {INDEX}"
+    ):
+        main([POST])
+    monkeypatch.setenv(INDEX, index)
+    main([POST, "--k", "1", "--json"])
+    assert len(json.loads(capsys.readouterr().out)) == 1
+
+
+def test_standard_input_is_a_post_of_any_bytes(
+    ask: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def said(data: bytes) -> str:
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(data), "ascii"))
+        return ask("-", "--json")
+
+    assert len(json.loads(said("claim „b“ AND (works\n\0\x1b".encode()))) == 10
+    for data, why in ((b"\xff\xfe", "standard input: is not UTF-8"), (b" \n", "holds none")):
+        with pytest.raises(UserError, match=why):
+            said(data)
+
+
+def test_a_post_is_searched_whatever_it_holds(index: str) -> None:
+    finder = Finder(open_engine(index), sentences=False)
+    hostile = [
+        "'; DROP TABLE papers; --",
+        '"',
+        "\x00",
+        "😀",
+        "a" * 1_000_000,
+        "\u202e",
+        "NOT",
+        "-\\",
+    ]
+    posts = [Post(str(i), text) for i, text in enumerate(hostile)]
+    assert [len(answer.matches) for answer in finder.find(posts)] == [10] * len(posts)
+    assert finder.find(posts[:1], where=Where(ids=()))[0].matches == ()
+
+
+def test_a_paper_that_is_removed_meanwhile_is_not_shown(index: str) -> None:
+    engine = open_engine(index)
+    whole: Callable[..., dict[str, Paper]] = engine.fetch
+    engine.fetch = lambda ids: {k: v for k, v in whole(ids).items() if k != "p1"}  # type: ignore[method-assign]
+    (answer,) = Finder(engine).find([Post("0", POST)], 13)
+    assert [match.rank for match in answer.matches] == [*range(1, 13)]
