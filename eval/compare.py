@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 from claim2source.core.config import (
     flag,
@@ -18,7 +16,7 @@ from claim2source.core.config import (
     require_seed,
 )
 from claim2source.core.errors import ConfigError, InputError, run_program
-from claim2source.core.files import write_json, write_text
+from claim2source.core.files import finite, write_json, write_text
 from claim2source.core.folders import require_output
 from claim2source.core.report import COST_COLUMNS, cost_cells
 from claim2source.core.tables import Cell, Part, TextTable, render
@@ -203,15 +201,6 @@ def systems_table(
         )
     scores = ("system", "macro", "low", "high", "micro", "mean rank", "median", "found")
     return TextTable([*scores, *COST_COLUMNS], rows)
-
-
-def finite(value: Any) -> Any:
-    """Replace by None what JSON cannot hold: the infinite rank of a gold that was not found."""
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, dict):
-        return {key: finite(item) for key, item in value.items()}
-    return [finite(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import math
 import os
 import re
 import shutil
@@ -212,6 +213,15 @@ def write_text(target: str | Path, text: str) -> None:
 def write_json(target: str | Path, value: object) -> None:
     """Write indented UTF-8 JSON atomically."""
     write_text(target, json.dumps(value, ensure_ascii=False, indent=2, allow_nan=False) + "\n")
+
+
+def finite(value: object) -> object:
+    """Replace by None, in JSON values, the numbers that JSON cannot hold: infinite ones and NaN."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {key: finite(item) for key, item in value.items()}
+    return [finite(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def file_hash(path: str | Path) -> str:

@@ -18,7 +18,7 @@ def choice_text(choice: Choice) -> str:
         return f"BM25 k1 {chosen['k1']:g}, b {chosen['b']:g}, title weight {chosen['title_weight']}"
     if choice.what == "fusion":
         return fusion_text(chosen)
-    if choice.what == "checkpoint":
+    if choice.what in ("checkpoint", "fielded BM25", "threshold"):
         return settings_text(chosen)
     return ", ".join(f"{choice.what} {value}" for value in chosen.values())
 

@@ -188,7 +188,9 @@ def why_not_grade(text: str) -> str | None:
     return f"{text[:40]!r} is {why}"
 
 
-def write_trec_run(run: Run, path: str | Path, tag: str = "claim2source") -> None:
+def write_trec_run(
+    run: Run, path: str | Path, tag: str = "claim2source", separator: str = " "
+) -> None:
     """Write a TREC run; a claim without sources has no line in this format.
 
     Every float32 score is read back unchanged. Within a tie the written numbers decrease by
@@ -215,7 +217,10 @@ def write_trec_run(run: Run, path: str | Path, tag: str = "claim2source") -> Non
     claims = (run.claim_ids[owner] for owner in owners)
     columns = zip(claims, run.vocabulary[run.codes], run.ranks(), _score_texts(run), strict=True)
     with atomic_path(path) as temporary, open(temporary, "w", encoding="utf-8", newline="") as out:
-        out.writelines(f"{c} Q0 {s} {rank} {score} {tag}\n" for c, s, rank, score in columns)
+        out.writelines(
+            separator.join((c, "Q0", s, str(rank), score, tag)) + "\n"
+            for c, s, rank, score in columns
+        )
 
 
 def write_trec_qrels(qrels: Qrels, path: str | Path) -> None:

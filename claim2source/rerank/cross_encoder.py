@@ -54,6 +54,10 @@ class CrossEncoder(LocalReranker):
         folder, _, settings = self._files
         return load_cross_encoder(folder, settings, self.max_length)
 
+    def from_logits(self, logits: torch.Tensor) -> torch.Tensor:
+        """Turn what the network gives for some pairs into their scores, [rows]."""
+        return logits
+
     def score(self, pairs: Sequence[Pair]) -> Iterator[Scored]:
         """Score pairs in batches of like length, cut to the padded tokens that the device takes."""
         # The longest first within a chunk, and chunks of like texts: little padding.
@@ -87,8 +91,8 @@ class CrossEncoder(LocalReranker):
                 key: value.to(model.device) if isinstance(value, torch.Tensor) else value
                 for key, value in batch.items()
             }
-            found: torch.Tensor = model(batch)["scores"]
-            return found.float().reshape(len(rows)).cpu().numpy()
+            found = self.from_logits(model(batch)["scores"].float())
+            return found.reshape(len(rows)).cpu().numpy()
 
         for rows in grouped_lengths(lengths, budget, extra):
             for found in scored_alone(rows, score, sum(lengths[row] for row in rows)):

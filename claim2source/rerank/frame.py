@@ -48,6 +48,20 @@ class Scored:
     tokens: int = 0
 
 
+@dataclass(frozen=True, eq=False)
+class PairScores:
+    """Hold the scores of pairs, [pairs] float32; one that could not be scored has NaN.
+
+    `why` has the reasons by place, `tokens` those read now, `reused` counts the scores that were
+    in the store.
+    """
+
+    scores: np.ndarray
+    why: Mapping[int, str]
+    tokens: int = 0
+    reused: int = 0
+
+
 @dataclass(frozen=True)
 class Place:
     """Say where a re-ranker keeps its scores, and which device computes them."""
@@ -139,7 +153,8 @@ class Reranker(ABC):
                 [pairs.setdefault(Pair(text, part), len(pairs)) for part in texts[source]]
                 for source in asked[claim.id]
             ]
-        scores, why, tokens, reused = self._scores(list(pairs))
+        found = self.pair_scores(list(pairs))
+        scores, why = found.scores, found.why
         ranked, failures, notes = {}, [], {}
         untranslated = set(missing_translations(claims, self.claims))
         for claim in claims:
@@ -151,14 +166,16 @@ class Reranker(ABC):
             notes[claim.id] = f"{len(places)} of {len(before)} sources re-ranked"
             if claim.id in untranslated:
                 notes[claim.id] += "; no translation: read as posted"
-        cost = Cost(time.perf_counter() - started, len(claims), peak_memory(), tokens, reused)
+        cost = Cost(
+            time.perf_counter() - started, len(claims), peak_memory(), found.tokens, found.reused
+        )
         return Result(Run.from_lists(ranked, pool=run.pool), notes, tuple(failures), cost)
 
-    def _scores(self, pairs: Sequence[Pair]) -> tuple[np.ndarray, dict[int, str], int, int]:
-        """Score the pairs that the store lacks; also why not, tokens read, and pairs reused."""
+    def pair_scores(self, pairs: Sequence[Pair]) -> PairScores:
+        """Score distinct pairs, those that the store has not; new scores are written to it."""
         scores = np.full(len(pairs), np.nan, dtype=np.float32)
         if not pairs:
-            return scores, {}, 0, 0
+            return PairScores(scores, {})
         store = self.place.store
         space = store.pair_scores(self.identity, self.label) if store is not None else None
         keys = _keys(pairs) if space is not None else []
@@ -190,7 +207,7 @@ class Reranker(ABC):
         failed = np.flatnonzero(~np.isfinite(scores)).tolist()
         scores[failed] = np.nan
         why = {place: why.get(place, NOT_A_NUMBER) for place in failed}
-        return scores, why, tokens, len(pairs) - len(todo)
+        return PairScores(scores, why, tokens, len(pairs) - len(todo))
 
     def _ranked(self, before: Mapping[str, float], scores: np.ndarray) -> list[tuple[str, float]]:
         """Rank a claim's sources by scores [depth], mixed with the first stage's."""

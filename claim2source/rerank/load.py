@@ -103,9 +103,12 @@ class LocalReranker(Reranker):
 
 
 def load_cross_encoder(
-    folder: Path, settings: LoadSettings, max_length: int | None
+    folder: Path, settings: LoadSettings, max_length: int | None, labels: int = 1
 ) -> CrossEncoder:
-    """Load a cross-encoder that gives raw logits. Raises `UserError` for what is none."""
+    """Load a cross-encoder that gives raw logits. Raises `UserError` for what is none.
+
+    `labels` are the logits of a pair: 1 of a re-ranker.
+    """
     import torch
     from sentence_transformers import CrossEncoder
 
@@ -121,14 +124,15 @@ def load_cross_encoder(
         )
     except Exception as error:  # libraries raise anything for files that are damaged
         raise UserError(f"model {folder}: {one_line(error)}") from None
-    if model.num_labels != 1:
-        raise UserError(f"model {folder}: {model.num_labels} scores for a pair; a re-ranker has 1")
+    if model.num_labels != labels:
+        wanted = "a re-ranker has 1" if labels == 1 else f"{labels} are needed"
+        raise UserError(f"model {folder}: {model.num_labels} scores for a pair; {wanted}")
     if settings.dtype != "float32":
         # The head in half precision gives many pairs the same logit.
         heads = [
             name
             for name, part in model.named_modules()
-            if type(part) is torch.nn.Linear and part.out_features == 1
+            if type(part) is torch.nn.Linear and part.out_features == labels
         ]
         model.set_keep_in_fp32_modules(heads)
     first_token_alone(model[0].auto_model)

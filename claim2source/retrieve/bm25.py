@@ -24,14 +24,18 @@ from claim2source.retrieve.postings import Counts, Postings
 from claim2source.retrieve.terms import Analysis, Terms
 from claim2source.retrieve.topk import SourceIds, top_of_rows
 from claim2source.text import ClaimForm, SourceForm, clean_authors
+from claim2source.text.arabic import STOP_WORDS, spelled
 from claim2source.text.clean import clean_post
 from claim2source.text.render import claim_parts
 from claim2source.text.spacy_text import MODEL, lemma_texts, pipeline_identity
 
 # bm25s and Stemmer are imported where they are used: training on mined negatives needs neither.
-Language = Literal["en", "de", "fr"]
-_STEMMERS = {"en": "english", "de": "german", "fr": "french"}
+Language = Literal["en", "de", "fr", "ar"]
+_STEMMERS = {"en": "english", "de": "german", "fr": "french", "ar": "arabic"}
 _STOP_WORDS = {"en": "STOPWORDS_EN", "de": "STOPWORDS_GERMAN", "fr": "STOPWORDS_FRENCH"}
+_OWN_STOP_WORDS = {"ar": STOP_WORDS}
+# What makes spellings of a word the same before texts are cut into words.
+_SPELLERS = {"ar": spelled}
 # Counted up when the same settings and texts would give another run.
 FORMAT = 3
 _COUNTS = ("indptr", "documents", "frequencies", "lengths")
@@ -57,7 +61,8 @@ class BM25Config:
         metadata: index authors and venue too.
         language: language of the sources; its stemmer is used on both sides, since stems
             match only if one stemmer made them. Stop words are of the language of a claim,
-            or of each part of a bilingual one; the sources' are left out of all.
+            or of each part of a bilingual one; the sources' are left out of all. With `ar` both
+            sides are spelled in one way first (`text/arabic.py`).
         claims: claim representation.
         stop_words: leave stop words out; `terms` only.
         stemmer: compare stems instead of words; `terms` only.
@@ -329,7 +334,7 @@ def analysis_of(config: BM25Config, language: str | None = None) -> Analysis:
     stop_words = stop_words_of(config, config.language)
     if language is not None:
         stop_words |= stop_words_of(config, language)
-    return Analysis(False, stop_words, stemmer)
+    return Analysis(False, stop_words, stemmer, _SPELLERS.get(config.language))
 
 
 def prepared(texts: list[str], config: BM25Config) -> list[str]:
@@ -344,7 +349,11 @@ def prepared_claims(texts: list[str], config: BM25Config) -> list[str]:
 
 def stop_words_of(config: BM25Config, language: str) -> set[str]:
     """List the stop words of a language; none where it has no list."""
-    if config.analysis != "terms" or not config.stop_words or language not in _STOP_WORDS:
+    if config.analysis != "terms" or not config.stop_words:
+        return set()
+    if language in _OWN_STOP_WORDS:
+        return set(_OWN_STOP_WORDS[language])
+    if language not in _STOP_WORDS:
         return set()
     from bm25s import stopwords
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import compress, count, islice, repeat
 from typing import Any
@@ -71,17 +71,25 @@ class Analysis:
 
     `whole`: terms are the words between white space. Otherwise they are those of
     `bm25s.tokenize`, without stop words, and stemmed if there is a `stemmer` (PyStemmer's). A
+    `speller` makes different spellings of a word the same before texts are cut into words. A
     token never spans white space, so every distinct word is analysed once: ten thousand abstracts
     mostly repeat their words.
     """
 
-    def __init__(self, whole: bool, stop_words: Iterable[str], stemmer: Any | None) -> None:
+    def __init__(
+        self,
+        whole: bool,
+        stop_words: Iterable[str],
+        stemmer: Any | None,
+        speller: Callable[[str], str] | None = None,
+    ) -> None:
         self._whole, self._stop_words, self._stemmer = whole, set(stop_words), stemmer
+        self._speller = speller
         self.vocabulary: dict[str, int] = {}
 
     def sources(self, texts: Iterable[str]) -> Terms:
         """Analyse all sources; their terms make the `vocabulary` that numbers claims' terms."""
-        words, split = _words(texts)
+        words, split = _words(texts if self._speller is None else map(self._speller, texts))
         tokens, of_word = self._tokens_of(words)
         stems = self._stems(tokens)
         left_out = _among(tokens, self._stop_words)
@@ -94,7 +102,7 @@ class Analysis:
 
         `stop_words` are left out, and the sources' own.
         """
-        words, split = _words(texts)
+        words, split = _words(texts if self._speller is None else map(self._speller, texts))
         tokens, of_word = self._tokens_of(words)
         left_out = _among(tokens, self._stop_words.union(stop_words))
         return self._terms(split, of_word, self._stems(tokens), left_out)

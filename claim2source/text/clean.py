@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import re
 
-_LINK = re.compile(r"https?://\S+|\b(?:www|pic\.twitter\.com|t\.co)[./]\S+", re.IGNORECASE)
+LINK = re.compile(r"https?://\S+|\b(?:www|pic\.twitter\.com|t\.co)[./]\S+", re.IGNORECASE)
 _HANDLE = re.compile(r"(?<![\w@])@\w+")
 # Pictographs, flags, arrows and dingbats, with what joins and colours them.
 _SIGN = (
     "[\u2190-\u21ff\u2300-\u23ff\u2460-\u24ff\u25a0-\u27bf\u2900-\u297f\u2b00-\u2bff"
     "\u20e3\ufe0e\ufe0f\U0001f000-\U0001faff\U000e0020-\U000e007f]"
 )
-_EMOJI = re.compile(f"{_SIGN}(?:\u200d?{_SIGN})*")
+EMOJI = re.compile(f"{_SIGN}(?:\u200d?{_SIGN})*")
 _HASH = re.compile(r"[#\uff03](?=\w)")
 
 
@@ -24,6 +24,6 @@ def clean_post(text: str) -> str:
         >>> clean_post("@WHO says masks work \\U0001f637 #COVID19 https://t.co/a")
         'says masks work COVID19'
     """
-    for pattern, by in ((_LINK, " "), (_HANDLE, " "), (_EMOJI, " "), (_HASH, "")):
+    for pattern, by in ((LINK, " "), (_HANDLE, " "), (EMOJI, " "), (_HASH, "")):
         text = pattern.sub(by, text)
     return " ".join(text.split())

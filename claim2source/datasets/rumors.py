@@ -1,0 +1,237 @@
+"""Read the rumours of CheckThat! 2024 Task 5: each with a timeline of authorities' tweets."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Literal, NamedTuple, cast, get_args
+
+from claim2source.core.errors import Problems
+from claim2source.core.records import Claim, Dataset, Qrels, Source
+from claim2source.io.jsonl import Row, parse_json
+from claim2source.io.text_files import read_lines
+
+Label = Literal["SUPPORTS", "REFUTES", "NOT ENOUGH INFO"]
+LABELS: tuple[Label, ...] = get_args(Label)
+SUPPORTS, REFUTES, UNVERIFIABLE = LABELS
+TWEET = ("account", "id", "text")
+_KEYS = ("id", "rumor", "timeline", "label", "evidence")
+_GIVEN_WITH_LABELS = _KEYS[3:]
+_ARABIC = re.compile("[\u0620-\u064a\u0671-\u06d3]")
+Language = Literal["en", "ar"]
+
+
+class Tweet(NamedTuple):
+    """Hold an authority's tweet: the account's address, the tweet's id and its text."""
+
+    account: str
+    id: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Rumor:
+    """Hold a rumour and the only tweets that may be evidence for it.
+
+    `evidence` are ids of the timeline, `label` the verdict; None where it is not known (a blind
+    test set), and then `evidence` is empty.
+    """
+
+    id: str
+    text: str
+    timeline: tuple[Tweet, ...]
+    label: Label | None = None
+    evidence: tuple[str, ...] = ()
+
+    @cached_property
+    def tweets(self) -> dict[str, Tweet]:
+        """Map the timeline by tweet id."""
+        return {tweet.id: tweet for tweet in self.timeline}
+
+
+@dataclass(frozen=True)
+class Rumors:
+    """Hold the rumours of one file; `language` is that of most letters in it."""
+
+    rumors: tuple[Rumor, ...]
+    name: str
+    split: str
+    language: Language = "en"
+
+    @property
+    def is_labelled(self) -> bool:
+        """Tell whether labels and evidence are known."""
+        return all(rumor.label is not None for rumor in self.rumors)
+
+    @cached_property
+    def dataset(self) -> Dataset:
+        """Return rumours as claims and tweets as sources, whose ids `source_id` makes.
+
+        Two rumours may have one tweet in their timelines: it is a source of each.
+        """
+        claims = tuple(map(self.claim, self.rumors))
+        sources = tuple(source for rumor in self.rumors for source in self.sources(rumor))
+        grades = {claim.id: dict.fromkeys(claim.golds, 1) for claim in claims if claim.golds}
+        return Dataset(claims, sources, Qrels(grades), self.split, self.name)
+
+    def claim(self, rumor: Rumor) -> Claim:
+        """Return a rumour as a claim."""
+        golds = tuple(source_id(rumor.id, tweet) for tweet in rumor.evidence)
+        return Claim(rumor.id, rumor.text, self.language, golds=golds)
+
+    @staticmethod
+    def sources(rumor: Rumor) -> list[Source]:
+        """Return a rumour's timeline as sources, in order."""
+        return [
+            Source(source_id(rumor.id, tweet.id), abstract=tweet.text) for tweet in rumor.timeline
+        ]
+
+    def of(self, ids: Iterable[str]) -> Rumors:
+        """Keep these rumours, in file order."""
+        kept = set(ids)
+        rumors = tuple(rumor for rumor in self.rumors if rumor.id in kept)
+        return Rumors(rumors, self.name, self.split, self.language)
+
+
+def source_id(rumor_id: str, tweet_id: str) -> str:
+    """Name a tweet of a rumour's timeline among those of all rumours."""
+    return f"{rumor_id}/{tweet_id}"
+
+
+def tweet_id(source: str) -> str:
+    """Return the tweet's own id."""
+    return source.rpartition("/")[2]
+
+
+def load_rumors(path: str | Path, split: str | None = None) -> Rumors:
+    """Read a file of the organisers: a JSON list of rumours, or one rumour on each line.
+
+    Labels and evidence are in all rumours or in none. Without a `split` it is what the file's
+    name ends with (`English_dev.json`: dev). Raises `InputError` with a line for each problem,
+    which names the rumour's place, from 0, and the field (`7.timeline.3.id`).
+    """
+    path, problems = Path(path), Problems()
+    records = read_list(path, problems)
+    rumors: list[Rumor] = []
+    place_of: dict[str, int] = {}
+    labelled: int | None = None
+    for place, record in enumerate(records):
+        row = object_row(record, path, problems, str(place), _KEYS)
+        if row is None:
+            continue
+        given = [key for key in _GIVEN_WITH_LABELS if row.record.get(key) is not None]
+        if len(given) == 1:
+            other = next(key for key in _GIVEN_WITH_LABELS if key not in given)
+            row.complain(other, f"is missing beside {given[0]}")
+        elif given and labelled is None and rumors:
+            row.complain("label", "is there, but not in the rumours before")
+        elif not given and labelled is not None:
+            row.complain("label", f"is missing, but rumour {labelled} has one")
+        if given and labelled is None:
+            labelled = place
+        key = row.as_id("id", row.record.get("id"))
+        if key is not None and "/" in key:
+            row.complain("id", f"{key!r} holds a /")
+        if key is not None and place_of.setdefault(key, place) != place:
+            row.complain("id", f"{key!r} is rumour {place_of[key]} already")
+        text = row.require_text("rumor")
+        timeline = _tweets(row, "timeline")
+        if not timeline and isinstance(row.record.get("timeline"), list):
+            row.complain("timeline", "is empty")
+        label, evidence = _judgement(row, timeline) if len(given) == 2 else (None, ())
+        rumors.append(Rumor(key or "", text, tuple(timeline), label, evidence))
+    if not records and not len(problems):
+        problems.add(path, None, None, "holds no rumours")
+    problems.raise_if_any()
+    return Rumors(tuple(rumors), path.stem, split or split_of(path), _language(rumors))
+
+
+def split_of(path: Path) -> str:
+    """Read the split from a file's name, else take the whole stem."""
+    found = re.search(r"(?:^|[_.-])(train|dev|test)$", path.stem, re.IGNORECASE)
+    return found[1].lower() if found else path.stem
+
+
+def read_list(path: Path, problems: Problems) -> Sequence[object]:
+    """Read a JSON list, or JSON lines. Raises `InputError`."""
+    lines = read_lines(path)
+    if next(line for line in lines if line.strip()).lstrip("\ufeff \t").startswith("{"):
+        found = [
+            parse_json(line, path, problems, number)
+            for number, line in enumerate(lines, 1)
+            if line.strip()
+        ]
+        problems.raise_if_any()
+        return found
+    records = parse_json("".join(lines), path, problems)
+    problems.raise_if_any()
+    if not isinstance(records, list):
+        problems.add(path, None, None, "is not a JSON list")
+        problems.raise_if_any()
+    return cast(list[object], records)
+
+
+def object_row(
+    record: object, path: Path, problems: Problems, place: str, keys: Sequence[str]
+) -> Row | None:
+    """Make the reader of a record's fields; None, and a problem, where it is no object."""
+
+    def complain(field: str, why: str, kind: str = "", /) -> None:
+        problems.add(path, None, f"{place}.{field}", why)
+
+    if not isinstance(record, dict):
+        problems.add(path, None, place, "is not an object")
+        return None
+    for key in record:
+        if key not in keys:
+            complain(str(key), f"no such field; there are: {', '.join(keys)}")
+    return Row(record, 0, complain)
+
+
+def _tweets(row: Row, field: str) -> list[Tweet]:
+    """Read a list of [account, id, text]; what is wrong is left out and reported."""
+    listed = row.record.get(field)
+    if not isinstance(listed, list):
+        row.complain(field, "is missing" if listed is None else "is not a list of tweets")
+        return []
+    tweets: list[Tweet] = []
+    seen: dict[str, int] = {}
+    for place, cells in enumerate(listed):
+        where = f"{field}.{place}"
+        if not isinstance(cells, list) or len(cells) != len(TWEET):
+            row.complain(where, f"is not a list of {len(TWEET)}: {', '.join(TWEET)}")
+            continue
+        key = row.as_id(f"{where}.id", cells[1])
+        if key is not None and seen.setdefault(key, place) != place:
+            row.complain(f"{where}.id", f"{key!r} is {field}.{seen[key]} already")
+        account = row.as_text(f"{where}.account", cells[0])
+        tweets.append(Tweet(account, key or "", row.as_text(f"{where}.text", cells[2])))
+    return tweets
+
+
+def _judgement(row: Row, timeline: Iterable[Tweet]) -> tuple[Label | None, tuple[str, ...]]:
+    """Read label and evidence, which must agree with each other and with the timeline."""
+    label = row.record["label"]
+    evidence = _tweets(row, "evidence")
+    if label not in LABELS:
+        row.complain("label", f"{str(label)[:40]!r} is not one of {', '.join(LABELS)}")
+    elif isinstance(row.record["evidence"], list) and bool(evidence) == (label == UNVERIFIABLE):
+        has = "has evidence" if evidence else "has no evidence"
+        row.complain("label", f"{label}, but the rumour {has}")
+    known = {tweet.id: tweet for tweet in timeline}
+    for place, tweet in enumerate(evidence if known else ()):
+        if tweet.id and tweet.id not in known:
+            row.complain(f"evidence.{place}.id", f"{tweet.id!r} is not in the timeline")
+        elif tweet.id and known[tweet.id].account != tweet.account:
+            why = f"{tweet.account!r} is not the account of this tweet in the timeline"
+            row.complain(f"evidence.{place}.account", why)
+    return cast(Label, label), tuple(tweet.id for tweet in evidence)
+
+
+def _language(rumors: Iterable[Rumor]) -> Language:
+    text = "".join(rumor.text for rumor in rumors)
+    letters = sum(character.isalpha() for character in text)
+    return "ar" if 2 * len(_ARABIC.findall(text)) > letters else "en"

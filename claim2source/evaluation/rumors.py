@@ -1,0 +1,160 @@
+"""Score evidence and verdicts as CheckThat! 2024 Task 5 does; `DEFINITIONS` has the sources."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+
+from claim2source.core.report import MACRO, Intervals
+from claim2source.core.run import Run
+from claim2source.datasets.rumor_outputs import MOST, Verdicts
+from claim2source.datasets.rumors import UNVERIFIABLE, Rumors
+from claim2source.evaluation.metrics import evaluate
+from claim2source.evaluation.significance import draw_groups
+
+MAP, RECALL, MAP_TASK = "map", "recall@5", "map_task"
+MACRO_F1, STRICT = "macro_f1", "strict_macro_f1"
+RANKING = (MAP, RECALL, MAP_TASK)
+# Measure -> what it is, and who says so.
+DEFINITIONS = {
+    MAP: "mean average precision of the first five tweets over the rumours that have evidence, as "
+    "the organisers' scorer computes it with their qrels of verifiable rumours; the published "
+    "figures are of this kind",
+    RECALL: "share of a rumour's evidence among the first five tweets, mean over the same rumours; "
+    "the same source",
+    MAP_TASK: "the same average precision over all rumours, where one without evidence has 1 if "
+    "nothing is retrieved for it and else 0: the task's page, \"no credit if they retrieve any "
+    'tweets for unverifiable rumors"; the organisers\' qrels of all rumours judge a tweet "-1" '
+    "relevant there",
+    MACRO_F1: "mean of the F1 of the labels that occur: the organisers' scorer",
+    STRICT: "the same, where a right SUPPORTS or REFUTES counts only if one of its tweets is "
+    "evidence: the organisers' scorer, which takes such a label for a false positive, and for no "
+    "miss",
+}
+# At the top of a report.
+HEADLINE = (MAP, RECALL, MAP_TASK, MACRO_F1, STRICT)
+# The values of a measure, [draws], when every rumour counts so many times, [draws, rumours].
+_Measure = Callable[[np.ndarray], np.ndarray]
+
+
+@dataclass(frozen=True, eq=False)
+class RumorScores:
+    """Hold the scores of evidence and verdicts; those of verdicts are None where there are none.
+
+    `average_precision` is by rumour, of those with evidence. `intervals` (95 %) are of samples of
+    rumours.
+    """
+
+    values: Mapping[str, float | None]
+    average_precision: Mapping[str, float]
+    intervals: Intervals | None = None
+
+    @property
+    def known(self) -> dict[str, float]:
+        """Return the measures that have a value."""
+        return {name: value for name, value in self.values.items() if value is not None}
+
+
+def score_rumors(
+    rumors: Rumors,
+    run: Run,
+    verdicts: Verdicts,
+    repeats: int = 0,
+    seed: int = 0,
+    *,
+    named: Run | None = None,
+) -> RumorScores:
+    """Score the first five tweets of every rumour, and the verdicts, where there are any.
+
+    `named` is the evidence that the verdicts name, where it is not that of `run`. `repeats` is the
+    number of draws of the intervals, 0 for none. Raises ValueError where the rumours have no
+    labels.
+    """
+    if not rumors.is_labelled:
+        raise ValueError("no labels to score by")
+    ids = [rumor.id for rumor in rumors.rumors]
+    qrels, top = rumors.dataset.qrels, run.top(MOST)
+    said_by = top if named is None else named.top(MOST)
+    judged = [claim for claim in ids if qrels.golds(claim)]
+    # NaN: not in the mean.
+    by_rumor = {name: np.full(len(ids), np.nan) for name in RANKING}
+    if judged:
+        scores = evaluate(top, qrels, [MAP, RECALL], judged)
+        at = [ids.index(claim) for claim in judged]
+        by_rumor[MAP][at], by_rumor[RECALL][at] = scores[MAP], scores[RECALL]
+    nothing = np.array([float(not top.sources(claim, 1)) for claim in ids])
+    by_rumor[MAP_TASK] = np.where(np.isnan(by_rumor[MAP]), nothing, by_rumor[MAP])
+    measures: dict[str, _Measure] = {name: partial(_mean, by_rumor[name]) for name in RANKING}
+    if has_verdicts(verdicts):
+        actual = [str(rumor.label) for rumor in rumors.rumors]
+        said = [str(verdicts.get(claim)) for claim in ids]
+        evidenced = [
+            rumor.label == UNVERIFIABLE
+            or not {*qrels.golds(rumor.id)}.isdisjoint(said_by.sources(rumor.id))
+            for rumor in rumors.rumors
+        ]
+        measures[MACRO_F1] = partial(_macro_f1, actual, said, [True] * len(ids))
+        measures[STRICT] = partial(_macro_f1, actual, said, evidenced)
+    once = np.ones((1, len(ids)))
+    found = {name: float(measure(once)[0]) for name, measure in measures.items()}
+    values = {name: None if np.isnan(found.get(name, np.nan)) else found[name] for name in HEADLINE}
+    ap = dict(zip(judged, by_rumor[MAP][~np.isnan(by_rumor[MAP])].tolist(), strict=True))
+    return RumorScores(values, ap, _intervals(measures, rumors, repeats, seed) if repeats else None)
+
+
+def has_verdicts(verdicts: Verdicts) -> bool:
+    """Tell whether a system gives any verdict."""
+    return any(label is not None for label in verdicts.values())
+
+
+def macro_f1(
+    actual: Sequence[str], said: Sequence[str], evidenced: Sequence[bool] | None = None
+) -> float:
+    """Average the F1 of the labels that occur, as the task's scorer does.
+
+    A right label that is not `evidenced` is a false positive of it, and not counted as missed.
+    """
+    every = [True] * len(actual) if evidenced is None else evidenced
+    return float(_macro_f1(actual, said, every, np.ones((1, len(actual))))[0])
+
+
+def _mean(values: np.ndarray, times: np.ndarray) -> np.ndarray:
+    """Average values [rumours] that are not NaN, each so many `times` [draws, rumours]."""
+    known = ~np.isnan(values)
+    counts = times @ known
+    sums = times @ np.where(known, values, 0.0)
+    return np.where(counts > 0, sums / np.maximum(counts, 1), np.nan)
+
+
+def _macro_f1(
+    actual: Sequence[str], said: Sequence[str], evidenced: Sequence[bool], times: np.ndarray
+) -> np.ndarray:
+    """Compute the macro-F1 of rumours, each so many `times` [draws, rumours]; [draws]."""
+    gold, given = np.array(actual, dtype=object), np.array(said, dtype=object)
+    total, labels = np.zeros(len(times)), np.zeros(len(times))
+    for label in sorted(set(actual)):
+        right = (gold == label) & (given == label) & np.array(evidenced)
+        wrong = (given == label) & ~right
+        missed = (gold == label) & (given != label)
+        hits = 2 * (times @ right)
+        total += hits / np.maximum(hits + times @ (wrong | missed), 1)
+        labels += times @ (gold == label) > 0
+    return total / np.maximum(labels, 1)
+
+
+def _intervals(
+    measures: Mapping[str, _Measure], rumors: Rumors, repeats: int, seed: int
+) -> Intervals:
+    """Draw rumours with replacement; a draw without a value of a measure is left out of it."""
+    count = len(rumors.rumors)
+    draws = list(draw_groups(count, repeats, seed, count))
+    bounds = {}
+    for name, measure in measures.items():
+        values = np.concatenate([measure(times) for times in draws])
+        if not np.isnan(values).all():
+            low, high = np.nanquantile(values, [0.025, 0.975]).tolist()
+            bounds[name] = dict.fromkeys((rumors.language, MACRO), (low, high))
+    return Intervals(bounds, repeats, seed, count)

@@ -1,0 +1,109 @@
+"""Add a language model's score of relevance, 0 to 5, to the first stage's (Axolotl, 2024, 3.4).
+
+Each of the first sources is rewritten k times, so that one wording has less weight, and the model
+scores every version: r = s + mean of its scores, s being the score of the stage before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal, get_args
+
+import numpy as np
+
+from claim2source.core.config import require, require_between, require_one_of
+from claim2source.llm.config import LLMConfig
+from claim2source.llm.versions import Versions, write_versions
+from claim2source.llm.work import Request
+from claim2source.rerank.asked import MOST_VERSIONS, Asked, AskedStage, Listed
+from claim2source.rerank.attribution import first_scores
+from claim2source.text.prompts import read_prompt
+from claim2source.text.render import SourceForm
+
+HIGHEST = 5
+First = Literal["as_is", "min_max"]
+
+
+def score_schema(low: int, high: int) -> dict[str, object]:
+    """Return the JSON schema of a reply that is a number between two others."""
+    score = {"type": "number", "minimum": low, "maximum": high}
+    return {
+        "type": "object",
+        "properties": {"score": score},
+        "required": ["score"],
+        "additionalProperties": False,
+    }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Relevance(AskedStage):
+    """Re-rank by the score before and a language model's score of relevance.
+
+    Args:
+        rewrites: versions of a source that are scored in its place; 0: the source itself.
+        temperature: of rewriting; judging is as `llm` says.
+        first: what the score before is: `as_is`, without bound beside 0 to 5, or `min_max` over
+            the sources that are scored, the model's score being divided by 5.
+        rewrite_prompt: a prompt's name or YAML file with the variable post.
+        prompt: the same with rumor and tweet.
+    """
+
+    rewrites: int = 0
+    temperature: float = 0.7
+    first: First = "as_is"
+    sources: SourceForm = "title_abstract"
+    rewrite_prompt: str = "rumor_rewrite"
+    prompt: str = "rumor_relevance"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_between("rewrites", self.rewrites, 0, MOST_VERSIONS)
+        require_between("temperature", self.temperature, 0, 2)
+        good = self.rewrites < 2 or self.temperature > 0
+        require(good, "rewrites", self.rewrites, "1: at temperature 0 all versions are the same")
+        require_one_of("first", self.first, get_args(First))
+
+    @property
+    def prompts(self) -> tuple[str, ...]:
+        """Name the prompts that are sent."""
+        return (*([self.rewrite_prompt] if self.rewrites else []), self.prompt)
+
+    @property
+    def rewriting(self) -> LLMConfig:
+        """Return the language model as it rewrites."""
+        return replace(self.llm, temperature=self.temperature)
+
+    def fill(self, lists: Sequence[Listed], asked: Asked) -> None:
+        """Score every version of every source; one without any good score keeps its rank."""
+        texts = [text for one in lists for text in one.texts]
+        versions = Versions({text: [text] for text in texts}, {})
+        if self.rewrites:
+            with self.asking(self.rewriting) as llm:
+                written = read_prompt(self.rewrite_prompt)
+                versions = write_versions(llm, written, texts, self.rewrites, "rewrites")
+            asked.count(versions.answers)
+        prompt = read_prompt(self.prompt)
+        made, schema = f"{prompt.name} {prompt.version}", score_schema(0, HIGHEST)
+        requests: list[Request] = []
+        places: list[tuple[Listed, int]] = []
+        for one in lists:
+            for row, text in enumerate(one.texts):
+                one.failures += versions.failures.get(text, ())
+                for version in versions.of[text]:
+                    messages = prompt.messages({"rumor": one.claim.text, "tweet": version})
+                    requests.append(Request(one.claim.id, messages, made, schema=schema))
+                    places.append((one, row))
+        found: dict[int, list[list[float]]] = {id(one): [[] for _ in one.texts] for one in lists}
+        for (one, row), answer in zip(
+            places, asked.count(self.answers(requests, None, "relevance")), strict=True
+        ):
+            if answer.failure is not None:
+                one.failures.append(answer.failure)
+            elif answer.data is not None:
+                found[id(one)][row].append(float(str(answer.data["score"])))
+        for one in lists:
+            own = np.array([np.mean(scores) if scores else np.nan for scores in found[id(one)]])
+            first = first_scores(list(one.before.values())[: len(own)], self.first)
+            one.scores = first + (own if self.first == "as_is" else own / HIGHEST)
+            one.note = f"relevance by {prompt.name}"

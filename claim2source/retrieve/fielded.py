@@ -1,0 +1,127 @@
+"""Rank tweets by BM25 over two fields, text and hashtags (Axolotl, 2024, section 3.3).
+
+The query of either field has scores of its own; the hashtags' are boosted, and both are summed as
+they are, as a Lucene BooleanQuery of two queries does.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from claim2source.core.config import require_between
+from claim2source.core.records import Claim, Source
+from claim2source.retrieve.bm25 import BM25Config, BM25Index, Language
+from claim2source.text.tweets import TweetFields, tweet_fields
+
+
+@dataclass(frozen=True)
+class FieldedConfig:
+    """BM25's settings over the two fields of tweets.
+
+    Args:
+        k1: saturation of term frequency, 0 or more; of both fields, as b.
+        b: share of length normalisation, 0 to 1.
+        boost: weight of the hashtags' query; the text's is 1.
+        hashtag_words: leave the words of hashtags in the text too.
+        stop_words: leave stop words out.
+        stemmer: compare stems instead of words.
+        shortest: characters of the shortest word of the text that counts.
+    """
+
+    k1: float = 1.2
+    b: float = 0.75
+    boost: float = 1.1
+    hashtag_words: bool = True
+    stop_words: bool = True
+    stemmer: bool = True
+    shortest: int = 2
+
+    def __post_init__(self) -> None:
+        self.of_field("en")  # refuses its k1 and b
+        require_between("bm25.boost", self.boost, 0, 1000)
+        require_between("bm25.shortest", self.shortest, 2, 20)
+
+    def of_field(self, language: Language) -> BM25Config:
+        """Give the settings of one field."""
+        return BM25Config(
+            k1=self.k1,
+            b=self.b,
+            language=language,
+            stop_words=self.stop_words,
+            stemmer=self.stemmer,
+        )
+
+
+class FieldedIndex:
+    """Search tweets by their text and their hashtags.
+
+    Document frequencies and mean lengths are those of these sources alone. A source's tweet is
+    its abstract. Raises ValueError on a source id that repeats.
+    """
+
+    def __init__(
+        self,
+        sources: Sequence[Source],
+        config: FieldedConfig | None = None,
+        language: Language = "en",
+    ) -> None:
+        self.config = config or FieldedConfig()
+        self.source_ids = [source.id for source in sources]
+        fields = [self._fields(source.abstract) for source in sources]
+        of_field = self.config.of_field(language)
+        self.text, self.hashtags = (
+            BM25Index(list(map(_source, self.source_ids, texts)), of_field)
+            for texts in zip(*map(_texts, fields), strict=True)
+        )
+
+    def _fields(self, tweet: str) -> TweetFields:
+        return tweet_fields(
+            tweet, keep_words=self.config.hashtag_words, shortest=self.config.shortest
+        )
+
+    def reweighted(self, k1: float, b: float) -> FieldedIndex:
+        """The same index under another k1 and b, without analysing the sources again."""
+        other = copy.copy(self)
+        other.config = replace(self.config, k1=k1, b=b)
+        other.text, other.hashtags = (
+            field.reweighted(k1, b) for field in (self.text, self.hashtags)
+        )
+        return other
+
+    def field_scores(self, claim: Claim) -> np.ndarray:
+        """Score every source by either field, [2, sources] float64; 0: no term in common."""
+        found = np.zeros((2, len(self.source_ids)))
+        parts = _texts(self._fields(claim.text))
+        for row, index, text in zip(found, (self.text, self.hashtags), parts, strict=True):
+            asked = [Claim(claim.id, text, claim.lang)]
+            (places,), (scores,) = index.top(asked, len(row))
+            row[places[places >= 0]] = scores[places >= 0]
+        return found
+
+    def search(self, claim: Claim, k: int) -> list[tuple[str, float]]:
+        """Rank the best `k` sources that share a term with the claim, with their scores."""
+        return ranked(self.source_ids, self.field_scores(claim), self.config.boost, k)
+
+
+def ranked(
+    source_ids: Sequence[str], field_scores: np.ndarray, boost: float, k: int
+) -> list[tuple[str, float]]:
+    """Sum the scores of both fields, [2, sources], and keep the best `k` above 0.
+
+    Ties are kept by id, descending, as a `Run` ranks them.
+    """
+    scores = (field_scores[0] + boost * field_scores[1]).astype(np.float32)
+    best = sorted(zip(scores.tolist(), source_ids, strict=True), reverse=True)[:k]
+    return [(source, score) for score, source in best if score > 0]
+
+
+def _source(source_id: str, text: str) -> Source:
+    return Source(source_id, abstract=text)
+
+
+def _texts(fields: TweetFields) -> tuple[str, str]:
+    return fields.text, " ".join(fields.hashtags)

@@ -1,0 +1,116 @@
+"""BM25 over text and hashtags: sums computed by hand, one index for each rumour."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from claim2source.core.records import Claim, Source
+from claim2source.datasets.rumors import load_rumors
+from claim2source.pipeline.rumors import RumorSystem, run_rumors
+from claim2source.retrieve import BM25
+from claim2source.retrieve.fielded import FieldedConfig, FieldedIndex
+from tests.rumor_files import CONFIRMED, DENIED, RUMORS, rumor, write_rumors
+
+TWEETS = ["dam burst dam #Basra", "dam opened #Mosul #Basra", "school opened today", "#Basra"]
+SOURCES = [Source(f"s{i}", abstract=tweet) for i, tweet in enumerate(TWEETS)]
+PLAIN = FieldedConfig(k1=1.2, b=0.75, hashtag_words=False, stop_words=False, stemmer=False)
+
+
+def by_hand(query: list[str], documents: list[list[str]]) -> np.ndarray:
+    """Lucene's BM25, written down once more."""
+    mean = sum(map(len, documents)) / len(documents)
+    scores = np.zeros(len(documents))
+    for word in query:
+        held = sum(word in document for document in documents)
+        idf = math.log(1 + (len(documents) - held + 0.5) / (held + 0.5))
+        for i, document in enumerate(documents):
+            count = document.count(word)
+            scores[i] += idf * count / (count + 1.2 * (0.25 + 0.75 * len(document) / mean))
+    return scores
+
+
+def test_raw_scores_of_both_queries_are_summed_the_hashtags_boosted() -> None:
+    claim = Claim("c", "the dam opened? #Basra https://t.co/dam")
+    texts = [["dam", "burst", "dam"], ["dam", "opened"], ["school", "opened", "today"], []]
+    tags = [["basra"], ["mosul", "basra"], [], ["basra"]]
+    expected = by_hand(["the", "dam", "opened"], texts) + 1.7 * by_hand(["basra"], tags)
+    found = dict(FieldedIndex(SOURCES, replace(PLAIN, boost=1.7)).search(claim, 10))
+    order = sorted(range(4), key=lambda i: -expected[i])
+    assert list(found) == [f"s{i}" for i in order]
+    assert list(found.values()) == pytest.approx([expected[i] for i in order], abs=1e-6)
+    # The dam of the address is no word of the query.
+    assert len(FieldedIndex(SOURCES, replace(PLAIN, boost=0)).search(claim, 10)) == 3
+    assert list(dict(FieldedIndex(SOURCES, PLAIN).search(claim, 2))) == [f"s{i}" for i in order[:2]]
+
+
+def test_settings_of_the_analysis_are_heeded() -> None:
+    claim = Claim("c", "Basra opens at no")
+
+    def held(**settings: object) -> set[str]:
+        config = replace(PLAIN, **settings)  # type: ignore[arg-type]
+        sources = [*SOURCES, Source("s4", abstract="at no time")]
+        return set(dict(FieldedIndex(sources, config).search(claim, 9)))
+
+    assert held() == {"s4"}
+    assert held(stop_words=True) == set()
+    assert held(stemmer=True) == {"s1", "s2", "s4"}
+    assert held(hashtag_words=True) == {"s0", "s1", "s3", "s4"}
+    assert held(shortest=3) == set()
+
+
+def test_another_weighting_is_that_of_a_new_index() -> None:
+    claim = Claim("c", "dam opened #Basra")
+    other = replace(PLAIN, k1=0.5, b=0.2)
+    found = FieldedIndex(SOURCES, PLAIN).reweighted(0.5, 0.2)
+    assert found.search(claim, 9) == FieldedIndex(SOURCES, other).search(claim, 9)
+    assert found.search(claim, 9) != FieldedIndex(SOURCES, PLAIN).search(claim, 9)
+
+
+def test_tweets_of_other_rumours_change_no_score(tmp_path: Path) -> None:
+    """The dam of r1 would be a common word, and its tweets short ones, beside r9's."""
+    crowd = {str(90 + i): "dam Basra burst news " * 9 + "#Basra" for i in range(6)}
+    crowd |= {"11": "another text under an id of r1"}
+    alone = load_rumors(write_rumors(tmp_path / "a.json", [DENIED]))
+    among = load_rumors(
+        write_rumors(tmp_path / "b.json", [rumor("r9", "x", crowd, "NOT ENOUGH INFO"), *RUMORS])
+    )
+    system = RumorSystem()
+    scores = [run_rumors(system, rumors).run.scored("r1") for rumors in (alone, among)]
+    assert scores[0] == scores[1] and len(scores[0]) > 1
+    # In one index of all they do.
+    shared = run_rumors(replace(system, index="shared"), among).run
+    assert shared.scored("r1") != scores[0] and set(shared.scored("r1")) <= {
+        f"r1/{tweet[1]}" for tweet in DENIED["timeline"]
+    }
+
+
+def test_a_shared_index_of_one_rumour_is_its_own(tmp_path: Path) -> None:
+    rumors = load_rumors(write_rumors(tmp_path / "a.json", [CONFIRMED]))
+    own, shared = (run_rumors(RumorSystem(index=kind), rumors).run for kind in ("own", "shared"))
+    assert own.scored("r2") == shared.scored("r2")
+
+
+def test_arabic_words_match_however_they_are_spelled() -> None:
+    sources = [
+        Source("a", abstract="افتتاح مَدْرَسَةٍ في الإمارات"),
+        Source("b", abstract="كتـــاب في المكتبة"),
+    ]
+    index = BM25(language="ar").index(sources)
+    claims = [
+        Claim("1", "المدرسة", "ar"),
+        Claim("2", "الامارات", "ar"),
+        Claim("3", "كتاب", "ar"),
+        Claim("4", "في", "ar"),
+    ]
+    run = index.search(claims).run
+    assert [run.sources(c.id) for c in claims] == [["a"], ["a"], ["b"], []]
+    # An English analysis finds none of the first three.
+    run = BM25().index(sources).search(claims).run
+    assert [run.sources(c.id) for c in claims[:3]] == [[], [], []]
+    index = FieldedIndex([Source("a", abstract="#فيروس_كورونا#الصحّة")], language="ar")
+    assert index.search(Claim("1", "خبر #الصحة", "ar"), 5)

@@ -1,0 +1,58 @@
+"""Small files of rumours in the organisers' form."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+AUTHORITY = "https://twitter.com/authority"
+
+
+def rumor(
+    name: str,
+    text: str,
+    timeline: Mapping[str, str],
+    label: str | None = None,
+    evidence: Sequence[str] = (),
+) -> dict[str, Any]:
+    """A rumour as the organisers write it; without a label it is one of a blind test set."""
+    tweets = {key: [AUTHORITY, key, tweet] for key, tweet in timeline.items()}
+    record = {"id": name, "rumor": text, "timeline": list(tweets.values())}
+    if label is not None:
+        record |= {"label": label, "evidence": [tweets[key] for key in evidence]}
+    return record
+
+
+DENIED = rumor(
+    "r1",
+    "The dam near Basra has burst! https://t.co/x #Basra",
+    {
+        "11": "There is no truth to the news that the dam near Basra has burst #Basra",
+        "12": "The minister opened a school in Mosul",
+        "13": "The dam was inspected last week, near the city",
+        "14": "Schools open again on Sunday #Mosul",
+    },
+    "REFUTES",
+    ["11"],
+)
+CONFIRMED = rumor(
+    "r2",
+    "Fuel prices rise on Monday",
+    {
+        "21": "The ministry announces: fuel prices rise on Monday",
+        "22": "Fuel stations are open on Monday",
+        "23": "A new bridge was opened",
+    },
+    "SUPPORTS",
+    ["21", "22"],
+)
+OPEN = rumor("r3", "A star was seen over the port", {"31": "The port is open"}, "NOT ENOUGH INFO")
+RUMORS = [DENIED, CONFIRMED, OPEN]
+
+
+def write_rumors(path: Path, rumors: Sequence[Mapping[str, Any]] = RUMORS) -> Path:
+    """Write a file of rumours."""
+    path.write_text(json.dumps(rumors, ensure_ascii=False), encoding="utf-8")
+    return path
