@@ -25,6 +25,7 @@ WRITING = {
     "eval.pipeline": "--config absent --dataset absent --out OUT",
     "eval.news": f"--config {NEWS} --dataset absent --out OUT",
     "eval.abstain": "--system S --dataset absent --out OUT",
+    "eval.rumors": "--dataset absent --out OUT",
     "eval.style_grid": "--dataset absent --out OUT",
     "eval.tune_bm25": "--dataset absent --out OUT",
     "train.interpolate": "--checkpoint absent --out OUT",

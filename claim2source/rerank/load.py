@@ -125,8 +125,10 @@ def load_cross_encoder(
     except Exception as error:  # libraries raise anything for files that are damaged
         raise UserError(f"model {folder}: {one_line(error)}") from None
     if model.num_labels != labels:
-        wanted = "a re-ranker has 1" if labels == 1 else f"{labels} are needed"
-        raise UserError(f"model {folder}: {model.num_labels} scores for a pair; {wanted}")
+        found = f"model {folder}: {model.num_labels}"
+        if labels == 1:
+            raise UserError(f"{found} scores for a pair; a re-ranker has 1")
+        raise UserError(f"{found} scores for a pair; {labels} are needed")
     if settings.dtype != "float32":
         # The head in half precision gives many pairs the same logit.
         heads = [
