@@ -48,6 +48,7 @@ MRR = f"mrr@{DEPTH}"
 METRICS = ("mrr@5", "p@1", *RECALLS, MRR)
 BOUNDED = (*RECALLS, "mrr@5", MRR)
 PROGRAM = "eval/news.py"
+INJECT = "inject_gold"
 
 
 @dataclass(frozen=True)
@@ -101,15 +102,19 @@ def evaluate_news(config: NewsConfig) -> str:
         load_pipeline(config.events.pipeline)  # where it is missing, now rather than at the end
     runner = config.runner(systems, dataset, DEPTH)
     scored: dict[str, ScoredSystem] = {}
+    notes = []
     for variant in [variant for variant, wanted in variants.items() if wanted]:
-        scored |= _scored(runner, variant, runner.run(variant, config.claims), config)
+        ranked = runner.run(variant, config.claims)
+        scored |= _scored(runner, variant, ranked, config)
+        notes.append(_golds_note(variant, systems[variant], ranked))
     main = next(one for one in scored if one in variants)
     if config.same_event:
-        relevant = _with_events(dataset, config)
-        dataset = replace(dataset, notes=relevant.notes)
+        relevant, said = _with_events(dataset, config)
+        notes.append(said)
         again = [_of_events(scored[one], relevant, config) for one in scored if one in variants]
         scored |= {one.report.name: one for one in again}
     report = _report(scored, main, dataset, config)
+    report = replace(report, notes=(*report.notes, *filter(None, notes)))
     found = sort_claims(scored[main].run, dataset, config.errors)
     for one in scored.values():
         write_runs(one.run, dataset, config.out / one.report.runs)
@@ -141,7 +146,8 @@ def with_golds(system: SystemConfig) -> SystemConfig:
     """Put a stage that injects golds before the others. Raises `ConfigError` without stages."""
     allowed = "found: the system has no stage that re-ranks"
     require(bool(system.stages), "golds", "injected", allowed)
-    return replace(system, stages=[{"rerank": "inject_gold", "depth": DEPTH}, *system.stages])
+    depth = getattr(load_stages(system.stages)[0][1], "depth", DEPTH)
+    return replace(system, stages=[{"rerank": INJECT, "depth": depth}, *system.stages])
 
 
 def _scored(
@@ -151,13 +157,10 @@ def _scored(
     data, system = runner.data(found.form), runner.systems[name]
     scoring = Scoring(METRICS, 0, config.seed)
     whole = score_system(name, found, data, scoring)
-    injected = any(stage.get("rerank") == "inject_gold" for stage in system.stages)
+    injected = _injects(system)
     label = label_of(name, runner.systems) + ("+gold" if injected else "")
     place = "runs/gold_injected" if injected else "runs"
     report = replace(whole.report, model=label, runs=place, sources=_sources(system, found))
-    if injected:
-        added = sum(map(bool, found.stages[-len(system.stages)].result.notes.values()))
-        report = replace(report, failures={**report.failures, "gold added to candidates": added})
     scored = {name: _bounded(replace(whole, report=report), data, config)}
     if system.stages and not injected:
         first = f"{name}: first stage"
@@ -168,6 +171,19 @@ def _scored(
         )
         scored = {first: _bounded(replace(one, report=described), data, config), **scored}
     return scored
+
+
+def _injects(system: SystemConfig) -> bool:
+    return bool(system.stages) and system.stages[0].get("rerank") == INJECT
+
+
+def _golds_note(name: str, system: SystemConfig, found: SystemResult) -> str:
+    """Say how many claims were handed a gold that the first stage had missed."""
+    if not _injects(system):
+        return ""
+    result = found.stages[-len(system.stages)].result
+    added, every = len(result.notes), len(result.run.claim_ids)
+    return f"{name}: the gold was put among the candidates of {added} of {every} claims."
 
 
 def _sources(system: SystemConfig, found: SystemResult) -> str:
@@ -188,8 +204,8 @@ def _bounded(one: ScoredSystem, dataset: Dataset, config: NewsConfig) -> ScoredS
     return replace(one, report=replace(one.report, intervals=bounds))
 
 
-def _with_events(dataset: Dataset, config: NewsConfig) -> Dataset:
-    """Find same-event sets, write them, and give the judgements that count them."""
+def _with_events(dataset: Dataset, config: NewsConfig) -> tuple[Dataset, str]:
+    """Find same-event sets, write them, give the judgements that count them, and say how many."""
     linked = [source.id for source in dataset.sources if source.id in dataset.golds]
     sets = event_sets(
         dataset.sources, linked, config.events, store=config.open_store(), device=config.device
@@ -201,7 +217,7 @@ def _with_events(dataset: Dataset, config: NewsConfig) -> Dataset:
         f"of their event, {sum(map(len, sets.values()))} in all: {config.events.days} days, "
         f"headlines {config.events.similarity:g}, named entities {config.events.overlap:g}."
     )
-    return replace(relevant, notes=(*dataset.notes, said))
+    return relevant, said
 
 
 def _of_events(one: ScoredSystem, relevant: Dataset, config: NewsConfig) -> ScoredSystem:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from itertools import chain, islice, repeat
 
 import numpy as np
 
@@ -22,7 +23,7 @@ class InjectGold:
     honest figure: the re-ranker is handed what nothing has found.
 
     Args:
-        depth: candidates of a claim, up to 2,000; what is beyond is cut.
+        depth: candidates that are re-ranked, up to 2,000; what a gold displaces follows them.
     """
 
     depth: int = 500
@@ -31,22 +32,26 @@ class InjectGold:
         require_between("depth", self.depth, 1, DEEPEST)
 
     def apply(self, claims: Sequence[Claim], sources: Sequence[Source], run: Run) -> Result:
-        """Give every claim its first `depth` sources, its golds among them; notes name what was
-        added.
-        """
+        """Put every claim's golds among its first `depth` sources; notes name what was added."""
         started = time.perf_counter()
         ranked, notes = {}, {}
         for claim in claims:
-            found = list(run.scored(claim.id).items())[: self.depth]
-            known = {source for source, _ in found}
-            missing = [gold for gold in claim.golds if gold not in known][: self.depth]
-            found = found[: self.depth - len(missing)]
-            below = np.float32(found[-1][1] if found else 0)
-            for gold in missing:
-                below = np.nextafter(below, np.float32(-np.inf))
-                found.append((gold, float(below)))
-            ranked[claim.id] = found
+            before = run.scored(claim.id)
+            first = list(before)[: self.depth]
+            missing = [gold for gold in claim.golds if gold not in first][: self.depth]
+            order = [*first[: self.depth - len(missing)], *missing]
+            order += [source for source in before if source not in order]
+            ranked[claim.id] = list(zip(order, _falling(before.values(), len(order)), strict=True))
             if missing:
                 notes[claim.id] = f"gold added: {', '.join(missing)}"
         cost = Cost(time.perf_counter() - started, len(claims))
         return Result(Run.from_lists(ranked, pool=run.pool), notes, cost=cost)
+
+
+def _falling(scores: Collection[float], count: int) -> list[float]:
+    """Give `count` places their scores, each below the last, so that no tie is ordered by id."""
+    found: list[float] = []
+    for score in islice(chain(scores, repeat(min(scores, default=0.0))), count):
+        last = np.float32(found[-1]) if found else np.float32(np.inf)
+        found.append(float(min(np.float32(score), np.nextafter(last, np.float32(-np.inf)))))
+    return found

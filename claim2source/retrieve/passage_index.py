@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from functools import cached_property
 
 import numpy as np
 
 from claim2source.core.records import Claim
 from claim2source.core.run import Run
-from claim2source.retrieve.faiss_index import IndexConfig, VectorIndex
+from claim2source.retrieve.faiss_index import VectorIndex
 from claim2source.retrieve.topk import candidate_pool
 
 # Between a source's id and a passage's number: passages are ordered as their sources are.
@@ -30,18 +30,13 @@ def source_of_passage(passage: str) -> str:
 class PassageIndex(VectorIndex):
     """Rank sources by the vectors of their passages, whose ids are those of `passage_id`."""
 
-    def __init__(
-        self,
-        source_ids: Sequence[str],
-        vectors: np.ndarray,
-        config: IndexConfig | None = None,
-        index: Any | None = None,
-    ) -> None:
-        super().__init__(source_ids, vectors, config, index)
-        self._passages: dict[str, list[str]] = {}
+    @cached_property
+    def _passages(self) -> dict[str, list[str]]:
+        """Map every source to its passages."""
+        found: dict[str, list[str]] = {}
         for passage in self.ids.ids:
-            self._passages.setdefault(source_of_passage(passage), []).append(passage)
-        self._most = max(map(len, self._passages.values()), default=1)
+            found.setdefault(source_of_passage(passage), []).append(passage)
+        return found
 
     def rank(self, claims: Sequence[Claim], vectors: np.ndarray, k: int) -> Run:
         """Rank the best `k` sources of every claim by their best passages.
@@ -49,13 +44,14 @@ class PassageIndex(VectorIndex):
         The first k times the most passages of a source hold k sources at least; fewer do mostly,
         so that the search goes deeper only for the claims that need it.
         """
+        most = k * max(map(len, self._passages.values()), default=1)
         asked = [self._of_passages(claim) for claim in claims]
         ranked: dict[str, list[tuple[str, float]]] = {claim.id: [] for claim in claims}
         left, depth = list(range(len(claims))), 2 * k
         while left:
-            depth = min(depth, k * self._most, len(self.ids))
+            depth = min(depth, most, len(self.ids))
             found = super().rank([asked[row] for row in left], vectors[left], depth)
-            last = depth in (k * self._most, len(self.ids))
+            last = depth in (most, len(self.ids))
             lacking = []
             for row in left:
                 best: dict[str, float] = {}

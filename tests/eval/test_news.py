@@ -116,7 +116,8 @@ def test_golds_are_injected_on_demand_and_beside_the_honest_figures(
     # The top is the honest system's; with golds injected every claim has its gold.
     assert both["recall@500"] == honest["recall@500"]
     assert injected["macro"]["recall@500"] == 1.0
-    assert injected["failures"] == {"gold added to candidates": 2}
+    note = "CE, gold injected: the gold was put among the candidates of 2 of 4 claims."
+    assert both["notes"][-1] == note and note not in honest["notes"]
     assert (injected["model"], injected["sources"]) == ("news-ce-minilm-msm+gold", "title")
     alone = run(data, tmp_path / "alone", "--golds", "injected", config=config)
     assert list(alone["systems"]) == ["CE, gold injected"] and alone["recall@500"] == 1.0

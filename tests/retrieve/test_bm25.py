@@ -25,6 +25,7 @@ from claim2source.datasets import load
 from claim2source.io.store import Store
 from claim2source.retrieve import BM25, BM25Config, BM25Index, bm25, load_index
 from claim2source.retrieve import terms as terms_module
+from claim2source.retrieve.analyser import Analyser
 from claim2source.retrieve.bm25 import NO_TERM
 from claim2source.retrieve.terms import Analysis
 from tests.shared_data import shared
@@ -638,3 +639,21 @@ def test_lemmas_are_the_released_scripts(tmp_path: Path) -> None:
         settings = BM25Config("lemmas", pipeline=one)
         assert not BM25(settings, store=store).index(sources).search("tea").stored
         assert BM25(settings, store=store).index(sources).search("tea").stored
+
+
+def test_the_analyser_of_engines_makes_the_terms_of_an_index(tmp_path: Path) -> None:
+    pipeline = write_pipeline(tmp_path / "pipeline")
+    sources = [Source("a", "The masks, worked", "tea"), Source("b", "who quarantine")]
+    claims = [Claim("c", "#quarantine masks @who worked \U0001f637")]
+    for config in (
+        BM25Config(clean=True, abstracts=False),
+        BM25Config("lemmas", pipeline=pipeline),
+        BM25Config("lemmas", clean=True, pipeline=pipeline),
+    ):
+        index, analyser = BM25Index(sources, config), Analyser(config)
+        names = {term for terms in analyser.sources(sources) for term in terms}
+        known = list(index._built().analysis.vocabulary)
+        assert names == set(known)
+        mine = [term for term in analyser.claim(claims[0]) if term in names]
+        assert mine == [known[number] for number in index.terms(claims).ids]
+    assert "pipeline" in Analyser(config).versions
