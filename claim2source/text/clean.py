@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import re
 
-LINK = re.compile(r"https?://\S+|\b(?:www|pic\.twitter\.com|t\.co)[./]\S+", re.IGNORECASE)
-_HANDLE = re.compile(r"(?<![\w@])@\w+")
+LINK = re.compile(r"(?:https?://|www\.|pic\.twitter\.com/)\S+")
 # Pictographs, flags, arrows and dingbats, with what joins and colours them.
-_SIGN = (
-    "[\u2190-\u21ff\u2300-\u23ff\u2460-\u24ff\u25a0-\u27bf\u2900-\u297f\u2b00-\u2bff"
-    "\u20e3\ufe0e\ufe0f\U0001f000-\U0001faff\U000e0020-\U000e007f]"
+EMOJI = re.compile(
+    "[\u2190-\u21ff\u2300-\u23ff\u2460-\u27bf\u2900-\u297f\u2b00-\u2bff\ufe0e\ufe0f\u200d\u20e3"
+    "\U0001f000-\U0001faff\U000e0020-\U000e007f]+"
 )
-EMOJI = re.compile(f"{_SIGN}(?:\u200d?{_SIGN})*")
+_HANDLE = re.compile(r"(?<![\w@])@\w+")
 _HASH = re.compile(r"[#\uff03](?=\w)")
 
 

@@ -9,14 +9,11 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
+from claim2source.text.clean import EMOJI, LINK
+
 TWEET = 280  # characters
 ABSTRACT = 150  # words
 
-_ADDRESS = re.compile(r"(?:https?://|www\.|pic\.twitter\.com/)\S+")
-_EMOJI = re.compile(
-    "[\u2190-\u21ff\u2300-\u23ff\u2460-\u27bf\u2900-\u297f\u2b00-\u2bff\ufe0e\ufe0f\u200d\u20e3"
-    "\U0001f000-\U0001faff\U000e0020-\U000e007f]+"
-)
 _TAG = re.compile(r"(?<![\w@#])[@#](\w+)")
 _CAMEL = re.compile(r"(?<=[a-z])(?=[A-Z][a-z])")
 _QUOTES = re.compile(r"[\"“”„«»‹›]")
@@ -121,7 +118,7 @@ _FRAMES = (
 
 def formal(text: str, title: str | None = None) -> str:
     """Write a post plainly (C1): no addresses, emojis, signs of tags, quotes or line breaks."""
-    text = _EMOJI.sub(" ", _ADDRESS.sub(" ", text))
+    text = EMOJI.sub(" ", LINK.sub(" ", text))
     text = _TAG.sub(lambda tag: "" if tag[1] == "user" else _CAMEL.sub(" ", tag[1]), text)
     text = re.sub(r"([!?.])[!?.]+", r"\1", _QUOTES.sub("", text))
     text = re.sub(r"\s+([,;.!?])", r"\1", " ".join(text.split())).strip(" ,;:-–—|")
