@@ -1,7 +1,7 @@
 """Measure peak memory of a training step as the batch grows 8-fold: chunked (GradCache) and plain.
 
-A step is one forward and backward pass as the trainer makes it (`chunked_backward` or
-`whole_backward`, texts packed) and one step of AdamW, without the trainer around it, in a process
+A step is one forward and backward pass as the trainer makes it (`chunked_forward` or
+`whole_forward`, texts packed) and one step of AdamW, without the trainer around it, in a process
 of its own: claims and sources of one length, all-MiniLM-L6-v2, every weight trained. `ratio` is
 the memory that the plain step adds, divided by what the chunked step adds, both with the small
 batch. `growth` is the chunked step's peak with the large batch divided by that with the small
@@ -29,7 +29,7 @@ from claim2source.core.errors import UserError, run_program
 from claim2source.core.memory import peak_memory
 from claim2source.core.tables import plain_table
 from claim2source.models import ModelConfig, Tokens, resolve
-from claim2source.training.gradcache import chunked_backward, length_chunks, whole_backward
+from claim2source.training.gradcache import chunked_forward, length_chunks, whole_forward
 from claim2source.training.losses import info_nce
 from scripts.measure import circumstances, median, ratio_and_spread, require_positive, spread
 
@@ -89,10 +89,11 @@ def step(config: BenchConfig, batch: int, chunked: bool) -> Step:
 
     optimizer = torch.optim.AdamW(encoder.model.parameters(), lr=1e-5, fused=True)
     before = peak_memory()
-    way = chunked_backward if chunked else whole_backward
-    loss = way(length_chunks(tokens, config.chunk), encode, loss_of, lambda value: value.backward())
+    way = chunked_forward if chunked else whole_forward
+    passed = way(length_chunks(tokens, config.chunk), encode, loss_of)
+    passed.backward(passed.loss)
     optimizer.step()
-    return Step(peak_memory() / 2**20, before / 2**20, float(loss))
+    return Step(peak_memory() / 2**20, before / 2**20, float(passed.loss))
 
 
 def step_in_process(config: BenchConfig, batch: int, chunked: bool) -> Step:

@@ -253,8 +253,6 @@ def train(config: BenchConfig, setting: Setting) -> dict[str, Any]:
         optimisation,
         LossesConfig(),
         sampler.optimizer_steps,
-        lambda epoch: None,
-        lambda _: None,
     )
     if config.device == "cuda":
         torch.cuda.reset_peak_memory_stats()

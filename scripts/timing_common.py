@@ -12,7 +12,7 @@ import numpy as np
 import pytorch_lightning as pl
 import torch
 
-from claim2source.training.batches import BatchSampler, plan_loader
+from claim2source.training.batches import BatchSampler, PlanLoader
 from claim2source.training.module import RetrieverModule
 
 
@@ -99,6 +99,7 @@ def fit(
             accelerator="gpu" if module.encoder.device.type == "cuda" else "cpu",
             devices=1,
             precision="bf16-mixed" if precision == "bf16" else "32-true",
+            gradient_clip_val=module.config.max_grad_norm or None,
             logger=False,
             callbacks=[*callbacks, times],
             use_distributed_sampler=False,
@@ -108,5 +109,5 @@ def fit(
             num_sanity_val_steps=0,
         )
         module.encoder.model.train()
-        trainer.fit(module, plan_loader(sampler))
+        trainer.fit(module, PlanLoader(sampler))
     return times.seconds

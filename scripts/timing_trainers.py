@@ -197,8 +197,6 @@ def run_ours(
         optimisation,
         LossesConfig(),
         sampler.optimizer_steps,
-        lambda epoch: None,
-        lambda _: None,
     )
     trained = sum(p.numel() for p in trainable_weights(module.model).values())
     before = peak_memory(gpu=False)

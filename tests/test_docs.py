@@ -32,6 +32,7 @@ from claim2source.retrieve import BM25Config, IndexConfig
 from claim2source.text import Rendering
 from claim2source.training.config import FinetuneConfig
 from claim2source.training.losses import combined
+from claim2source.training.trainer_settings import trainer_arguments
 from tests.shared_data import REPOSITORY
 
 DOCS = REPOSITORY / "docs"
@@ -109,8 +110,17 @@ def test_code_of_a_page_runs_from_top_to_bottom(
         assert stage.name == "rerank my_stage.SharedNumbers" and stage.failures
         first, second = (system.macro["mrr@5"] for system in report.systems.values())
         assert first != second
-        for module in ("my_stage", "my_retriever"):
+        asked = yaml.safe_load((tmp_path / "my.yaml").read_text(encoding="utf-8"))["trainer"]
+        (callback,) = trainer_arguments(asked)["callbacks"]
+        assert (type(callback).__name__, callback.limit) == ("SmallLoss", 0.05)
+        for module in ("my_stage", "my_retriever", "my_callback"):
             del sys.modules[module]
+
+
+def test_the_trainers_settings_of_the_page_are_read() -> None:
+    (code,) = blocks(DOCS / "training.md", "yaml")
+    made = trainer_arguments(yaml.safe_load(code)["trainer"])
+    assert made["callbacks"][0].monitor == "val/macro/mrr@5" and made["profiler"] == "simple"
 
 
 def test_loss_of_the_page_is_added_by_the_lines_of_the_page(

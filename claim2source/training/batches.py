@@ -6,8 +6,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import torch
-from torch.utils.data import DataLoader, IterableDataset
 
 from claim2source.training.config import BatchesConfig
 
@@ -37,7 +35,7 @@ class BatchPlan:
     turns: tuple[int, ...] = ()
 
 
-class BatchSampler(IterableDataset[BatchPlan]):
+class BatchSampler:
     """Deal pairs to batches so that no batch holds one paper twice, where that is possible.
 
     Pairs of one group (claims that share a gold) are dealt to consecutive batches in turn: two
@@ -49,7 +47,8 @@ class BatchSampler(IterableDataset[BatchPlan]):
     part of every batch; up to `world_size - 1` pairs of a batch are left out of an epoch
     (`left_out`). With `gather`, plans name the rows of the other processes too. Every pair has
     `repeat` row numbers: its own, and each later one after as many as there are pairs. Turns begin
-    again after every `remine_every` epochs (0: never).
+    again after every `remine_every` epochs (0: never). With `fixed`, all epochs have
+    the batches of the first.
     """
 
     def __init__(
@@ -69,6 +68,7 @@ class BatchSampler(IterableDataset[BatchPlan]):
         lengths: Sequence[int] | None = None,
         repeat: int = 1,
         remine_every: int = 0,
+        fixed: bool = False,
     ) -> None:
         self.config = config or BatchesConfig()
         self.pairs, self.remine_every = len(groups), remine_every
@@ -87,6 +87,10 @@ class BatchSampler(IterableDataset[BatchPlan]):
         self.per_step = min(batch_size * world_size, len(self.groups))
         self.epochs, self.accumulation, self.seed = epochs, accumulation, seed
         self.rank, self.world_size, self.start, self.gather = rank, world_size, start, gather
+        self.fixed = fixed
+        self._most: int | None = None
+        # Uses of every pair before an epoch, of the last one that was planned whole.
+        self._used: tuple[int, np.ndarray] | None = None
         # The same in every epoch, since quotas are.
         self.batches = len(self.epoch_batches(0))
         if not self.batches:
@@ -100,6 +104,11 @@ class BatchSampler(IterableDataset[BatchPlan]):
     def optimizer_steps(self) -> int:
         """Count the optimizer steps of all epochs."""
         return -(-self.batches // self.accumulation) * self.epochs
+
+    def cut(self, most: int) -> None:
+        """End every epoch after its first `most` batches."""
+        self._most = most
+        self.batches = min(self.batches, most)
 
     def epoch_rows(self, epoch: int) -> dict[str, np.ndarray]:
         """Take each language's rows of an epoch: the next ones of its endless permutations."""
@@ -118,6 +127,7 @@ class BatchSampler(IterableDataset[BatchPlan]):
 
     def epoch_batches(self, epoch: int) -> list[np.ndarray]:
         """List the row numbers of every batch of an epoch, over all processes."""
+        epoch = 0 if self.fixed else epoch
         draw = np.random.default_rng([self.seed, epoch])
         rows = self.epoch_rows(epoch)
         batches: list[np.ndarray] = []
@@ -134,7 +144,7 @@ class BatchSampler(IterableDataset[BatchPlan]):
             batches = self._deal(draw.permutation(np.concatenate(list(rows.values()))), draw)
         # A batch with fewer pairs than processes would leave some without.
         batches = [batch for batch in batches if len(batch) >= self.world_size]
-        return [batches[i] for i in draw.permutation(len(batches))]
+        return [batches[i] for i in draw.permutation(len(batches))[: self._most]]
 
     def _deal(self, shuffled: np.ndarray, draw: np.random.Generator) -> list[np.ndarray]:
         """Deal rows: groups in random order, each group's pairs to consecutive batches."""
@@ -158,35 +168,39 @@ class BatchSampler(IterableDataset[BatchPlan]):
 
     def __iter__(self) -> Iterator[BatchPlan]:
         """Plan this process's batches of all epochs, from batch number `start`."""
-        first = self.start // self.batches
-        used = self._used_before(first)
-        for epoch in range(first, self.epochs):
-            if self.remine_every and epoch % self.remine_every == 0:
-                used[:] = 0
-            for index, batch in enumerate(self.epoch_batches(epoch)):
-                shares = self._split(batch)
-                turns = [self._turns(rows, used) for rows in shares]
-                if epoch * self.batches + index < self.start:
-                    continue
-                opened = index - index % self.accumulation
-                closed = min(opened + self.accumulation, self.batches) - 1
-                shared = self.gather and self.world_size > 1
-                yield BatchPlan(
-                    rows=shares[self.rank],
-                    epoch=epoch,
-                    index=index,
-                    window=closed - opened + 1,
-                    closes_window=index == closed,
-                    closes_epoch=index == self.batches - 1,
-                    shares=shares if shared else (),
-                    rank=self.rank if self.gather else 0,
-                    turns=sum(turns, ()) if shared else turns[self.rank],
-                )
+        for epoch in range(self.start // self.batches, self.epochs):
+            yield from self.plans(epoch, max(0, self.start - epoch * self.batches))
+
+    def plans(self, epoch: int, first: int = 0) -> Iterator[BatchPlan]:
+        """Plan this process's batches of one epoch, from number `first`."""
+        used = self._used_before(epoch)
+        for index, batch in enumerate(self.epoch_batches(epoch)):
+            shares = self._split(batch)
+            turns = [self._turns(rows, used) for rows in shares]
+            if index < first:
+                continue
+            opened = index - index % self.accumulation
+            closed = min(opened + self.accumulation, self.batches) - 1
+            shared = self.gather and self.world_size > 1
+            yield BatchPlan(
+                rows=shares[self.rank],
+                epoch=epoch,
+                index=index,
+                window=closed - opened + 1,
+                closes_window=index == closed,
+                closes_epoch=index == self.batches - 1,
+                shares=shares if shared else (),
+                rank=self.rank if self.gather else 0,
+                turns=sum(turns, ()) if shared else turns[self.rank],
+            )
+        self._used = epoch + 1, used
 
     def _used_before(self, epoch: int) -> np.ndarray:
         """Count the uses of every pair before an epoch, since its negatives were mined."""
         used = np.zeros(self.pairs, dtype=np.int64)
         mined = epoch - epoch % self.remine_every if self.remine_every else 0
+        if mined < epoch and self._used is not None and self._used[0] == epoch:
+            return self._used[1].copy()
         for earlier in range(mined, epoch):
             for batch in self.epoch_batches(earlier):
                 for rows in self._split(batch):
@@ -207,13 +221,40 @@ class BatchSampler(IterableDataset[BatchPlan]):
         return tuple(tuple(rows) for rows in even.reshape(-1, self.world_size).T.tolist())
 
 
-def plan_loader(sampler: BatchSampler) -> DataLoader[BatchPlan]:
-    """Feed plans, not batches: a batch made ahead could hold negatives that are mined again.
+class PlanLoader:
+    """Feed a sampler's plans to Lightning, an epoch at a time; its state is the place in one.
 
-    All epochs are one stream, so that a run can start at any batch.
+    Plans, not batches: a batch that was made ahead could hold negatives that are mined again.
     """
-    # A generator of its own: drawing the loader's seed must not change the RNG of the training.
-    return DataLoader(sampler, batch_size=None, generator=torch.Generator())
+
+    def __init__(self, sampler: BatchSampler) -> None:
+        # Lightning looks for `sampler` and tells it the epoch.
+        self.sampler = self
+        self._plans, self._whole = sampler, sampler.batches
+        self._epoch = self._first = self._given = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        """Take the plans of this epoch from the next iteration on."""
+        self._epoch = epoch
+
+    def state_dict(self) -> dict[str, int]:
+        """Return how many batches of the epoch were given."""
+        return {"batches": self._given}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        """Begin the next iteration after the batches that were given."""
+        self._first = state["batches"]
+
+    def __len__(self) -> int:
+        """Count the batches of an epoch before it was cut: Lightning cuts it alike."""
+        return self._whole
+
+    def __iter__(self) -> Iterator[BatchPlan]:
+        """Give the plans that are left of the epoch."""
+        first, self._first = self._first, 0
+        for plan in self._plans.plans(self._epoch, first):
+            self._given = plan.index + 1
+            yield plan
 
 
 def language_quotas(sizes: dict[str, int], alpha: float) -> dict[str, int]:

@@ -21,6 +21,7 @@ from claim2source.models import ModelConfig
 from claim2source.pipeline.style_texts import StyleOptions, require_stage
 from claim2source.text import Rendering
 from claim2source.training.losses import LossesConfig
+from claim2source.training.trainer_settings import TrainerSettings, check_names
 
 
 @dataclass(frozen=True)
@@ -283,6 +284,9 @@ class FinetuneConfig:
         soup: try on val the mean of the weights of kept epochs too: that of the best with each
             next one on val, as long as it is not worse (greedy soup).
         keep: checkpoints of all epochs, or only of the best and the last.
+        trainer: arguments of Lightning's `pl.Trainer`, such as `callbacks` (a list of `class_path`
+            and `init_args`), `profiler`, `fast_dev_run`, `overfit_batches`, `max_steps`,
+            `limit_train_batches` and `strategy`; one that contradicts the run is refused.
         after: baselines and a page of figures at the end.
         wandb: Weights & Biases.
         out: the run's folder.
@@ -307,6 +311,7 @@ class FinetuneConfig:
     refit: bool = False
     soup: bool = False
     keep: Literal["all", "best"] = "all"
+    trainer: TrainerSettings = field(default_factory=dict)
     after: AfterConfig = field(default_factory=AfterConfig)
     wandb: WandbConfig = field(default_factory=WandbConfig)
     out: Path = Path("checkpoints/run")
@@ -354,6 +359,7 @@ class FinetuneConfig:
         require(good, "data.limit", self.data.limit, "none with a file of mined negatives")
         allowed = "false with a file of mined negatives: it has none for the claims of val"
         require(self.mined is None or not self.refit, "refit", self.refit, allowed)
+        check_names(self.trainer)
         require_between("threads", self.threads, 1, 1024, none=True)
         for scale in self.scales or ():
             require_between("scales", scale, 0, 100)

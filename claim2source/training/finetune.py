@@ -1,16 +1,15 @@
-"""Fine-tune a retriever: set up, train, validate after every epoch, save, report."""
+"""Fine-tune a retriever: set up, train with Lightning, choose a checkpoint, report."""
 
 from __future__ import annotations
 
 import gc
 import logging
-import math
 import warnings
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from signal import SIGTERM
-from typing import Literal
+from typing import Any, Literal
 
 import pytorch_lightning as pl
 import torch
@@ -31,22 +30,26 @@ from claim2source.models.query_only import base_encoder
 from claim2source.models.resolve import checkpoint_folder
 from claim2source.training.adapt import adapt, check_model, frozen_copy
 from claim2source.training.after import check_after, evaluate_after
-from claim2source.training.batches import BatchSampler, plan_loader
-from claim2source.training.checkpoint import save_checkpoint
-from claim2source.training.choose import (
-    ChosenCheckpoint,
-    ValScores,
-    choose_checkpoint,
-    choose_point,
-    score_on_val,
+from claim2source.training.callbacks import (
+    DropCheckpoints,
+    EvaluateOnVal,
+    KeepCheckpoints,
+    KeepState,
+    Remine,
+    Throughput,
+    TrainingProgress,
+    WandbTables,
 )
+from claim2source.training.callbacks.keep_state import StateFile
+from claim2source.training.checkpoint import save_checkpoint
+from claim2source.training.choose import ChosenCheckpoint, choose_checkpoint, choose_point
 from claim2source.training.config import FinetuneConfig
 from claim2source.training.data import BaseVectors, TrainingPairs
+from claim2source.training.datamodule import ClaimSourceData
 from claim2source.training.distributed import (
     World,
     barrier,
     check_same_world,
-    gather_values,
     joined_world,
     launched_world,
     together,
@@ -54,9 +57,8 @@ from claim2source.training.distributed import (
 from claim2source.training.loggers import RunLog
 from claim2source.training.memory_plan import settle_here
 from claim2source.training.module import RetrieverModule
-from claim2source.training.negatives import RunNegatives, negatives_table
+from claim2source.training.negatives import RunNegatives
 from claim2source.training.next_steps import next_steps
-from claim2source.training.progress import TrainingProgress
 from claim2source.training.refit import Again, refit
 from claim2source.training.report import (
     build_report,
@@ -74,17 +76,15 @@ from claim2source.training.splits import (
     why_too_small,
 )
 from claim2source.training.state import (
-    MinedFile,
-    RandomState,
     TrainingState,
     previous_state,
-    random_state,
-    restore_weights,
     skipped_steps,
     trainable_weights,
 )
 from claim2source.training.stop import StopSignals
+from claim2source.training.strategies import chosen_strategy
 from claim2source.training.teacher import run_hash
+from claim2source.training.trainer_settings import make_trainer, trainer_arguments
 
 log = logging.getLogger(__name__)
 
@@ -137,6 +137,11 @@ def _refuse_checkpoint(name: str) -> None:
         )
 
 
+def _listed(value: object) -> list[object]:
+    """Give a value, a list of values or None as a list."""
+    return value if isinstance(value, list) else [] if value is None else [value]
+
+
 def _stopped_text(run: RunFolder, training: Finetuning | None) -> str:
     """Say where a run was stopped, and how it goes on."""
     if training is not None and training.saved_steps is not None:
@@ -177,7 +182,7 @@ class Finetuning:
         check_model(config, self.encoder)
         longest, local = self.encoder.settings.max_length, world.local_size
         self.config, self.memory = settle_here(config, self.encoder.model, longest, local)
-        self.module: RetrieverModule
+        self.losses: list[float] = []
         self.logs: RunLog | None = None
         self.untrained = self.encoder.weights or {}
         self.negatives = RunNegatives(config, data.train, run, self.store, world, data.teacher)
@@ -186,7 +191,28 @@ class Finetuning:
         self.epochs = config.optimisation.epochs if again is None else again.epochs
         self.fell_back = False
         self.state = self._saved_state()
-        self.saved_steps = None if self.state is None else self.state.steps_done
+        logging.getLogger("pytorch_lightning").setLevel(logging.WARNING)
+        self.arguments = trainer_arguments(config.trainer)
+        self.strategy = chosen_strategy(self.arguments.pop("strategy", None), world)
+        on_val = config.rendering, self.store, world, self._open_logs
+        self.evaluation = EvaluateOnVal(
+            run,
+            self.encoder,
+            data,
+            *on_val,
+            untrained=self.untrained,
+            refitting=again is not None,
+        )
+        every = config.optimisation.save_every
+        self.keep = KeepState(run, world, self.negatives, self._begun_with, every)
+        # Built once more in `go`, with the run's callbacks: what Lightning refuses is said here.
+        make_trainer(self.arguments | {"logger": False, "enable_progress_bar": False})
+
+    @property
+    def saved_steps(self) -> int | None:
+        """Return the steps of the last saved state."""
+        found = self.keep.saved_steps
+        return found if found is not None or self.state is None else self.state.steps_done
 
     def go(self) -> Report | None:
         """Run all steps in order."""
@@ -201,37 +227,33 @@ class Finetuning:
         else:
             rows = self.negatives.restore(state.mined)
         pairs = self._make_trainable(rows)
-        sampler = self._sampler(pairs, 0 if state is None else state.batches_done)
-        optimisation = self.config.optimisation
-        self.module = RetrieverModule(
+        trainer = self._trainer()
+        data = ClaimSourceData(pairs, self.config, self.world, trainer, self.epochs)
+        module = RetrieverModule(
             self.encoder,
             pairs,
-            optimisation,
+            self.config.optimisation,
             self.config.losses,
-            sampler.optimizer_steps,
-            self._epoch_done,
-            self._save,
+            data.optimizer_steps,
             self.stop,
         )
-        sampler.epochs = self.epochs
-        torch.manual_seed(optimisation.seed + self.world.rank)
-        self.module.random = random_state()
-        if state is not None:
-            self._restore(state, sampler)
+        torch.manual_seed(self.config.optimisation.seed + self.world.rank)
         if first:
-            self._print_summary(pairs, sampler)
-        if len(sampler):
-            self._fit(sampler)
-        elif state is not None and state.epoch_open and first:
-            self._validate(self.epochs)
-            replace(state, epoch_open=False).save(self.run.state)
+            self._print_summary(data)
+        done = 0 if state is None else state.batches_done
+        if state is not None:
+            begun = -(-done // data.sampler.batches)
+            self.run.check_history(begun - (state.epoch_open or done % data.sampler.batches > 0))
+            self.losses = state.losses
+        planned = data.sampler.batches * data.sampler.epochs
+        if state is None or state.epoch_open or (done < planned and not state.ended):
+            self._fit(trainer, module, data)
+            self.losses = module.losses
         return self._end()
 
     def _end(self) -> Report | None:
         """Choose a checkpoint, train it again where that is asked for, and report."""
         logs = self._open_logs() if self.world.is_first else None
-        self.skipped = skipped_steps(self.module.losses)
-        del self.module
         self.encoder.model.to(torch.device("cpu"))  # type: ignore[arg-type]
         gc.collect()
         torch.cuda.empty_cache()
@@ -267,7 +289,7 @@ class Finetuning:
         base = self.resolved.folder
         manifest = save_checkpoint(folder, self.encoder, base, self._manifest(0), "base")
         small = why_too_small(self.data.val)
-        scores = self._scored_on_val(repeats=_REPEATS if small else 0)
+        scores = self.evaluation.scored(repeats=_REPEATS if small else 0)
         replace(manifest, scores=scores.by_split()).write(folder)
         self.run.record(scores.epoch(0, None))
         bounds = scores.intervals.of(MAIN_METRIC) if scores.intervals else None
@@ -278,10 +300,6 @@ class Finetuning:
                 "%.4f wide",
                 *(small, MAIN_METRIC, scores.table[MACRO][MAIN_METRIC], low, high, high - low),
             )
-
-    def _scored_on_val(self, repeats: int = 0) -> ValScores:
-        rendering = self.config.rendering
-        return score_on_val(self.encoder, self.data, rendering, self.store, repeats)
 
     def _saved_state(self) -> TrainingState | None:
         """Load the state to resume from; None where the run begins.
@@ -296,6 +314,11 @@ class Finetuning:
                 log.warning("%s: nothing was saved yet; the run begins again", self.run.path)
             return None
         state, damage = TrainingState.newest(path)
+        if state.lightning is None and not self._is_whole(state):
+            raise UserError(
+                f"{path}: an earlier version stopped in mid-training, and this one cannot go on "
+                "from its state; begin again with --overwrite"
+            )
         self.fell_back = damage is not None
         if damage is not None and self.world.is_first:
             log.warning("%s; going on from the state before it, step %d", damage, state.steps_done)
@@ -308,6 +331,11 @@ class Finetuning:
             if state.begun_with[what] != sha256:
                 raise UserError(f"the {what} is not what the run was begun with")
         return state
+
+    def _is_whole(self, state: TrainingState) -> bool:
+        """Tell whether a state is that of a run whose every planned epoch is scored."""
+        epochs = {entry.epoch for entry in self.run.history}
+        return not state.epoch_open and self.epochs in epochs
 
     @cached_property
     def _begun_with(self) -> dict[str, str | None]:
@@ -353,40 +381,9 @@ class Finetuning:
             mining=config.mining,
         )
 
-    def _sampler(self, pairs: TrainingPairs, start: int) -> BatchSampler:
-        optimisation = self.config.optimisation
-        by_length = self.config.batches.order == "length"
-        return BatchSampler(
-            pairs.groups(),
-            optimisation.batch_size,
-            epochs=optimisation.epochs,
-            accumulation=optimisation.accumulation,
-            seed=optimisation.seed,
-            rank=self.world.rank,
-            world_size=self.world.size,
-            start=start,
-            gather=optimisation.gather,
-            config=self.config.batches,
-            languages=[pairs.languages[row.claim] for row in pairs.rows],
-            lengths=pairs.lengths() if by_length else None,
-            repeat=self.config.data.repeat,
-            remine_every=optimisation.remine_every,
-        )
-
-    def _restore(self, state: TrainingState, sampler: BatchSampler) -> None:
-        epochs_done = state.batches_done // sampler.batches
-        self.run.check_history(epochs_done - state.epoch_open)
-        self.module.open_epoch = epochs_done if state.epoch_open else None
-        restore_weights(self.encoder.model, state.weights)
-        self.module.batches_done = state.batches_done
-        self.module.steps_done = state.steps_done
-        self.module.losses = list(state.losses)
-        self.module.restored = state
-        self.module.random = state.random[self.world.rank]
-
-    def _print_summary(self, pairs: TrainingPairs, sampler: BatchSampler) -> None:
+    def _print_summary(self, data: ClaimSourceData) -> None:
         """Print what is trained on, and what is left out."""
-        config, train = self.config, self.data.train
+        config, train, pairs, sampler = self.config, self.data.train, data.pairs, data.sampler
         trained = sum(p.numel() for p in trainable_weights(self.encoder.model).values())
         repeated = f", {config.data.repeat} times each," if config.data.repeat > 1 else ""
         lines = [
@@ -395,7 +392,7 @@ class Finetuning:
             *unused_data(config, train, len(pairs)),
             *self.negatives.sentences,
             f"{len(pairs)} pairs{repeated} in {sampler.batches} batches an epoch, "
-            f"{sampler.optimizer_steps} optimizer steps; "
+            f"{data.optimizer_steps} optimizer steps; "
             f"{trained:,} of {self.encoder.parameters:,} weights are trained",
         ]
         if config.data.limit is not None:
@@ -415,98 +412,85 @@ class Finetuning:
         if config.batches.alpha != 1:
             quotas = ", ".join(f"{name} {count}" for name, count in sampler.quotas.items())
             lines.append(f"pairs an epoch by language: {quotas}")
-        if sampler.start:
-            lines.append(f"resuming after batch {sampler.start}")
+        if self.state is not None and self.state.batches_done:
+            lines.append(f"resuming after batch {self.state.batches_done}")
         say("\n".join(lines))
 
     # Training
 
-    def _fit(self, sampler: BatchSampler) -> None:
-        """Train all remaining batches. Raises `UserError` where Lightning stops early."""
+    def _callbacks(self) -> list[pl.Callback]:
+        """List the run's callbacks in the order in which Lightning calls them."""
+        config, world, run = self.config, self.world, self.run
+        only = None if self.again is None else {self.again.epochs, *self.again.soup}
+        kind: Literal["full", "lora"] = "full" if config.tuning == "full" else "lora"
+        base = self.resolved.folder
+        callbacks: list[pl.Callback] = [
+            Remine(self.negatives, world),
+            KeepCheckpoints(run, self.encoder, base, kind, self._manifest, world, only),
+            self.evaluation,
+            Throughput(config.optimisation.log_every),
+        ]
+        if world.is_first:
+            seed, train = config.optimisation.seed, self.data.train
+            callbacks.append(WandbTables(self.negatives, train, seed, self._open_logs))
+            callbacks.append(TrainingProgress())
+        callbacks += self.arguments.get("callbacks") or []
+        callbacks.append(self.keep)
+        if self.again is None:
+            callbacks.append(DropCheckpoints(run, config.keep, self._chosen_epoch, world))
+        return callbacks
+
+    def _chosen_epoch(self) -> int:
+        chosen, _ = choose_point(self.run, self.data, self.config)
+        return chosen.epoch
+
+    def _trainer(self) -> pl.Trainer:
+        """Make Lightning's trainer of the config's settings."""
         on_gpu = self.encoder.device.type == "cuda"
-        logging.getLogger("pytorch_lightning").setLevel(logging.WARNING)
-        # The stream of plans has a length and is read in this process.
-        warnings.filterwarnings("ignore", message=".*IterableDataset. has .__len__.*")
+        optimisation = self.config.optimisation
+        # Plans become tensors in the step.
+        warnings.filterwarnings("ignore", message=".*overridden `transfer_batch_to_device`.*")
+        warnings.filterwarnings("ignore", message="You requested to overfit.*shuffling.*")
         # The rate goes on where the first step is skipped.
         warnings.filterwarnings("ignore", message=".*lr_scheduler.step.*before.*optimizer.step.*")
+        ours: dict[str, Any] = {
+            "max_epochs": self.epochs,
+            "accelerator": "gpu" if on_gpu else "cpu",
+            "devices": self.world.local_size,
+            "num_nodes": self.world.nodes,
+            "strategy": self.strategy,
+            "precision": "bf16-mixed" if optimisation.precision == "bf16" else "32-true",
+            "accumulate_grad_batches": optimisation.accumulation,
+            "gradient_clip_val": optimisation.max_grad_norm or None,
+            "logger": False,
+            "callbacks": self._callbacks(),
+            "plugins": [*_listed(self.arguments.get("plugins")), StateFile()],
+            "default_root_dir": self.run.path,
+            "enable_progress_bar": False,
+            "use_distributed_sampler": False,
+            "num_sanity_val_steps": 0,
+            "log_every_n_steps": 1,
+        }
+        trainer = make_trainer({"enable_model_summary": False} | self.arguments | ours)
+        check_same_world(self.world, trainer.world_size)
+        return trainer
+
+    def _fit(self, trainer: pl.Trainer, module: RetrieverModule, data: ClaimSourceData) -> None:
+        """Train all remaining epochs, and score one that was left open."""
         if self.world.is_first:
             logs = self._open_logs()
-            if self.module.steps_done == 0:
+            if self.state is None:
                 # Epoch 0 was scored before there were loggers.
                 logs.scores(self.run.history[0], 0)
-            self._log_negatives()
-        trainer = pl.Trainer(
-            max_epochs=1,  # one pass over the batches of all epochs: see RetrieverModule
-            accelerator="gpu" if on_gpu else "cpu",
-            devices=self.world.local_size,
-            num_nodes=self.world.nodes,
-            strategy="ddp" if self.world.size > 1 else "auto",
-            precision="bf16-mixed" if self.config.optimisation.precision == "bf16" else "32-true",
-            logger=self.logs.loggers if self.logs else [],
-            callbacks=[TrainingProgress()] if self.world.is_first else [],
-            enable_progress_bar=False,
-            use_distributed_sampler=False,
-            enable_checkpointing=False,
-            enable_model_summary=False,
-            num_sanity_val_steps=0,
-            log_every_n_steps=1,
-        )
-        check_same_world(self.world, trainer.world_size)
+            trainer.loggers = logs.loggers
         self.encoder.model.train()
+        resumed = None if self.state is None else self.run.state
         with self.stop.after_step():
-            trainer.fit(self.module, plan_loader(sampler))
-        if self.module.batches_done != sampler.start + len(sampler):
-            raise UserError(f"stopped early; go on with --resume --out {self.run.path}")
-
-    def _epoch_done(self, epoch: int) -> None:
-        """Validate, mine again where it is due, and save the state."""
-        before = self._random_states(), self.negatives.state()
-        try:
-            with self.stop.after_step(waits=False):
-                if self.world.is_first:
-                    self._validate(epoch)
-                if epoch < self.epochs and self.negatives.due(epoch):
-                    self.module.pairs.use(self.negatives.again(self.encoder, epoch))
-                    if self.world.is_first:
-                        say("\n".join(self.negatives.sentences))
-                        self._log_negatives()
-        except Stopped:
-            # Not by `_save`: the other processes may be elsewhere.
-            self._write_state(*before, epoch_open=True)
-            raise
-        self.encoder.weights = None
-        barrier(self.world)
-        self._save()
-        if self.world.is_first:
-            # After the save: an epoch that is repeated may get another score on a GPU.
-            if self.again is None:
-                chosen, _ = choose_point(self.run, self.data, self.config)
-                self.run.prune(self.config.keep, chosen.epoch)
-
-    def _validate(self, epoch: int) -> None:
-        """Write the epoch's checkpoint and score it on val."""
-        module, folder, base = self.module, self.run.checkpoint(epoch), self.resolved.folder
-        steps_an_epoch = module.optimizer_steps // self.config.optimisation.epochs
-        losses = module.losses[(epoch - 1) * steps_an_epoch :]
-        taken = [loss for loss in losses if not math.isnan(loss)]
-        mean = sum(taken) / len(taken) if taken else None
-        loss = f"loss {taken[0]:.4g} to {taken[-1]:.4g}" if taken else "no loss"
-        skipped = len(losses) - len(taken)
-        said = f"; {skipped} of {len(losses)} steps skipped (not finite)" if skipped else ""
-        kind: Literal["full", "lora"] = "full" if self.config.tuning == "full" else "lora"
-        if self.again is not None:
-            if epoch == self.epochs or epoch in self.again.soup:
-                save_checkpoint(folder, self.encoder, base, self._manifest(epoch), kind)
-            self.run.record(Epoch(epoch, {}, mean))
-            print(f"refit, epoch {epoch}: {loss}{said}", flush=True)
-            return
-        manifest = save_checkpoint(folder, self.encoder, base, self._manifest(epoch), kind)
-        self.encoder.weights = manifest.weights.identity(self.untrained)
-        scores = self._scored_on_val()
-        replace(manifest, scores=scores.by_split()).write(folder)
-        self.run.record(scores.epoch(epoch, mean))
-        self._open_logs().scores(self.run.history[-1], module.steps_done)
-        print(f"epoch {epoch}: {loss}, val MRR@5  {scores}{said}", flush=True)
+            trainer.fit(module, datamodule=data, ckpt_path=resumed, weights_only=True)
+            # Where it was the last epoch, Lightning trained nothing.
+            self.keep.close_epoch(trainer)
+        if module.epochs_done < self.epochs and self.world.is_first:
+            log.warning("epoch %d was the last, of %d planned", module.epochs_done, self.epochs)
 
     def _manifest(self, epoch: int) -> Manifest:
         data, languages = self.config.data, self.config.languages
@@ -537,41 +521,9 @@ class Finetuning:
     def _open_logs(self) -> RunLog:
         """Open the run's logs; also where nothing is trained: the tables go to the same page."""
         if self.logs is None:
-            self.logs = RunLog(self.config, self.run.path, self.module.steps_done)
+            done = 0 if self.state is None else self.state.steps_done
+            self.logs = RunLog(self.config, self.run.path, done)
         return self.logs
-
-    def _log_negatives(self) -> None:
-        if self.config.optimisation.negatives:
-            rows, seed = self.module.pairs.rows, self.config.optimisation.seed
-            table = negatives_table(rows, self.data.train, seed)
-            self._open_logs().table("mined negatives", table)
-
-    def _save(self, epoch_open: bool = False) -> None:
-        """Save the state to resume from; every process contributes its RNG state."""
-        self._write_state(self._random_states(), self.negatives.state(), epoch_open)
-
-    def _random_states(self) -> list[RandomState]:
-        return gather_values(random_state(), self.world)
-
-    def _write_state(self, random: list[RandomState], mined: MinedFile, epoch_open: bool) -> None:
-        if not self.world.is_first:
-            return
-        module = self.module
-        weights = trainable_weights(self.encoder.model)
-        TrainingState(
-            batches_done=module.batches_done,
-            steps_done=module.steps_done,
-            losses=module.losses,
-            world_size=self.world.size,
-            begun_with=self._begun_with,
-            mined=mined,
-            weights={name: weight.detach().cpu() for name, weight in weights.items()},
-            optimizer=module.optimizers().optimizer.state_dict(),  # type: ignore[union-attr]
-            scheduler=module.lr_schedulers().state_dict(),  # type: ignore[union-attr]
-            random=random,
-            epoch_open=epoch_open,
-        ).save(self.run.state)
-        self.saved_steps = module.steps_done
 
     # The report
 
@@ -580,7 +532,13 @@ class Finetuning:
         logs, folder = self._open_logs(), again or chosen.folder
         self.run.write(folder)
         report = build_report(
-            self.run, chosen, self.data, self.config, self.store, again, self.skipped
+            self.run,
+            chosen,
+            self.data,
+            self.config,
+            self.store,
+            again,
+            skipped_steps(self.losses),
         )
         for name, table in run_tables(report).items():
             logs.table(table_key(name), table)

@@ -3,54 +3,87 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from itertools import pairwise
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from claim2source.models import Tokens
-from claim2source.training.state import random_state, restore_random_state
+from claim2source.training.state import RandomState, random_state, restore_random_state
 
 Chunks = Sequence[Sequence[int]]
 Encode = Callable[[Sequence[int]], Tensor]  # row numbers -> their vectors [rows, d]
 LossOf = Callable[[Tensor], Tensor]  # all vectors [n, d] -> the loss, a scalar
-Backward = Callable[[Tensor], None]
-Run = Callable[[Chunks, Encode, LossOf, Backward], Tensor]
 
 
-def whole_backward(chunks: Chunks, encode: Encode, loss_of: LossOf, backward: Backward) -> Tensor:
-    """Run forward and backward, keeping all activations; returns the loss, detached."""
-    loss = loss_of(_in_order(torch.cat([encode(rows) for rows in chunks]), chunks))
-    backward(loss)
-    return loss.detach()
+class Inside(Protocol):
+    """Give a context for one backward pass from `output`; `last` says that none follows it."""
+
+    def __call__(self, output: Tensor, last: bool) -> AbstractContextManager[object]:
+        """Enter the context."""
+        ...
 
 
-def chunked_backward(chunks: Chunks, encode: Encode, loss_of: LossOf, backward: Backward) -> Tensor:
-    """Compute the same gradients, keeping one chunk's activations; returns the loss, detached.
+@dataclass
+class Forward:
+    """Hold a batch's loss, and the chunks that are to be encoded again in its backward pass.
+
+    Each of them has its rows, the RNG state of its first pass and its vectors, which the loss
+    takes for leaves. `after` is the RNG state after the forward pass.
+    """
+
+    loss: Tensor
+    encode: Encode
+    again: list[tuple[Sequence[int], RandomState, Tensor]]
+    after: RandomState | None = None
+
+    def backward(self, loss: Tensor, inside: Inside | None = None) -> None:
+        """Add the gradients of `loss`, which is `self.loss` or a multiple of it."""
+        context = inside or _no_context
+        with context(loss, last=not self.again):
+            loss.backward()  # type: ignore[no-untyped-call]
+        while self.again:
+            rows, state, leaf = self.again.pop(0)
+            # Dropout must be that of the first pass.
+            restore_random_state(state)
+            vectors = self.encode(rows)
+            with context(vectors, last=not self.again):
+                torch.autograd.backward(vectors, leaf.grad)
+        if self.after is not None:
+            restore_random_state(self.after)
+
+
+def _no_context(output: Tensor, last: bool) -> AbstractContextManager[object]:
+    return nullcontext()
+
+
+def whole_forward(chunks: Chunks, encode: Encode, loss_of: LossOf) -> Forward:
+    """Compute the loss, keeping all activations."""
+    vectors = torch.cat([encode(rows) for rows in chunks])
+    return Forward(loss_of(_in_order(vectors, chunks)), encode, [])
+
+
+def chunked_forward(chunks: Chunks, encode: Encode, loss_of: LossOf) -> Forward:
+    """Compute the loss for the same gradients, keeping one chunk's activations.
 
     All chunks but the last are encoded without gradient, the last with. The loss goes backward
     through the last chunk and leaves its gradient with respect to the other vectors; then each
     other chunk is encoded again with the RNG state it had, and its gradient goes backward.
     """
-    states, vectors = [], []
+    again = []
     with torch.no_grad():
         for rows in chunks[:-1]:
-            states.append(random_state())
-            vectors.append(encode(rows))
+            state = random_state()
+            again.append((rows, state, encode(rows)))
     # Autocast caches the cast weights without gradient and would reuse them below.
     torch.clear_autocast_cache()
-    leaves = [part.requires_grad_() for part in vectors]
-    last = encode(chunks[-1])
+    leaves = [vectors.requires_grad_() for _, _, vectors in again]
+    vectors = torch.cat([*leaves, encode(chunks[-1])])
     after = random_state()
-    loss = loss_of(_in_order(torch.cat([*leaves, last]), chunks))
-    backward(loss)
-    del last
-    for rows, state, leaf in zip(chunks, states, leaves, strict=False):
-        # Dropout must be that of the first pass.
-        restore_random_state(state)
-        torch.autograd.backward(encode(rows), leaf.grad)
-    restore_random_state(after)
-    return loss.detach()
+    return Forward(loss_of(_in_order(vectors, chunks)), encode, again, after)
 
 
 def length_chunks(tokens: Sequence[Tokens], size: int) -> list[list[int]]:

@@ -1,13 +1,12 @@
-"""Define the LightningModule: an optimizer loop that can stop and resume at any step."""
+"""Define the LightningModule: a training step, its losses, its optimizer."""
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from signal import SIGTERM
+from functools import partial
 from typing import Any
 
 import pytorch_lightning as pl
@@ -15,31 +14,24 @@ import torch
 from torch import Tensor
 from transformers import get_cosine_schedule_with_warmup
 
-from claim2source.core.errors import EXIT_CODE, Stopped, UserError
-from claim2source.core.memory import peak_memory
+from claim2source.core.errors import EXIT_CODE, UserError
 from claim2source.models import Encoder, Tokens
 from claim2source.training.batches import BatchPlan
 from claim2source.training.config import OptimisationConfig
 from claim2source.training.data import TrainBatch, TrainingPairs
 from claim2source.training.distributed import gather_vectors
 from claim2source.training.gradcache import (
-    Run,
-    chunked_backward,
+    Forward,
+    chunked_forward,
     length_chunks,
     token_chunks,
-    whole_backward,
+    whole_forward,
 )
 from claim2source.training.kernels import make_optimizer, without_copies
 from claim2source.training.losses import LossesConfig, LossInputs, LossTargets, combined, taught
-from claim2source.training.state import (
-    CALMER,
-    RandomState,
-    TrainingState,
-    restore_random_state,
-    skipped_steps,
-    trainable_weights,
-)
+from claim2source.training.state import CALMER, skipped_steps, trainable_weights
 from claim2source.training.stop import StopSignals
+from claim2source.training.strategies import backward_pass
 
 # Steps in a row that may be skipped: one bad batch is no reason to stop, a lost training is.
 MOST_SKIPPED = 5
@@ -47,13 +39,11 @@ _STOP, _SPOILT = "stop", "spoilt"
 
 
 class RetrieverModule(pl.LightningModule):
-    """Train an `Encoder` contrastively.
+    """Train an `Encoder` contrastively: the step, its losses and the optimizer.
 
-    Lightning sees one pass over the batches of all epochs; epochs, gradient accumulation,
-    clipping and the learning rate are handled here, so that resuming needs only the number of
-    batches done. `on_epoch_done` runs on every process after an epoch's last step, with the
-    number of the epoch (1 is the first), `on_save` on every process every `save_every` steps, and
-    before a signal stops the training; it is told whether an epoch's end is still to come.
+    Lightning accumulates, counts epochs and steps, and calls the callbacks. `optimizer_steps` is
+    how many the learning rate falls over. `losses` has the loss of every optimizer step so far,
+    NaN where it was skipped.
     """
 
     def __init__(
@@ -63,28 +53,35 @@ class RetrieverModule(pl.LightningModule):
         config: OptimisationConfig,
         losses: LossesConfig,
         optimizer_steps: int,
-        on_epoch_done: Callable[[int], None],
-        on_save: Callable[[bool], None],
         stop: StopSignals | None = None,
     ) -> None:
         super().__init__()
-        self.automatic_optimization = False
+        # A state holds the weights that training moves; their names are checked in it.
+        self.strict_loading = False
         self.encoder = encoder
         self.model = encoder.model
         self.pairs = pairs
         self.config, self.loss_config = config, losses
         self.optimizer_steps = optimizer_steps
-        self.on_epoch_done, self.on_save = on_epoch_done, on_save
         self.stop = stop or StopSignals()
         # Whether any process got a signal, as all of them know it after a step.
         self.stopping = False
         self.batches_done = 0
         self.steps_done = 0
-        self.restored: TrainingState | None = None
-        self.open_epoch: int | None = None
-        self.random: RandomState | None = None
         self.losses: list[float] = []
-        self._window = _Window()
+        self.window, self.step = Window(), Step()
+        self._forward_pass: Forward | None = None
+
+    @property
+    def epochs_done(self) -> int:
+        """Count the epochs that were begun, the current one too."""
+        return -(-self.batches_done // int(self.trainer.num_training_batches))
+
+    def steps_before(self, epoch: int) -> int:
+        """Count the optimizer steps before an epoch; the first is 1."""
+        trainer = self.trainer
+        per_epoch = -(-int(trainer.num_training_batches) // trainer.accumulate_grad_batches)
+        return (epoch - 1) * per_epoch
 
     def configure_optimizers(self) -> Any:
         """Create AdamW without decay on biases and norms; linear warm-up, then a cosine to 0."""
@@ -96,10 +93,10 @@ class RetrieverModule(pl.LightningModule):
         optimizer = make_optimizer(groups, self.config)
         warmup = round(self.config.warmup_ratio * self.optimizer_steps)
         scheduler = get_cosine_schedule_with_warmup(optimizer, warmup, self.optimizer_steps)
-        if self.restored is not None:
-            optimizer.load_state_dict(self.restored.optimizer)
-            scheduler.load_state_dict(self.restored.scheduler)
-        return {"optimizer": optimizer, "lr_scheduler": scheduler}
+        return {
+            "optimizer": optimizer,
+            "lr_scheduler": {"scheduler": scheduler, "interval": "step"},
+        }
 
     def transfer_batch_to_device(
         self, batch: BatchPlan, device: torch.device, dataloader_idx: int
@@ -108,83 +105,72 @@ class RetrieverModule(pl.LightningModule):
         return batch
 
     def on_train_start(self) -> None:
-        """Switch to training mode, restore the RNG state, and end an epoch that was left open."""
+        """Switch to training mode."""
         self.stop.install()
         self.model.train()
-        # Here, since Lightning's set-up draws random numbers when a run starts or resumes.
-        if self.random is not None:
-            restore_random_state(self.random)
-        if self.open_epoch is not None:
-            self.on_epoch_done(self.open_epoch)
-            self.model.train()
 
-    def training_step(self, plan: BatchPlan, batch_idx: int) -> None:
-        """Run one batch forward and backward; take an optimizer step when its window closes."""
-        window = self._window
+    def on_train_batch_start(self, plan: BatchPlan, batch_idx: int) -> None:
+        """Begin to count what an optimizer step uses."""
+        if self.window.closed:
+            self.window = Window()
+
+    def training_step(self, plan: BatchPlan, batch_idx: int) -> Tensor:
+        """Compute the loss of one batch."""
         batch = self.pairs.batch(plan)
-        with self._without_sync():
-            window.terms.append(self._backward(batch))
-        window.claims += len(batch.claims)
+        with without_copies(self.model):
+            passed = self._forward_pass = self._forward(batch)
+        self.window.claims += len(batch.claims)
         if batch.teacher is not None:
             kind = self.loss_config.distillation.kind
-            window.taught.append(taught(batch.teacher, batch.positives, kind))
+            self.window.taught.append(taught(batch.teacher, batch.positives, kind))
         self.batches_done += 1
-        if plan.closes_window:
-            self._step()
-            if self.stopping:
-                self.on_save(plan.closes_epoch)
-                raise Stopped("", self.stop.received or SIGTERM)
-        if plan.closes_epoch:
-            self.on_epoch_done(plan.epoch + 1)
-            self.model.train()
-            self._window = _Window()
-        elif plan.closes_window:
-            every = self.config.save_every
-            if every and self.steps_done % every == 0:
-                self.on_save(False)
+        accumulation = self.trainer.accumulate_grad_batches
+        if plan.window == accumulation:
+            return passed.loss
+        # Lightning divides by the accumulation, also where an epoch's last window has fewer.
+        return passed.loss * (accumulation / plan.window)
 
-    def _backward(self, batch: TrainBatch) -> dict[str, Tensor]:
-        """Add the gradients of one batch; returns the loss and its terms, detached."""
+    def backward(self, loss: Tensor) -> None:  # type: ignore[override]
+        """Add the gradients of the batch; in chunks these are several backward passes."""
+        passed, self._forward_pass = self._forward_pass, None
+        assert passed is not None
+        # Chunks are encoded again, in the precision of the step.
+        with self.trainer.precision_plugin.train_step_context(), without_copies(self.model):
+            passed.backward(loss, partial(backward_pass, self.trainer.strategy))
+
+    def _forward(self, batch: TrainBatch) -> Forward:
+        """Compute the loss of one batch, and note its terms."""
         texts = [*batch.claims, *batch.sources, *batch.views]
         # Each distinct text is encoded once; the gradients of its copies add up.
         distinct: dict[Tokens, int] = {}
         place = torch.tensor([distinct.setdefault(text, len(distinct)) for text in texts])
         tokens = list(distinct)
-        terms: dict[str, Tensor] = {}
 
         def loss_of(vectors: Tensor) -> Tensor:
             # In bf16 logits would be coarse: at temperature 0.02 they reach 50.
             with torch.autocast(vectors.device.type, enabled=False):
                 inputs = self._inputs(batch, vectors[place.to(vectors.device)])
                 loss, parts = combined(inputs, self.loss_config, self.config.temperature)
-            terms.update(parts, loss=loss.detach())
+            self.window.terms.append({**parts, "loss": loss.detach()})
             return loss
 
         def encode(rows: Sequence[int]) -> Tensor:
             part = self.encoder.batch([tokens[row] for row in rows])
             if torch.is_grad_enabled():
-                self._window.real += part.real_tokens
-                self._window.padded += part.padded_tokens
+                self.window.real += part.real_tokens
+                self.window.padded += part.padded_tokens
             return self.encoder.vectors(part.to(self.device))
 
-        chunks, run = self._chunks(tokens)
-        with without_copies(self.model):
-            run(
-                chunks, encode, loss_of, lambda loss: self.manual_backward(loss / batch.plan.window)
-            )
-        return terms
-
-    def _chunks(self, tokens: Sequence[Tokens]) -> tuple[list[list[int]], Run]:
-        """Divide a batch's texts for its forward passes, and choose how these are run."""
         size, budget = self.config.chunk_size, self.config.chunk_tokens
         assert size != "auto", "settled by memory_plan"
         if budget is not None:
             lengths = [len(text.ids) for text in tokens]
-            packed = self.encoder.packs
-            return token_chunks(lengths, budget, packed=packed), chunked_backward
-        if size is not None:
-            return length_chunks(tokens, size), chunked_backward
-        return list(self.encoder.length_batches(tokens)), whole_backward
+            chunks = token_chunks(lengths, budget, packed=self.encoder.packs)
+        elif size is not None:
+            chunks = length_chunks(tokens, size)
+        else:
+            return whole_forward(list(self.encoder.length_batches(tokens)), encode, loss_of)
+        return chunked_forward(chunks, encode, loss_of)
 
     def _inputs(self, batch: TrainBatch, vectors: Tensor) -> LossInputs:
         """Put a batch's vectors beside its targets, gathered over processes where asked."""
@@ -208,42 +194,56 @@ class RetrieverModule(pl.LightningModule):
             claims=claims, sources=sources, all_claims=all_claims, views=views, **targets
         )
 
-    def _without_sync(self) -> AbstractContextManager[Any]:
-        """Keep DDP from averaging gradients after every backward; `_step` does it once."""
-        strategy = self.trainer.strategy
-        if isinstance(strategy, pl.strategies.DDPStrategy):
-            return strategy.block_backward_sync()
-        return nullcontext()
+    def configure_gradient_clipping(
+        self,
+        optimizer: torch.optim.Optimizer,
+        gradient_clip_val: float | None = None,
+        gradient_clip_algorithm: str | None = None,
+    ) -> None:
+        """Clip the gradients by their norm; drop them where the loss or one of them is not finite.
 
-    def _step(self) -> None:
-        """Take an optimizer step, then log its losses.
-
-        A step whose loss or gradient is not finite is skipped by all processes; the learning rate
-        goes on. Raises `UserError` after `MOST_SKIPPED` of them in a row.
+        Without gradients the optimizer moves nothing: all processes skip the step alike, and the
+        learning rate goes on. Raises `UserError` after `MOST_SKIPPED` of them in a row.
         """
-        optimizer, scheduler = self.optimizers(), self.lr_schedulers()
         parameters = list(trainable_weights(self.model).values())
-        self._reduce_gradients(parameters)
-        limit = self.config.max_grad_norm or float("inf")
-        norm = torch.nn.utils.clip_grad_norm_(parameters, limit)
-        rate = float(scheduler.get_last_lr()[0])  # type: ignore[union-attr]
+        norm = torch.nn.utils.clip_grad_norm_(parameters, gradient_clip_val or float("inf"))
+        rate = float(optimizer.param_groups[0]["lr"])
         # With the loss, so that all processes skip and stop at the same step, at no cost.
         stop = torch.tensor(float(self.stop.received is not None), device=self.device)
         spoilt = (~norm.isfinite()).to(stop)
-        terms = self._mean_over_ranks({**self._window.mean_terms(), _STOP: stop, _SPOILT: spoilt})
+        terms = self._mean_over_ranks({**self.window.mean_terms(), _STOP: stop, _SPOILT: spoilt})
         self.stopping = terms.pop(_STOP) > 0
         taken = terms.pop(_SPOILT) == 0 and math.isfinite(terms["loss"])
-        if taken:
-            optimizer.step()  # type: ignore[union-attr]
-        scheduler.step()  # type: ignore[union-attr, call-arg]
-        optimizer.zero_grad(set_to_none=True)  # type: ignore[union-attr]
+        if not taken:
+            optimizer.zero_grad(set_to_none=True)
         self.steps_done += 1
         self.losses.append(terms["loss"] if taken else math.nan)
-        if self.steps_done % self.config.log_every == 0:
-            self._log(terms, rate, float(norm))
-        self._window = _Window()
+        self.window.closed = True
+        self.step = Step(terms, rate, float(norm))
         if skipped_steps(self.losses[-MOST_SKIPPED:]) == MOST_SKIPPED:
             self._give_up()
+
+    def optimizer_zero_grad(self, *arguments: Any) -> None:
+        """Do nothing: a forward pass of packed texts lays out a gradient; steps free them."""
+
+    def optimizer_step(self, *arguments: Any, **more: Any) -> None:
+        """Take the step, then free the gradients: an epoch is scored without them."""
+        super().optimizer_step(*arguments, **more)
+        for optimizer in self.trainer.optimizers:
+            optimizer.zero_grad(set_to_none=True)
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Keep only the weights that training moves."""
+        moved = {f"model.{name}" for name in trainable_weights(self.model)}
+        weights = checkpoint["state_dict"]
+        checkpoint["state_dict"] = {name: weights[name] for name in weights if name in moved}
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Raise `UserError` where a state trains other weights than this model."""
+        moved = {f"model.{name}" for name in trainable_weights(self.model)}
+        if odd := sorted(moved ^ checkpoint["state_dict"].keys()):
+            name = odd[0].removeprefix("model.")
+            raise UserError(f"the saved state trains other weights than this config ({name})")
 
     def _give_up(self) -> None:
         """Raise `UserError` in the first process; the others end with its exit code."""
@@ -254,21 +254,6 @@ class RetrieverModule(pl.LightningModule):
             f"that is not finite, and were not taken; {CALMER}"
         )
 
-    def _reduce_gradients(self, parameters: list[torch.nn.Parameter]) -> None:
-        """Average the gradients of all processes, once per optimizer step."""
-        if self.trainer.world_size == 1:
-            return
-        for parameter in parameters:
-            if parameter.grad is None:
-                parameter.grad = torch.zeros_like(parameter)
-        gradients = [p.grad for p in parameters if p.grad is not None]
-        flat = torch.cat([gradient.flatten() for gradient in gradients])
-        torch.distributed.all_reduce(flat)
-        flat /= self.trainer.world_size
-        means = flat.split([gradient.numel() for gradient in gradients])
-        for gradient, mean in zip(gradients, means, strict=True):
-            gradient.copy_(mean.view_as(gradient))
-
     def _mean_over_ranks(self, terms: dict[str, Tensor]) -> dict[str, float]:
         """Average the terms of the loss over all processes."""
         values = torch.stack([terms[name].float() for name in sorted(terms)])
@@ -277,28 +262,19 @@ class RetrieverModule(pl.LightningModule):
             values = values / self.trainer.world_size
         return dict(zip(sorted(terms), values.tolist(), strict=True))
 
-    def _log(self, terms: dict[str, float], rate: float, norm: float) -> None:
-        window, world = self._window, self.trainer.world_size
-        seconds = max(time.perf_counter() - window.started, 1e-9)
-        values = {
-            "loss": terms["loss"],
-            **window.taught_counts(),
-            **({f"loss/{name}": value for name, value in terms.items() if name != "loss"}),
-            "learning_rate": rate,
-            "gradient_norm": norm,
-            "skipped_steps": skipped_steps(self.losses),
-            "claims_per_second": world * window.claims / seconds,
-            "real_tokens_per_second": world * window.real / seconds,
-            "padded_tokens_per_second": world * window.padded / seconds,
-            "peak_memory_mib": peak_memory() / 2**20,
-        }
-        for logger in self.trainer.loggers:
-            logger.log_metrics(values, step=self.steps_done)
+
+@dataclass(frozen=True)
+class Step:
+    """Hold what an optimizer step said: the terms of the loss, its rate, the gradient's norm."""
+
+    terms: Mapping[str, float] = field(default_factory=dict)
+    rate: float = 0.0
+    norm: float = 0.0
 
 
 @dataclass
-class _Window:
-    """Count what the batches since the last optimizer step used, in this process.
+class Window:
+    """Count what the batches of an optimizer step used, in this process.
 
     `taught` marks the teacher's scores [n, m] that each batch used; empty without a teacher.
     """
@@ -309,6 +285,7 @@ class _Window:
     real: int = 0
     padded: int = 0
     taught: list[Tensor] = field(default_factory=list)
+    closed: bool = False
 
     def taught_counts(self) -> dict[str, float]:
         """Compute the share of claims that a teacher taught, and the scores used per claim."""

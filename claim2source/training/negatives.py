@@ -74,7 +74,7 @@ class RunNegatives:
         optimisation = self.config.optimisation
         if optimisation.negatives == 0 or optimisation.remine_every == 0:
             return False
-        return epoch % optimisation.remine_every == 0 and epoch < optimisation.epochs
+        return 0 < epoch < optimisation.epochs and epoch % optimisation.remine_every == 0
 
     def state(self) -> MinedFile:
         """Return the current file's name and bytes, for the state a run resumes from."""

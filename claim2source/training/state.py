@@ -6,16 +6,20 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
-from typing import TypedDict
+from typing import Any, TypedDict
 
 import torch
 from torch import Tensor
 
 from claim2source.core.errors import InputError, UserError
 from claim2source.core.files import atomic_path, same_file
-from claim2source.core.folders import PREVIOUS_STATE_FILE
+from claim2source.core.folders import PREVIOUS_STATE_FILE, STATE_FILE
 
-STATE_FORMAT = 2
+STATE_FORMAT = 3
+# Its part in Lightning's checkpoint; the weights there are those of `RetrieverModule.model`.
+OURS, _PREFIX = "claim2source", "model."
+# Before it, a state was no checkpoint of Lightning's.
+_OLDER_FORMAT = 2
 NOT_FINITE = "holds weights that are not finite"
 CALMER = (
     "lower optimisation.learning_rate, raise optimisation.temperature, or take precision fp32, "
@@ -23,7 +27,7 @@ CALMER = (
 )
 # By device: the bytes that torch.get_rng_state gives.
 RandomState = dict[str, Tensor]
-StateDict = dict[str, object]  # of torch's optimizers and schedulers
+StateDict = dict[str, object]  # of torch's optimizers and schedulers, and of Lightning
 
 
 class MinedFile(TypedDict):
@@ -33,6 +37,20 @@ class MinedFile(TypedDict):
     content: Tensor
 
 
+class RunState(TypedDict):
+    """Hold what a run resumes from beside Lightning's checkpoint (see `TrainingState`)."""
+
+    batches_done: int
+    steps_done: int
+    losses: list[float]
+    world_size: int
+    begun_with: dict[str, str | None]
+    mined: MinedFile
+    random: list[RandomState]
+    epoch_open: bool
+    ended: bool
+
+
 @dataclass(frozen=True)
 class TrainingState:
     """Hold all that a run needs to go on exactly where it stopped.
@@ -40,7 +58,9 @@ class TrainingState:
     `losses` has one entry per optimizer step, `begun_with` the hashes of the inputs outside
     the run's folder, `mined` the current negatives, `random` the RNG state of every process by
     rank. The loss of a step that was skipped is NaN. `epoch_open` says that the epoch's last step
-    is done and its checkpoint is not scored.
+    is done and its checkpoint is not scored, `ended` that no epoch follows, though others were
+    planned. `lightning` is the rest of Lightning's checkpoint: optimizer, scheduler, loops,
+    callbacks; none in a state of an older version, which cannot go on.
     """
 
     batches_done: int
@@ -50,20 +70,41 @@ class TrainingState:
     begun_with: dict[str, str | None]
     mined: MinedFile
     weights: dict[str, Tensor]
-    optimizer: StateDict
-    scheduler: StateDict
     random: list[RandomState]
     epoch_open: bool = False
+    ended: bool = False
+    lightning: StateDict | None = None
+
+    @classmethod
+    def of(cls, checkpoint: Mapping[str, Any]) -> TrainingState:
+        """Take a checkpoint of Lightning's apart."""
+        rest = {key: value for key, value in checkpoint.items() if key not in (OURS, "state_dict")}
+        weights = {
+            name.removeprefix(_PREFIX): weight.detach()
+            for name, weight in checkpoint["state_dict"].items()
+        }
+        return cls(**checkpoint[OURS], weights=weights, lightning=rest)
+
+    def checkpoint(self) -> StateDict:
+        """Return the state as a checkpoint of Lightning's."""
+        assert self.lightning is not None
+        ours = {
+            spec.name: getattr(self, spec.name)
+            for spec in fields(self)
+            if spec.name not in ("weights", "lightning")
+        }
+        weights = {f"{_PREFIX}{name}": weight for name, weight in self.weights.items()}
+        return {**self.lightning, "state_dict": weights, OURS: ours}
 
     def save(self, path: Path) -> None:
-        """Write the state; the one before is kept as `previous_state`.
+        """Write the state; the run's one before is kept as `previous_state`.
 
         Raises `UserError` for weights that are not finite, before anything is touched.
         """
         require_finite_weights(self.weights, path)
         with atomic_path(path) as temporary:
-            torch.save({"format": STATE_FORMAT, **vars(self)}, temporary)
-            if path.is_file():
+            torch.save({"format": STATE_FORMAT, **self.checkpoint()}, temporary)
+            if path.name == STATE_FILE and path.is_file():
                 # A copy of the name: the state is never missing, whenever the process is killed.
                 same_file(path, previous_state(path))
 
@@ -78,13 +119,18 @@ class TrainingState:
             said = str(error).splitlines() or ["it is empty or cut"]
             why = f"not a saved state: {said[0]}"
             raise InputError.at(path, why=why) from None
-        if not isinstance(raw, dict) or raw.pop("format", None) != STATE_FORMAT:
+        known = raw.pop("format", None) if isinstance(raw, dict) else None
+        if known not in (STATE_FORMAT, _OLDER_FORMAT):
             why = f"this version reads format {STATE_FORMAT}"
             raise InputError.at(path, field="format", why=why)
+        ours = raw if known == _OLDER_FORMAT else raw.get(OURS, {}) | {"weights": {}}
         for spec in fields(cls):
-            if spec.name not in raw and spec.default is MISSING:
+            if spec.name not in ours and spec.default is MISSING:
                 raise InputError.at(path, field=spec.name, why="is missing")
-        state = cls(**raw)
+        if known == _OLDER_FORMAT:
+            state = cls(**{spec.name: raw[spec.name] for spec in fields(cls) if spec.name in raw})
+        else:
+            state = cls.of(raw)
         if (name := not_finite(state.weights)) is not None:
             raise InputError.at(path, field=name, why=NOT_FINITE)
         return state
@@ -143,14 +189,3 @@ def restore_random_state(state: Mapping[str, Tensor]) -> None:
 def trainable_weights(model: torch.nn.Module) -> dict[str, torch.nn.Parameter]:
     """Select the weights that training moves, by name."""
     return {name: p for name, p in model.named_parameters() if p.requires_grad}
-
-
-def restore_weights(model: torch.nn.Module, weights: Mapping[str, Tensor]) -> None:
-    """Copy saved trainable weights into the model. Raises `UserError` when names differ."""
-    trainable = trainable_weights(model)
-    if trainable.keys() != weights.keys():
-        odd = sorted(trainable.keys() ^ weights.keys())[0]
-        raise UserError(f"the saved state trains other weights than this config ({odd})")
-    with torch.no_grad():
-        for name, parameter in trainable.items():
-            parameter.copy_(weights[name])

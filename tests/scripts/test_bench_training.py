@@ -267,7 +267,7 @@ def test_a_piece_that_is_off_is_off(tiny: str, monkeypatch: pytest.MonkeyPatch) 
     current = ""
     packed: set[str] = set()
     vectors = timing_trainers.Encoder.vectors
-    step = RetrieverModule._step
+    step = RetrieverModule.optimizer_step
 
     def spy(self: Any, batch: Any) -> Any:
         if isinstance(batch, PackedBatch):
@@ -279,14 +279,14 @@ def test_a_piece_that_is_off_is_off(tiny: str, monkeypatch: pytest.MonkeyPatch) 
         seen.setdefault(current, []).append(lengths)
         return vectors(self, batch)
 
-    def spy_step(self: Any) -> None:
+    def spy_step(self: Any, *arguments: Any) -> None:
         fused[current] = self.optimizers().optimizer.param_groups[0]["fused"]
-        step(self)
+        step(self, *arguments)
 
     monkeypatch.setattr(timing_trainers.Encoder, "vectors", spy)
     monkeypatch.setattr(timing_trainers.Encoder, "_token_budget", lambda self: 100)
     monkeypatch.setattr("claim2source.models.encoder._ROW_TOKENS", 100)
-    monkeypatch.setattr(RetrieverModule, "_step", spy_step)
+    monkeypatch.setattr(RetrieverModule, "optimizer_step", spy_step)
     for way in timing_pieces.variants(pairs, recipe(tiny, batch_size=8)):
         current = way.name
         way.run()

@@ -277,16 +277,15 @@ from claim2source.core.errors import run_program
 from claim2source.training.module import RetrieverModule
 from train.finetune import main
 
-real = RetrieverModule._backward
+real = RetrieverModule.backward
 
-def backward(self, batch):
-    terms = real(self, batch)
-    if os.environ["RANK"] == "1" and (self.batches_done == 1 or self.batches_done > 3):
+def backward(self, loss):
+    real(self, loss)
+    if os.environ["RANK"] == "1" and (self.batches_done == 2 or self.batches_done > 4):
         gradient = next(p.grad for p in self.model.parameters() if p.grad is not None)
         gradient.view(-1)[0] = float("inf")
-    return terms
 
-RetrieverModule._backward = backward
+RetrieverModule.backward = backward
 run_program(main)
 """
 

@@ -29,6 +29,7 @@ from claim2source.io.store import Store
 from claim2source.io.trec import write_trec_run
 from claim2source.models import Manifest, resolve
 from claim2source.training import finetune as program
+from claim2source.training.callbacks import evaluate
 from claim2source.training.config import FinetuneConfig
 from claim2source.training.finetune import finetune
 from claim2source.training.run_folder import RunFolder
@@ -186,9 +187,9 @@ def test_manifest_says_how_it_was_trained(finished: Path, setup: tuple[Path, Pat
 @pytest.mark.parametrize(
     ("tuning", "batches", "accumulation", "cut"),
     [
-        ("lora", 1, 2, "SIGTERM"),
+        ("lora", 2, 2, "SIGTERM"),
         pytest.param("full", 3, 1, "power", marks=pytest.mark.slow),
-        pytest.param("full", 1, 1, "SIGINT", marks=pytest.mark.slow),
+        pytest.param("full", 2, 1, "SIGINT", marks=pytest.mark.slow),
         pytest.param("lora", 3, 1, "power", marks=pytest.mark.slow),
     ],
 )
@@ -201,7 +202,10 @@ def test_resuming_gives_the_same_losses_and_weights(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """After a power cut in a save, and after a signal: the step is finished, then saved."""
+    """After a power cut in a save, and after a signal: the step is finished, then saved.
+
+    Without `save_every` an epoch is saved at its last step, and again when it is scored.
+    """
     every = 1 if cut == "power" else 0
     more: dict[str, Any] = {
         "tuning": tuning,
@@ -257,7 +261,7 @@ def test_a_signal_while_an_epoch_is_scored_loses_no_step(
         "optimisation__remine_every": 1,
     }
     finetune(small_config(*setup, tmp_path / "whole", **more))
-    real, calls = program.score_on_val, []
+    real, calls = evaluate.score_on_val, []
 
     def evaluate_then_stop(*arguments: Any, **settings: Any) -> Any:
         calls.append(1)
@@ -265,7 +269,7 @@ def test_a_signal_while_an_epoch_is_scored_loses_no_step(
             os.kill(os.getpid(), signal.SIGTERM)
         return real(*arguments, **settings)
 
-    monkeypatch.setattr(program, "score_on_val", evaluate_then_stop)
+    monkeypatch.setattr(evaluate, "score_on_val", evaluate_then_stop)
     with pytest.raises(Stopped, match="stopped at step"):
         finetune(small_config(*setup, tmp_path / "cut", **more))
     state = TrainingState.load(tmp_path / "cut" / "state.pt")
@@ -294,7 +298,7 @@ def test_a_signal_before_anything_is_scored_leaves_a_folder_to_use_again(
         os.kill(os.getpid(), signal.SIGINT)
         raise AssertionError("not reached")
 
-    monkeypatch.setattr(program, "score_on_val", interrupted)
+    monkeypatch.setattr(evaluate, "score_on_val", interrupted)
     for number in range(2):
         with pytest.raises(Stopped, match="before anything was scored; run it again") as raised:
             finetune(small_config(*setup, tmp_path / "run", optimisation__epochs=1 + number))

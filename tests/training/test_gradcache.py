@@ -20,10 +20,11 @@ from hypothesis import strategies as st
 from claim2source.models import Encoder, ModelConfig, Template, Tokens, resolve
 from claim2source.models.packed import PackedBatch
 from claim2source.training.gradcache import (
-    chunked_backward,
+    Forward,
+    chunked_forward,
     length_chunks,
     token_chunks,
-    whole_backward,
+    whole_forward,
 )
 from claim2source.training.losses import info_nce
 from claim2source.training.state import random_state
@@ -110,7 +111,7 @@ def loss_of(temperature: float) -> Callable[[torch.Tensor], torch.Tensor]:
 
 
 def gradients(
-    way: Callable[..., torch.Tensor],
+    way: Callable[..., Forward],
     encoder: Encoder,
     encode: Callable[[Encoder, list[Tokens]], torch.Tensor],
     tokens: list[Tokens],
@@ -127,18 +128,19 @@ def gradients(
         return encode(encoder, [tokens[row] for row in rows])
 
     # A weight's cast that all chunks of the plain pass share would sum its gradient in bf16.
-    cached = way is chunked_backward
+    cached = way is chunked_forward
     inside: Any = (
         torch.autocast("cpu", torch.bfloat16, cache_enabled=cached) if autocast else nullcontext()
     )
     with inside:
-        loss = way(chunks, vectors, loss_of(temperature), lambda value: value.backward())
+        passed = way(chunks, vectors, loss_of(temperature))
+        passed.backward(passed.loss)
     found = {
         name: weight.grad.clone()
         for name, weight in encoder.model.named_parameters()
         if weight.grad is not None
     }
-    return float(loss), found
+    return float(passed.loss), found
 
 
 def distance(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> float:
@@ -158,15 +160,15 @@ def test_gradients_are_the_plain_ones_with_dropout(
     tokens = encoder.tokenize(TEXTS, "claim")
     chunks = length_chunks(tokens, size)
     assert sorted(row for rows in chunks for row in rows) == list(range(len(TEXTS)))
-    plain = gradients(whole_backward, encoder, encode, tokens, chunks, temperature)
+    plain = gradients(whole_forward, encoder, encode, tokens, chunks, temperature)
     after = random_state()["cpu"]
-    chunked = gradients(chunked_backward, encoder, encode, tokens, chunks, temperature)
+    chunked = gradients(chunked_forward, encoder, encode, tokens, chunks, temperature)
     assert chunked[0] == pytest.approx(plain[0], rel=1e-6)
     assert distance(plain[1], chunked[1]) < 1e-5
     # The RNG state is that after the plain pass, or the next step would differ.
     assert torch.equal(after, random_state()["cpu"])
     # Dropout is on, and it matters: another RNG state gives other gradients.
-    other = gradients(chunked_backward, encoder, encode, tokens, chunks, temperature, seed=6)
+    other = gradients(chunked_forward, encoder, encode, tokens, chunks, temperature, seed=6)
     assert distance(plain[1], other[1]) > 1e-2
 
 
@@ -186,15 +188,15 @@ def test_with_checkpointing_adapters_and_autocast(
     encoder = loaded(either, lora=lora, checkpointing=checkpointing)
     tokens = encoder.tokenize(TEXTS, "claim")
     chunks = length_chunks(tokens, 3)
-    plain = gradients(whole_backward, encoder, encode, tokens, chunks, 0.05, autocast=autocast)
-    chunked = gradients(chunked_backward, encoder, encode, tokens, chunks, 0.05, autocast=autocast)
+    plain = gradients(whole_forward, encoder, encode, tokens, chunks, 0.05, autocast=autocast)
+    chunked = gradients(chunked_forward, encoder, encode, tokens, chunks, 0.05, autocast=autocast)
     trained = {n for n, p in encoder.model.named_parameters() if p.requires_grad}
     # BERT's pooler takes no part.
     assert {n for n in trained if "pooler" not in n} == plain[1].keys()
     assert distance(plain[1], chunked[1]) < 1e-5
     # Dropout is on, in a decoder too: another RNG state gives other gradients.
     other = gradients(
-        chunked_backward, encoder, encode, tokens, chunks, 0.05, autocast=autocast, seed=6
+        chunked_forward, encoder, encode, tokens, chunks, 0.05, autocast=autocast, seed=6
     )
     assert distance(plain[1], other[1]) > 1e-2
 
@@ -204,9 +206,9 @@ def test_chunks_do_not_depend_on_the_order_of_the_texts(folder: Path, encode: An
     encoder = loaded(folder)
     encoder.model.eval()
     tokens = encoder.tokenize(TEXTS, "claim")
-    one = gradients(chunked_backward, encoder, encode, tokens, length_chunks(tokens, 1), 0.05)
+    one = gradients(chunked_forward, encoder, encode, tokens, length_chunks(tokens, 1), 0.05)
     shuffled = [[3, 0, 10], [7, 1], [2, 4, 5, 6], [9, 8]]
-    other = gradients(chunked_backward, encoder, encode, tokens, shuffled, 0.05)
+    other = gradients(chunked_forward, encoder, encode, tokens, shuffled, 0.05)
     assert distance(one[1], other[1]) < 1e-5
 
 
@@ -220,7 +222,9 @@ def test_the_last_chunk_is_encoded_once_and_is_full_of_the_longest_texts(folder:
         asked.append(list(rows))
         return encoder.vectors(encoder.batch([tokens[row] for row in rows]))
 
-    chunked_backward(chunks, encode, loss_of(0.05), lambda value: value.backward())
+    passed = chunked_forward(chunks, encode, loss_of(0.05))
+    assert asked == chunks
+    passed.backward(passed.loss)
     assert asked == [*chunks, *chunks[:-1]] and len(chunks) == 4
     longest = sorted(len(text.ids) for text in tokens)[-3:]
     assert [len(tokens[row].ids) for row in chunks[-1]] == longest
@@ -248,8 +252,8 @@ def test_chunks_of_tokens_have_the_plain_gradients(folder: Path, encode: Any, bu
     tokens = encoder.tokenize(TEXTS, "claim")
     chunks = token_chunks([len(text.ids) for text in tokens], budget)
     assert len(chunks) > 1
-    plain = gradients(whole_backward, encoder, encode, tokens, chunks, 0.05)
-    chunked = gradients(chunked_backward, encoder, encode, tokens, chunks, 0.05)
+    plain = gradients(whole_forward, encoder, encode, tokens, chunks, 0.05)
+    chunked = gradients(chunked_forward, encoder, encode, tokens, chunks, 0.05)
     assert distance(plain[1], chunked[1]) < 1e-5
 
 
@@ -295,11 +299,15 @@ def test_activations_of_one_chunk_at_a_time(folder: Path, encode: Any) -> None:
         encoder.model.zero_grad()
         return most
 
-    def step(way: Callable[..., torch.Tensor]) -> Callable[[], Any]:
-        return lambda: way(chunks, vectors, loss_of(0.05), lambda value: value.backward())
+    def step(way: Callable[..., Forward]) -> Callable[[], Any]:
+        def work() -> None:
+            passed = way(chunks, vectors, loss_of(0.05))
+            passed.backward(passed.loss)
+
+        return work
 
     chunks = length_chunks(tokens, 1)
     alone = [largest(partial(by_itself, rows)) for rows in chunks]
-    assert max(alone) <= largest(step(chunked_backward)) < 1.2 * max(alone)
+    assert max(alone) <= largest(step(chunked_forward)) < 1.2 * max(alone)
     # As much as all chunks together: what keeps every graph is seen to keep it.
-    assert largest(step(whole_backward)) > 0.9 * sum(alone) > 3 * max(alone)
+    assert largest(step(whole_forward)) > 0.9 * sum(alone) > 3 * max(alone)

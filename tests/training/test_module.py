@@ -1,20 +1,21 @@
-"""Gradients of an optimizer step over several batches."""
+"""Gradients of an optimizer step over several batches, as Lightning accumulates them."""
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import pytorch_lightning as pl
 import torch
 
 from claim2source.datasets import load
 from claim2source.mining import MinedRow
 from claim2source.models import ModelConfig, resolve
 from claim2source.text import Rendering
-from claim2source.training.batches import BatchSampler
+from claim2source.training.adapt import set_dropout
+from claim2source.training.batches import BatchSampler, PlanLoader
 from claim2source.training.config import OptimisationConfig
 from claim2source.training.data import TrainingPairs
 from claim2source.training.losses import LossesConfig
@@ -22,41 +23,56 @@ from claim2source.training.module import RetrieverModule
 from tests.training.small import small_setup
 
 
+class Gradients(pl.Callback):
+    """Keep the gradients that every optimizer step takes."""
+
+    def __init__(self) -> None:
+        self.steps: list[dict[str, torch.Tensor]] = []
+
+    def on_before_optimizer_step(self, trainer: Any, module: Any, optimizer: Any) -> None:
+        named = module.model.named_parameters()
+        self.steps.append({n: p.grad.clone() for n, p in named if p.grad is not None})
+
+
 @pytest.mark.parametrize("chunk_size", [None, 5])
 def test_a_step_takes_the_mean_of_its_batches(chunk_size: int | None, tmp_path: Path) -> None:
     model, data = small_setup(tmp_path)
     encoder = resolve(ModelConfig(name=str(model), pooling="mean", max_length=24)).encoder
+    set_dropout(encoder.model, 0.0)
     train = load(str(data), "train")
     rows = [MinedRow(claim.id, claim.golds[0], ()) for claim in train.claims]
     pairs = TrainingPairs(train, rows, encoder, Rendering("bilingual", "metadata"), 0)
-    config = OptimisationConfig(temperature=0.3, chunk_size=chunk_size, accumulation=2)
-    module: Any = RetrieverModule(
-        encoder, pairs, config, LossesConfig(), 2, lambda epoch: None, lambda _: None
+    # Nothing moves: all batches are seen by the same weights.
+    config = OptimisationConfig(
+        temperature=0.3, chunk_size=chunk_size, accumulation=3, learning_rate=1e-30, weight_decay=0
     )
-    module.manual_backward = lambda loss: loss.backward()
-    module._without_sync = nullcontext
-    weights = dict(encoder.model.requires_grad_(True).eval().named_parameters())
-
-    def taken() -> dict[str, torch.Tensor]:
-        found = {n: p.grad for n, p in weights.items() if p.grad is not None}
-        encoder.model.zero_grad(set_to_none=True)
-        return found
-
-    plans = list(BatchSampler(pairs.groups(), 16, epochs=1, accumulation=2))
-    assert [plan.window for plan in plans] == [2, 2, 1]
+    module = RetrieverModule(encoder, pairs, config, LossesConfig(), 2)
+    weights = dict(encoder.model.requires_grad_(True).named_parameters())
+    sampler = BatchSampler(pairs.groups(), 10, epochs=1, accumulation=3)
+    plans = list(sampler)
+    assert [plan.window for plan in plans] == [3, 3, 3, 2, 2]
     alone = []
     for plan in plans:
-        module._backward(pairs.batch(replace(plan, window=1)))
-        alone.append(taken())
-    steps: list[dict[str, torch.Tensor]] = []
-    module._step = lambda: steps.append(taken())
-    module.eval()
-    module.model.train = lambda: None  # dropout would differ
-    for index, plan in enumerate(plans):
-        module.training_step(plan, index)
-    expected = [{n: (alone[0][n] + alone[1][n]) / 2 for n in alone[0]}, alone[2]]
-    assert len(steps) == 2
-    for step, wanted in zip(steps, expected, strict=True):
+        passed = module._forward(pairs.batch(replace(plan, window=1)))
+        passed.backward(passed.loss)
+        alone.append({n: p.grad for n, p in weights.items() if p.grad is not None})
+        encoder.model.zero_grad(set_to_none=True)
+    module.window.terms.clear()
+    found = Gradients()
+    trainer = pl.Trainer(
+        max_epochs=1,
+        accelerator="cpu",
+        accumulate_grad_batches=3,
+        callbacks=found,
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+    )
+    trainer.fit(module, PlanLoader(sampler))
+    assert module.steps_done == trainer.global_step == len(found.steps) == 2
+    for step, of in zip(found.steps, (alone[:3], alone[3:]), strict=True):
+        wanted = {n: sum(one[n] for one in of) / len(of) for n in of[0]}
         assert step.keys() == wanted.keys()
         size = sum(float(g.square().sum()) for g in wanted.values()) ** 0.5
         gap = sum(float((g - wanted[n]).square().sum()) for n, g in step.items()) ** 0.5

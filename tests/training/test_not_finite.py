@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import math
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +16,6 @@ from torch import Tensor
 
 from claim2source.core.errors import InputError, UserError
 from claim2source.core.report import Report
-from claim2source.training.data import TrainBatch
 from claim2source.training.finetune import finetune
 from claim2source.training.module import MOST_SKIPPED, RetrieverModule
 from claim2source.training.state import TrainingState, previous_state
@@ -49,21 +49,22 @@ def test_a_spoilt_step_is_skipped_and_a_damaged_state_is_not_the_end(
     capsys: pytest.CaptureFixture[str],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    real, save = RetrieverModule._backward, TrainingState.save
+    real, save = RetrieverModule.backward, TrainingState.save
 
-    def backward(self: RetrieverModule, batch: TrainBatch) -> dict[str, Tensor]:
-        terms = real(self, batch)
-        if self.batches_done in SPOILT:
+    def backward(self: RetrieverModule, loss: Tensor) -> None:
+        real(self, loss)
+        if self.batches_done - 1 in SPOILT:
             spoil(self)
-        return terms
 
     saved: list[dict[str, Tensor]] = []
 
     def remember(self: TrainingState, path: Path) -> None:
         saved.append({name: weight.clone() for name, weight in self.weights.items()})
         save(self, path)
+        if self.steps_done == 4:
+            shutil.copy(path, tmp_path / "fourth.pt")
 
-    monkeypatch.setattr(RetrieverModule, "_backward", backward)
+    monkeypatch.setattr(RetrieverModule, "backward", backward)
     monkeypatch.setattr(TrainingState, "save", remember)
     more: dict[str, Any] = {"optimisation__epochs": 1, "tuning": "lora", "lora__r": 4}
     out = tmp_path / "run"
@@ -88,9 +89,16 @@ def test_a_spoilt_step_is_skipped_and_a_damaged_state_is_not_the_end(
         rows = [row for row in csv.DictReader(file) if row["loss"]]
     assert [float(row["skipped_steps"]) for row in rows] == [1, 1, 2, 3, 3]
 
-    # Its last state is damaged: it goes on from the one before, whose step was skipped.
-    assert TrainingState.load(previous_state(state)).steps_done == 4
-    kept = previous_state(state).read_bytes()
+    # The last state is damaged: the run goes on from the one before, saved at the last step, when
+    # its epoch was not scored.
+    before = TrainingState.load(previous_state(state))
+    assert before.steps_done == 5 and before.epoch_open and not whole.epoch_open
+    damage(state)
+    finetune(small_config(*setup, out, resume=True, **more))
+    assert "going on from the state before it, step 5" in caplog.text
+    assert Report.read(out).training == training
+    # So it does from one whose step was skipped.
+    shutil.copy(tmp_path / "fourth.pt", previous_state(state))
     damage(state)
     finetune(small_config(*setup, out, resume=True, **more))
     assert "state.pt: not a saved state" in caplog.text
@@ -100,7 +108,7 @@ def test_a_spoilt_step_is_skipped_and_a_damaged_state_is_not_the_end(
     for name, weight in whole.weights.items():
         assert torch.equal(weight, resumed.weights[name]), name
     # Not the damaged one: the next damage can be met too.
-    assert previous_state(state).read_bytes() == kept
+    assert TrainingState.load(previous_state(state)).steps_done == 5
 
     damage(state)
     damage(previous_state(state))
@@ -146,9 +154,8 @@ def test_no_state_of_weights_that_are_not_finite(value: float, tmp_path: Path) -
         begun_with={},
         mined={"file": "mined.jsonl", "content": torch.zeros(1, dtype=torch.uint8)},
         weights={"first": torch.ones(2), "second": torch.ones(2)},
-        optimizer={},
-        scheduler={},
         random=[],
+        lightning={"epoch": 1},
     )
     path = tmp_path / "state.pt"
     good.save(path)
@@ -158,7 +165,7 @@ def test_no_state_of_weights_that_are_not_finite(value: float, tmp_path: Path) -
         bad.save(path)
     assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == {"state.pt": before}
     # A version without this check may have written one.
-    torch.save({"format": 2, **vars(bad)}, path)
+    torch.save({"format": 3, **bad.checkpoint()}, path)
     with pytest.raises(InputError, match=rf"state\.pt: second: {FINITE}"):
         TrainingState.load(path)
 
@@ -173,7 +180,7 @@ def test_the_state_before_the_last_is_kept_without_links_too(
     test_no_state_of_weights_that_are_not_finite(math.nan, tmp_path)
     content = (tmp_path / "state.pt").read_bytes()
     state = TrainingState(
-        2, 2, [0.5, 0.4], 1, {}, {"file": "m", "content": torch.zeros(1)}, {}, {}, {}, []
+        2, 2, [0.5, 0.4], 1, {}, {"file": "m", "content": torch.zeros(1)}, {}, [], lightning={}
     )
     state.save(tmp_path / "state.pt")
     assert previous_state(tmp_path / "state.pt").read_bytes() == content

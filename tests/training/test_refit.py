@@ -99,7 +99,7 @@ def test_a_refit_stops_where_val_chose_at_the_same_rates(
     state = TrainingState.load(folder / "state.pt")
     steps = len(state.losses)
     assert steps == state.steps_done == -(-48 // 8)  # all 48 pairs, once
-    rates: Any = state.scheduler["_last_lr"]
+    rates: Any = state.lightning["lr_schedulers"][0]["_last_lr"]
     assert rates[0] > 0.5 * config.optimisation.learning_rate  # of three epochs, one is done
     target = chosen_checkpoint(tmp_path / "run")
     assert target.name == "refit-epoch-1" and Manifest.read(target).weights.scale == 0.5

@@ -181,4 +181,4 @@ def test_after_which_epochs_negatives_are_mined(
     )
     run = RunFolder(tmp_path)
     mined = RunNegatives(config, train, run, Store(tmp_path / "store"), World())
-    assert [epoch for epoch in range(1, 7) if mined.due(epoch)] == expected
+    assert [epoch for epoch in range(7) if mined.due(epoch)] == expected

@@ -6,9 +6,9 @@ import os
 import sys
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
+import pytorch_lightning as pl
 import torch
 import torch.distributed as dist
 
@@ -16,9 +16,11 @@ from claim2source.datasets import load
 from claim2source.mining import MinedRow, Negative
 from claim2source.models import ModelConfig, resolve
 from claim2source.text import Rendering
-from claim2source.training.batches import BatchSampler
+from claim2source.training.adapt import set_dropout
+from claim2source.training.batches import BatchSampler, PlanLoader
 from claim2source.training.config import FinetuneConfig, OptimisationConfig
 from claim2source.training.data import BaseVectors, TrainingPairs
+from claim2source.training.distributed import World
 from claim2source.training.losses import (
     ConsistencyConfig,
     DistillationConfig,
@@ -30,6 +32,8 @@ from claim2source.training.losses import (
     false_negatives,
 )
 from claim2source.training.module import RetrieverModule
+from claim2source.training.strategies import chosen_strategy
+from tests.training.test_module import Gradients
 
 PER_BATCH = 16
 
@@ -44,7 +48,7 @@ def every_loss() -> LossesConfig:
     )
 
 
-def main(model: str, data: str, chunk: str, out: str) -> None:
+def main(model: str, data: str, chunk: str, freeze: str, out: str) -> None:
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     if world > 1:
         dist.init_process_group("gloo", rank=rank, world_size=world)
@@ -79,19 +83,20 @@ def main(model: str, data: str, chunk: str, out: str) -> None:
     pairs = TrainingPairs(
         train, rows, encoder, rendering, 2, losses=losses, base=base, teacher=teacher
     )
-    plan = next(
-        iter(
-            BatchSampler(pairs.groups(), PER_BATCH // world, epochs=1, rank=rank, world_size=world)
-        )
-    )
-    chunk_size = None if chunk == "none" else int(chunk)
-    optimisation = replace(OptimisationConfig(), temperature=0.05, chunk_size=chunk_size)
-    module: Any = RetrieverModule(
-        encoder, pairs, optimisation, losses, 1, lambda epoch: None, lambda: None
-    )
-    module.manual_backward = lambda loss: loss.backward()
+    # The last weight takes no part in any loss, and one matrix is not trained.
     encoder.model.requires_grad_(True)
-    encoder.model.eval()  # dropout differs by process
+    frozen = encoder.model.get_input_embeddings().weight.requires_grad_(freeze != "embeddings")
+    sampler = BatchSampler(
+        pairs.groups(), PER_BATCH // world, epochs=1, rank=rank, world_size=world, accumulation=2
+    )
+    optimisation = replace(
+        OptimisationConfig(),
+        temperature=0.05,
+        chunk_size=None if chunk == "none" else int(chunk),
+        max_grad_norm=0,
+    )
+    module: Any = RetrieverModule(encoder, pairs, optimisation, losses, 1)
+    set_dropout(encoder.model, 0.0)  # it differs by process
     found: list[int] = []
     real = module._inputs
 
@@ -102,20 +107,31 @@ def main(model: str, data: str, chunk: str, out: str) -> None:
         return inputs
 
     module._inputs = count_false_negatives
-    terms = module._backward(pairs.batch(plan))
-    read = {n: p for n, p in encoder.model.named_parameters() if p.grad is not None}
-    module._trainer = SimpleNamespace(world_size=world)
-    module._reduce_gradients(list(encoder.model.parameters()))
-    gradients = {name: parameter.grad for name, parameter in read.items()}
-    loss = terms["loss"].clone()
-    if world > 1:
-        dist.all_reduce(loss)
-        loss /= world
+    gradients = Gradients()
+    trainer = pl.Trainer(
+        max_epochs=1,
+        max_steps=1,
+        accumulate_grad_batches=2,
+        accelerator="cpu",
+        devices=world,
+        strategy=chosen_strategy("ddp", World(world, world, rank)),
+        callbacks=gradients,
+        logger=False,
+        use_distributed_sampler=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+    )
+    trainer.fit(module, PlanLoader(sampler))
+    (taken,) = gradients.steps
+    assert (frozen.grad is None) and ("embeddings.word_embeddings.weight" in taken) is (
+        freeze != "embeddings"
+    )
     if rank == 0:
-        values = {name: float(value) for name, value in terms.items()}
-        made = {"loss": loss, "gradients": gradients, "terms": values, "false_negatives": found}
+        terms = dict(module.step.terms)
+        made = {"gradients": taken, "terms": terms, "false_negatives": found}
         torch.save(made, out)
-    if world > 1:
+    if world > 1 and dist.is_initialized():
         dist.destroy_process_group()
     assert FinetuneConfig  # the config must be importable on its own
 

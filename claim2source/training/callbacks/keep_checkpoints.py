@@ -1,0 +1,63 @@
+"""Write a checkpoint at every epoch's end, and delete those that cannot be chosen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from pathlib import Path
+from typing import Literal
+
+import pytorch_lightning as pl
+from pytorch_lightning.callbacks import Checkpoint
+
+from claim2source.models import Encoder, Manifest
+from claim2source.training.checkpoint import save_checkpoint
+from claim2source.training.distributed import World
+from claim2source.training.module import RetrieverModule
+from claim2source.training.run_folder import RunFolder
+
+
+class KeepCheckpoints(pl.Callback):
+    """Write every epoch's model to the run's folder, or that of `only` these epochs.
+
+    `manifest` describes the model after an epoch.
+    """
+
+    def __init__(
+        self,
+        run: RunFolder,
+        encoder: Encoder,
+        base: Path,
+        kind: Literal["lora", "full"],
+        manifest: Callable[[int], Manifest],
+        world: World,
+        only: Collection[int] | None = None,
+    ) -> None:
+        self.run, self.encoder, self.base, self.kind = run, encoder, base, kind
+        self.manifest, self.world, self.only = manifest, world, only
+
+    def on_train_epoch_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        """Write the checkpoint."""
+        assert isinstance(module, RetrieverModule)
+        epoch = module.epochs_done
+        if not self.world.is_first or not (self.only is None or epoch in self.only):
+            return
+        folder = self.run.checkpoint(epoch)
+        with module.stop.after_step(waits=False):
+            save_checkpoint(folder, self.encoder, self.base, self.manifest(epoch), self.kind)
+
+
+class DropCheckpoints(Checkpoint):
+    """Delete checkpoints that will not be chosen, with `keep: best`.
+
+    Lightning calls callbacks of this kind last, in their order: after the state was saved, since
+    an epoch that is repeated may get another score on a GPU. `chosen` gives the epoch that would
+    be chosen now.
+    """
+
+    def __init__(self, run: RunFolder, keep: str, chosen: Callable[[], int], world: World) -> None:
+        self.run, self.keep, self.chosen, self.world = run, keep, chosen, world
+
+    def on_train_epoch_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        """Delete them."""
+        if self.world.is_first:
+            self.run.prune(self.keep, self.chosen())

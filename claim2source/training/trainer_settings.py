@@ -1,0 +1,91 @@
+"""Check the `trainer:` settings of a config, and make the arguments of `pl.Trainer` of them."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from claim2source.core.errors import ConfigError
+from claim2source.core.keys import did_you_mean
+
+if TYPE_CHECKING:
+    import pytorch_lightning as pl
+
+# What YAML holds; `Any` would let jsonargparse make the classes that are named.
+_Value = bool | int | float | str | list | dict | None  # type: ignore[type-arg]
+TrainerSettings = dict[str, _Value]
+
+_LAUNCHER = "the launcher's options (accelerate launch) say it"
+_VAL = "val is ranked as a whole at every epoch's end, not in batches"
+# Argument of pl.Trainer that would contradict the run -> why.
+REFUSED = {
+    "accelerator": "the key `device` says it",
+    "devices": _LAUNCHER,
+    "num_nodes": _LAUNCHER,
+    "precision": "the key `optimisation.precision` says it",
+    "max_epochs": "the key `optimisation.epochs` says it",
+    "accumulate_grad_batches": "the key `optimisation.accumulation` says it",
+    "gradient_clip_val": "the key `optimisation.max_grad_norm` says it",
+    "gradient_clip_algorithm": "gradients are clipped by `optimisation.max_grad_norm`",
+    "log_every_n_steps": "the key `optimisation.log_every` says it",
+    "logger": "the run logs to CSV, and to W&B by the key `wandb.mode`",
+    "default_root_dir": "the key `out` says it",
+    "enable_checkpointing": "a run cannot go on, nor choose, without its checkpoints",
+    "enable_progress_bar": "the run shows its own progress",
+    "barebones": "a run needs its logs and callbacks",
+    "use_distributed_sampler": "batches are dealt to processes so that no paper meets itself",
+    "reload_dataloaders_every_n_epochs": "the batches of all epochs are planned",
+    "num_sanity_val_steps": _VAL,
+    "limit_val_batches": _VAL,
+    "val_check_interval": _VAL,
+    "check_val_every_n_epoch": _VAL,
+    "limit_test_batches": "`data.report_split` is ranked as a whole at the end",
+    "limit_predict_batches": "a run predicts nothing",
+}
+
+
+def check_names(settings: Mapping[str, _Value]) -> None:
+    """Raise `ConfigError` for an argument that would contradict the run, with the reason."""
+    for name, value in settings.items():
+        if name in REFUSED:
+            raise ConfigError(f"trainer.{name}", value, f"nothing here: {REFUSED[name]}")
+
+
+def trainer_arguments(settings: Mapping[str, _Value]) -> dict[str, Any]:
+    """Make the arguments of `pl.Trainer`: classes by their paths, with their `init_args`.
+
+    They are read as LightningCLI reads them. Raises `ConfigError` for an argument that the
+    Trainer does not have, a value of another type, and a class that cannot be made.
+    """
+    import pytorch_lightning as pl
+    from jsonargparse import ArgumentError, ArgumentParser
+
+    check_names(settings)
+    parser = ArgumentParser(exit_on_error=False)
+    parser.add_class_arguments(pl.Trainer, skip=set(REFUSED), fail_untyped=False)
+    known = {action.dest.split(".")[0] for action in parser._actions} - {"help"}
+    for name, value in settings.items():
+        if name not in known:
+            meant = did_you_mean(name, sorted(known))
+            raise ConfigError(f"trainer.{name}", value, f"arguments of pl.Trainer; {meant}")
+    try:
+        made = parser.instantiate_classes(parser.parse_object(copy.deepcopy(dict(settings))))
+    except (ArgumentError, ImportError, TypeError, ValueError) as error:
+        said = " ".join(str(error).split())
+        raise ConfigError(
+            "trainer", ", ".join(settings), f"what pl.Trainer takes: {said}"
+        ) from None
+    return {name: made[name] for name in settings}
+
+
+def make_trainer(arguments: Mapping[str, Any]) -> pl.Trainer:
+    """Make the trainer. Raises `ConfigError` for what Lightning refuses."""
+    import pytorch_lightning as pl
+    from lightning_fabric.utilities.exceptions import MisconfigurationException
+
+    try:
+        return pl.Trainer(**arguments)
+    except (MisconfigurationException, TypeError, ValueError) as error:
+        said = " ".join(str(error).split())
+        raise ConfigError("trainer", "these arguments", f"what Lightning takes: {said}") from None

@@ -1,0 +1,220 @@
+"""The `trainer:` settings: what Lightning's Trainer takes, within what the run says already."""
+
+from __future__ import annotations
+
+import csv
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytorch_lightning as pl
+import torch
+
+from claim2source.core.errors import ConfigError, UserError
+from claim2source.core.report import Report
+from claim2source.training.config import FinetuneConfig
+from claim2source.training.finetune import finetune
+from claim2source.training.state import TrainingState
+from claim2source.training.trainer_settings import REFUSED, trainer_arguments
+from tests.training.small import small_config, small_setup
+
+EARLY = {
+    "class_path": "pytorch_lightning.callbacks.EarlyStopping",
+    "init_args": {"monitor": "val/macro/mrr@5", "mode": "max", "patience": 1, "min_delta": 2.0},
+}
+
+
+class Seen(pl.Callback):
+    """Named by a config: notes what Lightning knows at every epoch's end."""
+
+    found: list[dict[str, float]] = []
+
+    def __init__(self, mark: int) -> None:
+        self.mark = mark
+
+    def on_train_epoch_end(self, trainer: Any, module: Any) -> None:
+        values = {name: float(value) for name, value in trainer.callback_metrics.items()}
+        self.found.append(values | {"mark": self.mark})
+
+
+@pytest.fixture(scope="module")
+def setup(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    return small_setup(tmp_path_factory.mktemp("small"))
+
+
+def trained(setup: tuple[Path, Path], out: Path, trainer: dict[str, Any], **more: Any) -> Report:
+    report = finetune(replace(small_config(*setup, out, **more), trainer=trainer))
+    assert report is not None and report.training is not None
+    return report
+
+
+def losses_of(out: Path) -> list[float]:
+    return TrainingState.load(out / "state.pt").losses
+
+
+@pytest.mark.parametrize("name", sorted(REFUSED))
+def test_what_contradicts_the_run_is_refused_with_the_reason(name: str) -> None:
+    with pytest.raises(ConfigError, match=rf"trainer\.{name}: 2 is not allowed") as error:
+        FinetuneConfig(trainer={name: 2})
+    assert REFUSED[name] in str(error.value)
+
+
+def test_every_other_argument_of_the_trainer_is_known() -> None:
+    """Refused names are arguments of the Trainer that is installed."""
+    assert REFUSED.keys() <= trainer_parameters()
+    made = trainer_arguments({"callbacks": [EARLY], "profiler": "simple", "max_steps": 5})
+    assert isinstance(made["callbacks"][0], pl.callbacks.EarlyStopping)
+    assert made["callbacks"][0].patience == 1 and made["max_steps"] == 5 and len(made) == 3
+
+
+def trainer_parameters() -> set[str]:
+    from inspect import signature
+
+    return set(signature(pl.Trainer.__init__).parameters)
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"max_step": 5}, r"trainer\.max_step: 5 .*did you mean max_steps"),
+        ({"max_steps": "five"}, r"trainer: .*max_steps"),
+        ({"callbacks": [{"class_path": "no_such.Callback"}]}, r"trainer: .*no_such"),
+        ({"callbacks": [{**EARLY, "init_args": {"monitr": "x"}}]}, r"trainer: .*monitr"),
+    ],
+)
+def test_what_the_trainer_does_not_take_is_one_error(settings: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=said) as error:
+        trainer_arguments(settings)
+    assert len(error.value.lines) == 1
+
+
+def test_a_command_line_sets_them_and_leaves_nothing_where_they_are_wrong(
+    setup: tuple[Path, Path], tmp_path: Path
+) -> None:
+    config = small_config(*setup, tmp_path / "run", trainer__max_steps=3, trainer__strategy="tpu")
+    assert config.trainer == {"max_steps": 3, "strategy": "tpu"}
+    with pytest.raises(ConfigError, match=r"trainer\.strategy: 'tpu' .*auto, ddp"):
+        finetune(config)
+    assert not (tmp_path / "run").exists()
+
+
+def test_early_stopping_ends_a_run_that_does_not_improve(
+    setup: tuple[Path, Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """No score is better by 2: two epochs of nine, then the report; resumed, nothing is trained."""
+    Seen.found.clear()
+    mine = {"class_path": f"{__name__}.Seen", "init_args": {"mark": 7}}
+    out, settings = tmp_path / "run", {"callbacks": [EARLY, mine]}
+    more: dict[str, Any] = {"optimisation__epochs": 9, "optimisation__save_every": 0}
+    report = trained(setup, out, settings, **more)
+    assert report.training is not None
+    assert [entry.epoch for entry in report.training.history] == [0, 1, 2]
+    assert "epoch 2 was the last, of 9 planned" in caplog.text
+    for values, entry in zip(Seen.found, report.training.history[1:], strict=True):
+        assert values["mark"] == 7 and values["loss"] > 0
+        for lang in ("en", "de", "macro"):
+            for metric, score in entry.val[lang].items():
+                assert values[f"val/{lang}/{metric}"] == pytest.approx(score)
+    state = TrainingState.load(out / "state.pt")
+    assert state.ended and not state.epoch_open
+    again = trained(setup, out, settings, resume=True, **more)
+    assert again.training == report.training and losses_of(out) == state.losses
+    assert len(Seen.found) == 2
+
+
+@pytest.mark.slow
+def test_patience_goes_on_where_a_run_resumes(
+    setup: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed within the second epoch: the callback's count is Lightning's checkpoint's."""
+    more: dict[str, Any] = {"optimisation__epochs": 9}
+    trained(setup, tmp_path / "whole", {"callbacks": [EARLY]}, **more)
+    real = TrainingState.save
+
+    def save_then_die(self: TrainingState, path: Path) -> None:
+        real(self, path)
+        if self.steps_done == 7:
+            raise RuntimeError("power cut")
+
+    monkeypatch.setattr(TrainingState, "save", save_then_die)
+    with pytest.raises(RuntimeError, match="power cut"):
+        trained(setup, tmp_path / "cut", {"callbacks": [EARLY]}, **more)
+    monkeypatch.setattr(TrainingState, "save", real)
+    trained(setup, tmp_path / "cut", {"callbacks": [EARLY]}, resume=True, **more)
+    assert losses_of(tmp_path / "whole") == losses_of(tmp_path / "cut")
+    assert len(losses_of(tmp_path / "cut")) == 10
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stop", [3, 5, 7])
+def test_max_steps_ends_a_run_at_rate_zero_and_resumes_exactly(
+    stop: int, setup: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Eight steps are an epoch and three fifths; killed within epochs, and at an epoch's end."""
+    settings = {"max_steps": 8}
+    report = trained(setup, tmp_path / "whole", settings)
+    assert report.training is not None
+    assert [entry.epoch for entry in report.training.history] == [0, 1, 2]
+    with open(tmp_path / "whole" / "logs" / "step-000000" / "metrics.csv", newline="") as file:
+        rates = [float(row["learning_rate"]) for row in csv.DictReader(file) if row["loss"]]
+    assert len(rates) == 8 and rates[-1] < 0.1 * max(rates)
+    real = TrainingState.save
+
+    def save_then_die(self: TrainingState, path: Path) -> None:
+        real(self, path)
+        if self.steps_done == stop and not self.epoch_open:
+            raise RuntimeError("power cut")
+
+    monkeypatch.setattr(TrainingState, "save", save_then_die)
+    with pytest.raises(RuntimeError, match="power cut"):
+        trained(setup, tmp_path / "cut", settings)
+    monkeypatch.setattr(TrainingState, "save", real)
+    torch.manual_seed(999)
+    trained(setup, tmp_path / "cut", settings, resume=True)
+    assert losses_of(tmp_path / "whole") == losses_of(tmp_path / "cut")
+    both = [TrainingState.load(tmp_path / name / "state.pt") for name in ("whole", "cut")]
+    for name, weight in both[0].weights.items():
+        assert torch.equal(weight, both[1].weights[name]), name
+    histories = [(tmp_path / name / "run.json").read_text() for name in ("whole", "cut")]
+    assert histories[0] == histories[1]
+
+
+@pytest.mark.slow
+def test_fewer_batches_and_the_same_ones(setup: tuple[Path, Path], tmp_path: Path) -> None:
+    more: dict[str, Any] = {"optimisation__dropout": 0.0, "optimisation__epochs": 2}
+    trained(setup, tmp_path / "whole", {}, **more)
+    trained(setup, tmp_path / "part", {"limit_train_batches": 0.5}, **more)
+    part, whole = losses_of(tmp_path / "part"), losses_of(tmp_path / "whole")
+    # The first batch is the same, and its step does not depend on the rate's plan.
+    assert len(part) == 4 and len(whole) == 10 and part[0] == whole[0]
+    more |= {"optimisation__epochs": 12, "optimisation__save_every": 0}
+    trained(setup, tmp_path / "same", {"overfit_batches": 1}, **more)
+    losses = losses_of(tmp_path / "same")
+    # One batch again and again; the rate of the first step is 0.
+    assert len(losses) == 12 and losses[0] == losses[1] and losses[-1] < 0.6 * losses[0]
+    report = trained(setup, tmp_path / "quick", {"fast_dev_run": 2, "profiler": "simple"})
+    assert report.training is not None
+    assert [entry.epoch for entry in report.training.history] == [0, 1]
+    assert len(losses_of(tmp_path / "quick")) == 2
+
+
+def test_no_batch_at_all_is_refused(setup: tuple[Path, Path], tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"trainer\.limit_train_batches.*at least one of 5"):
+        trained(setup, tmp_path / "run", {"limit_train_batches": 0.1})
+
+
+@pytest.mark.slow
+def test_an_older_versions_state(setup: tuple[Path, Path], tmp_path: Path) -> None:
+    """Of a run that is finished it is enough to report; in mid-training it cannot go on."""
+    out = tmp_path / "run"
+    before = trained(setup, out, {}, optimisation__epochs=1)
+    state = TrainingState.load(out / "state.pt")
+    values = {k: v for k, v in vars(state).items() if k not in ("lightning", "ended")}
+    torch.save({"format": 2, "optimizer": {}, "scheduler": {}, **values}, out / "state.pt")
+    config = small_config(*setup, out, optimisation__epochs=1, resume=True)
+    report = finetune(config)
+    assert report is not None and report.training == before.training
+    torch.save({"format": 2, **values, "epoch_open": True}, out / "state.pt")
+    with pytest.raises(UserError, match="an earlier version stopped in mid-training"):
+        finetune(config)
