@@ -78,6 +78,7 @@ from claim2source.training.splits import (
 from claim2source.training.state import (
     TrainingState,
     previous_state,
+    random_state,
     skipped_steps,
     trainable_weights,
 )
@@ -238,6 +239,7 @@ class Finetuning:
             self.stop,
         )
         torch.manual_seed(self.config.optimisation.seed + self.world.rank)
+        self.keep.random = random_state()
         if first:
             self._print_summary(data)
         done = 0 if state is None else state.batches_done

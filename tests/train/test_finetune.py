@@ -191,6 +191,7 @@ def test_two_processes_take_the_step_of_the_mean_gradient(
     assert done.stdout.count("MRR@5 on dev") == 1  # one process reports
     state = TrainingState.load(out / "state.pt")
     assert state.world_size == 2 and state.steps_done == 1 and len(state.random) == 2
+    assert not torch.equal(*(random["cpu"] for random in state.random))  # nor is dropout the same
 
     train, _ = carve_val(load(setup[1], "train"), 0.2, 13)
     encoder = resolve(out / "checkpoints" / "epoch-0").encoder

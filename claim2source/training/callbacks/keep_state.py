@@ -56,7 +56,7 @@ class KeepState(Checkpoint):
 
     A signal ends the training after a step, once that is saved. What Lightning does not hold is
     added: the RNG states of all processes, losses, the mined negatives, and hashes of what the run
-    was begun with. `saved_steps` is the last save's.
+    was begun with. `saved_steps` is the last save's, `random` the RNG state to begin with.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class KeepState(Checkpoint):
         # Whether the last step of an epoch is done that is not scored.
         self.epoch_open = False
         self._ended = self._between = False
-        self._random: RandomState | None = None
+        self.random: RandomState | None = None
 
     def on_train_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         """Restore the RNG state; score an epoch that was left open."""
@@ -81,8 +81,8 @@ class KeepState(Checkpoint):
         # Before anything else: Lightning has put its own handlers in place.
         module.stop.install()
         # Here, since Lightning's set-up draws random numbers when a run starts or resumes.
-        if self._random is not None:
-            restore_random_state(self._random)
+        if self.random is not None:
+            restore_random_state(self.random)
         self.close_epoch(trainer)
 
     def close_epoch(self, trainer: pl.Trainer) -> None:
@@ -144,7 +144,7 @@ class KeepState(Checkpoint):
         ours: RunState = checkpoint[OURS]
         module.batches_done, module.steps_done = ours["batches_done"], ours["steps_done"]
         module.losses = list(ours["losses"])
-        self._random = ours["random"][self.world.rank]
+        self.random = ours["random"][self.world.rank]
         self.epoch_open, self.saved_steps = ours["epoch_open"], ours["steps_done"]
 
 
