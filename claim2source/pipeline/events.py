@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from datetime import date, timedelta
+from datetime import date
 from pathlib import Path
 from random import Random
 
@@ -88,14 +88,14 @@ def event_sets(
     days = {source.id: day for source in sources if (day := _day(source.date)) is not None}
     if not any(article in days for article in linked):
         raise UserError("same-event sets need dates: no linked article has a metadata.date")
-    published: dict[date, list[str]] = {}
+    published: dict[int, list[str]] = {}
     for article, day in days.items():
         published.setdefault(day, []).append(article)
     near = {
         article: [
             other
             for step in range(-config.days, config.days + 1)
-            for other in published.get(days[article] + timedelta(step), ())
+            for other in published.get(days[article] + step, ())
             if other != article
         ]
         for article in linked
@@ -141,9 +141,10 @@ def _alike_headlines(
     return {article: pairs for article, pairs in found.items() if pairs}
 
 
-def _day(text: str) -> date | None:
+def _day(text: str) -> int | None:
+    """Number a day; None for what is no date such as 2020-04-30."""
     try:
-        return date.fromisoformat(text.strip()[:10])
+        return date.fromisoformat(text.strip()[:10]).toordinal()
     except ValueError:
         return None
 

@@ -29,6 +29,7 @@ SOURCES = (
     article("early", "2020-04-06T23:00:00", body="Cuomo said so."),
     article("early enough", "2020-04-07", body="Cuomo said so."),
     article("late", "2020-04-18", body="Cuomo said so."),
+    article("first day", "0001-01-01", body="Cuomo said so."),
     article("undated", "", body="Cuomo said so."),
     article("other headline", "2020-04-12", "Tea prices: Cuomo, Boris Johnson, London"),
     article("other names", "2020-04-12", "British prime minister leaves hospital", "New York"),
@@ -44,7 +45,7 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> EventsConfig:
 
 @pytest.fixture(scope="module")
 def found(config: EventsConfig) -> dict:
-    return event_sets(SOURCES, ["linked", "no match", "undated"], config, device="cpu")
+    return event_sets(SOURCES, ["linked", "no match", "undated", "first day"], config, device="cpu")
 
 
 def test_an_article_must_pass_all_three(found: dict) -> None:
