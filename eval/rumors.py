@@ -164,6 +164,7 @@ def verify_rumors(config: RumorsConfig) -> str:
     others = None if config.choose_on is None else load_rumors(config.choose_on)
     for one in (rumors if config.choose and others is None else None, others):
         require(one is None or one.is_labelled, "choose", config.choose, "nothing without labels")
+    require(rumors.is_labelled or not config.against, "against", config.against, "none: no labels")
     earlier = read_earlier(config.against or [], rumors)
     if config.evidence is not None or config.verification is not None:
         outputs = read_outputs(config, rumors)

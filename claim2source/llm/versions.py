@@ -1,15 +1,18 @@
-"""Have a language model write several versions of texts, each checked."""
+"""Have a language model judge several versions of texts, which it writes itself."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from claim2source.core.config import require, require_between
 from claim2source.llm.client import LLM
+from claim2source.llm.stage import LLMStage
 from claim2source.llm.work import Answer, Request
-from claim2source.text.prompts import Prompt
+from claim2source.text.prompts import Prompt, read_prompt
 from claim2source.text.replies import why_bad_reply
 
+MOST_VERSIONS = 20
 # A version may be this many times as long as its text, or LONGEST characters.
 TIMES, LONGEST = 3, 600
 
@@ -24,6 +27,38 @@ class Versions:
     of: Mapping[str, Sequence[str]]
     failures: Mapping[str, Sequence[str]]
     answers: Sequence[Answer] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class RewritingStage(LLMStage):
+    """Judge versions of texts in their place, so that one wording has less weight.
+
+    Args:
+        rewrites: versions of a text; 0: the text itself.
+        temperature: of writing them; judging is as `llm` says.
+        rewrite_prompt: a prompt's name or YAML file with the variable post.
+    """
+
+    rewrites: int = 0
+    temperature: float = 0.7
+    rewrite_prompt: str = "rumor_rewrite"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_between("rewrites", self.rewrites, 0, MOST_VERSIONS)
+        require_between("temperature", self.temperature, 0, 2)
+        good = self.rewrites < 2 or self.temperature > 0
+        require(good, "rewrites", self.rewrites, "1: at temperature 0 all versions are the same")
+
+    def versions(
+        self, texts: Sequence[str], prompt: str | None = None, what: str = "rewrites"
+    ) -> Versions:
+        """Write the versions of every distinct text, by `rewrite_prompt` or another."""
+        if not self.rewrites:
+            return Versions({text: [text] for text in texts}, {})
+        with self.asking(replace(self.llm, temperature=self.temperature)) as llm:
+            read = read_prompt(prompt or self.rewrite_prompt)
+            return write_versions(llm, read, texts, self.rewrites, what)
 
 
 def write_versions(

@@ -16,12 +16,11 @@ from claim2source.core.memory import peak_memory
 from claim2source.core.records import Claim, Source
 from claim2source.core.run import Cost, Failure, Result, Run
 from claim2source.llm.stage import LLMStage
+from claim2source.llm.versions import MOST_VERSIONS
 from claim2source.llm.work import Answer
 from claim2source.rerank.frame import DEEPEST, ranked_by
 from claim2source.text.prompts import Prompt, read_prompt
 from claim2source.text.render import SourceForm, render_claim, render_source
-
-MOST_VERSIONS = 20
 
 
 @dataclass

@@ -13,66 +13,35 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from claim2source.core.config import require, require_between
-from claim2source.models import ModelConfig, checkpoint_folder, resolve
+from claim2source.models import checkpoint_folder
 from claim2source.models.config import Pooling
 from claim2source.models.manifest import FILE
-from claim2source.rerank.frame import Pair, Reranker, Scored
+from claim2source.rerank.encoder import EncoderReranker
+from claim2source.rerank.frame import Pair, Scored
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from claim2source.models import Encoder
-
-# Counted up when the same settings would give other scores.
-_FORMAT = 1
-
 
 @dataclass(frozen=True, kw_only=True)
-class MaxSim(Reranker):
-    """Re-rank by MaxSim of an encoder's token vectors, masked and of length 1.
-
-    Args:
-        model: a checkpoint, a folder, a packaged model or a name on the hub.
-        revision: commit of the hub repository.
-        max_length: tokens per text; none: as the model's files say.
-    """
-
-    model: str = "sentence-transformers/all-MiniLM-L6-v2"
-    revision: str | None = None
-    max_length: int | None = None
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require(bool(self.model.strip()), "model", self.model, "a folder or a model's name")
-        require_between("max_length", self.max_length, 8, 10**6, none=True)
+class MaxSim(EncoderReranker):
+    """Re-rank by MaxSim of an encoder's token vectors, masked and of length 1."""
 
     @property
     def label(self) -> str:
         """Name the model and what is done with it."""
         return f"MaxSim of {self.model}"
 
-    @cached_property
-    def encoder(self) -> Encoder:
-        """Load the model."""
-        # Nothing is pooled: a model need not say how. A checkpoint of ours says it all.
+    @property
+    def pooling(self) -> Pooling | None:
+        """Nothing is pooled: a model need not say how. A checkpoint of ours says it all."""
         trained = (checkpoint_folder(self.model) / FILE).is_file()
-        pooling: Pooling | None = None if trained else "mean"
-        config = ModelConfig(self.model, self.revision, pooling, max_length=self.max_length)
-        return resolve(config, self.place.device).encoder
+        return None if trained else "mean"
 
     @cached_property
     def identity(self) -> Mapping[str, object]:
         """Describe the encoder and its prefixes."""
-        encoder = self.encoder
-        sides = [encoder] if encoder.source_encoder is None else [encoder, encoder.source_encoder]
-        template = encoder.settings.template
-        return {
-            "reranker": "max_sim",
-            "format": _FORMAT,
-            "encoders": [side.key() for side in sides],
-            "prefixes": [template.claim, template.source],
-        }
+        return self.described("max_sim")
 
     def score(self, pairs: Sequence[Pair]) -> Iterator[Scored]:
         """Score pairs source by source: each text is encoded once, and sources are not kept."""

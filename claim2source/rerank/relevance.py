@@ -7,16 +7,15 @@ scores every version: r = s + mean of its scores, s being the score of the stage
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal, get_args
 
 import numpy as np
 
-from claim2source.core.config import require, require_between, require_one_of
-from claim2source.llm.config import LLMConfig
-from claim2source.llm.versions import Versions, write_versions
+from claim2source.core.config import require_one_of
+from claim2source.llm.versions import RewritingStage
 from claim2source.llm.work import Request
-from claim2source.rerank.asked import MOST_VERSIONS, Asked, AskedStage, Listed
+from claim2source.rerank.asked import Asked, AskedStage, Listed
 from claim2source.rerank.attribution import first_scores
 from claim2source.text.prompts import read_prompt
 from claim2source.text.render import SourceForm
@@ -37,31 +36,21 @@ def score_schema(low: int, high: int) -> dict[str, object]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Relevance(AskedStage):
+class Relevance(AskedStage, RewritingStage):
     """Re-rank by the score before and a language model's score of relevance.
 
     Args:
-        rewrites: versions of a source that are scored in its place; 0: the source itself.
-        temperature: of rewriting; judging is as `llm` says.
         first: what the score before is: `as_is`, without bound beside 0 to 5, or `min_max` over
             the sources that are scored, the model's score being divided by 5.
-        rewrite_prompt: a prompt's name or YAML file with the variable post.
-        prompt: the same with rumor and tweet.
+        prompt: a prompt's name or YAML file with the variables rumor and tweet.
     """
 
-    rewrites: int = 0
-    temperature: float = 0.7
     first: First = "as_is"
     sources: SourceForm = "title_abstract"
-    rewrite_prompt: str = "rumor_rewrite"
     prompt: str = "rumor_relevance"
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_between("rewrites", self.rewrites, 0, MOST_VERSIONS)
-        require_between("temperature", self.temperature, 0, 2)
-        good = self.rewrites < 2 or self.temperature > 0
-        require(good, "rewrites", self.rewrites, "1: at temperature 0 all versions are the same")
         require_one_of("first", self.first, get_args(First))
 
     @property
@@ -69,20 +58,10 @@ class Relevance(AskedStage):
         """Name the prompts that are sent."""
         return (*([self.rewrite_prompt] if self.rewrites else []), self.prompt)
 
-    @property
-    def rewriting(self) -> LLMConfig:
-        """Return the language model as it rewrites."""
-        return replace(self.llm, temperature=self.temperature)
-
     def fill(self, lists: Sequence[Listed], asked: Asked) -> None:
         """Score every version of every source; one without any good score keeps its rank."""
-        texts = [text for one in lists for text in one.texts]
-        versions = Versions({text: [text] for text in texts}, {})
-        if self.rewrites:
-            with self.asking(self.rewriting) as llm:
-                written = read_prompt(self.rewrite_prompt)
-                versions = write_versions(llm, written, texts, self.rewrites, "rewrites")
-            asked.count(versions.answers)
+        versions = self.versions([text for one in lists for text in one.texts])
+        asked.count(versions.answers)
         prompt = read_prompt(self.prompt)
         made, schema = f"{prompt.name} {prompt.version}", score_schema(0, HIGHEST)
         requests: list[Request] = []

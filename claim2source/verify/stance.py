@@ -9,19 +9,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
 
-from claim2source.core.config import require, require_between
+from claim2source.core.config import require
 from claim2source.core.memory import peak_memory
 from claim2source.core.run import Cost
-from claim2source.llm.config import LLMConfig
-from claim2source.llm.stage import LLMStage
-from claim2source.llm.versions import Versions, write_versions
+from claim2source.llm.versions import RewritingStage
 from claim2source.llm.work import Request
-from claim2source.rerank.asked import MOST_VERSIONS, Asked
+from claim2source.rerank.asked import Asked
 from claim2source.rerank.frame import Pair, Reranker
 from claim2source.rerank.relevance import score_schema
 from claim2source.text.prompts import read_prompt
@@ -69,38 +67,23 @@ class ScoredStance:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LLMStance(LLMStage):
+class LLMStance(RewritingStage):
     """Have a language model judge stances; the mean over k versions of both texts is taken.
 
     Args:
-        rewrites: versions of a rumour and a post that are judged in their place; 0: as posted.
         summaries: versions are summaries.
-        temperature: of rewriting; judging is as `llm` says.
-        rewrite_prompt: a prompt's name or YAML file with the variable post.
-        summary_prompt: the same.
+        summary_prompt: a prompt's name or YAML file with the variable post.
         prompt: the same with rumor and tweet.
     """
 
-    rewrites: int = 0
     summaries: bool = False
-    temperature: float = 0.7
-    rewrite_prompt: str = "rumor_rewrite"
     summary_prompt: str = "rumor_summary"
     prompt: str = "rumor_stance"
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_between("rewrites", self.rewrites, 0, MOST_VERSIONS)
-        require_between("temperature", self.temperature, 0, 2)
-        good = self.rewrites < 2 or self.temperature > 0
-        require(good, "rewrites", self.rewrites, "1: at temperature 0 all versions are the same")
         good = self.rewrites > 0 or not self.summaries
         require(good, "summaries", self.summaries, "false without rewrites: it says how to rewrite")
-
-    @property
-    def rewriting(self) -> LLMConfig:
-        """Return the language model as it rewrites."""
-        return replace(self.llm, temperature=self.temperature)
 
     def stances(self, pairs: Sequence[Pair]) -> Stances:
         """Judge pairs of a rumour and a post.
@@ -110,13 +93,11 @@ class LLMStance(LLMStage):
         """
         started, asked = time.perf_counter(), Asked()
         texts = [text for pair in pairs for text in pair]
-        versions = Versions({text: [text] for text in texts}, {})
-        if self.rewrites:
-            name = self.summary_prompt if self.summaries else self.rewrite_prompt
-            what = "summaries" if self.summaries else "rewrites"
-            with self.asking(self.rewriting) as llm:
-                versions = write_versions(llm, read_prompt(name), texts, self.rewrites, what)
-            asked.count(versions.answers)
+        if self.summaries:
+            versions = self.versions(texts, self.summary_prompt, "summaries")
+        else:
+            versions = self.versions(texts)
+        asked.count(versions.answers)
         prompt = read_prompt(self.prompt)
         made, schema = f"{prompt.name} {prompt.version}", score_schema(-HIGHEST, HIGHEST)
         requests: list[Request] = []

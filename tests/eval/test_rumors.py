@@ -103,11 +103,16 @@ def test_the_report_and_both_files_are_written(tmp_path: Path) -> None:
     assert (tmp_path / "out" / "evidence.trec").read_bytes() == first
 
 
-def test_a_blind_set_is_ranked_and_not_scored(tmp_path: Path) -> None:
-    blind = [{k: r[k] for k in ("id", "rumor", "timeline")} for r in RUMORS]
-    report = run(tmp_path / "out", write_rumors(tmp_path / "Arabic_test.json", blind))
+def test_a_blind_arabic_set_is_ranked_and_not_scored(tmp_path: Path) -> None:
+    tweets = {"1": "افتتاح مكتبة جديدة", "2": "لا صحّة لخبر إغلاق المدارس #الامارات"}
+    blind = [rumor("r1", "إغلاق المَدارس في #الإمارات https://t.co/a", tweets)]
+    path = write_rumors(tmp_path / "Arabic_test.json", blind)
+    report = run(tmp_path / "out", path)
     assert report["map"] is None and report["split"] == "test" and not report["languages"]
-    assert len((tmp_path / "out" / "evidence.trec").read_text().splitlines()) > 3
+    lines = (tmp_path / "out" / "evidence.trec").read_text().splitlines()
+    assert [line.split("\t")[2] for line in lines] == ["2"]
+    with pytest.raises(UserError, match="against: .* is not allowed; allowed: none: no labels"):
+        run(tmp_path / "b", path, "--against", str(tmp_path / "out"))
 
 
 def test_nothing_is_replaced_or_written_where_something_is_wrong(tmp_path: Path) -> None:
@@ -219,7 +224,10 @@ def plays(chat: Chat) -> str:
 
 @pytest.mark.parametrize("name", ["system2", "system5"])
 def test_systems_with_a_language_model_run_against_the_test_server(
-    name: str, llm_server: Callable[..., LLMServer], tmp_path: Path
+    name: str,
+    llm_server: Callable[..., LLMServer],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     server = llm_server(plays)
     path = write_rumors(tmp_path / "English_dev.json")
@@ -238,6 +246,10 @@ def test_systems_with_a_language_model_run_against_the_test_server(
     words = (*words, "--against", str(tmp_path / "out"))
     run(tmp_path / "again", path, *words, config=name)
     assert server.requests == asked and not (tmp_path / "again" / "anova.json").exists()
+    words = ("--reports", str(tmp_path / "out"), "--tables", "2024-results")
+    paper_tables.main([*words, "--rows", f"System 1={name} by the test server"])
+    text = capsys.readouterr().out
+    assert "In no table" in text and "difference" not in text
 
 
 def test_failures_of_a_language_model_are_counted(

@@ -137,6 +137,8 @@ def published_parts(found: Sequence[PublishedComparison]) -> list[Part]:
 
 
 def _is_row(row: Row, system: LoadedSystem, named: Mapping[str, str]) -> bool:
+    if system.report.simulated:
+        return False
     if row.name in named:
         return system.name == named[row.name]
 
