@@ -8,7 +8,10 @@ import re
 _MARKS = re.compile(
     "[\u0610-\u061a\u0640\u064b-\u065f\u0670\u06d6-\u06dc\u06df-\u06e8\u06ea-\u06ed]"
 )
-_LETTERS = str.maketrans("أإآٱىة٠١٢٣٤٥٦٧٨٩۰۱۲۳۴۵۶۷۸۹", "ااااىة" + "0123456789" * 2)
+# Alef with hamza above, below, with madda and wasla; Arabic and Persian digits.
+_LETTERS = {ord(alef): "\u0627" for alef in "\u0623\u0625\u0622\u0671"} | {
+    zero + digit: str(digit) for zero in (0x660, 0x6F0) for digit in range(10)
+}
 
 _WORDS = """
 في من إلى على عن مع حتى منذ خلال بين بعد قبل عند لدى ضد دون حول نحو فوق تحت أمام خلف و ف
