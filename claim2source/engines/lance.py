@@ -232,15 +232,15 @@ class LanceEngine(Engine):
         return self._nearest(vector, k, where, probes)
 
     def _nearest(self, vector: np.ndarray, k: int, where: Where, probes: int) -> Hits:
+        """Search `probes` partitions, more while fewer than k papers are found; 0: everything."""
         if k < 1 or where.ids == ():
             return []
         query = self._table.search(vector.astype(np.float32), vector_column_name="vector")
         query = query.distance_type("dot").limit(k).select(["id", "_distance"])
-        if probes:  # and more of them while fewer than k papers are found
-            query = query.maximum_nprobes(0).minimum_nprobes(probes)
-        else:
-            query = query.bypass_vector_index()
-        found = _filtered(query, where).to_arrow()
+        query = _filtered(query, where)
+        found = (query.nprobes(probes) if probes else query.bypass_vector_index()).to_arrow()
+        if probes and len(found) < k and probes < self.manifest.partitions:
+            return self._nearest(vector, k, where, min(2 * probes, self.manifest.partitions))
         # LanceDB's distance is 1 - the inner product.
         return _hits(found, 1 - _numbers(found, "_distance"))
 
