@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, TypeVar
@@ -14,11 +16,14 @@ import torch.distributed as dist
 from torch import Tensor
 
 from claim2source.core.errors import EXIT_CODE, UserError
+from claim2source.training.peers import watched_peers
 
 Value = TypeVar("Value")
 
 # The first process mines and evaluates while the others wait.
 _TIMEOUT = timedelta(hours=24)
+# What gloo says of a process that is gone.
+_BROKEN = ("closed by peer", "reset by peer", "Broken pipe", "gloo/transport/tcp")
 # Launcher settings that Lightning ignores silently -> (option, values that change nothing).
 _IGNORED_BY_LIGHTNING = {
     "ACCELERATE_USE_FSDP": ("--use_fsdp", ("false", "0", "no")),
@@ -114,7 +119,8 @@ def joined_world(world: World, device: str | None) -> Iterator[None]:
     """Join the processes while the body runs; does nothing for a single process.
 
     With GPUs each process selects its own before the body loads anything. Raises `UserError`
-    where a machine has fewer GPUs than processes, and where no launcher started the others.
+    where a machine has fewer GPUs than processes, where no launcher started the others, and where
+    the body loses the connection to one of them.
     """
     if world.size == 1:
         yield
@@ -133,11 +139,31 @@ def joined_world(world: World, device: str | None) -> Iterator[None]:
         torch.cuda.set_device(world.local_rank)
     backend = "cpu:gloo,cuda:nccl" if on_gpu else "gloo"
     dist.init_process_group(backend, rank=world.rank, world_size=world.size, timeout=_TIMEOUT)
+    several = watched_peers(world.rank, world.size) if world.nodes > 1 else nullcontext()
     try:
-        yield
+        with several:
+            yield
+    except RuntimeError as error:
+        if (why := lost_connection(error)) is None:
+            raise
+        raise UserError(why) from None
     finally:
         if dist.is_initialized():
             dist.destroy_process_group()
+
+
+def lost_connection(error: Exception) -> str | None:
+    """Say that another process is gone, where that is what an exchange's error means."""
+    text = str(error)
+    broken = isinstance(error, dist.DistBackendError | dist.DistNetworkError | dist.DistStoreError)
+    if not broken and not any(sign in text for sign in _BROKEN):
+        return None
+    # Without the place in gloo's source, and its advice.
+    reason = re.sub(r"^\[\S+\] ", "", text).partition("\n")[0].partition(". ")[0].rstrip(".")
+    return (
+        f"the connection to another process was lost ({reason}): see what that process, or its "
+        "machine, says, and start all again (a training goes on with --resume)"
+    )
 
 
 def barrier(world: World) -> None:

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import pytest
 import torch
 import torch.distributed as dist
 
 from claim2source.core.errors import UserError
-from claim2source.training.distributed import World, check_same_world, joined_world, launched_world
+from claim2source.training.distributed import (
+    World,
+    check_same_world,
+    joined_world,
+    launched_world,
+    lost_connection,
+)
 
 
 def test_nothing_set_means_one_process() -> None:
@@ -81,6 +89,8 @@ def test_every_process_takes_its_own_gpu_before_anything_is_loaded(
     monkeypatch.setattr(torch.cuda, "set_device", lambda number: done.append(number))
     monkeypatch.setattr(dist, "init_process_group", lambda *_, **__: done.append("joined"))
     monkeypatch.setattr(dist, "is_initialized", lambda: False)
+    place = "claim2source.training.distributed.watched_peers"
+    monkeypatch.setattr(place, lambda *_: nullcontext())
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "1")
     with joined_world(World(8, 4, 5, 1), None):
         done.append("body")
@@ -123,3 +133,24 @@ def test_a_world_that_no_launcher_started_is_not_waited_for(
         raise AssertionError("joined")
     with joined_world(World(), "cpu"):
         pass
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (
+            RuntimeError(
+                "[/a/b/gloo/gloo/transport/tcp/pair.cc:537] Read error [10.0.0.1]:1926: Connection "
+                "reset by peer. This is typically caused by a remote process that ended.\nmore"
+            ),
+            r"\(Read error \[10.0.0.1\]:1926: Connection reset by peer\)",
+        ),
+        (dist.DistBackendError("NCCL error: remote process exited"), "remote process exited"),
+    ],
+)
+def test_a_lost_process_is_one_line(error: Exception, reason: str) -> None:
+    why = lost_connection(error)
+    assert why is not None and "\n" not in why and "--resume" in why
+    with pytest.raises(UserError, match=reason):
+        raise UserError(why)
+    assert lost_connection(RuntimeError("mat1 and mat2 shapes cannot be multiplied")) is None
