@@ -502,4 +502,5 @@ def require_repeats(key: str, value: int) -> None:
 
 def require_one_of(key: str, value: object, allowed: Sequence[str]) -> None:
     """Raise `ConfigError` unless `value` is among the allowed."""
-    require(value in allowed, key, value, ", ".join(allowed))
+    if value not in allowed:
+        raise ConfigError(key, value, ", ".join(allowed))

@@ -18,21 +18,27 @@ from claim2source.io.text_files import text_lines
 from claim2source.mining.mine import MinedRow, Negative, Origin
 
 _LARGEST = sys.float_info.max
+_quoted = json.encoder.encode_basestring
 
 
 def write_mined(rows: Iterable[MinedRow], path: str | Path) -> int:
     """Write rows one by one, atomically; return their number."""
-    count, encoder = 0, json.JSONEncoder(ensure_ascii=False)
+    count = 0
     with atomic_path(path) as temporary, open(temporary, "w", encoding="utf-8") as file:
         for row in rows:
-            file.write(encoder.encode(_as_json(row)) + "\n")
+            file.write(_as_line(row))
             count += 1
     return count
 
 
-def _as_json(row: MinedRow) -> dict[str, Any]:
-    negatives = [{"source": n.source, "score": n.score, "origin": n.origin} for n in row.negatives]
-    return {"claim": row.claim, "positive": row.positive, "negatives": negatives}
+def _as_line(row: MinedRow) -> str:
+    # As json.dumps writes it, in less than half the time.
+    negatives = ", ".join(
+        f'{{"source": {_quoted(source)}, "score": {score!r}, "origin": {_quoted(origin)}}}'
+        for source, score, origin in row.negatives
+    )
+    claim, positive = _quoted(row.claim), _quoted(row.positive)
+    return f'{{"claim": {claim}, "positive": {positive}, "negatives": [{negatives}]}}\n'
 
 
 def read_mined(path: str | Path, dataset: Dataset) -> list[MinedRow]:

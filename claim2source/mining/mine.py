@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice, zip_longest
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 
@@ -112,8 +112,7 @@ class MiningConfig:
         require_between("mining.margin", self.margin, 0, MOST, none=True)
 
 
-@dataclass(frozen=True, slots=True)
-class Negative:
+class Negative(NamedTuple):
     """A source that a claim does not mean, with its fused score (random: dense) and origin."""
 
     source: str
@@ -278,8 +277,7 @@ class _Picker:
         limits = self._limits(window.similarities[rows, golds].astype(np.float64))
         hard = self._hard(pairs, window, rows, limits)
         for pair, limit, negatives in zip(pairs, limits.tolist(), hard, strict=True):
-            taken = {self.position[negative.source] for negative in negatives} | pair.golds
-            random = self._random(pair, window.similarities[pair.row], limit, taken)
+            random = self._random(pair, window.similarities[pair.row], limit, negatives)
             missing_hard = self.config.hard - len(negatives)
             missing_random = self.config.random - len(random)
             self.counts.rows += 1
@@ -318,7 +316,7 @@ class _Picker:
 
     def _hard(
         self, pairs: Sequence[_Pair], window: Window, rows: np.ndarray, limits: np.ndarray
-    ) -> list[list[Negative]]:
+    ) -> Iterator[list[Negative]]:
         """Take for every pair the best sources of its list that are allowed."""
         columns = slice(self.config.first_rank - 1, self.config.last_rank)
         positions = window.positions[rows, columns]
@@ -332,6 +330,8 @@ class _Picker:
         free = listed & ~gold & ~outside
         close = window.similarities[rows[:, None], positions] > limits[:, None]
         duplicate, checked = np.zeros_like(listed), np.zeros_like(listed)
+        # Where a gold has nothing to compare, no source is its near-duplicate.
+        checked[[not pair.duplicates for pair in pairs]] = True
         # Checking for a near-duplicate is slow: only sources that would be taken are checked.
         while True:
             taken = free & ~close & ~duplicate
@@ -341,9 +341,7 @@ class _Picker:
             if not unchecked.any():
                 break
             for i, column in zip(*map(np.ndarray.tolist, np.nonzero(unchecked)), strict=True):
-                duplicates = pairs[i].duplicates
-                if duplicates:
-                    duplicate[i, column] = int(positions[i, column]) in duplicates
+                duplicate[i, column] = int(positions[i, column]) in pairs[i].duplicates
             checked |= unchecked
         taken &= read
         self.counts.left_out_gold += int((gold & read).sum())
@@ -352,20 +350,21 @@ class _Picker:
         self.counts.left_out_close += int((free & close & ~duplicate & read).sum())
         found_by = (window.in_sparse * (1 + window.in_dense))[rows, columns][taken].tolist()
         scores = window.scores[rows, columns][taken].tolist()
-        negatives = (
-            Negative(self.ids[position], score, _ORIGINS[origin])
-            for position, score, origin in zip(
-                positions[taken].tolist(), scores, found_by, strict=True
-            )
-        )
-        return [list(islice(negatives, count)) for count in taken.sum(axis=1).tolist()]
+        names = map(self.ids.__getitem__, positions[taken].tolist())
+        origins = map(_ORIGINS.__getitem__, found_by)
+        negatives = map(Negative._make, zip(names, scores, origins, strict=True))
+        # One list at a time: many objects at once would set off the garbage collector.
+        return (list(islice(negatives, count)) for count in taken.sum(axis=1).tolist())
 
     def _random(
-        self, pair: _Pair, similarities: np.ndarray, limit: float, taken: set[int]
+        self, pair: _Pair, similarities: np.ndarray, limit: float, hard: Sequence[Negative]
     ) -> list[Negative]:
         """Draw sources from the pool, seeded by the claim: other claims do not change the draw."""
         drawn: list[Negative] = []
-        for position in self._drawn(pair.claim) if self.config.random else ():
+        if not self.config.random:
+            return drawn
+        taken = {self.position[negative.source] for negative in hard} | pair.golds
+        for position in self._drawn(pair.claim):
             if position in taken or position in pair.duplicates:
                 continue
             score = float(similarities[position])

@@ -6,7 +6,7 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from itertools import compress, count, islice, repeat
+from itertools import chain, compress, count, islice
 from typing import Any
 
 import numpy as np
@@ -91,11 +91,10 @@ class Analysis:
         """Analyse all sources; their terms make the `vocabulary` that numbers claims' terms."""
         words, split = _words(texts if self._speller is None else map(self._speller, texts))
         tokens, of_word = self._tokens_of(words)
-        stems = self._stems(tokens)
-        left_out = _among(tokens, self._stop_words)
-        terms = dict.fromkeys(compress(stems, ~left_out))
-        self.vocabulary = dict(zip(terms, count()))
-        return self._terms(split, of_word, stems, left_out)
+        number_of: defaultdict[str, int] = defaultdict(count().__next__)
+        terms = self._terms(tokens, self._stop_words, number_of.__getitem__)
+        self.vocabulary = dict(number_of)
+        return _expanded(split, of_word.numbered(terms))
 
     def claims(self, texts: Iterable[str], stop_words: Iterable[str]) -> Terms:
         """Analyse claims into terms that the sources have too.
@@ -104,25 +103,30 @@ class Analysis:
         """
         words, split = _words(texts if self._speller is None else map(self._speller, texts))
         tokens, of_word = self._tokens_of(words)
-        left_out = _among(tokens, self._stop_words.union(stop_words))
-        return self._terms(split, of_word, self._stems(tokens), left_out)
+        left_out = self._stop_words.union(stop_words)
+        terms = self._terms(tokens, left_out, lambda stem: self.vocabulary.get(stem, -1))
+        return _expanded(split, of_word.numbered(terms))
 
-    def _stems(self, tokens: list[str]) -> list[str]:
-        stems: list[str] = self._stemmer.stemWords(tokens) if self._stemmer else tokens
-        return stems
-
-    def _terms(self, split: Terms, of_word: Terms, stems: list[str], left_out: np.ndarray) -> Terms:
-        """Build terms of texts from their words, the tokens of each word and the tokens' stems."""
-        numbers = map(self.vocabulary.get, stems, repeat(-1))
-        term_of = np.fromiter(numbers, dtype=np.int32, count=len(stems))
-        term_of[left_out] = -1
-        return _expanded(split, of_word.numbered(term_of))
+    def _terms(
+        self, tokens: list[str], left_out: set[str], number_of: Callable[[str], int]
+    ) -> np.ndarray:
+        """Number the stems of tokens, int32 [tokens]; -1: among the words to leave out."""
+        kept = ~np.fromiter(map(left_out.__contains__, tokens), bool, len(tokens))
+        stems = list(compress(tokens, kept))
+        if self._stemmer:
+            stems = self._stemmer.stemWords(stems)
+        numbers = np.full(len(tokens), -1, np.int32)
+        numbers[kept] = np.fromiter(map(number_of, stems), np.int32, len(stems))
+        return numbers
 
     def _tokens_of(self, words: list[str]) -> tuple[list[str], Terms]:
         """Tokenize words: the distinct tokens, and each word's tokens as places in that list."""
+        number_of: defaultdict[str, int] = defaultdict(count().__next__)
         if self._whole:
-            every = np.arange(len(words) + 1)
-            return words, Terms(every[:-1].astype(np.int32), every)
+            lengths = np.fromiter(map(len, map(str.split, words)), np.int64, len(words))
+            split = chain.from_iterable(map(str.split, words))
+            ids = np.fromiter(map(number_of.__getitem__, split), np.int32, lengths.sum())
+            return list(number_of), Terms(ids, _bounds(lengths))
         lowered = list(map(str.lower, words))
         # Most words are one token; a pattern takes the others apart.
         single = np.fromiter(map(str.isalnum, lowered), bool, len(words))
@@ -133,7 +137,6 @@ class Analysis:
         lengths = single.astype(np.int64)
         lengths[~single] = np.diff(ends, prepend=-1) - 1
         # The tokens of single words come first in the vocabulary: order means nothing.
-        number_of: defaultdict[str, int] = defaultdict(count().__next__)
         ids = np.empty(lengths.sum(), np.int32)
         of_single = np.repeat(single, lengths)
         for place, tokens in (
@@ -142,11 +145,6 @@ class Analysis:
         ):
             ids[place] = np.fromiter(map(number_of.__getitem__, tokens), np.int32, len(tokens))
         return list(number_of), Terms(ids, _bounds(lengths))
-
-
-def _among(tokens: Sequence[str], some: set[str]) -> np.ndarray:
-    """Mark the tokens that are in a set, bool [tokens]."""
-    return np.fromiter(map(some.__contains__, tokens), dtype=bool, count=len(tokens))
 
 
 def _expanded(split: Terms, of_word: Terms) -> Terms:
@@ -161,10 +159,12 @@ def _expanded(split: Terms, of_word: Terms) -> Terms:
 
 
 def _words(texts: Iterable[str]) -> tuple[list[str], Terms]:
-    """Split texts as `str.split` does: the distinct words, and each text's words by number."""
-    # Arrow splits and numbers millions of words several times faster than Python.
+    """Split texts at ASCII white space: the distinct words, and each text's words by number.
+
+    Words may be empty, and may hold white space of other scripts, but not at their ends.
+    """
+    # Arrow numbers millions of words several times faster than Python.
     import pyarrow
-    from pyarrow import compute
 
     number_of: defaultdict[str, int] = defaultdict(count().__next__)
     found, left = [Terms.joined([])], iter(texts)
@@ -175,21 +175,29 @@ def _words(texts: Iterable[str]) -> tuple[list[str], Terms]:
             # Half of a surrogate pair, which no loader lets in, is not a letter.
             whole = [text.encode("utf-8", "replace").decode("utf-8") for text in part]
             together = pyarrow.array(whole, pyarrow.large_string())
-        split = compute.utf8_split_whitespace(together)
-        words = split.values.dictionary_encode()
-        numbers = map(number_of.__getitem__, words.dictionary.to_pylist())
+        _, buffer, letters = together.buffers()
+        bounds = np.frombuffer(buffer, np.int64, len(part) + 1)
+        starts = _starts(np.frombuffer(letters or b"", np.uint8, bounds[-1]), bounds)
+        # A word reaches to the next one's start: no letter is copied.
+        offsets = pyarrow.py_buffer(starts)
+        split = pyarrow.LargeStringArray.from_buffers(len(starts) - 1, offsets, letters)
+        words = split.dictionary_encode()
+        numbers = map(number_of.__getitem__, map(str.strip, words.dictionary.to_pylist()))
         numbered = np.fromiter(numbers, dtype=np.int32, count=len(words.dictionary))
-        found.append(Terms(numbered[np.asarray(words.indices)], np.asarray(split.offsets)))
+        found.append(Terms(numbered[np.asarray(words.indices)], np.searchsorted(starts, bounds)))
     ids = np.concatenate([terms.ids for terms in found])
     lengths = np.concatenate([np.diff(terms.bounds) for terms in found])
-    # Arrow gives an empty word for white space at a text's end.
-    return _without("", number_of, Terms(ids, _bounds(lengths)))
+    return list(number_of), Terms(ids, _bounds(lengths))
 
 
-def _without(string: str, number_of: dict[str, int], texts: Terms) -> tuple[list[str], Terms]:
-    """Remove one string from numbered strings and from texts; later numbers move up."""
-    number = number_of.pop(string, None)
-    if number is None:
-        return list(number_of), texts
-    kept = texts.where(texts.ids != number)
-    return list(number_of), Terms(kept.ids - (kept.ids > number), kept.bounds)
+def _starts(letters: np.ndarray, bounds: np.ndarray) -> np.ndarray:
+    """Find where words start in the UTF-8 (uint8) of texts; last comes the end of all.
+
+    `bounds` [texts + 1] are those of the texts: a word starts there even without white space.
+    """
+    # In ASCII, str.split splits at 9 to 13 and 28 to 32.
+    blank = (letters - np.uint8(9) < 5) | (letters - np.uint8(28) < 5)
+    starts = np.append(False, blank)
+    starts[bounds] = True
+    starts[:-1] &= ~blank
+    return np.flatnonzero(starts)

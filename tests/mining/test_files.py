@@ -56,6 +56,22 @@ def test_the_layout(tmp_path: Path) -> None:
     }
 
 
+def test_lines_are_what_json_writes(tmp_path: Path) -> None:
+    names, scores = ('"\\', "\n\x00\x7f\u2028é", "\ud7ff😷"), (1e-17, -0.0, 1e22)
+    negatives = tuple(Negative(*pair, "both") for pair in zip(names, scores, strict=True))
+    write_mined([MinedRow(names[1], names[0], negatives)], tmp_path / "mined.jsonl")
+    row = {
+        "claim": names[1],
+        "positive": names[0],
+        "negatives": [
+            {"source": name, "score": score, "origin": "both"}
+            for name, score in zip(names, scores, strict=True)
+        ],
+    }
+    written = (tmp_path / "mined.jsonl").read_bytes().decode()
+    assert written == json.dumps(row, ensure_ascii=False) + "\n"
+
+
 def test_a_stopped_writing_leaves_the_old_file(tmp_path: Path) -> None:
     path = tmp_path / "mined.jsonl"
     write_mined(ROWS[:1], path)

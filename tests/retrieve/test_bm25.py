@@ -313,6 +313,7 @@ def test_terms_are_what_bm25s_makes_of_whole_texts(texts: list[str], claims: lis
 
 @given(st.lists(st.one_of(st.text(), text_pieces), max_size=7))
 @example(["", " ", "a", " a\u3000b\x85", "\x00 a"])
+@example(["", "", "a", "a", "\u3000", "\t\x0b\x0c\r\x1c\x1d\x1e\x1fa\x1bb\x08c\x0e\x85"])
 def test_whole_terms_are_what_white_space_parts(texts: list[str]) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(terms_module, "_SPLIT", 2)
