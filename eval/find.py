@@ -13,6 +13,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
 
 from claim2source.core.config import flag, list_field, read_config, require, require_between
 from claim2source.core.errors import ConfigError, InputError, UserError, run_program
@@ -21,14 +22,14 @@ from claim2source.core.terminal import say
 from claim2source.engines import Where, open_engine
 from claim2source.io.fetch import Fetcher, is_address
 from claim2source.io.posts import MOST, Post, read_posts
-from claim2source.pipeline.options import StoreOptions
+from claim2source.io.store import Store
 
 INDEX = "CLAIM2SOURCE_INDEX"
 AUTO = "auto"
 
 
 @dataclass(frozen=True)
-class FindConfig(StoreOptions):
+class FindConfig:
     """Settings of `eval/find.py`; POST may stand first.
 
     Args:
@@ -43,11 +44,11 @@ class FindConfig(StoreOptions):
         k: papers to print.
         pipeline: YAML file of a system whose stages follow the index, which is its first stage.
         system: which system of that file; none: the one that has stages.
-        abstain: file of a model of abstention (`abstain.json`) that was fitted to an index; none:
-            the index's own.
-        threshold: probability that the paper is there below which it is none of these; none: the
-            model's.
+        threshold: probability that the paper is there below which it is none of these; none: as
+            it was fitted to the index.
         model: the model that made the index, where it lies elsewhere now.
+        store: folder of the store, in which stages keep what they gave; none: the user's cache.
+        device: none takes a GPU if there is one.
     """
 
     post: str | None = None
@@ -60,9 +61,10 @@ class FindConfig(StoreOptions):
     k: int = 10
     pipeline: Path | None = None
     system: str | None = None
-    abstain: Path | None = None
     threshold: float | None = None
     model: str | None = None
+    store: Path | None = None
+    device: Literal["cpu", "cuda"] | None = None
     json: bool = flag("print a list of papers as JSON; with --input one object a line")
     csv: bool = flag("print a row for each paper")
     bibtex: bool = flag("print every paper as BibTeX")
@@ -103,7 +105,6 @@ def main(argv: Sequence[str] | None = None) -> None:
     from claim2source.pipeline.answers import as_bibtex, as_csv, as_json, as_json_line, as_text
     from claim2source.pipeline.asking import Finder
     from claim2source.pipeline.staged import read_pipeline
-    from claim2source.verify.abstain import AbstainModel
 
     pipeline = None if config.pipeline is None else read_pipeline(config.pipeline, config.system)
     engine.device = config.device
@@ -114,9 +115,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     finder = Finder(
         engine,
         pipeline,
-        abstain=None if config.abstain is None else AbstainModel.read(config.abstain),
         threshold=config.threshold,
-        store=config.open_store(),
+        store=Store(config.store),
         device=config.device,
         progress=pipeline is not None,
     )

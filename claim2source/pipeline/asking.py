@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +25,8 @@ from claim2source.pipeline.stages import apply_stage, informed
 from claim2source.pipeline.systems import SystemConfig, Systems, load_stages
 from claim2source.text.language import detect
 from claim2source.verify.abstain import DEEPEST, AbstainModel, abstained, presence
+
+log = logging.getLogger(__name__)
 
 # Posts that are searched and go through the stages at a time.
 TOGETHER = 64
@@ -79,9 +82,8 @@ class Finder:
     """Find papers in an index, warm: the model is loaded once.
 
     `pipeline` are expanded systems and the name of the one whose stages follow the index, in
-    place of its own first stage. `abstain` replaces the index's own model of abstention,
-    `threshold` that model's. Raises `UserError` where the pipeline's first stage is not the
-    index's.
+    place of its own first stage. `threshold` replaces that of the model of abstention. Raises
+    `UserError` where the pipeline's first stage is not the index's.
     """
 
     def __init__(
@@ -89,7 +91,6 @@ class Finder:
         engine: Engine,
         pipeline: tuple[Systems, str] | None = None,
         *,
-        abstain: AbstainModel | None = None,
         threshold: float | None = None,
         store: Store | None = None,
         device: str | None = None,
@@ -103,14 +104,16 @@ class Finder:
         if pipeline is not None:
             self.system = self._checked(*pipeline)
             self._depth = max(DEEPEST, self.system.depth or 0, stage_depth(self.system))
-        fitted = engine.manifest.abstain
-        if abstain is None and fitted is not None:
-            abstain = AbstainModel.of_plain(fitted, Path(engine.where))
-        if abstain is not None:
-            known = {LEXICAL, DENSE, FUSED}
-            strange = sorted(set(abstain.design.stages) - known)
-            require(not strange, "abstain", strange, "a model that was fitted to an index")
-        self.abstain = abstain
+        fitted, self.abstain = engine.manifest.abstain, None
+        if fitted is not None:
+            self.abstain = AbstainModel.of_plain(fitted, Path(engine.where))
+        unbuilt = engine.stats().unbuilt
+        if unbuilt or engine.manifest.stale:
+            log.warning(
+                "%s: a run that changed it has not ended, %d papers are not built in: until then "
+                "scores differ a little",
+                *(engine.where, unbuilt),
+            )
 
     def _checked(self, systems: Systems, name: str) -> SystemConfig:
         """Take a pipeline's fusion, and refuse another BM25, model or first stage."""

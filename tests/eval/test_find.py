@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,8 +16,9 @@ import pytest
 from claim2source.core.errors import UserError
 from claim2source.core.records import Source
 from claim2source.datasets.papers import Paper
-from claim2source.engines import Where, open_engine
+from claim2source.engines import Where, migrate, open_engine
 from claim2source.engines.growing import grow, opened
+from claim2source.engines.manifest import IndexManifest
 from claim2source.io.posts import Post
 from claim2source.models import ModelConfig
 from claim2source.pipeline.asking import Finder
@@ -132,41 +134,59 @@ def test_filters_leave_papers_out(ask: Callable[..., str]) -> None:
     assert "holds no paper" in ask(POST, "--venue", "none")
 
 
+@contextlib.contextmanager
+def knowing(index: str, model: AbstainModel) -> Iterator[None]:
+    """An index to which a model of abstention was fitted."""
+    before = IndexManifest.read(Path(index))
+    replace(before, abstain=model.plain()).write(Path(index))
+    try:
+        yield
+    finally:
+        before.write(Path(index))
+
+
 def test_none_of_these_is_said_and_the_papers_are_listed_all_the_same(
-    ask: Callable[..., str], tmp_path: Path
+    ask: Callable[..., str], index: str
 ) -> None:
     for present in (True, False):
-        fitted(present).write(tmp_path / "abstain.json")
-        words = ("--abstain", str(tmp_path / "abstain.json"))
-        found = json.loads(ask(POST, "--json", *words))
-        assert len(found) == 10 and {one["abstained"] for one in found} == {not present}
-        assert found[0]["present"] == pytest.approx(0.9526 if present else 0.0474, abs=1e-3)
-        text = ask(POST, *words)
-        assert ("Probably none of these (5%" in text) is not present
-        assert ("Probably among these (95%" in text) is present and " 10. " in text.replace(
-            "\n", " "
-        )
-        found = json.loads(ask(POST, "--json", *words, "--threshold", "0.99"))
-        assert found[0]["abstained"]
+        with knowing(index, fitted(present)):
+            found = json.loads(ask(POST, "--json"))
+            assert len(found) == 10 and {one["abstained"] for one in found} == {not present}
+            share = 0.9526 if present else 0.0474
+            assert found[0]["present"] == pytest.approx(share, abs=1e-3)
+            text = ask(POST)
+            assert ("Probably none of these (5%" in text) is not present
+            assert ("Probably among these (95%" in text) is present and "\n10. " in text
+            found = json.loads(ask(POST, "--json", "--threshold", "0.99"))
+            assert found[0]["abstained"]
     assert "was not judged" in ask(POST)
-    other = Design(("bm25",), 1)
-    replace(
-        fitted(True),
-        design=other,
-        features=tuple(other.names),
-        mean=(0.0,) * 2,
-        scale=(1.0,) * 2,
-        weights=(0.0,) * 2,
-    ).write(tmp_path / "abstain.json")
-    with pytest.raises(UserError, match="abstain: .*fitted to an index"):
-        ask(POST, *words)
 
 
-def test_the_index_s_own_model_of_abstention_is_used(index: str, tmp_path: Path) -> None:
+def test_the_features_are_the_scores_of_the_stages(index: str) -> None:
+    """Both lists as deep as when it was fitted, whatever is printed."""
+    design = Design(("lexical", "dense", "fused"), 3)
+    n = len(design.names)
+    weights = tuple(0.1 * (i + 1) for i in range(n))
+    model = AbstainModel(design, tuple(design.names), (0.0,) * n, (1.0,) * n, weights, -2.0)
     engine = open_engine(index)
-    engine.manifest = replace(engine.manifest, abstain=fitted(False).plain())
-    (answer,) = Finder(engine).find([Post("0", POST)])
-    assert answer.abstained and answer.present == pytest.approx(0.0474, abs=1e-3)
+    found = engine.find([Post("0", POST).claim("en")], 100)
+    stages = {"lexical": found.lexical, "dense": found.dense, "fused": found.fused}
+    expected = model.probabilities(design.features(["0"], stages))
+    with knowing(index, model):
+        for k in (1, 10, 12):
+            (answer,) = Finder(open_engine(index)).find([Post("0", POST)], k)
+            assert answer.present == pytest.approx(float(expected[0]))
+
+
+def test_papers_that_are_not_built_in_are_told(
+    index: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    copy = migrate(open_engine(index), tmp_path / "copy")
+    (rows,) = copy.rows()
+    copy.upsert(rows.only([0, 1]))
+    copy.close()
+    assert len(Finder(copy).find([Post("0", POST)], 13)[0].matches) == 13
+    assert "has not ended, 2 papers are not built in" in caplog.text
 
 
 def test_many_posts_keep_their_order_dates_and_languages(
