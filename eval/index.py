@@ -115,7 +115,9 @@ def main(argv: Sequence[str] | None = None) -> None:
         return
     files = PaperFiles.of(config.source, config.column_map, config.format, config.lenient)
     shard, shards = shard_of(config.shard, os.environ)
-    total = checked(files) if config.check and shards == 1 else None
+    # A pipe can be read only once.
+    check = config.check and shards == 1 and all(path.is_file() for path in files.files)
+    total = checked(files) if check else None
     choose_gpu(config, os.environ)
     resolved = resolved_model(config)
     dense = dense_of(config, resolved)

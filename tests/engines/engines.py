@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 
 import bm25s
@@ -94,12 +95,16 @@ class Corpus:
             and (where.ids is None or paper.source.id in where.ids)
         ]
 
-    def lexical(self, terms: Sequence[str]) -> np.ndarray:
-        """The scores of all papers by plain bm25s, [papers]."""
+    @cached_property
+    def _plain(self) -> bm25s.BM25:
         listed = Analyser(self.bm25).sources([paper.source for paper in self.papers])
         plain = bm25s.BM25(k1=1.2, b=0.75, method="lucene")
         plain.index(listed, show_progress=False)
-        scores = np.zeros(len(self.papers))
+        return plain
+
+    def lexical(self, terms: Sequence[str]) -> np.ndarray:
+        """The scores of all papers by plain bm25s, [papers]."""
+        plain, scores = self._plain, np.zeros(len(self.papers))
         for term, count in Counter(terms).items():
             if term in plain.vocab_dict:
                 scores += count * plain.get_scores([term]).astype(np.float64)

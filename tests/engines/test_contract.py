@@ -306,6 +306,7 @@ def test_a_doi_is_found_in_its_address() -> None:
     assert plain_doi("see arXiv") == ""
 
 
+@pytest.mark.slow
 def test_above_a_size_partitions_are_searched_with_the_recall_that_was_asked_for(
     tmp_path: Path,
 ) -> None:
