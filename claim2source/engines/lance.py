@@ -64,11 +64,14 @@ class LanceEngine(Engine):
         self._lock: FolderLock | None = None
         database = _lancedb().connect(self.folder, read_consistency_interval=timedelta(0))
         try:
-            # Where the process that made the index was killed there may be no table yet.
+            # Where the process that made the index was killed there may be no table yet, or one
+            # without any version: nothing was written to it.
+            versions = self.folder / f"{TABLE}.lance" / "_versions"
+            schema = schema_of(manifest.dimensions)
             self._table: Any = (
                 database.open_table(TABLE)
-                if (self.folder / f"{TABLE}.lance").is_dir()
-                else database.create_table(TABLE, schema=schema_of(manifest.dimensions))
+                if versions.is_dir() and any(versions.iterdir())
+                else database.create_table(TABLE, schema=schema, mode="overwrite")
             )
         except (ValueError, RuntimeError) as error:
             why = f"its table cannot be read: {' '.join(str(error).split())}"

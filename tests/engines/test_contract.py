@@ -147,6 +147,34 @@ def test_an_index_that_grew_shrank_and_changed_scores_as_one_made_at_once(
     engine.close()
 
 
+def test_an_index_may_be_empty(kind: str, tmp_path: Path, corpus: Corpus) -> None:
+    engine = ENGINES[kind](tmp_path / "index", manifest_of())
+    for filled in (False, True):
+        if filled:
+            engine.upsert(corpus.rows(range(5)))
+            engine.build()
+            assert engine.delete([f"p{i}" for i in range(5)]) == 5
+        engine.build()
+        assert engine.dense(np.ones(WIDTH), 5) == engine.lexical(["w1", "mask"], 5) == []
+        assert engine.stats().papers == 0 and list(engine.rows()) == []
+        assert engine.manifest.average_length == 0
+    engine.close()
+
+
+def test_an_index_whose_making_was_killed_opens_empty(tmp_path: Path, corpus: Corpus) -> None:
+    for name, left in (("a", []), ("b", ["papers.lance"]), ("c", ["papers.lance/_versions"])):
+        folder = tmp_path / name
+        folder.mkdir()
+        manifest_of().write(folder)
+        for path in left:
+            (folder / path).mkdir(parents=True)
+        engine = open_engine(folder)
+        assert engine.stats().papers == 0
+        engine.upsert(corpus.rows(range(3)))
+        engine.close()
+        assert open_engine(folder).stats().papers == 3
+
+
 def test_papers_come_back_as_they_were_given(kind: str, tmp_path: Path) -> None:
     odd = Paper(
         Source('it\'s "x"\\; --', "\x1b[31mT\x00", "a\nb\t'", ("O'Neil", ""), "V\u202e", "März"),
