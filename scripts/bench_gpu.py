@@ -4,8 +4,11 @@ Weights are random, of Mistral-7B's shape; nothing is downloaded. Training is th
 RetrieverModule with Lightning, bf16 weights, LoRA in fp32 on every linear layer, all texts of the
 same length. `share` is the FLOPs that a step needs in relation to the device's bf16 peak;
 `hardware_share` also counts what is computed twice (checkpointing, chunks). `ratio` is the best
-share of a training row without torch.compile, which the trainer does not use; `compiled_ratio` is
-that of the other rows. Each finished row goes to stderr as JSON. Without a GPU nothing is measured.
+share of a training row without torch.compile; `compiled_ratio` is that of the other rows. Then the
+largest chunked batch again with chunks by the GPU's memory, flash attention, Liger's kernels, 8-bit
+AdamW, a base in 4 bits (QLoRA) and FSDP2 on one rank; encoding; and the ct25 recipe with seeds. A
+row whose packages are absent says so. Each finished row goes to stderr as JSON. Targets are 45 % of
+the peak in training and 55 % in encoding. Without a GPU nothing is measured.
 """
 
 from __future__ import annotations
@@ -18,11 +21,12 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import numpy as np
+import pytorch_lightning as pl
 import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import MistralConfig, MistralModel, PreTrainedTokenizerFast
@@ -33,16 +37,18 @@ from claim2source.core.memory import peak_memory
 from claim2source.core.records import Claim, Dataset, Qrels, Source
 from claim2source.core.tables import Cell, plain_table
 from claim2source.mining import MinedRow, Negative
-from claim2source.models import Encoder, EncoderSettings
+from claim2source.models import Encoder, EncoderSettings, ModelConfig
 from claim2source.text import Rendering
 from claim2source.training.adapt import adapt
 from claim2source.training.config import FinetuneConfig, LoraConfig, OptimisationConfig
 from claim2source.training.data import TrainingPairs
-from claim2source.training.kernels import compile_model
+from claim2source.training.kernels import check_kernels, compile_model
 from claim2source.training.losses import LossesConfig
+from claim2source.training.memory_plan import settle_here
 from claim2source.training.model_shape import ModelShape
 from claim2source.training.module import RetrieverModule
 from scripts.flops import matmul_rate, peak_flops
+from scripts.gpu_recipe import train_seeds
 from scripts.measure import circumstances, read_flat, require_positive
 from scripts.timing_common import InOrder, fit
 
@@ -54,6 +60,8 @@ MISTRAL_7B = {
     "num_attention_heads": 32,
     "num_key_value_heads": 8,
 }
+# What the largest chunked batch is trained with as well.
+VARIANTS = ("auto", "flash_attention_2", "liger", "adamw_8bit", "qlora", "fsdp2")
 TINY = {
     "vocab_size": 200,
     "hidden_size": 32,
@@ -75,10 +83,11 @@ class BenchConfig:
         chunk: texts per forward pass of the chunked rows.
         steps: timed steps of a row, after one that is not timed.
         lora_r: rank of the adapters.
-        lora_dropout: dropout of the adapters' input, by default the trainer's.
+        lora_dropout: dropout of the adapters' input, by default that of the configs of 7B models.
         documents: number of documents to encode; some of them warm up first.
         document_tokens: their mean length; lengths vary from half to one and a half of it.
         seed: of weights and texts.
+        recipe: config of `train/finetune.py` that is trained with each of `seeds`.
     """
 
     tokens: int = 256
@@ -87,12 +96,16 @@ class BenchConfig:
     chunk: int = 32
     steps: int = 2
     lora_r: int = 16
-    lora_dropout: float = 0.1
+    lora_dropout: float = 0.0
     documents: int = 2_000
     document_tokens: int = 300
     seed: int = 13
+    recipe: str = "configs/finetune/ct25_minilm.yaml"
+    seeds: list[int] = list_field(int, [1, 2, 3], help="seeds of the recipe")
     batches: list[int] = list_field(int, [8, 64], help="claims per step of the chunked rows")
     compiled: bool = flag("measure with torch.compile too", True)
+    variants: bool = flag("measure the largest batch with other kernels and weights too", True)
+    seeded: bool = flag("train the recipe with each seed", True)
     tiny: bool = flag("run on a CPU with a model of two layers, as a test")
 
     def __post_init__(self) -> None:
@@ -120,15 +133,17 @@ class Setting:
 
     Args:
         batch: claims per step.
-        chunk: texts per forward pass; None: all.
+        chunk: texts per forward pass; None: all; auto: by the device's memory.
         checkpointing: whether activations are recomputed.
         compiled: whether torch.compile is used.
+        variant: what else differs, one of `VARIANTS`.
     """
 
     batch: int
-    chunk: int | None
+    chunk: int | Literal["auto"] | None
     checkpointing: bool
     compiled: bool
+    variant: str = ""
 
 
 def make_encoder(config: BenchConfig) -> Encoder:
@@ -199,14 +214,27 @@ def settings_of(config: BenchConfig) -> list[Setting]:
     return found
 
 
+def variants_of(config: BenchConfig) -> list[Setting]:
+    """List the rows of the largest chunked batch with each variant."""
+    if not config.variants:
+        return []
+    largest = max(config.batches)
+    return [
+        Setting(largest, "auto" if name == "auto" else config.chunk, False, False, name)
+        for name in VARIANTS
+    ]
+
+
 def time_training(config: BenchConfig, setting: Setting) -> dict[str, Any]:
     """Measure one row: seconds, tokens and FLOPs per second, peak memory; or why it failed."""
     row: dict[str, Any] = {"claims": setting.batch, "chunk": setting.chunk}
     row |= {"checkpointing": setting.checkpointing, "compiled": setting.compiled}
+    row["variant"] = setting.variant
     try:
         row |= train(config, setting)
-    except Exception as error:  # torch.compile's backends raise errors of many kinds
-        if not (setting.compiled or isinstance(error, torch.cuda.OutOfMemoryError)):
+    except Exception as error:  # compilers and kernels raise errors of many kinds
+        known = setting.compiled or setting.variant
+        if not (known or isinstance(error, torch.cuda.OutOfMemoryError)):
             raise
         nothing = {"seconds": None, "tokens_per_second": None, "peak_mb": None}
         row |= nothing | {"failed": reason(error)}
@@ -229,7 +257,7 @@ def show_row(row: dict[str, Any]) -> dict[str, Any]:
 
 def train(config: BenchConfig, setting: Setting) -> dict[str, Any]:
     """Train a few steps in one setting and measure them."""
-    encoder = make_encoder(config)
+    encoder, variant = make_encoder(config), setting.variant
     optimisation = OptimisationConfig(
         batch_size=setting.batch,
         chunk_size=setting.chunk,
@@ -237,11 +265,27 @@ def train(config: BenchConfig, setting: Setting) -> dict[str, Any]:
         temperature=0.02,
         dropout=0.0,
         gradient_checkpointing=setting.checkpointing,
+        optimizer="adamw_8bit" if variant == "adamw_8bit" else "adamw",
+        liger_kernels=variant == "liger",
         precision="bf16",
         save_every=0,
     )
     lora = LoraConfig(r=config.lora_r, dropout=config.lora_dropout)
-    adapt(encoder, FinetuneConfig(tuning="lora", lora=lora, optimisation=optimisation))
+    model = ModelConfig(dtype="bfloat16")
+    recipe = FinetuneConfig(
+        tuning="qlora" if variant == "qlora" else "lora",
+        model=model,
+        lora=lora,
+        optimisation=optimisation,
+    )
+    if variant == "flash_attention_2":
+        encoder.model.set_attn_implementation(variant)
+    if variant == "qlora":
+        quantise(encoder.model, config.device)
+    recipe, _ = settle_here(recipe, encoder.model, config.tokens, 1)
+    optimisation = recipe.optimisation
+    check_kernels(recipe, encoder)
+    adapt(encoder, recipe)
     shape = ModelShape.of(encoder.model)
     if setting.compiled:
         compile_model(encoder.model, "eager" if config.tiny else "inductor")
@@ -256,13 +300,18 @@ def train(config: BenchConfig, setting: Setting) -> dict[str, Any]:
     )
     if config.device == "cuda":
         torch.cuda.reset_peak_memory_stats()
-    seconds = statistics.median(fit(module, sampler, precision="bf16")[1:])
+    strategy = pl.strategies.ModelParallelStrategy() if variant == "fsdp2" else "auto"
+    seconds = statistics.median(fit(module, sampler, precision="bf16", strategy=strategy)[1:])
     peak = torch.cuda.max_memory_allocated() if config.device == "cuda" else peak_memory(gpu=False)
     texts = setting.batch * (1 + config.group)
     lengths = [config.tokens] * texts
     needed, again = shape.training(lengths, "lora"), shape.forward(lengths)
     # The last chunk, a full one, is encoded once, the others twice.
-    chunked = 0.0 if setting.chunk is None else 1 - min(setting.chunk, texts) / texts
+    size = optimisation.chunk_size
+    assert size != "auto"
+    if optimisation.chunk_tokens is not None:
+        size = max(1, optimisation.chunk_tokens // config.tokens)
+    chunked = 0.0 if size is None else 1 - min(size, texts) / texts
     repeated = again * (int(setting.checkpointing) + chunked)
     return {
         "seconds": round(seconds, 4),
@@ -272,6 +321,24 @@ def train(config: BenchConfig, setting: Setting) -> dict[str, Any]:
         "peak_mb": round(peak / 2**20, 1),
         "loss": module.losses[-1],
     }
+
+
+def quantise(model: torch.nn.Module, device: str) -> None:
+    """Replace a model's linear layers by layers in 4 bits (NF4), as `tuning: qlora` loads them."""
+    import bitsandbytes
+
+    for name, module in [*model.named_modules()]:
+        if isinstance(module, torch.nn.Linear):
+            sizes, kind = (module.in_features, module.out_features), module.weight.dtype
+            layer = bitsandbytes.nn.Linear4bit(
+                *sizes, bias=False, compute_dtype=kind, compress_statistics=True, quant_type="nf4"
+            )
+            layer.weight = bitsandbytes.nn.Params4bit(
+                module.weight.data.cpu(), requires_grad=False, quant_type="nf4"
+            )
+            parent, _, last = name.rpartition(".")
+            # It is quantised on its way to the device.
+            setattr(model.get_submodule(parent), last, layer.to(device))
 
 
 def time_encoding(config: BenchConfig) -> dict[str, Any]:
@@ -308,7 +375,8 @@ def time_encoding(config: BenchConfig) -> dict[str, Any]:
 
 def with_shares(result: dict[str, Any], peak: float) -> dict[str, Any]:
     """Add FLOPs per second as shares of the peak to every row; 0 where the peak is unknown."""
-    rows = [*result["training"], result["encoding"]["merged"], result["encoding"]["adapter"]]
+    rows = [*result["training"], *result["variants"]]
+    rows += [result["encoding"]["merged"], result["encoding"]["adapter"]]
     for row in rows:
         for key in ("", "hardware_"):
             if f"{key}flops_per_second" in row:
@@ -350,7 +418,8 @@ def memory_growth(training: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def as_table(config: BenchConfig, result: dict[str, Any]) -> str:
     """Format the result for a terminal."""
-    peak, rows, encoded = result["peak_flops"], result["training"], result["encoding"]
+    peak, encoded = result["peak_flops"], result["encoding"]
+    rows, recipe = [*result["training"], *result["variants"]], result["recipe"]
 
     def percent(share: float | None) -> Cell:
         return None if share is None else 100 * share if peak else "unknown"
@@ -364,6 +433,7 @@ def as_table(config: BenchConfig, result: dict[str, Any]) -> str:
             row["chunk"] or "whole",
             yes(row["checkpointing"]),
             yes(row["compiled"]),
+            row["variant"] or "-",
             row["tokens_per_second"],
             percent(row.get("share")),
             percent(row.get("hardware_share")),
@@ -388,6 +458,7 @@ def as_table(config: BenchConfig, result: dict[str, Any]) -> str:
                 "chunk",
                 "checkpointing",
                 "compiled",
+                "variant",
                 "tokens/s",
                 "% of peak",
                 "% with repeats",
@@ -409,9 +480,20 @@ def as_table(config: BenchConfig, result: dict[str, Any]) -> str:
         ),
         f"encoding {encoded['documents']} documents of {encoded['mean_tokens']} tokens on average",
         plain_table(["weights", "documents/s", "tokens/s", "% of peak"], encoding, digits=1),
+        *recipe_lines(recipe),
         f"Load average: {result['load_average']}",
     ]
     return "\n".join(lines)
+
+
+def recipe_lines(recipe: dict[str, Any] | None) -> list[str]:
+    """Write the scores of the recipe's seeds, or why there are none."""
+    if recipe is None:
+        return []
+    cells: list[list[Cell]] = [[r["seed"], r["score"], r["seconds"]] for r in recipe["runs"]]
+    table = plain_table(["seed", recipe["metric"], "seconds"], cells)
+    failed = [f"seed {r['seed']}: {r['failed']}" for r in recipe["runs"] if "failed" in r]
+    return [f"{recipe['recipe']}, {recipe['metric']} of the reported split", table, *failed]
 
 
 def measure(config: BenchConfig) -> dict[str, Any]:
@@ -420,7 +502,12 @@ def measure(config: BenchConfig) -> dict[str, Any]:
     peak = math.inf if config.tiny else peak_flops(name)
     limit = matmul_rate(256 if config.tiny else 8192, config.device, torch.bfloat16)
     training = [time_training(config, setting) for setting in settings_of(config)]
-    result = with_shares({"training": training, "encoding": time_encoding(config)}, peak)
+    variants = [time_training(config, setting) for setting in variants_of(config)]
+    result = with_shares(
+        {"training": training, "variants": variants, "encoding": time_encoding(config)}, peak
+    )
+    device = [f"--device={config.device}"]
+    result["recipe"] = train_seeds(config.recipe, config.seeds, *device) if config.seeded else None
     return {
         "ratio": best_share(training, False),
         "compiled_ratio": best_share(training, True),

@@ -88,6 +88,7 @@ def fit(
     *,
     precision: Literal["fp32", "bf16"] = "fp32",
     callbacks: Iterable[pl.Callback] = (),
+    strategy: pl.strategies.Strategy | str = "auto",
 ) -> list[float]:
     """Train for an epoch as `train/finetune.py` does, without logs; give seconds per step."""
     times = StepTimes()
@@ -98,6 +99,7 @@ def fit(
             max_epochs=1,
             accelerator="gpu" if module.encoder.device.type == "cuda" else "cpu",
             devices=1,
+            strategy=strategy,
             precision="bf16-mixed" if precision == "bf16" else "32-true",
             gradient_clip_val=module.config.max_grad_norm or None,
             logger=False,

@@ -7,10 +7,13 @@ import math
 import subprocess
 import sys
 from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import yaml
 
 from claim2source.core.config import read_config
 from claim2source.core.errors import UserError
@@ -18,9 +21,11 @@ from claim2source.training.state import trainable_weights
 from scripts import bench_gpu
 from scripts.bench_gpu import BenchConfig, Setting, main, make_encoder, memory_growth
 from scripts.flops import peak_flops
+from scripts.gpu_recipe import train_seeds
 from scripts.measure import read_flat
 from tests.scripts.output import read_result
 from tests.shared_data import REPOSITORY
+from tests.training.small import arguments, small_setup
 
 SMALL = BenchConfig(
     tiny=True,
@@ -33,6 +38,8 @@ SMALL = BenchConfig(
     document_tokens=10,
     batches=[2, 4],
     compiled=False,
+    variants=False,
+    seeded=False,
 )
 # The same as words.
 WORDS = [
@@ -45,6 +52,8 @@ WORDS = [
     "--documents=9",
     "--document_tokens=10",
     "--no_compiled",
+    "--no_variants",
+    "--no_seeded",
     "--batches",
     "2",
     "4",
@@ -54,6 +63,7 @@ WORDS = [
 def table_of(**parts: Any) -> str:
     """The table of a result with these parts."""
     result = {"training": [], "encoding": {"documents": 1, "mean_tokens": 1.0}, "memory": []}
+    result |= {"variants": [], "recipe": None}
     known = {"device": "x", "peak_flops": 1e15, "matmul_flops": 1e14, "load_average": []}
     return bench_gpu.as_table(SMALL, result | known | parts)
 
@@ -129,7 +139,7 @@ def test_running_out_of_memory_when_encoding_costs_nothing_else(
     (other,) = {"merged", "adapter"} - {fails}
     assert "too large" in found[fails]["failed"] and found[fails]["documents_per_second"] is None
     assert found[other]["documents_per_second"] > 0
-    result = bench_gpu.with_shares({"training": [], "encoding": found}, 1e15)
+    result = bench_gpu.with_shares({"training": [], "variants": [], "encoding": found}, 1e15)
     assert f"encoding, {fails}: " in table_of(**result)
     # Each row was printed when it was finished.
     said = [json.loads(line) for line in capsys.readouterr().err.splitlines() if line[:1] == "{"]
@@ -155,10 +165,72 @@ def test_rows_are_whole_batches_and_chunks_with_and_without() -> None:
     assert {s.batch for s in found if s.chunk is None} == {2}
 
 
+def test_every_variant_is_a_row_that_is_measured_or_says_why_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """On a CPU chunks by memory alone; what a variant asks the trainer for is seen."""
+    asked: dict[str, Any] = {}
+    real = bench_gpu.check_kernels
+
+    def note(recipe: Any, encoder: Any) -> None:
+        asked[setting.variant] = recipe, encoder.model.config._attn_implementation
+        real(recipe, encoder)
+
+    monkeypatch.setattr(bench_gpu, "check_kernels", note)
+    settings = bench_gpu.variants_of(replace(SMALL, variants=True))
+    assert [one.variant for one in settings] == list(bench_gpu.VARIANTS)
+    assert {one.batch for one in settings} == {4} and bench_gpu.variants_of(SMALL) == []
+    rows = {}
+    for setting in settings:
+        rows[setting.variant] = bench_gpu.time_training(SMALL, setting)
+    assert "failed" not in rows["auto"] and rows["auto"]["tokens_per_second"] > 0
+    assert rows["auto"]["chunk"] == "auto" and asked["auto"][0].optimisation.chunk_size is None
+    assert "liger_kernels" in rows["liger"]["failed"]
+    assert asked["liger"][0].optimisation.liger_kernels
+    assert asked["adamw_8bit"][0].optimisation.optimizer == "adamw_8bit"
+    if find_spec("bitsandbytes") is None:
+        assert "bitsandbytes" in rows["adamw_8bit"]["failed"]
+        assert "bitsandbytes" in rows["qlora"]["failed"]
+    if find_spec("flash_attn") is None:
+        assert "flash" in rows["flash_attention_2"]["failed"].lower()
+    for row in rows.values():
+        assert ("failed" in row) is (row["tokens_per_second"] is None)
+    table = table_of(variants=list(rows.values()))
+    assert "liger" in table and "row 3: ConfigError" in table
+
+
+@pytest.mark.slow
+def test_the_recipe_is_trained_with_each_seed(tmp_path: Path) -> None:
+    model, data = small_setup(tmp_path)
+    recipe = tmp_path / "recipe.yaml"
+    words = arguments(model, data, tmp_path / "unused", optimisation__epochs=1)
+    values = dict(word.removeprefix("--").split("=", 1) for word in words)
+    values = {key: value for key, value in values.items() if key not in ("out", "wandb.mode")}
+    nested: dict[str, Any] = {}
+    for key, value in values.items():
+        group, _, last = key.rpartition(".")
+        (nested.setdefault(group, {}) if group else nested)[last] = yaml.safe_load(value)
+    recipe.write_text(yaml.safe_dump(nested))
+    found = train_seeds(str(recipe), [1, 2], "--threads=1")
+    assert [row["seed"] for row in found["runs"]] == [1, 2] and found["metric"] == "mrr@5"
+    scores = [row["score"] for row in found["runs"]]
+    assert all(0 <= score <= 1 for score in scores)
+    assert found["mean"] == pytest.approx(sum(scores) / 2)
+    assert found["deviation"] == pytest.approx(abs(scores[0] - scores[1]) / 2**0.5)
+
+
+def test_a_recipe_that_cannot_be_trained_says_why() -> None:
+    found = train_seeds("no.yaml", [7])
+    (row,) = found["runs"]
+    assert row["score"] is None and "no.yaml" in row["failed"]
+    assert found["mean"] is None and found["deviation"] is None
+    assert any("seed 7: " in line for line in bench_gpu.recipe_lines(found))
+
+
 def test_weights_are_bf16_and_adapters_fp32(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: dict[str, Any] = {}
 
-    def look(module: Any, sampler: Any, *, precision: str) -> list[float]:
+    def look(module: Any, sampler: Any, *, precision: str, strategy: str) -> list[float]:
         seen["module"], seen["precision"] = module, precision
         return [1.0, 2.0]
 
@@ -215,15 +287,17 @@ def test_shares_are_of_the_peak() -> None:
     row = {"flops_per_second": 4e14, "hardware_flops_per_second": 6e14}
     result = {
         "training": [dict(row), {"seconds": None}],
+        "variants": [dict(row)],
         "encoding": {"merged": {"flops_per_second": 5e14}, "adapter": {"flops_per_second": 2e14}},
     }
     found = bench_gpu.with_shares(result, 1e15)
     assert (found["training"][0]["share"], found["training"][0]["hardware_share"]) == (0.4, 0.6)
-    assert "share" not in found["training"][1]
+    assert "share" not in found["training"][1] and found["variants"][0]["share"] == 0.4
     assert found["encoding"]["merged"]["share"] == 0.5
     assert (
         bench_gpu.with_shares(
-            {"training": [dict(row)], "encoding": {"merged": {}, "adapter": {}}}, math.inf
+            {"training": [dict(row)], "variants": [], "encoding": {"merged": {}, "adapter": {}}},
+            math.inf,
         )["training"][0]["share"]
         == 0
     )
