@@ -119,15 +119,7 @@ def _rows(
 
     def chosen(rule: Rule, among: np.ndarray) -> Setting:
         part = {setting: values[among] for setting, values in tried.items()}
-        weights = weighing.weights[among] / weighing.weights[among].sum()
-        ids = tuple(np.array(weighing.claim_ids, dtype=object)[among].tolist())
-        on = replace(
-            weighing,
-            claim_ids=ids,
-            weights=weights,
-            groups=weighing.groups[among],
-            seen=weighing.seen[among],
-        )
+        on = weighing.among(among)
         # What a report would say of each setting is not read here: none of it is made.
         none: dict[Setting, Table] = dict.fromkeys(part, {})
         return choose(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -53,6 +53,13 @@ class Weighing:
         To 12 digits: sums of the same reciprocal ranks in another order are equal.
         """
         return round(float(values @ self.weights), 12)
+
+    def among(self, claims: np.ndarray) -> Weighing:
+        """Weigh some of the claims, bool [claims], as they are weighed here."""
+        ids = np.array(self.claim_ids, dtype=object)[claims].tolist()
+        weights = self.weights[claims] / self.weights[claims].sum()
+        groups, seen = self.groups[claims], self.seen[claims]
+        return replace(self, claim_ids=tuple(ids), weights=weights, groups=groups, seen=seen)
 
     def table(self, values: np.ndarray, part: str | None = None) -> Table:
         """Average by language, all claims or those of the part `seen` or `unseen`; with `macro`.

@@ -71,8 +71,24 @@ class Place:
     progress: bool = False
 
 
+class Placeable:
+    """Keep where a stage, a dataclass, stores scores and computes, beside its settings."""
+
+    @property
+    def place(self) -> Place:
+        """Return where scores are kept and computed."""
+        place: Place = self.__dict__.get("_place") or Place()
+        return place
+
+    def placed(self, store: Store | None, device: str | None, progress: bool = False) -> Self:
+        """Return the same stage, which keeps its scores in a store and runs on a device."""
+        copy = replace(self)  # type: ignore[type-var]
+        copy.__dict__["_place"] = Place(store, device, progress)
+        return copy
+
+
 @dataclass(frozen=True, kw_only=True)
-class Reranker(ABC):
+class Reranker(Placeable, ABC):
     """Rank the first sources of every claim anew.
 
     A re-ranker is a dataclass of this type with `identity`, `label` and `score`.
@@ -120,18 +136,6 @@ class Reranker(ABC):
     @abstractmethod
     def score(self, pairs: Sequence[Pair]) -> Iterator[Scored]:
         """Score pairs, in any order, a batch at a time."""
-
-    @property
-    def place(self) -> Place:
-        """Return where scores are kept and computed."""
-        place: Place = self.__dict__.get("_place") or Place()
-        return place
-
-    def placed(self, store: Store | None, device: str | None, progress: bool = False) -> Self:
-        """Return the same re-ranker, which keeps its scores in a store and runs on a device."""
-        copy = replace(self)
-        copy.__dict__["_place"] = Place(store, device, progress)
-        return copy
 
     def apply(self, claims: Sequence[Claim], sources: Sequence[Source], run: Run) -> Result:
         """Rank the first `depth` sources of every claim anew.

@@ -35,7 +35,7 @@ _STEMMERS = {"en": "english", "de": "german", "fr": "french", "ar": "arabic"}
 _STOP_WORDS = {"en": "STOPWORDS_EN", "de": "STOPWORDS_GERMAN", "fr": "STOPWORDS_FRENCH"}
 _OWN_STOP_WORDS = {"ar": STOP_WORDS}
 # What makes spellings of a word the same before texts are cut into words.
-_SPELLERS = {"ar": spelled}
+SPELLERS = {"ar": spelled}
 # Counted up when the same settings and texts would give another run.
 FORMAT = 3
 _COUNTS = ("indptr", "documents", "frequencies", "lengths")
@@ -325,16 +325,18 @@ def analysis_of(config: BM25Config, language: str | None = None) -> Analysis:
     """
     if config.analysis != "terms":
         return Analysis(True, (), None)
-    import Stemmer
-
-    stemmer = None
-    if config.stemmer:
-        # It is asked for every word once: a cache would only be filled and purged.
-        stemmer = Stemmer.Stemmer(_STEMMERS[config.language], 0)
     stop_words = stop_words_of(config, config.language)
     if language is not None:
         stop_words |= stop_words_of(config, language)
-    return Analysis(False, stop_words, stemmer, _SPELLERS.get(config.language))
+    return Analysis(False, stop_words, stemmer_of(config), SPELLERS.get(config.language))
+
+
+def stemmer_of(config: BM25Config) -> Any | None:
+    """Make PyStemmer's stemmer of the sources' language; None where words are compared whole."""
+    import Stemmer
+
+    # It is asked for every word once: a cache would only be filled and purged.
+    return Stemmer.Stemmer(_STEMMERS[config.language], 0) if config.stemmer else None
 
 
 def prepared(texts: list[str], config: BM25Config) -> list[str]:

@@ -1,0 +1,218 @@
+"""Re-rank by a learned fusion: a few raw similarities, each with a weight that was fitted.
+
+The weights are fitted by `train/fusion.py`, which writes them to a JSON file. A score must mean the
+same in another pool, so nothing is normalised by claim or by list: cosines are taken as they are,
+BM25 in units of its pool's rarest term, and each view is divided by one number, the spread it had
+among the candidates of a training claim.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, ClassVar, Literal, Self
+
+import numpy as np
+
+from claim2source.core.config import require, require_between
+from claim2source.core.errors import UserError
+from claim2source.core.files import write_json
+from claim2source.core.memory import peak_memory
+from claim2source.core.records import Claim, Source
+from claim2source.core.run import Cost, Result, Run
+from claim2source.core.validate import read_json, validated
+from claim2source.rerank.frame import DEEPEST, Placeable, ranked_by
+from claim2source.rerank.similarities import Scorer, ViewConfig
+
+Ranker = Literal["linear", "lambdamart"]
+
+
+@dataclass(frozen=True)
+class LearnedView:
+    """Hold a view of a learned fusion: its settings, what made its vectors, its weight.
+
+    `encoder` is the hash of all that its vectors depend on ("" without an encoder); `scale` what
+    scores are divided by. Trees have no weights: it is 0 there.
+    """
+
+    name: str
+    view: ViewConfig
+    encoder: str
+    scale: float
+    weight: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not self.scale > 0:
+            raise ValueError("scale must be above 0")
+        if self.view.is_similarity and self.weight < 0:
+            raise ValueError("the weight of a similarity must not be negative")
+
+
+@dataclass(frozen=True)
+class FittedOn:
+    """Say what a fusion was fitted on: claims with a gold among `depth` candidates, their papers.
+
+    `candidates` is the system whose first sources they are, `out_of_fold` says whose scores are of
+    models that were not trained on the claims they score.
+    """
+
+    dataset: str
+    split: str
+    claims: int
+    papers: int
+    data_sha256: str
+    candidates: str
+    depth: int
+    penalty: float
+    out_of_fold: str = ""
+
+
+@dataclass(frozen=True)
+class LearnedFusion:
+    """Hold a fitted fusion of views; it is a small JSON file.
+
+    `linear`: the sum of weight * score / scale. `lambdamart`: `trees`, a LightGBM model as text
+    that reads score / scale of the views in this order.
+    """
+
+    __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
+
+    views: tuple[LearnedView, ...]
+    fitted: FittedOn
+    ranker: Ranker = "linear"
+    trees: str = ""
+    format: Literal[1] = 1
+
+    def __post_init__(self) -> None:
+        names = [one.name for one in self.views]
+        if not 0 < len(set(names)) == len(names):
+            raise ValueError("views must have names, each another")
+        if (self.ranker == "lambdamart") != bool(self.trees):
+            raise ValueError("trees belong to the ranker lambdamart, and to no other")
+
+    def scores(self, columns: Sequence[np.ndarray]) -> np.ndarray:
+        """Fuse the raw scores of one claim's candidates, an array [n] for each view, into [n].
+
+        A score that is not known counts as the mean of the claim's known ones.
+        """
+        scaled = np.stack(
+            [known(column) / one.scale for column, one in zip(columns, self.views, strict=True)], 1
+        )
+        if self.ranker == "linear":
+            found: np.ndarray = scaled @ np.array([one.weight for one in self.views])
+            return found
+        return np.asarray(self._booster.predict(scaled)) if len(scaled) else np.empty(0)
+
+    @cached_property
+    def _booster(self) -> Any:
+        lightgbm = import_lightgbm()
+        try:
+            return lightgbm.Booster(model_str=self.trees)
+        except lightgbm.basic.LightGBMError as error:
+            raise UserError(f"the fusion's trees cannot be read: {error}") from None
+
+    def write(self, path: Path) -> None:
+        """Write the fusion as JSON."""
+        write_json(path, asdict(self))
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """Read what `write` wrote. Raises `InputError` with the field that is wrong."""
+        return validated(cls, json.dumps(read_json(path)), path)
+
+
+def known(scores: np.ndarray) -> np.ndarray:
+    """Put the mean of a claim's known scores in the place of NaN; 0 where none is known."""
+    missing = np.isnan(scores)
+    if not missing.any():
+        return scores
+    return np.where(missing, scores[~missing].mean() if not missing.all() else 0.0, scores)
+
+
+def import_lightgbm() -> Any:
+    """Import LightGBM. Raises `UserError` where it is not installed."""
+    try:
+        import lightgbm
+    except ModuleNotFoundError:
+        raise UserError("LambdaMART needs LightGBM: pip install 'claim2source[lightgbm]'") from None
+    return lightgbm
+
+
+@dataclass(frozen=True, kw_only=True)
+class Learned(Placeable):
+    """Re-rank by the fitted weights of several similarities.
+
+    Args:
+        file: the JSON file that `train/fusion.py` wrote.
+        depth: how many of the first sources are scored, up to 2,000; what is beyond keeps its place
+            below them.
+        models: view -> where its encoder is now, if not where the file says; another one than it
+            was fitted with is refused.
+    """
+
+    file: str
+    depth: int = 100
+    models: dict[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        require(bool(self.file.strip()), "file", self.file, "a file of train/fusion.py")
+        require_between("depth", self.depth, 1, DEEPEST)
+
+    @cached_property
+    def fusion(self) -> LearnedFusion:
+        """Read the file."""
+        return LearnedFusion.read(Path(self.file))
+
+    @property
+    def identity(self) -> Mapping[str, object]:
+        """Describe the fitted fusion."""
+        return asdict(self.fusion)
+
+    def apply(self, claims: Sequence[Claim], sources: Sequence[Source], run: Run) -> Result:
+        """Rank the first `depth` sources of every claim anew; equal scores keep their order.
+
+        Raises `UserError` where an encoder is not the one that the fusion was fitted with.
+        """
+        started = time.perf_counter()
+        asked = [run.sources(claim.id, self.depth) for claim in claims]
+        columns = self.columns(Scorer(sources, self.place), claims, asked)
+        ranked, notes = {}, {}
+        for claim, ids, *scores in zip(claims, asked, *columns, strict=True):
+            before = run.scored(claim.id)
+            ranked[claim.id] = ranked_by(before, self.fusion.scores(scores))
+            notes[claim.id] = f"{len(ids)} of {len(before)} sources re-ranked"
+        cost = Cost(time.perf_counter() - started, len(claims), peak_memory())
+        return Result(Run.from_lists(ranked, pool=run.pool), notes, cost=cost)
+
+    def columns(
+        self,
+        scorer: Scorer,
+        claims: Sequence[Claim],
+        asked: Sequence[Sequence[str]],
+        *,
+        fresh: bool = False,
+    ) -> list[list[np.ndarray]]:
+        """Score claims' candidates by each view, in the fusion's order, as `Scorer.scores` does."""
+        names = [one.name for one in self.fusion.views]
+        for name in self.models:
+            require(
+                name in names, f"models.{name}", self.models[name], f"views: {', '.join(names)}"
+            )
+        found = []
+        for one in self.fusion.views:
+            view = one.view
+            if one.name in self.models and view.model is not None:
+                view = replace(view, model=replace(view.model, name=self.models[one.name]))
+            if scorer.key(view) != one.encoder:
+                model = view.model.name if view.model is not None else ""
+                raise UserError(
+                    f"{self.file}: view {one.name!r} was fitted with another encoder than {model} "
+                    "is here: weights or settings differ; fit the fusion again (train/fusion.py), "
+                    "or name the encoder's place in `models`"
+                )
+            found.append(scorer.scores(view, claims, asked, fresh=fresh))
+        return found

@@ -1,0 +1,418 @@
+"""Fit a learned fusion: score candidates by views, choose among these by held-out papers."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from claim2source.core.errors import UserError
+from claim2source.core.records import Dataset
+from claim2source.core.report import Choice, Rule, Table
+from claim2source.core.run import Run
+from claim2source.models import ModelConfig, resolve
+from claim2source.models.manifest import FILE as MANIFEST
+from claim2source.pipeline.choosing import Weighing, choose, weigh
+from claim2source.pipeline.out_of_fold import OutOfFold, check_model, read_out_of_fold
+from claim2source.pipeline.results import RunSettings, SystemResult
+from claim2source.pipeline.runner import SystemRunner
+from claim2source.pipeline.selection import SelectionData, out_of_fold_data, selection_data
+from claim2source.pipeline.systems import Systems, all_parts, is_tuned, on_checkpoint
+from claim2source.rerank.learned import FittedOn, LearnedFusion, LearnedView, Ranker
+from claim2source.rerank.similarities import Scorer, ViewConfig
+from claim2source.text import ClaimForm
+from claim2source.training.rankers import (
+    Lists,
+    Recipe,
+    choose_trees,
+    deal_papers,
+    fit_linear,
+    fit_trees,
+    held_out,
+    linear,
+    make_lists,
+    reciprocal_ranks,
+    tree_scores,
+    try_recipes,
+)
+
+PENALTIES = (0.001, 0.01, 0.1)
+# Claims whose scoring is timed together.
+_TIMED = 25
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """Name the system whose first `depth` sources are re-ranked.
+
+    `checkpoint` is in the place of its dense model, if given; `form` is the claim form.
+    """
+
+    systems: Systems
+    name: str
+    depth: int
+    checkpoint: str | None = None
+    form: ClaimForm | None = None
+
+    def with_model(self, checkpoint: str | None) -> Systems:
+        """Put a checkpoint in the place of the dense model, if one is given."""
+        if checkpoint is None:
+            return self.systems
+        return on_checkpoint(self.systems, self.name, checkpoint)
+
+    def run(
+        self,
+        data: Dataset,
+        reported: Dataset,
+        settings: RunSettings,
+        checkpoint: str | None = None,
+    ) -> SystemResult:
+        """Rank claims; `checkpoint` stands in for the dense model.
+
+        What the system chooses, it chooses for the `reported` split, off it.
+        """
+        systems = self.with_model(checkpoint or self.checkpoint)
+        runner = SystemRunner(systems, reported, replace(settings, depth=self.depth))
+        return runner.run(self.name, self.form, data)
+
+
+@dataclass(frozen=True, eq=False)
+class Gathered:
+    """Hold claims with a gold, their candidates, and what each view says of these.
+
+    `columns` are by view and claim, without the `constant` views that say the same of all of a
+    claim's candidates; `seconds` is the CPU time of each view, `note` says how trained encoders'
+    scores were taken.
+    """
+
+    data: Dataset
+    run: Run
+    weighing: Weighing
+    columns: Mapping[str, Sequence[np.ndarray]]
+    seconds: Mapping[str, float]
+    note: str = ""
+    constant: tuple[str, ...] = ()
+
+    def lists(self) -> Lists:
+        """Pad them for fitting."""
+        gold = [
+            np.array([source in claim.golds for source in self.run.sources(claim.id)], bool)
+            for claim in self.data.claims
+        ]
+        weighing = self.weighing
+        return make_lists(list(self.columns.values()), gold, weighing.weights, weighing.groups)
+
+
+def known_claims(
+    views: Mapping[str, ViewConfig],
+    candidates: Candidates,
+    reported: str,
+    settings: RunSettings,
+) -> SelectionData:
+    """Find the claims that no encoder of the views and of the candidates was trained on.
+
+    Where none was trained, these are all of train. Raises `UserError` where nothing is left, and
+    for an exported checkpoint, which does not say what it was trained on.
+    """
+    models = dict.fromkeys(view.model for view in views.values() if view.model is not None)
+    systems = candidates.with_model(candidates.checkpoint)
+    parts = (systems[part].model for part in all_parts(candidates.name, systems))
+    models |= dict.fromkeys(model for model in parts if model is not None)
+    vals = []
+    for model in models:
+        resolved = resolve(model, settings.device)
+        if resolved.exported is not None:
+            raise UserError(
+                f"{model.name}: an exported checkpoint does not say which claims it was trained "
+                "on; name the checkpoint that it was exported from"
+            )
+        vals.append(selection_data(settings.dataset, reported, settings.choosing, resolved))
+    if not vals:
+        vals = [selection_data(settings.dataset, reported, settings.choosing, None)]
+    found = next((one for one in vals if one.val is not one.train), vals[0])
+    shared = set.intersection(*({claim.id for claim in one.val.claims} for one in vals))
+    val = found.val.with_claims(claim for claim in found.val.claims if claim.id in shared)
+    if not val.golds:
+        raise UserError("no claim of train is unknown to all of the encoders")
+    return found if val.claims == found.val.claims else replace(found, val=val)
+
+
+def gather(
+    views: Mapping[str, ViewConfig],
+    candidates: Candidates,
+    reported: Dataset,
+    settings: RunSettings,
+    scorer: Scorer,
+) -> Gathered:
+    """Score the candidates of training claims by every view.
+
+    With out-of-fold rankings in `settings` (`choosing.folds`) each claim is scored, and its
+    candidates are found, by the model that was not trained on it; else only claims that no model
+    was trained on are taken. Raises `UserError` where that cannot be.
+    """
+    folder = settings.choosing.folds
+    if folder is None:
+        selection = known_claims(views, candidates, reported.split, settings)
+        data = _judged(selection.val)
+        run = candidates.run(data, reported, settings).result.run.top(candidates.depth)
+        columns, seconds = score_views(views, scorer, data, run)
+        whole = selection.val is selection.train
+        note = selection.note if whole else "the claims that its training held out (val)"
+    else:
+        record, _ = read_out_of_fold(folder)
+        selection = out_of_fold_data(
+            settings.dataset, reported.split, settings.choosing, folder, record
+        )
+        data = _judged(selection.val)
+        if candidates.checkpoint is not None and is_tuned(candidates.name, candidates.systems):
+            why = (
+                "chooses settings, and a fold's model has no claims for that; give one without tune"
+            )
+            raise UserError(f"{candidates.name}: {why}")
+        tuned, note = _tuned_views(views, folder, record, settings)
+        notes = [selection.note, note]
+        runs, columns, seconds = [], dict[str, list[np.ndarray]](), dict[str, float]()
+        plain = replace(settings, choosing=replace(settings.choosing, folds=None))
+        order: list[str] = []
+        for fold in record.folds:
+            place = folder / fold.checkpoint
+            if not (place / MANIFEST).is_file():
+                raise UserError(f"{place}: no longer there; its claims cannot be scored without it")
+            mine = set(fold.claims)
+            part = data.with_claims(claim for claim in data.claims if claim.id in mine)
+            given = {
+                name: replace(view, model=_stands_in(view.model, place)) if name in tuned else view
+                for name, view in views.items()
+            }
+            checkpoint = None if candidates.checkpoint is None else str(place)
+            found_by = candidates.run(part, reported, plain, checkpoint)
+            one = found_by.result.run.top(candidates.depth)
+            runs.append(one)
+            order += [claim.id for claim in part.claims]
+            found, spent = score_views(given, scorer, part, one)
+            for name in views:
+                columns.setdefault(name, []).extend(found[name])
+                seconds[name] = seconds.get(name, 0.0) + spent[name]
+        number = {claim: place for place, claim in enumerate(order)}
+        data = data.with_claims(claim for claim in data.claims if claim.id in number)
+        places = [number[claim.id] for claim in data.claims]
+        columns = {name: [values[p] for p in places] for name, values in columns.items()}
+        run = Run.from_rows(
+            *zip(*(row for one in runs for row in one), strict=True),
+            claim_ids=[claim.id for claim in data.claims],
+        )
+        note = "; ".join(filter(None, notes))
+    weighing = weigh(data, selection.seen, selection.seen_share)
+    telling = {name: found for name, found in columns.items() if any(map(_differs, found))}
+    constant = tuple(name for name in columns if name not in telling)
+    return Gathered(data, run, weighing, telling, seconds, note, constant)
+
+
+def _differs(scores: np.ndarray) -> bool:
+    """Tell whether the known scores of a claim's candidates are not all equal."""
+    return len(set(scores[~np.isnan(scores)].tolist())) > 1
+
+
+def _judged(data: Dataset) -> Dataset:
+    return data.with_claims(claim for claim in data.claims if claim.golds)
+
+
+def _stands_in(model: ModelConfig | None, checkpoint: Path) -> ModelConfig:
+    return (model or ModelConfig()).for_checkpoint(checkpoint)
+
+
+def _tuned_views(
+    views: Mapping[str, ViewConfig], folder: Path, record: OutOfFold, settings: RunSettings
+) -> tuple[set[str], str]:
+    """Name the views whose encoder was trained; each must be a training of the folds' base."""
+    tuned, notes = set(), []
+    for name, view in views.items():
+        if view.model is None:
+            continue
+        resolved = resolve(view.model, settings.device)
+        if resolved.is_trained or resolved.exported is not None:
+            notes.append(check_model(folder, record, resolved))
+            tuned.add(name)
+    if not tuned:
+        raise UserError(f"{folder}: no view has a trained encoder: nothing to score out of fold")
+    return tuned, "; ".join(dict.fromkeys(filter(None, notes)))
+
+
+def score_views(
+    views: Mapping[str, ViewConfig], scorer: Scorer, data: Dataset, run: Run
+) -> tuple[dict[str, list[np.ndarray]], dict[str, float]]:
+    """Score a run's sources by every view, and measure the CPU seconds of each."""
+    asked = [run.sources(claim.id) for claim in data.claims]
+    columns, seconds = {}, {}
+    # Views of one encoder follow one another, so that it is loaded once.
+    for name in sorted(views, key=lambda one: str(views[one].model)):
+        started = time.process_time()
+        columns[name] = scorer.scores(views[name], data.claims, asked)
+        seconds[name] = time.process_time() - started
+    return {name: columns[name] for name in views}, seconds
+
+
+def milliseconds(
+    views: Mapping[str, ViewConfig], scorer: Scorer, data: Dataset, run: Run
+) -> dict[str, float]:
+    """Measure the CPU milliseconds that each view takes for a new claim, in a batch of 25."""
+    claims = data.claims[:_TIMED]
+    asked = [run.sources(claim.id) for claim in claims]
+    found = {}
+    for name, view in views.items():
+        scorer.scores(view, claims[:1], asked[:1], fresh=True)  # loads what is needed
+        started = time.process_time()
+        scorer.scores(view, claims, asked, fresh=True)
+        found[name] = 1000 * (time.process_time() - started) / max(len(claims), 1)
+    return found
+
+
+@dataclass(frozen=True, eq=False)
+class Fitting:
+    """Fit rankers of gathered claims; views are known by name.
+
+    Args:
+        base: the views that every ranker has.
+        folds: parts that the papers are dealt to.
+        seed: of the dealing.
+        rule: how views and penalty are chosen.
+    """
+
+    gathered: Gathered
+    views: Mapping[str, ViewConfig]
+    base: Sequence[str]
+    folds: int = 5
+    seed: int = 13
+    rule: Rule = "one_se"
+    lists: Lists = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "lists", self.gathered.lists())
+
+    @property
+    def names(self) -> list[str]:
+        """Name the views, in order."""
+        return list(self.views)
+
+    @property
+    def signed(self) -> np.ndarray:
+        """Tell which views may have a weight below 0, bool [views]."""
+        return np.array([not view.is_similarity for view in self.views.values()])
+
+    @property
+    def first(self) -> list[int]:
+        """Number the views of the base."""
+        return [self.names.index(name) for name in self.base]
+
+    def _dealt(self, lists: Lists, inner: int = 0) -> np.ndarray:
+        return deal_papers(lists.groups, self.folds, self.seed + inner)
+
+    def linear_on(self, names: Sequence[str]) -> np.ndarray:
+        """Rank claims by a linear ranker of these views that was fitted on other papers."""
+        places = [self.names.index(name) for name in names]
+        scored = linear(PENALTIES[0], self.signed[places])
+        return held_out(self.lists.seeing(places), self._dealt(self.lists), scored)
+
+    def chosen(self, lists: Lists, weighing: Weighing, inner: int = 0) -> tuple[Recipe, Choice]:
+        """Choose views and penalty on these claims, by held-out papers among them."""
+        tried = try_recipes(lists, self._dealt(lists, inner), self.signed, self.first, PENALTIES)
+        none: dict[Recipe, Table] = dict.fromkeys(tried, {})
+        place = {penalty: n for n, penalty in enumerate(PENALTIES)}
+        return choose(
+            "learned fusion",
+            tried,
+            weighing,
+            settings=self._settings,
+            # Fewer views are nearer to the base; a penalty is less than a view.
+            distance=lambda one: len(one.views) + place[one.penalty] / len(PENALTIES),
+            rule=self.rule,
+            tables=none,
+            trials=True,
+            note="; ".join(filter(None, ("on held-out papers", self.gathered.note))),
+        )
+
+    def _settings(self, recipe: Recipe) -> dict[str, Any]:
+        views = ", ".join(self.names[view] for view in recipe.views)
+        return {"views": views, "penalty": recipe.penalty}
+
+    def nested(self) -> np.ndarray:
+        """Rank claims by rankers whose views, penalty and weights are of other papers."""
+
+        def scored(train: Lists, test: Lists, among: np.ndarray) -> np.ndarray:
+            recipe, _ = self.chosen(train, self.gathered.weighing.among(among), inner=1)
+            signed = self.signed[list(recipe.views)]
+            return linear(recipe.penalty, signed)(
+                train.seeing(recipe.views), test.seeing(recipe.views)
+            )
+
+        return self._outer(scored)
+
+    def nested_trees(self) -> np.ndarray:
+        """Rank claims by LambdaMART of all views, its number of trees chosen on other papers."""
+
+        def scored(train: Lists, test: Lists, among: np.ndarray) -> np.ndarray:
+            count, _ = choose_trees(train, self._dealt(train, 1))
+            return tree_scores(fit_trees(train, count), test, count)
+
+        return self._outer(scored)
+
+    def _outer(self, scored: Callable[[Lists, Lists, np.ndarray], np.ndarray]) -> np.ndarray:
+        folds = self._dealt(self.lists)
+        found = np.zeros(len(folds))
+        for fold in np.unique(folds):
+            mine = folds == fold
+            test = self.lists.of(mine)
+            found[mine] = reciprocal_ranks(scored(self.lists.of(~mine), test, ~mine), test)
+        return found
+
+    def fit(
+        self, ranker: Ranker, scorer: Scorer, candidates: Candidates
+    ) -> tuple[LearnedFusion, Choice]:
+        """Choose on all claims, fit on all claims, and say on what."""
+        weighing, lists = self.gathered.weighing, self.lists
+        trees = ""
+        if ranker == "linear":
+            recipe, choice = self.chosen(lists, weighing)
+            seen = lists.seeing(recipe.views)
+            weights = fit_linear(seen, recipe.penalty, self.signed[list(recipe.views)]).tolist()
+        else:
+            recipe = Recipe(tuple(range(len(self.names))), 0.0)
+            count, tried = choose_trees(lists, self._dealt(lists))
+            _, choice = choose(
+                "trees",
+                tried,
+                weighing,
+                settings=lambda one: {"trees": one},
+                rule="best",
+                trials=True,
+                note="on held-out papers",
+            )
+            weights = [0.0] * len(self.names)
+            trees = fit_trees(lists, count).model_to_string()
+        data = self.gathered.data
+        fitted = FittedOn(
+            data.name,
+            data.split,
+            int(lists.reachable.sum()),
+            len(np.unique(lists.groups[lists.reachable])),
+            data.fingerprint,
+            candidates.name,
+            candidates.depth,
+            recipe.penalty,
+            self.gathered.note,
+        )
+        views = tuple(
+            LearnedView(
+                self.names[place],
+                self.views[self.names[place]],
+                scorer.key(self.views[self.names[place]]),
+                float(lists.scale[place]),
+                weight,
+            )
+            for place, weight in zip(recipe.views, weights, strict=True)
+        )
+        return LearnedFusion(views, fitted, ranker, trees), choice

@@ -1,0 +1,353 @@
+"""Fit a learned fusion: `python train/fusion.py --views FILE --system NAME --out DIR`.
+
+The candidates are the first sources of a system; each is scored by several views (BM25 of parts,
+bigrams, cosines ..), and a linear listwise ranker learns their weights. Views are chosen, and
+rankers compared, on papers of train that they were not fitted on; the split is looked at once, with
+what was chosen. `{rerank: learned, file: OUT/fusion.json}` is then a stage of any system.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from claim2source.core.config import (
+    as_plain,
+    list_field,
+    read_config,
+    read_entries,
+    require,
+    require_between,
+    require_one_of,
+    require_seed,
+)
+from claim2source.core.errors import run_program
+from claim2source.core.folders import require_output, require_output_file
+from claim2source.core.records import Dataset
+from claim2source.core.run import Result
+from claim2source.core.tables import Cell, Part, TextTable, render
+from claim2source.core.terminal import say
+from claim2source.datasets import load
+from claim2source.evaluation.families import Family
+from claim2source.evaluation.metrics import language_strata
+from claim2source.evaluation.significance import bootstrap_intervals, paired_randomisations
+from claim2source.io.wandb import log_tables, require_tracking
+from claim2source.models import ModelConfig
+from claim2source.pipeline.evaluate import (
+    ScoredSystem,
+    Scoring,
+    add_tests,
+    make_report,
+    score_system,
+    write_runs,
+    write_submissions,
+)
+from claim2source.pipeline.options import EvaluationOptions
+from claim2source.pipeline.results import RunSettings, StageResult, SystemResult
+from claim2source.pipeline.runner import SystemRunner
+from claim2source.pipeline.selection import ChoosingOptions
+from claim2source.pipeline.stages import apply_stage
+from claim2source.pipeline.systems import SYSTEMS_FOLDER, label_of, read_systems
+from claim2source.pipeline.views import report_parts, report_tables, write_markdown
+from claim2source.rerank.frame import DEEPEST, Place
+from claim2source.rerank.learned import Learned, LearnedFusion, Ranker, import_lightgbm
+from claim2source.rerank.similarities import Scorer, ViewConfig
+from claim2source.text import ClaimForm
+from claim2source.training.fusion import Candidates, Fitting, Gathered, gather, milliseconds
+
+FILE = "fusion.json"
+LEARNED, CHOSEN = "learned", "chosen"
+
+
+@dataclass(frozen=True)
+class FusionConfig(EvaluationOptions, ChoosingOptions):
+    """Settings of `train/fusion.py`.
+
+    Args:
+        views: YAML of views by name; the first two are in every ranker.
+        system: name of a system of the YAML files, whose first sources are re-ranked.
+        out: folder for the fusion (`fusion.json`), the report and the runs.
+        dataset: folder in BEIR layout, or `demo`.
+        split: split to report on; nothing is chosen on it.
+        checkpoint: encoder of the views that name none, and dense model of the system: a
+            checkpoint, the folder of a training run, or a model's name; none: all-MiniLM-L6-v2
+            for such views, and the system as it is.
+        choose_on: folder of `train/folds.py`: training claims are scored by models that were not
+            trained on them. Without it, a trained checkpoint's fusion is fitted on its val.
+        claims: claim form of the first stage; none: the system's own.
+        depth: how many of the first sources are scored.
+        ranker: what is written: `linear`, or `lambdamart` (LightGBM, the extra lightgbm).
+        folds: parts that the papers are dealt to.
+        fold_seed: of the dealing.
+        models: folder of models by the last part of their name, taken before the hub's.
+    """
+
+    views: Path
+    system: str
+    out: Path
+    dataset: str = "demo"
+    split: str = "dev"
+    checkpoint: str | None = None
+    choose_on: Path | None = None
+    claims: ClaimForm | None = None
+    depth: int = 100
+    ranker: Ranker = "linear"
+    folds: int = 5
+    fold_seed: int = 13
+    models: Path | None = None
+    files: list[Path] = list_field(Path, help="YAML files of systems; none: all of configs/systems")
+    against: list[str] = list_field(str, (), help="systems of the files to compare with")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        ChoosingOptions.__post_init__(self)
+        require_between("depth", self.depth, 1, DEEPEST)
+        require_between("folds", self.folds, 2, 100)
+        require_seed("fold_seed", self.fold_seed)
+
+
+@dataclass(frozen=True, eq=False)
+class Row:
+    """Hold a ranker's reciprocal ranks on papers it was not fitted on, [claims].
+
+    `views` are those it reads; `seconds` is the CPU time of fitting it.
+    """
+
+    values: np.ndarray
+    views: Sequence[str] = ()
+    seconds: float | None = None
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Score, choose, fit, write the fusion, report on the split, print the tables."""
+    config = read_config(FusionConfig, argv, program="train/fusion.py", description=__doc__ or "")
+    say(train_fusion(config))
+
+
+def train_fusion(config: FusionConfig) -> str:
+    """Fit on train, report on the split, write `config.out`; return the tables.
+
+    Raises `UserError` where nothing can be fitted on claims that the encoders do not know.
+    """
+    require_output(config.out)
+    require_output_file(config.out / FILE, '"views"')
+    require_tracking(config.wandb)
+    views = read_views(config.views, config.checkpoint)
+    if config.ranker == "lambdamart":
+        import_lightgbm()
+    systems = read_systems(config.files or sorted(SYSTEMS_FOLDER.glob("*.yaml")))
+    for name in (config.system, *config.against):
+        require_one_of("system", name, list(systems))
+    reported = load(config.dataset, config.split, lenient=config.lenient)
+    settings = RunSettings(
+        config.dataset,
+        config.choosing("auto", config.choose_on),
+        models=config.models,
+        store=config.open_store(),
+        device=config.device,
+        index=config.index,
+    )
+    candidates = Candidates(systems, config.system, config.depth, config.checkpoint, config.claims)
+    scorer = Scorer(reported.sources, Place(settings.store, config.device, progress=True))
+    gathered = gather(views, candidates, reported, settings, scorer)
+    base = list(views)[:2]
+    for name in base:
+        require(name in gathered.columns, "views", name, "first two that tell candidates apart")
+    views = {name: views[name] for name in gathered.columns}
+    fitting = Fitting(gathered, views, base, config.folds, config.fold_seed, config.rule)
+    rows = compare_rankers(fitting, others(config, candidates, gathered, reported, settings))
+    fusion, choice = fitting.fit(config.ranker, scorer, candidates)
+    fusion.write(config.out / FILE)
+    found = candidates.run(reported, reported, settings)
+    runner = SystemRunner(systems, reported, settings)
+    results = {config.system: found}
+    results |= {name: runner.run(name, config.claims) for name in config.against}
+    stage = Learned(file=str(config.out / FILE), depth=config.depth)
+    ranked = apply_stage(
+        stage, reported.claims, reported.sources, found.result, settings.store, device=config.device
+    )
+    results[LEARNED] = with_stage(found, ranked)
+    speed = milliseconds(views, scorer, gathered.data, gathered.run)
+    scored = score_all(config, results, reported)
+    described = scored[LEARNED].report
+    weights = {one.name: round(one.weight, 6) for one in fusion.views}
+    described = replace(
+        described,
+        model=f"learned:{label_of(config.system, systems)}",
+        choices=(*described.choices, choice),
+        settings={"ranker": fusion.ranker, "weights": weights},
+    )
+    scored[LEARNED] = replace(scored[LEARNED], report=described)
+    reports = {name: one.report for name, one in scored.items()}
+    report = make_report(reported, reports, LEARNED, name=config.dataset, program="train/fusion.py")
+    if config.tests and reported.golds:
+        pairs = tuple((LEARNED, name) for name in results if name != LEARNED)
+        families = [Family("The learned fusion against the others", pairs)]
+        report = add_tests(report, scored, families, reported, config.repeats, config.seed)
+    report.write(config.out)
+    for name, one in scored.items():
+        write_runs(one.run, reported, config.out / "runs" / name)
+    write_submissions(scored[LEARNED].run, reported, config.out, both=False)
+    table = rows_table(config, fitting, rows, speed)
+    parts: list[Part] = [
+        f"{config.dataset}, {config.split}: a learned fusion over the first {config.depth} of "
+        f"{config.system}",
+        *train_parts(fitting, table),
+        fusion_table(fusion),
+        f"Chosen on train, then looked at once on {config.split}:",
+        *report_parts(report),
+    ]
+    write_markdown(config.out, "Learned fusion", parts)
+    tables = {"rankers": table, **report_tables(report)}
+    log_tables(config.wandb, tables, folder=config.out, program="fusion", config=as_plain(config))
+    return f"{render(parts)}\n\nIn {config.out}: {{rerank: learned, file: {config.out / FILE}}}"
+
+
+def read_views(path: Path, checkpoint: str | None) -> dict[str, ViewConfig]:
+    """Read the views, with the program's encoder where they name none."""
+    views = read_entries(ViewConfig, path)
+    require(len(views) > 1, "views", str(path), "a file with two views or more")
+    model = ModelConfig() if checkpoint is None else ModelConfig(name=checkpoint)
+    return {
+        name: replace(view, model=model) if view.encodes and view.model is None else view
+        for name, view in views.items()
+    }
+
+
+def others(
+    config: FusionConfig,
+    candidates: Candidates,
+    gathered: Gathered,
+    reported: Dataset,
+    settings: RunSettings,
+) -> dict[str, Row]:
+    """Score the candidates' order, and the systems to compare with, on the claims of train."""
+    found = {config.system: Row(gathered.weighing.of(gathered.run))}
+    plain = replace(settings, choosing=replace(settings.choosing, folds=None))
+    runner = SystemRunner(candidates.systems, reported, plain)
+    for name in config.against:
+        run = runner.run(name, config.claims, gathered.data).result.run
+        found[name] = Row(gathered.weighing.of(run))
+    return found
+
+
+def compare_rankers(fitting: Fitting, found: Mapping[str, Row]) -> dict[str, Row]:
+    """Rank claims by rankers fitted on other papers: two views, three, all, the chosen, trees."""
+    rows, base = dict(found), list(fitting.base)
+
+    def add(name: str, views: Sequence[str]) -> None:
+        started = time.process_time()
+        values = fitting.linear_on(views)
+        rows[name] = Row(values, views, time.process_time() - started)
+
+    add("raw two: " + ", ".join(base), base)
+    for view in fitting.names:
+        if view not in base:
+            add(f"+ {view}", [*base, view])
+    add("all", fitting.names)
+    started = time.process_time()
+    values = fitting.nested()
+    rows[CHOSEN] = Row(values, fitting.names, time.process_time() - started)
+    started = time.process_time()
+    values = fitting.nested_trees()
+    rows["LambdaMART, all"] = Row(values, fitting.names, time.process_time() - started)
+    return rows
+
+
+def with_stage(found: SystemResult, ranked: Result) -> SystemResult:
+    """Add the learned stage to what the candidates' system gave."""
+    stages = (*found.stages, StageResult("rerank learned", ranked))
+    return replace(found, stages=stages, cost=found.cost.over_same(ranked.cost))
+
+
+def score_all(
+    config: FusionConfig, results: Mapping[str, SystemResult], reported: Dataset
+) -> dict[str, ScoredSystem]:
+    """Score what each system gave on the reported split."""
+    scoring = Scoring(repeats=config.repeats if config.tests else 0, seed=config.seed)
+    scored = {}
+    for name, result in results.items():
+        one = score_system(name, result, reported, scoring)
+        scored[name] = replace(one, report=replace(one.report, runs=f"runs/{name}"))
+    return scored
+
+
+def rows_table(
+    config: FusionConfig, fitting: Fitting, rows: Mapping[str, Row], speed: Mapping[str, float]
+) -> TextTable:
+    """Tabulate rankers on held-out papers: score, interval, two paired tests, hours, speed."""
+    weighing, gathered = fitting.gathered.weighing, fitting.gathered
+    strata = language_strata(gathered.data.claims, weighing.claim_ids)
+    values = np.stack([row.values for row in rows.values()])
+    bounds = bootstrap_intervals(values, weighing.groups, strata, config.repeats, config.seed)
+    names = list(rows)
+    two = next(name for name in names if name.startswith("raw two"))
+    tested = {}
+    for baseline in (config.system, two):
+        differences = values - rows[baseline].values
+        tests = paired_randomisations(
+            differences, weighing.groups, strata, config.repeats, config.seed
+        )
+        around = bootstrap_intervals(
+            differences, weighing.groups, strata, config.repeats, config.seed
+        )
+        tested[baseline] = [
+            None if name == baseline else f"{d:+.4f} ({low:+.4f} to {high:+.4f}; p {p:.4f})"
+            for name, d, p, (low, high) in zip(
+                names, tests.differences, tests.p_values, around, strict=True
+            )
+        ]
+    lines: list[list[Cell]] = []
+    for place, (name, row) in enumerate(rows.items()):
+        low, high = bounds[place]
+        fitted = row.seconds is not None
+        hours = (row.seconds or 0) + sum(gathered.seconds[view] for view in row.views)
+        lines.append(
+            [
+                name,
+                float(values[place] @ weighing.weights),
+                f"{low:.4f} to {high:.4f}",
+                *(tested[baseline][place] for baseline in tested),
+                f"{hours / 3600:.3f}" if fitted else None,
+                f"{sum(speed[view] for view in row.views):.1f}" if fitted else None,
+            ]
+        )
+    columns = ["ranker", "MRR@5", "95 %", f"against {config.system}", "against the raw two"]
+    columns += ["CPU hours", "CPU ms a claim"]
+    return TextTable(columns, lines)
+
+
+def train_parts(fitting: Fitting, table: TextTable) -> list[Part]:
+    """Describe the comparison on train."""
+    gathered, lists = fitting.gathered, fitting.lists
+    papers = len(np.unique(lists.groups))
+    said = (
+        f"{gathered.data.split}, {len(lists.weights)} claims of {papers} papers, each ranked by a "
+        f"ranker that was fitted on {fitting.folds - 1} of {fitting.folds} parts of the papers, "
+        f"without its own; {lists.reachable.mean():.1%} have a gold among their candidates. "
+        f"`{CHOSEN}` has chosen its views on the other parts too. Systems without hours are not "
+        "fitted here; what they choose, they chose on all of these claims."
+    )
+    hours = (
+        "CPU hours: scoring by the row's views, less what was in the store already, and fitting. "
+        "CPU milliseconds a claim: scoring a new claim's candidates by the row's views, in a batch "
+        "of 25, with the vectors of sources kept (MaxSim has none to keep)."
+    )
+    parts: list[Part] = [said, table, hours]
+    if gathered.constant:
+        parts.append(f"Left out, equal for all candidates: {', '.join(gathered.constant)}.")
+    return [*parts, f"Scores of trained encoders: {gathered.note}."] if gathered.note else parts
+
+
+def fusion_table(fusion: LearnedFusion) -> TextTable:
+    """Tabulate the fitted weights."""
+    rows: list[list[Cell]] = [[one.name, one.weight, one.scale] for one in fusion.views]
+    return TextTable(["view", "weight", "scale"], rows)
+
+
+if __name__ == "__main__":
+    run_program(main)
