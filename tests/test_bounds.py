@@ -23,6 +23,7 @@ GIVEN: Any = {
     "reports": ["r"],
     "qrels": "q",
     "run": ["r"],
+    "views": "v",
 }
 
 

@@ -50,8 +50,9 @@ from claim2source.pipeline.options import EvaluationOptions
 from claim2source.pipeline.results import RunSettings, StageResult, SystemResult
 from claim2source.pipeline.runner import SystemRunner
 from claim2source.pipeline.selection import ChoosingOptions
+from claim2source.pipeline.staged import FIRST_STAGE
 from claim2source.pipeline.stages import apply_stage
-from claim2source.pipeline.systems import SYSTEMS_FOLDER, label_of, read_systems
+from claim2source.pipeline.systems import SYSTEMS_FOLDER, expanded, label_of, read_systems
 from claim2source.pipeline.views import report_parts, report_tables, write_markdown
 from claim2source.rerank.frame import DEEPEST, Place
 from claim2source.rerank.learned import Learned, LearnedFusion, Ranker, import_lightgbm
@@ -64,12 +65,13 @@ LEARNED, CHOSEN = "learned", "chosen"
 
 
 @dataclass(frozen=True)
-class FusionConfig(EvaluationOptions, ChoosingOptions):
+class LearnedFusionConfig(EvaluationOptions, ChoosingOptions):
     """Settings of `train/fusion.py`.
 
     Args:
         views: YAML of views by name; the first two are in every ranker.
-        system: name of a system of the YAML files, whose first sources are re-ranked.
+        system: name of a system of the YAML files, whose first sources are re-ranked: those before
+            its stage `learned`, where it has one.
         out: folder for the fusion (`fusion.json`), the report and the runs.
         dataset: folder in BEIR layout, or `demo`.
         split: split to report on; nothing is chosen on it.
@@ -124,11 +126,13 @@ class Row:
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Score, choose, fit, write the fusion, report on the split, print the tables."""
-    config = read_config(FusionConfig, argv, program="train/fusion.py", description=__doc__ or "")
+    config = read_config(
+        LearnedFusionConfig, argv, program="train/fusion.py", description=__doc__ or ""
+    )
     say(train_fusion(config))
 
 
-def train_fusion(config: FusionConfig) -> str:
+def train_fusion(config: LearnedFusionConfig) -> str:
     """Fit on train, report on the split, write `config.out`; return the tables.
 
     Raises `UserError` where nothing can be fitted on claims that the encoders do not know.
@@ -139,7 +143,7 @@ def train_fusion(config: FusionConfig) -> str:
     views = read_views(config.views, config.checkpoint)
     if config.ranker == "lambdamart":
         import_lightgbm()
-    systems = read_systems(config.files or sorted(SYSTEMS_FOLDER.glob("*.yaml")))
+    systems = expanded(read_systems(config.files or sorted(SYSTEMS_FOLDER.glob("*.yaml"))))
     for name in (config.system, *config.against):
         require_one_of("system", name, list(systems))
     reported = load(config.dataset, config.split, lenient=config.lenient)
@@ -164,7 +168,7 @@ def train_fusion(config: FusionConfig) -> str:
     fusion.write(config.out / FILE)
     found = candidates.run(reported, reported, settings)
     runner = SystemRunner(systems, reported, settings)
-    results = {config.system: found}
+    results = {FIRST_STAGE: found}
     results |= {name: runner.run(name, config.claims) for name in config.against}
     stage = Learned(file=str(config.out / FILE), depth=config.depth)
     ranked = apply_stage(
@@ -189,8 +193,8 @@ def train_fusion(config: FusionConfig) -> str:
         families = [Family("The learned fusion against the others", pairs)]
         report = add_tests(report, scored, families, reported, config.repeats, config.seed)
     report.write(config.out)
-    for name, one in scored.items():
-        write_runs(one.run, reported, config.out / "runs" / name)
+    for one in scored.values():
+        write_runs(one.run, reported, config.out / one.report.runs)
     write_submissions(scored[LEARNED].run, reported, config.out, both=False)
     table = rows_table(config, fitting, rows, speed)
     parts: list[Part] = [
@@ -209,7 +213,7 @@ def train_fusion(config: FusionConfig) -> str:
 
 def read_views(path: Path, checkpoint: str | None) -> dict[str, ViewConfig]:
     """Read the views, with the program's encoder where they name none."""
-    views = read_entries(ViewConfig, path)
+    views = read_entries(ViewConfig, path, folder="fusion")
     require(len(views) > 1, "views", str(path), "a file with two views or more")
     model = ModelConfig() if checkpoint is None else ModelConfig(name=checkpoint)
     return {
@@ -219,14 +223,14 @@ def read_views(path: Path, checkpoint: str | None) -> dict[str, ViewConfig]:
 
 
 def others(
-    config: FusionConfig,
+    config: LearnedFusionConfig,
     candidates: Candidates,
     gathered: Gathered,
     reported: Dataset,
     settings: RunSettings,
 ) -> dict[str, Row]:
     """Score the candidates' order, and the systems to compare with, on the claims of train."""
-    found = {config.system: Row(gathered.weighing.of(gathered.run))}
+    found = {FIRST_STAGE: Row(gathered.weighing.of(gathered.run))}
     plain = replace(settings, choosing=replace(settings.choosing, folds=None))
     runner = SystemRunner(candidates.systems, reported, plain)
     for name in config.against:
@@ -265,19 +269,23 @@ def with_stage(found: SystemResult, ranked: Result) -> SystemResult:
 
 
 def score_all(
-    config: FusionConfig, results: Mapping[str, SystemResult], reported: Dataset
+    config: LearnedFusionConfig, results: Mapping[str, SystemResult], reported: Dataset
 ) -> dict[str, ScoredSystem]:
     """Score what each system gave on the reported split."""
     scoring = Scoring(repeats=config.repeats if config.tests else 0, seed=config.seed)
     scored = {}
     for name, result in results.items():
         one = score_system(name, result, reported, scoring)
-        scored[name] = replace(one, report=replace(one.report, runs=f"runs/{name}"))
+        folder = f"runs/{name.replace(' ', '-')}"
+        scored[name] = replace(one, report=replace(one.report, runs=folder))
     return scored
 
 
 def rows_table(
-    config: FusionConfig, fitting: Fitting, rows: Mapping[str, Row], speed: Mapping[str, float]
+    config: LearnedFusionConfig,
+    fitting: Fitting,
+    rows: Mapping[str, Row],
+    speed: Mapping[str, float],
 ) -> TextTable:
     """Tabulate rankers on held-out papers: score, interval, two paired tests, hours, speed."""
     weighing, gathered = fitting.gathered.weighing, fitting.gathered
@@ -287,7 +295,7 @@ def rows_table(
     names = list(rows)
     two = next(name for name in names if name.startswith("raw two"))
     tested = {}
-    for baseline in (config.system, two):
+    for baseline in (FIRST_STAGE, two):
         differences = values - rows[baseline].values
         tests = paired_randomisations(
             differences, weighing.groups, strata, config.repeats, config.seed
@@ -316,7 +324,7 @@ def rows_table(
                 f"{sum(speed[view] for view in row.views):.1f}" if fitted else None,
             ]
         )
-    columns = ["ranker", "MRR@5", "95 %", f"against {config.system}", "against the raw two"]
+    columns = ["ranker", "MRR@5", "95 %", f"against the {FIRST_STAGE}", "against the raw two"]
     columns += ["CPU hours", "CPU ms a claim"]
     return TextTable(columns, lines)
 

@@ -139,16 +139,19 @@ def read_config(
         raise UserError(_explain(kind, error, places)) from None
 
 
-def read_entries(kind: type[Config], path: Path, alone: str | None = None) -> dict[str, Config]:
+def read_entries(
+    kind: type[Config], path: Path, alone: str | None = None, folder: str = "systems"
+) -> dict[str, Config]:
     """Read a YAML of named entries, each with the keys of the dataclass `kind`, in file order.
 
-    A file with a list `alone` at its top is one entry, named as the file is.
+    A file with a list `alone` at its top is one entry, named as the file is. `folder` of
+    configs/ has the files that ship.
 
     Raises `UserError` with file, line and key as `read_config` does.
     """
     from jsonargparse import ArgumentError
 
-    path = shipped(path, "systems")
+    path = shipped(path, folder)
     root = _compose(path)
     if not isinstance(root, yaml.MappingNode):
         raise InputError.at(path, why="must be names, each with its keys below it")

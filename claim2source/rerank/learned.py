@@ -19,7 +19,7 @@ from typing import Any, ClassVar, Literal, Self
 import numpy as np
 
 from claim2source.core.config import require, require_between
-from claim2source.core.errors import UserError
+from claim2source.core.errors import InputError, UserError
 from claim2source.core.files import write_json
 from claim2source.core.memory import peak_memory
 from claim2source.core.records import Claim, Source
@@ -122,6 +122,8 @@ class LearnedFusion:
     @classmethod
     def read(cls, path: Path) -> Self:
         """Read what `write` wrote. Raises `InputError` with the field that is wrong."""
+        if not path.exists():
+            raise InputError.at(path, why="no such file: train/fusion.py writes it")
         return validated(cls, json.dumps(read_json(path)), path)
 
 

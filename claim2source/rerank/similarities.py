@@ -47,7 +47,7 @@ class ViewConfig:
             `characters` (pieces of words of 4 letters).
         bm25: BM25's settings; with `metadata` the part `all` has venue and authors too.
         model: the encoder; none: the one that the program is given.
-        claims: claim form; a checkpoint has its own.
+        claims: claim form; a checkpoint has its own. English claims are the same in each.
         sources: how sources are written for an encoder; a checkpoint has its own.
     """
 
@@ -56,7 +56,7 @@ class ViewConfig:
     terms: TermKind = "words"
     bm25: BM25Config = field(default_factory=BM25Config)
     model: ModelConfig | None = None
-    claims: ClaimForm = "original"
+    claims: ClaimForm = "bilingual"
     sources: SourceForm = "title_abstract"
 
     def __post_init__(self) -> None:

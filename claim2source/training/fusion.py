@@ -22,7 +22,7 @@ from claim2source.pipeline.results import RunSettings, SystemResult
 from claim2source.pipeline.runner import SystemRunner
 from claim2source.pipeline.selection import SelectionData, out_of_fold_data, selection_data
 from claim2source.pipeline.systems import Systems, all_parts, is_tuned, on_checkpoint
-from claim2source.rerank.learned import FittedOn, LearnedFusion, LearnedView, Ranker
+from claim2source.rerank.learned import FittedOn, Learned, LearnedFusion, LearnedView, Ranker
 from claim2source.rerank.similarities import Scorer, ViewConfig
 from claim2source.text import ClaimForm
 from claim2source.training.rankers import (
@@ -47,9 +47,10 @@ _TIMED = 25
 
 @dataclass(frozen=True)
 class Candidates:
-    """Name the system whose first `depth` sources are re-ranked.
+    """Name the system whose first `depth` sources are re-ranked, of `expanded` systems.
 
-    `checkpoint` is in the place of its dense model, if given; `form` is the claim form.
+    Where the system has a learned stage itself, they are what stands before that. `checkpoint` is
+    in the place of its dense model, if given; `form` is the claim form.
     """
 
     systems: Systems
@@ -58,11 +59,25 @@ class Candidates:
     checkpoint: str | None = None
     form: ClaimForm | None = None
 
+    def __post_init__(self) -> None:
+        system, name = self.systems[self.name], Learned.__name__.lower()
+        learned = [entry.get("rerank") == name for entry in system.stages]
+        if any(learned):
+            before = replace(system, stages=system.stages[: learned.index(True)])
+            object.__setattr__(self, "systems", {**self.systems, self.name: before})
+
     def with_model(self, checkpoint: str | None) -> Systems:
         """Put a checkpoint in the place of the dense model, if one is given."""
         if checkpoint is None:
             return self.systems
         return on_checkpoint(self.systems, self.name, checkpoint)
+
+    @property
+    def models(self) -> list[ModelConfig]:
+        """List the dense models that find the candidates."""
+        systems = self.with_model(self.checkpoint)
+        models = (systems[part].model for part in all_parts(self.name, systems))
+        return [model for model in models if model is not None]
 
     def run(
         self,
@@ -119,9 +134,7 @@ def known_claims(
     for an exported checkpoint, which does not say what it was trained on.
     """
     models = dict.fromkeys(view.model for view in views.values() if view.model is not None)
-    systems = candidates.with_model(candidates.checkpoint)
-    parts = (systems[part].model for part in all_parts(candidates.name, systems))
-    models |= dict.fromkeys(model for model in parts if model is not None)
+    models |= dict.fromkeys(candidates.models)
     vals = []
     for model in models:
         resolved = resolve(model, settings.device)
@@ -168,7 +181,8 @@ def gather(
             settings.dataset, reported.split, settings.choosing, folder, record
         )
         data = _judged(selection.val)
-        if candidates.checkpoint is not None and is_tuned(candidates.name, candidates.systems):
+        trained = any(_is_trained(model, settings) for model in candidates.models)
+        if trained and is_tuned(candidates.name, candidates.systems):
             why = (
                 "chooses settings, and a fold's model has no claims for that; give one without tune"
             )
@@ -188,8 +202,8 @@ def gather(
                 name: replace(view, model=_stands_in(view.model, place)) if name in tuned else view
                 for name, view in views.items()
             }
-            checkpoint = None if candidates.checkpoint is None else str(place)
-            found_by = candidates.run(part, reported, plain, checkpoint)
+            stand_in = str(place) if trained else None
+            found_by = candidates.run(part, reported, plain, stand_in)
             one = found_by.result.run.top(candidates.depth)
             runs.append(one)
             order += [claim.id for claim in part.claims]
@@ -225,6 +239,12 @@ def _stands_in(model: ModelConfig | None, checkpoint: Path) -> ModelConfig:
     return (model or ModelConfig()).for_checkpoint(checkpoint)
 
 
+def _is_trained(model: ModelConfig, settings: RunSettings) -> bool:
+    """Tell whether a model was trained by us, also where it was exported since."""
+    resolved = resolve(model, settings.device)
+    return resolved.is_trained or resolved.exported is not None
+
+
 def _tuned_views(
     views: Mapping[str, ViewConfig], folder: Path, record: OutOfFold, settings: RunSettings
 ) -> tuple[set[str], str]:
@@ -233,8 +253,8 @@ def _tuned_views(
     for name, view in views.items():
         if view.model is None:
             continue
-        resolved = resolve(view.model, settings.device)
-        if resolved.is_trained or resolved.exported is not None:
+        if _is_trained(view.model, settings):
+            resolved = resolve(view.model, settings.device)
             notes.append(check_model(folder, record, resolved))
             tuned.add(name)
     if not tuned:

@@ -253,6 +253,23 @@ PROGRAMS: dict[str, Program] = {
         (*_FILES, *_MODEL),
         weight=1,
     ),
+    "fusion": Program(
+        "train/fusion",
+        "LearnedFusionConfig",
+        (
+            (
+                "--views=views.yaml",
+                "--files=systems.yaml",
+                "--system=BM25",
+                "--depth=10",
+                "--folds=2",
+                "--out=out",
+                *DATA,
+                *CPU,
+            ),
+        ),
+        (*_FILES, "views.yaml", "systems.yaml"),
+    ),
     "prepare": Program(
         "scripts/prepare",
         None,
@@ -302,6 +319,7 @@ def make_world(folder: Path) -> None:
             path.write_text(text.replace("@FIXTURES@/", ""), encoding="utf-8")
     _write_sentence_transformers(folder / "model")
     (folder / "systems.yaml").write_text(SYSTEMS, encoding="utf-8")
+    (folder / "views.yaml").write_text("a: {bm25: {k1: 1.2}}\nb: {part: title}\n", encoding="utf-8")
     _lines(folder / "rewrites.jsonl", [{"_id": "dev-104", "text": "sleep and tea"}])
     _write_user(folder / "user")
     _write_runs(folder)

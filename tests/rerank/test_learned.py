@@ -1,0 +1,161 @@
+"""The learned fusion as a stage: what it ranks by, what its file may say, what it refuses."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from claim2source.core.errors import ConfigError, InputError, UserError
+from claim2source.core.records import Claim, Source
+from claim2source.core.run import Run
+from claim2source.models import ModelConfig
+from claim2source.pipeline.systems import load_stages
+from claim2source.rerank.learned import FittedOn, Learned, LearnedFusion, LearnedView
+from claim2source.rerank.similarities import Scorer, ViewConfig
+from claim2source.retrieve import BM25
+from claim2source.training.rankers import fit_trees, make_lists
+
+FITTED = FittedOn("d", "train", 3, 2, "0", "BM25", 10, 0.1)
+SOURCES = [
+    Source("s1", "tea masks", "coffee", date="2020"),
+    Source("s2", "coffee masks masks", "tea", date="2010"),
+    Source("s3", "masks", "coffee tea"),
+]
+CLAIMS = [Claim("c", "tea coffee"), Claim("d", "tea", candidates=("s3", "s2"))]
+TITLE, YEAR = ViewConfig(part="title"), ViewConfig(score="year")
+
+
+def fusion(*views: LearnedView) -> LearnedFusion:
+    return LearnedFusion(views, FITTED)
+
+
+def written(folder: Path, made: LearnedFusion) -> str:
+    made.write(folder / "fusion.json")
+    return str(folder / "fusion.json")
+
+
+def test_candidates_are_ranked_by_the_weighted_scores_and_nothing_else(tmp_path: Path) -> None:
+    made = fusion(LearnedView("title", TITLE, "", 0.5, 2.0), LearnedView("year", YEAR, "", 5, -0.1))
+    run = BM25().index(SOURCES).search(CLAIMS, 10).run
+    file = written(tmp_path, made)
+    ((name, stage),) = load_stages([{"rerank": "learned", "file": file, "depth": 10}])
+    found = stage.apply(CLAIMS, SOURCES, run).run
+    assert name == "rerank learned"
+    scorer = Scorer(SOURCES)
+    for claim in CLAIMS:
+        asked = run.sources(claim.id)
+        (title,) = scorer.scores(TITLE, [claim], [asked])
+        # A source without a year counts as the mean of the claim's others.
+        years = {"s1": 2020.0, "s2": 2010.0}
+        mean = np.mean([years[s] for s in asked if s in years])
+        expected = title / 0.5 * 2.0 - 0.1 / 5 * np.array([years.get(s, mean) for s in asked])
+        assert found.scored(claim.id) == pytest.approx(dict(zip(asked, expected, strict=True)), rel=1e-5)  # fmt: skip
+    assert set(found.sources("d")) == {"s2", "s3"} and len(found.sources("c")) == 3
+
+
+def test_what_is_beyond_the_depth_keeps_its_place_and_equal_scores_their_order(
+    tmp_path: Path,
+) -> None:
+    file = written(tmp_path, fusion(LearnedView("title", TITLE, "", 1, 1.0)))
+    run = Run.from_lists({"c": [("s3", 9.0), ("s2", 8.0), ("s1", 7.0)]})
+    claims = [Claim("c", "tea")]
+    ranked = Learned(file=file, depth=2).apply(claims, SOURCES, run).run
+    assert ranked.sources("c") == ["s3", "s2", "s1"]  # only s1's title has tea
+    assert Learned(file=file).apply(claims, SOURCES, run).run.sources("c")[0] == "s1"
+
+
+def test_trees_rank_as_lightgbm_does(tmp_path: Path) -> None:
+    pytest.importorskip("lightgbm", reason="needs the `lightgbm` extra")
+    random = np.random.default_rng(0)
+    columns = [random.normal(size=(300, 4)), random.normal(size=(300, 4))]
+    gold = [np.arange(4) == place for place in columns[0].argmax(axis=1)]
+    lists = make_lists([list(one) for one in columns], gold, np.full(300, 1 / 300), np.arange(300))
+    booster = fit_trees(lists, 10)
+    views = [
+        LearnedView(name, view, "", float(scale))
+        for name, view, scale in zip(("a", "b"), (TITLE, YEAR), lists.scale, strict=True)
+    ]
+    made = LearnedFusion(tuple(views), FITTED, "lambdamart", booster.model_to_string())
+    made.write(tmp_path / "f.json")
+    read = LearnedFusion.read(tmp_path / "f.json")
+    found = read.scores([one[0] for one in columns])
+    expected = booster.predict(lists.features[0])
+    assert found == pytest.approx(expected, abs=1e-9) and len(set(found.round(6))) > 1
+    assert int(found.argmax()) == int(columns[0][0].argmax())
+    (tmp_path / "f.json").write_text(json.dumps({**asdict(made), "trees": "no trees"}))
+    with pytest.raises(UserError, match="trees cannot be read"):
+        LearnedFusion.read(tmp_path / "f.json").scores([one[0] for one in columns])
+
+
+def test_another_encoder_is_refused_and_a_moved_one_is_found(
+    tmp_path: Path, save_tiny: Callable[..., Path]
+) -> None:
+    first, other = (save_tiny(tmp_path / f"model{seed}", seed) for seed in (0, 1))
+    model = ModelConfig(str(first), pooling="mean", max_length=32)
+    view = ViewConfig(score="cosine", model=model)
+    made = fusion(LearnedView("v", view, Scorer(SOURCES).key(view), 1, 1.0))
+    file = written(tmp_path, made)
+    claims, run = [Claim("c", "a b")], Run.from_lists({"c": [("s1", 2.0), ("s2", 1.0)]})
+    before = Learned(file=file).apply(claims, SOURCES, run).run.scored("c")
+    shutil.move(first, tmp_path / "moved")
+    moved = Learned(file=file, models={"v": str(tmp_path / "moved")})
+    assert moved.apply(claims, SOURCES, run).run.scored("c") == pytest.approx(before)
+    with pytest.raises(UserError, match="'v' was fitted with another encoder"):
+        Learned(file=file, models={"v": str(other)}).apply(claims, SOURCES, run)
+    longer = replace(view, model=replace(model, name=str(tmp_path / "moved"), max_length=31))
+    file = written(tmp_path, fusion(replace(made.views[0], view=longer)))
+    with pytest.raises(UserError, match="'v' was fitted with another encoder"):
+        Learned(file=file).apply(claims, SOURCES, run)
+    with pytest.raises(ConfigError, match=r"models\.w.*views: v"):
+        Learned(file=file, models={"w": "x"}).apply(claims, SOURCES, run)
+
+
+def change(path: str, value: Any) -> Callable[[dict[str, Any]], None]:
+    *inside, last = path.split(".")
+
+    def apply(raw: dict[str, Any]) -> None:
+        part: Any = raw
+        for key in inside:
+            part = part[int(key) if key.isdigit() else key]
+        part[last] = value
+
+    return apply
+
+
+@pytest.mark.parametrize(
+    ("spoil", "said"),
+    [
+        (change("views.0.weight", -0.1), "views.0.*must not be negative"),
+        (change("views.0.scale", 0.0), "views.0.*scale must be above 0"),
+        (change("views.0.weight", "1"), "views.0.weight"),
+        (change("views.0.view.part", "body"), "views.0.view"),
+        (change("views", []), "views must have names"),
+        (change("weights", [1]), "weights: no such field"),
+        (change("ranker", "lambdamart"), "trees belong"),
+        (change("format", 2), "format"),
+        (lambda raw: raw["views"].append(raw["views"][0]), "each another"),
+        (lambda raw: raw.pop("fitted"), "fitted: is missing"),
+    ],
+)
+def test_a_damaged_file_is_named_with_its_field(
+    tmp_path: Path, spoil: Callable[[dict[str, Any]], None], said: str
+) -> None:
+    raw = json.loads(json.dumps(asdict(fusion(LearnedView("v", TITLE, "", 1, 1.0)))))
+    (tmp_path / "f.json").write_text(json.dumps(raw))
+    assert LearnedFusion.read(tmp_path / "f.json").views[0].view == TITLE
+    spoil(raw)
+    (tmp_path / "f.json").write_text(json.dumps(raw))
+    with pytest.raises(InputError, match=rf"f\.json.*{said}"):
+        LearnedFusion.read(tmp_path / "f.json")
+
+
+def test_a_file_that_is_not_there_is_named() -> None:
+    with pytest.raises(InputError, match="nowhere.json: no such file: train/fusion.py writes it"):
+        Learned(file="nowhere.json").apply([], [], Run.from_lists({}))

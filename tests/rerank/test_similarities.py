@@ -1,0 +1,145 @@
+"""Single similarities, each against its plain definition."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from claim2source.core.errors import ConfigError
+from claim2source.core.records import Claim, Source
+from claim2source.models import ModelConfig, resolve
+from claim2source.rerank.frame import Pair
+from claim2source.rerank.max_sim import MaxSim
+from claim2source.rerank.similarities import Scorer, ViewConfig, year_of
+from claim2source.retrieve import BM25, BM25Config
+
+SOURCES = [
+    Source("s1", "Masks cut outbreaks", "We counted people. Masks work.", ("Ada Lovelace",), "Lancet", "2020-07-01"),
+    Source("s2", "Work outbreaks", "Cut masks are worn by people.", ("B. Author",), "Nature", "2019"),
+    Source("s3", "Tea", "Nothing here. Vaccines and paper", date="unknown"),
+]  # fmt: skip
+
+
+def scores(view: ViewConfig, text: str, asked: list[str], pool: list[Source] = SOURCES) -> list[float]:  # fmt: skip
+    (found,) = Scorer(pool).scores(view, [Claim("c", text)], [asked])
+    return found.tolist()
+
+
+def test_bm25_is_that_of_the_pool_in_units_of_its_rarest_term_in_the_order_asked() -> None:
+    config = BM25Config(k1=1.5, title_weight=2)
+    own = BM25(config).index(SOURCES).search([Claim("c", "masks work")]).run.scored("c")
+    found = scores(ViewConfig(bm25=config), "masks work", ["s3", "s2", "s1"])
+    assert found == pytest.approx([0.0, *(own[s] / math.log1p(2.5 / 1.5) for s in ("s2", "s1"))])
+    # A claim's own candidates do not hide what is asked.
+    (bound,) = Scorer(SOURCES).scores(
+        ViewConfig(bm25=config), [Claim("c", "masks work", candidates=("s1",))], [["s2"]]
+    )
+    assert bound.tolist() == pytest.approx([found[1]])
+
+
+def test_a_match_of_a_rare_word_counts_as_much_in_a_larger_pool() -> None:
+    pool = [Source(f"p{i}", f"word{i} other{i}") for i in range(400)]
+    small, large = (scores(ViewConfig(), "word1", ["p1"], pool[:n]) for n in (4, 400))
+    assert small == pytest.approx(large, rel=1e-5) and small[0] > 0
+
+
+def test_parts_of_sources_are_read_alone() -> None:
+    asked = ["s1", "s2", "s3"]
+
+    def hits(part: str, text: str) -> list[bool]:
+        return [score > 0 for score in scores(ViewConfig(part=part), text, asked)]  # type: ignore[arg-type]
+
+    assert hits("title", "people outbreaks") == [True, True, False]
+    assert hits("abstract", "outbreaks") == [False, False, False]
+    assert hits("abstract", "worn counted") == [True, True, False]
+    assert hits("all", "lovelace nature") == [False, False, False]
+    assert hits("metadata", "lovelace nature masks tea") == [True, True, False]
+    with_names = ViewConfig(bm25=BM25Config(metadata=True))
+    assert [s > 0 for s in scores(with_names, "lovelace", asked)] == [True, False, False]
+
+
+def test_bigrams_need_words_in_a_row_and_characters_forgive_spelling() -> None:
+    asked = ["s1", "s2", "s3"]
+    # Stop words stand between words of a bigram, and words are compared by their stems.
+    assert scores(ViewConfig(terms="bigrams"), "outbreaks cut masks", ["s1"]) == [0]
+    assert scores(ViewConfig(), "outbreaks cut masks", ["s1"]) > [0]
+    found = scores(ViewConfig(terms="bigrams"), "a cut of the outbreak", asked)
+    assert found[0] > 0 and found[1:] == [0, 0]
+    # No bigram goes from the title's last word to the abstract's first.
+    assert scores(ViewConfig(terms="bigrams"), "outbreaks counted", asked) == [0, 0, 0]
+    assert scores(ViewConfig(), "antivaccine", asked) == [0, 0, 0]
+    assert scores(ViewConfig(terms="characters"), "antivaccine", asked)[2] > 0
+    assert scores(ViewConfig(terms="characters", part="title"), "antivaccine", asked) == [0, 0, 0]
+
+
+def test_cosines_are_the_encoders_and_the_best_sentence_the_best_of_them(
+    tiny_folder: Path,
+) -> None:
+    model = ModelConfig(str(tiny_folder), pooling="cls", max_length=32, normalize=False)
+    encoder = resolve(model, "cpu").encoder
+
+    def unit(texts: list[str], side: str) -> np.ndarray:
+        vectors, _ = encoder.encode(texts, side, store=None, progress=None)  # type: ignore[arg-type]
+        return np.asarray(vectors / np.linalg.norm(vectors, axis=1, keepdims=True))
+
+    pool = [
+        Source("a", "a vaccine", "b works. A c paper works! Query b"),
+        Source("b", "paper", ""),
+        Source("c", "", "c"),
+    ]
+    claim = unit(["a b works"], "claim")[0]
+    asked = ["b", "a", "c"]
+    whole = unit(["paper", "a vaccine. b works. A c paper works! Query b", "c"], "source") @ claim
+    view = ViewConfig(score="cosine", model=model)
+    assert scores(view, "a b works", asked, pool) == pytest.approx(whole.tolist(), abs=1e-5)
+    titles = unit(["paper", "a vaccine", ""], "source") @ claim
+    view = ViewConfig(score="cosine", part="title", model=model)
+    assert scores(view, "a b works", asked, pool) == pytest.approx(titles.tolist(), abs=1e-5)
+    each = unit(["a vaccine", "b works.", "A c paper works!", "Query b"], "source") @ claim
+    expected = [whole[0], each.max(), whole[2]]
+    view = ViewConfig(score="best_sentence", model=model)
+    assert scores(view, "a b works", asked, pool) == pytest.approx(expected, abs=1e-5)
+    assert each.max() - each.min() > 0.01
+    view = ViewConfig(score="max_sim", model=replace_pooling(model))
+    stage = MaxSim(model=str(tiny_folder), max_length=32)
+    (batch,) = stage.score([Pair("a b works", "paper"), Pair("a b works", "c")])
+    by_place = dict(zip(batch.places, batch.scores.tolist(), strict=True))
+    found = scores(view, "a b works", ["b", "c"], pool)
+    assert found == pytest.approx([by_place[0], by_place[1]], abs=1e-5)
+
+
+def replace_pooling(model: ModelConfig) -> ModelConfig:
+    return ModelConfig(model.name, pooling="mean", max_length=model.max_length)
+
+
+def test_years_are_read_with_their_month_and_are_unknown_without_a_date() -> None:
+    found = scores(ViewConfig(score="year"), "x", ["s1", "s2", "s3"])
+    assert found[:2] == [2020.5, 2019.0] and math.isnan(found[2])
+    assert year_of("2021-13") == 2021.0 and math.isnan(year_of(""))
+
+
+def test_nothing_is_asked_for_a_claim_without_candidates(tiny_folder: Path) -> None:
+    model = ModelConfig(str(tiny_folder), pooling="mean", max_length=32)
+    for view in (ViewConfig(), ViewConfig(score="best_sentence", model=model), ViewConfig(score="max_sim", model=model), ViewConfig(score="year")):  # fmt: skip
+        found = Scorer(SOURCES).scores(view, [Claim("c", "a"), Claim("d", "b")], [[], ["s1"]])
+        assert [len(one) for one in found] == [0, 1], view
+
+
+@pytest.mark.parametrize(
+    ("settings", "key"),
+    [
+        ({"score": "cosine", "part": "metadata"}, "part"),
+        ({"score": "max_sim", "part": "title"}, "part"),
+        ({"terms": "bigrams", "part": "metadata"}, "part"),
+        ({"score": "cosine", "terms": "bigrams"}, "terms"),
+        ({"score": "year", "model": ModelConfig()}, "model"),
+        ({"bm25": BM25Config("whitespace")}, "bm25.analysis"),
+        ({"score": "bm52"}, "score"),
+    ],
+)
+def test_a_view_that_means_nothing_is_refused(settings: dict[str, object], key: str) -> None:
+    with pytest.raises(ConfigError, match=key):
+        ViewConfig(**settings)  # type: ignore[arg-type]

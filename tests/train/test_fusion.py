@@ -1,0 +1,246 @@
+"""`train/fusion.py` from its arguments to its files; trained encoders know no claim it fits on."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from claim2source.core.errors import UserError
+from claim2source.datasets import load, write_beir
+from claim2source.io.trec import read_run
+from claim2source.models import ModelConfig, resolve
+from claim2source.pipeline.out_of_fold import read_out_of_fold
+from claim2source.pipeline.results import RunSettings
+from claim2source.pipeline.runner import SystemRunner
+from claim2source.pipeline.selection import ChoosingOn
+from claim2source.pipeline.systems import HybridConfig, SystemConfig, read_systems
+from claim2source.rerank.learned import Learned, LearnedFusion
+from claim2source.rerank.similarities import Scorer, ViewConfig
+from claim2source.retrieve import BM25Config
+from claim2source.training.finetune import finetune
+from claim2source.training.fusion import Candidates, gather
+from tests.shared_data import REPOSITORY
+from tests.training.small import arguments, small_config, small_setup, small_splits
+from train.folds import main as train_folds
+from train.fusion import main, read_views
+
+VIEWS = """
+bm25: {bm25: {title_weight: 2}}
+title: {part: title}
+characters: {terms: characters}
+year: {score: year}
+"""
+SYSTEMS = """
+BM25: {bm25: {k1: 1.2}}
+Tuned: {bm25: {k1: 1.2}, tune: true}
+"""
+
+
+@pytest.fixture
+def given(tmp_path: Path) -> list[str]:
+    """The arguments of a run without an encoder; the data have one language less to tell."""
+    write_beir(small_splits(), tmp_path / "data")
+    (tmp_path / "views.yaml").write_text(VIEWS)
+    (tmp_path / "systems.yaml").write_text(SYSTEMS)
+    return [
+        f"--views={tmp_path / 'views.yaml'}",
+        f"--files={tmp_path / 'systems.yaml'}",
+        f"--dataset={tmp_path / 'data'}",
+        f"--out={tmp_path / 'out'}",
+        "--repeats=50",
+        "--depth=12",
+    ]
+
+
+def test_the_written_fusion_is_what_was_reported(
+    given: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main([*given, "--system=BM25", "--against=Tuned"])
+    out, said = tmp_path / "out", capsys.readouterr().out
+    fusion = LearnedFusion.read(out / "fusion.json")
+    train, dev = (load(str(tmp_path / "data"), split) for split in ("train", "dev"))
+    assert fusion.fitted.data_sha256 == train.fingerprint
+    assert (fusion.fitted.split, fusion.fitted.candidates, fusion.fitted.depth) == ("train", "BM25", 12)  # fmt: skip
+    names = [one.name for one in fusion.views]
+    assert names[:2] == ["bm25", "title"] and "year" not in names
+    report = json.loads((out / "report.json").read_text())
+    assert list(report["systems"]) == ["first stage", "Tuned", "learned"]
+    learned = report["systems"]["learned"]
+    (choice,) = [one for one in learned["choices"] if one["what"] == "learned fusion"]
+    assert choice["settings"]["views"] == ", ".join(names) and choice["split"] == "train"
+    assert learned["settings"]["weights"].keys() == set(names)
+    # The stage makes of the candidates what the report says.
+    before = read_run(out / "runs" / "first-stage" / "en.trec").run
+    after = read_run(out / "runs" / "learned" / "en.trec").run
+    english = [claim for claim in dev.claims if claim.lang == "en"]
+    stage = Learned(file=str(out / "fusion.json"), depth=12)
+    again = stage.apply(english, dev.sources, before).run
+    assert [again.sources(c.id) for c in english] == [after.sources(c.id) for c in english]
+    for text in ("raw two: bm25, title", "+ characters", "chosen", "LambdaMART", "Left out"):
+        assert text in said, text
+    # A system of its own, read from YAML, ranks the same.
+    (tmp_path / "own.yaml").write_text(
+        f"Own:\n  bm25: {{k1: 1.2}}\n  stages: [{{rerank: learned, file: {out / 'fusion.json'}, depth: 12}}]\n"
+    )
+    own = read_systems([tmp_path / "own.yaml"])
+    runner = SystemRunner(own, dev, RunSettings(str(tmp_path / "data")))
+    found = runner.run("Own").result.run
+    assert [found.sources(c.id, 12) for c in english] == [after.sources(c.id) for c in english]
+    # Fitted for that system, its candidates are those before the learned stage.
+    candidates = Candidates(own, "Own", 12)
+    bare = candidates.run(dev, dev, RunSettings(str(tmp_path / "data"))).result.run
+    assert [bare.sources(c.id, 12) for c in english] == [before.sources(c.id) for c in english]
+
+
+def test_lambdamart_is_written_beside_it(given: list[str], tmp_path: Path) -> None:
+    pytest.importorskip("lightgbm", reason="needs the `lightgbm` extra")
+    main([*given, "--system=BM25", "--ranker=lambdamart"])
+    fusion = LearnedFusion.read(tmp_path / "out" / "fusion.json")
+    assert fusion.ranker == "lambdamart" and fusion.trees.startswith("tree")
+    assert [one.name for one in fusion.views] == ["bm25", "title", "characters"]
+
+
+def test_the_shipped_views_are_read_with_the_encoder_that_is_given() -> None:
+    path = REPOSITORY / "configs" / "fusion" / "views.yaml"
+    views = read_views(path, "checkpoints/a")
+    encoders = {name: view.model for name, view in views.items() if view.encodes}
+    assert set(encoders.values()) == {ModelConfig("checkpoints/a")}
+    assert {"cosine", "cosine_title", "best_sentence", "max_sim"} == set(encoders)
+    assert list(views)[:2] == ["bm25", "cosine"]
+    assert len({replace(view, bm25=BM25Config()) for view in views.values()}) == len(views)
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (["--system=BM52"], "BM52.*BM25"),
+        (["--system=BM25", "--folds=30"], "30 papers at least; there are 24"),
+        (["--system=BM25", "--split=train"], "not reported on"),
+        (["--system=BM25", "--depth=5000"], "depth"),
+    ],
+)
+def test_bad_arguments_are_one_line_and_leave_nothing(
+    given: list[str], tmp_path: Path, more: list[str], said: str
+) -> None:
+    with pytest.raises(UserError, match=said):
+        main([*given, *more])
+    assert not list((tmp_path / "out").rglob("*"))
+
+
+def test_what_lies_there_and_is_not_ours_is_kept(given: list[str], tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "fusion.json").write_text("{}")
+    with pytest.raises(UserError, match="no program of ours wrote it"):
+        main([*given, "--system=BM25"])
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, Path, Path]:
+    """The base, data, a tuned checkpoint's run, and its recipe's two folds."""
+    folder = tmp_path_factory.mktemp("trained")
+    model, data = small_setup(folder)
+    run = small_config(model, data, folder / "run", optimisation__epochs=1, choose="last")
+    finetune(run)
+    words = arguments(model, data, folder / "folds", optimisation__epochs=1, choose="last")
+    train_folds([*words, "--folds=2", "--seen_share=0.5", "--depth=20"])
+    return model, data, folder / "run", folder / "folds"
+
+
+@pytest.mark.slow
+def test_a_tuned_encoder_is_never_fitted_on_its_own_training_claims(
+    trained: tuple[Path, Path, Path, Path],
+) -> None:
+    """On its val without folds; with them on all claims, each by the fold's own model."""
+    model, data, run, folds = trained
+    train, dev = load(str(data), "train"), load(str(data), "dev")
+    tuned = ModelConfig(str(run))
+    views: dict[str, ViewConfig] = {
+        "bm25": ViewConfig(),
+        "tuned": ViewConfig(score="cosine", model=tuned),
+        "base": ViewConfig(score="cosine", model=ModelConfig(str(model), pooling="mean", max_length=24)),
+    }  # fmt: skip
+    systems = {
+        "S": SystemConfig(bm25=BM25Config()),
+        "D": SystemConfig(model=ModelConfig(str(model), pooling="mean", max_length=24)),
+        "H": SystemConfig(hybrid=HybridConfig("S", "D")),
+        "T": SystemConfig(hybrid=HybridConfig("S", "D"), tune=True),
+    }
+    scorer = Scorer(train.sources)
+    settings = RunSettings(str(data))
+    held = gather(views, Candidates(systems, "S", 8), dev, settings, scorer)
+    manifest = resolve(tuned, "cpu").manifest
+    assert manifest is not None and held.data.fingerprint == manifest.data.val_sha256
+    assert "val" in held.note
+    # An untrained encoder among the views does not bring the training claims back, in any order.
+    turned = dict(reversed(list(views.items())))
+    again = gather(turned, Candidates(systems, "S", 8), dev, settings, scorer)
+    assert again.data.claims == held.data.claims
+    # Nor do candidates that a trained model found.
+    lexical = {"bm25": views["bm25"], "title": ViewConfig(part="title")}
+    again = gather(lexical, Candidates(systems, "H", 8, str(run)), dev, settings, scorer)
+    assert again.data.claims == held.data.claims
+
+    choosing = ChoosingOn(folds=folds)
+    found = gather(views, Candidates(systems, "H", 8, str(run)), dev, replace(settings, choosing=choosing), scorer)  # fmt: skip
+    assert found.data.claims == train.claims and "out-of-fold" in found.note
+    record, _ = read_out_of_fold(folds)
+    number = {claim.id: place for place, claim in enumerate(train.claims)}
+    for fold in record.folds:
+        mine = [claim for claim in train.claims if claim.id in fold.claims]
+        asked = [found.run.sources(claim.id) for claim in mine]
+        view = replace(views["tuned"], model=ModelConfig(str(folds / fold.checkpoint)))
+        for claim, scores in zip(mine, scorer.scores(view, mine, asked), strict=True):
+            assert found.columns["tuned"][number[claim.id]] == pytest.approx(scores, abs=1e-5)
+        for claim, scores in zip(mine, scorer.scores(views["base"], mine, asked), strict=True):
+            assert found.columns["base"][number[claim.id]] == pytest.approx(scores, abs=1e-5)
+        place = str(folds / fold.checkpoint)
+        own = Candidates(systems, "H", 8, place).run(held.data.with_claims(mine), dev, settings)
+        assert [own.result.run.sources(c.id, 8) for c in mine] == asked
+    # A system that names the checkpoint itself is no other.
+    named = {**systems, "D": SystemConfig(model=tuned)}
+    again = gather(views, Candidates(named, "H", 8), dev, replace(settings, choosing=choosing), scorer)  # fmt: skip
+    assert list(again.run) == list(found.run)
+    with pytest.raises(UserError, match="without tune"):
+        gather(views, Candidates(systems, "T", 8, str(run)), dev, replace(settings, choosing=choosing), scorer)  # fmt: skip
+    with pytest.raises(UserError, match="no view has a trained encoder"):
+        gather(lexical, Candidates(systems, "S", 8), dev, replace(settings, choosing=choosing), scorer)  # fmt: skip
+    with pytest.raises(UserError, match="only `carved` is unseen"):
+        gather(views, Candidates(systems, "S", 8), dev, replace(settings, choosing=ChoosingOn(val="train")), scorer)  # fmt: skip
+
+
+@pytest.mark.slow
+def test_a_checkpoints_fusion_is_one_command(
+    trained: tuple[Path, Path, Path, Path], tmp_path: Path
+) -> None:
+    _, data, run, folds = trained
+    (tmp_path / "views.yaml").write_text(
+        "bm25: {claims: bilingual}\ncosine: {score: cosine}\ntitle: {score: cosine, part: title}\n"
+    )
+    (tmp_path / "systems.yaml").write_text(
+        "S: {bm25: {k1: 1.2}}\nD: {model: {name: none}}\nH:\n  hybrid: {sparse: S, dense: D}\n"
+    )
+    main(
+        [
+            f"--views={tmp_path / 'views.yaml'}",
+            f"--files={tmp_path / 'systems.yaml'}",
+            "--system=H",
+            f"--checkpoint={run}",
+            f"--choose_on={folds}",
+            f"--dataset={data}",
+            f"--out={tmp_path / 'out'}",
+            "--repeats=20",
+            "--depth=10",
+            "--folds=3",
+        ]
+    )
+    raw: dict[str, Any] = json.loads((tmp_path / "out" / "fusion.json").read_text())
+    models = {one["name"]: one["view"]["model"] for one in raw["views"]}
+    assert models["bm25"] is None and models["cosine"]["name"] == str(run)
+    assert "out-of-fold" in raw["fitted"]["out_of_fold"] and raw["fitted"]["claims"] <= 48
+    table = json.loads((tmp_path / "out" / "report.json").read_text())["systems"]
+    assert np.isfinite(table["learned"]["macro"]["mrr@5"])
