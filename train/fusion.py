@@ -343,7 +343,7 @@ def train_parts(fitting: Fitting, table: TextTable) -> list[Part]:
     hours = (
         "CPU hours: scoring by the row's views, less what was in the store already, and fitting. "
         "CPU milliseconds a claim: scoring a new claim's candidates by the row's views, in a batch "
-        "of 25, with the vectors of sources kept (MaxSim has none to keep)."
+        "of 10, with the vectors of sources kept (MaxSim has none to keep)."
     )
     parts: list[Part] = [said, table, hours]
     if gathered.constant:

@@ -142,8 +142,9 @@ class Scorer:
         """Score for each claim the sources `asked`, by id: an array of each list's length.
 
         BM25 is divided by the weight of a term that a single source has, which grows with the
-        pool. NaN is what cannot be known: the year of a source without a date. `fresh` encodes
-        claims and scores pairs that the store may hold: what a new claim costs.
+        pool. NaN is what cannot be known: the year of a source without a date, the title's score
+        of one without a title. `fresh` encodes claims and scores pairs that the store may hold:
+        what a new claim costs.
         """
         by: dict[Kind, Callable[[], list[np.ndarray]]] = {
             "bm25": lambda: self._bm25(view, claims, asked),
@@ -152,7 +153,12 @@ class Scorer:
             "max_sim": lambda: self._token_scores(view, claims, asked, fresh),
             "year": lambda: [self._years(ids) for ids in asked],
         }
-        return by[view.score]()
+        found = by[view.score]()
+        if view.score == "year" or view.part == "all":
+            return found
+        lacks = {source.id for source in self._sources.values() if _lacks(source, view.part)}
+        missing = ([source in lacks for source in ids] for ids in asked)
+        return [np.where(none, np.nan, one) for none, one in zip(missing, found, strict=True)]
 
     def _years(self, asked: Sequence[str]) -> np.ndarray:
         return np.array([year_of(self._sources[source].date) for source in asked], np.float64)
@@ -278,6 +284,13 @@ def _only(source: Source, part: PartOfSource) -> Source:
     if part == "abstract":
         return replace(source, title="", venue="", authors=())
     return replace(source, title="", abstract="") if part == "metadata" else source
+
+
+def _lacks(source: Source, part: PartOfSource) -> bool:
+    """Tell whether a source has nothing in a part: a low score would speak against it."""
+    if part == "metadata":
+        return not source.venue.strip() and not source.authors
+    return not (source.title if part == "title" else source.abstract).strip()
 
 
 def _as_grams(claim: Claim, view: ViewConfig) -> Claim:

@@ -61,6 +61,23 @@ def test_parts_of_sources_are_read_alone() -> None:
     assert [s > 0 for s in scores(with_names, "lovelace", asked)] == [True, False, False]
 
 
+def test_a_part_that_a_source_lacks_is_unknown_and_not_a_bad_match() -> None:
+    pool = [Source("t", "masks"), Source("a", "", "masks"), Source("v", "masks", "x", venue="BMJ")]
+    parts = ("title", "abstract", "metadata", "all")
+    known = {
+        part: [
+            not math.isnan(s) for s in scores(ViewConfig(part=part), "tea", ["t", "a", "v"], pool)
+        ]  # type: ignore[arg-type]
+        for part in parts
+    }
+    assert known == {
+        "title": [True, False, True],
+        "abstract": [False, True, True],
+        "metadata": [False, False, True],
+        "all": [True, True, True],
+    }
+
+
 def test_bigrams_need_words_in_a_row_and_characters_forgive_spelling() -> None:
     asked = ["s1", "s2", "s3"]
     # Stop words stand between words of a bigram, and words are compared by their stems.
@@ -95,9 +112,10 @@ def test_cosines_are_the_encoders_and_the_best_sentence_the_best_of_them(
     whole = unit(["paper", "a vaccine. b works. A c paper works! Query b", "c"], "source") @ claim
     view = ViewConfig(score="cosine", model=model)
     assert scores(view, "a b works", asked, pool) == pytest.approx(whole.tolist(), abs=1e-5)
-    titles = unit(["paper", "a vaccine", ""], "source") @ claim
+    titles = unit(["paper", "a vaccine"], "source") @ claim
     view = ViewConfig(score="cosine", part="title", model=model)
-    assert scores(view, "a b works", asked, pool) == pytest.approx(titles.tolist(), abs=1e-5)
+    *found, unknown = scores(view, "a b works", asked, pool)
+    assert found == pytest.approx(titles.tolist(), abs=1e-5) and math.isnan(unknown)
     each = unit(["a vaccine", "b works.", "A c paper works!", "Query b"], "source") @ claim
     expected = [whole[0], each.max(), whole[2]]
     view = ViewConfig(score="best_sentence", model=model)

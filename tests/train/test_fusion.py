@@ -110,7 +110,7 @@ def test_the_shipped_views_are_read_with_the_encoder_that_is_given() -> None:
     views = read_views(path, "checkpoints/a")
     encoders = {name: view.model for name, view in views.items() if view.encodes}
     assert set(encoders.values()) == {ModelConfig("checkpoints/a")}
-    assert {"cosine", "cosine_title", "best_sentence", "max_sim"} == set(encoders)
+    assert {"cosine", "cosine_title", "best_sentence"} == set(encoders)
     assert list(views)[:2] == ["bm25", "cosine"]
     assert len({replace(view, bm25=BM25Config()) for view in views.values()}) == len(views)
 
