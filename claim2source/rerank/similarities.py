@@ -20,7 +20,7 @@ from claim2source.models import ModelConfig, Resolved, resolve
 from claim2source.rerank.frame import DEEPEST, Place
 from claim2source.rerank.max_sim import MaxSim
 from claim2source.retrieve import BM25Config, BM25Index
-from claim2source.retrieve.bm25 import stemmer_of, stop_words_of
+from claim2source.retrieve.bm25 import SPELLERS, stemmer_of, stop_words_of
 from claim2source.retrieve.dense import encoder_keys, of_model
 from claim2source.text import ClaimForm, Rendering, SourceForm
 from claim2source.text.render import claim_parts
@@ -319,8 +319,13 @@ def _grams(texts: Sequence[str], view: ViewConfig, language: str) -> list[str]:
     left_out = sorted(
         stop_words_of(view.bm25, language) | stop_words_of(view.bm25, view.bm25.language)
     )
+    speller = SPELLERS.get(view.bm25.language, str)
     split = tokenize(
-        list(texts), stopwords=left_out, stemmer=stemmer, return_ids=False, show_progress=False
+        list(map(speller, texts)),
+        stopwords=left_out,
+        stemmer=stemmer,
+        return_ids=False,
+        show_progress=False,
     )
     if characters:
         known: dict[str, str] = {}
