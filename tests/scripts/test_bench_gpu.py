@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import torch
 import yaml
+from peft.tuners.tuners_utils import BaseTunerLayer
 
 from claim2source.core.config import read_config
 from claim2source.core.errors import UserError
@@ -111,6 +112,22 @@ def test_the_tiny_run_ends_with_its_json(capsys: pytest.CaptureFixture[str]) -> 
     assert found["encoding"]["adapter"]["documents_per_second"] > 0
     assert [grown["batch_times"] for grown in found["memory"]] == [2, 2]
     assert any("unknown" in line for line in table)
+
+
+def test_adapters_copy_no_input_in_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In every forward pass of the trainer, those of chunks and of checkpointing among them."""
+    real, seen = BaseTunerLayer._cast_input_dtype, []
+
+    def note(layer: Any, x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+        found: torch.Tensor = real(layer, x, dtype)
+        seen.append(found.dtype)
+        return found
+
+    monkeypatch.setattr(BaseTunerLayer, "_cast_input_dtype", note)
+    bench_gpu.train(SMALL, Setting(2, 4, True, False))
+    # Two steps of 7 layers in 2 blocks: 2 chunks, of which one is encoded twice, and each layer
+    # once more in the backward pass.
+    assert len(seen) == 2 * 7 * 2 * (3 + 2) and set(seen) == {torch.bfloat16}
 
 
 @pytest.mark.slow

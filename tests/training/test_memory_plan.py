@@ -33,6 +33,7 @@ from claim2source.training.memory_plan import (
     tokens_at_once,
 )
 from claim2source.training.state import TrainingState
+from scripts.plan import SHAPES
 from tests.training.small import small_config, small_setup
 
 IDS = torch.randint(0, 100, (4, 128), generator=torch.Generator().manual_seed(0))
@@ -176,20 +177,10 @@ def test_outside_of_autocast_adapters_get_their_inputs_in_fp32() -> None:
     assert torch.equal(model(input_ids=IDS).last_hidden_state, expected)
 
 
-GRITLM = MistralConfig(
-    vocab_size=32_000,
-    hidden_size=4096,
-    intermediate_size=14_336,
-    num_hidden_layers=32,
-    num_attention_heads=32,
-    num_key_value_heads=8,
-)
-
-
 @pytest.fixture(scope="module")
 def gritlm() -> PreTrainedModel:
     with torch.device("meta"):
-        return MistralModel(GRITLM)
+        return MistralModel(SHAPES["GritLM/GritLM-7B"])
 
 
 def auto(chunk: Any = "auto", again: Any = "auto", **more: Any) -> FinetuneConfig:
