@@ -8,6 +8,7 @@ import io
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +20,7 @@ from claim2source.datasets.papers import Paper
 from claim2source.engines import Where, migrate, open_engine
 from claim2source.engines.growing import grow, opened
 from claim2source.engines.manifest import IndexManifest
+from claim2source.io.fetch import Fetcher
 from claim2source.io.posts import Post
 from claim2source.models import ModelConfig
 from claim2source.pipeline.asking import Finder
@@ -26,6 +28,7 @@ from claim2source.retrieve import BM25, Dense, Hybrid
 from claim2source.text import Rendering
 from claim2source.verify.abstain import AbstainModel, Design
 from eval.find import INDEX, main
+from tests.io.social_server import STATUS, serving
 from tests.llm_server import LLMServer
 from tests.llm_server import verifiers as play
 
@@ -327,6 +330,25 @@ def test_a_pipeline_with_another_first_stage_is_refused(
     (tmp_path / "own.yaml").write_text(text)
     with pytest.raises(UserError, match=why):
         ask(POST, "--pipeline", str(tmp_path / "own.yaml"))
+
+
+def test_a_post_at_its_address_is_asked_about_with_its_date(
+    ask: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    address = ("https://mastodon.social/@ada/110", "--fetch")
+
+    def dates(*words: str) -> set[str]:
+        return {one["date"] for one in json.loads(ask(*address, "--json", "--k", "20", *words))}
+
+    with serving() as server:
+        places = {"mastodon.social": server.place}
+        monkeypatch.setattr("eval.find.Fetcher", partial(Fetcher, places=places))
+        # What was published on 4 May 2021 or before, and what is not dated.
+        assert dates() == {"2019-04-01", "2020", "2021", ""}
+        assert "The post links to https://nature.com/a?b=1&c=2\n" in ask(*address)
+        server.say("/api/v1/statuses/110", {**STATUS, "created_at": "2020-12-31T10:00:00Z"})
+        assert dates() == {"2019-04-01", "2020", ""}
+        assert dates("--date", "2022") == {"2019-04-01", "2020", "2021", ""}
 
 
 WRONG: list[tuple[list[str], str]] = [

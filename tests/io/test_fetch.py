@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import threading
-import time
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -16,86 +12,13 @@ import pytest
 from claim2source.core.errors import UserError
 from claim2source.io.fetch import BLUESKY_API, Fetcher, is_address
 from claim2source.io.posts import Post
-
-DID = "did:plc:abc123"
-RECORD = {
-    "$type": "app.bsky.feed.post",
-    "text": "New study: masks cut outbreaks 3.7x\nnature.com/arti...",
-    "langs": ["en-GB", "de"],
-    "createdAt": "2021-05-04T10:00:00.000Z",
-    "facets": [
-        {
-            "index": {"byteStart": 36, "byteEnd": 54},
-            "features": [
-                {"$type": "app.bsky.richtext.facet#link", "uri": "https://nature.com/articles/1"},
-                {"$type": "app.bsky.richtext.facet#tag", "tag": "masks"},
-            ],
-        },
-        {"features": [{"$type": "app.bsky.richtext.facet#mention", "did": DID}]},
-    ],
-    "embed": {"$type": "app.bsky.embed.external", "external": {"uri": "https://doi.org/10.1/x"}},
-}
-STATUS = {
-    "content": '<p>Neue Studie: Masken &amp; Ausbrüche <a href="https://x.org/tags/m" class="mention hashtag">#<span>m</span></a><br>3,7x</p>'
-    '<p><a href="https://nature.com/a?b=1&amp;c=2" rel="nofollow"><span class="invisible">https://</span><span>nature.com/a</span></a></p><script>alert(1)</script>',
-    "spoiler_text": "Wissenschaft",
-    "language": "de",
-    "created_at": "2021-05-04T10:00:00.000Z",
-}
-
-
-class Server(ThreadingHTTPServer):
-    """Answer as `answers` say: path -> (status, headers, body)."""
-
-    daemon_threads = True
-
-    def __init__(self) -> None:
-        self.answers: dict[str, tuple[int, dict[str, str], bytes]] = {}
-        self.asked: list[tuple[str, dict[str, str]]] = []
-        self.delay, self.drips = 0.0, False
-        super().__init__(("127.0.0.1", 0), Handler)
-
-    @property
-    def place(self) -> str:
-        return f"http://127.0.0.1:{self.server_address[1]}"
-
-    def say(self, path: str, value: object, status: int = 200, **headers: str) -> None:
-        body = value if isinstance(value, bytes) else json.dumps(value).encode()
-        self.answers[path] = status, headers, body
-
-
-class Handler(BaseHTTPRequestHandler):
-    server: Server
-
-    def do_GET(self) -> None:
-        self.server.asked.append((self.path, dict(self.headers)))
-        time.sleep(self.server.delay)
-        status, headers, body = self.server.answers.get(urlsplit(self.path).path, (404, {}, b"{}"))
-        self.send_response(status)
-        for name, value in headers.items():
-            self.send_header(name, value)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        for byte in body if self.server.drips else [body]:
-            time.sleep(0.05 if self.server.drips else 0)
-            with contextlib.suppress(OSError):
-                self.wfile.write(bytes([byte]) if isinstance(byte, int) else byte)
-
-    def log_message(self, *_: Any) -> None:
-        pass
+from tests.io.social_server import DID, RECORD, STATUS, Server, serving
 
 
 @pytest.fixture
 def server() -> Iterator[Server]:
-    made = Server()
-    thread = threading.Thread(target=made.serve_forever, daemon=True)
-    thread.start()
-    made.say("/xrpc/com.atproto.identity.resolveHandle", {"did": DID})
-    made.say("/xrpc/app.bsky.feed.getPosts", {"posts": [{"uri": "at://..", "record": RECORD}]})
-    made.say("/api/v1/statuses/110", STATUS)
-    yield made
-    made.shutdown()
-    made.server_close()
+    with serving() as made:
+        yield made
 
 
 def fetcher(server: Server, **options: Any) -> Fetcher:
