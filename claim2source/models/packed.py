@@ -179,7 +179,8 @@ def _inputs(model: Any, ids: Tensor) -> dict[str, Tensor]:
     """
     table = model.get_input_embeddings()
     plain = type(table) is torch.nn.Embedding and not table.scale_grad_by_freq
-    plain = plain and ids.device.type == "cpu"
+    # A sharded table is whole in the forward pass alone.
+    plain = plain and ids.device.type == "cpu" and type(table.weight) is torch.nn.Parameter
     if not (plain and torch.is_grad_enabled() and table.weight.requires_grad):
         return {"input_ids": ids}
     if table.weight.grad is None:

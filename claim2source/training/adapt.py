@@ -35,7 +35,7 @@ def check_adaptable(encoder: Encoder, config: FinetuneConfig) -> None:
     if config.tuning == "full":
         allowed = "lora: a full checkpoint does not carry the code that this model ships"
         require(not encoder.settings.own_code, "tuning", config.tuning, allowed)
-        wanted, there = config.optimisation.train_layers, len(_layers(encoder.model))
+        wanted, there = config.optimisation.train_layers, len(layers_of(encoder.model))
         allowed = f"at most {there}, the layers of this model"
         require(wanted is None or wanted <= there, "optimisation.train_layers", wanted, allowed)
         return
@@ -77,7 +77,7 @@ def adapt(encoder: Encoder, config: FinetuneConfig) -> None:
         compile_model(encoder.model)
 
 
-def _layers(model: torch.nn.Module) -> torch.nn.ModuleList:
+def layers_of(model: torch.nn.Module) -> torch.nn.ModuleList:
     """Find a model's stack of layers, its longest list of modules."""
     lists = [part for part in model.modules() if isinstance(part, torch.nn.ModuleList)]
     return max(lists, key=len, default=torch.nn.ModuleList())
@@ -85,7 +85,7 @@ def _layers(model: torch.nn.Module) -> torch.nn.ModuleList:
 
 def _freeze_below(model: torch.nn.Module, kept: int) -> None:
     """Freeze what is before the last `kept` layers; no gradient goes through it."""
-    first = next(_layers(model)[-kept].parameters())
+    first = next(layers_of(model)[-kept].parameters())
     for parameter in model.parameters():
         if parameter is first:
             return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 import logging
 import warnings
@@ -15,7 +16,7 @@ import pytorch_lightning as pl
 import torch
 
 from claim2source.core.config import as_plain
-from claim2source.core.errors import Stopped, UserError
+from claim2source.core.errors import ConfigError, Stopped, UserError
 from claim2source.core.files import same_file
 from claim2source.core.provenance import git_state, versions
 from claim2source.core.report import MACRO, MAIN_METRIC, Epoch, Report
@@ -33,6 +34,7 @@ from claim2source.training.after import check_after, evaluate_after
 from claim2source.training.callbacks import (
     DropCheckpoints,
     EvaluateOnVal,
+    GatherWeights,
     KeepCheckpoints,
     KeepState,
     Remine,
@@ -83,7 +85,7 @@ from claim2source.training.state import (
     trainable_weights,
 )
 from claim2source.training.stop import StopSignals
-from claim2source.training.strategies import chosen_strategy
+from claim2source.training.strategies import Sharded, chosen_strategy
 from claim2source.training.teacher import run_hash
 from claim2source.training.trainer_settings import make_trainer, trainer_arguments
 
@@ -195,6 +197,11 @@ class Finetuning:
         logging.getLogger("pytorch_lightning").setLevel(logging.WARNING)
         self.arguments = trainer_arguments(config.trainer)
         self.strategy = chosen_strategy(self.arguments.pop("strategy", None), world)
+        if isinstance(self.strategy, Sharded) and config.tuning == "qlora":
+            allowed = "auto or ddp with tuning: qlora: weights in 4 bits are not sharded"
+            raise ConfigError("trainer.strategy", "fsdp2", allowed)
+        # The whole model moves to the CPU while its shards are trained.
+        self.device = self.encoder.device
         on_val = config.rendering, self.store, world, self._open_logs
         self.evaluation = EvaluateOnVal(
             run,
@@ -230,8 +237,14 @@ class Finetuning:
         pairs = self._make_trainable(rows)
         trainer = self._trainer()
         data = ClaimSourceData(pairs, self.config, self.world, trainer, self.epochs)
+        trained = self.encoder
+        if isinstance(self.strategy, Sharded):
+            # What is sharded cannot be scored and saved: that is done with a whole model.
+            trained = copy.copy(self.encoder)
+            trained.model = copy.deepcopy(self.encoder.model)
+            self.encoder.model.to("cpu")  # type: ignore[arg-type]
         module = RetrieverModule(
-            self.encoder,
+            trained,
             pairs,
             self.config.optimisation,
             self.config.losses,
@@ -427,7 +440,8 @@ class Finetuning:
         kind: Literal["full", "lora"] = "full" if config.tuning == "full" else "lora"
         base = self.resolved.folder
         callbacks: list[pl.Callback] = [
-            Remine(self.negatives, world),
+            *([GatherWeights(self.encoder)] if isinstance(self.strategy, Sharded) else []),
+            Remine(self.negatives, self.encoder, world),
             KeepCheckpoints(run, self.encoder, base, kind, self._manifest, world, only),
             self.evaluation,
             Throughput(config.optimisation.log_every),
@@ -448,7 +462,7 @@ class Finetuning:
 
     def _trainer(self) -> pl.Trainer:
         """Make Lightning's trainer of the config's settings."""
-        on_gpu = self.encoder.device.type == "cuda"
+        on_gpu = self.device.type == "cuda"
         optimisation = self.config.optimisation
         # Plans become tensors in the step.
         warnings.filterwarnings("ignore", message=".*overridden `transfer_batch_to_device`.*")
@@ -485,7 +499,7 @@ class Finetuning:
                 # Epoch 0 was scored before there were loggers.
                 logs.scores(self.run.history[0], 0)
             trainer.loggers = logs.loggers
-        self.encoder.model.train()
+        module.model.train()
         resumed = None if self.state is None else self.run.state
         with self.stop.after_step():
             trainer.fit(module, datamodule=data, ckpt_path=resumed, weights_only=True)

@@ -12,6 +12,7 @@ from typing import Any
 import pytorch_lightning as pl
 import torch
 from torch import Tensor
+from torch.distributed.tensor import DTensor
 from transformers import get_cosine_schedule_with_warmup
 
 from claim2source.core.errors import EXIT_CODE, UserError
@@ -31,7 +32,7 @@ from claim2source.training.kernels import make_optimizer, without_copies
 from claim2source.training.losses import LossesConfig, LossInputs, LossTargets, combined, taught
 from claim2source.training.state import CALMER, skipped_steps, trainable_weights
 from claim2source.training.stop import StopSignals
-from claim2source.training.strategies import backward_pass
+from claim2source.training.strategies import Sharded, backward_pass, most_chunks, shard
 
 # Steps in a row that may be skipped: one bad batch is no reason to stop, a lost training is.
 MOST_SKIPPED = 5
@@ -71,6 +72,7 @@ class RetrieverModule(pl.LightningModule):
         self.losses: list[float] = []
         self.window, self.step = Window(), Step()
         self._forward_pass: Forward | None = None
+        self.sharded = False
 
     @property
     def epochs_done(self) -> int:
@@ -82,6 +84,13 @@ class RetrieverModule(pl.LightningModule):
         trainer = self.trainer
         per_epoch = -(-int(trainer.num_training_batches) // trainer.accumulate_grad_batches)
         return (epoch - 1) * per_epoch
+
+    def configure_model(self) -> None:
+        """Shard the model where the strategy does."""
+        if isinstance(self.trainer.strategy, Sharded):
+            mesh = self.trainer.strategy.device_mesh["data_parallel"]
+            shard(self.model, mesh, half=self.config.precision == "bf16")
+            self.sharded = True
 
     def configure_optimizers(self) -> Any:
         """Create AdamW without decay on biases and norms; linear warm-up, then a cosine to 0."""
@@ -155,11 +164,12 @@ class RetrieverModule(pl.LightningModule):
             return loss
 
         def encode(rows: Sequence[int]) -> Tensor:
-            part = self.encoder.batch([tokens[row] for row in rows])
+            # A chunk without texts keeps step with other processes: its vectors are dropped.
+            part = self.encoder.batch([tokens[row] for row in rows or (0,)])
             if torch.is_grad_enabled():
                 self.window.real += part.real_tokens
                 self.window.padded += part.padded_tokens
-            return self.encoder.vectors(part.to(self.device))
+            return self.encoder.vectors(part.to(self.device))[: len(rows)]
 
         size, budget = self.config.chunk_size, self.config.chunk_tokens
         assert size != "auto", "settled by memory_plan"
@@ -169,8 +179,11 @@ class RetrieverModule(pl.LightningModule):
         elif size is not None:
             chunks = length_chunks(tokens, size)
         else:
-            return whole_forward(list(self.encoder.length_batches(tokens)), encode, loss_of)
-        return chunked_forward(chunks, encode, loss_of)
+            chunks = list(self.encoder.length_batches(tokens))
+        missing = most_chunks(len(chunks), self.device) - len(chunks) if self.sharded else 0
+        whole = size is None and budget is None
+        run = whole_forward if whole else chunked_forward
+        return run([*[[]] * missing, *chunks], encode, loss_of)
 
     def _inputs(self, batch: TrainBatch, vectors: Tensor) -> LossInputs:
         """Put a batch's vectors beside its targets, gathered over processes where asked."""
@@ -207,6 +220,8 @@ class RetrieverModule(pl.LightningModule):
         """
         parameters = list(trainable_weights(self.model).values())
         norm = torch.nn.utils.clip_grad_norm_(parameters, gradient_clip_val or float("inf"))
+        if isinstance(norm, DTensor):
+            norm = norm.full_tensor()
         rate = float(optimizer.param_groups[0]["lr"])
         # With the loss, so that all processes skip and stop at the same step, at no cost.
         stop = torch.tensor(float(self.stop.received is not None), device=self.device)
@@ -240,6 +255,8 @@ class RetrieverModule(pl.LightningModule):
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Raise `UserError` where a state trains other weights than this model."""
+        if "state_dict" not in checkpoint:
+            return  # a strategy that shards has read them
         moved = {f"model.{name}" for name in trainable_weights(self.model)}
         if odd := sorted(moved ^ checkpoint["state_dict"].keys()):
             name = odd[0].removeprefix("model.")

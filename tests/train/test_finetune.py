@@ -272,6 +272,60 @@ def test_two_processes_resume(setup: tuple[Path, Path], tmp_path: Path) -> None:
     assert losses.world_size == 2 and len(losses.random) == 2
 
 
+SHARDED: dict[str, Any] = {
+    "trainer__strategy": "fsdp2",
+    "optimisation__dropout": 0.0,
+    "optimisation__epochs": 3,
+    "optimisation__batch_size": 10,  # of 40 pairs: none is left out of either
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("more", "near"),
+    [
+        ({"tuning": "lora", "lora__dropout": 0.0, "optimisation__chunk_size": 7}, 1e-5),
+        ({"tuning": "full", "optimisation__precision": "bf16"}, 6e-3),
+    ],
+)
+def test_two_sharded_processes_give_the_losses_of_one(
+    more: dict[str, Any], near: float, setup: tuple[Path, Path], tmp_path: Path
+) -> None:
+    """FSDP2; each process has half of a batch. Adapters go on after a kill with the same bits."""
+    whole = tmp_path / "whole"
+    command = [*TWO, *arguments(*setup, whole, **SHARDED, **more)]
+    done = run(command, tmp_path)
+    assert done.returncode == 0, done.stderr[-3000:]
+    alone: dict[str, Any] = {"optimisation__batch_size": 20, "trainer__strategy": "auto"}
+    main(arguments(*setup, tmp_path / "alone", **{**SHARDED, **more, **alone}))
+    states = [TrainingState.load(tmp_path / name / "state.pt") for name in ("whole", "alone")]
+    assert states[0].losses == pytest.approx(states[1].losses, rel=near)
+    assert len(set(states[1].losses)) == 6 and states[0].weights.keys() == states[1].weights.keys()
+    reports = [Report.read(tmp_path / name).training for name in ("whole", "alone")]
+    assert reports[0] is not None and reports[1] is not None
+    for one, other in zip(*(report.history for report in reports), strict=True):
+        assert one.val["macro"]["mrr@5"] == pytest.approx(other.val["macro"]["mrr@5"], abs=0.2)
+    tuned = [resolve(tmp_path / name / "checkpoints" / "epoch-3") for name in ("whole", "alone")]
+    vectors = [found.encoder.encode(["masks matter"], "claim")[0] for found in tuned]
+    base = resolve(whole / "checkpoints" / "epoch-0").encoder.encode(["masks matter"], "claim")[0]
+    assert abs(vectors[0] - vectors[1]).max() < 0.2 * abs(vectors[0] - base).max()
+    for name, weight in states[0].weights.items():
+        assert weight.dtype == torch.float32, name
+    if more["tuning"] == "full":
+        # The optimizer moves fp32 masters: bf16 would have no such digits.
+        assert any(not w.equal(w.bfloat16().float()) for w in states[0].weights.values())
+        return
+    cut = tmp_path / "cut"
+    command = [word.replace(str(whole), str(cut)) for word in command]
+    _kill_after_saves(command, cut, 2)
+    done = run([*command, "--resume"], tmp_path)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "resuming after batch" in done.stdout
+    state = TrainingState.load(cut / "state.pt")
+    assert state.losses == states[0].losses
+    assert all(torch.equal(weight, state.weights[n]) for n, weight in states[0].weights.items())
+
+
 SPOILING = """
 import os
 from claim2source.core.errors import run_program
