@@ -212,6 +212,7 @@ class Finetuning:
             refitting=again is not None,
         )
         every = config.optimisation.save_every
+        self.file = StateFile()
         self.keep = KeepState(run, world, self.negatives, self._begun_with, every)
         # Built once more in `go`, with the run's callbacks: what Lightning refuses is said here.
         make_trainer(self.arguments | {"logger": False, "enable_progress_bar": False})
@@ -453,7 +454,9 @@ class Finetuning:
         callbacks += self.arguments.get("callbacks") or []
         callbacks.append(self.keep)
         if self.again is None:
-            callbacks.append(DropCheckpoints(run, config.keep, self._chosen_epoch, world))
+            callbacks.append(
+                DropCheckpoints(run, config.keep, self._chosen_epoch, self.file.wait, world)
+            )
         return callbacks
 
     def _chosen_epoch(self) -> int:
@@ -480,7 +483,7 @@ class Finetuning:
             "gradient_clip_val": optimisation.max_grad_norm or None,
             "logger": False,
             "callbacks": self._callbacks(),
-            "plugins": [*_listed(self.arguments.get("plugins")), StateFile()],
+            "plugins": [*_listed(self.arguments.get("plugins")), self.file],
             "default_root_dir": self.run.path,
             "enable_progress_bar": False,
             "use_distributed_sampler": False,
@@ -505,6 +508,7 @@ class Finetuning:
             trainer.fit(module, datamodule=data, ckpt_path=resumed, weights_only=True)
             # Where it was the last epoch, Lightning trained nothing.
             self.keep.close_epoch(trainer)
+            self.file.teardown()
         if module.epochs_done < self.epochs and self.world.is_first:
             log.warning("epoch %d was the last, of %d planned", module.epochs_done, self.epochs)
 

@@ -68,6 +68,11 @@ class Sharded(ModelParallelStrategy):
         """Gather the weights that training moves, on the first process."""
         return moved_weights(self.model, everywhere=False)
 
+    def teardown(self) -> None:
+        """End, as other strategies do, what writes the state."""
+        super().teardown()
+        self.checkpoint_io.teardown()
+
 
 def moved_weights(model: nn.Module | None, everywhere: bool) -> dict[str, Any]:
     """Gather the whole weights that training moves, by name; all processes must call it.

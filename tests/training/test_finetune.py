@@ -231,7 +231,8 @@ def test_resuming_gives_the_same_losses_and_weights(
     if isinstance(raised.value, Stopped):
         assert raised.value.signal == signal.Signals[cut]
         assert str(raised.value) == f"stopped at step {saves[-1]}; go on with --resume"
-        assert saves[-1] == saves[-2] + 1, "the next step was not saved"
+        # Written while the next step is taken, or the one after it.
+        assert saves[-1] > saves[-2], "no later step was saved"
         assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
     assert not (tmp_path / "cut" / "report.json").exists()
     assert not (tmp_path / "cut" / LOCK_FILE).exists()

@@ -51,13 +51,22 @@ class DropCheckpoints(Checkpoint):
 
     Lightning calls callbacks of this kind last, in their order: after the state was saved, since
     an epoch that is repeated may get another score on a GPU. `chosen` gives the epoch that would
-    be chosen now.
+    be chosen now; `saved` waits until the state is written.
     """
 
-    def __init__(self, run: RunFolder, keep: str, chosen: Callable[[], int], world: World) -> None:
-        self.run, self.keep, self.chosen, self.world = run, keep, chosen, world
+    def __init__(
+        self,
+        run: RunFolder,
+        keep: str,
+        chosen: Callable[[], int],
+        saved: Callable[[], None],
+        world: World,
+    ) -> None:
+        self.run, self.keep, self.chosen, self.saved = run, keep, chosen, saved
+        self.world = world
 
     def on_train_epoch_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         """Delete them."""
-        if self.world.is_first:
+        if self.world.is_first and self.keep != "all":
+            self.saved()
             self.run.prune(self.keep, self.chosen())

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from signal import SIGTERM
 from typing import Any
 
 import pytorch_lightning as pl
 from lightning_fabric.plugins import CheckpointIO
+from lightning_utilities.core.apply_func import apply_to_collection
 from pytorch_lightning.callbacks import Checkpoint
 from pytorch_lightning.trainer.call import _call_callback_hooks
+from torch import Tensor
 
 from claim2source.core.errors import Stopped
 from claim2source.training.distributed import World, gather_values
@@ -31,24 +34,55 @@ class StateFile(CheckpointIO):
     """Write and read Lightning's checkpoints as `TrainingState` does.
 
     Atomically, the one before is kept, weights that are not finite are refused, and nothing but
-    tensors and plain values is read.
+    tensors and plain values is read. A snapshot is taken at once and written while the training
+    goes on, one at a time: what is wrong with a file is raised at the next save, or at the end.
     """
+
+    def __init__(self) -> None:
+        self._writer: ThreadPoolExecutor | None = None
+        self._saving: Future[None] | None = None
 
     def save_checkpoint(
         self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any = None
     ) -> None:
-        """Write a checkpoint."""
-        TrainingState.of(checkpoint).save(Path(path))
+        """Begin to write a checkpoint, once the one before is written."""
+        self.wait()
+        snapshot = apply_to_collection(checkpoint, Tensor, _copied)
+        if self._writer is None:
+            self._writer = ThreadPoolExecutor(1, "state")
+        self._saving = self._writer.submit(lambda: TrainingState.of(snapshot).save(Path(path)))
+
+    def wait(self) -> None:
+        """Wait until what was saved is written. Raises what went wrong."""
+        saving, self._saving = self._saving, None
+        if saving is not None:
+            saving.result()
+
+    def teardown(self) -> None:
+        """Wait, and end the thread."""
+        try:
+            self.wait()
+        finally:
+            if self._writer is not None:
+                self._writer.shutdown()
+                self._writer = None
 
     def load_checkpoint(
         self, path: str | Path, map_location: Any = None, weights_only: bool | None = None
     ) -> dict[str, Any]:
         """Read a checkpoint."""
+        self.wait()
         return TrainingState.load(Path(path)).checkpoint()
 
     def remove_checkpoint(self, path: str | Path) -> None:
         """Delete a checkpoint."""
         Path(path).unlink(missing_ok=True)
+
+
+def _copied(tensor: Tensor) -> Tensor:
+    """Copy a tensor to the CPU: a GPU has no room for another optimizer state."""
+    tensor = tensor.detach()
+    return tensor.clone() if tensor.device.type == "cpu" else tensor.cpu()
 
 
 class KeepState(Checkpoint):
