@@ -70,6 +70,7 @@ from claim2source.training.report import (
     training_of,
 )
 from claim2source.training.run_folder import RunFolder
+from claim2source.training.sharing import encode_shares
 from claim2source.training.splits import (
     TrainingData,
     load_data,
@@ -229,6 +230,10 @@ class Finetuning:
         if first and self.fell_back:
             # The next save must keep this one, not the damaged one.
             same_file(previous_state(self.run.state), self.run.state)
+        if not self.run.history and self.again is None:
+            val = self.data.val
+            texts = self.config.rendering, val.claims, val.sources
+            encode_shares(self.encoder, *texts, self.store, self.world)
         if first and not self.run.history:
             self._validate_base()
         if state is None:
@@ -442,7 +447,7 @@ class Finetuning:
         base = self.resolved.folder
         callbacks: list[pl.Callback] = [
             *([GatherWeights(self.encoder)] if isinstance(self.strategy, Sharded) else []),
-            Remine(self.negatives, self.encoder, world),
+            Remine(self.negatives, self.encoder, self.untrained, world),
             KeepCheckpoints(run, self.encoder, base, kind, self._manifest, world, only),
             self.evaluation,
             Throughput(config.optimisation.log_every),

@@ -15,8 +15,9 @@ from claim2source.io.store import Store
 from claim2source.mining import MinedRow, Miner, read_mined, write_mined
 from claim2source.models import Encoder
 from claim2source.training.config import FinetuneConfig
-from claim2source.training.distributed import World, barrier
+from claim2source.training.distributed import World, barrier, gather_values
 from claim2source.training.run_folder import RunFolder
+from claim2source.training.sharing import encode_shares
 from claim2source.training.state import MinedFile
 from claim2source.training.teacher import Teacher, teachers_rows
 from claim2source.training.temperature import temperature_sentences
@@ -48,7 +49,10 @@ class RunNegatives:
 
     def first(self, encoder: Encoder) -> list[MinedRow]:
         """Mine with the base model, copy the config's file, or take the teacher's candidates."""
-        if self.world.is_first and not self.current.is_file():
+        made = gather_values(self.current.is_file(), self.world)[0]
+        if not made and self._mines:
+            self._share(encoder)
+        if self.world.is_first and not made:
             if self.config.mined is not None:
                 write_mined(read_mined(self.config.mined, self.train), self.current)
             elif self.config.losses.distillation.candidates:
@@ -65,7 +69,10 @@ class RunNegatives:
         """Mine the same pairs, in the same order, with the model as it is after an epoch."""
         before, self.current = self.current, self.run.mined_after(epoch)
         # An existing file is from a run that was killed after mining: the same weights mined it.
-        if self.world.is_first and not self.current.is_file():
+        made = gather_values(self.current.is_file(), self.world)[0]
+        if not made:
+            self._share(encoder)
+        if self.world.is_first and not made:
             self._mine(encoder, read_mined(before, self.train))
         return self._read()
 
@@ -97,6 +104,17 @@ class RunNegatives:
     def sha256(self) -> str | None:
         """Hash the rows that are trained on, once there are any."""
         return file_hash(self.current) if self.current.is_file() else None
+
+    @property
+    def _mines(self) -> bool:
+        """Tell whether the run mines, rather than reads what others found."""
+        given = self.config.mined is not None or self.config.losses.distillation.candidates
+        return not given and self.config.optimisation.negatives > 0
+
+    def _share(self, encoder: Encoder) -> None:
+        """Encode this process's share of what is mined from."""
+        texts = self.config.rendering, self.train.claims, self.train.sources
+        encode_shares(encoder, *texts, self.store, self.world)
 
     def _mine(self, encoder: Encoder, pairs: Sequence[MinedRow] | None = None) -> None:
         """Mine all pairs of the data set, or only `pairs`, to the current file."""

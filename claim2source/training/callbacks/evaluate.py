@@ -17,6 +17,7 @@ from claim2source.training.distributed import World, gather_values
 from claim2source.training.loggers import RunLog
 from claim2source.training.module import RetrieverModule
 from claim2source.training.run_folder import RunFolder
+from claim2source.training.sharing import encode_shares
 from claim2source.training.splits import TrainingData
 
 
@@ -50,6 +51,7 @@ class EvaluateOnVal(pl.Callback):
         """Score the epoch in the first process; tell all of them."""
         assert isinstance(module, RetrieverModule)
         with module.stop.after_step(waits=False):
+            self.share(module.epochs_done)
             entry = self._score(module) if self.world.is_first else None
             found = gather_values(entry, self.world)[0]
         self.encoder.weights = None
@@ -59,6 +61,18 @@ class EvaluateOnVal(pl.Callback):
                 values = {f"val/{lang}/{metric}": float(value) for metric, value in row.items()}
                 # The logs have them already, at the step.
                 module.log_dict(values, logger=False)
+
+    def share(self, epoch: int) -> None:
+        """Name the weights after an epoch, and encode this process's share of val with them."""
+        if self.refitting:
+            return
+        identity = None
+        if self.world.is_first:
+            manifest = Manifest.read(self.run.checkpoint(epoch))
+            identity = manifest.weights.identity(self.untrained)
+        self.encoder.weights = gather_values(identity, self.world)[0]
+        val = self.data.val
+        encode_shares(self.encoder, self.rendering, val.claims, val.sources, self.store, self.world)
 
     def _score(self, module: RetrieverModule) -> Epoch:
         epoch = module.epochs_done
@@ -74,7 +88,6 @@ class EvaluateOnVal(pl.Callback):
             return self.run.history[-1]
         folder = self.run.checkpoint(epoch)
         manifest = Manifest.read(folder)
-        self.encoder.weights = manifest.weights.identity(self.untrained)
         scores = self.scored()
         replace(manifest, scores=scores.by_split()).write(folder)
         self.run.record(scores.epoch(epoch, mean))
