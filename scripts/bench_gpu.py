@@ -26,7 +26,6 @@ from typing import Any, Literal
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import numpy as np
-import pytorch_lightning as pl
 import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import MistralConfig, MistralModel, PreTrainedTokenizerFast
@@ -42,11 +41,13 @@ from claim2source.text import Rendering
 from claim2source.training.adapt import adapt
 from claim2source.training.config import FinetuneConfig, LoraConfig, OptimisationConfig
 from claim2source.training.data import TrainingPairs
+from claim2source.training.distributed import World
 from claim2source.training.kernels import check_kernels, compile_model
 from claim2source.training.losses import LossesConfig
 from claim2source.training.memory_plan import settle_here
 from claim2source.training.model_shape import ModelShape
 from claim2source.training.module import RetrieverModule
+from claim2source.training.strategies import chosen_strategy
 from scripts.flops import matmul_rate, peak_flops
 from scripts.gpu_recipe import train_seeds
 from scripts.measure import circumstances, read_flat, require_positive
@@ -300,7 +301,7 @@ def train(config: BenchConfig, setting: Setting) -> dict[str, Any]:
     )
     if config.device == "cuda":
         torch.cuda.reset_peak_memory_stats()
-    strategy = pl.strategies.ModelParallelStrategy() if variant == "fsdp2" else "auto"
+    strategy = chosen_strategy("fsdp2" if variant == "fsdp2" else "auto", World())
     seconds = statistics.median(fit(module, sampler, precision="bf16", strategy=strategy)[1:])
     peak = torch.cuda.max_memory_allocated() if config.device == "cuda" else peak_memory(gpu=False)
     texts = setting.batch * (1 + config.group)
