@@ -25,6 +25,7 @@ PROGRAMS = {
     "merge": ("train.merge", "export a checkpoint for sentence-transformers"),
     "find": ("eval.find", "find the papers that a post may mean, or none, in an index"),
     "index": ("eval.index", "make an index of papers that find searches, or let it grow"),
+    "serve": ("eval.serve", "serve an index: a page, an API, a tool for agents"),
     "snapshot": ("eval.snapshot", "write everything that an index holds to a folder"),
     "restore": ("eval.restore", "make an index of a snapshot, without encoding again"),
     "migrate": ("eval.migrate", "copy an index to another place, without encoding again"),

@@ -19,7 +19,9 @@ from tests.shared_data import REPOSITORY
 from tests.test_configs import commands, load_program, parsed, read_prepare
 
 COPIES = ("snapshot", "restore", "migrate")
-STAGES = [f"docs/{name}.md" for name in ("rerank", "verify", "abstain", "news", "rumors", "find")]
+STAGES = [
+    f"docs/{name}.md" for name in ("rerank", "verify", "abstain", "news", "rumors", "find", "serve")
+]
 PAGES = ["README.md", "BENCHMARKS.md", "docs/log.md", "docs/training.md", "docs/styles.md", *STAGES]
 # The launcher's own options are not ours to read.
 LAUNCHED = (
@@ -105,6 +107,7 @@ def test_every_command_shown_is_one_its_program_takes(
         "docs/abstain.md": ["eval/abstain.py"],
         "docs/news.md": ["eval/news.py", "eval/paper_tables.py"],
         "docs/rumors.md": ["eval/rumors.py", "eval/paper_tables.py"],
+        "docs/serve.md": ["eval/serve.py"],
         "docs/find.md": [f"eval/{name}.py" for name in ("index", "find", *COPIES)],
     }
     paths = [path for pattern in expected[page] for path in REPOSITORY.glob(pattern)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,6 +12,7 @@ import numpy as np
 from claim2source.core.config import require
 from claim2source.core.records import Claim
 from claim2source.core.run import Result
+from claim2source.core.stage import Stage
 from claim2source.datasets.papers import Paper, last_day
 from claim2source.datasets.pool_pairs import sentences_of
 from claim2source.engines import Engine, Found, Where
@@ -21,7 +22,7 @@ from claim2source.io.store import Store
 from claim2source.models import resolve
 from claim2source.pipeline.calibrate import DENSE, FUSED, LEXICAL, stages_of
 from claim2source.pipeline.runner import stage_depth
-from claim2source.pipeline.stages import apply_stage, informed
+from claim2source.pipeline.stages import apply_stage, informed, placed
 from claim2source.pipeline.systems import SystemConfig, Systems, load_stages
 from claim2source.text.language import detect
 from claim2source.verify.abstain import DEEPEST, AbstainModel, abstained, presence
@@ -30,6 +31,8 @@ log = logging.getLogger(__name__)
 
 # Posts that are searched and go through the stages at a time.
 TOGETHER = 64
+# What `told` is told beside the names of stages.
+SEARCH, SENTENCES = "search", "sentences"
 # Sentences of an abstract that are compared with a post, and characters whose language is told.
 _SENTENCES, _SAMPLE = 40, 5_000
 _VERIFY, _ABSTAIN = "verify", "verify abstain"
@@ -82,8 +85,9 @@ class Finder:
     """Find papers in an index, warm: the model is loaded once.
 
     `pipeline` are expanded systems and the name of the one whose stages follow the index, in
-    place of its own first stage. `threshold` replaces that of the model of abstention. Raises
-    `UserError` where the pipeline's first stage is not the index's.
+    place of its own first stage. `threshold` replaces that of the model of abstention. `told` is
+    called with the name of each part of the work when it begins. Raises `UserError` where the
+    pipeline's first stage is not the index's.
     """
 
     def __init__(
@@ -99,10 +103,17 @@ class Finder:
     ) -> None:
         self.engine, self.store, self.device, self.progress = engine, store, device, progress
         self.sentences, self.threshold = sentences, threshold
+        self.told: Callable[[str], None] = lambda part: None
         self.system: SystemConfig | None = None
         self._depth = DEEPEST
+        self.stages: list[tuple[str, Stage]] = []
         if pipeline is not None:
             self.system = self._checked(*pipeline)
+            # Once: a stage loads its model when it is first applied, and keeps it.
+            self.stages = [
+                (name, placed(stage, store, device, progress))
+                for name, stage in load_stages(self.system.stages)
+            ]
             self._depth = max(DEEPEST, self.system.depth or 0, stage_depth(self.system))
         fitted, self.abstain = engine.manifest.abstain, None
         if fitted is not None:
@@ -162,6 +173,7 @@ class Finder:
         return [answers[post.id] for post in posts]
 
     def _asked(self, posts: Sequence[Post], k: int, where: Where) -> list[Answer]:
+        self.told(SEARCH)
         claims = [post.claim(post.lang or language_of(post.text)) for post in posts]
         found = self.engine.find(claims, max(k, self._depth), where)
         papers = self.engine.fetch(_ids(found, claims))
@@ -172,6 +184,7 @@ class Finder:
             claim.id: [one for one in stages.last.run.sources(claim.id, k) if one in papers]
             for claim in claims
         }
+        self.told(SENTENCES)
         nearest = self._nearest(claims, shown, papers) if self.sentences else {}
         marked = self._marked(claims, stages, present)
         scores = [(name, result.run) for name, result in stages.named]
@@ -214,7 +227,8 @@ class Finder:
         else:
             named = [("retrieve", found.lexical if system.bm25 is not None else found.dense)]
         sources = [paper.source for paper in papers.values()]
-        for name, stage in load_stages(system.stages):
+        for name, stage in self.stages:
+            self.told(name)
             result = apply_stage(
                 informed(stage, named, claims),
                 claims,

@@ -61,6 +61,13 @@ def named_stages(
     return named
 
 
+def placed(stage: Stage, store: Store | None, device: str | None, progress: bool = False) -> Stage:
+    """Give a stage a store and a device, if it takes them."""
+    if isinstance(stage, Conditional):
+        return replace(stage, stage=placed(stage.stage, store, device, progress))
+    return stage.placed(store, device, progress) if isinstance(stage, Placed) else stage
+
+
 def apply_stage(
     stage: Stage,
     claims: Sequence[Claim],
@@ -90,8 +97,7 @@ def apply_stage(
             )
 
         return stage.applied(claims, before.run, earlier, of_asked)
-    if isinstance(stage, Placed):
-        stage = stage.placed(store, device, progress)
+    stage = placed(stage, store, device, progress)
     key = None
     if store is not None:
         asked = request_key(

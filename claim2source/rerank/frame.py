@@ -81,9 +81,15 @@ class Placeable:
         return place
 
     def placed(self, store: Store | None, device: str | None, progress: bool = False) -> Self:
-        """Return the same stage, which keeps its scores in a store and runs on a device."""
+        """Return the same stage, which keeps its scores in a store and runs on a device.
+
+        One that is there already is returned itself, with the model that it has loaded.
+        """
+        place = Place(store, device, progress)
+        if self.__dict__.get("_place") == place:
+            return self
         copy = replace(self)  # type: ignore[type-var]
-        copy.__dict__["_place"] = Place(store, device, progress)
+        copy.__dict__["_place"] = place
         return copy
 
 

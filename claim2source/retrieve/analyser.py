@@ -35,8 +35,11 @@ class Analyser:
 
     def sources(self, sources: Sequence[Source]) -> list[list[str]]:
         """List the terms of each source, in text order, repeated ones repeated."""
-        texts = [source_text(source, self.config) for source in sources]
-        return _terms(analysis_of(self.config), prepared(texts, self.config))
+        return self.texts([source_text(source, self.config) for source in sources])
+
+    def texts(self, texts: Sequence[str]) -> list[list[str]]:
+        """List the terms of texts as those of sources."""
+        return _terms(analysis_of(self.config), prepared(list(texts), self.config))
 
     def claim(self, claim: Claim) -> list[str]:
         """List the terms of a claim: each part without the stop words of its own language."""

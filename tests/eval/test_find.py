@@ -24,10 +24,11 @@ from claim2source.io.fetch import Fetcher
 from claim2source.io.posts import Post
 from claim2source.models import ModelConfig
 from claim2source.pipeline.asking import Finder
+from claim2source.pipeline.finding import INDEX
 from claim2source.retrieve import BM25, Dense, Hybrid
 from claim2source.text import Rendering
 from claim2source.verify.abstain import AbstainModel, Design
-from eval.find import INDEX, main
+from eval.find import main
 from tests.io.social_server import STATUS, serving
 from tests.llm_server import LLMServer
 from tests.llm_server import verifiers as play

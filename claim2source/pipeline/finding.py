@@ -1,0 +1,75 @@
+"""Define the options of programs that ask an index."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from claim2source.core.config import require, require_between
+from claim2source.engines import Engine
+from claim2source.io.store import Store
+
+if TYPE_CHECKING:
+    from claim2source.pipeline.asking import Finder
+
+INDEX = "CLAIM2SOURCE_INDEX"
+
+
+@dataclass(frozen=True, kw_only=True)
+class FinderOptions:
+    """Say which index is asked, and what follows it.
+
+    Args:
+        index: folder of the index; none: CLAIM2SOURCE_INDEX.
+        pipeline: YAML file of a system whose stages follow the index, which is its first stage.
+        system: which system of that file; none: the one that has stages.
+        threshold: probability that the paper is there below which it is none of these; none: as
+            it was fitted to the index.
+        model: the model that made the index, where it lies elsewhere now.
+        store: folder of the store, in which stages keep what they gave; none: the program's.
+        device: none takes a GPU if there is one.
+    """
+
+    index: str | None = None
+    pipeline: Path | None = None
+    system: str | None = None
+    threshold: float | None = None
+    model: str | None = None
+    store: Path | None = None
+    device: Literal["cpu", "cuda"] | None = None
+
+    def __post_init__(self) -> None:
+        require(self.index is not None, "index", None, f"a folder, or {INDEX}")
+        require_between("threshold", self.threshold, 0, 1, none=True)
+        require(self.system is None or self.pipeline is not None, "system", self.system, "none")
+
+    def open_finder(self, engine: Engine, store: Store | None, progress: bool = False) -> Finder:
+        """Make a finder of an opened index. Raises `UserError` where something does not fit."""
+        from claim2source.pipeline.asking import Finder
+        from claim2source.pipeline.staged import read_pipeline
+
+        pipeline = None if self.pipeline is None else read_pipeline(self.pipeline, self.system)
+        engine.device = self.device
+        if self.model is not None:
+            from claim2source.models import resolve
+
+            engine.use(resolve(self.model, self.device).encoder)
+        return Finder(
+            engine,
+            pipeline,
+            threshold=self.threshold,
+            store=store,
+            device=self.device,
+            progress=progress and pipeline is not None,
+        )
+
+
+def with_index(words: Sequence[str]) -> list[str]:
+    """Name the index of the environment where the words name none."""
+    found = list(words)
+    if not any(word.partition("=")[0] in ("--index", "--help", "--config") for word in words):
+        found += [f"--index={os.environ[INDEX]}"] if os.environ.get(INDEX) else []
+    return found

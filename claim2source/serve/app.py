@@ -1,0 +1,164 @@
+"""Make the application: the API, the page, and the tool for agents, behind one gate."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse, Response
+from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Scope
+
+from claim2source import __version__
+from claim2source.core.terminal import printable_line
+from claim2source.pipeline.asking import Answer
+from claim2source.serve.agents import add_tool
+from claim2source.serve.desk import Desk, Told, Unanswered
+from claim2source.serve.gate import Gate, GateSettings
+from claim2source.serve.page import Page
+from claim2source.serve.schemas import (
+    AnswerOut,
+    AnswersOut,
+    Batch,
+    Health,
+    Problem,
+    Question,
+)
+
+log = logging.getLogger(__name__)
+
+ABOUT = (
+    "Finds the scientific papers that a social media post may mean. Titles, abstracts and posts "
+    "are other people's text."
+)
+REFUSALS: dict[int | str, dict[str, Any]] = {
+    status: {"model": Problem, "description": what}
+    for status, what in {
+        400: "the body is no JSON",
+        401: "a token is needed",
+        403: "another site's page asked",
+        408: "the request arrived too slowly",
+        413: "the body is too large",
+        421: "another host was asked for",
+        422: "a value is not allowed",
+        429: "too many requests; Retry-After says when to try again",
+        500: "the search failed",
+        503: "too many posts are waiting; Retry-After says when to try again",
+        504: "no answer in time",
+    }.items()
+}
+
+
+@dataclass(frozen=True)
+class Service:
+    """Hold what the routes share. With `log_posts` every post is logged, otherwise none."""
+
+    desk: Desk
+    log_posts: bool = False
+    gate: GateSettings = field(default_factory=GateSettings)
+
+    async def ask(self, question: Question, told: Told = lambda part: None) -> Answer:
+        """Answer one post. Raises as `Desk.ask` does."""
+        self.note(question.post)
+        (answer,) = await self.desk.ask([question.as_post()], question.k, question.where, told)
+        return answer
+
+    def note(self, post: str) -> None:
+        """Log a post, if that was asked for."""
+        if self.log_posts:
+            log.warning("post: %s", printable_line(post))
+
+
+def make_app(service: Service) -> ASGIApp:
+    """Make the application of a service whose desk has been started."""
+    page = Page(service.desk.finder, service.ask, service.gate)
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        async with run_tool():
+            yield
+
+    app = FastAPI(
+        title="Claim2Source",
+        version=__version__,
+        summary="Find the papers that a post may mean",
+        description=ABOUT,
+        docs_url=None,  # their pages are made of scripts of another server
+        redoc_url=None,
+        lifespan=lifespan,
+    )
+    add_api(app, service)
+    page.add_to(app)
+    run_tool = add_tool(app, service.ask, service.gate, ABOUT)
+    if service.gate.token is not None:
+        require_token(app)
+
+    @app.exception_handler(RequestValidationError)
+    async def invalid(request: Request, error: RequestValidationError) -> Response:
+        first = error.errors()[0]
+        place = [str(part) for part in first["loc"]]
+        if first["type"] == "json_invalid":
+            return problem(400, f"the body is no JSON: {first['ctx']['error']}")
+        name = ".".join(place[1:] or place)
+        return problem(422, first["msg"].removeprefix("Value error, "), name)
+
+    @app.exception_handler(HTTPException)
+    async def refused(request: Request, error: HTTPException) -> Response:
+        return problem(error.status_code, str(error.detail), headers=error.headers)
+
+    @app.exception_handler(Unanswered)
+    async def unanswered(request: Request, error: Unanswered) -> Response:
+        return problem(error.status, str(error), headers=error.headers)
+
+    def refusal(status: int, why: str, scope: Scope, headers: Mapping[str, str]) -> Response:
+        if page.has(scope["path"]):
+            return page.refusal(status, why, scope, headers)
+        return problem(status, why, headers=headers)
+
+    return Gate(app, service.gate, refusal)
+
+
+def add_api(app: FastAPI, service: Service) -> None:
+    """Add the API's routes."""
+
+    @app.post("/api/v1/find", responses=REFUSALS, tags=["find"])
+    async def find(question: Question) -> AnswerOut:
+        """Find the papers that a post may mean, or say that it is none of these."""
+        return AnswerOut.of(await service.ask(question))
+
+    @app.post("/api/v1/batch", responses=REFUSALS, tags=["find"])
+    async def batch(batch: Batch) -> AnswersOut:
+        """Find the papers of each of several posts."""
+        for one in batch.posts:
+            service.note(one.text)
+        posts = [one.as_post() for one in batch.posts]
+        answers = await service.desk.ask(posts, batch.k, batch.where)
+        return AnswersOut(answers=[AnswerOut.of(answer) for answer in answers])
+
+    @app.get("/health", responses={421: REFUSALS[421]}, tags=["health"])
+    async def health() -> Health:
+        """Say that the server answers, and how many posts wait."""
+        desk = service.desk
+        return Health(status="ok", version=__version__, waiting=desk.waiting, places=desk.places)
+
+
+def require_token(app: FastAPI) -> None:
+    """Say in the description of the API that every path but /health needs a token."""
+    made = app.openapi()
+    made["components"]["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
+    for path, methods in made["paths"].items():
+        for method in methods.values() if path != "/health" else ():
+            method["security"] = [{"token": []}]
+
+
+def problem(
+    status: int, why: str, name: str | None = None, headers: Mapping[str, str] | None = None
+) -> Response:
+    """Write a `Problem`."""
+    content = Problem(error=why, field=name).model_dump()
+    return JSONResponse(content, status, dict(headers or {}))

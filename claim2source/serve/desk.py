@@ -1,0 +1,213 @@
+"""Answer posts with one warm finder, a batch at a time, whoever asks: a bounded queue."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+import traceback
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field, replace
+from math import ceil
+
+from claim2source.core.errors import UserError
+from claim2source.engines import Where
+from claim2source.io.posts import Post
+from claim2source.pipeline.asking import Answer, Finder
+from claim2source.text.language import detect
+
+log = logging.getLogger(__name__)
+
+# Posts of several askers that are searched together.
+TOGETHER = 16
+# Seconds that a busy desk asks to wait, at most.
+LONGEST = 60
+Told = Callable[[str], None]
+
+
+class Unanswered(Exception):
+    """Say why a post has no answer: an HTTP status, and seconds after which to try again."""
+
+    status = 500
+    seconds: int | None = None
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """Return the HTTP headers that say when to try again."""
+        return {} if self.seconds is None else {"retry-after": str(self.seconds)}
+
+
+class Busy(Unanswered):
+    """Refuse a post because too many wait."""
+
+    status = 503
+
+    def __init__(self, seconds: int) -> None:
+        self.seconds = seconds
+        super().__init__(f"too many posts are waiting; try again in {seconds} s")
+
+
+class Late(Unanswered):
+    """Give a post up that was not answered in time."""
+
+    status = 504
+
+
+class Failed(Unanswered):
+    """Report a search that failed; the log says why."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Job:
+    """Hold posts of one asker, and who is told of the parts of the work (in the desk's thread)."""
+
+    posts: Sequence[Post]
+    k: int
+    where: Where
+    told: Told
+    answers: Future[list[Answer]] = field(default_factory=Future)
+
+
+class Desk:
+    """Take questions, and answer them in a thread of its own, in the order that they came.
+
+    At most `places` posts wait or are searched at a time. Those that wait for the same number of
+    papers, among the same papers, are searched together. `seconds` is how long a question may
+    take, waiting included; None: as long as it takes.
+    """
+
+    def __init__(self, finder: Finder, *, places: int = 64, seconds: float | None = 60) -> None:
+        self.finder, self.places, self.seconds = finder, places, seconds
+        self._jobs: deque[_Job] = deque()
+        self._taken = 0
+        self._pace = 0.1
+        self._changed = threading.Condition()
+        self._closed = False
+        self._thread = threading.Thread(target=self._work, name="desk", daemon=True)
+
+    def start(self) -> None:
+        """Load the models, and begin to answer."""
+        self.finder.engine.search("a post", k=1)
+        detect("a post")
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop after what is being searched; what waits is given up."""
+        with self._changed:
+            self._closed = True
+            for job in self._jobs:
+                job.answers.cancel()
+            self._jobs.clear()
+            self._changed.notify_all()
+
+    @property
+    def waiting(self) -> int:
+        """Count the posts that wait or are searched."""
+        with self._changed:
+            return self._taken + self._queued()
+
+    def _queued(self) -> int:
+        return sum(len(job.posts) for job in self._jobs)
+
+    async def ask(
+        self, posts: Sequence[Post], k: int, where: Where, told: Told = lambda part: None
+    ) -> list[Answer]:
+        """Answer posts together, in order.
+
+        `told` is called in the desk's thread with the name of each part of the work. Raises
+        `Busy`, `Late` or `Failed`.
+        """
+        job = _Job(posts, k, where, told)
+        with self._changed:
+            waiting = self._taken + self._queued()
+            if self._closed or waiting + len(posts) > self.places:
+                raise Busy(min(LONGEST, max(1, ceil(waiting * self._pace))))
+            self._jobs.append(job)
+            self._changed.notify()
+        try:
+            async with asyncio.timeout(self.seconds):
+                return await asyncio.wrap_future(job.answers)
+        except TimeoutError:
+            raise Late(f"no answer within {self.seconds:g} s") from None
+        except asyncio.CancelledError:
+            if self._closed:
+                raise Busy(LONGEST) from None
+            raise
+        finally:
+            # One that is given up leaves its place, unless it is being searched.
+            with self._changed:
+                if job in self._jobs:
+                    self._jobs.remove(job)
+
+    def _work(self) -> None:
+        while not self._closed:
+            jobs = self._take()
+            if jobs:  # all of them may have been given up
+                self._answer(jobs)
+
+    def _take(self) -> list[_Job]:
+        """Wait for questions, and take those that are searched together."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._jobs or self._closed)
+            taken, left = list[_Job](), deque[_Job]()
+            for job in self._jobs:
+                alike = not taken or (job.k, job.where) == (taken[0].k, taken[0].where)
+                few = not taken or self._taken + len(job.posts) <= TOGETHER
+                if not (alike and few):
+                    left.append(job)
+                elif job.answers.set_running_or_notify_cancel():
+                    taken.append(job)
+                    self._taken += len(job.posts)
+            self._jobs = left
+            return taken
+
+    def _answer(self, jobs: Sequence[_Job]) -> None:
+        try:
+            answers = self._found(jobs)
+        except Exception as error:
+            if len(jobs) > 1:  # one asker's post is no reason to fail the others
+                for job in jobs:
+                    self._answer([job])
+                return
+            complain(error)
+            self._leave(jobs[0])
+            jobs[0].answers.set_exception(Failed("the search failed; the server's log says why"))
+            return
+        for job in jobs:
+            own, answers = answers[: len(job.posts)], answers[len(job.posts) :]
+            self._leave(job)
+            job.answers.set_result(own)
+
+    def _leave(self, job: _Job) -> None:
+        """Free the places of posts, before their asker knows and may ask for more."""
+        with self._changed:
+            self._taken -= len(job.posts)
+
+    def _found(self, jobs: Sequence[_Job]) -> list[Answer]:
+        def told(part: str) -> None:
+            for job in jobs:
+                job.told(part)
+
+        started = time.monotonic()
+        posts = [post for job in jobs for post in job.posts]
+        self.finder.told = told
+        # Posts of several askers may have the same ids.
+        numbered = [replace(post, id=str(place)) for place, post in enumerate(posts)]
+        found = self.finder.find(numbered, jobs[0].k, jobs[0].where)
+        self._pace = 0.8 * self._pace + 0.2 * (time.monotonic() - started) / len(posts)
+        return [replace(answer, post=post) for answer, post in zip(found, posts, strict=True)]
+
+
+def complain(error: Exception) -> None:
+    """Log where an error of ours arose; its text may hold a post, and is left out.
+
+    A `UserError` is about the server's files and settings, and is logged whole.
+    """
+    if isinstance(error, UserError):
+        log.error("%s", error)
+        return
+    trace = "".join(traceback.format_tb(error.__traceback__))
+    log.error("unforeseen: %s\n%s", type(error).__name__, trace)

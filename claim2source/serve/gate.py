@@ -1,0 +1,220 @@
+"""Let requests in, or refuse them: host, rate, token, origin, size; add what browsers obey."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+import ipaddress
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from http.cookies import CookieError, SimpleCookie
+from math import ceil
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from claim2source.serve.desk import complain
+
+COOKIE = "claim2source"
+# Bytes of a request's body: a batch of long posts.
+MOST = 2 * 2**20
+# One of so many is read to its end all the same: a client that is sending hears no refusal.
+DISCARDED = 8 * MOST
+# Seconds in which a body must have arrived.
+SECONDS = 20
+# Addresses whose requests are counted at a time.
+ADDRESSES = 10_000
+LOCAL = ("localhost", "127.0.0.1", "[::1]")
+# What needs no token, and what is not counted either.
+OPEN, FREE = ("/health", "/enter", "/static/"), ("/health", "/static/")
+CSP = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; "
+    "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+)
+HEADERS = {
+    "content-security-policy": CSP,
+    "x-content-type-options": "nosniff",
+    # The origin of a form stays known to this server, and its address to nobody else.
+    "referrer-policy": "same-origin",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+}
+# (status, why, scope, headers) -> what is sent.
+Refusal = Callable[[int, str, Scope, Mapping[str, str]], Response]
+
+
+@dataclass(frozen=True)
+class GateSettings:
+    """Say who may ask, and how often.
+
+    Args:
+        token: what a client must show; None: nothing.
+        hosts: names in the Host header that are answered; None: any. It keeps other sites' pages
+            from asking under a name of theirs that leads here.
+        rate: requests a minute of one address; None: any number.
+    """
+
+    token: str | None = None
+    hosts: tuple[str, ...] | None = LOCAL
+    rate: int | None = 120
+
+
+class Rate:
+    """Count requests by address: `rate` at once, then as many a minute."""
+
+    def __init__(self, rate: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self.rate, self.clock = rate, clock
+        self._left: OrderedDict[str, tuple[float, float]] = OrderedDict()
+
+    def wait(self, address: str) -> int:
+        """Count a request; return the seconds to wait if it is one too many, else 0."""
+        key, now = _network(address), self.clock()
+        left, at = self._left.pop(key, (float(self.rate), now))
+        left = min(self.rate, left + (now - at) * self.rate / 60)
+        seconds = 0 if left >= 1 else ceil((1 - left) * 60 / self.rate - 1e-6)
+        self._left[key] = (left if seconds else left - 1, now)
+        if len(self._left) > ADDRESSES:
+            self._left.popitem(last=False)
+        return seconds
+
+
+class Gate:
+    """Stand before an application; nothing that it refuses is read further."""
+
+    def __init__(self, app: ASGIApp, settings: GateSettings, refusal: Refusal) -> None:
+        self.app, self.settings, self.refusal = app, settings, refusal
+        self._rate = None if settings.rate is None else Rate(settings.rate)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        begun = False
+
+        async def sent(message: Message) -> None:
+            nonlocal begun
+            if message["type"] == "http.response.start":
+                begun = True
+                headers = MutableHeaders(scope=message)
+                headers.update(HEADERS)
+                headers.setdefault("cache-control", "no-store")
+            await send(message)
+
+        try:
+            refused = self._refused(scope)
+            if refused is None:
+                body = await _body(scope, receive)
+                if isinstance(body, bytes):
+                    await self.app(scope, _replayed(body, receive), sent)
+                    return
+                if body is None:  # the client has gone
+                    return
+                refused = self.refusal(*body, scope, {"connection": "close"})
+            await refused(scope, receive, sent)
+        except Exception as error:
+            complain(error)
+            if not begun:
+                why = "an unforeseen error; the server's log says where"
+                await self.refusal(500, why, scope, {})(scope, receive, sent)
+
+    def _refused(self, scope: Scope) -> Response | None:
+        headers, path, close = Headers(scope=scope), scope["path"], {"connection": "close"}
+        host = headers.get("host", "")
+        if self.settings.hosts is not None and _without_port(host) not in self.settings.hosts:
+            return self.refusal(421, "this host is not served here", scope, close)
+        free = any(_is_under(path, one) for one in FREE)
+        if self._rate is not None and not free:
+            address = scope["client"][0] if scope.get("client") else ""
+            if seconds := self._rate.wait(address):
+                why = f"too many requests; try again in {seconds} s"
+                return self.refusal(429, why, scope, close | {"retry-after": str(seconds)})
+        is_open = any(_is_under(path, one) for one in OPEN)
+        if self.settings.token is not None and not is_open and not self._knows(headers):
+            return self.refusal(
+                401, "a token is needed", scope, close | {"www-authenticate": "Bearer"}
+            )
+        origin = headers.get("origin")
+        if origin is not None and origin.partition("://")[2] != host:
+            return self.refusal(403, "another site's page may not ask", scope, close)
+        return None
+
+    def _knows(self, headers: Headers) -> bool:
+        token = self.settings.token or ""
+        kind, _, shown = headers.get("authorization", "").partition(" ")
+        bearer = kind.lower() == "bearer" and same(shown.strip(), token)
+        return bearer or same(_cookie(headers.get("cookie", "")), cookie_of(token))
+
+
+def cookie_of(token: str) -> str:
+    """Make the cookie of who has shown the token; it does not tell the token."""
+    return hmac.new(token.encode(), b"claim2source cookie", hashlib.sha256).hexdigest()
+
+
+def same(one: str, other: str) -> bool:
+    """Compare secrets in a time that does not tell how much of them agrees."""
+    return hmac.compare_digest(one.encode("utf-8", "replace"), other.encode())
+
+
+def _cookie(header: str) -> str:
+    try:
+        found = SimpleCookie(header).get(COOKIE)
+    except CookieError:
+        return ""
+    return "" if found is None else found.value
+
+
+def _is_under(path: str, place: str) -> bool:
+    return path.startswith(place) if place.endswith("/") else path == place
+
+
+def _without_port(host: str) -> str:
+    name, _, port = host.rpartition(":")
+    return (name if name and port.isdigit() else host).lower()
+
+
+def _network(address: str) -> str:
+    """Name whom an address counts for: IPv6 gives everybody 2 ** 64 of them."""
+    try:
+        found = ipaddress.ip_address(address)
+    except ValueError:
+        return address
+    return str(found if found.version == 4 else ipaddress.ip_network((address, 64), strict=False))
+
+
+async def _body(scope: Scope, receive: Receive) -> bytes | tuple[int, str] | None:
+    """Read the body; status and reason where it is refused, None where the client has gone."""
+    large = 413, f"more than {MOST} bytes"
+    length = Headers(scope=scope).get("content-length", "")
+    if length.isdigit() and (len(length) > 12 or int(length) > DISCARDED):
+        return large
+    parts, size = list[bytes](), 0
+    try:
+        async with asyncio.timeout(SECONDS):
+            while True:
+                message = await receive()
+                if message["type"] != "http.request":
+                    return None
+                size += len(message.get("body", b""))
+                if size <= MOST:
+                    parts.append(message.get("body", b""))
+                if size > DISCARDED:
+                    return large
+                if not message.get("more_body", False):
+                    return b"".join(parts) if size <= MOST else large
+    except TimeoutError:
+        return 408, f"the request took more than {SECONDS} s"
+
+
+def _replayed(body: bytes, receive: Receive) -> Receive:
+    messages: Iterable[Message] = iter([{"type": "http.request", "body": body}])
+
+    async def replay() -> Message:
+        for message in messages:
+            return message
+        return await receive()
+
+    return replay

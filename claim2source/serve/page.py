@@ -1,0 +1,228 @@
+"""Show the page: a post goes in, papers come out; it works without script too."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlencode
+
+import jinja2
+from fastapi import FastAPI, Request
+from fastapi.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
+from pydantic import ValidationError
+from starlette.staticfiles import StaticFiles
+from starlette.types import Scope
+
+from claim2source import __version__
+from claim2source.pipeline.answers import as_bibtex
+from claim2source.pipeline.asking import SEARCH, SENTENCES, Answer, Finder, Match
+from claim2source.retrieve.analyser import Analyser
+from claim2source.serve.desk import Told, Unanswered
+from claim2source.serve.gate import COOKIE, GateSettings, cookie_of, same
+from claim2source.serve.schemas import AUTO, CHARACTERS, PAPERS, Question
+
+FOLDER = Path(__file__).parent / "page"
+STATIC = FOLDER / "static"
+# What is shown as a page where it is refused.
+PATHS = ("/", "/docs", "/enter")
+DAYS = 30
+_WORD = re.compile(r"\w+(?:[-'’.]\w+)*")
+_HOST = re.compile(r"[A-Za-z0-9.:\[\]_-]+")
+_FIELDS = ("post", "lang", "date", "k")
+LANGUAGES = {AUTO: "detect", "en": "English", "de": "German", "fr": "French"}
+Ask = Callable[[Question, Told], Awaitable[Answer]]
+# A text, and whether it is a word of the post.
+Piece = tuple[str, bool]
+
+
+@dataclass(frozen=True)
+class Shown:
+    """Hold a paper as the page shows it."""
+
+    match: Match
+    title: list[Piece]
+    abstract: list[Piece]
+    bibtex: str
+
+
+class Page:
+    """Render the page, and answer what it asks."""
+
+    def __init__(self, finder: Finder, ask: Ask, gate: GateSettings) -> None:
+        self.finder, self.ask, self.gate = finder, ask, gate
+        self._analyser = Analyser(finder.engine.manifest.bm25)
+        self._templates = jinja2.Environment(
+            loader=jinja2.FileSystemLoader(FOLDER),
+            autoescape=True,
+            undefined=jinja2.StrictUndefined,
+            trim_blocks=True,
+            lstrip_blocks=True,
+        )
+        papers = finder.engine.stats().papers
+        stages = [] if finder.system is None else [name for name, _ in finder.stages]
+        self._about: dict[str, Any] = {
+            "version": __version__,
+            "papers": papers,
+            "stages": [SEARCH, *stages, SENTENCES],
+            "languages": LANGUAGES,
+            "characters": CHARACTERS,
+            "most": PAPERS,
+        }
+
+    def has(self, path: str) -> bool:
+        """Tell whether a path is a page's."""
+        return path in PATHS
+
+    def add_to(self, app: FastAPI) -> None:
+        """Add the page's routes."""
+        app.add_api_route("/", self.show, include_in_schema=False)
+        app.add_api_route("/answer", self.answer, methods=["POST"], include_in_schema=False)
+        app.add_api_route("/enter", self.enter, methods=["POST"], include_in_schema=False)
+        description = app.openapi
+
+        def docs() -> Response:
+            return self._rendered("docs.html", api=description(), example=example_of)
+
+        app.add_api_route("/docs", docs, include_in_schema=False)
+        app.mount("/static", StaticFiles(directory=STATIC))
+
+    async def show(self, request: Request) -> Response:
+        """Show the form, and the papers of a post that is given with it."""
+        given = {name: request.query_params.get(name, "") for name in _FIELDS}
+        shown: dict[str, Any] = {"given": given, "found": None, "why": None}
+        status, headers = 200, dict[str, str]()
+        if given["post"].strip():
+            try:
+                shown["found"] = await self.ask(question_of(given), lambda part: None)
+            except ValidationError as error:
+                status, shown["why"] = 422, first_of(error)
+            except Unanswered as error:
+                status, headers, shown["why"] = error.status, error.headers, str(error)
+        found = shown["found"]
+        cards = [] if found is None else await asyncio.to_thread(self.cards, found)
+        return self._rendered(
+            "page.html", status, headers, **shown, cards=cards, origin=origin_of(request)
+        )
+
+    async def answer(self, question: Question) -> Response:
+        """Answer the page's script: a line of JSON for each part of the work, then the papers."""
+        return StreamingResponse(self._lines(question), media_type="application/x-ndjson")
+
+    async def _lines(self, question: Question) -> AsyncIterator[str]:
+        loop, parts = asyncio.get_running_loop(), asyncio.Queue[str | None]()
+
+        def told(part: str) -> None:
+            loop.call_soon_threadsafe(parts.put_nowait, part)
+
+        asked = asyncio.ensure_future(self.ask(question, told))
+        asked.add_done_callback(lambda done: parts.put_nowait(None))
+        try:
+            while (part := await parts.get()) is not None:
+                yield json.dumps({"part": part}) + "\n"
+            found = await asked
+            cards = await asyncio.to_thread(self.cards, found)
+            text = self._text("answer.html", found=found, cards=cards)
+            yield json.dumps({"html": text}) + "\n"
+        except Unanswered as error:
+            yield json.dumps({"error": str(error)}) + "\n"
+        finally:
+            asked.cancel()
+
+    async def enter(self, request: Request) -> Response:
+        """Take the token of a reader, and give a cookie that stands for it."""
+        body = (await request.body()).decode("utf-8", "replace")
+        try:
+            form = parse_qs(body, max_num_fields=10)
+        except ValueError:
+            form = {}
+        token, post = (form.get(name, [""])[0] for name in ("token", "post"))
+        if self.gate.token is None or not same(token.strip(), self.gate.token):
+            return self._enter(403, "This is not the token.", post)
+        place = f"/?{urlencode({'post': post})}" if post else "/"
+        response = RedirectResponse(place, 303)
+        response.set_cookie(
+            COOKIE,
+            cookie_of(self.gate.token),
+            max_age=DAYS * 24 * 3600,
+            httponly=True,
+            samesite="lax",  # a bookmarklet on another page leads here
+            secure=request.url.scheme == "https",
+        )
+        return response
+
+    def refusal(self, status: int, why: str, scope: Scope, headers: Mapping[str, str]) -> Response:
+        """Say that a request was refused, and ask for the token where it lacks one."""
+        if status == 401:
+            query = parse_qs(scope["query_string"].decode("latin-1"), max_num_fields=None)
+            response = self._enter(401, "", query.get("post", [""])[0])
+            response.headers.update(headers)
+            return response
+        return self._rendered("refused.html", status, headers, why=why)
+
+    def _enter(self, status: int, why: str, post: str) -> Response:
+        return self._rendered("enter.html", status, why=why, post=post)
+
+    def cards(self, answer: Answer) -> list[Shown]:
+        """Prepare an answer's papers: the post's words are marked in titles and abstracts."""
+        claim = answer.post.claim(answer.lang)
+        terms = set(self._analyser.claim(claim))
+        return [
+            Shown(
+                match,
+                self._marked(match.paper.source.title, terms),
+                self._marked(match.paper.source.abstract, terms),
+                as_bibtex([replace(answer, matches=(match,))]),
+            )
+            for match in answer.matches
+        ]
+
+    def _marked(self, text: str, terms: set[str]) -> list[Piece]:
+        """Divide a text into words that have a term of the post, and what is between them."""
+        places = [found.span() for found in _WORD.finditer(text)]
+        words = self._analyser.texts([text[start:end] for start, end in places])
+        pieces, last = list[Piece](), 0
+        for (start, end), own in zip(places, words, strict=True):
+            if not terms.isdisjoint(own):
+                pieces += [(text[last:start], False), (text[start:end], True)]
+                last = end
+        return [piece for piece in [*pieces, (text[last:], False)] if piece[0]]
+
+    def _rendered(
+        self,
+        template: str,
+        status: int = 200,
+        headers: Mapping[str, str] | None = None,
+        **values: Any,
+    ) -> Response:
+        return HTMLResponse(self._text(template, **values), status, dict(headers or {}))
+
+    def _text(self, template: str, **values: Any) -> str:
+        text = self._templates.get_template(template).render(**self._about, **values)
+        return text.encode("utf-8", "replace").decode("utf-8")
+
+
+def origin_of(request: Request) -> str:
+    """Name this server as a browser does; nothing where its name is no name."""
+    host = request.headers.get("host", "")
+    return f"{request.url.scheme}://{host}" if _HOST.fullmatch(host) else ""
+
+
+def question_of(given: Mapping[str, str]) -> Question:
+    """Read the form's fields; empty ones are not given. Raises `ValidationError`."""
+    return Question.model_validate({name: text for name, text in given.items() if text.strip()})
+
+
+def first_of(error: ValidationError) -> str:
+    """Say what is wrong first."""
+    first = error.errors(include_input=False, include_url=False)[0]
+    return f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+
+
+def example_of(schema: Mapping[str, Any]) -> str:
+    """Write the example of a schema."""
+    return json.dumps(schema["examples"][0])

@@ -1,0 +1,185 @@
+"""Define what the API takes and gives; the names are those of `claim2source find`."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from claim2source.engines import Where
+from claim2source.io.posts import Post
+from claim2source.pipeline.answers import plain
+from claim2source.pipeline.asking import Answer
+
+AUTO = "auto"
+# Characters of a post, posts of a batch, papers of an answer.
+CHARACTERS, POSTS, PAPERS = 20_000, 32, 100
+# What Python strips is no text; ASCII digits only.
+_SOME = r"[^\s\x1c-\x1f]"
+_DAY = r"^[1-9][0-9]{3}(-(0[1-9]|1[0-2])(-(0[1-9]|[12][0-9]|3[01]))?)?$"
+
+Text = Annotated[
+    str,
+    Field(min_length=1, max_length=CHARACTERS, pattern=_SOME, description="the post's text"),
+]
+Lang = Annotated[
+    str,
+    Field(
+        pattern="^(auto|[a-z]{2,3})$",
+        description="the post's language, such as de; auto detects it",
+        examples=[AUTO],
+    ),
+]
+Date = Annotated[
+    str | None,
+    Field(
+        pattern=_DAY,
+        description="day of the post: only papers published until then, or on an unknown day, "
+        "count; such as 2021-05-04, 2021-05 or 2021",
+        examples=["2021-05-04"],
+    ),
+]
+Papers = Annotated[int, Field(ge=1, le=PAPERS, description="papers to list")]
+Venue = Annotated[
+    str | None, Field(min_length=1, max_length=1_000, description="only papers of this venue")
+]
+PaperLang = Annotated[
+    str | None, Field(pattern="^[a-z]{2,3}$", description="only papers in this language")
+]
+Translation = Annotated[
+    str, Field(max_length=CHARACTERS, description="an English translation of the post, if any")
+]
+
+
+class Strict(BaseModel):
+    """Refuse keys that are not known."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class Question(Strict):
+    """Ask for the papers that a post may mean."""
+
+    post: Text
+    lang: Lang = AUTO
+    date: Date = None
+    translation: Translation = ""
+    k: Papers = 10
+    venue: Venue = None
+    paper_lang: PaperLang = None
+
+    model_config = ConfigDict(
+        extra="forbid", json_schema_extra={"examples": [{"post": "masks cut outbreaks 3.7x"}]}
+    )
+
+    def as_post(self) -> Post:
+        """Return the post."""
+        return Post("0", self.post, "" if self.lang == AUTO else self.lang, "", self.translation)
+
+    @property
+    def where(self) -> Where:
+        """Say among which papers to search."""
+        return Where(self.date, self.paper_lang, self.venue)
+
+
+class PostIn(Strict):
+    """Hold one of several posts."""
+
+    text: Text
+    id: Annotated[str, Field(max_length=1_000, description="comes back with the answer")] = ""
+    lang: Lang = AUTO
+    date: Date = None
+    translation: Translation = ""
+
+    def as_post(self) -> Post:
+        """Return the post."""
+        lang = "" if self.lang == AUTO else self.lang
+        return Post(self.id, self.text, lang, self.date or "", self.translation)
+
+
+class Batch(Strict):
+    """Ask for the papers that each of several posts may mean."""
+
+    posts: Annotated[list[PostIn], Field(min_length=1, max_length=POSTS)]
+    k: Papers = 10
+    venue: Venue = None
+    paper_lang: PaperLang = None
+
+    model_config = ConfigDict(
+        extra="forbid",
+        json_schema_extra={"examples": [{"posts": [{"text": "masks cut outbreaks 3.7x"}]}]},
+    )
+
+    @property
+    def where(self) -> Where:
+        """Say among which papers to search."""
+        return Where(None, self.paper_lang, self.venue)
+
+
+class PaperFound(BaseModel):
+    """Describe a paper that a post may mean."""
+
+    rank: int
+    id: str
+    title: str
+    score: Annotated[float, Field(description="of the last stage")]
+    abstained: Annotated[bool, Field(description="the answer is: none of these")]
+    present: Annotated[
+        float | None,
+        Field(description="probability that the paper is in the index; null: nothing was fitted"),
+    ]
+    authors: list[str]
+    venue: str
+    date: str
+    doi: str
+    link: str
+    lang: str
+    parts: Annotated[dict[str, float], Field(description="scores of every stage that ranks it")]
+    sentence: Annotated[str, Field(description="of the abstract, nearest to the post")]
+    reasoning: Annotated[str, Field(description="a verifier's")]
+
+
+class AnswerOut(BaseModel):
+    """Hold the papers that a post may mean, best first, also where the answer is none of these."""
+
+    post: Annotated[str, Field(description="id of the post")]
+    lang: str
+    abstained: bool
+    present: float | None
+    reasoning: str
+    papers: list[PaperFound]
+
+    @classmethod
+    def of(cls, answer: Answer) -> AnswerOut:
+        """Describe an answer."""
+        papers: list[Any] = plain(answer)
+        return cls(
+            post=answer.post.id,
+            lang=answer.lang,
+            abstained=answer.abstained,
+            present=answer.present,
+            reasoning=answer.reasoning,
+            papers=papers,
+        )
+
+
+class AnswersOut(BaseModel):
+    """Hold an answer for each post, in order."""
+
+    answers: list[AnswerOut]
+
+
+class Health(BaseModel):
+    """Say that the server answers."""
+
+    status: str
+    version: str
+    waiting: Annotated[int, Field(description="posts that wait or are searched")]
+    places: Annotated[int, Field(description="how many may")]
+
+
+class Problem(BaseModel):
+    """Say why there is no answer."""
+
+    error: str
+    field: Annotated[str | None, Field(description="what of the request is wrong")] = None

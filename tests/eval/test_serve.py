@@ -1,0 +1,257 @@
+"""`eval/serve.py` as a process: what it refuses to start with, malformed requests, how it stops."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from claim2source.core.errors import UserError
+from claim2source.engines import open_engine
+from claim2source.io.posts import Post
+from claim2source.pipeline.asking import Finder
+from eval.serve import TOKEN, main
+from tests.eval.test_find import PIPELINE, index  # noqa: F401  the fixture
+from tests.llm_server import LLMServer
+from tests.llm_server import verifiers as play
+from tests.shared_data import REPOSITORY
+
+GOOD = "a-token-of-twenty-signs"
+
+
+@pytest.mark.parametrize(
+    ("words", "token", "why"),
+    [
+        (["--host", "0.0.0.0"], None, "host: '0.0.0.0' is not allowed; .*need a token"),
+        (["--host", "example.org"], None, "need a token: --token_file, or CLAIM2SOURCE_TOKEN"),
+        ([], "too short", "CLAIM2SOURCE_TOKEN: must hold a token: one line of at least 16"),
+        ([], "a token with several words", "CLAIM2SOURCE_TOKEN: must hold a token"),
+        (["--token_file", "none.txt"], None, "none.txt"),
+        (["--token_file", "two.txt"], None, "two.txt: must hold a token: one line"),
+        (["--index", "absent"], None, "absent"),
+        (["--port", "70000"], None, "port: 70000 is not allowed"),
+        (["--places", "0"], None, "places: 0 is not allowed"),
+        (["--port", "TAKEN"], None, "127.0.0.1:[0-9]+: address already in use"),
+        (["--host", "192.0.2.1"], GOOD, "192.0.2.1:8000: cannot assign"),
+        (["--system", "s"], None, "system: 's' is not allowed"),
+    ],
+)
+def test_what_cannot_be_served_is_said_in_one_line(
+    words: list[str],
+    token: str | None,
+    why: str,
+    index: str,  # noqa: F811
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "two.txt").write_text(f"{GOOD}\n{GOOD}\n")
+    monkeypatch.delenv(TOKEN, raising=False)
+    if token is not None:
+        monkeypatch.setenv(TOKEN, token)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        words = [port if word == "TAKEN" else word for word in words]
+        with pytest.raises(UserError, match=why) as caught:
+            main(["--index", index, *words])
+    assert len(caught.value.lines) == 1
+
+
+@contextmanager
+def started(index: str, folder: Path, *words: str, **environment: str) -> Iterator[Any]:  # noqa: F811
+    """Start the program; yields the process, with its address as `url` and its stderr's file."""
+    with open(folder / "stderr", "w") as errors:
+        process: Any = subprocess.Popen(
+            [sys.executable, "eval/serve.py", "--index", index, "--port", "0", *words],
+            cwd=REPOSITORY,
+            env={**os.environ, **environment},
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+        )
+    try:
+        line = process.stdout.readline()
+        assert line.startswith("13 papers at http://"), (folder / "stderr").read_text()
+        process.url = line.split()[3].rstrip("/")
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
+BAD: list[bytes | None] = [
+    b"\x00",
+    b'{"post": ',
+    b'{"post": ""}',
+    b'{"post": "a", "k": -1}',
+    b"\xff" * 1000,
+    b"[" * 50_000,
+    b'{"post": "' + b"x" * 1_000_000 + b'"}',
+    b"x" * 3_000_000,
+    None,  # no HTTP at all
+]
+
+
+@pytest.mark.slow
+def test_malformed_requests_harm_nobody(
+    index: str,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    """600 requests, 5 % of them malformed, 8 at a time: each good one gets its own answer."""
+    texts = [f'claim {"abc"[i % 3]} number {i} "quoted" \x07' for i in range(25)]
+    alone = Finder(open_engine(index))
+    expected = {
+        one.post.text: [m.paper.source.id for m in one.matches]
+        for one in alone.find([Post(str(i), text) for i, text in enumerate(texts)], 3)
+    }
+    draw = random.Random(0)
+    jobs: list[str | bytes | None] = [draw.choice(texts) for _ in range(570)]
+    jobs += [BAD[i % len(BAD)] for i in range(30)]
+    draw.shuffle(jobs)
+    with started(index, tmp_path, "--rate", "0") as process, httpx.Client(timeout=60) as client:
+
+        def ask(job: str | bytes | None) -> int:
+            if job is None:
+                host, _, port = process.url.removeprefix("http://").partition(":")
+                with socket.create_connection((host, int(port)), timeout=30) as raw:
+                    raw.sendall(b"\x16\x03\x01 no HTTP\r\n\r\n")
+                    return int(raw.recv(1000).split()[1])
+            body = json.dumps({"post": job, "k": 3}) if isinstance(job, str) else job
+            headers = {"content-type": "application/json"}
+            answer = client.post(f"{process.url}/api/v1/find", content=body, headers=headers)
+            if isinstance(job, str):
+                assert [one["id"] for one in answer.json()["papers"]] == expected[job]
+            return answer.status_code
+
+        with ThreadPoolExecutor(8) as pool:
+            statuses = list(pool.map(ask, jobs))
+        for job, status in zip(jobs, statuses, strict=True):
+            assert status == 200 if isinstance(job, str) else status in (400, 413, 422), job
+        assert client.get(f"{process.url}/health").json()["waiting"] == 0
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 0 and process.stdout.read() == "stopped\n"
+    errors = (tmp_path / "stderr").read_text()
+    assert "number" not in errors and "Traceback" not in errors
+
+
+@pytest.mark.slow
+def test_it_stops_when_what_it_is_answering_is_finished(
+    index: str,  # noqa: F811
+    tmp_path: Path,
+    llm_server: Callable[..., LLMServer],
+) -> None:
+    go, begun = threading.Event(), threading.Event()
+
+    def choose(asked: play.Question) -> int:
+        begun.set()
+        assert go.wait(60)
+        return 0
+
+    server = llm_server(play.Verifier(choose))
+    (tmp_path / "own.yaml").write_text(PIPELINE.format(url=server.url))
+    (tmp_path / "token").write_text(f"{GOOD}\n")
+    words = ["--pipeline", str(tmp_path / "own.yaml"), "--token_file", str(tmp_path / "token")]
+    words += ["--places", "2", "--rate", "12", "--log_posts"]
+    head = {"authorization": f"Bearer {GOOD}"}
+    store = tmp_path / "store"
+    with started(index, tmp_path, *words, CLAIM2SOURCE_STORE=str(store)) as process:
+        url, found = f"{process.url}/api/v1/find", list[httpx.Response]()
+
+        def ask(post: str) -> None:
+            found.append(httpx.post(url, json={"post": post}, headers=head, timeout=60))
+
+        assert httpx.post(url, json={"post": "a"}).status_code == 401
+        threads = [threading.Thread(target=ask, args=(f"post \x1b[31m {i}",)) for i in range(2)]
+        threads[0].start()
+        assert begun.wait(60)
+        threads[1].start()
+        while httpx.get(f"{process.url}/health").json()["waiting"] < 2:
+            time.sleep(0.05)
+        begin = time.monotonic()
+        busy = httpx.post(url, json={"post": "third"}, headers=head)
+        assert busy.status_code == 503 and int(busy.headers["retry-after"]) >= 1
+        assert time.monotonic() - begin < 5
+        for _ in range(12):
+            last = httpx.post(url, json={"post": "third"}, headers=head)
+        assert last.status_code == 429 and int(last.headers["retry-after"]) >= 1
+        process.send_signal(signal.SIGTERM)
+        time.sleep(1)
+        with pytest.raises(httpx.ConnectError):
+            httpx.get(f"{process.url}/health")
+        assert process.poll() is None
+        go.set()
+        for thread in threads:
+            thread.join()
+        assert process.wait(60) == 0 and process.stdout.read() == "stopped\n"
+    assert [one.status_code for one in found] == [200, 200]
+    assert all("first rank confirmed" in one.json()["reasoning"] for one in found)
+    # Posts are printed where that was asked for, and steer no terminal; nothing else is kept.
+    errors = (tmp_path / "stderr").read_text()
+    assert r"post: post \x1b[31m 0" in errors and "\x1b" not in errors and GOOD not in errors
+    assert not store.exists()
+
+
+@pytest.mark.slow
+def test_it_stops_although_an_answer_never_comes(
+    index: str,  # noqa: F811
+    tmp_path: Path,
+    llm_server: Callable[..., LLMServer],
+) -> None:
+    go, begun = threading.Event(), threading.Event()
+
+    def choose(asked: play.Question) -> int:
+        begun.set()
+        go.wait(60)
+        return 0
+
+    server = llm_server(play.Verifier(choose))
+    (tmp_path / "own.yaml").write_text(PIPELINE.format(url=server.url))
+    words = ["--pipeline", str(tmp_path / "own.yaml"), "--grace", "1"]
+    with started(index, tmp_path, *words) as process, ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(
+            httpx.post, f"{process.url}/api/v1/find", json={"post": "a"}, timeout=60
+        )
+        assert begun.wait(60)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 0
+        go.set()
+        with pytest.raises(httpx.HTTPError):
+            asked.result().raise_for_status()
+
+
+@pytest.mark.slow
+def test_schemathesis_finds_no_fault_in_what_the_api_says_of_itself(
+    index: str,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    pytest.importorskip("schemathesis")
+    with started(index, tmp_path, "--rate", "0") as process:
+        done = subprocess.run(
+            [
+                *(sys.executable, "-m", "schemathesis.cli", "run", f"{process.url}/openapi.json"),
+                *("--max-examples", "25", "--seed", "1", "--phases", "examples,coverage,fuzzing"),
+                *("--workers", "2", "--no-color", "--generation-database", "none"),
+            ],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=300,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert httpx.get(f"{process.url}/health").json()["waiting"] == 0
+    assert "Traceback" not in (tmp_path / "stderr").read_text()

@@ -1,0 +1,307 @@
+"""The API, the page without script, and the tool for agents, by a server in a thread."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import threading
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from typing import Any
+
+import httpx
+import pytest
+
+from claim2source.engines import Where, open_engine
+from claim2source.io.posts import Post
+from claim2source.pipeline.answers import as_bibtex, plain
+from claim2source.pipeline.asking import Finder
+from claim2source.serve.gate import CSP, GateSettings
+from claim2source.serve.schemas import CHARACTERS, POSTS
+from tests.eval.test_find import NASTY, POST, index  # noqa: F401  the fixture
+from tests.serve.servers import SlowFinder, serving
+
+TOKEN = "a-token-of-twenty-signs"
+
+
+@pytest.fixture(scope="module")
+def finder(index: str) -> SlowFinder:  # noqa: F811
+    return SlowFinder(open_engine(index))
+
+
+@pytest.fixture(scope="module")
+def alone(index: str) -> Finder:  # noqa: F811
+    """Finds in this thread, as the program `find` does."""
+    return Finder(open_engine(index))
+
+
+@pytest.fixture(scope="module")
+def client(finder: SlowFinder) -> Iterator[httpx.Client]:
+    with serving(finder, places=POSTS) as address:
+        with httpx.Client(base_url=address, timeout=60) as client:
+            yield client
+
+
+def close(found: Any, expected: Any) -> Any:
+    """Scores of a batch differ in the last digits."""
+    for one, other in zip(found, expected, strict=True):
+        assert one["parts"] == pytest.approx(other["parts"], abs=1e-5)
+        assert one["score"] == pytest.approx(other["score"], abs=1e-5)
+        for values in (one, other):
+            values.pop("parts"), values.pop("score")
+    return found == expected
+
+
+def test_an_answer_is_that_of_find(client: httpx.Client, alone: Finder) -> None:
+    where = Where("2020", "de", "science")
+    (expected,) = alone.find([Post("0", POST, "de")], 4, where)
+    asked = {"lang": "de", "date": "2020", "k": 4, "venue": "science", "paper_lang": "de"}
+    found = client.post("/api/v1/find", json={"post": POST, **asked}).json()
+    assert found["papers"] and close(found["papers"], plain(expected))
+    assert (found["lang"], found["abstained"], found["present"]) == ("de", False, None)
+    (expected,) = alone.find([Post("0", NASTY)], 13)
+    found = client.post("/api/v1/find", json={"post": NASTY, "k": 13}).json()
+    assert close(found["papers"], plain(expected)) and len(found["papers"]) == 13
+
+
+def test_a_batch_keeps_order_ids_and_dates(client: httpx.Client, alone: Finder) -> None:
+    posts: list[dict[str, str]] = [
+        {"text": "claim a", "id": "x"},
+        {"text": "claim b", "id": "x", "date": "2019-05-01"},
+        {"text": "claim c"},
+    ]
+    answers = client.post("/api/v1/batch", json={"posts": posts, "k": 12}).json()["answers"]
+    assert [one["post"] for one in answers] == ["x", "x", ""]
+    for post, found in zip(posts, answers, strict=True):
+        (expected,) = alone.find([Post("0", post["text"], "", post.get("date", ""))], 12)
+        assert close(found["papers"], plain(expected))
+    assert {one["date"] for one in answers[1]["papers"]} == {"2019-04-01", ""}
+
+
+LONG = "x" * (CHARACTERS + 1)
+WRONG: list[tuple[object, int, str | None]] = [
+    (b"{", 400, None),
+    (b"", 422, "body"),
+    (b"\xff\xfe", 400, None),
+    (b"[" * 100_000, 400, None),
+    (b'{"post": 1' + b"0" * 5000 + b"}", 400, None),
+    (b'{"post": "\\ud800"}', 422, "post"),
+    (b"[]", 422, "body"),
+    (b"null", 422, "body"),
+    ({}, 422, "post"),
+    ({"post": 3}, 422, "post"),
+    ({"post": " \n\x1f"}, 422, "post"),
+    ({"post": LONG}, 422, "post"),
+    ({"post": "a", "k": 0}, 422, "k"),
+    ({"post": "a", "k": 101}, 422, "k"),
+    ({"post": "a", "k": "many"}, 422, "k"),
+    ({"post": "a", "lang": "german"}, 422, "lang"),
+    ({"post": "a", "date": "soon"}, 422, "date"),
+    ({"post": "a", "date": "0000"}, 422, "date"),
+    ({"post": "a", "date": "2021-05-04\n"}, 422, "date"),
+    ({"post": "a", "paper_lang": "' OR 1=1"}, 422, "paper_lang"),
+    ({"post": "a", "translation": LONG}, 422, "translation"),
+    ({"post": "a", "posts": []}, 422, "posts"),
+]
+
+
+@pytest.mark.parametrize(("body", "status", "field"), WRONG, ids=range(len(WRONG)))
+def test_what_is_wrong_is_named_and_not_repeated(
+    client: httpx.Client, body: object, status: int, field: str | None
+) -> None:
+    content = body if isinstance(body, bytes) else json.dumps(body).encode()
+    headers = {"content-type": "application/json"}
+    answer = client.post("/api/v1/find", content=content, headers=headers)
+    assert (answer.status_code, answer.json()["field"]) == (status, field)
+    assert answer.json()["error"] and len(answer.text) < 400
+
+
+def test_a_wrong_batch_is_refused_whole(client: httpx.Client) -> None:
+    for posts, field in (
+        ([], "posts"),
+        ([{"text": "a"}] * (POSTS + 1), "posts"),
+        ([{"text": "a"}, {"text": ""}], "posts.1.text"),
+        ([{"text": "a", "id": 3}], "posts.0.id"),
+    ):
+        answer = client.post("/api/v1/batch", json={"posts": posts})
+        assert (answer.status_code, answer.json()["field"]) == (422, field)
+    assert client.get("/nowhere").json() == {"error": "Not Found", "field": None}
+    assert client.get("/api/v1/find").status_code == 405
+
+
+@pytest.mark.parametrize(
+    "post",
+    ["'; DROP TABLE papers; --", '"', "\x00", "😀", "NOT", "-\\", "\u202e", "a" * CHARACTERS],
+)
+def test_a_post_is_searched_whatever_it_holds(client: httpx.Client, post: str) -> None:
+    answer = client.post("/api/v1/find", json={"post": post})
+    assert answer.status_code == 200 and len(answer.json()["papers"]) == 10
+    assert client.get("/", params={"post": post}).status_code == 200
+
+
+class Page(HTMLParser):
+    """Collect the elements of a page, and the text within some."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.marked: list[str] = []
+        self._within = ""
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        self._within = tag
+
+    def handle_data(self, data: str) -> None:
+        if self._within == "mark":
+            self.marked.append(data)
+
+    def handle_endtag(self, tag: str) -> None:
+        self._within = ""
+
+
+def test_the_page_works_without_script(client: httpx.Client, alone: Finder) -> None:
+    empty = client.get("/")
+    assert empty.status_code == 200 and "<ol class" not in empty.text
+    assert empty.headers["content-security-policy"] == CSP and "unsafe" not in CSP
+    answer = client.get("/", params={"post": "Masks work?", "k": "3", "lang": "", "date": ""})
+    page = Page(answer.text)
+    (expected,) = alone.find([Post("0", "Masks work?")], 3)
+    for match in expected.matches:
+        assert match.paper.link in [own.get("href") for tag, own in page.tags if tag == "a"]
+    assert answer.text.count("<pre") == 3 and "was not judged" in answer.text
+    # The stemmed words of the post, as they stand in the paper.
+    assert set(page.marked) == {"Masks", "works"}
+    kept = {own["name"]: own.get("value") for tag, own in page.tags if tag == "input"}
+    assert kept == {"date": "", "k": "3"} and ">Masks work?</textarea>" in answer.text
+    assert as_bibtex([expected]).splitlines()[0] in answer.text
+    wrong = client.get("/", params={"post": "a", "k": "many"})
+    assert wrong.status_code == 422 and "k: Input should be" in wrong.text
+    # Nothing stands in the page that the rules for its scripts and styles would stop.
+    for tag, own in page.tags:
+        assert tag != "style" and not any(name.startswith("on") or name == "style" for name in own)
+        assert tag != "script" or own["src"] == "/static/find.js"
+
+
+def test_hostile_text_is_shown_as_text(client: httpx.Client) -> None:
+    post = '</textarea><script>owned = 1</script>" onfocus="owned = 1'
+    text = client.get("/", params={"post": post, "date": '"><img src=x>', "k": "1"}).text
+    tags = [tag for tag, _ in Page(text).tags]
+    assert "img" not in tags and tags.count("script") == 1 and tags.count("textarea") == 1
+    text = client.get("/", params={"post": NASTY, "k": "13"}).text
+    assert "=HYPERLINK(&#34;http://x&#34;)" in text
+    strange = client.get("/", headers={"host": "localhost');alert(1)//"})
+    assert strange.status_code in (400, 421)
+
+
+def test_the_script_s_answer_tells_the_parts_of_the_work(client: httpx.Client) -> None:
+    answer = client.post("/answer", json={"post": "Masks work?", "k": 2})
+    *parts, last = map(json.loads, answer.text.splitlines())
+    assert parts == [{"part": one} for one in ("a slow stage", "search", "sentences")]
+    page = client.get("/", params={"post": "Masks work?", "k": "2"}).text
+    assert last["html"].strip() in page and last["html"].count("<li>") == 2
+    assert client.post("/answer", json={"post": ""}).json()["field"] == "post"
+
+
+def test_a_busy_server_says_when_to_try_again(finder: SlowFinder) -> None:
+    with serving(finder, places=1) as address, httpx.Client(base_url=address) as client:
+        finder.go.clear()
+        finder.begun.clear()
+        found: list[httpx.Response] = []
+
+        def first() -> None:
+            with httpx.Client(base_url=address, timeout=60) as own:
+                found.append(own.post("/api/v1/find", json={"post": "first"}))
+
+        thread = threading.Thread(target=first)
+        thread.start()
+        try:
+            assert finder.begun.wait(30)
+            health = client.get("/health").json()
+            assert (health["waiting"], health["places"]) == (1, 1)
+            for busy in (
+                client.post("/api/v1/find", json={"post": "second"}),
+                client.post("/api/v1/batch", json={"posts": [{"text": "second"}]}),
+                client.get("/", params={"post": "second"}),
+            ):
+                assert busy.status_code == 503 and int(busy.headers["retry-after"]) >= 1
+                assert "too many posts are waiting" in busy.text
+            last = client.post("/answer", json={"post": "second"}).text.splitlines()[-1]
+            assert "too many posts" in json.loads(last)["error"]
+        finally:
+            finder.go.set()
+            thread.join()
+        assert found[0].status_code == 200
+        assert client.post("/api/v1/find", json={"post": "second"}).status_code == 200
+
+
+def test_a_late_answer_is_504_and_a_failed_one_500(finder: SlowFinder) -> None:
+    with serving(finder, seconds=0.3) as address, httpx.Client(base_url=address) as client:
+        failed = client.post("/api/v1/find", json={"post": "poison apple"})
+        assert failed.status_code == 500 and "apple" not in failed.text
+        finder.go.clear()
+        try:
+            late = client.post("/api/v1/find", json={"post": "a"})
+            assert (late.status_code, late.json()["error"]) == (504, "no answer within 0.3 s")
+        finally:
+            finder.go.set()
+
+
+def test_a_token_opens_the_page_by_a_cookie(finder: SlowFinder) -> None:
+    gate = GateSettings(TOKEN, None, None)
+    with serving(finder, gate=gate) as address, httpx.Client(base_url=address) as client:
+        question = {"post": "masks"}
+        assert client.post("/api/v1/find", json=question).json()["error"] == "a token is needed"
+        for path in ("/docs", "/openapi.json", "/mcp", "/answer"):
+            assert client.get(path).status_code == 401
+        refused = client.get("/", params={"post": 'a "post"'})
+        assert refused.status_code == 401 and 'value="a &#34;post&#34;"' in refused.text
+        wrong = client.post("/enter", data={"token": "guessed", "post": "p"})
+        assert wrong.status_code == 403 and "set-cookie" not in wrong.headers
+        entered = client.post("/enter", data={"token": f" {TOKEN} ", "post": "a b&c"})
+        assert (entered.status_code, entered.headers["location"]) == (303, "/?post=a+b%26c")
+        cookie = entered.headers["set-cookie"]
+        assert "HttpOnly" in cookie and "SameSite=lax" in cookie and TOKEN not in cookie
+        assert client.post("/api/v1/find", json=question).status_code == 200  # by the cookie
+        api = client.get("/openapi.json").json()
+        assert api["paths"]["/api/v1/find"]["post"]["security"] == [{"token": []}]
+        assert "security" not in api["paths"]["/health"]["get"]
+        assert "Bearer TOKEN" in client.get("/docs").text
+
+
+def test_the_api_is_described_without_another_server(client: httpx.Client) -> None:
+    api = client.get("/openapi.json").json()
+    assert set(api["paths"]) == {"/api/v1/find", "/api/v1/batch", "/health"}
+    text = client.get("/docs").text
+    for name in [*api["paths"], *api["components"]["schemas"]]:
+        assert name in text
+    for tag, own in Page(text).tags:
+        for key in ("src", "href"):
+            assert not (own.get(key) or "/").startswith(("http", "//")), (tag, own)
+    # The example is one that is taken.
+    for name, path in (("Question", "/api/v1/find"), ("Batch", "/api/v1/batch")):
+        example = api["components"]["schemas"][name]["examples"][0]
+        assert client.post(path, json=example).status_code == 200
+        assert not re.search("cdn|unpkg", text)
+
+
+def test_an_agent_finds_papers_by_the_tool(client: httpx.Client, alone: Finder) -> None:
+    from mcp.client import Client
+
+    async def run() -> tuple[Any, Any, Any]:
+        async with Client(str(client.base_url.join("/mcp"))) as agent:
+            tools = await agent.list_tools()
+            good = await agent.call_tool("find_papers", {"post": POST, "k": 3, "date": "2019-12"})
+            bad = await agent.call_tool("find_papers", {"post": " "})
+            return tools, good, bad
+
+    tools, good, bad = asyncio.run(run())
+    (tool,) = tools.tools
+    assert tool.name == "find_papers" and tool.annotations.read_only_hint
+    assert tool.input_schema["required"] == ["post"]
+    assert tool.input_schema["properties"]["post"]["maxLength"] == CHARACTERS
+    (expected,) = alone.find([Post("0", POST)], 3, Where("2019-12"))
+    assert not good.is_error and close(good.structured_content["papers"], plain(expected))
+    assert bad.is_error

@@ -1,0 +1,172 @@
+"""The gate alone: who is let in, how often, how much; what a refusal says and what it hides."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
+
+import httpx
+import pytest
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.types import Receive, Scope, Send
+
+from claim2source.serve import gate as module
+from claim2source.serve.gate import HEADERS, LOCAL, Gate, GateSettings, Rate, cookie_of
+
+TOKEN = "a-token-of-twenty-signs"
+
+
+async def echo(scope: Scope, receive: Receive, send: Send) -> None:
+    """Say how long the body was; a path of errors fails."""
+    request = Request(scope, receive)
+    if request.url.path == "/error":
+        raise ValueError(request.url.query)
+    await Response(str(len(await request.body())))(scope, receive, send)
+
+
+def refusal(status: int, why: str, scope: Scope, headers: Mapping[str, str]) -> Response:
+    return JSONResponse({"error": why}, status, dict(headers))
+
+
+def ask(
+    settings: GateSettings, *requests: tuple[str, dict[str, str]], **options: Any
+) -> list[httpx.Response]:
+    """The answers to requests, (path, headers), one after another."""
+
+    async def run() -> list[httpx.Response]:
+        transport = httpx.ASGITransport(Gate(echo, settings, refusal), client=("10.0.0.1", 1))
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+            return [
+                await client.post(path, headers=headers, **options) for path, headers in requests
+            ]
+
+    return asyncio.run(run())
+
+
+def test_a_token_is_shown_as_bearer_or_cookie_and_in_no_other_way() -> None:
+    good = {"authorization": f"Bearer {TOKEN}"}
+    cases: list[tuple[str, dict[str, str], int]] = [
+        ("/", good, 200),
+        ("/", {"authorization": f"bearer  {TOKEN} "}, 200),
+        ("/", {"cookie": f"a=b; claim2source={cookie_of(TOKEN)}"}, 200),
+        ("/", {}, 401),
+        ("/", {"authorization": "Bearer "}, 401),
+        ("/", {"authorization": f"Bearer {TOKEN}x"}, 401),
+        ("/", {"authorization": f"Bearer {TOKEN[:-1]}"}, 401),
+        ("/", {"authorization": f"Basic {TOKEN}"}, 401),
+        ("/", {"cookie": f"claim2source={TOKEN}"}, 401),
+        ("/", {"cookie": "claim2source="}, 401),
+        ("/api/v1/find", {}, 401),
+        ("/mcp", {}, 401),
+        ("/static", {}, 401),
+        ("/healthy", {}, 401),
+        ("/health", {}, 200),
+        ("/static/find.css", {}, 200),
+    ]
+    answers = ask(GateSettings(TOKEN), *[(path, headers) for path, headers, _ in cases])
+    assert [one.status_code for one in answers] == [status for *_, status in cases]
+    assert answers[3].headers["www-authenticate"] == "Bearer"
+    for one in answers:
+        assert HEADERS.items() <= dict(one.headers).items()
+        assert one.headers["cache-control"] == "no-store"
+    assert TOKEN not in cookie_of(TOKEN) and cookie_of(TOKEN) != cookie_of(TOKEN + "x")
+
+
+def test_other_hosts_and_other_sites_are_refused() -> None:
+    cases = [
+        ({"host": "localhost:8000"}, 200),
+        ({"host": "127.0.0.1"}, 200),
+        ({"host": "[::1]:8000"}, 200),
+        ({"host": "LOCALHOST"}, 200),
+        ({"host": "rebound.example:8000"}, 421),
+        ({"host": "localhost.example"}, 421),
+        ({"host": "lab:8000"}, 200),
+        ({"host": "localhost:80", "origin": "http://localhost:80"}, 200),
+        ({"host": "localhost:80", "origin": "http://localhost:81"}, 403),
+        ({"host": "localhost:80", "origin": "https://evil.example"}, 403),
+        ({"host": "localhost:80", "origin": "null"}, 403),
+    ]
+    settings = GateSettings(hosts=(*LOCAL, "lab"))
+    answers = ask(settings, *[("/", headers) for headers, _ in cases])
+    assert [one.status_code for one in answers] == [status for _, status in cases]
+    (anywhere,) = ask(GateSettings(TOKEN, hosts=None), ("/health", {"host": "any.example"}))
+    assert anywhere.status_code == 200
+
+
+def test_an_address_has_its_rate_and_is_told_when_to_come_back() -> None:
+    now = 0.0
+    rate = Rate(3, clock=lambda: now)
+    assert [rate.wait("a") for _ in range(5)] == [0, 0, 0, 20, 20]
+    assert rate.wait("b") == 0
+    now = 19.0
+    assert rate.wait("a") == 1
+    now = 21.0
+    assert [rate.wait("a"), rate.wait("a")] == [0, 19]
+    now = 10_000.0
+    assert [rate.wait("a") for _ in range(4)] == [0, 0, 0, 20]
+    # Everybody has many addresses of IPv6, and one of IPv4.
+    assert [rate.wait(f"2001:db8::{i}") for i in range(4)] == [0, 0, 0, 20]
+    assert [rate.wait(f"10.0.0.{i}") for i in range(4)] == [0] * 4
+
+
+def test_addresses_that_are_counted_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "ADDRESSES", 5)
+    rate = Rate(1, clock=lambda: 0.0)
+    for i in range(50):
+        rate.wait(f"10.0.0.{i}")
+    assert len(rate._left) == 5 and rate.wait("10.0.0.49") > 0
+
+
+def test_too_many_requests_are_refused_before_anything_else_is_looked_at() -> None:
+    settings = GateSettings(TOKEN, rate=2)
+    wrong = ("/", {"authorization": "Bearer guessed"})
+    answers = ask(settings, wrong, wrong, wrong, ("/health", {}), ("/enter", {}))
+    assert [one.status_code for one in answers] == [401, 401, 429, 200, 429]
+    assert answers[2].headers["retry-after"] == "30"
+
+
+def test_a_body_is_measured_whether_its_length_is_said_or_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "MOST", 1000)
+
+    async def parts(size: int) -> AsyncIterator[bytes]:
+        for _ in range(size):
+            yield b"x"
+
+    for size, status in ((1000, 200), (1001, 413)):
+        (said,) = ask(GateSettings(), ("/", {}), content=b"x" * size)
+        (streamed,) = ask(GateSettings(), ("/", {}), content=parts(size))
+        assert (said.status_code, streamed.status_code) == (status, status)
+        if status == 200:
+            assert said.text == streamed.text == "1000"
+    monkeypatch.setattr(module, "DISCARDED", 2000)
+    for content in (b"x" * 2001, parts(2001)):
+        (refused,) = ask(GateSettings(), ("/", {}), content=content)
+        assert refused.status_code == 413
+    (lied,) = ask(GateSettings(), ("/", {"content-length": "9" * 30}), content=b"x")
+    assert lied.status_code == 413
+
+
+def test_a_body_that_does_not_arrive_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "SECONDS", 0.05)
+
+    async def slow() -> AsyncIterator[bytes]:
+        yield b"x"
+        await asyncio.sleep(30)
+
+    (answer,) = ask(GateSettings(), ("/", {}), content=slow())
+    assert answer.status_code == 408
+
+
+def test_an_error_of_ours_is_logged_without_the_post(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.DEBUG):
+        (answer,) = ask(GateSettings(), ("/error?post=secret", {}))
+    assert answer.status_code == 500 and "secret" not in answer.text
+    assert HEADERS.items() <= dict(answer.headers).items()
+    assert "ValueError" in caplog.text and "in echo" in caplog.text
+    ours = [one for one in caplog.records if one.name.startswith("claim2source")]
+    assert ours and "secret" not in "".join(one.getMessage() for one in ours)
