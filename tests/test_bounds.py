@@ -24,7 +24,13 @@ GIVEN: Any = {
     "qrels": "q",
     "run": ["r"],
     "views": "v",
+    "dataset": "d",
+    "post": "p",
+    "source": "s",
+    "index": "i",
 }
+# Arguments of pl.Trainer, which checks them itself.
+ELSEWHERE = {"trainer"}
 
 
 def configs() -> list[type]:
@@ -53,7 +59,7 @@ def numbers() -> Iterator[tuple[Any, str, set[Any]]]:
         hints = get_type_hints(kind)
         for field in dataclasses.fields(kind):  # type: ignore[arg-type]
             parts = set(inner(hints[field.name]))
-            if {int, float} & parts:
+            if {int, float} & parts and field.name not in ELSEWHERE:
                 yield kind, field.name, parts
 
 

@@ -193,6 +193,7 @@ UNSET = {
     "refit": False,
     "soup": False,
     "rule": "one_se",
+    "trainer": {},
 }
 
 

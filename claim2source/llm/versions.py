@@ -17,6 +17,14 @@ MOST_VERSIONS = 20
 TIMES, LONGEST = 3, 600
 
 
+def require_versions(group: str, rewrites: int, temperature: float) -> None:
+    """Raise `ConfigError` unless so many versions can be written; keys begin with `group`."""
+    require_between(f"{group}rewrites", rewrites, 0, MOST_VERSIONS)
+    require_between(f"{group}temperature", temperature, 0, 2)
+    good = rewrites < 2 or temperature > 0
+    require(good, f"{group}rewrites", rewrites, "1: at temperature 0 all versions are the same")
+
+
 @dataclass(frozen=True)
 class Versions:
     """Hold the good versions of texts, and why others failed, by text.
@@ -45,10 +53,7 @@ class RewritingStage(LLMStage):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_between("rewrites", self.rewrites, 0, MOST_VERSIONS)
-        require_between("temperature", self.temperature, 0, 2)
-        good = self.rewrites < 2 or self.temperature > 0
-        require(good, "rewrites", self.rewrites, "1: at temperature 0 all versions are the same")
+        require_versions("", self.rewrites, self.temperature)
 
     def versions(
         self, texts: Sequence[str], prompt: str | None = None, what: str = "rewrites"

@@ -52,7 +52,7 @@ class EventsConfig:
 
     def __post_init__(self) -> None:
         require_between("events.days", self.days, 0, 10**5)
-        require_between("events.similarity", self.similarity, -1, 1)
+        require_between("events.similarity", self.similarity, 0, 1)
         require_between("events.overlap", self.overlap, 0, 1)
         require_between("events.sample", self.sample, 1, 10**6)
         require_seed("events.seed", self.seed)

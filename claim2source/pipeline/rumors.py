@@ -18,6 +18,7 @@ from claim2source.datasets.rumor_outputs import MOST
 from claim2source.datasets.rumors import REFUTES, SUPPORTS, UNVERIFIABLE, Label, Rumor, Rumors
 from claim2source.io.store import Store
 from claim2source.llm.config import LLMConfig
+from claim2source.llm.versions import require_versions
 from claim2source.rerank.cosine import Cosine
 from claim2source.rerank.cross_encoder import CrossEncoder
 from claim2source.rerank.frame import Pair
@@ -56,6 +57,9 @@ class RerankConfig:
     temperature: float = 0.7
     first: First = "as_is"
 
+    def __post_init__(self) -> None:
+        require_versions("rerank.", self.rewrites, self.temperature)
+
 
 @dataclass(frozen=True)
 class StanceConfig:
@@ -75,6 +79,9 @@ class StanceConfig:
     rewrites: int = 0
     summaries: bool = False
     temperature: float = 0.7
+
+    def __post_init__(self) -> None:
+        require_versions("stance.", self.rewrites, self.temperature)
 
 
 @dataclass(frozen=True)

@@ -63,9 +63,9 @@ def test_thresholds_are_settings(config: EventsConfig) -> None:
         return {member.id for member in sets.get("linked", ())}
 
     assert ids(days=6) == {"same", "early enough", "early", "late"}
-    assert "other headline" in ids(similarity=-1.0)
+    assert "other headline" in ids(similarity=0.0)
     # Without any entity in common there is no overlap, however low the threshold.
-    assert ids(similarity=-1.0, overlap=0.0) == {"same", "early enough", "other headline"}
+    assert ids(similarity=0.0, overlap=0.0) == {"same", "early enough", "other headline"}
     with pytest.raises(ConfigError, match="events.overlap"):
         EventsConfig(overlap=1.1)
 
