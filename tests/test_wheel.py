@@ -90,6 +90,11 @@ def test_wheel_builds_installs_and_works(wheel: Path, tmp_path: Path) -> None:
         "html/report.js",
     ):
         assert f"claim2source/evaluation/{name}" in names
+    pages = REPOSITORY / "claim2source" / "serve" / "page"
+    shown = [path for path in pages.rglob("*") if path.is_file()]
+    assert len(shown) >= 7
+    for path in shown:
+        assert str(path.relative_to(REPOSITORY)) in names
     for path in (REPOSITORY / "claim2source" / "prompts").glob("*.yaml"):
         assert f"claim2source/prompts/{path.name}" in names
     for path in (REPOSITORY / "configs").glob("*/*.yaml"):

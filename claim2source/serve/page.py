@@ -46,6 +46,7 @@ class Shown:
 
     match: Match
     title: list[Piece]
+    sentence: list[Piece]
     abstract: list[Piece]
     bibtex: str
 
@@ -168,13 +169,14 @@ class Page:
         return self._rendered("enter.html", status, why=why, post=post)
 
     def cards(self, answer: Answer) -> list[Shown]:
-        """Prepare an answer's papers: the post's words are marked in titles and abstracts."""
+        """Prepare an answer's papers: the post's words are marked."""
         claim = answer.post.claim(answer.lang)
         terms = set(self._analyser.claim(claim))
         return [
             Shown(
                 match,
                 self._marked(match.paper.source.title, terms),
+                self._marked(match.sentence, terms),
                 self._marked(match.paper.source.abstract, terms),
                 as_bibtex([replace(answer, matches=(match,))]),
             )

@@ -1,0 +1,273 @@
+"""The page in a real browser: papers, abstention, a hostile post, 503, keyboard, narrow, dark."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+import pytest
+
+from claim2source.core.records import Source
+from claim2source.datasets import load
+from claim2source.datasets.papers import Paper
+from claim2source.engines import open_engine
+from claim2source.engines.growing import grow, opened
+from claim2source.io.posts import Post
+from claim2source.pipeline.calibrate import calibrate
+from claim2source.retrieve import Dense
+from claim2source.serve.gate import GateSettings
+from claim2source.text import Rendering
+from tests.eval.test_report_browser import CONTRASTS, Seen, browser  # noqa: F401  the fixture
+from tests.serve.servers import SlowFinder, serving
+
+pytestmark = pytest.mark.slow
+# Where screenshots are left: `SCREENSHOTS=docs/images` makes those of the README anew.
+SCREENSHOTS = "SCREENSHOTS"
+EVIL = "<script>document.title='owned'</script><img src=x onerror=owned=1>\u202e"
+EVIL_PAPER = Paper(
+    Source("evil", f"Zebrafish {EVIL}", f"Zebrafish swim. {EVIL}", (EVIL,), EVIL, EVIL),
+    url="javascript:owned=1",
+)
+POST = "so hand gel before every meal really does stop the stomach bug?! outbreaks way down"
+NONE = "my cat sleeps on the sofa"
+
+# What reaches beyond the window.
+BEYOND = """() => [document.documentElement, ...document.querySelectorAll("body *")].filter(
+  (one) => one.checkVisibility() && one.getBoundingClientRect().right > innerWidth + 1
+    || one === document.documentElement && one.scrollWidth > innerWidth
+).map((one) => one.outerHTML.slice(0, 300))"""
+
+
+@pytest.fixture(scope="module")
+def finder(minilm: Any, tmp_path_factory: pytest.TempPathFactory) -> SlowFinder:
+    """Papers of the demo, and a hostile one; abstention is fitted to their claims."""
+    folder, data = tmp_path_factory.mktemp("page") / "idx", load("demo", "train")
+    papers = [Paper(source) for source in data.sources[:80]]
+    dense = Dense(minilm, rendering=Rendering("original", "title_abstract"))
+    engine = opened(folder, dense)
+    grow(engine, [*papers, EVIL_PAPER], dense)
+    engine.note(abstain=calibrate(engine, data).plain())
+    engine.close()
+    engine = open_engine(folder)
+    engine.use(minilm.encoder)
+    return SlowFinder(engine)
+
+
+@pytest.fixture(scope="module")
+def address(finder: SlowFinder) -> Iterator[str]:
+    with serving(finder, places=1) as url:
+        yield url
+
+
+@pytest.fixture
+def page(browser: Any, address: str) -> Iterator[Any]:  # noqa: F811
+    """The page, opened; whatever a test does, nothing else is asked and no script fails."""
+    page = browser.new_page(viewport={"width": 1000, "height": 800})
+    seen = Seen(page)
+    page.goto(address)
+    yield page
+    owned, title = page.evaluate("typeof owned"), page.title()
+    page.close()
+    assert all(url.startswith((address, "data:,")) for url in seen.requests), seen.requests
+    assert (seen.errors, owned, title) == ([], "undefined", "Find the paper of a post")
+
+
+def found(page: Any, post: str) -> list[str]:
+    """Ask about a post; the titles that are listed."""
+    page.fill("#post", post)
+    page.locator("#post").press("Control+Enter")
+    return titles(page)
+
+
+def titles(page: Any) -> list[str]:
+    page.wait_for_selector("#answer:not([aria-busy]) .verdict")
+    listed: list[str] = page.locator(".papers h3").all_inner_texts()
+    return listed
+
+
+def in_order(finder: SlowFinder, post: str) -> list[str]:
+    (answer,) = finder.find([Post("0", post)])
+    return [" ".join(match.paper.source.title.split()) for match in answer.matches]
+
+
+def test_a_post_is_pasted_and_papers_are_seen(
+    page: Any, finder: SlowFinder, tmp_path: Path
+) -> None:
+    assert page.evaluate("document.activeElement.id") == "post"
+    expected = in_order(finder, POST)
+    assert found(page, POST) == expected and len(expected) == 10
+    verdict = page.locator(".verdict").inner_text()
+    assert verdict.startswith("Probably one of these (") and "% that the paper is here" in verdict
+    # Marked are the post's words as the paper has them, not all of the paper's.
+    marked = set(page.locator("mark").evaluate_all("all => all.map((e) => e.textContent)"))
+    assert "outbreaks" in marked and not marked & {"the", "randomised"}
+    first = page.locator(".papers > li").first
+    assert not first.locator(".abstract").is_visible()
+    first.locator("summary").click()
+    assert first.locator(".abstract").is_visible()
+    folder = Path(os.environ.get(SCREENSHOTS) or tmp_path)
+    page.evaluate("scrollTo(0, 0)")
+    page.set_viewport_size({"width": 860, "height": 900})
+    page.screenshot(path=folder / "find.png", animations="disabled")
+    assert page.url.rstrip("/").count("/") == 2  # the post is not in the address
+
+
+def test_a_paper_s_bibtex_is_copied(browser: Any, address: str) -> None:  # noqa: F811
+    context = browser.new_context(permissions=["clipboard-read", "clipboard-write"])
+    page = context.new_page()
+    page.goto(address)
+    found(page, POST)
+    button = page.locator(".copy").nth(1)
+    button.focus()
+    page.keyboard.press("Enter")
+    page.wait_for_selector("text=Copied")
+    copied = page.evaluate("navigator.clipboard.readText()")
+    assert copied == page.locator("pre").nth(1).text_content() and copied.startswith("@article{")
+    context.close()
+
+
+def test_none_of_these_is_said(
+    page: Any, finder: SlowFinder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found(page, POST)
+    assert page.locator(".verdict.none").count() == 0
+    assert finder.abstain is not None
+    monkeypatch.setattr(finder, "threshold", 1.0)
+    assert len(found(page, NONE)) == 10
+    assert page.locator(".verdict.none").inner_text().startswith("Probably none of these (")
+
+
+def test_hostile_texts_are_shown_as_text(page: Any, address: str) -> None:
+    post = f"zebrafish {EVIL}"
+    shown = found(page, post)
+    assert any("<img src=x onerror=owned=1>" in title for title in shown)
+    page.evaluate("for (const one of document.querySelectorAll('details')) one.open = true")
+    assert page.locator("img, iframe, [onerror], #answer script").count() == 0
+    assert page.locator("a[href^='javascript:']").all_inner_texts() == ["Find the paper"]
+    assert page.locator("#history li").first.inner_text().startswith("zebrafish <script>")
+    page.goto(f"{address}/?{urlencode({'post': post + '</textarea><b>'})}")
+    assert page.locator("#post").input_value() == post + "</textarea><b>"
+    assert page.locator("img, b").count() == 0 and len(titles(page)) == 10
+
+
+def test_the_stage_is_shown_and_a_busy_server_says_so(
+    page: Any, address: str, finder: SlowFinder
+) -> None:
+    finder.begun.clear()
+    finder.go.clear()
+    try:
+        page.fill("#post", POST)
+        page.click("#find")
+        page.wait_for_selector("text=a slow stage, 1 s")
+        assert page.locator("#find").is_disabled() and finder.begun.is_set()
+        other = page.context.browser.new_page()
+        other.goto(address)
+        other.fill("#post", "another")
+        other.click("#find")
+        other.wait_for_selector(".problem")
+        assert "too many posts are waiting" in other.locator(".problem").inner_text()
+        assert not other.locator("#find").is_disabled()
+        # The same without script: a page, and its status.
+        answer = other.goto(f"{address}/?post=another")
+        assert answer.status == 503 and int(answer.headers["retry-after"]) >= 1
+        assert "too many posts are waiting" in other.locator(".problem").inner_text()
+        other.close()
+    finally:
+        finder.go.set()
+    assert len(titles(page)) == 10
+    assert not page.locator("#progress").is_visible()
+
+
+def test_earlier_posts_stay_in_the_browser(page: Any, address: str) -> None:
+    assert not page.locator("#history").is_visible()
+    for post in ("first post", "second post", "first post"):
+        found(page, post)
+    page.goto(address)
+    page.locator("#history summary").click()
+    assert page.locator("#history li").all_inner_texts() == ["first post", "second post"]
+    page.locator("#history li button").nth(1).click()
+    assert len(titles(page)) == 10 and page.locator("#post").input_value() == "second post"
+    page.locator("#forget").click()
+    assert not page.locator("#history").is_visible()
+    assert page.evaluate("localStorage.length") == 0
+
+
+def test_it_works_without_script(browser: Any, address: str, finder: SlowFinder) -> None:  # noqa: F811
+    context = browser.new_context(java_script_enabled=False)
+    page = context.new_page()
+    page.goto(address)
+    page.fill("#post", POST)
+    page.click("#find")
+    assert page.locator(".papers h3").all_inner_texts() == in_order(finder, POST)
+    assert not page.locator(".copy").first.is_visible()
+    page.locator(".papers summary").first.click()
+    assert page.locator("pre").first.inner_text().startswith("@article{")
+    context.close()
+
+
+def test_the_keyboard_reaches_everything(page: Any) -> None:
+    found(page, POST)
+    assert page.evaluate("document.activeElement.id") == "answer"
+    page.locator("#post").focus()
+    reached = []
+    for _ in range(60):
+        page.keyboard.press("Tab")
+        at = page.evaluate(
+            """() => { const at = document.activeElement, style = getComputedStyle(at);
+            return [at.id || at.name || at.className || at.tagName,
+              style.outlineStyle !== "none" && parseFloat(style.outlineWidth) > 0]; }"""
+        )
+        if at[0] == "BODY":
+            break
+        reached.append(at)
+    names = [name for name, _ in reached]
+    order = [names.index(one) for one in ("find", "lang", "date", "k", "SUMMARY", "copy")]
+    assert order == sorted(order), names
+    assert names.count("copy") == 10 and "bookmarklet" in names
+    # The region that only a script focuses, and Chromium's parts of a date, aside.
+    assert [name for name, seen in reached if not seen and name != "date"] == []
+    page.locator(".papers summary").first.focus()
+    page.keyboard.press("Enter")
+    assert page.locator(".abstract").first.is_visible()
+
+
+@pytest.mark.parametrize("width", [320, 1000])
+def test_no_page_is_wider_than_its_window(page: Any, address: str, width: int) -> None:
+    page.set_viewport_size({"width": width, "height": 700})
+    found(page, "zebrafish " + "x" * 500)
+    page.evaluate("for (const one of document.querySelectorAll('details')) one.open = true")
+    assert page.evaluate(BEYOND) == []
+    page.goto(f"{address}/docs")
+    assert page.evaluate(BEYOND) == []
+    page.goto(address)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_texts_are_readable(page: Any, scheme: str) -> None:
+    page.emulate_media(color_scheme=scheme)
+    found(page, POST)
+    page.evaluate("for (const one of document.querySelectorAll('details')) one.open = true")
+    paper = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert paper == {"light": "rgb(255, 255, 255)", "dark": "rgb(21, 24, 29)"}[scheme]
+    contrasts = page.evaluate(CONTRASTS)
+    assert len(contrasts) > 50 and [one for one in contrasts if one[1] < 4.5] == []
+
+
+def test_a_token_is_asked_for_once(browser: Any, finder: SlowFinder) -> None:  # noqa: F811
+    token = "a-token-of-twenty-signs"
+    with serving(finder, gate=GateSettings(token, None, None)) as url:
+        context = browser.new_context()
+        page = context.new_page()
+        assert page.goto(f"{url}/?post=masks").status == 401
+        page.fill("#token", "guessed-in-vain-today")
+        page.keyboard.press("Enter")
+        page.wait_for_selector("text=This is not the token.")
+        page.fill("#token", token)
+        page.keyboard.press("Enter")
+        # Where the bookmarklet led.
+        assert len(titles(page)) == 10 and page.locator("#post").input_value() == "masks"
+        assert len(found(page, POST)) == 10
+        context.close()
