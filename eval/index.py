@@ -1,4 +1,4 @@
-"""Make an index of papers, or let it grow: `python eval/index.py SOURCE --out DIR`.
+"""Make an index of papers, or let it grow: `python eval/index.py SOURCE --out DIR|URL`.
 
 SOURCE is `demo` or another data set, or a file or folder of corpus.jsonl, OpenAlex works, PubMed
 XML, CSV or Parquet. What is in the index as it is stays: a stopped run goes on. In several
@@ -42,7 +42,7 @@ class IndexProgramConfig(StoreOptions):
     """Settings of `eval/index.py`; SOURCE may stand first, and `--model X` is `--model.name X`.
 
     Args:
-        out: folder of the index; it is made, or grows.
+        out: folder of the index, or qdrant://HOST:PORT/COLLECTION; it is made, or grows.
         source: papers to write: a data set (`demo`), a file, or a folder of files.
         model: a checkpoint, a training run's folder or a model; none: the index's own, at first
             the packaged MiniLM.

@@ -1,4 +1,4 @@
-"""Copy an index to another place: `python eval/migrate.py DIR OUT`.
+"""Copy an index to another place: `python eval/migrate.py INDEX OUT`.
 
 Papers, terms and vectors are read from the one and written to the other; nothing is encoded again.
 One that was killed goes on.
@@ -22,8 +22,8 @@ class MigrateConfig:
     """Settings of `eval/migrate.py`; INDEX and OUT may stand first.
 
     Args:
-        index: folder of the index.
-        out: where the copy is made; nothing may be there.
+        index: folder of the index, or qdrant://HOST:PORT/COLLECTION.
+        out: folder or address of the copy; nothing may be there.
     """
 
     index: str

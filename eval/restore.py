@@ -23,7 +23,7 @@ class RestoreConfig:
 
     Args:
         snapshot: folder of the snapshot.
-        out: where the index is made; nothing may be there.
+        out: folder of the index, or qdrant://HOST:PORT/COLLECTION; nothing may be there.
     """
 
     snapshot: Path

@@ -1,4 +1,4 @@
-"""Write everything that an index holds to a folder: `python eval/snapshot.py DIR OUT`.
+"""Write everything that an index holds to a folder: `python eval/snapshot.py INDEX OUT`.
 
 What others write meanwhile is not in it.
 """
@@ -22,7 +22,7 @@ class SnapshotConfig:
     """Settings of `eval/snapshot.py`; INDEX and OUT may stand first.
 
     Args:
-        index: folder of the index.
+        index: folder of the index, or qdrant://HOST:PORT/COLLECTION.
         out: folder for the snapshot; an older one there is replaced.
     """
 

@@ -121,6 +121,11 @@ class Engine(ABC):
     def stats(self) -> Stats:
         """Count what is stored."""
 
+    def _make_stale(self) -> None:
+        """Note, before it happens, that statistics will be of papers that are gone."""
+        if not self.manifest.stale:
+            self.note(stale=True)
+
     def use(self, encoder: TextEncoder) -> None:
         """Encode claims with this encoder. Raises `UserError` if another one made the index."""
         self.manifest.check_encoder(encoder, self.where)

@@ -145,11 +145,6 @@ class LanceEngine(Engine):
             self._table.delete(_among(there))
         return len(there)
 
-    def _make_stale(self) -> None:
-        """Note, before it happens, that statistics will count papers that are gone."""
-        if not self.manifest.stale:
-            self.note(stale=True)
-
     def note(self, **values: Any) -> None:
         """Change the manifest."""
         self.manifest = replace(self.manifest, **values)

@@ -31,9 +31,10 @@ class IndexManifest:
     `encoders` names everything that its vectors were made by, `analyser` the code that made its
     terms. What follows is of the last build: `papers` and their `average_length` in terms; where
     the vectors are divided into `partitions`, of which `probes` are searched with the sampled
-    `recall`, on `trained` papers. `stale`: papers were replaced or removed since then.
-    `copying` names what a copy that is not complete yet is made of. `abstain` is the model of
-    abstention (`verify.abstain.AbstainModel`) that was fitted to the index.
+    `recall`, on `trained` papers (in Qdrant's graph `probes` is its `hnsw_ef`). `stale`: papers
+    were replaced or removed since then. `copying` names what a copy that is not complete yet is
+    made of. `abstain` is the model of abstention (`verify.abstain.AbstainModel`) that was fitted
+    to the index.
     """
 
     index: Kind
@@ -104,6 +105,7 @@ class IndexManifest:
             self.bm25,
             self.analyser,
             self.dimensions,
+            average_length=self.average_length,
             copying=copying,
             abstain=self.abstain,
         )
