@@ -31,6 +31,7 @@ from claim2source.training.model_shape import Tuning
 from scripts.data_folder import data_folder
 from scripts.flops import matmul_rate
 from scripts.measure import (
+    Clock,
     circumstances,
     ratio_and_spread,
     require_positive,
@@ -79,6 +80,8 @@ class BenchConfig:
         tolerance: largest relative difference of the first step's losses.
         matmul: size of the square matrices that measure the machine's limit.
         operators: number of operators in the profile.
+        clock: `wall`, or on a busy machine `cpu`: the seconds that all threads of this process
+            compute.
         ct25: folder of ct25 in BEIR layout; default: ct25 in CLAIM2SOURCE_DATA.
         only: only print one side's peak memory in one cell (the program runs itself with it).
     """
@@ -96,6 +99,7 @@ class BenchConfig:
     tolerance: float = 1e-3
     matmul: int = 1536
     operators: int = 12
+    clock: Clock = "wall"
     ct25: Path | None = None
     only: Literal["ours", "peer"] | None = None
     cells: list[str] = list_field(str, DEFAULT_CELLS, help="cells to time: " + ", ".join(CELLS))
@@ -133,6 +137,7 @@ class BenchConfig:
             self.max_length,
             self.temperature,
             self.learning_rate,
+            clock=self.clock,
         )
 
     def material(self, cell: str) -> Material:
@@ -176,7 +181,7 @@ def time_cell(config: BenchConfig, cell: str) -> Timings:
                 raise UserError(f"{cell}: {ours.trained} weights trained, not {peer.trained}")
 
     def limit() -> None:
-        timings.limits.append(matmul_rate(config.matmul))
+        timings.limits.append(matmul_rate(config.matmul, clock=config.clock))
 
     ours, peer = partial(train, run_ours, timings.ours), partial(train, run_peer, timings.peer)
     take_turns([ours, peer, limit], config.repeats)
@@ -274,6 +279,7 @@ def settings_and_versions(config: BenchConfig) -> dict[str, Any]:
     """Report the settings, versions and load of the measurement."""
     return {
         "repeats": config.repeats,
+        "clock": config.clock,
         "steps": config.steps,
         "batch_size": config.batch_size,
         "max_length": config.max_length,
@@ -320,7 +326,8 @@ def as_table(config: BenchConfig, result: dict[str, Any]) -> str:
         )
     lines = [
         f"{config.batch_size} pairs a step, at most {config.max_length} tokens a text, median of "
-        f"{config.repeats} repeats of {config.steps} steps after {config.warmup}; fp32, dropout 0",
+        f"{config.repeats} repeats of {config.steps} steps after {config.warmup} by the "
+        f"{config.clock} clock; fp32, dropout 0",
         plain_table(columns, rows, digits=2),
         "ratio: theirs / ours in seconds a step, including our tokenizing. % of mm: FLOPs per",
         "second of the texts' real tokens, in % of what torch.mm reaches here in fp32. MB: peak of",

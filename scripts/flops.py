@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 
 import torch
 
-from scripts.measure import timed
+from scripts.measure import Clock, timed
 
 # Dense bf16 FLOPs per second from the makers' sheets, by words of the device's name; the first
 # match counts.
@@ -41,6 +41,7 @@ def matmul_rate(
     dtype: torch.dtype = torch.float32,
     repeats: int = 5,
     pick: Callable[[Iterable[float]], float] = statistics.median,
+    clock: Clock = "wall",
 ) -> float:
     """Measure FLOPs per second of `torch.mm` on square matrices: the machine's limit.
 
@@ -54,7 +55,7 @@ def matmul_rate(
             torch.cuda.synchronize()
 
     multiply()
-    return 2 * size**3 / pick([timed(multiply)[0] for _ in range(repeats)])
+    return 2 * size**3 / pick([timed(multiply, clock)[0] for _ in range(repeats)])
 
 
 def peak_flops(name: str) -> float:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import time
 import warnings
 from collections.abc import Iterable, Sequence
 from typing import Any, Literal
@@ -14,6 +13,7 @@ import torch
 
 from claim2source.training.batches import BatchSampler, PlanLoader
 from claim2source.training.module import RetrieverModule
+from scripts.measure import Clock, seconds_by
 
 
 class InOrder(BatchSampler):
@@ -31,7 +31,8 @@ class InOrder(BatchSampler):
 class StepTimes(pl.Callback):
     """Measure the seconds of every step, work on a GPU included."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Clock = "wall") -> None:
+        self.clock: Clock = clock
         self.ends: list[float] = []
 
     def on_train_start(self, *_: Any) -> None:
@@ -45,7 +46,7 @@ class StepTimes(pl.Callback):
     def _stamp(self) -> None:
         if torch.cuda.is_available():
             torch.cuda.synchronize()
-        self.ends.append(time.perf_counter())
+        self.ends.append(seconds_by(self.clock))
 
     @property
     def seconds(self) -> list[float]:
@@ -89,9 +90,10 @@ def fit(
     precision: Literal["fp32", "bf16"] = "fp32",
     callbacks: Iterable[pl.Callback] = (),
     strategy: pl.strategies.Strategy | str = "auto",
+    clock: Clock = "wall",
 ) -> list[float]:
     """Train for an epoch as `train/finetune.py` does, without logs; give seconds per step."""
-    times = StepTimes()
+    times = StepTimes(clock)
     logging.getLogger("pytorch_lightning").setLevel(logging.ERROR)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import random
 import tempfile
-import time
 import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -31,6 +30,7 @@ from claim2source.training.losses import LossesConfig
 from claim2source.training.model_shape import ModelShape, Tuning
 from claim2source.training.module import RetrieverModule
 from claim2source.training.state import trainable_weights
+from scripts.measure import Clock, seconds_by
 from scripts.timing_common import InOrder, fit, steps_between
 
 Texts = Literal["ct25", "short"]
@@ -55,6 +55,7 @@ class Recipe:
     max_grad_norm: float = 1.0
     lora_r: int = 16
     lora_alpha: int = 64
+    clock: Clock = "wall"
 
     @property
     def model_config(self) -> ModelConfig:
@@ -186,10 +187,10 @@ def run_ours(
     lora = LoraConfig(r=recipe.lora_r, alpha=recipe.lora_alpha, dropout=0.0)
     torch.manual_seed(0)
     adapt(encoder, FinetuneConfig(tuning=recipe.tuning, lora=lora, optimisation=optimisation))
-    started = time.perf_counter()
+    started = seconds_by(recipe.clock)
     negatives = max(len(row.negatives) for row in pairs.rows)
     data = pairs_kind(pairs.dataset, pairs.rows, encoder, RENDERING, negatives)
-    preparing = time.perf_counter() - started
+    preparing = seconds_by(recipe.clock) - started
     sampler = InOrder(len(data), recipe.batch_size)
     module = module_kind(
         encoder,
@@ -200,7 +201,7 @@ def run_ours(
     )
     trained = sum(p.numel() for p in trainable_weights(module.model).values())
     before = peak_memory(gpu=False)
-    seconds = fit(module, sampler, callbacks=callbacks)
+    seconds = fit(module, sampler, callbacks=callbacks, clock=recipe.clock)
     return Steps(seconds, module.losses, preparing, trained, before)
 
 
@@ -230,10 +231,10 @@ def run_peer(pairs: Material, recipe: Recipe) -> Steps:
             self.ends: list[float] = []
 
         def on_train_begin(self, *_: Any, **__: Any) -> None:
-            self.ends.append(time.perf_counter())
+            self.ends.append(seconds_by(recipe.clock))
 
         def on_step_end(self, *_: Any, **__: Any) -> None:
-            self.ends.append(time.perf_counter())
+            self.ends.append(seconds_by(recipe.clock))
 
     def in_order(dataset: Any, batch_size: int, drop_last: bool, **_: Any) -> Any:
         return DefaultBatchSampler(SequentialSampler(dataset), batch_size, drop_last)
@@ -256,7 +257,9 @@ def run_peer(pairs: Material, recipe: Recipe) -> Steps:
             lora_dropout=0.0,
             target_modules="all-linear",
         )
-        model.add_adapter(adapter)
+        # What `add_adapter` does, which transformers allows with a later peft only.
+        inner: Any = model[0].auto_model
+        peft.inject_adapter_in_model(adapter, inner)
     scale = 1 / recipe.temperature
     loss: torch.nn.Module
     if recipe.chunk is None:
