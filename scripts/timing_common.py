@@ -11,7 +11,7 @@ import numpy as np
 import pytorch_lightning as pl
 import torch
 
-from claim2source.training.batches import BatchSampler, PlanLoader
+from claim2source.training.batches import BatchLoader, BatchSampler
 from claim2source.training.module import RetrieverModule
 from scripts.measure import Clock, seconds_by
 
@@ -113,5 +113,5 @@ def fit(
             num_sanity_val_steps=0,
         )
         module.encoder.model.train()
-        trainer.fit(module, PlanLoader(sampler))
+        trainer.fit(module, BatchLoader(sampler, module.ready))
     return times.seconds

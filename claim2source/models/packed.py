@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib.util import find_spec
 from typing import Any
@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from transformers import AttentionInterface
 
-from claim2source.models.tokens import Tokens
+from claim2source.models.tokens import Tokens, changed
 
 KERNEL = "claim2source_packed"
 # Model types that accept positions, which start at 0 or after the padding's.
@@ -44,10 +44,6 @@ class AttentionGroup:
     back: Tensor
     mask: Tensor | None
     texts: int
-
-    def to(self, device: torch.device | str) -> AttentionGroup:
-        """Move the maps to a device."""
-        return replace(self, **_moved(self, device))
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,15 +75,17 @@ class PackedBatch:
         """Count the tokens: only attention is padded."""
         return self.real_tokens
 
-    def to(self, device: torch.device | str) -> PackedBatch:
+    def to(self, device: torch.device | str, non_blocking: bool = False) -> PackedBatch:
         """Move the batch to a device."""
-        groups = tuple(group.to(device) for group in self.groups)
-        return replace(self, **_moved(self, device), groups=groups)
+        return self._changed(lambda tensor: tensor.to(device, non_blocking=non_blocking))
 
+    def pin_memory(self) -> PackedBatch:
+        """Copy the batch to memory that a GPU reads while it computes."""
+        return self._changed(Tensor.pin_memory)
 
-def _moved(part: AttentionGroup | PackedBatch, device: torch.device | str) -> dict[str, Any]:
-    values = {field.name: getattr(part, field.name) for field in fields(part)}
-    return {name: one.to(device) for name, one in values.items() if isinstance(one, Tensor)}
+    def _changed(self, change: Callable[[Tensor], Tensor]) -> PackedBatch:
+        groups = tuple(changed(group, change) for group in self.groups)
+        return replace(changed(self, change), groups=groups)
 
 
 def can_pack(model: Any, longest: int) -> bool:
@@ -109,7 +107,8 @@ def can_pack(model: Any, longest: int) -> bool:
         )
     return (
         known
-        and config._attn_implementation in ("sdpa", "flash_attention_2")
+        # The last one while another thread is in a forward pass of packed texts.
+        and config._attn_implementation in ("sdpa", "flash_attention_2", KERNEL)
         and not any(
             getattr(part, "gradient_checkpointing", False) or part._compiled_call_impl
             for part in model.modules()

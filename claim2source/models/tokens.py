@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, fields, replace
 from itertools import pairwise
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+Part = TypeVar("Part", bound="DataclassInstance")
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,11 +33,13 @@ class TokenBatch:
     attention_mask: Tensor
     pool_mask: Tensor
 
-    def to(self, device: torch.device | str) -> TokenBatch:
+    def to(self, device: torch.device | str, non_blocking: bool = False) -> TokenBatch:
         """Move the batch to a device."""
-        return TokenBatch(
-            self.input_ids.to(device), self.attention_mask.to(device), self.pool_mask.to(device)
-        )
+        return changed(self, lambda tensor: tensor.to(device, non_blocking=non_blocking))
+
+    def pin_memory(self) -> TokenBatch:
+        """Copy the batch to memory that a GPU reads while it computes."""
+        return changed(self, Tensor.pin_memory)
 
     @property
     def real_tokens(self) -> int:
@@ -42,6 +50,13 @@ class TokenBatch:
     def padded_tokens(self) -> int:
         """Count the positions, padding included."""
         return self.input_ids.numel()
+
+
+def changed(part: Part, change: Callable[[Tensor], Tensor]) -> Part:
+    """Change every tensor among a dataclass's fields."""
+    values = {field.name: getattr(part, field.name) for field in fields(part)}
+    tensors = {name: change(one) for name, one in values.items() if isinstance(one, Tensor)}
+    return replace(part, **tensors)
 
 
 def grouped(tokens: Sequence[Tokens], budget: int, extra: int) -> Iterator[list[int]]:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import islice
+from typing import Generic, TypeVar
 
 import numpy as np
 
@@ -11,6 +15,10 @@ from claim2source.training.config import BatchesConfig
 
 # Batches that share a range of lengths: enough of them to keep claims of one paper apart.
 BUCKET_BATCHES = 8
+# Batches that are made while the step before them runs.
+AHEAD = 2
+
+Made = TypeVar("Made")
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +100,7 @@ class BatchSampler:
         # Uses of every pair before an epoch, of the last one that was planned whole.
         self._used: tuple[int, np.ndarray] | None = None
         # The same in every epoch, since quotas are.
-        self.batches = len(self.epoch_batches(0))
+        self.batches = self.whole = len(self.epoch_batches(0))
         if not self.batches:
             raise ValueError(f"no language has a pair for each of {world_size} processes")
 
@@ -221,16 +229,18 @@ class BatchSampler:
         return tuple(tuple(rows) for rows in even.reshape(-1, self.world_size).T.tolist())
 
 
-class PlanLoader:
-    """Feed a sampler's plans to Lightning, an epoch at a time; its state is the place in one.
+class BatchLoader(Generic[Made]):
+    """Feed Lightning what `make` makes of a sampler's plans, an epoch at a time.
 
-    Plans, not batches: a batch that was made ahead could hold negatives that are mined again.
+    The next `AHEAD` batches are made in a thread, of one epoch only: before the next one negatives
+    may be mined again. Its state is the place in an epoch: the batches given, not those made.
     """
 
-    def __init__(self, sampler: BatchSampler) -> None:
+    def __init__(self, sampler: BatchSampler, make: Callable[[BatchPlan], Made]) -> None:
+        self.make = make
         # Lightning looks for `sampler` and tells it the epoch.
         self.sampler = self
-        self._plans, self._whole = sampler, sampler.batches
+        self._plans = sampler
         self._epoch = self._first = self._given = 0
 
     def set_epoch(self, epoch: int) -> None:
@@ -246,15 +256,25 @@ class PlanLoader:
         self._first = state["batches"]
 
     def __len__(self) -> int:
-        """Count the batches of an epoch before it was cut: Lightning cuts it alike."""
-        return self._whole
+        """Count the batches of a whole epoch: where it was cut, Lightning cuts it alike."""
+        return self._plans.whole
 
-    def __iter__(self) -> Iterator[BatchPlan]:
-        """Give the plans that are left of the epoch."""
+    def __iter__(self) -> Iterator[Made]:
+        """Give the batches that are left of the epoch. Raises what `make` raised for the next."""
         first, self._first = self._first, 0
-        for plan in self._plans.plans(self._epoch, first):
-            self._given = plan.index + 1
-            yield plan
+        plans = self._plans.plans(self._epoch, first)
+        thread = ThreadPoolExecutor(1, "batches")
+        try:
+            ahead = deque((one, thread.submit(self.make, one)) for one in islice(plans, AHEAD))
+            while ahead:
+                plan, making = ahead.popleft()
+                made = making.result()
+                ahead.extend((one, thread.submit(self.make, one)) for one in islice(plans, 1))
+                self._given = plan.index + 1
+                yield made
+        finally:
+            # Also where the training ends within an epoch: this generator is closed then.
+            thread.shutdown(cancel_futures=True)
 
 
 def language_quotas(sizes: dict[str, int], alpha: float) -> dict[str, int]:

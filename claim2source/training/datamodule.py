@@ -5,10 +5,12 @@ from __future__ import annotations
 import pytorch_lightning as pl
 
 from claim2source.core.errors import ConfigError
-from claim2source.training.batches import BatchSampler, PlanLoader
+from claim2source.training.batches import BatchLoader, BatchSampler
 from claim2source.training.config import FinetuneConfig
 from claim2source.training.data import TrainingPairs
 from claim2source.training.distributed import World
+from claim2source.training.module import RetrieverModule
+from claim2source.training.ready import ReadyBatch
 
 
 class ClaimSourceData(pl.LightningDataModule):
@@ -50,13 +52,15 @@ class ClaimSourceData(pl.LightningDataModule):
         if most == 0:
             key = "overfit_batches" if overfit else "limit_train_batches"
             raise ConfigError(f"trainer.{key}", limit, f"at least one of {whole} batches an epoch")
-        self.loader = PlanLoader(self.sampler)
         self.sampler.cut(most)
         self.optimizer_steps = self.sampler.optimizer_steps
         if trainer.max_steps >= 0:
             self.optimizer_steps = min(self.optimizer_steps, trainer.max_steps)
         self.sampler.epochs = epochs or self.sampler.epochs
 
-    def train_dataloader(self) -> PlanLoader:
-        """Give the batches' plans, epoch after epoch."""
-        return self.loader
+    def train_dataloader(self) -> BatchLoader[ReadyBatch]:
+        """Give the batches, epoch after epoch, as the trainer's module makes them."""
+        assert self.trainer is not None
+        module = self.trainer.lightning_module
+        assert isinstance(module, RetrieverModule)
+        return BatchLoader(self.sampler, module.ready)

@@ -472,7 +472,7 @@ class Finetuning:
         """Make Lightning's trainer of the config's settings."""
         on_gpu = self.device.type == "cuda"
         optimisation = self.config.optimisation
-        # Plans become tensors in the step.
+        # Chunks are moved one after the other, in the step.
         warnings.filterwarnings("ignore", message=".*overridden `transfer_batch_to_device`.*")
         warnings.filterwarnings("ignore", message="You requested to overfit.*shuffling.*")
         # The rate goes on where the first step is skipped.

@@ -16,20 +16,15 @@ from torch.distributed.tensor import DTensor
 from transformers import get_cosine_schedule_with_warmup
 
 from claim2source.core.errors import EXIT_CODE, UserError
-from claim2source.models import Encoder, Tokens
+from claim2source.models import Encoder
 from claim2source.training.batches import BatchPlan
 from claim2source.training.config import OptimisationConfig
 from claim2source.training.data import TrainBatch, TrainingPairs
 from claim2source.training.distributed import gather_vectors
-from claim2source.training.gradcache import (
-    Forward,
-    chunked_forward,
-    length_chunks,
-    token_chunks,
-    whole_forward,
-)
+from claim2source.training.gradcache import Forward, chunked_forward, whole_forward
 from claim2source.training.kernels import make_optimizer, without_copies
 from claim2source.training.losses import LossesConfig, LossInputs, LossTargets, combined, taught
+from claim2source.training.ready import ReadyBatch, ready_batch
 from claim2source.training.state import CALMER, skipped_steps, trainable_weights
 from claim2source.training.stop import StopSignals
 from claim2source.training.strategies import Sharded, backward_pass, most_chunks, shard
@@ -107,10 +102,19 @@ class RetrieverModule(pl.LightningModule):
             "lr_scheduler": {"scheduler": scheduler, "interval": "step"},
         }
 
+    def ready(self, plan: BatchPlan) -> ReadyBatch:
+        """Make the tensors of a planned batch, before its step and in another thread."""
+        batch = ready_batch(self.pairs.batch(plan), self.encoder, self.config)
+        if self.device.type != "cuda":
+            return batch
+        # A thread begins with the first GPU as its own.
+        with torch.cuda.device(self.device):
+            return batch.pin_memory()
+
     def transfer_batch_to_device(
-        self, batch: BatchPlan, device: torch.device, dataloader_idx: int
-    ) -> BatchPlan:
-        """Leave a plan as it is: its texts become tensors on the model's device."""
+        self, batch: ReadyBatch, device: torch.device, dataloader_idx: int
+    ) -> ReadyBatch:
+        """Leave a batch where it is: its chunks are moved to the device one after the other."""
         return batch
 
     def on_train_start(self) -> None:
@@ -118,16 +122,16 @@ class RetrieverModule(pl.LightningModule):
         self.stop.install()
         self.model.train()
 
-    def on_train_batch_start(self, plan: BatchPlan, batch_idx: int) -> None:
+    def on_train_batch_start(self, batch: ReadyBatch, batch_idx: int) -> None:
         """Begin to count what an optimizer step uses."""
         if self.window.closed:
             self.window = Window()
 
-    def training_step(self, plan: BatchPlan, batch_idx: int) -> Tensor:
+    def training_step(self, ready: ReadyBatch, batch_idx: int) -> Tensor:
         """Compute the loss of one batch."""
-        batch = self.pairs.batch(plan)
+        batch, plan = ready.batch, ready.plan
         with without_copies(self.model):
-            passed = self._forward_pass = self._forward(batch)
+            passed = self._forward_pass = self._forward(ready)
         self.window.claims += len(batch.claims)
         if batch.teacher is not None:
             kind = self.loss_config.distillation.kind
@@ -147,41 +151,30 @@ class RetrieverModule(pl.LightningModule):
         with self.trainer.precision_plugin.train_step_context(), without_copies(self.model):
             passed.backward(loss, partial(backward_pass, self.trainer.strategy))
 
-    def _forward(self, batch: TrainBatch) -> Forward:
+    def _forward(self, ready: ReadyBatch) -> Forward:
         """Compute the loss of one batch, and note its terms."""
-        texts = [*batch.claims, *batch.sources, *batch.views]
-        # Each distinct text is encoded once; the gradients of its copies add up.
-        distinct: dict[Tokens, int] = {}
-        place = torch.tensor([distinct.setdefault(text, len(distinct)) for text in texts])
-        tokens = list(distinct)
+        chunks = ready.chunks
+        part_of = {rows[0]: part for rows, part in zip(chunks, ready.parts, strict=True)}
 
         def loss_of(vectors: Tensor) -> Tensor:
             # In bf16 logits would be coarse: at temperature 0.02 they reach 50.
             with torch.autocast(vectors.device.type, enabled=False):
-                inputs = self._inputs(batch, vectors[place.to(vectors.device)])
+                place = ready.place.to(vectors.device, non_blocking=True)
+                inputs = self._inputs(ready.batch, vectors[place])
                 loss, parts = combined(inputs, self.loss_config, self.config.temperature)
             self.window.terms.append({**parts, "loss": loss.detach()})
             return loss
 
         def encode(rows: Sequence[int]) -> Tensor:
             # A chunk without texts keeps step with other processes: its vectors are dropped.
-            part = self.encoder.batch([tokens[row] for row in rows or (0,)])
+            part = part_of[rows[0]] if rows else self.encoder.batch(ready.distinct[:1])
             if torch.is_grad_enabled():
                 self.window.real += part.real_tokens
                 self.window.padded += part.padded_tokens
-            return self.encoder.vectors(part.to(self.device))[: len(rows)]
+            return self.encoder.vectors(part.to(self.device, non_blocking=True))[: len(rows)]
 
-        size, budget = self.config.chunk_size, self.config.chunk_tokens
-        assert size != "auto", "settled by memory_plan"
-        if budget is not None:
-            lengths = [len(text.ids) for text in tokens]
-            chunks = token_chunks(lengths, budget, packed=self.encoder.packs)
-        elif size is not None:
-            chunks = length_chunks(tokens, size)
-        else:
-            chunks = list(self.encoder.length_batches(tokens))
         missing = most_chunks(len(chunks), self.device) - len(chunks) if self.sharded else 0
-        whole = size is None and budget is None
+        whole = self.config.chunk_size is None and self.config.chunk_tokens is None
         run = whole_forward if whole else chunked_forward
         return run([*[[]] * missing, *chunks], encode, loss_of)
 
@@ -191,7 +184,7 @@ class RetrieverModule(pl.LightningModule):
         claims, sources, views = vectors.split(sizes)
         plan = batch.plan
         if batch.fixed_sources is not None:
-            sources = batch.fixed_sources.to(vectors.device)
+            sources = batch.fixed_sources.to(vectors.device, non_blocking=True)
         else:
             sources = gather_vectors(sources, batch.counts, plan.rank)
         all_claims = None
@@ -199,7 +192,7 @@ class RetrieverModule(pl.LightningModule):
             counts = [len(rows) for rows in plan.shares or (plan.rows,)]
             all_claims = gather_vectors(claims, counts, plan.rank)
         targets: dict[str, Any] = {
-            spec.name: value if value is None else value.to(vectors.device)
+            spec.name: value if value is None else value.to(vectors.device, non_blocking=True)
             for spec in fields(LossTargets)
             for value in [getattr(batch, spec.name)]
         }

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import queue
+import threading
 from collections import Counter
 
 import numpy as np
@@ -9,7 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from claim2source.training.batches import BatchSampler
+from claim2source.core.errors import UserError
+from claim2source.training.batches import AHEAD, BatchLoader, BatchPlan, BatchSampler
 
 GROUPS = st.lists(st.integers(0, 12), min_size=1, max_size=60)
 
@@ -104,3 +107,54 @@ def test_who_meets_whom_changes_between_epochs() -> None:
     ]
     # Chance alone leaves about one pair in nine together; the same batches would leave all.
     assert len(met[0] & met[1]) < len(met[0]) / 2
+
+
+def threads() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name.startswith("batches")]
+
+
+def test_a_thread_makes_the_next_batches_of_the_epoch_and_the_state_counts_those_given() -> None:
+    sampler = BatchSampler(list(range(40)), 8, epochs=2)  # 5 batches an epoch
+    plans, made = list(sampler), queue.SimpleQueue[BatchPlan]()
+
+    def make(plan: BatchPlan) -> tuple[BatchPlan, bool]:
+        made.put(plan)
+        return plan, threading.current_thread() is threading.main_thread()
+
+    loader = BatchLoader(sampler, make)
+    loader.set_epoch(0)
+    batches = iter(loader)
+    assert made.empty()
+    for place in range(2):
+        assert next(batches) == (plans[place], False)
+        assert loader.state_dict() == {"batches": place + 1}
+    # Those that follow are made unasked, and no more than so many.
+    assert [made.get(timeout=60) for _ in range(2 + AHEAD)] == plans[: 2 + AHEAD]
+    with pytest.raises(queue.Empty):
+        made.get(timeout=0.05)
+    assert len(threads()) == 1
+    batches.close()  # type: ignore[attr-defined]
+    assert not threads()
+    again = BatchLoader(sampler, make)
+    again.load_state_dict(loader.state_dict())
+    assert [plan for plan, _ in again] == plans[2:5] and not threads()
+    # Nothing of the next epoch is made before it begins.
+    assert [made.get(timeout=60) for _ in range(3)] == plans[2:5] and made.empty()
+    again.set_epoch(1)
+    assert [plan for plan, _ in again] == plans[5:]
+
+
+def test_what_goes_wrong_in_the_thread_is_raised_in_its_batchs_turn() -> None:
+    sampler = BatchSampler(list(range(40)), 8, epochs=1)
+    error = UserError("no such text")
+
+    def make(plan: BatchPlan) -> int:
+        if plan.index == 2:
+            raise error
+        return plan.index
+
+    batches = iter(BatchLoader(sampler, make))
+    assert [next(batches), next(batches)] == [0, 1]
+    with pytest.raises(UserError) as raised:
+        next(batches)
+    assert raised.value is error and not threads()

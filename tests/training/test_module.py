@@ -15,7 +15,7 @@ from claim2source.mining import MinedRow
 from claim2source.models import ModelConfig, resolve
 from claim2source.text import Rendering
 from claim2source.training.adapt import set_dropout
-from claim2source.training.batches import BatchSampler, PlanLoader
+from claim2source.training.batches import BatchLoader, BatchSampler
 from claim2source.training.config import OptimisationConfig
 from claim2source.training.data import TrainingPairs
 from claim2source.training.losses import LossesConfig
@@ -53,7 +53,7 @@ def test_a_step_takes_the_mean_of_its_batches(chunk_size: int | None, tmp_path: 
     assert [plan.window for plan in plans] == [3, 3, 3, 2, 2]
     alone = []
     for plan in plans:
-        passed = module._forward(pairs.batch(replace(plan, window=1)))
+        passed = module._forward(module.ready(replace(plan, window=1)))
         passed.backward(passed.loss)
         alone.append({n: p.grad for n, p in weights.items() if p.grad is not None})
         encoder.model.zero_grad(set_to_none=True)
@@ -69,7 +69,7 @@ def test_a_step_takes_the_mean_of_its_batches(chunk_size: int | None, tmp_path: 
         enable_progress_bar=False,
         enable_model_summary=False,
     )
-    trainer.fit(module, PlanLoader(sampler))
+    trainer.fit(module, BatchLoader(sampler, module.ready))
     assert module.steps_done == trainer.global_step == len(found.steps) == 2
     for step, of in zip(found.steps, (alone[:3], alone[3:]), strict=True):
         wanted = {n: sum(one[n] for one in of) / len(of) for n in of[0]}

@@ -17,7 +17,7 @@ from claim2source.mining import MinedRow, Negative
 from claim2source.models import ModelConfig, resolve
 from claim2source.text import Rendering
 from claim2source.training.adapt import set_dropout
-from claim2source.training.batches import BatchSampler, PlanLoader
+from claim2source.training.batches import BatchLoader, BatchSampler
 from claim2source.training.config import FinetuneConfig, OptimisationConfig
 from claim2source.training.data import BaseVectors, TrainingPairs
 from claim2source.training.distributed import World
@@ -122,7 +122,7 @@ def main(model: str, data: str, chunk: str, freeze: str, out: str) -> None:
         enable_progress_bar=False,
         enable_model_summary=False,
     )
-    trainer.fit(module, PlanLoader(sampler))
+    trainer.fit(module, BatchLoader(sampler, module.ready))
     (taken,) = gradients.steps
     assert (frozen.grad is None) and ("embeddings.word_embeddings.weight" in taken) is (
         freeze != "embeddings"

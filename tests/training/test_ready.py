@@ -1,0 +1,136 @@
+"""Batches whose tensors are made before their step."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from claim2source.core.errors import UserError
+from claim2source.datasets import load
+from claim2source.mining import MinedRow
+from claim2source.models import ModelConfig, resolve
+from claim2source.models.packed import PackedBatch
+from claim2source.text import Rendering
+from claim2source.training.batches import BatchPlan
+from claim2source.training.config import OptimisationConfig
+from claim2source.training.data import TrainBatch, TrainingPairs
+from claim2source.training.finetune import finetune
+from claim2source.training.losses import LossesConfig
+from claim2source.training.module import RetrieverModule
+from claim2source.training.ready import ReadyBatch
+from claim2source.training.state import TrainingState
+from tests.training.small import small_config, small_setup
+
+PLAN = BatchPlan(tuple(range(12)), 0, 0, 1, True, True)
+
+
+@pytest.fixture(scope="module")
+def setup(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    return small_setup(tmp_path_factory.mktemp("small"))
+
+
+def module_of(setup: tuple[Path, Path], **settings: Any) -> RetrieverModule:
+    encoder = resolve(ModelConfig(name=str(setup[0]), pooling="mean", max_length=24)).encoder
+    train = load(str(setup[1]), "train")
+    rows = [MinedRow(claim.id, claim.golds[0], ()) for claim in train.claims]
+    pairs = TrainingPairs(train, rows, encoder, Rendering("bilingual", "metadata"), 0)
+    return RetrieverModule(encoder, pairs, OptimisationConfig(**settings), LossesConfig(), 2)
+
+
+def tensors(value: Any) -> list[Tensor]:
+    if isinstance(value, Tensor):
+        return [value]
+    if is_dataclass(value):
+        value = [getattr(value, field.name) for field in fields(value)]
+    if isinstance(value, list | tuple):
+        return [tensor for one in value for tensor in tensors(one)]
+    return []
+
+
+def test_a_batch_made_during_a_forward_pass_is_the_same(
+    setup: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Packed texts replace the model's attention meanwhile, which says whether it can pack."""
+    module = module_of(setup)
+    alone, found = module.ready(PLAN), []
+    real = torch.nn.functional.scaled_dot_product_attention
+
+    def attend(*arguments: Any, **more: Any) -> Tensor:
+        thread = threading.Thread(target=lambda: found.append(module.ready(PLAN)))
+        thread.start()
+        thread.join()
+        return real(*arguments, **more)
+
+    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", attend)
+    module._forward(alone)
+    during: ReadyBatch = found[0]
+    assert isinstance(during.parts[0], PackedBatch) and during.chunks == alone.chunks
+    pairs = zip(tensors(during), tensors(alone), strict=True)
+    assert all(torch.equal(one, other) for one, other in pairs)
+
+
+@pytest.mark.parametrize("settings", [{"chunk_size": 5}, {"chunk_tokens": 60}, {}])
+def test_every_tensor_is_pinned_once_for_a_gpu(
+    settings: dict[str, Any], setup: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batch = module_of(setup, **settings).ready(PLAN)
+    assert (len(batch.chunks) > 1) is bool(settings)
+    pinned: list[int] = []
+
+    def pin(tensor: Tensor) -> Tensor:
+        copy = tensor.clone()
+        pinned.append(id(copy))
+        return copy
+
+    monkeypatch.setattr(Tensor, "pin_memory", pin)
+    copied = batch.pin_memory()
+    assert sorted(id(tensor) for tensor in tensors(copied)) == sorted(pinned)
+    assert len(pinned) == len(tensors(batch)) > 10
+    pairs = zip(tensors(copied), tensors(batch), strict=True)
+    assert all(torch.equal(one, other) for one, other in pairs)
+
+
+def test_a_run_that_fails_within_an_epoch_ends_the_thread_and_goes_on_exactly(
+    setup: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once in making a batch, once in a step while the next batches are made."""
+    more: dict[str, Any] = {"optimisation__epochs": 2}
+    finetune(small_config(*setup, tmp_path / "whole", **more))
+    make, save = TrainingPairs.batch, TrainingState.save
+    unfit, cut = UserError("unfit"), UserError("power cut")
+
+    def fail(self: TrainingPairs, plan: BatchPlan) -> TrainBatch:
+        if (plan.epoch, plan.index) == (0, 3):
+            raise unfit
+        return make(self, plan)
+
+    def save_then_fail(self: TrainingState, path: Path) -> None:
+        save(self, path)
+        if self.steps_done == 6:
+            raise cut
+
+    out = tmp_path / "cut"
+    for owner, name, fails, error in (
+        (TrainingPairs, "batch", fail, unfit),
+        (TrainingState, "save", save_then_fail, cut),
+    ):
+        with monkeypatch.context() as patched, pytest.raises(UserError) as raised:
+            patched.setattr(owner, name, fails)
+            finetune(small_config(*setup, out, resume=out.exists(), **more))
+        assert raised.value is error
+        raised = error = None  # type: ignore[assignment]
+        assert not [one for one in threading.enumerate() if one.name.startswith("batches")]
+    state = TrainingState.load(out / "state.pt")
+    # Three steps are those before the batch that could not be made.
+    assert 3 < state.steps_done < 10
+    finetune(small_config(*setup, out, resume=True, **more))
+    both = [TrainingState.load(tmp_path / name / "state.pt") for name in ("whole", "cut")]
+    assert both[0].losses == both[1].losses and len(both[0].losses) == 10
+    for name, weight in both[0].weights.items():
+        assert torch.equal(weight, both[1].weights[name]), name
