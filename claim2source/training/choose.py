@@ -23,13 +23,16 @@ from claim2source.core.report import (
 )
 from claim2source.io.store import Store
 from claim2source.models import Encoder, resolve
+from claim2source.models.manifest import FILE
 from claim2source.pipeline.choosing import SEEN, UNSEEN, choose
 from claim2source.pipeline.evaluate import METRICS, Scoring, score_encoder
 from claim2source.text import Rendering
 from claim2source.training.config import FinetuneConfig
+from claim2source.training.distributed import World
 from claim2source.training.export.scaling import ScaledCheckpoint
 from claim2source.training.export.soup import read_ingredients, save_soup
 from claim2source.training.run_folder import RunFolder, score_to_choose_by
+from claim2source.training.sharing import SharedVal
 from claim2source.training.splits import TrainingData
 
 _OLDER = "some epochs are of version 0.1.0, which kept no scores by claim: the plain best"
@@ -131,14 +134,16 @@ class ChosenCheckpoint:
 
 
 def choose_checkpoint(
-    run: RunFolder, data: TrainingData, config: FinetuneConfig, store: Store
+    run: RunFolder, data: TrainingData, config: FinetuneConfig, store: Store, world: World
 ) -> ChosenCheckpoint:
     """Choose among base, trained epochs, `config.scales` of the best one, and means of epochs.
 
     Scales other than 1 lie between the base and the epoch (LoRA: W + scale * delta; full: as
     WiSE-FT); the one that wins is written as a checkpoint beside the epochs, as is a mean. With
-    `choose: last` there are the last epoch, its scales and the means.
+    `choose: last` there are the last epoch, its scales and the means. For the first process: the
+    others encode val with it (`help_to_choose`).
     """
+    shared = SharedVal(config.rendering, data.val.claims, data.val.sources, store, world)
     last = run.history[-1].epoch
     best = run.best_epoch(trained=True) if config.choose == "best" else last
     scores: dict[Point, ValScores] = {}
@@ -150,6 +155,7 @@ def choose_checkpoint(
         scaled = ScaledCheckpoint(folder, config.device, model=model)
         for scale in scales:
             scaled.set(scale)
+            shared.encode(scaled.encoder, folder, scale)
             point = Point(best, scale)
             scores[point] = score_on_val(scaled.encoder, data, config.rendering, store)
             print(f"epoch {best} at scale {scale:g}: val MRR@5  {scores[point]}", flush=True)
@@ -157,7 +163,8 @@ def choose_checkpoint(
         prefix=".soup.", suffix=".tmp", dir=run.checkpoint(0).parent
     ) as kitchen:
         if config.soup:
-            scores |= _greedy_soups(run, data, config, store, Path(kitchen))
+            scores |= _greedy_soups(run, data, config, store, Path(kitchen), shared)
+        shared.end()
         chosen, choice = choose_point(run, data, config, scores)
         folder = run.checkpoint(chosen.epoch)
         if chosen.soup:
@@ -184,8 +191,36 @@ def choose_checkpoint(
     )
 
 
+def help_to_choose(data: TrainingData, config: FinetuneConfig, store: Store, world: World) -> None:
+    """Encode this process's share of val with every scale and mean that the first process scores.
+
+    A machine that has another disk has no checkpoints, and leaves its share to the first process.
+    """
+    scaled: ScaledCheckpoint | None = None
+
+    def load(folder: Path, scale: float | None) -> Encoder | None:
+        nonlocal scaled
+        if not (folder / FILE).is_file():
+            return None
+        model = config.model.for_checkpoint(folder)
+        if scale is None:
+            return resolve(model, config.device).encoder
+        if scaled is None:
+            scaled = ScaledCheckpoint(folder, config.device, model=model)
+        scaled.set(scale)
+        return scaled.encoder
+
+    shared = SharedVal(config.rendering, data.val.claims, data.val.sources, store, world)
+    shared.follow(load)
+
+
 def _greedy_soups(
-    run: RunFolder, data: TrainingData, config: FinetuneConfig, store: Store, folder: Path
+    run: RunFolder,
+    data: TrainingData,
+    config: FinetuneConfig,
+    store: Store,
+    folder: Path,
+    shared: SharedVal,
 ) -> dict[Point, ValScores]:
     """Score means of kept epochs on val, and write them below `folder`.
 
@@ -202,6 +237,7 @@ def _greedy_soups(
         parts = read_ingredients([run.checkpoint(epoch) for epoch in point.soup])
         written = save_soup(parts, place)
         encoder = resolve(config.model.for_checkpoint(place), config.device).encoder
+        shared.encode(encoder, place)
         scores[point] = found = score_on_val(encoder, data, config.rendering, store)
         replace(written, scores=found.by_split()).write(place)
         print(f"mean of epochs {soup_name(point.soup)}: val MRR@5  {found}", flush=True)

@@ -44,7 +44,12 @@ from claim2source.training.callbacks import (
 )
 from claim2source.training.callbacks.keep_state import StateFile
 from claim2source.training.checkpoint import save_checkpoint
-from claim2source.training.choose import ChosenCheckpoint, choose_checkpoint, choose_point
+from claim2source.training.choose import (
+    ChosenCheckpoint,
+    choose_checkpoint,
+    choose_point,
+    help_to_choose,
+)
 from claim2source.training.config import FinetuneConfig
 from claim2source.training.data import BaseVectors, TrainingPairs
 from claim2source.training.datamodule import ClaimSourceData
@@ -284,7 +289,9 @@ class Finetuning:
             return None
         chosen, refitted = None, None
         if logs is not None:
-            chosen = choose_checkpoint(self.run, self.data, self.config, self.store)
+            chosen = choose_checkpoint(self.run, self.data, self.config, self.store, self.world)
+        else:
+            help_to_choose(self.data, self.config, self.store, self.world)
         if self.config.refit:
             refitted = refit(
                 self.config,

@@ -35,6 +35,7 @@ from claim2source.training.choose import (
     choose_point,
 )
 from claim2source.training.config import DataConfig, FinetuneConfig
+from claim2source.training.distributed import World
 from claim2source.training.finetune import finetune
 from claim2source.training.loggers import RunLog, WandbPage
 from claim2source.training.report import run_tables
@@ -235,7 +236,7 @@ def chosen_of(
     monkeypatch.setattr(module, "score_on_val", lambda *_: on_val(next(values), data))
     run = RunFolder(config.out)
     run.history = [on_val(value, data).epoch(number, None) for number, value in enumerate(epochs)]
-    return choose_checkpoint(run, data, config, Store(config.out / "store"))
+    return choose_checkpoint(run, data, config, Store(config.out / "store"), World())
 
 
 def test_a_scale_is_chosen_where_the_trained_model_loses_to_its_base(
