@@ -11,6 +11,7 @@ import os
 import socket
 import sys
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -54,6 +55,7 @@ class ServeConfig(FinderOptions):
     proxies: list[str] = list_field(
         str, [], help="addresses of proxies that are believed whom they ask for"
     )
+    sentences: bool = flag("find each paper's sentence that is nearest to the post", default=True)
     log_posts: bool = flag("print every post on stderr; otherwise none is")
 
     def __post_init__(self) -> None:
@@ -94,7 +96,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         ) from None
 
     store = None if config.store is None else Store(config.store)
-    finder = config.open_finder(engine, store)
+    finder = config.open_finder(engine, store, sentences=config.sentences)
     desk = Desk(finder, places=config.places, seconds=config.timeout)
     desk.start()
     # Without a token other sites' pages must not get at it under a name of theirs.
@@ -148,13 +150,21 @@ def token_of(config: ServeConfig) -> str | None:
 
 def listen(config: ServeConfig) -> socket.socket:
     """Take the port. Raises `UserError` where that is not possible."""
-    try:
-        found = socket.getaddrinfo(config.host, config.port, type=socket.SOCK_STREAM)
-        family, _, _, _, address = found[0]
-        return socket.create_server(address[:2], family=family, backlog=256)
-    except OSError as error:
-        why = (error.strerror or str(error)).lower()
-        raise UserError(f"{config.host}:{config.port}: {why}") from None
+    with ExitStack() as undo:
+        try:
+            found = socket.getaddrinfo(config.host, config.port, type=socket.SOCK_STREAM)
+            family, kind, _, _, address = found[0]
+            # The protocol is named, so that asyncio sets TCP_NODELAY: an answer's second packet
+            # would wait 40 ms for the receipt of the first.
+            listening = undo.enter_context(socket.socket(family, kind, socket.IPPROTO_TCP))
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listening.bind(address)
+            listening.listen(256)
+        except OSError as error:
+            why = (error.strerror or str(error)).lower()
+            raise UserError(f"{config.host}:{config.port}: {why}") from None
+        undo.pop_all()
+    return listening
 
 
 if __name__ == "__main__":

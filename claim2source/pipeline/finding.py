@@ -46,7 +46,14 @@ class FinderOptions:
         require_between("threshold", self.threshold, 0, 1, none=True)
         require(self.system is None or self.pipeline is not None, "system", self.system, "none")
 
-    def open_finder(self, engine: Engine, store: Store | None, progress: bool = False) -> Finder:
+    def open_finder(
+        self,
+        engine: Engine,
+        store: Store | None,
+        *,
+        progress: bool = False,
+        sentences: bool = True,
+    ) -> Finder:
         """Make a finder of an opened index. Raises `UserError` where something does not fit."""
         from claim2source.pipeline.asking import Finder
         from claim2source.pipeline.staged import read_pipeline
@@ -64,6 +71,7 @@ class FinderOptions:
             store=store,
             device=self.device,
             progress=progress and pipeline is not None,
+            sentences=sentences,
         )
 
 

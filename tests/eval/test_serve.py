@@ -24,7 +24,7 @@ from claim2source.core.errors import UserError
 from claim2source.engines import open_engine
 from claim2source.io.posts import Post
 from claim2source.pipeline.asking import Finder
-from eval.serve import TOKEN, main
+from eval.serve import TOKEN, ServeConfig, listen, main
 from tests.eval.test_find import PIPELINE, index  # noqa: F401  the fixture
 from tests.llm_server import LLMServer
 from tests.llm_server import verifiers as play
@@ -69,6 +69,12 @@ def test_what_cannot_be_served_is_said_in_one_line(
         with pytest.raises(UserError, match=why) as caught:
             main(["--index", index, *words])
     assert len(caught.value.lines) == 1
+
+
+def test_answers_are_sent_at_once() -> None:
+    """asyncio sets TCP_NODELAY only where the socket names its protocol."""
+    with listen(ServeConfig(index="idx", port=0)) as listening:
+        assert listening.proto == socket.IPPROTO_TCP and listening.getsockname()[0] == "127.0.0.1"
 
 
 @contextmanager
