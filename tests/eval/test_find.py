@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -25,6 +26,8 @@ from claim2source.io.posts import Post
 from claim2source.models import ModelConfig
 from claim2source.pipeline.asking import Finder
 from claim2source.pipeline.finding import INDEX
+from claim2source.pipeline.staged import read_pipeline
+from claim2source.rerank import cross_encoder
 from claim2source.retrieve import BM25, Dense, Hybrid
 from claim2source.text import Rendering
 from claim2source.verify.abstain import AbstainModel, Design
@@ -32,6 +35,7 @@ from eval.find import main
 from tests.io.social_server import STATUS, serving
 from tests.llm_server import LLMServer
 from tests.llm_server import verifiers as play
+from tests.rerank.tiny import save_cross_encoder
 
 NASTY = '=HYPERLINK("http://x")\x1b[31m\u202e {\\input{x}} & 5 %\nclaim'
 PAPERS = [
@@ -284,6 +288,30 @@ def test_the_stages_of_a_pipeline_follow_the_index(
     assert server.requests == 1  # its answer is in the store
     said = verifier.picks[0][0].post
     assert said == POST
+
+
+def test_a_finder_loads_the_model_of_a_stage_once(
+    index: str, tmp_path: Path, tiny_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = save_cross_encoder(tmp_path / "ce", tiny_folder)
+    stages = (
+        f"stages:\n  - {{retrieve: bm25}}\n  - {{rerank: cross_encoder, model: {model}, depth: 3"
+    )
+    (tmp_path / "own.yaml").write_text(f"{stages}, when: {{margin_below: 1}}}}\n")
+    loaded: list[object] = []
+    whole = cross_encoder.load_cross_encoder
+
+    def load(*arguments: Any) -> Any:
+        loaded.append(arguments)
+        return whole(*arguments)
+
+    monkeypatch.setattr(cross_encoder, "load_cross_encoder", load)
+    pipeline = read_pipeline(tmp_path / "own.yaml", None)
+    finder = Finder(open_engine(index), pipeline, device="cpu")
+    for post in ("claim a works", "claim b works"):
+        (answer,) = finder.find([Post("0", post)])
+        assert "rerank cross_encoder" in answer.matches[0].parts
+    assert len(loaded) == 1
 
 
 def test_a_pipeline_may_abstain(ask: Callable[..., str], tmp_path: Path) -> None:
