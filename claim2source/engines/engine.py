@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -205,5 +205,5 @@ class _Part:
         run = Run.from_lists(lists, pool=candidate_pool(asked))
         return Result(run, cost=Cost(time.perf_counter() - started, len(asked)))
 
-    def save(self, folder: str | Path) -> None:
-        raise NotImplementedError("a part of an engine is not written by itself")
+    def save(self, folder: str | Path) -> NoReturn:
+        raise UserError("a part of an engine is not written alone: take a snapshot of it all")
