@@ -1,4 +1,4 @@
-"""Runs that version 0.1.0 made: they load, score and go on as they did there."""
+"""Runs that version 0.1.0 made: they load and score as they did there."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from safetensors.numpy import load_file
 
+from claim2source.core.errors import UserError
 from eval.checkpoint import main as evaluate
 from train.finetune import main as train
 
@@ -120,20 +121,26 @@ def test_a_finished_run_is_taken_up(fixtures: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_killed_run_goes_on_as_if_nothing_had_been(
-    fixtures: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """From the middle of its second epoch, to the uninterrupted run's losses and weights."""
+def test_a_killed_run_is_refused_and_begins_again_as_it_began(fixtures: Path) -> None:
+    """Its state, from the middle of an epoch, cannot be read; the recipe gives what it gave."""
     folder, expected = fixtures / "killed", EXPECTED["killed"]
-    assert not (folder / "report.json").exists()
-    train([f"--config={folder / 'config.yaml'}", "--resume"])
-    assert f"resuming after batch {expected['killed_after']}" in capsys.readouterr().out
+    given = f"--config={folder / 'config.yaml'}"
+    before = contents(folder)
+    with pytest.raises(UserError, match="cannot go on from its state; begin again with --overwr"):
+        train([given, "--resume"])
+    assert contents(folder) == before
+    train([given, "--overwrite"])
     check_training(folder, expected)
     ours = load_file(folder / "checkpoints" / "epoch-2" / "adapter_model.safetensors")
     theirs = load_file(fixtures / "killed_adapter.safetensors")
     assert ours.keys() == theirs.keys()
     for name, weight in theirs.items():
         assert abs(ours[name] - weight).max() <= CLOSE, name
+
+
+def contents(folder: Path) -> dict[Path, bytes]:
+    """Read all files of a folder."""
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 def check_training(folder: Path, expected: Mapping[str, Any]) -> None:
