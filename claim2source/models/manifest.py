@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, TypeVar
 
 from claim2source.core.config import require_one_of
 from claim2source.core.errors import ConfigError, InputError
@@ -25,6 +25,9 @@ from claim2source.text import Rendering
 FILE = "manifest.json"
 EXPORT_FILE = "claim2source.json"
 FORMAT = 1
+# The part that a re-ranker's manifest has in place of `encoder`.
+RERANKER = "reranker"
+Record = TypeVar("Record")
 # Fields with a default that every manifest has: without them a checkpoint would be misread.
 _REQUIRED = {
     "encoder": ("pooling", "normalize", "max_length", "template", "dtype"),
@@ -124,11 +127,7 @@ class Manifest:
         write_json(folder / FILE, self._record())
 
     def _record(self) -> dict[str, Any]:
-        """Return the JSON form, and note where a base lies that is a folder here."""
-        remember_base(self.base.name, self.base.sha256)
-        base = replace(self.base, name=base_record(self.base.name))
-        plain = asdict(replace(self, base=base))
-        return plain | {key: without_paths(plain[key]) for key in ("data", "config")}
+        return recorded(self, self.base)
 
     def write_export(self, folder: Path, **more: str | float) -> None:
         """Write `claim2source.json`: what an exported model cannot state in its own format."""
@@ -148,24 +147,48 @@ class Manifest:
         return _parse(path, extra=True) if path.is_file() else None
 
 
-def _parse(path: Path, extra: bool = False) -> Manifest:
+def recorded(manifest: Any, base: Base) -> dict[str, Any]:
+    """Return a manifest's JSON form, and note where a base lies that is a folder here."""
+    remember_base(base.name, base.sha256)
+    plain = asdict(replace(manifest, base=replace(base, name=base_record(base.name))))
+    return plain | {key: without_paths(plain[key]) for key in ("data", "config")}
+
+
+def read_raw(path: Path) -> dict[str, Any]:
+    """Read a manifest's JSON object. Raises `InputError` where it is none of this format."""
     if why_not_file(path) == "no such file":
         raise InputError.at(path, why="no such file; not a checkpoint of ours")
     raw = read_json(path)
     if not isinstance(raw, dict) or raw.get("format") != FORMAT:
         raise InputError.at(path, field="format", why=f"this version reads format {FORMAT}")
-    if extra:
-        raw = {key.name: raw[key.name] for key in fields(Manifest) if key.name in raw}
+    return raw
+
+
+def parsed(kind: type[Record], raw: dict[str, Any], path: Path) -> Record:
+    """Check what a manifest says, as JSON, where a list may stand for a tuple."""
     for part, keys in _REQUIRED.items():
         for key in keys:
             if isinstance(raw.get(part), dict) and key not in raw[part]:
                 raise InputError.at(path, field=f"{part}.{key}", why="is missing")
     try:
-        # As JSON, where a list may stand for a tuple.
-        found = validated(Manifest, json.dumps(raw), path)
+        return validated(kind, json.dumps(raw), path)
     except ConfigError as error:
         raise InputError.at(path, why=str(error)) from None
-    base, data = found.base, found.data
-    place = find_base(base.name, base.sha256, path.parent)
-    dataset = find_dataset(data.dataset, path.parent)
-    return replace(found, base=replace(base, name=place), data=replace(data, dataset=dataset))
+
+
+def placed(base: Base, data: DataRecord, folder: Path) -> tuple[Base, DataRecord]:
+    """Say where the base and the data set of a checkpoint's folder lie on this machine."""
+    place = find_base(base.name, base.sha256, folder)
+    return replace(base, name=place), replace(data, dataset=find_dataset(data.dataset, folder))
+
+
+def _parse(path: Path, extra: bool = False) -> Manifest:
+    raw = read_raw(path)
+    if RERANKER in raw:
+        why = "a re-ranker's checkpoint: it is read by a stage such as {rerank: cross_encoder}"
+        raise InputError.at(path, why=why)
+    if extra:
+        raw = {key.name: raw[key.name] for key in fields(Manifest) if key.name in raw}
+    found = parsed(Manifest, raw, path)
+    base, data = placed(found.base, found.data, path.parent)
+    return replace(found, base=base, data=data)

@@ -18,7 +18,7 @@ from claim2source.core.config import (
 from claim2source.core.report import Rule
 from claim2source.mining import MiningConfig
 from claim2source.models import ModelConfig
-from claim2source.pipeline.style_texts import StyleOptions, require_stage
+from claim2source.pipeline.style_texts import STAGES, StyleOptions, require_stage
 from claim2source.text import Rendering
 from claim2source.training.losses import LossesConfig
 from claim2source.training.trainer_settings import TrainerSettings, check_names
@@ -95,11 +95,72 @@ class LoraConfig:
 
 
 @dataclass(frozen=True)
-class OptimisationConfig:
-    """Set batches, negatives and the optimizer.
+class StepsConfig:
+    """Set batches, epochs and the optimizer of any training.
 
     Args:
         epochs: passes over the training pairs.
+        batch_size: claims per process.
+        accumulation: batches per optimizer step (gradient accumulation).
+        learning_rate: highest learning rate of AdamW.
+        warmup_ratio: share of the optimizer steps in which the learning rate rises; then it
+            falls as a cosine.
+        weight_decay: of AdamW; biases and norms are left out.
+        max_grad_norm: gradients are clipped to this norm; 0 does not clip.
+        dropout: of the base model while training; none leaves the model's own. 0 trains
+            nearly twice as fast on a CPU.
+        train_embeddings: with tuning: full, train the word embeddings too; false keeps the base
+            model's. In multilingual models they are most of the weights: without them training
+            is quicker and takes a fraction of the memory.
+        train_layers: with tuning: full, train the last so many layers and keep the base model's
+            word embeddings and lower layers: half of the layers take two thirds of the time;
+            none: all.
+        optimizer: adamw; adamw_8bit keeps its means in 8 bits (bitsandbytes): 10 bytes for each
+            trained weight in place of 16.
+        precision: of the training arithmetic; bf16 only helps on a GPU.
+        seed: of batches, adapters and dropout.
+        save_every: optimizer steps between saves of the state that a run resumes from; 0: at
+            the ends of epochs.
+        log_every: optimizer steps between log lines.
+    """
+
+    epochs: int = 3
+    batch_size: int = 32
+    accumulation: int = 1
+    learning_rate: float = 5e-5
+    warmup_ratio: float = 0.05
+    weight_decay: float = 0.01
+    max_grad_norm: float = 1.0
+    dropout: float | None = None
+    train_embeddings: bool = True
+    train_layers: int | None = None
+    optimizer: Literal["adamw", "adamw_8bit"] = "adamw"
+    precision: Literal["fp32", "bf16"] = "fp32"
+    seed: int = 42
+    save_every: int = 50
+    log_every: int = 1
+
+    def __post_init__(self) -> None:
+        group = "optimisation"
+        most = {"epochs": 10_000, "batch_size": 10**6, "accumulation": 10**6, "log_every": MOST}
+        for key, high in most.items():
+            require_between(f"{group}.{key}", getattr(self, key), 1, high)
+        for key in ("weight_decay", "max_grad_norm", "save_every"):
+            require_finite(f"{group}.{key}", getattr(self, key))
+        require_finite(f"{group}.learning_rate", self.learning_rate, positive=True)
+        share, rate = self.warmup_ratio, self.dropout
+        require_between(f"{group}.train_layers", self.train_layers, 1, 10_000, none=True)
+        require(0 <= share < 1, f"{group}.warmup_ratio", share, "0 or more, below 1")
+        good = rate is None or 0 <= rate < 1
+        require(good, f"{group}.dropout", rate, "none, or 0 or more and below 1")
+        require_seed(f"{group}.seed", self.seed)
+
+
+@dataclass(frozen=True)
+class OptimisationConfig(StepsConfig):
+    """Set batches, negatives and the optimizer of the retriever's training.
+
+    Args:
         batch_size: claims per process; their sources are each other's in-batch negatives.
         chunk_size: texts per forward pass (GradCache): memory stays that of one chunk, however
             large the batch, and the gradients are the same; none: the whole batch at once, unless
@@ -113,82 +174,38 @@ class OptimisationConfig:
         negatives: mined hard negatives used per claim and epoch, hardest first.
         train: `both` sides, or `query_only`: sources keep the base model's vectors, so that an
             index of them stays valid.
-        train_embeddings: with tuning: full, train the word embeddings too; false keeps the base
-            model's. In multilingual models they are most of the weights: without them training
-            is quicker and takes a fraction of the memory.
-        train_layers: with tuning: full, train the last so many layers and keep the base model's
-            word embeddings and lower layers: half of the layers take two thirds of the time;
-            none: all.
         remine_every: mine again with the current model after every so many epochs (ANCE);
             0: once, before training.
         temperature: cosine similarities are divided by it.
-        learning_rate: highest learning rate of AdamW.
-        warmup_ratio: share of the optimizer steps in which the learning rate rises; then it
-            falls as a cosine.
-        weight_decay: of AdamW; biases and norms are left out.
-        max_grad_norm: gradients are clipped to this norm; 0 does not clip.
-        dropout: of the base model while training; none leaves the model's own. 0 trains
-            nearly twice as fast on a CPU.
         gradient_checkpointing: recompute activations in the backward pass: less memory, more
             time; `auto`: only where the batch, or a chunk of it, would not fit otherwise.
-        optimizer: adamw; adamw_8bit keeps its means in 8 bits (bitsandbytes): 10 bytes for each
-            trained weight in place of 16.
         liger_kernels: fused norms and gates of Llama, Mistral and Qwen (Liger, on a GPU): less
             memory for each token.
         compile: torch.compile the model; its first steps take minutes.
-        precision: of the training arithmetic; bf16 only helps on a GPU.
-        seed: of batches, adapters and dropout.
-        save_every: optimizer steps between saves of the state that a run resumes from; 0: at
-            the ends of epochs.
-        log_every: optimizer steps between log lines.
     """
 
-    epochs: int = 3
-    batch_size: int = 32
     chunk_size: int | Literal["auto"] | None = None
     chunk_tokens: int | None = None
     gather: bool = True
-    accumulation: int = 1
     negatives: int = 1
     train: Literal["both", "query_only"] = "both"
-    train_embeddings: bool = True
-    train_layers: int | None = None
     remine_every: int = 0
     temperature: float = 0.05
-    learning_rate: float = 5e-5
-    warmup_ratio: float = 0.05
-    weight_decay: float = 0.01
-    max_grad_norm: float = 1.0
-    dropout: float | None = None
     gradient_checkpointing: bool | Literal["auto"] = False
-    optimizer: Literal["adamw", "adamw_8bit"] = "adamw"
     liger_kernels: bool = False
     compile: bool = False
-    precision: Literal["fp32", "bf16"] = "fp32"
-    seed: int = 42
-    save_every: int = 50
-    log_every: int = 1
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         group = "optimisation"
-        most = {"epochs": 10_000, "batch_size": 10**6, "accumulation": 10**6, "log_every": MOST}
-        for key, high in most.items():
-            require_between(f"{group}.{key}", getattr(self, key), 1, high)
-        for key in ("negatives", "remine_every", "weight_decay", "max_grad_norm", "save_every"):
+        for key in ("negatives", "remine_every"):
             require_finite(f"{group}.{key}", getattr(self, key))
-        for key in ("temperature", "learning_rate"):
-            require_finite(f"{group}.{key}", getattr(self, key), positive=True)
-        share, rate = self.warmup_ratio, self.dropout
-        require_between(f"{group}.train_layers", self.train_layers, 1, 10_000, none=True)
+        require_finite(f"{group}.temperature", self.temperature, positive=True)
         if self.chunk_size != "auto":
             require_between(f"{group}.chunk_size", self.chunk_size, 1, 10**6, none=True)
         require_between(f"{group}.chunk_tokens", self.chunk_tokens, 8, MOST, none=True)
         one = self.chunk_size is None or self.chunk_tokens is None
         require(one, f"{group}.chunk_tokens", self.chunk_tokens, f"none with {group}.chunk_size")
-        require(0 <= share < 1, f"{group}.warmup_ratio", share, "0 or more, below 1")
-        good = rate is None or 0 <= rate < 1
-        require(good, f"{group}.dropout", rate, "none, or 0 or more and below 1")
-        require_seed(f"{group}.seed", self.seed)
 
 
 @dataclass(frozen=True)
@@ -259,35 +276,24 @@ class AfterConfig:
 
 
 @dataclass(frozen=True)
-class FinetuneConfig:
-    """Hold all settings of `train/finetune.py`.
+class RunConfig:
+    """Hold the settings that all trainings have.
 
     Args:
         data: what is trained, chosen and reported on.
         rendering: representation of claims and sources.
-        model: the base model.
-        tuning: `lora` adds adapters, `qlora` adds them to a base in 4 bits (GPU only), `full`
-            trains every weight.
+        tuning: `lora` adds adapters, `full` trains every weight.
         lora: the adapters.
-        mining: hard negatives, when they are mined by the run.
-        mined: a file of `train/mine.py`, used instead of mining.
-        optimisation: batches, negatives and the optimizer.
-        batches: which pairs share a batch.
-        losses: the loss to minimise.
-        choose: the checkpoint that the run's folder stands for: the `best` on val by `rule`,
-            the model before training, `scales` and `soup` included, or the `last` epoch.
+        optimisation: batches, epochs and the optimizer.
+        choose: the checkpoint that the run's folder stands for: the `best` on val by `rule`, the
+            model before training included, or the `last` epoch.
         rule: `one_se`: of what is within one standard error of the best on val, by paper, and
             not below the model before training, the nearest to the last epoch as trained; or
             the plain `best`.
-        refit: train again on train and val, as the chosen checkpoint was trained: its epochs, at
-            the same learning rates, and its scale; the run's folder then stands for that.
-        soup: try on val the mean of the weights of kept epochs too: that of the best with each
-            next one on val, as long as it is not worse (greedy soup).
         keep: checkpoints of all epochs, or only of the best and the last.
         trainer: arguments of Lightning's `pl.Trainer`, such as `callbacks` (a list of `class_path`
             and `init_args`), `profiler`, `fast_dev_run`, `overfit_batches`, `max_steps`,
             `limit_train_batches` and `strategy`; one that contradicts the run is refused.
-        after: baselines and a page of figures at the end.
         wandb: Weights & Biases.
         out: the run's folder.
         store: folder of the embedding store; none: the user's cache.
@@ -298,32 +304,79 @@ class FinetuneConfig:
 
     data: DataConfig = field(default_factory=DataConfig)
     rendering: Rendering = field(default_factory=Rendering)
-    model: ModelConfig = field(default_factory=ModelConfig)
     tuning: Literal["lora", "qlora", "full"] = "lora"
     lora: LoraConfig = field(default_factory=LoraConfig)
-    mining: MiningConfig = field(default_factory=MiningConfig)
-    mined: Path | None = None
-    optimisation: OptimisationConfig = field(default_factory=OptimisationConfig)
-    batches: BatchesConfig = field(default_factory=BatchesConfig)
-    losses: LossesConfig = field(default_factory=LossesConfig)
+    optimisation: StepsConfig = field(default_factory=StepsConfig)
     choose: Literal["best", "last"] = "best"
     rule: Rule = "one_se"
-    refit: bool = False
-    soup: bool = False
     keep: Literal["all", "best"] = "all"
     trainer: TrainerSettings = field(default_factory=dict)
-    after: AfterConfig = field(default_factory=AfterConfig)
     wandb: WandbConfig = field(default_factory=WandbConfig)
     out: Path = Path("checkpoints/run")
     store: Path | None = None
     device: Literal["cpu", "cuda"] | None = None
     threads: int | None = None
-    scales: list[float] | None = list_field(
-        float, help="scales tried on val: 0 is the base, 1 the best trained epoch as it is"
-    )
     languages: list[str] | None = list_field(str, help="train and report on these languages only")
     resume: bool = flag("continue from the run's last saved state")
     overwrite: bool = flag("replace a run in the output folder")
+
+    def __post_init__(self) -> None:
+        check_names(self.trainer)
+        require_between("threads", self.threads, 1, 1024, none=True)
+        require(not (self.resume and self.overwrite), "overwrite", True, "not with resume")
+
+    @property
+    def chooses(self) -> bool:
+        """Tell whether anything is chosen on val."""
+        return self.choose == "best"
+
+    @property
+    def held_out_seen(self) -> float:
+        """Return the share of claims held out though their papers are trained on."""
+        if self.data.val_seen_share is not None:
+            return self.data.val_seen_share
+        return self.data.val_share if self.chooses else 0.0
+
+    @property
+    def inputs(self) -> list[tuple[str, str | Path | None]]:
+        """List the keys that name files or folders which the run reads, each with its value."""
+        return [("data.dataset", self.data.dataset)]
+
+
+@dataclass(frozen=True)
+class FinetuneConfig(RunConfig):
+    """Hold all settings of `train/finetune.py`.
+
+    Args:
+        model: the base model.
+        tuning: `lora` adds adapters, `qlora` adds them to a base in 4 bits (GPU only), `full`
+            trains every weight.
+        mining: hard negatives, when they are mined by the run.
+        mined: a file of `train/mine.py`, used instead of mining.
+        optimisation: batches, negatives and the optimizer.
+        batches: which pairs share a batch.
+        losses: the loss to minimise.
+        choose: the checkpoint that the run's folder stands for: the `best` on val by `rule`,
+            the model before training, `scales` and `soup` included, or the `last` epoch.
+        refit: train again on train and val, as the chosen checkpoint was trained: its epochs, at
+            the same learning rates, and its scale; the run's folder then stands for that.
+        soup: try on val the mean of the weights of kept epochs too: that of the best with each
+            next one on val, as long as it is not worse (greedy soup).
+        after: baselines and a page of figures at the end.
+    """
+
+    optimisation: OptimisationConfig = field(default_factory=OptimisationConfig)
+    model: ModelConfig = field(default_factory=ModelConfig)
+    mining: MiningConfig = field(default_factory=MiningConfig)
+    mined: Path | None = None
+    batches: BatchesConfig = field(default_factory=BatchesConfig)
+    losses: LossesConfig = field(default_factory=LossesConfig)
+    refit: bool = False
+    soup: bool = False
+    after: AfterConfig = field(default_factory=AfterConfig)
+    scales: list[float] | None = list_field(
+        float, help="scales tried on val: 0 is the base, 1 the best trained epoch as it is"
+    )
 
     def __post_init__(self) -> None:
         if self.tuning == "qlora":
@@ -359,20 +412,25 @@ class FinetuneConfig:
         require(good, "data.limit", self.data.limit, "none with a file of mined negatives")
         allowed = "false with a file of mined negatives: it has none for the claims of val"
         require(self.mined is None or not self.refit, "refit", self.refit, allowed)
-        check_names(self.trainer)
-        require_between("threads", self.threads, 1, 1024, none=True)
         for scale in self.scales or ():
             require_between("scales", scale, 0, 100)
-        require(not (self.resume and self.overwrite), "overwrite", True, "not with resume")
-
-    @property
-    def held_out_seen(self) -> float:
-        """Return the share of claims held out though their papers are trained on."""
-        if self.data.val_seen_share is not None:
-            return self.data.val_seen_share
-        return self.data.val_share if self.chooses else 0.0
+        super().__post_init__()
 
     @property
     def chooses(self) -> bool:
         """Tell whether anything is chosen on val."""
         return self.choose == "best" or bool(self.scales) or self.soup
+
+    @property
+    def inputs(self) -> list[tuple[str, str | Path | None]]:
+        """List the keys that name files or folders which the run reads, each with its value."""
+        after = self.after
+        return [
+            ("model.name", self.model.name),
+            ("data.dataset", self.data.dataset),
+            ("mined", self.mined),
+            ("losses.distillation.scores", self.losses.distillation.scores),
+            ("after.models", after.models),
+            *(("after.files", file) for file in after.files),
+            *(("after.stages", file) for file in after.stages if file not in STAGES),
+        ]

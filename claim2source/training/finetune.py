@@ -5,25 +5,21 @@ from __future__ import annotations
 import copy
 import gc
 import logging
-import warnings
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from signal import SIGTERM
-from typing import Any, Literal
+from typing import Literal
 
 import pytorch_lightning as pl
 import torch
 
 from claim2source.core.config import as_plain
-from claim2source.core.errors import ConfigError, Stopped, UserError
-from claim2source.core.files import same_file
+from claim2source.core.errors import ConfigError, UserError
 from claim2source.core.provenance import git_state, versions
 from claim2source.core.report import MACRO, MAIN_METRIC, Epoch, Report
 from claim2source.core.terminal import say
-from claim2source.core.threads import use_cores
-from claim2source.io.store import Store
-from claim2source.io.wandb import require_tracking, table_key, wandb_mode
+from claim2source.io.wandb import table_key
 from claim2source.mining import MinedRow
 from claim2source.models import DataRecord, Encoder, Manifest, Weights, resolve
 from claim2source.models.manifest import FILE
@@ -31,18 +27,7 @@ from claim2source.models.query_only import base_encoder
 from claim2source.models.resolve import checkpoint_folder
 from claim2source.training.adapt import adapt, check_model, frozen_copy
 from claim2source.training.after import check_after, evaluate_after
-from claim2source.training.callbacks import (
-    DropCheckpoints,
-    EvaluateOnVal,
-    GatherWeights,
-    KeepCheckpoints,
-    KeepState,
-    Remine,
-    Throughput,
-    TrainingProgress,
-    WandbTables,
-)
-from claim2source.training.callbacks.keep_state import StateFile
+from claim2source.training.callbacks import EvaluateOnVal, GatherWeights, KeepCheckpoints, Remine
 from claim2source.training.checkpoint import save_checkpoint
 from claim2source.training.choose import (
     ChosenCheckpoint,
@@ -52,16 +37,8 @@ from claim2source.training.choose import (
 )
 from claim2source.training.config import FinetuneConfig
 from claim2source.training.data import BaseVectors, TrainingPairs
-from claim2source.training.datamodule import ClaimSourceData
-from claim2source.training.distributed import (
-    World,
-    barrier,
-    check_same_world,
-    joined_world,
-    launched_world,
-    together,
-)
-from claim2source.training.loggers import RunLog
+from claim2source.training.datamodule import ClaimSourceData, PlannedData
+from claim2source.training.distributed import World, barrier
 from claim2source.training.memory_plan import settle_here
 from claim2source.training.module import RetrieverModule
 from claim2source.training.negatives import RunNegatives
@@ -74,6 +51,7 @@ from claim2source.training.report import (
     run_text,
     training_of,
 )
+from claim2source.training.run import TrainingRun, run_training
 from claim2source.training.run_folder import RunFolder
 from claim2source.training.sharing import encode_shares
 from claim2source.training.splits import (
@@ -83,17 +61,11 @@ from claim2source.training.splits import (
     unused_data,
     why_too_small,
 )
-from claim2source.training.state import (
-    TrainingState,
-    previous_state,
-    random_state,
-    skipped_steps,
-    trainable_weights,
-)
+from claim2source.training.state import skipped_steps, trainable_weights
 from claim2source.training.stop import StopSignals
-from claim2source.training.strategies import Sharded, chosen_strategy
+from claim2source.training.strategies import Sharded
 from claim2source.training.teacher import run_hash
-from claim2source.training.trainer_settings import make_trainer, trainer_arguments
+from claim2source.training.trainer_settings import make_trainer
 
 log = logging.getLogger(__name__)
 
@@ -106,33 +78,11 @@ def finetune(config: FinetuneConfig) -> Report | None:
 
     Raises `UserError` for anything the user can correct.
     """
-    world = launched_world()
-    use_cores(world.local_size, config.threads)
-    require_tracking(wandb_mode(config.wandb.mode), "--wandb.mode")
-    check_after(config)
-    if not world.is_first:
-        # What a lenient loading leaves out is said once.
-        logging.getLogger("claim2source.datasets").setLevel(logging.ERROR)
-    with joined_world(world, config.device), StopSignals().installed() as stop:
-        run = together(world, lambda: RunFolder.find(config, lock=world.is_first))
-        training = None
-        try:
-            config = run.settled(config)
-            # All that can be wrong is found before anything is made, moved or changed.
-            training = together(
-                world, lambda: Finetuning(config, world, load_data(config), run, stop)
-            )
-            together(world, lambda: run.begin(config) if world.is_first else None)
-            return training.go()
-        except (Stopped, RuntimeError) as error:
-            # Where one process stops first, the others' exchange with it fails.
-            if stop.received is None and not isinstance(error, Stopped):
-                raise
-            told = _stopped_text(run, training) if world.is_first else ""
-            signal = error.signal if isinstance(error, Stopped) else stop.received
-            raise Stopped(told, signal or SIGTERM) from None
-        finally:
-            run.release()
+    return run_training(
+        config,
+        lambda config, world, run, stop: Finetuning(config, world, load_data(config), run, stop),
+        check_after,
+    )
 
 
 def _refuse_checkpoint(name: str) -> None:
@@ -146,22 +96,8 @@ def _refuse_checkpoint(name: str) -> None:
         )
 
 
-def _listed(value: object) -> list[object]:
-    """Give a value, a list of values or None as a list."""
-    return value if isinstance(value, list) else [] if value is None else [value]
-
-
-def _stopped_text(run: RunFolder, training: Finetuning | None) -> str:
-    """Say where a run was stopped, and how it goes on."""
-    if training is not None and training.saved_steps is not None:
-        return f"stopped at step {training.saved_steps}; go on with --resume"
-    if run.history:
-        return "stopped before the first step was saved; go on with --resume"
-    return "stopped before anything was scored; run it again"
-
-
-class Finetuning:
-    """Run one fine-tuning on this process; nothing is written before `go`."""
+class Finetuning(TrainingRun[FinetuneConfig, TrainingData]):
+    """Fine-tune a retriever; of what `again` names, train that once more."""
 
     def __init__(
         self,
@@ -172,10 +108,8 @@ class Finetuning:
         stop: StopSignals,
         again: Again | None = None,
     ) -> None:
+        super().__init__(config, world, data, run, stop)
         self.again = again
-        self.config, self.world, self.data, self.run = config, world, data, run
-        self.stop = stop
-        self.store = Store(config.store)
         model, base = config.model, run.checkpoint(0)
         if run.resumes and (base / FILE).is_file():
             # A run of version 0.1.0 did not apply the prompts that its base declares.
@@ -191,24 +125,19 @@ class Finetuning:
         check_model(config, self.encoder)
         longest, local = self.encoder.settings.max_length, world.local_size
         self.config, self.memory = settle_here(config, self.encoder.model, longest, local)
-        self.losses: list[float] = []
-        self.logs: RunLog | None = None
         self.untrained = self.encoder.weights or {}
-        self.negatives = RunNegatives(config, data.train, run, self.store, world, data.teacher)
+        self.negatives: RunNegatives = RunNegatives(
+            config, data.train, run, self.store, world, data.teacher
+        )
         self.query_only = config.optimisation.train == "query_only"
-        # Fewer than the learning rate is planned for, where a refit stops at a chosen epoch.
-        self.epochs = config.optimisation.epochs if again is None else again.epochs
-        self.fell_back = False
-        self.state = self._saved_state()
-        logging.getLogger("pytorch_lightning").setLevel(logging.WARNING)
-        self.arguments = trainer_arguments(config.trainer)
-        self.strategy = chosen_strategy(self.arguments.pop("strategy", None), world)
+        if again is not None:
+            self.epochs = again.epochs
+        # The whole model moves to the CPU while its shards are trained.
+        self.prepare(self.encoder.device)
         if isinstance(self.strategy, Sharded) and config.tuning == "qlora":
             allowed = "auto or ddp with tuning: qlora: weights in 4 bits are not sharded"
             raise ConfigError("trainer.strategy", "fsdp2", allowed)
-        # The whole model moves to the CPU while its shards are trained.
-        self.device = self.encoder.device
-        on_val = config.rendering, self.store, world, self._open_logs
+        on_val = config.rendering, self.store, world, self.open_logs
         self.evaluation = EvaluateOnVal(
             run,
             self.encoder,
@@ -217,98 +146,24 @@ class Finetuning:
             untrained=self.untrained,
             refitting=again is not None,
         )
-        every = config.optimisation.save_every
-        self.file = StateFile()
-        self.keep = KeepState(run, world, self.negatives, self._begun_with, every)
         # Built once more in `go`, with the run's callbacks: what Lightning refuses is said here.
         make_trainer(self.arguments | {"logger": False, "enable_progress_bar": False})
 
     @property
-    def saved_steps(self) -> int | None:
-        """Return the steps of the last saved state."""
-        found = self.keep.saved_steps
-        return found if found is not None or self.state is None else self.state.steps_done
-
-    def go(self) -> Report | None:
-        """Run all steps in order."""
-        first, state = self.world.is_first, self.state
-        if first and self.fell_back:
-            # The next save must keep this one, not the damaged one.
-            same_file(previous_state(self.run.state), self.run.state)
-        if not self.run.history and self.again is None:
-            val = self.data.val
-            texts = self.config.rendering, val.claims, val.sources
-            encode_shares(self.encoder, *texts, self.store, self.world)
-        if first and not self.run.history:
-            self._validate_base()
-        if state is None:
-            rows = self.negatives.first(self.encoder)
-        else:
-            rows = self.negatives.restore(state.mined)
-        pairs = self._make_trainable(rows)
-        trainer = self._trainer()
-        data = ClaimSourceData(pairs, self.config, self.world, trainer, self.epochs)
-        trained = self.encoder
-        if isinstance(self.strategy, Sharded):
-            # What is sharded cannot be scored and saved: that is done with a whole model.
-            trained = copy.copy(self.encoder)
-            trained.model = copy.deepcopy(self.encoder.model)
-            self.encoder.model.to("cpu")  # type: ignore[arg-type]
-        module = RetrieverModule(
-            trained,
-            pairs,
-            self.config.optimisation,
-            self.config.losses,
-            data.optimizer_steps,
-            self.stop,
-        )
-        torch.manual_seed(self.config.optimisation.seed + self.world.rank)
-        self.keep.random = random_state()
-        if first:
-            self._print_summary(data)
-        done = 0 if state is None else state.batches_done
-        if state is not None:
-            begun = -(-done // data.sampler.batches)
-            self.run.check_history(begun - (state.epoch_open or done % data.sampler.batches > 0))
-            self.losses = state.losses
-        planned = data.sampler.batches * data.sampler.epochs
-        if state is None or state.epoch_open or (done < planned and not state.ended):
-            self._fit(trainer, module, data)
-            self.losses = module.losses
-        return self._end()
-
-    def _end(self) -> Report | None:
-        """Choose a checkpoint, train it again where that is asked for, and report."""
-        logs = self._open_logs() if self.world.is_first else None
-        self.encoder.model.to(torch.device("cpu"))  # type: ignore[arg-type]
-        gc.collect()
-        torch.cuda.empty_cache()
-        if self.again is not None:
-            if logs is not None:
-                logs.close()
-            return None
-        chosen, refitted = None, None
-        if logs is not None:
-            chosen = choose_checkpoint(self.run, self.data, self.config, self.store, self.world)
-        else:
-            help_to_choose(self.data, self.config, self.store, self.world)
-        if self.config.refit:
-            refitted = refit(
-                self.config,
-                self.world,
-                self.data,
-                self.run,
-                chosen,
-                lambda *parts: Finetuning(
-                    parts[0], self.world, parts[1], parts[2], self.stop, parts[3]
-                ),
-            )
-        return None if chosen is None else self._report(chosen, refitted)
+    def chooses(self) -> bool:
+        """Tell whether a checkpoint is chosen at the end."""
+        return self.again is None
 
     # Set-up
 
-    def _validate_base(self) -> None:
+    def score_base(self) -> None:
         """Write and score the checkpoint of epoch 0, the model before training."""
+        if self.again is None:
+            val = self.data.val
+            texts = self.config.rendering, val.claims, val.sources
+            encode_shares(self.encoder, *texts, self.store, self.world)
+        if not self.world.is_first:
+            return
         if self.again is not None:
             # What is trained on val is not scored on it.
             self.run.record(Epoch(0, {}))
@@ -329,45 +184,9 @@ class Finetuning:
                 *(small, MAIN_METRIC, scores.table[MACRO][MAIN_METRIC], low, high, high - low),
             )
 
-    def _saved_state(self) -> TrainingState | None:
-        """Load the state to resume from; None where the run begins.
-
-        Raises `UserError` where it is the state of other data, another base or another world.
-        """
-        if not self.config.resume:
-            return None
-        path = self.run.state
-        if not self.run.resumes or not (path.is_file() or previous_state(path).is_file()):
-            if self.world.is_first:
-                log.warning("%s: nothing was saved yet; the run begins again", self.run.path)
-            return None
-        state, damage = TrainingState.newest(path)
-        if state.lightning is None and not self._is_whole(state):
-            raise UserError(
-                f"{path}: an earlier version stopped in mid-training, and this one cannot go on "
-                "from its state; begin again with --overwrite"
-            )
-        self.fell_back = damage is not None
-        if damage is not None and self.world.is_first:
-            log.warning("%s; going on from the state before it, step %d", damage, state.steps_done)
-        if state.world_size != self.world.size:
-            raise UserError(
-                f"the run was begun with {state.world_size} processes, not {self.world.size}: "
-                "batches would differ"
-            )
-        for what, sha256 in self._begun_with.items():
-            if state.begun_with[what] != sha256:
-                raise UserError(f"the {what} is not what the run was begun with")
-        return state
-
-    def _is_whole(self, state: TrainingState) -> bool:
-        """Tell whether a state is that of a run whose every planned epoch is scored."""
-        epochs = {entry.epoch for entry in self.run.history}
-        return not state.epoch_open and self.epochs in epochs
-
     @cached_property
-    def _begun_with(self) -> dict[str, str | None]:
-        """Hash the inputs outside the run's folder that determine its losses and its choice."""
+    def begun_with(self) -> dict[str, str | None]:
+        """Hash data, base model and teacher."""
         distillation = self.config.losses.distillation
         teacher = distillation.scores if distillation.weight else None
         return {
@@ -377,7 +196,11 @@ class Finetuning:
             "teacher's run": run_hash(teacher) if teacher and teacher.exists() else None,
         }
 
-    def _make_trainable(self, rows: list[MinedRow]) -> TrainingPairs:
+    def first_rows(self) -> list[MinedRow]:
+        """Mine with the base model, or read what was mined."""
+        return self.negatives.first(self.encoder)
+
+    def make_trainable(self, rows: list[MinedRow]) -> None:
         """Make the model trainable and tokenise the pairs; first encode what losses compare."""
         config, train = self.config, self.data.train
         base = None
@@ -395,7 +218,7 @@ class Finetuning:
         self.encoder.weights = None
         if self.query_only:
             self.encoder.source_encoder = frozen or base_encoder(self.encoder, self.untrained)
-        return TrainingPairs(
+        self.pairs = TrainingPairs(
             train,
             rows,
             self.encoder,
@@ -409,9 +232,28 @@ class Finetuning:
             mining=config.mining,
         )
 
-    def _print_summary(self, data: ClaimSourceData) -> None:
-        """Print what is trained on, and what is left out."""
-        config, train, pairs, sampler = self.config, self.data.train, data.pairs, data.sampler
+    def parts(self, trainer: pl.Trainer) -> tuple[RetrieverModule, ClaimSourceData]:
+        """Make the module and its batches; what is sharded trains a copy of the model."""
+        data = ClaimSourceData(self.pairs, self.config, self.world, trainer, self.epochs)
+        trained = self.encoder
+        if isinstance(self.strategy, Sharded):
+            # What is sharded cannot be scored and saved: that is done with a whole model.
+            trained = copy.copy(self.encoder)
+            trained.model = copy.deepcopy(self.encoder.model)
+            self.encoder.model.to("cpu")  # type: ignore[arg-type]
+        module = RetrieverModule(
+            trained,
+            self.pairs,
+            self.config.optimisation,
+            self.config.losses,
+            data.optimizer_steps,
+            self.stop,
+        )
+        return module, data
+
+    def summary(self, data: PlannedData) -> list[str]:
+        """Say what is trained on, and what is left out."""
+        config, train, pairs, sampler = self.config, self.data.train, self.pairs, data.sampler
         trained = sum(p.numel() for p in trainable_weights(self.encoder.model).values())
         repeated = f", {config.data.repeat} times each," if config.data.repeat > 1 else ""
         lines = [
@@ -440,89 +282,57 @@ class Finetuning:
         if config.batches.alpha != 1:
             quotas = ", ".join(f"{name} {count}" for name, count in sampler.quotas.items())
             lines.append(f"pairs an epoch by language: {quotas}")
-        if self.state is not None and self.state.batches_done:
-            lines.append(f"resuming after batch {self.state.batches_done}")
-        say("\n".join(lines))
+        return lines
 
-    # Training
-
-    def _callbacks(self) -> list[pl.Callback]:
-        """List the run's callbacks in the order in which Lightning calls them."""
+    def own_callbacks(self) -> Sequence[pl.Callback]:
+        """List the callbacks that mine again, save and score an epoch."""
         config, world, run = self.config, self.world, self.run
         only = None if self.again is None else {self.again.epochs, *self.again.soup}
         kind: Literal["full", "lora"] = "full" if config.tuning == "full" else "lora"
         base = self.resolved.folder
-        callbacks: list[pl.Callback] = [
+
+        def save(folder: Path, epoch: int) -> None:
+            save_checkpoint(folder, self.encoder, base, self._manifest(epoch), kind)
+
+        return [
             *([GatherWeights(self.encoder)] if isinstance(self.strategy, Sharded) else []),
             Remine(self.negatives, self.encoder, self.untrained, world),
-            KeepCheckpoints(run, self.encoder, base, kind, self._manifest, world, only),
+            KeepCheckpoints(run, save, world, only),
             self.evaluation,
-            Throughput(config.optimisation.log_every),
         ]
-        if world.is_first:
-            seed, train = config.optimisation.seed, self.data.train
-            callbacks.append(WandbTables(self.negatives, train, seed, self._open_logs))
-            callbacks.append(TrainingProgress())
-        callbacks += self.arguments.get("callbacks") or []
-        callbacks.append(self.keep)
-        if self.again is None:
-            callbacks.append(
-                DropCheckpoints(run, config.keep, self._chosen_epoch, self.file.wait, world)
-            )
-        return callbacks
 
-    def _chosen_epoch(self) -> int:
+    def chosen_epoch(self) -> int:
+        """Return the epoch that would be chosen now."""
         chosen, _ = choose_point(self.run, self.data, self.config)
         return chosen.epoch
 
-    def _trainer(self) -> pl.Trainer:
-        """Make Lightning's trainer of the config's settings."""
-        on_gpu = self.device.type == "cuda"
-        optimisation = self.config.optimisation
-        # Chunks are moved one after the other, in the step.
-        warnings.filterwarnings("ignore", message=".*overridden `transfer_batch_to_device`.*")
-        warnings.filterwarnings("ignore", message="You requested to overfit.*shuffling.*")
-        # The rate goes on where the first step is skipped.
-        warnings.filterwarnings("ignore", message=".*lr_scheduler.step.*before.*optimizer.step.*")
-        ours: dict[str, Any] = {
-            "max_epochs": self.epochs,
-            "accelerator": "gpu" if on_gpu else "cpu",
-            "devices": self.world.local_size,
-            "num_nodes": self.world.nodes,
-            "strategy": self.strategy,
-            "precision": "bf16-mixed" if optimisation.precision == "bf16" else "32-true",
-            "accumulate_grad_batches": optimisation.accumulation,
-            "gradient_clip_val": optimisation.max_grad_norm or None,
-            "logger": False,
-            "callbacks": self._callbacks(),
-            "plugins": [*_listed(self.arguments.get("plugins")), self.file],
-            "default_root_dir": self.run.path,
-            "enable_progress_bar": False,
-            "use_distributed_sampler": False,
-            "num_sanity_val_steps": 0,
-            "log_every_n_steps": 1,
-        }
-        trainer = make_trainer({"enable_model_summary": False} | self.arguments | ours)
-        check_same_world(self.world, trainer.world_size)
-        return trainer
-
-    def _fit(self, trainer: pl.Trainer, module: RetrieverModule, data: ClaimSourceData) -> None:
-        """Train all remaining epochs, and score one that was left open."""
-        if self.world.is_first:
-            logs = self._open_logs()
-            if self.state is None:
-                # Epoch 0 was scored before there were loggers.
-                logs.scores(self.run.history[0], 0)
-            trainer.loggers = logs.loggers
-        module.model.train()
-        resumed = None if self.state is None else self.run.state
-        with self.stop.after_step():
-            trainer.fit(module, datamodule=data, ckpt_path=resumed, weights_only=True)
-            # Where it was the last epoch, Lightning trained nothing.
-            self.keep.close_epoch(trainer)
-            self.file.teardown()
-        if module.epochs_done < self.epochs and self.world.is_first:
-            log.warning("epoch %d was the last, of %d planned", module.epochs_done, self.epochs)
+    def _end(self) -> Report | None:
+        """Choose a checkpoint, train it again where that is asked for, and report."""
+        logs = self.open_logs() if self.world.is_first else None
+        self.encoder.model.to(torch.device("cpu"))  # type: ignore[arg-type]
+        gc.collect()
+        torch.cuda.empty_cache()
+        if self.again is not None:
+            if logs is not None:
+                logs.close()
+            return None
+        chosen, refitted = None, None
+        if logs is not None:
+            chosen = choose_checkpoint(self.run, self.data, self.config, self.store, self.world)
+        else:
+            help_to_choose(self.data, self.config, self.store, self.world)
+        if self.config.refit:
+            refitted = refit(
+                self.config,
+                self.world,
+                self.data,
+                self.run,
+                chosen,
+                lambda *parts: Finetuning(
+                    parts[0], self.world, parts[1], parts[2], self.stop, parts[3]
+                ),
+            )
+        return None if chosen is None else self._report(chosen, refitted)
 
     def _manifest(self, epoch: int) -> Manifest:
         data, languages = self.config.data, self.config.languages
@@ -550,18 +360,11 @@ class Finetuning:
             versions=versions(),
         )
 
-    def _open_logs(self) -> RunLog:
-        """Open the run's logs; also where nothing is trained: the tables go to the same page."""
-        if self.logs is None:
-            done = 0 if self.state is None else self.state.steps_done
-            self.logs = RunLog(self.config, self.run.path, done)
-        return self.logs
-
     # The report
 
     def _report(self, chosen: ChosenCheckpoint, again: Path | None) -> Report:
         """Score epoch 0, the chosen one and its refit from disk, write the report."""
-        logs, folder = self._open_logs(), again or chosen.folder
+        logs, folder = self.open_logs(), again or chosen.folder
         self.run.write(folder)
         report = build_report(
             self.run,

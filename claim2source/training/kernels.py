@@ -14,7 +14,7 @@ from transformers import PreTrainedModel
 
 from claim2source.core.errors import ConfigError, UserError
 from claim2source.models import Encoder
-from claim2source.training.config import FinetuneConfig, OptimisationConfig
+from claim2source.training.config import FinetuneConfig, StepsConfig
 
 # Model types whose norms and gates Liger's kernels replace.
 LIGER_TYPES = ("llama", "mistral", "qwen2", "qwen3")
@@ -48,9 +48,7 @@ def _require_package(setting: str, module: str, install: str) -> None:
         )
 
 
-def make_optimizer(
-    groups: list[dict[str, object]], config: OptimisationConfig
-) -> torch.optim.Optimizer:
+def make_optimizer(groups: list[dict[str, object]], config: StepsConfig) -> torch.optim.Optimizer:
     """Create AdamW for groups of parameters, with means in fp32 or in 8 bits.
 
     Of a parameter with fewer than 4,096 weights both keep them in fp32.

@@ -15,7 +15,7 @@ from claim2source.core.files import write_json
 from claim2source.core.report import MACRO, Epoch
 from claim2source.core.tables import TextTable
 from claim2source.io.wandb import Tracker, as_wandb, wandb_mode
-from claim2source.training.config import FinetuneConfig
+from claim2source.training.config import RunConfig
 
 _WANDB_FILE = "wandb.json"
 # The name that Lightning's own logger gives it: a resumed run's curves go on.
@@ -28,7 +28,7 @@ class RunLog:
     A resumed run gets a CSV file named by its first step.
     """
 
-    def __init__(self, config: FinetuneConfig, run: Path, first_step: int) -> None:
+    def __init__(self, config: RunConfig, run: Path, first_step: int) -> None:
         version = f"step-{first_step:06d}"
         csv = CSVLogger(run, name="logs", version=version, flush_logs_every_n_steps=1)
         self.loggers: list[Logger] = [csv]

@@ -26,11 +26,46 @@ from claim2source.training.temperature import temperature_sentences
 SHOWN_PAIRS = 50
 
 
-class RunNegatives:
-    """Manage the mined files in a run's folder; `current` is the one that is trained on.
+class KeptNegatives:
+    """Keep the file of what is trained on in a run's folder, and with its state.
 
-    The first process writes, every process reads.
+    `current` is that file. The first process writes, every process reads.
     """
+
+    def __init__(self, train: Dataset, run: RunFolder, world: World) -> None:
+        self.train, self.run, self.world = train, run, world
+        self.current: Path = run.mined
+        self.sentences: list[str] = []
+
+    def state(self) -> MinedFile:
+        """Return the current file's name and bytes, for the state a run resumes from."""
+        content = bytearray(self.current.read_bytes())
+        return {"file": self.current.name, "content": torch.frombuffer(content, dtype=torch.uint8)}
+
+    def restore(self, state: MinedFile) -> list[MinedRow]:
+        """Continue with the rows of a saved state. Raises `UserError` if the file was changed."""
+        self.current = self.run.path / Path(state["file"]).name
+        content = state["content"].numpy().tobytes()
+        if self.world.is_first:
+            if not self.current.is_file():
+                with atomic_path(self.current) as temporary:
+                    temporary.write_bytes(content)
+            elif self.current.read_bytes() != content:
+                raise UserError(f"{self.current} is not what the run was trained on")
+        return self._read()
+
+    @property
+    def sha256(self) -> str | None:
+        """Hash the rows that are trained on, once there are any."""
+        return file_hash(self.current) if self.current.is_file() else None
+
+    def _read(self) -> list[MinedRow]:
+        barrier(self.world)
+        return read_mined(self.current, self.train)
+
+
+class RunNegatives(KeptNegatives):
+    """Mine a retriever's negatives, once or every few epochs."""
 
     def __init__(
         self,
@@ -41,11 +76,8 @@ class RunNegatives:
         world: World,
         teacher: Teacher | None = None,
     ) -> None:
-        self.config, self.train, self.run = config, train, run
-        self.teacher = teacher
-        self.store, self.world = store, world
-        self.current: Path = run.mined
-        self.sentences: list[str] = []
+        super().__init__(train, run, world)
+        self.config, self.teacher, self.store = config, teacher, store
 
     def first(self, encoder: Encoder) -> list[MinedRow]:
         """Mine with the base model, copy the config's file, or take the teacher's candidates."""
@@ -83,28 +115,6 @@ class RunNegatives:
             return False
         return 0 < epoch < optimisation.epochs and epoch % optimisation.remine_every == 0
 
-    def state(self) -> MinedFile:
-        """Return the current file's name and bytes, for the state a run resumes from."""
-        content = bytearray(self.current.read_bytes())
-        return {"file": self.current.name, "content": torch.frombuffer(content, dtype=torch.uint8)}
-
-    def restore(self, state: MinedFile) -> list[MinedRow]:
-        """Continue with the rows of a saved state. Raises `UserError` if the file was changed."""
-        self.current = self.run.path / Path(state["file"]).name
-        content = state["content"].numpy().tobytes()
-        if self.world.is_first:
-            if not self.current.is_file():
-                with atomic_path(self.current) as temporary:
-                    temporary.write_bytes(content)
-            elif self.current.read_bytes() != content:
-                raise UserError(f"{self.current} is not what the run was trained on")
-        return self._read()
-
-    @property
-    def sha256(self) -> str | None:
-        """Hash the rows that are trained on, once there are any."""
-        return file_hash(self.current) if self.current.is_file() else None
-
     @property
     def _mines(self) -> bool:
         """Tell whether the run mines, rather than reads what others found."""
@@ -125,10 +135,6 @@ class RunNegatives:
         temperature = self.config.optimisation.temperature
         fits = temperature_sentences(miner.counts.baseline, temperature)
         self.sentences = [*miner.counts.sentences(), *fits]
-
-    def _read(self) -> list[MinedRow]:
-        barrier(self.world)
-        return read_mined(self.current, self.train)
 
 
 def _in_places_of(pairs: Sequence[MinedRow], mined: Iterable[MinedRow]) -> list[MinedRow]:

@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from typing import TypeVar
 
 import yaml
 
@@ -38,8 +39,9 @@ from claim2source.core.lock import LOCK_FILE, FolderLock
 from claim2source.core.report import Epoch
 from claim2source.core.validate import validated
 from claim2source.pipeline.selection import score_of
-from claim2source.pipeline.style_texts import STAGES
-from claim2source.training.config import FinetuneConfig
+from claim2source.training.config import RunConfig
+
+Config = TypeVar("Config", bound=RunConfig)
 
 MINED_FILE = "mined.jsonl"
 # Settings that may change when a run is resumed: they change no optimizer step.
@@ -77,7 +79,7 @@ class RunFolder:
     lock: FolderLock | None = None
 
     @classmethod
-    def find(cls, config: FinetuneConfig, *, lock: bool = True) -> RunFolder:
+    def find(cls, config: RunConfig, *, lock: bool = True) -> RunFolder:
         """Look for the run to continue or replace, or the place of a new one; change nothing.
 
         Raises `UserError` for a folder that is not ours, in use, or holds a run that is neither
@@ -113,7 +115,7 @@ class RunFolder:
             raise
         return run
 
-    def begin(self, config: FinetuneConfig) -> None:
+    def begin(self, config: RunConfig) -> None:
         """Make the folder, or clear what a killed process left in it; move a replaced run aside."""
         place = _resolved(self.path)
         if self.replaces:
@@ -173,7 +175,7 @@ class RunFolder:
         """Locate what was trained again on train and val, as the checkpoint `name` was."""
         return self.path / CHECKPOINTS / f"refit-{name}"
 
-    def settled(self, config: FinetuneConfig) -> FinetuneConfig:
+    def settled(self, config: Config) -> Config:
         """Return the config with the share of seen papers' claims in val that the run has.
 
         A run that goes on keeps what it began with, whatever it is to choose by now.
@@ -232,7 +234,7 @@ def score_to_choose_by(entry: Epoch) -> float:
     return score_of(entry.val) if entry.score is None else entry.score
 
 
-def resumable(config: FinetuneConfig) -> bool:
+def resumable(config: RunConfig) -> bool:
     """Tell whether `config.out` holds a run that this config may resume."""
     return is_run(config.out) and not _changes(config.out / CONFIG_FILE, config)
 
@@ -276,26 +278,16 @@ def _is_thrown_away(path: Path) -> bool:
     return is_finished_demo(path) and foreign_file(path) is None
 
 
-def _refuse_inputs_within(place: Path, config: FinetuneConfig) -> None:
+def _refuse_inputs_within(place: Path, config: RunConfig) -> None:
     """Raise `ConfigError` for an input that would move away with the run that is replaced."""
-    after = config.after
-    inputs: list[tuple[str, str | Path | None]] = [
-        ("model.name", config.model.name),
-        ("data.dataset", config.data.dataset),
-        ("mined", config.mined),
-        ("losses.distillation.scores", config.losses.distillation.scores),
-        ("after.models", after.models),
-        *(("after.files", file) for file in after.files),
-        *(("after.stages", file) for file in after.stages if file not in STAGES),
-    ]
-    for key, value in inputs:
+    for key, value in config.inputs:
         if value is None or not Path(value).exists():
             continue
         if Path(value).resolve().is_relative_to(place):
             raise ConfigError(key, str(value), "a place outside the run that is replaced")
 
 
-def refuse_changes(file: Path, config: FinetuneConfig) -> None:
+def refuse_changes(file: Path, config: RunConfig) -> None:
     """Raise `ConfigError` for a setting that differs from the file's, with which a run began."""
     for key, old, new in _changes(file, config):
         raise ConfigError(key, new, f"{old!r}, with which the run was begun")
@@ -315,7 +307,7 @@ def _begun(file: Path) -> dict[str, object]:
     return before
 
 
-def _changes(file: Path, config: FinetuneConfig) -> list[tuple[str, object, object]]:
+def _changes(file: Path, config: RunConfig) -> list[tuple[str, object, object]]:
     """List key, old and new value of changed settings that a resumed run may not change."""
     before = _begun(file)
     old, new, default = map(_leaves, (before, as_plain(config), as_plain(type(config)())))

@@ -1,6 +1,6 @@
 """Callbacks of a training, each in a file; `trainer.callbacks` in a config adds others."""
 
-from claim2source.training.callbacks.evaluate import EvaluateOnVal
+from claim2source.training.callbacks.evaluate import EvaluateEpoch, EvaluateOnVal
 from claim2source.training.callbacks.gather_weights import GatherWeights
 from claim2source.training.callbacks.keep_checkpoints import DropCheckpoints, KeepCheckpoints
 from claim2source.training.callbacks.keep_state import KeepState
@@ -11,6 +11,7 @@ from claim2source.training.callbacks.wandb_tables import WandbTables
 
 __all__ = [
     "DropCheckpoints",
+    "EvaluateEpoch",
     "EvaluateOnVal",
     "GatherWeights",
     "KeepCheckpoints",

@@ -7,7 +7,7 @@ from typing import Any
 import pytorch_lightning as pl
 
 from claim2source.models import Encoder
-from claim2source.training.module import RetrieverModule
+from claim2source.training.steps import TrainingModule
 from claim2source.training.strategies import moved_weights
 
 
@@ -41,7 +41,7 @@ class GatherWeights(pl.Callback):
             self._current = False
 
     def _gather(self, module: pl.LightningModule) -> None:
-        assert isinstance(module, RetrieverModule)
+        assert isinstance(module, TrainingModule)
         if self._current:
             return
         weights = moved_weights(module.model, everywhere=True)

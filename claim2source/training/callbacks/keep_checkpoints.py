@@ -4,46 +4,35 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from pathlib import Path
-from typing import Literal
 
 import pytorch_lightning as pl
 from pytorch_lightning.callbacks import Checkpoint
 
-from claim2source.models import Encoder, Manifest
-from claim2source.training.checkpoint import save_checkpoint
 from claim2source.training.distributed import World
-from claim2source.training.module import RetrieverModule
 from claim2source.training.run_folder import RunFolder
+from claim2source.training.steps import TrainingModule
 
 
 class KeepCheckpoints(pl.Callback):
-    """Write every epoch's model to the run's folder, or that of `only` these epochs.
-
-    `manifest` describes the model after an epoch.
-    """
+    """Write every epoch's model to the run's folder with `save`, or that of `only` these epochs."""
 
     def __init__(
         self,
         run: RunFolder,
-        encoder: Encoder,
-        base: Path,
-        kind: Literal["lora", "full"],
-        manifest: Callable[[int], Manifest],
+        save: Callable[[Path, int], None],
         world: World,
         only: Collection[int] | None = None,
     ) -> None:
-        self.run, self.encoder, self.base, self.kind = run, encoder, base, kind
-        self.manifest, self.world, self.only = manifest, world, only
+        self.run, self.save, self.world, self.only = run, save, world, only
 
     def on_train_epoch_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         """Write the checkpoint."""
-        assert isinstance(module, RetrieverModule)
+        assert isinstance(module, TrainingModule)
         epoch = module.epochs_done
         if not self.world.is_first or not (self.only is None or epoch in self.only):
             return
-        folder = self.run.checkpoint(epoch)
         with module.stop.after_step(waits=False):
-            save_checkpoint(folder, self.encoder, self.base, self.manifest(epoch), self.kind)
+            self.save(self.run.checkpoint(epoch), epoch)
 
 
 class DropCheckpoints(Checkpoint):

@@ -17,8 +17,7 @@ from torch import Tensor
 
 from claim2source.core.errors import Stopped
 from claim2source.training.distributed import World, gather_values
-from claim2source.training.module import RetrieverModule
-from claim2source.training.negatives import RunNegatives
+from claim2source.training.negatives import KeptNegatives
 from claim2source.training.run_folder import RunFolder
 from claim2source.training.state import (
     OURS,
@@ -28,6 +27,7 @@ from claim2source.training.state import (
     random_state,
     restore_random_state,
 )
+from claim2source.training.steps import TrainingModule
 
 
 class StateFile(CheckpointIO):
@@ -97,7 +97,7 @@ class KeepState(Checkpoint):
         self,
         run: RunFolder,
         world: World,
-        negatives: RunNegatives,
+        negatives: KeptNegatives,
         begun_with: Mapping[str, str | None],
         every: int,
     ) -> None:
@@ -111,7 +111,7 @@ class KeepState(Checkpoint):
 
     def on_train_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         """Restore the RNG state; score an epoch that was left open."""
-        assert isinstance(module, RetrieverModule)
+        assert isinstance(module, TrainingModule)
         # Before anything else: Lightning has put its own handlers in place.
         module.stop.install()
         # Here, since Lightning's set-up draws random numbers when a run starts or resumes.
@@ -129,7 +129,7 @@ class KeepState(Checkpoint):
         self, trainer: pl.Trainer, module: pl.LightningModule, *arguments: Any
     ) -> None:
         """Save after a step where it is due, the epoch's last, or a signal came."""
-        assert isinstance(module, RetrieverModule)
+        assert isinstance(module, TrainingModule)
         if not module.window.closed:
             return
         self.epoch_open = trainer.is_last_batch or _is_ended(trainer)
@@ -141,11 +141,11 @@ class KeepState(Checkpoint):
 
     def on_train_epoch_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         """Save once the epoch is scored."""
-        assert isinstance(module, RetrieverModule)
+        assert isinstance(module, TrainingModule)
         self.epoch_open, self._ended = False, _is_ended(trainer)
         self._save(trainer, module, between=True)
 
-    def _save(self, trainer: pl.Trainer, module: RetrieverModule, between: bool) -> None:
+    def _save(self, trainer: pl.Trainer, module: TrainingModule, between: bool) -> None:
         self._between = between
         trainer.save_checkpoint(self.run.state, weights_only=False)
         self.saved_steps = module.steps_done
@@ -154,7 +154,7 @@ class KeepState(Checkpoint):
         self, trainer: pl.Trainer, module: pl.LightningModule, checkpoint: dict[str, Any]
     ) -> None:
         """Add what Lightning does not hold."""
-        assert isinstance(module, RetrieverModule)
+        assert isinstance(module, TrainingModule)
         ours: RunState = {
             "batches_done": module.batches_done,
             "steps_done": module.steps_done,
@@ -174,7 +174,7 @@ class KeepState(Checkpoint):
         self, trainer: pl.Trainer, module: pl.LightningModule, checkpoint: dict[str, Any]
     ) -> None:
         """Take up what was added."""
-        assert isinstance(module, RetrieverModule)
+        assert isinstance(module, TrainingModule)
         ours: RunState = checkpoint[OURS]
         module.batches_done, module.steps_done = ours["batches_done"], ours["steps_done"]
         module.losses = list(ours["losses"])

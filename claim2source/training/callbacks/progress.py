@@ -7,7 +7,7 @@ from typing import Any
 import pytorch_lightning as pl
 
 from claim2source.core.progress import Progress
-from claim2source.training.module import RetrieverModule
+from claim2source.training.steps import TrainingModule
 
 
 class TrainingProgress(pl.Callback):
@@ -18,14 +18,14 @@ class TrainingProgress(pl.Callback):
 
     def on_train_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         """Begin where the run begins or resumes."""
-        assert isinstance(module, RetrieverModule)
+        assert isinstance(module, TrainingModule)
         self.progress = Progress("training", module.optimizer_steps, module.steps_done, quiet=0)
 
     def on_train_batch_end(
         self, trainer: pl.Trainer, module: pl.LightningModule, *arguments: Any
     ) -> None:
         """Show the step that this batch closed."""
-        assert isinstance(module, RetrieverModule)
+        assert isinstance(module, TrainingModule)
         if steps := module.steps_done - self.progress.done:
             self.progress.update(steps, f"loss {module.losses[-1]:.4g}")
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytorch_lightning as pl
 
 from claim2source.core.memory import peak_memory
-from claim2source.training.module import RetrieverModule
 from claim2source.training.state import skipped_steps
+from claim2source.training.steps import TrainingModule
 
 
 class Throughput(pl.Callback):
@@ -25,7 +25,7 @@ class Throughput(pl.Callback):
         self, trainer: pl.Trainer, module: pl.LightningModule, *arguments: Any
     ) -> None:
         """Log the step that this batch closed."""
-        assert isinstance(module, RetrieverModule)
+        assert isinstance(module, TrainingModule)
         if not module.window.closed or module.steps_done % self.every:
             return
         window, step, world = module.window, module.step, trainer.world_size

@@ -1,0 +1,105 @@
+"""Read and write the `manifest.json` of a re-ranker's checkpoint, by which a stage reads it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+from claim2source.core.errors import InputError
+from claim2source.core.files import write_json
+from claim2source.models.config import Dtype, Template
+from claim2source.models.manifest import (
+    FILE,
+    FORMAT,
+    RERANKER,
+    Base,
+    DataRecord,
+    ScoreTable,
+    Weights,
+    parsed,
+    placed,
+    read_raw,
+    recorded,
+)
+from claim2source.models.resolve import checkpoint_folder
+from claim2source.text import Rendering
+
+RerankerKind = Literal["cross_encoder", "yes_no", "late_interaction"]
+
+
+@dataclass(frozen=True)
+class RerankerSettings:
+    """Say how a trained re-ranker reads a pair of texts.
+
+    Args:
+        kind: `cross_encoder`: a classifier of pairs; `yes_no`: a generative model's log-odds of
+            yes; `late_interaction`: MaxSim of token vectors.
+        max_length: tokens of a pair, or with late_interaction of a text.
+        instruction: what a model that takes one is told.
+        template: form of the yes/no prompt.
+        labels: logits of a pair: 1, or 2 of irrelevant and relevant.
+        dtype: weights' type.
+        own_code: the base runs code of its own.
+        prefixes: what stands before a claim and a source with late_interaction.
+    """
+
+    kind: RerankerKind
+    max_length: int | None = None
+    instruction: str | None = None
+    template: Literal["qwen3", "escaped"] = "qwen3"
+    labels: int = 1
+    dtype: Dtype = "float32"
+    own_code: bool = False
+    prefixes: Template = Template()
+
+
+@dataclass(frozen=True)
+class RerankerManifest:
+    """Record everything needed to use a re-ranker without repeating how it was trained.
+
+    `scores` are those on val of the whole pipeline: the first stage, re-ranked. `depth` is how
+    many of its sources were.
+    """
+
+    __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
+
+    base: Base
+    weights: Weights
+    reranker: RerankerSettings
+    rendering: Rendering
+    depth: int
+    epoch: int = 0
+    data: DataRecord = DataRecord()
+    scores: Mapping[str, ScoreTable] = field(default_factory=dict)
+    config: Mapping[str, object] = field(default_factory=dict)
+    git: str | None = None
+    versions: Mapping[str, str] = field(default_factory=dict)
+    format: int = FORMAT
+
+    def write(self, folder: Path) -> None:
+        """Write `manifest.json` into `folder`, atomically, without this machine's paths."""
+        write_json(folder / FILE, recorded(self, self.base))
+
+    @classmethod
+    def read(cls, folder: str | Path) -> RerankerManifest:
+        """Read a checkpoint's `manifest.json`. Raises `InputError` naming file and field."""
+        path = Path(folder) / FILE
+        raw = read_raw(path)
+        if RERANKER not in raw:
+            raise InputError.at(path, field=RERANKER, why="is missing: no re-ranker's checkpoint")
+        found = parsed(cls, raw, path)
+        base, data = placed(found.base, found.data, path.parent)
+        return replace(found, base=base, data=data)
+
+
+def trained_reranker(name: str) -> tuple[Path, RerankerManifest] | None:
+    """Find a trained re-ranker: a checkpoint's folder, or a run's, which chose one.
+
+    None for any other model, a retriever's checkpoint among them.
+    """
+    folder = checkpoint_folder(name)
+    if not (folder / FILE).is_file() or RERANKER not in read_raw(folder / FILE):
+        return None
+    return folder, RerankerManifest.read(folder)
