@@ -30,10 +30,10 @@ from safetensors.numpy import save_file
 from claim2source.core.config import require_one_of
 from claim2source.core.files import atomic_path, content_hash, write_text
 from claim2source.core.run import Run
+from claim2source.io.key_table import HASH_BYTES, KeyTable
 
 log = logging.getLogger(__name__)
 
-HASH_BYTES = 32
 NAME_FILE = "model.txt"
 _RUN_PARTS = ("offsets", "codes", "scores", "texts")
 _DTYPES: dict[str, np.dtype[Any]] = {"F32": np.dtype("<f4"), "F16": np.dtype("<f2")}
@@ -147,19 +147,22 @@ class EmbeddingSpace:
         self, folder: Path, half: bool = False, model: str = "", dimensions: int | None = None
     ) -> None:
         self.folder, self.half, self.model, self.dimensions = folder, half, model, dimensions
-        self._place: dict[bytes, tuple[str, int]] = {}
         self._vectors: dict[str, np.ndarray] = {}
+        # Rows are numbered through all shards; those of a shard begin at its place in `_starts`.
+        self._names, self._starts, self._end = list[str](), list[int](), 0
+        self._table, keys = KeyTable(), list[np.ndarray]()
         for path in sorted(folder.glob("*.safetensors")):
             # A file that cannot be read now is not damaged: it stays for the next process.
             with _dropping_damaged(path, "its vectors are"):
-                self._read(path)
+                keys.append(self._read(path))
+        self._table.add_arrays(keys, 0)
 
     @property
     def dtype(self) -> np.dtype[Any]:
         """Return the type that rows are stored in."""
         return np.dtype("<f2" if self.half else "<f4")
 
-    def _read(self, path: Path) -> None:
+    def _read(self, path: Path) -> np.ndarray:
         mark = _mark(path)
         with safe_open(path, framework="numpy") as shard:
             keys = shard.get_tensor("keys")
@@ -177,37 +180,43 @@ class EmbeddingSpace:
             # A store that may only be read is hashed every time.
             with contextlib.suppress(OSError):
                 write_text(path.with_suffix(".verified"), mark)
-        self._add(path.name, [key.tobytes() for key in keys], vectors)
+        self._add(path.name, vectors)
+        return keys
 
-    def _add(self, name: str, keys: Sequence[bytes], vectors: np.ndarray) -> None:
+    def _add(self, name: str, vectors: np.ndarray) -> int:
+        """Number the rows of a shard; return the first number."""
+        first = self._end
         self._vectors[name] = vectors
-        for row, key in enumerate(keys):
-            self._place[key] = (name, row)
+        self._names.append(name)
+        self._starts.append(first)
+        self._end += len(vectors)
+        return first
 
     def __contains__(self, key: bytes) -> bool:
-        return key in self._place
+        return not self.missing([key])
 
     def missing(self, keys: Sequence[bytes]) -> list[int]:
         """List the positions of the keys that have no vector yet."""
-        return [i for i, key in enumerate(keys) if key not in self._place]
+        found: list[int] = np.flatnonzero(self._table.find(keys) < 0).tolist()
+        return found
 
     def get(self, keys: Sequence[bytes]) -> np.ndarray:
         """Read vectors [len(keys), dimensions] in the order of `keys`.
 
         Raises KeyError when one is missing.
         """
-        places = [self._place[key] for key in keys]
-        if not places:
+        if not len(keys):
             return np.empty((0, 0), dtype=np.float32)
-        first = self._vectors[places[0][0]]
+        rows = self._table.find(keys)
+        if rows.min() < 0:
+            raise KeyError(keys[int(rows.argmin())])
+        shards = np.searchsorted(self._starts, rows, side="right") - 1
+        first = self._vectors[self._names[shards[0]]]
         out = np.empty((len(keys), first.shape[1]), dtype=first.dtype)
-        by_shard: dict[str, tuple[list[int], list[int]]] = {}
-        for position, (shard, row) in enumerate(places):
-            positions, rows = by_shard.setdefault(shard, ([], []))
-            positions.append(position)
-            rows.append(row)
-        for shard, (positions, rows) in by_shard.items():
-            out[positions] = self._vectors[shard][rows]
+        for shard in np.unique(shards):
+            positions = np.flatnonzero(shards == shard)
+            vectors = self._vectors[self._names[shard]]
+            out[positions] = vectors[rows[positions] - self._starts[shard]]
         return out
 
     def put(self, keys: Sequence[bytes], vectors: np.ndarray) -> None:
@@ -232,7 +241,7 @@ class EmbeddingSpace:
         # Where the file was removed or damaged since, these rows stay in memory.
         with contextlib.suppress(OSError, ValueError, KeyError):
             vectors = _mapped(path)
-        self._add(path.name, keys, vectors)
+        self._table.add(keys, self._add(path.name, vectors))
 
 
 @contextlib.contextmanager

@@ -300,7 +300,9 @@ class Encoder:
         Returns that dict, the number of texts encoded and their tokens.
         """
         distinct = {key: position for position, key in reversed(list(enumerate(keys)))}
-        todo = [k for k in distinct if space is None or k not in space]
+        todo = list(distinct)
+        if space is not None:
+            todo = [todo[i] for i in space.missing(todo)]
         new: dict[bytes, np.ndarray] = {}
         total = 0
         with Progress(progress, len(todo)) as bar:
