@@ -15,12 +15,18 @@ if TYPE_CHECKING:
     import pyarrow
 
 PAPER = ("id", "title", "abstract", "authors", "venue", "date", "doi", "url", "lang")
-# What `rows_of` needs.
-COLUMNS = (*PAPER, "stamp", "terms", "vector")
+# Vectors of a paper's sentences, one after the other, as bytes.
+SENTENCES = "sentences"
+_HALF = np.dtype("<f2")
 
 
-def schema_of(dimensions: int) -> pyarrow.Schema:
-    """Name the columns of papers, with vectors of this length."""
+def columns_of(sentences: bool) -> list[str]:
+    """Name what `rows_of` needs."""
+    return [*PAPER, "stamp", "terms", "vector"] + [SENTENCES] * sentences
+
+
+def schema_of(dimensions: int, sentences: bool = False) -> pyarrow.Schema:
+    """Name the columns of papers, with vectors of this length, also of their sentences."""
     import pyarrow as pa
 
     kinds: dict[str, pa.DataType] = dict.fromkeys((*PAPER, "stamp", "venue_key", "terms"))
@@ -30,6 +36,7 @@ def schema_of(dimensions: int) -> pyarrow.Schema:
         "length": pa.int32(),
         "vector": pa.list_(pa.float16(), dimensions),
     }
+    kinds |= {SENTENCES: pa.binary()} if sentences else {}
     return pa.schema([pa.field(name, kind, nullable=False) for name, kind in kinds.items()])
 
 
@@ -56,6 +63,10 @@ def table_of(rows: Rows, schema: pyarrow.Schema) -> pyarrow.Table:
         raise ValueError(f"vectors are {what}, not float16 [papers, {dimensions}]")
     flat = pa.array(np.ascontiguousarray(rows.vectors).ravel())
     columns["vector"] = pa.FixedSizeListArray.from_arrays(flat, dimensions)
+    if SENTENCES in schema.names:
+        if rows.sentences is None or any(one.shape[1:] != (dimensions,) for one in rows.sentences):
+            raise ValueError("the index keeps vectors of sentences, float16 [sentences, d]")
+        columns[SENTENCES] = [one.astype(_HALF).tobytes() for one in rows.sentences]
     return pa.table([columns[field.name] for field in schema], schema=schema)
 
 
@@ -68,14 +79,23 @@ def vectors_of(column: Any) -> np.ndarray:
 
 
 def rows_of(batch: pyarrow.RecordBatch) -> Rows:
-    """Read papers of `COLUMNS`."""
+    """Read papers of `columns_of`."""
     listed = batch.select([*PAPER, "stamp", "terms"]).to_pylist()
+    vectors, sentences = vectors_of(batch["vector"]), None
+    if SENTENCES in batch.schema.names:
+        sentences = [half_of(one, vectors.shape[1]) for one in batch[SENTENCES].to_pylist()]
     return Rows(
         [paper_of(row) for row in listed],
         [row["terms"] for row in listed],
-        vectors_of(batch["vector"]),
+        vectors,
         [row["stamp"] for row in listed],
+        sentences,
     )
+
+
+def half_of(stored: bytes, dimensions: int) -> np.ndarray:
+    """Read the vectors of a paper's sentences, [sentences, d] float16."""
+    return np.frombuffer(stored, _HALF).reshape(-1, dimensions)
 
 
 def paper_of(row: Mapping[str, Any]) -> Paper:

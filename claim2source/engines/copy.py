@@ -34,7 +34,7 @@ def restore(
     path = folder / MANIFEST
     manifest = IndexManifest.parsed(json.dumps(opened.values.get("of")), path)
     files = opened.values["files"]
-    read = partial(stored_rows, folder)
+    read = partial(stored_rows, folder, manifest.sentences > 0)
     return _filled(place, manifest, files[ROWS], read, opened.count("papers"), progress, say)
 
 

@@ -6,6 +6,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -44,11 +45,12 @@ class Stats:
 
 @dataclass(frozen=True, eq=False)
 class Found:
-    """Hold what was found for claims: by terms, by vectors, and fused."""
+    """Hold what was found for claims: by terms, by vectors, and fused; and the claims' vectors."""
 
     lexical: Result
     dense: Result
     fused: Result
+    vectors: Mapping[str, np.ndarray]
 
 
 class Engine(ABC):
@@ -114,6 +116,13 @@ class Engine(ABC):
         """Read the `stamp_of` papers by id; those that are not there are left out."""
 
     @abstractmethod
+    def sentences(self, ids: Sequence[str]) -> dict[str, tuple[str, np.ndarray]]:
+        """Read the stamps of papers by id, and the vectors of their sentences, [n, d] float16.
+
+        Those that are not there, or whose index keeps none, are left out.
+        """
+
+    @abstractmethod
     def rows(self, size: int = 2048) -> Iterator[Rows]:
         """Yield everything that is stored, `size` papers at a time."""
 
@@ -152,7 +161,9 @@ class Engine(ABC):
         Raises `UserError` where the model or the analysis is not the one that made the index.
         """
         asked, depth = as_claims(claims), max(self.fusion.depth, k)
-        lexical, dense = _Part(self._by_terms, where), _Part(self._by_vectors, where)
+        vectors: dict[str, np.ndarray] = {}
+        by_vectors = partial(self._by_vectors, vectors)
+        lexical, dense = _Part(self._by_terms, where), _Part(by_vectors, where)
         first, second = lexical.search(asked, depth), dense.search(asked, depth)
         failures = tuple(Failure(c.id, NO_TERM) for c in asked if not first.sources(c.id, 1))
         first = replace(first, failures=failures)
@@ -162,7 +173,8 @@ class Engine(ABC):
                 score_missing(lexical, asked, first.run, second.run),
                 score_missing(dense, asked, second.run, first.run),
             )
-        return Found(first, second, fuse(first, second, self.fusion, k=k, scored=scored))
+        fused = fuse(first, second, self.fusion, k=k, scored=scored)
+        return Found(first, second, fused, vectors)
 
     def _by_terms(self, claims: Sequence[Claim], where: Where, k: int) -> Mapping[str, Hits]:
         self.manifest.check_analyser(self.manifest.bm25, self.where)
@@ -172,12 +184,17 @@ class Engine(ABC):
             for claim in claims
         }
 
-    def _by_vectors(self, claims: Sequence[Claim], where: Where, k: int) -> Mapping[str, Hits]:
-        texts = self.manifest.rendering.claim_texts(claims)
+    def _by_vectors(
+        self, known: dict[str, np.ndarray], claims: Sequence[Claim], where: Where, k: int
+    ) -> Mapping[str, Hits]:
+        """Search by claims' vectors; those that are not `known` are encoded, and are then."""
+        new = [claim for claim in claims if claim.id not in known]
+        texts = self.manifest.rendering.claim_texts(new)
         vectors, _ = self.encoder.encode(texts, "claim", store=None, progress=None)
+        known.update(zip((claim.id for claim in new), vectors, strict=True))
         return {
-            claim.id: self.dense(vector, k, where.within(claim.candidates))
-            for claim, vector in zip(claims, vectors, strict=True)
+            claim.id: self.dense(known[claim.id], k, where.within(claim.candidates))
+            for claim in claims
         }
 
     def snapshot(self, folder: str | Path, progress: bool = False) -> int:

@@ -8,6 +8,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+from claim2source.core.errors import UserError
 from claim2source.core.files import content_hash
 from claim2source.core.progress import Progress
 from claim2source.core.records import Source
@@ -16,6 +17,7 @@ from claim2source.engines.engine import Engine
 from claim2source.engines.manifest import IndexManifest
 from claim2source.engines.open import create_engine, is_engine, kind_of, open_engine
 from claim2source.engines.rows import Rows, half, stamp_of
+from claim2source.engines.sentences import SPLIT, sentence_vectors, split
 from claim2source.io.store import EmbeddingSpace, MadeBy, Store, VectorType
 from claim2source.models import ModelConfig
 from claim2source.retrieve import BM25Config
@@ -86,6 +88,9 @@ def grow(
     engine.use(dense.encoder)
     manifest = engine.manifest
     manifest.check_analyser(manifest.bm25, engine.where)
+    if manifest.sentences not in (0, SPLIT):
+        why = "another version of this program split its abstracts into sentences; index again"
+        raise UserError(f"{engine.where}: {why}")
     analyser, rendering = Analyser(manifest.bm25), manifest.rendering
     added = changed = unchanged = 0
     with Progress("papers" if progress else None, total) as bar:
@@ -101,7 +106,10 @@ def grow(
                 vectors, _ = dense.encoder.encode(texts, "source", store=dense.store, progress=None)
                 terms = [" ".join(one) for one in analyser.sources(sources)]
                 ids = [source.id for source in sources]
-                engine.upsert(Rows(new, terms, half(vectors), [stamps[one] for one in ids]))
+                kept = None
+                if manifest.sentences:
+                    kept = sentence_vectors(new, dense.encoder, dense.store)
+                engine.upsert(Rows(new, terms, half(vectors), [stamps[one] for one in ids], kept))
             added, changed = added + len(new) - replaced, changed + replaced
             unchanged += len(part) - len(new)
             bar.update(len(part))
@@ -117,6 +125,7 @@ def fill_store(
     shard: int,
     shards: int,
     *,
+    sentences: bool = True,
     total: int | None = None,
     progress: bool = False,
     batch: int = BATCH,
@@ -124,17 +133,27 @@ def fill_store(
     """Encode one of `shards` parts of the papers into the store; return how many were encoded.
 
     Every process reads all papers and takes its batches in turn, so that they need not talk. An
-    index that is grown afterwards finds the vectors there.
+    index that is grown afterwards finds the vectors there, with `sentences` those of the papers'
+    sentences too.
     """
     encoded = 0
     with Progress("papers" if progress else None, total) as bar:
         for number, part in enumerate(batches(papers, batch)):
             if number % shards == shard:
-                texts = rendering.source_texts(paper.source for paper in part)
-                count, _ = encoder.fill(texts, "source", store)
-                encoded += count
+                encoded += fill_with(part, encoder, rendering, store, sentences)
             bar.update(len(part))
     return encoded
+
+
+def fill_with(
+    papers: Sequence[Paper], encoder: Encoder, rendering: Rendering, store: Store, sentences: bool
+) -> int:
+    """Encode papers, and perhaps their sentences, into the store; return how many papers were."""
+    texts = rendering.source_texts(paper.source for paper in papers)
+    count, _ = encoder.fill(texts, "source", store)
+    if sentences:
+        encoder.fill([text for paper in papers for text in split(paper)], "source", store)
+    return count
 
 
 def grow_engine(
@@ -144,23 +163,29 @@ def grow_engine(
     *,
     bm25: BM25Config | None = None,
     store: Store | None = None,
+    sentences: bool = True,
 ) -> Grown:
-    """Write sources to the index at a place, which is made where there is none."""
+    """Write sources to the index at a place, which is made where there is none.
+
+    A new index keeps the vectors of their sentences too, unless `sentences` says no.
+    """
     dense = Dense(model, store=store)
-    engine = opened(place, dense, bm25)
+    engine = opened(place, dense, bm25, sentences)
     try:
         return grow(engine, map(Paper, sources), dense)
     finally:
         engine.close()
 
 
-def opened(place: str | Path, dense: Dense, bm25: BM25Config | None = None) -> Engine:
+def opened(
+    place: str | Path, dense: Dense, bm25: BM25Config | None = None, sentences: bool = True
+) -> Engine:
     """Open an index to write to it, or make an empty one; it is locked.
 
     Raises `UserError` where other settings than `bm25` made it.
     """
     if not is_engine(place):
-        return create_engine(place, IndexManifest.of(kind_of(place), dense, bm25))
+        return create_engine(place, IndexManifest.of(kind_of(place), dense, bm25, sentences))
     engine = open_engine(place)
     engine.lock()
     try:

@@ -24,8 +24,10 @@ from claim2source.core.files import clean_leftovers, require_writable
 from claim2source.core.lock import LOCK_FILE, FolderLock
 from claim2source.datasets.papers import Paper
 from claim2source.engines.columns import (
-    COLUMNS,
     PAPER,
+    SENTENCES,
+    columns_of,
+    half_of,
     paper_of,
     rows_of,
     schema_of,
@@ -67,7 +69,7 @@ class LanceEngine(Engine):
             # Where the process that made the index was killed there may be no table yet, or one
             # without any version: nothing was written to it.
             versions = self.folder / f"{TABLE}.lance" / "_versions"
-            schema = schema_of(manifest.dimensions)
+            schema = schema_of(manifest.dimensions, manifest.sentences > 0)
             self._table: Any = (
                 database.open_table(TABLE)
                 if versions.is_dir() and any(versions.iterdir())
@@ -266,9 +268,17 @@ class LanceEngine(Engine):
         rows: list[dict[str, Any]] = query.to_list()
         return rows
 
+    def sentences(self, ids: Sequence[str]) -> dict[str, tuple[str, np.ndarray]]:
+        """Read the stamps of papers by id, and the vectors of their sentences."""
+        if not self.manifest.sentences:
+            return {}
+        rows, width = self._read(ids, ("id", "stamp", SENTENCES)), self.manifest.dimensions
+        return {row["id"]: (row["stamp"], half_of(row[SENTENCES], width)) for row in rows}
+
     def rows(self, size: int = 2048) -> Iterator[Rows]:
         """Yield everything that is stored, as of now."""
-        query = self._table.search().select(list(COLUMNS)).limit(None)
+        columns = columns_of(self.manifest.sentences > 0)
+        query = self._table.search().select(columns).limit(None)
         yield from map(rows_of, query.to_batches(size))
 
     def stats(self) -> Stats:

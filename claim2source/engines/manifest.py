@@ -12,6 +12,7 @@ from typing import Any, Literal, Self
 from claim2source.core.errors import InputError, UserError
 from claim2source.core.files import content_hash, write_json
 from claim2source.core.validate import read_json, validated
+from claim2source.engines.sentences import SPLIT
 from claim2source.models import ModelConfig
 from claim2source.retrieve import BM25Config
 from claim2source.retrieve.analyser import Analyser
@@ -34,7 +35,8 @@ class IndexManifest:
     `recall`, on `trained` papers (in Qdrant's graph `probes` is its `hnsw_ef`). `stale`: papers
     were replaced or removed since then. `copying` names what a copy that is not complete yet is
     made of. `abstain` is the model of abstention (`verify.abstain.AbstainModel`) that was fitted
-    to the index.
+    to the index. `sentences` is the version of the split (`engines.sentences.SPLIT`) of the
+    sentences whose vectors it keeps; 0: it keeps none.
     """
 
     index: Kind
@@ -53,10 +55,13 @@ class IndexManifest:
     stale: bool = False
     copying: str = ""
     abstain: Mapping[str, object] | None = None
+    sentences: int = 0
     format: Literal[1] = 1
 
     @classmethod
-    def of(cls, index: Kind, dense: Dense, bm25: BM25Config | None = None) -> Self:
+    def of(
+        cls, index: Kind, dense: Dense, bm25: BM25Config | None = None, sentences: bool = True
+    ) -> Self:
         """Describe a new index whose sources `dense` encodes.
 
         Raises `UserError` while weights change: nothing could say later whose vectors these are.
@@ -75,6 +80,7 @@ class IndexManifest:
             bm25,
             Analyser(bm25).versions,
             source.dimensions,
+            sentences=SPLIT if sentences else 0,
         )
 
     @classmethod
@@ -108,6 +114,7 @@ class IndexManifest:
             average_length=self.average_length,
             copying=copying,
             abstain=self.abstain,
+            sentences=self.sentences,
         )
 
     def write(self, folder: Path) -> None:

@@ -59,17 +59,23 @@ EVERYWHERE = Where()
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """Hold papers as an engine stores them: terms between spaces, vectors [papers, d] float16."""
+    """Hold papers as an engine stores them: terms between spaces, vectors [papers, d] float16.
+
+    `sentences` are the vectors of each paper's sentences, [sentences, d] float16; None where the
+    index keeps none.
+    """
 
     papers: Sequence[Paper]
     terms: Sequence[str]
     vectors: np.ndarray
     stamps: Sequence[str]
+    sentences: Sequence[np.ndarray] | None = None
 
     def __post_init__(self) -> None:
         ids = [paper.source.id for paper in self.papers]
-        if not len(ids) == len(self.terms) == len(self.vectors) == len(self.stamps):
-            raise ValueError("papers, terms, vectors and stamps differ in length")
+        counts = {len(ids), len(self.terms), len(self.vectors), len(self.stamps)}
+        if len(counts | ({len(self.sentences)} if self.sentences is not None else set())) > 1:
+            raise ValueError("papers, terms, vectors, stamps and sentences differ in length")
         if len(set(ids)) < len(ids):
             raise ValueError("a paper's id repeats")
 
@@ -84,6 +90,7 @@ class Rows:
             [self.terms[i] for i in places],
             self.vectors[list(places)],
             [self.stamps[i] for i in places],
+            None if self.sentences is None else [self.sentences[i] for i in places],
         )
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from claim2source.core.errors import InputError, UserError
 from claim2source.core.progress import Progress
-from claim2source.engines.columns import COLUMNS, rows_of, schema_of, table_of
+from claim2source.engines.columns import columns_of, rows_of, schema_of, table_of
 from claim2source.engines.manifest import IndexManifest
 from claim2source.engines.rows import Rows
 from claim2source.retrieve.index_folder import MANIFEST, IndexFolder, write_folder
@@ -33,7 +33,7 @@ def write_snapshot(
         nonlocal papers
         from pyarrow import parquet
 
-        schema = schema_of(manifest.dimensions)
+        schema = schema_of(manifest.dimensions, manifest.sentences > 0)
         with (
             parquet.ParquetWriter(temporary / ROWS, schema, compression="zstd") as file,
             Progress("papers" if progress else None, total) as bar,
@@ -56,9 +56,9 @@ def is_snapshot(folder: Path) -> bool:
         return False
 
 
-def stored_rows(folder: Path) -> Iterator[Rows]:
-    """Yield what a snapshot holds."""
+def stored_rows(folder: Path, sentences: bool) -> Iterator[Rows]:
+    """Yield what a snapshot holds, with the vectors of sentences or without."""
     from pyarrow import parquet
 
     with parquet.ParquetFile(folder / ROWS) as file:
-        yield from map(rows_of, file.iter_batches(SIZE, columns=list(COLUMNS)))
+        yield from map(rows_of, file.iter_batches(SIZE, columns=columns_of(sentences)))

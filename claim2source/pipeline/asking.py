@@ -14,9 +14,10 @@ from claim2source.core.records import Claim
 from claim2source.core.run import Result
 from claim2source.core.stage import Stage
 from claim2source.datasets.papers import Paper, last_day
-from claim2source.datasets.pool_pairs import sentences_of
 from claim2source.engines import Engine, Found, Where
 from claim2source.engines.growing import batches
+from claim2source.engines.rows import stamp_of
+from claim2source.engines.sentences import SPLIT, split
 from claim2source.io.posts import Post
 from claim2source.io.store import Store
 from claim2source.models import resolve
@@ -33,8 +34,8 @@ log = logging.getLogger(__name__)
 TOGETHER = 64
 # What `told` is told beside the names of stages.
 SEARCH, SENTENCES = "search", "sentences"
-# Sentences of an abstract that are compared with a post, and characters whose language is told.
-_SENTENCES, _SAMPLE = 40, 5_000
+# Characters whose language is told.
+_SAMPLE = 5_000
 _VERIFY, _ABSTAIN = "verify", "verify abstain"
 
 
@@ -185,7 +186,7 @@ class Finder:
             for claim in claims
         }
         self.told(SENTENCES)
-        nearest = self._nearest(claims, shown, papers) if self.sentences else {}
+        nearest = self._nearest(found, shown, papers) if self.sentences else {}
         marked = self._marked(claims, stages, present)
         scores = [(name, result.run) for name, result in stages.named]
         answers = []
@@ -267,29 +268,40 @@ class Finder:
 
     def _nearest(
         self,
-        claims: Sequence[Claim],
+        found: Found,
         shown: Mapping[str, Sequence[str]],
         papers: Mapping[str, Paper],
     ) -> dict[tuple[str, str], str]:
         """Find the sentence of each paper that is nearest to the claim, by the index's model."""
         wanted = dict.fromkeys(one for ids in shown.values() for one in ids)
-        split = {one: sentences_of(papers[one].source.abstract)[:_SENTENCES] for one in wanted}
-        distinct = list(dict.fromkeys(text for texts in split.values() for text in texts))
-        if not distinct:
-            return {}
-        encoder = self.engine.encoder
-        vectors, _ = encoder.encode(distinct, "source", store=None, progress=None)
-        texts = self.engine.manifest.rendering.claim_texts(claims)
-        asked, _ = encoder.encode(texts, "claim", store=None, progress=None)
-        row = {text: i for i, text in enumerate(distinct)}
-        found = {}
-        for claim, vector in zip(claims, asked, strict=True):
-            scores = vectors @ vector
-            for one in shown[claim.id]:
-                if split[one]:
-                    best = int(np.argmax(scores[[row[text] for text in split[one]]]))
-                    found[claim.id, one] = split[one][best]
-        return found
+        sentences = {one: split(papers[one]) for one in wanted}
+        vectors = self._sentence_vectors(sentences, papers)
+        nearest = {}
+        for claim, ids in shown.items():
+            for one in ids:
+                if sentences[one]:
+                    scores = vectors[one] @ found.vectors[claim]
+                    nearest[claim, one] = sentences[one][int(np.argmax(scores))]
+        return nearest
+
+    def _sentence_vectors(
+        self, sentences: Mapping[str, Sequence[str]], papers: Mapping[str, Paper]
+    ) -> dict[str, np.ndarray]:
+        """Read the vectors of papers' sentences, [sentences, d]; what is not stored is encoded."""
+        vectors: dict[str, np.ndarray] = {}
+        if self.engine.manifest.sentences == SPLIT:
+            for one, (stamp, stored) in self.engine.sentences(list(sentences)).items():
+                # Another process may have written another version of the paper meanwhile.
+                if stamp == stamp_of(papers[one]):
+                    vectors[one] = stored.astype(np.float32)
+        missing = {one: texts for one, texts in sentences.items() if one not in vectors and texts}
+        distinct = list(dict.fromkeys(text for texts in missing.values() for text in texts))
+        if distinct:
+            made, _ = self.engine.encoder.encode(distinct, "source", store=None, progress=None)
+            row = {text: i for i, text in enumerate(distinct)}
+            for one, texts in missing.items():
+                vectors[one] = made[[row[text] for text in texts]]
+        return vectors
 
 
 def language_of(text: str) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from claim2source.core.errors import UserError
@@ -43,7 +45,9 @@ def calibrate(engine: Engine, dataset: Dataset, seed: int = 13) -> AbstainModel:
         raise UserError(f"{name}: no claim of {dataset.split!r} has its papers in the index")
     removed = papers_of_claims(dataset.with_claims(claims))
     found = engine.find(claims, DEEPEST + max(map(len, removed.values())))
-    bare = Found(without(found.lexical, removed), without(found.dense, removed), found.fused)
+    bare = replace(
+        found, lexical=without(found.lexical, removed), dense=without(found.dense, removed)
+    )
     asked = _asked(claims, stages_of(found), stages_of(bare))
     said = f" of {dataset.name}, {dataset.split}; {engine.stats().papers} in the index"
     return fit_abstention(asked, seed=seed, said=said).model

@@ -22,6 +22,7 @@ from claim2source.engines.lance import LanceEngine
 from claim2source.engines.manifest import IndexManifest
 from claim2source.engines.qdrant import QdrantEngine
 from claim2source.engines.rows import Rows, Where, half, stamp_of, venue_key
+from claim2source.engines.sentences import SPLIT
 from claim2source.retrieve import BM25Config
 from claim2source.retrieve.analyser import Analyser
 from claim2source.text import Rendering
@@ -61,12 +62,21 @@ _WORDS = {
 }
 
 
-def manifest_of(bm25: BM25Config | None = None, width: int = WIDTH) -> IndexManifest:
+def manifest_of(
+    bm25: BM25Config | None = None, width: int = WIDTH, sentences: int = SPLIT
+) -> IndexManifest:
     """Describe an index of an encoder that nobody loads."""
     bm25 = bm25 or BM25Config()
     keys = {"encoders": {"claim": {"weights": "w"}, "source": {"weights": "w"}}}
     versions = Analyser(bm25).versions
-    return IndexManifest("lancedb", keys, None, Rendering(), bm25, versions, width)
+    made = IndexManifest("lancedb", keys, None, Rendering(), bm25, versions, width)
+    return replace(made, sentences=sentences)
+
+
+def spoken(stamp: str) -> np.ndarray:
+    """Vectors of the none to three sentences of a paper, [sentences, WIDTH] float16."""
+    rng = np.random.default_rng(int(stamp, 16))
+    return half(rng.normal(size=(rng.integers(4), WIDTH)))
 
 
 @dataclass(frozen=True)
@@ -104,7 +114,8 @@ class Corpus:
         papers = [self.papers[i] for i in (range(len(self.papers)) if places is None else places)]
         terms = Analyser(self.bm25).sources([paper.source for paper in papers])
         vectors = self.vectors if places is None else self.vectors[list(places)]
-        return Rows(papers, [" ".join(t) for t in terms], vectors, [*map(stamp_of, papers)])
+        stamps = [*map(stamp_of, papers)]
+        return Rows(papers, [" ".join(t) for t in terms], vectors, stamps, [*map(spoken, stamps)])
 
     def only(self, places: Sequence[int]) -> Corpus:
         papers = tuple(self.papers[i] for i in places)

@@ -19,7 +19,7 @@ from claim2source.engines.lance import LanceEngine
 from claim2source.engines.rows import EVERYWHERE, Rows, half, stamp_of
 from claim2source.retrieve import BM25, BM25Config
 from claim2source.retrieve.analyser import Analyser
-from tests.engines.engines import ENGINES, WIDTH, Corpus, agrees, manifest_of, place_of
+from tests.engines.engines import ENGINES, WIDTH, Corpus, agrees, manifest_of, place_of, spoken
 from tests.shared_data import REPOSITORY
 
 FILTERS = [
@@ -72,6 +72,12 @@ def check(engine: Engine, corpus: Corpus, where: Where = EVERYWHERE, k: int = 30
         agrees(engine.lexical(terms, k, where), corpus, corpus.lexical(terms), k, where, 0.0)
     for vector in np.random.default_rng(1).normal(size=(2, WIDTH)):
         agrees(engine.dense(vector, k, where), corpus, corpus.dense(vector), k, where)
+    stamps = {paper.source.id: stamp_of(paper) for paper in corpus.papers[::9]}
+    found = engine.sentences([*stamps, "none"])
+    assert {one: stamp for one, (stamp, _) in found.items()} == stamps
+    for stamp, vectors in found.values():
+        np.testing.assert_array_equal(vectors, spoken(stamp))
+        assert vectors.dtype == np.float16
 
 
 @pytest.mark.parametrize("where", FILTERS, ids=str)
@@ -185,7 +191,7 @@ def test_papers_come_back_as_they_were_given(kind: str, tmp_path: Path) -> None:
     papers = [odd, Paper(Source("漢字"))]
     vectors = half(np.eye(2, WIDTH))
     rows = Rows(papers, ["a b a", ""], vectors, [*map(stamp_of, papers)])
-    engine = ENGINES[kind](tmp_path / "index", manifest_of())
+    engine = ENGINES[kind](tmp_path / "index", manifest_of(sentences=0))
     engine.upsert(rows)
     engine.build()
     ids = [paper.source.id for paper in papers]
@@ -193,6 +199,7 @@ def test_papers_come_back_as_they_were_given(kind: str, tmp_path: Path) -> None:
     assert engine.fetch([]) == {} and engine.stamps(ids) == dict(zip(ids, rows.stamps, strict=True))
     assert stamp_of(odd) != stamp_of(replace(odd, doi="10.1/y"))
     (found,) = engine.rows()
+    assert found.sentences is None and engine.sentences(ids) == {}
     order = [found.papers.index(paper) for paper in papers]
     assert found.only(order).terms == rows.terms and found.only(order).stamps == rows.stamps
     np.testing.assert_array_equal(found.vectors[order], vectors)
@@ -205,6 +212,11 @@ def test_papers_come_back_as_they_were_given(kind: str, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="repeats"):
         rows.only([0, 0])
     engine.close()
+    keeping = ENGINES[kind](tmp_path / "keeping", manifest_of())
+    for bad in (None, [np.zeros((1, 5), np.float16)] * 2):
+        with pytest.raises(ValueError, match="vectors of sentences"):
+            keeping.upsert(replace(rows, sentences=bad))
+    keeping.close()
 
 
 def test_a_snapshot_is_restored_and_an_index_migrated_as_they_were(

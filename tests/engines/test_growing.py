@@ -14,6 +14,7 @@ from claim2source.core.records import Claim, Source
 from claim2source.datasets.papers import Paper
 from claim2source.engines import grow, grow_engine, open_engine
 from claim2source.engines.growing import OpenStore, fill_store, opened
+from claim2source.engines.sentences import MOST, SPLIT, split
 from claim2source.io.store import Store
 from claim2source.models import ModelConfig, resolve
 from claim2source.retrieve import BM25, BM25Config, Dense, FusionConfig, Hybrid
@@ -79,11 +80,11 @@ def test_what_is_new_or_changed_is_encoded_and_nothing_else(
     with pytest.raises(KeyboardInterrupt):
         grow(engine, stopping(), dense, batch=2)
     engine.close()
-    assert len(encoded) == 4
+    assert len(encoded) == 5 and encoded.count("vaccine works") == 1  # their one sentence
     engine = opened(tmp_path / "idx", dense)
     grown = grow(engine, PAPERS, dense, batch=2)
     assert str(grown) == "5 added, 0 changed, 4 unchanged; 9 papers in the index"
-    assert len(encoded) == 9
+    assert len(encoded) == 10
     changed = [
         replace(PAPERS[0], doi="10.1000/new"),  # its text is as it was
         Paper(replace(SOURCES[1], title="first version")),
@@ -92,7 +93,7 @@ def test_what_is_new_or_changed_is_encoded_and_nothing_else(
     ]
     grown = grow(engine, changed, dense)
     assert (grown.added, grown.changed, grown.unchanged, grown.papers) == (0, 2, 2, 9)
-    assert encoded[9:] == ["Title: claim: second version\nAbstract: vaccine works"]
+    assert encoded[10:] == ["Title: claim: second version\nAbstract: vaccine works"]
     assert engine.fetch(["s0", "s1"]) == {"s0": changed[0], "s1": changed[2]}
     engine.close()
 
@@ -110,7 +111,12 @@ def test_processes_fill_the_store_side_by_side_and_the_index_encodes_nothing(
     assert fill_store(PAPERS, encoder, dense.rendering, store, 0, 3, batch=2) == 0
     texts = dense.rendering.source_texts(SOURCES)
     space = encoder._space(store)
-    assert space is not None and not space.missing(encoder.text_keys(texts, "source"))
+    keys = encoder.text_keys([*texts, "vaccine works"], "source")
+    assert space is not None and not space.missing(keys)
+    bare = Store(tmp_path / "bare")
+    fill_store(PAPERS, encoder, dense.rendering, bare, 0, 1, sentences=False)
+    space = encoder._space(bare)
+    assert space is not None and space.missing(keys) == [len(texts)]
 
 
 def test_another_model_or_analysis_is_refused(
@@ -129,3 +135,19 @@ def test_another_model_or_analysis_is_refused(
         engine.search("a")
     engine.use(dense.encoder)
     assert engine.search("paper a", 2).sources("0")
+
+
+def test_the_split_of_abstracts_is_that_of_its_version() -> None:
+    """Vectors of sentences are stored beside it: another split is another `SPLIT`."""
+    abstract = (
+        'Masks work (p < 0.5).  We asked e.g. nurses.\n[2] 3.7x fewer! Überall? no. "So." End'
+    )
+    assert SPLIT == 1
+    assert split(Paper(Source("p", "T. Title", abstract))) == [
+        "Masks work (p < 0.5).",
+        "We asked e.g. nurses.",
+        "[2] 3.7x fewer!",
+        "Überall? no.",
+        '"So." End',
+    ]
+    assert len(split(Paper(Source("p", "", "One. " * 60)))) == MOST == 40

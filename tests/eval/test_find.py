@@ -21,6 +21,7 @@ from claim2source.datasets.papers import Paper
 from claim2source.engines import Where, migrate, open_engine
 from claim2source.engines.growing import grow, opened
 from claim2source.engines.manifest import IndexManifest
+from claim2source.engines.sentences import SPLIT
 from claim2source.io.fetch import Fetcher
 from claim2source.io.posts import Post
 from claim2source.models import ModelConfig
@@ -125,6 +126,40 @@ def test_the_sentence_is_the_nearest_to_the_post(ask: Callable[..., str], index:
         best = sentences[int(np.argmax(vectors @ claim[0]))]
         found = json.loads(ask(post, "--json"))
         assert {one["sentence"] for one in found if one["id"].startswith("p")} == {best}
+
+
+def test_sentences_that_an_index_keeps_are_not_encoded_again(
+    index: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = open_engine(index)
+    encoded: list[str] = []
+    whole = type(engine.encoder)._encode_chunk
+
+    def watched(self: object, texts: list[str], *rest: object) -> object:
+        encoded.extend(texts)
+        return whole(self, texts, *rest)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(type(engine.encoder), "_encode_chunk", watched)
+
+    def sentences() -> dict[str, str]:
+        encoded.clear()
+        (answer,) = Finder(engine).find([Post("0", POST)], 20)
+        return {match.paper.source.id: match.sentence for match in answer.matches}
+
+    expected = sentences()
+    assert encoded == [POST] and len(set(expected.values())) > 1
+    manifest, kept = engine.manifest, engine.sentences
+    for other in (0, SPLIT + 1):
+        engine.manifest = replace(manifest, sentences=other)
+        assert sentences() == expected and len(encoded) > 3
+    engine.manifest = manifest
+
+    def written_meanwhile(ids: list[str]) -> dict[str, tuple[str, np.ndarray]]:
+        found = {one: (stamp, np.flip(vectors)) for one, (stamp, vectors) in kept(ids).items()}
+        return {one: ("of another version", those[1]) for one, those in found.items()}
+
+    monkeypatch.setattr(engine, "sentences", written_meanwhile)
+    assert sentences() == expected
 
 
 def test_filters_leave_papers_out(ask: Callable[..., str]) -> None:
