@@ -3,7 +3,8 @@
 SOURCE is `demo` or another data set, or a file or folder of corpus.jsonl, OpenAlex works, PubMed
 XML, CSV or Parquet. What is in the index as it is stays: a stopped run goes on. In several
 processes (a Slurm array, or accelerate) each encodes its share into the store and leaves the
-index alone; a last run by itself then writes it.
+index alone; a last run by itself then writes it. With `--launcher ray` the workers of a Ray
+cluster encode, and this process writes the index afterwards.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
 
 from claim2source.core.config import flag, list_field, read_config, require, require_between
 from claim2source.core.errors import ConfigError, UserError, run_program
@@ -55,6 +57,10 @@ class IndexProgramConfig(StoreOptions):
             such claims.
         shard: I/N, the Ith of N processes, from 1, that encode into the store; none: as Slurm's
             array or accelerate says.
+        launcher: `ray` has the workers of a Ray cluster encode, which see the same files and
+            store.
+        ray: address of the cluster, such as HOST:6379; none: RAY_ADDRESS, or this machine.
+        workers: that encode at a time; none: one for each GPU of the cluster or, without any, CPU.
         batch: papers that are encoded and written at a time.
     """
 
@@ -70,9 +76,16 @@ class IndexProgramConfig(StoreOptions):
     delete: Path | None = None
     claims: str | None = None
     shard: str | None = None
+    launcher: Literal["ray"] | None = None
+    ray: str | None = None
+    workers: int | None = None
     batch: int = BATCH
     check: bool = flag("read everything once before anything is written", default=True)
     abstention: bool = flag("fit abstention where claims are given", default=True)
+    sentences: bool = flag(
+        "keep the vectors of a new index's sentences: answers are then fast, indexing takes longer",
+        default=True,
+    )
 
     def __post_init__(self) -> None:
         given = self.source is not None or self.delete is not None
@@ -82,6 +95,12 @@ class IndexProgramConfig(StoreOptions):
         require_between("batch", self.batch, 1, 10**6)
         if self.shard is not None:
             shard_of(self.shard, {})
+        if self.workers is not None:
+            require_between("workers", self.workers, 1, 10**5)
+        for key in ("ray", "workers"):
+            value = getattr(self, key)
+            good = value is None or self.launcher is not None
+            require(good, key, value, "none without --launcher ray")
 
     @property
     def column_map(self) -> dict[str, str]:
@@ -115,6 +134,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         return
     files = PaperFiles.of(config.source, config.column_map, config.format, config.lenient)
     shard, shards = shard_of(config.shard, os.environ)
+    one = config.launcher is None or shards == 1
+    require(one, "launcher", config.launcher, "none where Slurm, accelerate or --shard divides")
     # A pipe can be read only once.
     check = config.check and shards == 1 and all(path.is_file() for path in files.files)
     total = checked(files) if check else None
@@ -124,7 +145,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     if shards > 1:
         fill(config, files, dense, shard, shards)
         return
-    engine = opened(config.out, dense, config.bm25)
+    if config.launcher is not None:
+        launch(config, dense)
+    engine = opened(config.out, dense, config.bm25, config.sentences)
     try:
         remove(engine, gone or [])
         grown = grow(engine, files, dense, total=total, progress=True, say=say, batch=config.batch)
@@ -168,10 +191,15 @@ def choose_gpu(config: IndexProgramConfig, environment: Mapping[str, str]) -> No
 
 def resolved_model(config: IndexProgramConfig) -> Resolved:
     """Load the model that encodes papers: as asked, else the index's own."""
+    return resolve(model_of(config), config.device)
+
+
+def model_of(config: IndexProgramConfig) -> ModelConfig:
+    """Name the model that encodes papers."""
     model = config.model
     if model is None and is_engine(config.out):
         model = open_engine(config.out).manifest.model
-    return resolve(absolute(model or ModelConfig()), config.device)
+    return absolute(model or ModelConfig())
 
 
 def dense_of(config: IndexProgramConfig, resolved: Resolved) -> Dense:
@@ -241,11 +269,43 @@ def fill(
         store,
         shard,
         shards,
+        sentences=keeps_sentences(config),
         progress=shard == 0,
         batch=config.batch,
     )
     say(f"process {shard + 1} of {shards}: {count} papers encoded into the store")
     say("next: the same command once more, by itself, writes the index")
+
+
+def launch(config: IndexProgramConfig, dense: Dense) -> None:
+    """Have the workers of a Ray cluster encode the papers into the store."""
+    from claim2source.engines.ray_fill import FillJob, fill_by_ray
+
+    assert config.source is not None and dense.store is not None
+    source = Path(config.source)
+    job = FillJob(
+        str(source.resolve()) if source.exists() else config.source,
+        config.column_map,
+        config.format,
+        config.lenient,
+        model_of(config),
+        config.device,
+        dense.rendering,
+        dense.store.root.resolve(),
+        config.vectors,
+        keeps_sentences(config),
+        config.batch,
+    )
+    filled = fill_by_ray(job, config.ray, config.workers, progress=True)
+    said = f"{filled.papers} papers encoded into the store"
+    say(f"ray: {said} on {filled.machines} machine{'s' * (filled.machines != 1)}")
+
+
+def keeps_sentences(config: IndexProgramConfig) -> bool:
+    """Tell whether the index keeps vectors of sentences: as it was made, or is to be."""
+    if is_engine(config.out):
+        return open_engine(config.out).manifest.sentences > 0
+    return config.sentences
 
 
 def shard_of(given: str | None, environment: Mapping[str, str]) -> tuple[int, int]:

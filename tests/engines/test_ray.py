@@ -1,0 +1,99 @@
+"""Two nodes of Ray encode an index side by side; of a driver that is killed their work stays."""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from claim2source.core.records import Source
+from claim2source.engines import open_engine
+from claim2source.io.store import Store
+from claim2source.models import ModelConfig, resolve
+from claim2source.text import Rendering
+from tests.shared_data import REPOSITORY
+
+PAPERS = 8_000
+
+
+@pytest.fixture
+def address(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """A cluster of two nodes of this machine, with a CPU each, that tells nobody of itself."""
+    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+    pytest.importorskip("ray", reason="needs the `ray` extra")
+    from ray.cluster_utils import Cluster
+
+    node = {"num_cpus": 1, "object_store_memory": 80 * 2**20, "include_dashboard": False}
+    cluster = Cluster(initialize_head=True, head_node_args=node)
+    try:
+        cluster.add_node(num_cpus=1, object_store_memory=80 * 2**20)
+        yield cluster.address
+    finally:
+        cluster.shutdown()
+
+
+def quiet(count: Callable[[], int]) -> int:
+    """Wait until a number stays as it is."""
+    last, since = count(), time.monotonic()
+    while time.monotonic() - since < 3:
+        time.sleep(0.1)
+        if (now := count()) != last:
+            last, since = now, time.monotonic()
+    return last
+
+
+@pytest.mark.slow
+def test_nodes_encode_side_by_side_and_a_killed_driver_loses_nothing(
+    tmp_path: Path, tiny_folder: Path, address: str
+) -> None:
+    papers = tmp_path / "papers.csv"
+    rows = "".join(f"{i},claim {i} {'abc'[i % 3]},vaccine {i} works\n" for i in range(PAPERS))
+    papers.write_text(f"id,title,abstract\n{rows}")
+    words = [sys.executable, "eval/index.py", str(papers), "--out", str(tmp_path / "idx")]
+    words += ["--store", str(tmp_path / "store"), "--batch", "100", "--device", "cpu"]
+    words += ["--model", str(tiny_folder), "--model.pooling", "mean", "--model.max_length", "32"]
+    words += ["--launcher", "ray", "--ray", address]
+
+    def shards() -> list[Path]:
+        return list((tmp_path / "store").rglob("*.safetensors"))
+
+    driver = subprocess.Popen(words, cwd=REPOSITORY)
+    while len(shards()) < 6:
+        assert driver.poll() is None
+        time.sleep(0.02)
+    driver.send_signal(signal.SIGKILL)
+    driver.wait()
+    assert not (tmp_path / "idx").exists()
+    written = quiet(lambda: len(shards()))  # the workers end a little later
+    model = ModelConfig(name=str(tiny_folder), pooling="mean", max_length=32)
+    encoder, rendering = resolve(model, "cpu").encoder, Rendering("original", "title_abstract")
+
+    def stored() -> tuple[int, int]:
+        """Vectors in the store, and how many of the papers have one."""
+        space = encoder._space(Store(tmp_path / "store"))
+        assert space is not None
+        sources = [
+            Source(str(i), f"claim {i} {'abc'[i % 3]}", f"vaccine {i} works") for i in range(PAPERS)
+        ]
+        texts = rendering.source_texts(sources)
+        missing = space.missing(encoder.text_keys(texts, "source"))
+        return sum(len(one) for one in space._vectors.values()), PAPERS - len(missing)
+
+    vectors, kept = stored()
+    assert 0 < kept < PAPERS and kept < vectors
+    # The second call encodes the rest, and the index itself nothing.
+    done = subprocess.run(words, cwd=REPOSITORY, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert f"ray: {PAPERS - kept} papers encoded into the store on 2 machines" in done.stdout
+    assert f"{PAPERS} added" in done.stdout and not re.search("Traceback|usage", done.stderr)
+    assert stored() == (2 * PAPERS, PAPERS) and len(shards()) > written
+    rows = next(open_engine(tmp_path / "idx").rows(50))
+    texts = rendering.source_texts(paper.source for paper in rows.papers)
+    np.testing.assert_allclose(rows.vectors, encoder.encode(texts, "source")[0], atol=1e-3)
