@@ -50,8 +50,9 @@ class Encoder:
 
     `weights` identifies the weights in the store: hashes of base and adapter, and the adapter's
     scale; None while weights are trained, and then nothing is stored. Where only the claims' side
-    was trained, `source_encoder` is the base model and encodes the sources. `dense` is a Dense
-    layer of sentence-transformers behind the pooling (GTR's); a model with one is not trained.
+    was trained, `source_encoder` is the base model, or the teacher, and encodes the sources.
+    `dense` is a Dense layer behind the pooling: one that sentence-transformers declares (GTR's),
+    or the projection into the teacher's space.
     `name` is how the store calls its vectors.
     """
 
@@ -91,7 +92,8 @@ class Encoder:
     def parameters(self) -> int:
         """Count the weights."""
         parts = [self.model] if self.dense is None else [self.model, self.dense]
-        return sum(p.numel() for part in parts for p in part.parameters())
+        # A projection in training is a part of the model too.
+        return sum({id(p): p.numel() for part in parts for p in part.parameters()}.values())
 
     def tokenize(self, texts: Sequence[str], side: Side) -> list[Tokens]:
         """Tokenize texts with the side's prefix, cut at `max_length`.
@@ -202,26 +204,30 @@ class Encoder:
         # The prefix is hashed with the text: two sides with one prefix share their vectors.
         template = settings.pop("template")
         ends = {key: template[key] for key in ("pool_prefix", "append_token")}
-        # The same weights under another config (activation, rotary base) are another model.
-        model = json.loads(self.model.config.to_json_string())
-        config = content_hash({k: v for k, v in model.items() if k not in _ORIGIN})
         # Attention kernels are left out: they differ by rounding only, as batches and devices do,
         # and versions of torch.
         libraries = {name: version(name) for name in self._libraries()}
         return {
             "weights": self.weights,
-            "config": config,
+            "config": self.config_hash(),
             "libraries": libraries,
             **settings,
             **ends,
         }
 
+    def config_hash(self) -> str:
+        """Hash the model's config, without where it comes from."""
+        # The same weights under another config (activation, rotary base) are another model.
+        model = json.loads(self.model.config.to_json_string())
+        return content_hash({k: v for k, v in model.items() if k not in _ORIGIN})
+
     def _libraries(self) -> Iterator[str]:
         """Name the libraries whose code makes tokens of a text, and a vector of tokens."""
         yield from ("tokenizers", "transformers")
-        if "adapter" in (self.weights or {}):
+        parts = (self.weights or {}).keys()
+        if "adapter" in parts:
             yield "peft"
-        if self.dense is not None:
+        if not parts.isdisjoint(("dense", "projection")):
             yield "sentence-transformers"
 
     def encode(
@@ -367,6 +373,9 @@ class Encoder:
                 hidden = self.model(
                     input_ids=batch.input_ids, attention_mask=batch.attention_mask
                 ).last_hidden_state.float()
+                if self.dense is not None and self.source_encoder is not None:
+                    # Claims' tokens are compared with those of another model.
+                    hidden = self.dense({"sentence_embedding": hidden})["sentence_embedding"]
                 vectors = torch.nn.functional.normalize(hidden, dim=-1)
                 kept = batch.pool_mask.bool()
                 yield (

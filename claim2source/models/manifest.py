@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal, TypeVar
 
 from claim2source.core.config import require_one_of
 from claim2source.core.errors import ConfigError, InputError
-from claim2source.core.files import why_not_file, write_json
+from claim2source.core.files import content_hash, why_not_file, write_json
 from claim2source.core.validate import read_json, validated
 from claim2source.models.config import EncoderSettings, Identity
 from claim2source.models.places import (
@@ -54,7 +54,8 @@ class Weights:
     `base`: none (step 0). `lora`: an adapter in this folder, added at `scale`. `full`: a whole
     model in this folder, already at `scale` between the base (0) and what was trained (1).
     `sha256` is that of the safetensors file, `config_sha256` that of its config. With
-    `trained: query_only` these weights encode claims, and the base encodes sources.
+    `trained: query_only` these weights encode claims, and the base encodes sources, or another
+    model (`Manifest.source_model`); `projection` is then the sha256 of the map into its space.
     """
 
     kind: Literal["base", "lora", "full"] = "base"
@@ -62,6 +63,7 @@ class Weights:
     scale: float = 1.0
     config_sha256: str | None = None
     trained: Literal["both", "query_only"] = "both"
+    projection: str | None = None
 
     def __post_init__(self) -> None:
         require_one_of("weights.kind", self.kind, ("base", "lora", "full"))
@@ -69,12 +71,35 @@ class Weights:
 
     def identity(self, base: Identity) -> Identity:
         """Identify these weights in the store; `base` identifies those of the base model."""
+        if self.projection is not None:
+            base = {**base, "projection": self.projection}
         if self.kind == "full":
             return {**base, "base": self.sha256}
         if self.kind == "base":
             return base
         adapter = {"adapter": self.sha256, "adapter_config": self.config_sha256}
         return {**base, **adapter, "scale": self.scale}
+
+
+@dataclass(frozen=True)
+class SourceModel:
+    """Record the model that encodes the sources, where it is another than the claims'.
+
+    `weights` and `config` identify it as in the store, `encoder` are its settings: vectors that
+    the store has are read without loading it.
+    """
+
+    name: str
+    revision: str | None
+    weights: Mapping[str, str | float | None]
+    config: str
+    dimensions: int
+    encoder: EncoderSettings
+
+    @property
+    def sha256(self) -> str:
+        """Return a hash of what identifies its weights."""
+        return content_hash(dict(self.weights))
 
 
 @dataclass(frozen=True)
@@ -104,6 +129,7 @@ class Manifest:
     `scores` holds the scores by split, `config` the training run's settings as JSON values. `refit`
     names the checkpoint that val chose, where this one was trained in the same way on train and
     val: no claim of val is unseen then. `soup` has the sha256 of the weights that were averaged.
+    `source_model` encodes the sources where that is neither these weights nor the base.
     """
 
     __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
@@ -115,6 +141,7 @@ class Manifest:
     epoch: int = 0
     refit: str | None = None
     soup: tuple[str, ...] = ()
+    source_model: SourceModel | None = None
     data: DataRecord = DataRecord()
     scores: Mapping[str, ScoreTable] = field(default_factory=dict)
     config: Mapping[str, object] = field(default_factory=dict)
@@ -127,7 +154,11 @@ class Manifest:
         write_json(folder / FILE, self._record())
 
     def _record(self) -> dict[str, Any]:
-        return recorded(self, self.base)
+        sources = self.source_model
+        if sources is not None:
+            remember_base(sources.name, sources.sha256)
+            sources = replace(sources, name=base_record(sources.name))
+        return recorded(replace(self, source_model=sources), self.base)
 
     def write_export(self, folder: Path, **more: str | float) -> None:
         """Write `claim2source.json`: what an exported model cannot state in its own format."""
@@ -191,4 +222,8 @@ def _parse(path: Path, extra: bool = False) -> Manifest:
         raw = {key.name: raw[key.name] for key in fields(Manifest) if key.name in raw}
     found = parsed(Manifest, raw, path)
     base, data = placed(found.base, found.data, path.parent)
-    return replace(found, base=base, data=data)
+    sources = found.source_model
+    if sources is not None:
+        name = find_base(sources.name, sources.sha256, path.parent, "teacher")
+        sources = replace(sources, name=name)
+    return replace(found, base=base, data=data, source_model=sources)

@@ -41,16 +41,16 @@ def _note(sha256: str) -> Path:
     return default_root() / "bases" / f"{Path(sha256).name}.txt"
 
 
-def find_base(record: str, sha256: str, checkpoint: Path) -> str:
+def find_base(record: str, sha256: str, checkpoint: Path, group: str = "model") -> str:
     """Find the folder of a recorded base; return the record itself where there is none.
 
-    Its run's config names it, or the user's cache, or it lies beside the checkpoint or in the
-    current folder. Whoever loads it compares its hash.
+    Its run's config names it as `name` of this group, or the user's cache, or it lies beside the
+    checkpoint or in the current folder. Whoever loads it compares its hash.
     """
     if not record.startswith(LOCAL):
         return record
     name = Path(record).name
-    places = [_of_run(checkpoint, "model", "name", name)]
+    places = [_of_run(checkpoint, group, "name", name)]
     try:
         places.append(_note(sha256).read_text(encoding="utf-8"))
     except (OSError, ValueError):

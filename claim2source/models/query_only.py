@@ -1,13 +1,17 @@
-"""Encode sources with the base model where only the claims' side was trained."""
+"""Encode sources with the base model, or a teacher, where only the claims' side was trained."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from claim2source.models.config import Identity
 from claim2source.models.encoder import Encoder
+from claim2source.models.manifest import SourceModel
 
 
 class WithoutAdapter(torch.nn.Module):
@@ -43,3 +47,51 @@ def base_encoder(encoder: Encoder, weights: Identity | None) -> Encoder:
     base = Encoder(model, encoder.tokenizer, encoder.settings, weights)
     base.name = encoder.name
     return base
+
+
+class LateEncoder(Encoder):
+    """Encode sources with a model that is loaded once a text has no vector in the store.
+
+    What answers claims then holds the small model alone.
+    """
+
+    def __init__(self, record: SourceModel, load: Callable[[], Encoder]) -> None:
+        # What needs the model's own parts is left to `__getattr__`.
+        self.record, self._load = record, load
+        self.settings, self.weights = record.encoder, record.weights
+        self.name = Path(record.name).name
+        self.source_encoder = None
+
+    @cached_property
+    def loaded(self) -> Encoder:
+        """Load the model."""
+        return self._load()
+
+    @property
+    def dimensions(self) -> int:
+        """Return the length of a vector."""
+        return self.record.dimensions
+
+    def config_hash(self) -> str:
+        """Return the hash of the model's config, as it was recorded."""
+        return self.record.config
+
+    def __getattr__(self, name: str) -> Any:
+        """Take the model, the tokenizer and the Dense layer from the loaded encoder."""
+        if name not in ("model", "tokenizer", "dense"):
+            raise AttributeError(name)
+        return getattr(self.loaded, name)
+
+
+def source_model(encoder: Encoder, name: str, revision: str | None) -> SourceModel:
+    """Record an encoder of the sources; `name` is a model's, or a folder."""
+    assert encoder.weights is not None
+    place = str(Path(name).resolve()) if Path(name).is_dir() else name
+    return SourceModel(
+        place,
+        revision,
+        dict(encoder.weights),
+        encoder.config_hash(),
+        encoder.dimensions,
+        encoder.settings,
+    )

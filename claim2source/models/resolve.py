@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,7 +29,7 @@ from claim2source.models.hub import (
     require_files,
     tokenizer_hash,
 )
-from claim2source.models.manifest import EXPORT_FILE, FILE, Base, Manifest
+from claim2source.models.manifest import EXPORT_FILE, FILE, Base, Manifest, SourceModel
 from claim2source.models.places import LOCAL
 from claim2source.models.sentence_transformers import settings_of
 from claim2source.text import Rendering
@@ -105,7 +105,10 @@ def resolve(
     if export.weights.trained == "query_only":
         # Only claims were trained: its base encodes the sources.
         place = files / EXPORT_FILE
-        encoder.source_encoder = _load_base(export.base, place, settings, config, device)[0]
+        if export.source_model is not None:
+            encoder.source_encoder = _late(export.source_model, place, config, device)
+        else:
+            encoder.source_encoder = _load_base(export.base, place, settings, config, device)[0]
     return Resolved(encoder, base, files, exported=export.rendering)
 
 
@@ -165,7 +168,9 @@ def _checkpoint(
         encoder = _load(folder, settings, device, config.attention)
         encoder.weights = weights.identity({"tokenizer": tokenizer_hash(folder)})
         encoder.name = base.name
-        if weights.trained == "query_only":
+        if manifest.source_model is not None:
+            _project(encoder, folder, manifest, config, device)
+        elif weights.trained == "query_only":
             encoder.source_encoder = _load_base(base, place, settings, config, device)[0]
         return Resolved(encoder, base, folder, manifest)
     encoder, files = _load_base(base, place, settings, config, device)
@@ -176,11 +181,71 @@ def _checkpoint(
         encoder.model = _with_adapter(encoder.model, folder)
         set_adapter_scale(encoder.model, weights.scale)
         encoder.weights = weights.identity(untrained)
-        if weights.trained == "query_only":
+        if weights.trained == "query_only" and manifest.source_model is None:
             from claim2source.models.query_only import base_encoder
 
             encoder.source_encoder = base_encoder(encoder, untrained)
+    if manifest.source_model is not None:
+        encoder.weights = weights.identity(encoder.weights or {})
+        _project(encoder, folder, manifest, config, device)
     return Resolved(encoder, base, files, manifest)
+
+
+def _project(
+    encoder: Encoder, folder: Path, manifest: Manifest, config: ModelConfig, device: str | None
+) -> None:
+    """Map the claims' vectors into the space of the sources' encoder, which loads when needed."""
+    from claim2source.models.projection import FILE as PROJECTION
+    from claim2source.models.projection import load_projection
+
+    assert manifest.source_model is not None
+    _check_hash(folder / PROJECTION, manifest.weights.projection)
+    encoder.dense = load_projection(folder, encoder.dimensions).to(encoder.device)
+    encoder.source_encoder = _late(manifest.source_model, folder / FILE, config, device)
+
+
+def _late(record: SourceModel, place: Path, config: ModelConfig, device: str | None) -> Encoder:
+    """Stand for the model that the file `place` records; whoever loads it compares its hashes."""
+    from claim2source.models.query_only import LateEncoder
+
+    def load() -> Encoder:
+        if record.name.startswith(LOCAL):
+            why = f"no such model is known here: {Path(record.name).name!r}; put it or a link to it"
+            raise InputError.at(
+                place, field="source_model.name", why=f"{why} beside {place.parent}"
+            )
+        found = resolve(_asked(record, config), device).encoder
+        found = found.source_encoder or found
+        if found.key() != late.key():
+            why = f"{record.name} is not the model whose vectors of sources this was trained for"
+            raise InputError.at(place, field="source_model.weights", why=why)
+        return found
+
+    late = LateEncoder(record, load)
+    return late
+
+
+def _asked(record: SourceModel, config: ModelConfig) -> ModelConfig:
+    """Return the settings that load a recorded model as it was."""
+    model = ModelConfig(
+        name=record.name,
+        attention=config.attention,
+        allow_remote_code=config.allow_remote_code,
+        allow_bin=config.allow_bin,
+    )
+    folder = checkpoint_folder(record.name)
+    if (folder / FILE).is_file():
+        return model
+    settings = {one.name: getattr(record.encoder, one.name) for one in fields(EncoderSettings)}
+    own_code = settings.pop("own_code")
+    return replace(
+        model,
+        **settings,
+        revision=record.revision,
+        prompts=False,
+        allow_remote_code=config.allow_remote_code if own_code else (),
+        bidirectional=None if own_code else record.encoder.bidirectional,
+    )
 
 
 def _load_base(

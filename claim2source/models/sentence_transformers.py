@@ -85,6 +85,8 @@ def read_folder(folder: Path) -> FolderSettings:
             include_prompt = config.get("include_prompt", True) is not False
         elif kind == "Transformer":
             length = _max_length(_read_config(Transformer, place), place)
+        elif kind == "StaticEmbedding":
+            pooling, length = "mean", _max_length(read_object(place / "config.json"), place)
         elif kind == "Dense":
             _read_dense(folder)  # before gigabytes of weights are read
         elif kind != "Normalize":
@@ -111,7 +113,9 @@ def _read_config(module: Any, place: Path) -> dict[str, object]:
 
 def _max_length(config: dict[str, object], place: Path) -> int | None:
     """Return the tokens per text; sentence-transformers 6 writes them to the tokenizer's config."""
-    length, file = config.get("max_seq_length"), place / "tokenizer_config.json"
+    # model2vec names it otherwise.
+    length = config.get("max_seq_length", config.get("max_length"))
+    file = place / "tokenizer_config.json"
     if length is None and file.is_file():
         length = read_object(file).get("model_max_length")
     if not isinstance(length, int | float | None):

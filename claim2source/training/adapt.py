@@ -10,6 +10,7 @@ import torch
 from claim2source.core.config import require
 from claim2source.core.errors import ConfigError
 from claim2source.models import Encoder
+from claim2source.training.checkpoint import PART
 from claim2source.training.config import FinetuneConfig
 from claim2source.training.kernels import check_kernels, compile_model, use_liger
 
@@ -17,16 +18,21 @@ if TYPE_CHECKING:
     from peft import PeftModel
 
 
-def check_model(config: FinetuneConfig, encoder: Encoder) -> None:
-    """Raise `ConfigError` for a model that cannot be trained as the config says."""
+def check_model(
+    config: FinetuneConfig, encoder: Encoder, dense: torch.nn.Module | None = None
+) -> None:
+    """Raise `ConfigError` for a model that cannot be trained as the config says.
+
+    `dense` is the layer that the model came with behind its pooling, if any.
+    """
     check_adaptable(encoder, config)
     check_kernels(config, encoder)
-    if encoder.dense is not None:
+    if dense is not None:
         allowed = "a model without a Dense layer behind its pooling: such a layer is not trained"
         raise ConfigError("model.name", config.model.name, allowed)
     width = encoder.dimensions
     for size in config.losses.matryoshka.dimensions:
-        key, allowed = "losses.matryoshka.dimensions", f"at most {width}, this model's width"
+        key, allowed = "losses.matryoshka.dimensions", f"at most {width}, the vectors' length"
         require(size <= width, key, size, allowed)
 
 
@@ -75,6 +81,12 @@ def adapt(encoder: Encoder, config: FinetuneConfig) -> None:
         encoder.model.gradient_checkpointing_enable({"use_reentrant": False})
     if config.optimisation.compile:
         compile_model(encoder.model)
+
+
+def train_projection(encoder: Encoder) -> None:
+    """Make the projection a part of the model, whose weights are trained, saved and restored."""
+    assert encoder.dense is not None
+    encoder.model.add_module(PART, encoder.dense.requires_grad_(True))
 
 
 def layers_of(model: torch.nn.Module) -> torch.nn.ModuleList:

@@ -6,7 +6,7 @@ import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from claim2source.core.files import atomic_folder, file_hash, write_json
 from claim2source.models import Manifest, Weights, tokenizer_files
@@ -16,6 +16,8 @@ from claim2source.models.resolve import ADAPTER_CONFIG_FILE, ADAPTER_FILE
 if TYPE_CHECKING:
     from claim2source.models import Encoder
 
+# Name of a projection that is trained with its model, as a part of it.
+PART = "projection"
 # One file, so that one hash names the weights.
 ONE_SHARD = "1000GB"
 
@@ -30,22 +32,26 @@ def save_checkpoint(
     """Write a checkpoint atomically; returns its manifest with the hashes of the weights.
 
     `kind` is `base` (only the manifest), `lora` (the adapter) or `full` (weights, config and
-    tokenizer). The files of the base are not touched. Raises `UserError` for weights that are not
-    finite.
+    tokenizer); a projection has a file of its own. The files of the base are not touched. Raises
+    `UserError` for weights that are not finite.
     """
     files = {
         "lora": (ADAPTER_FILE, ADAPTER_CONFIG_FILE),
         "full": ("model.safetensors", "config.json"),
     }
     with atomic_folder(folder) as temporary:
-        weights = Weights()
+        weights = Weights(trained=manifest.weights.trained) if encoder.dense else Weights()
         if kind != "base":
             from claim2source.training.state import require_finite_weights
 
             every = encoder.model.named_parameters()
             named = {name: p.detach() for name, p in every if kind == "full" or p.requires_grad}
             require_finite_weights(named, folder)
-            encoder.model.save_pretrained(str(temporary), max_shard_size=ONE_SHARD)
+            more: dict[str, Any] = {}
+            if kind == "full" and encoder.dense is not None:
+                state = encoder.model.state_dict()
+                more["state_dict"] = {k: v for k, v in state.items() if k.split(".")[0] != PART}
+            encoder.model.save_pretrained(str(temporary), max_shard_size=ONE_SHARD, **more)
             (temporary / "README.md").unlink(missing_ok=True)
             if kind == "lora":
                 # peft writes the folder that the base was loaded from.
@@ -59,6 +65,10 @@ def save_checkpoint(
         if kind == "full":
             for file in tokenizer_files(base_folder):
                 shutil.copyfile(file, temporary / file.name)
+        if encoder.dense is not None:
+            from claim2source.models.projection import save_projection
+
+            weights = replace(weights, projection=save_projection(encoder.dense, temporary))
         written = replace(manifest, weights=weights)
         written.write(temporary)
     return written

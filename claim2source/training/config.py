@@ -356,6 +356,9 @@ class FinetuneConfig(RunConfig):
         optimisation: batches, negatives and the optimizer.
         batches: which pairs share a batch.
         losses: the loss to minimise.
+        teacher: with `optimisation.train: query_only`, another model in place of the base encodes
+            the sources: a trained run, a checkpoint or a model; this one, with a projection,
+            learns to encode claims for its vectors.
         choose: the checkpoint that the run's folder stands for: the `best` on val by `rule`,
             the model before training, `scales` and `soup` included, or the `last` epoch.
         refit: train again on train and val, as the chosen checkpoint was trained: its epochs, at
@@ -371,6 +374,7 @@ class FinetuneConfig(RunConfig):
     mined: Path | None = None
     batches: BatchesConfig = field(default_factory=BatchesConfig)
     losses: LossesConfig = field(default_factory=LossesConfig)
+    teacher: ModelConfig | None = None
     refit: bool = False
     soup: bool = False
     after: AfterConfig = field(default_factory=AfterConfig)
@@ -414,7 +418,24 @@ class FinetuneConfig(RunConfig):
         require(self.mined is None or not self.refit, "refit", self.refit, allowed)
         for scale in self.scales or ():
             require_between("scales", scale, 0, 100)
+        self._check_teacher()
         super().__post_init__()
+
+    def _check_teacher(self) -> None:
+        weight = self.losses.alignment.weight
+        if self.teacher is None:
+            allowed = "0 without a `teacher`, whose vectors it compares with"
+            require(weight == 0, "losses.alignment.weight", weight, allowed)
+            return
+        train, keep = self.optimisation.train, self.losses.keep_base.weight
+        allowed = "query_only with a `teacher`, which encodes the sources"
+        require(train == "query_only", "optimisation.train", train, allowed)
+        allowed = "0 with a `teacher`: losses.alignment compares with its vectors"
+        require(keep == 0, "losses.keep_base.weight", keep, allowed)
+        allowed = "none with a `teacher`: a projection has no base to mix with"
+        require(not self.scales, "scales", self.scales, allowed)
+        require(not self.soup, "soup", self.soup, "false with a `teacher`")
+        require(self.tuning != "qlora", "tuning", self.tuning, "full or lora with a `teacher`")
 
     @property
     def chooses(self) -> bool:
@@ -427,6 +448,7 @@ class FinetuneConfig(RunConfig):
         after = self.after
         return [
             ("model.name", self.model.name),
+            ("teacher.name", None if self.teacher is None else self.teacher.name),
             ("data.dataset", self.data.dataset),
             ("mined", self.mined),
             ("losses.distillation.scores", self.losses.distillation.scores),

@@ -18,6 +18,7 @@ from claim2source.mining.near_duplicates import same_papers
 from claim2source.models import Encoder, Side, Tokens
 from claim2source.text import Rendering
 from claim2source.text.render import FORMS
+from claim2source.training.aligned import AlignedTexts
 from claim2source.training.batches import BatchPlan
 from claim2source.training.losses import LossesConfig, LossTargets
 from claim2source.training.losses.keep_base import language_weights
@@ -25,7 +26,7 @@ from claim2source.training.teacher import TeacherScores
 
 
 class BaseVectors:
-    """Hold the base model's vectors of the training texts, encoded once before training."""
+    """Hold the base model's, or a teacher's, vectors of the training texts, encoded once."""
 
     def __init__(
         self,
@@ -61,7 +62,7 @@ class TrainBatch(LossTargets):
     The m columns are the distinct sources of all processes that share negatives, by rank;
     `counts` says how many each of them encodes, `sources` are this one's. `fixed_sources` [m, d]
     replaces encoding where sources are not trained. `views` are other representations of claims,
-    for consistency.
+    for consistency; `texts` have no labels, for the alignment.
     """
 
     plan: BatchPlan
@@ -70,17 +71,19 @@ class TrainBatch(LossTargets):
     counts: tuple[int, ...]
     fixed_sources: Tensor | None = None
     views: list[Tokens] = field(default_factory=list)
+    texts: list[Tokens] = field(default_factory=list)
 
 
 class TrainingPairs:
     """Hold claims with their gold and hard negatives, tokenised once.
 
-    `base` is needed by `losses.keep_base` and for `query_only`, `teacher` by
-    `losses.distillation`. With `rotate`, every use of a row takes the next `negatives` of its
-    list, random ones in the list's proportion; a list that is mined again begins at its hardest.
-    Negatives that the teacher scores come before all others, in every epoch. Sources of one text,
-    and those that `mining`'s limits take for near-duplicates, are one paper: no negatives where
-    one of them is gold. Likeness by vector does not count here: it changes with the model.
+    `base` is needed by `losses.keep_base` and for `query_only`, `teacher` by `losses.distillation`,
+    `aligned` by `losses.alignment`, with the same model's `base`. With `rotate`, every use of a row
+    takes the next `negatives` of its list, random ones in the list's proportion; a list that is
+    mined again begins at its hardest. Negatives that the teacher scores come before all others, in
+    every epoch. Sources of one text, and those that `mining`'s limits take for near-duplicates, are
+    one paper: no negatives where one of them is gold. Likeness by vector does not count here: it
+    changes with the model.
     """
 
     def __init__(
@@ -97,12 +100,15 @@ class TrainingPairs:
         query_only: bool = False,
         teacher: TeacherScores | None = None,
         mining: MiningConfig | None = None,
+        aligned: AlignedTexts | None = None,
     ) -> None:
         self.dataset, self.encoder, self.rendering = dataset, encoder, rendering
         self.negatives, self.rotate = negatives, rotate
         self.losses = losses or LossesConfig()
         self.base, self.query_only, self.teacher = base, query_only, teacher
-        assert base is not None or not (query_only or self.losses.keep_base.weight)
+        self.aligned = aligned
+        compares = query_only or self.losses.keep_base.weight or aligned is not None
+        assert base is not None or not compares
         self.golds: Mapping[str, frozenset[str]] = golds_by_text(dataset.claims)
         wanted = {row.claim for row in rows}
         claims = [claim for claim in dataset.claims if claim.id in wanted]
@@ -258,6 +264,7 @@ class TrainingPairs:
         ]
         owners = torch.tensor([i for i, _ in shown], dtype=torch.long) if self.views else None
         base = self.base if self.losses.keep_base.weight else None
+        texts, aligned = self._aligned(own, plan)
         return TrainBatch(
             plan=plan,
             claims=[self.claim_tokens[row.claim] for row in own],
@@ -274,7 +281,20 @@ class TrainingPairs:
             base_claims=None if base is None else base.claims([row.claim for row in own]),
             base_sources=None if base is None else base.sources(columns),
             keep_weights=None if base is None else self._keep_weights(own),
+            texts=texts,
+            aligned=aligned,
         )
+
+    def _aligned(
+        self, own: Sequence[MinedRow], plan: BatchPlan
+    ) -> tuple[list[Tokens], Tensor | None]:
+        """Take the batch's texts without labels, and the teacher's vectors of claims and texts."""
+        if self.aligned is None:
+            return [], None
+        assert self.base is not None
+        shares = max(len(plan.shares), 1)
+        texts, vectors = self.aligned.batch(plan.epoch, plan.index * shares + plan.rank)
+        return texts, torch.cat((self.base.claims([row.claim for row in own]), vectors))
 
     def _masked(self, own: Sequence[MinedRow], columns: Sequence[str]) -> Tensor:
         """Mark [own, columns] where the source is the paper of one of the claim's golds."""

@@ -25,7 +25,7 @@ from claim2source.models import DataRecord, Encoder, Manifest, Weights, resolve
 from claim2source.models.manifest import FILE
 from claim2source.models.query_only import base_encoder
 from claim2source.models.resolve import checkpoint_folder
-from claim2source.training.adapt import adapt, check_model, frozen_copy
+from claim2source.training.adapt import adapt, check_model, frozen_copy, train_projection
 from claim2source.training.after import check_after, evaluate_after
 from claim2source.training.callbacks import EvaluateOnVal, GatherWeights, KeepCheckpoints, Remine
 from claim2source.training.checkpoint import save_checkpoint
@@ -54,6 +54,7 @@ from claim2source.training.report import (
 from claim2source.training.run import TrainingRun, run_training
 from claim2source.training.run_folder import RunFolder
 from claim2source.training.sharing import encode_shares
+from claim2source.training.source_teacher import SourceTeacher, check_strategy
 from claim2source.training.splits import (
     TrainingData,
     load_data,
@@ -122,10 +123,13 @@ class Finetuning(TrainingRun[FinetuneConfig, TrainingData]):
             raise UserError(
                 f"model.name: {config.model.name} was tuned for claims alone; train from its base"
             )
-        check_model(config, self.encoder)
+        self.untrained = self.encoder.weights or {}
+        dense, self.teacher = self.encoder.dense, None
+        if config.teacher is not None and dense is None:
+            self.teacher = SourceTeacher(config, self.encoder)
+        check_model(config, self.encoder, dense)
         longest, local = self.encoder.settings.max_length, world.local_size
         self.config, self.memory = settle_here(config, self.encoder.model, longest, local)
-        self.untrained = self.encoder.weights or {}
         self.negatives: RunNegatives = RunNegatives(
             config, data.train, run, self.store, world, data.teacher
         )
@@ -137,6 +141,7 @@ class Finetuning(TrainingRun[FinetuneConfig, TrainingData]):
         if isinstance(self.strategy, Sharded) and config.tuning == "qlora":
             allowed = "auto or ddp with tuning: qlora: weights in 4 bits are not sharded"
             raise ConfigError("trainer.strategy", "fsdp2", allowed)
+        check_strategy(config, isinstance(self.strategy, Sharded))
         on_val = config.rendering, self.store, world, self.open_logs
         self.evaluation = EvaluateOnVal(
             run,
@@ -153,6 +158,13 @@ class Finetuning(TrainingRun[FinetuneConfig, TrainingData]):
     def chooses(self) -> bool:
         """Tell whether a checkpoint is chosen at the end."""
         return self.again is None
+
+    def go(self) -> Report | None:
+        """Encode what a teacher teaches, then run all steps in order."""
+        if self.teacher is not None:
+            start = None if self.state is not None else self.run.checkpoint(0)
+            self.teacher.prepare(self.data.train, self.store, self.world, self.untrained, start)
+        return super().go()
 
     # Set-up
 
@@ -194,29 +206,35 @@ class Finetuning(TrainingRun[FinetuneConfig, TrainingData]):
             "val data": self.data.val.fingerprint,
             "base model": self.resolved.base.sha256,
             "teacher's run": run_hash(teacher) if teacher and teacher.exists() else None,
+            **({} if self.teacher is None else {"teacher": self.teacher.sha256}),
         }
 
     def first_rows(self) -> list[MinedRow]:
-        """Mine with the base model, or read what was mined."""
-        return self.negatives.first(self.encoder)
+        """Mine with the teacher or the base model, or read what was mined."""
+        return self.negatives.first(self.teacher.encoder if self.teacher else self.encoder)
 
     def make_trainable(self, rows: list[MinedRow]) -> None:
         """Make the model trainable and tokenise the pairs; first encode what losses compare."""
         config, train = self.config, self.data.train
-        base = None
-        if config.losses.keep_base.weight or self.query_only:
+        base, teacher = None, self.teacher
+        if teacher is not None:
+            base = teacher.base
+        elif config.losses.keep_base.weight or self.query_only:
             # The first process encodes; the others then read the vectors from the store.
             for turn in (True, False):
                 if self.world.is_first is turn:
                     texts = config.rendering, train.claims, train.sources
                     base = BaseVectors(self.encoder, *texts, self.store, progress=turn)
                 barrier(self.world)
-        frozen = frozen_copy(self.encoder) if self.query_only and config.tuning == "full" else None
+        own = self.query_only and teacher is None
+        frozen = frozen_copy(self.encoder) if own and config.tuning == "full" else None
         # All processes start with the same adapters; dropout is seeded by process in `go`.
         pl.seed_everything(config.optimisation.seed, verbose=False)
         adapt(self.encoder, config)
         self.encoder.weights = None
-        if self.query_only:
+        if teacher is not None:
+            train_projection(self.encoder)
+        elif own:
             self.encoder.source_encoder = frozen or base_encoder(self.encoder, self.untrained)
         self.pairs = TrainingPairs(
             train,
@@ -230,6 +248,7 @@ class Finetuning(TrainingRun[FinetuneConfig, TrainingData]):
             query_only=self.query_only,
             teacher=None if self.data.teacher is None else self.data.teacher.scores,
             mining=config.mining,
+            aligned=None if teacher is None else teacher.aligned,
         )
 
     def parts(self, trainer: pl.Trainer) -> tuple[RetrieverModule, ClaimSourceData]:
@@ -355,6 +374,7 @@ class Finetuning(TrainingRun[FinetuneConfig, TrainingData]):
                 seen_share_expected=self.data.seen_share,
             ),
             refit=None if self.again is None else self.again.of,
+            source_model=None if self.teacher is None else self.teacher.record,
             config=as_plain(self.config),
             git=git_state(),
             versions=versions(),

@@ -94,8 +94,8 @@ class RetrieverModule(TrainingModule):
 
     def _inputs(self, batch: TrainBatch, vectors: Tensor) -> LossInputs:
         """Put a batch's vectors beside its targets, gathered over processes where asked."""
-        sizes = [len(batch.claims), len(batch.sources), len(batch.views)]
-        claims, sources, views = vectors.split(sizes)
+        sizes = [len(part) for part in (batch.claims, batch.sources, batch.views, batch.texts)]
+        claims, sources, views, texts = vectors.split(sizes)
         plan = batch.plan
         if batch.fixed_sources is not None:
             sources = batch.fixed_sources.to(vectors.device, non_blocking=True)
@@ -111,5 +111,10 @@ class RetrieverModule(TrainingModule):
             for value in [getattr(batch, spec.name)]
         }
         return LossInputs(
-            claims=claims, sources=sources, all_claims=all_claims, views=views, **targets
+            claims=claims,
+            sources=sources,
+            all_claims=all_claims,
+            views=views,
+            texts=texts,
+            **targets,
         )

@@ -22,8 +22,8 @@ class ReadyBatch:
     """Hold a batch as its step takes it, on the CPU.
 
     `distinct` are its texts, each once; `place` [texts] has the number of each of the batch's
-    claims, sources and views among them. `chunks` are their numbers, chunk by chunk, and `parts`
-    each chunk's tensors.
+    claims, sources, views and texts among them. `chunks` are their numbers, chunk by chunk, and
+    `parts` each chunk's tensors.
     """
 
     batch: TrainBatch
@@ -51,7 +51,7 @@ def ready_batch(batch: TrainBatch, encoder: Encoder, config: OptimisationConfig)
 
     Each distinct text is encoded once; the gradients of its copies add up.
     """
-    texts = [*batch.claims, *batch.sources, *batch.views]
+    texts = [*batch.claims, *batch.sources, *batch.views, *batch.texts]
     number: dict[Tokens, int] = {}
     place = torch.tensor([number.setdefault(text, len(number)) for text in texts])
     distinct = list(number)

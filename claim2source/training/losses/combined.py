@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from claim2source.core.config import require
+from claim2source.training.losses.alignment import AlignmentConfig, alignment
 from claim2source.training.losses.consistency import ConsistencyConfig, consistency
 from claim2source.training.losses.distillation import DistillationConfig, distillation
 from claim2source.training.losses.info_nce import InfoNCEConfig, false_negatives, info_nce
@@ -26,6 +27,7 @@ class LossesConfig:
         keep_base: from the base model's similarities.
         consistency: between a claim and its translation.
         matryoshka: InfoNCE on shortened vectors.
+        alignment: to a teacher's vectors, without labels.
     """
 
     info_nce: InfoNCEConfig = field(default_factory=InfoNCEConfig)
@@ -33,10 +35,12 @@ class LossesConfig:
     keep_base: KeepBaseConfig = field(default_factory=KeepBaseConfig)
     consistency: ConsistencyConfig = field(default_factory=ConsistencyConfig)
     matryoshka: MatryoshkaConfig = field(default_factory=MatryoshkaConfig)
+    alignment: AlignmentConfig = field(default_factory=AlignmentConfig)
 
     def __post_init__(self) -> None:
         shortened = self.matryoshka.weight if self.matryoshka.dimensions else 0.0
-        others = (self.distillation.weight, self.keep_base.weight, self.consistency.weight)
+        named = (self.distillation, self.keep_base, self.consistency, self.alignment)
+        others = (term.weight for term in named)
         require(
             any((self.info_nce.weight, shortened, *others)),
             "losses.info_nce.weight",
@@ -54,8 +58,9 @@ class LossTargets:
     [n] are the places of the n claims among the c claims of all processes, and `claims_masked`
     [n, c] is true where another claim has the paper of the row's source as gold (set only where
     InfoNCE is trained both ways). The others are set where their loss is on: `teacher`
-    [n, m] (NaN: no score), `base_claims` [n, d], `base_sources` [m, d], `keep_weights` [n], and
-    `owners` [v], the row of each view's claim.
+    [n, m] (NaN: no score), `base_claims` [n, d], `base_sources` [m, d], `keep_weights` [n],
+    `owners` [v], the row of each view's claim, and `aligned` [n + t, d], the teacher's vectors of
+    the claims and of t texts without labels.
     """
 
     positives: Tensor
@@ -67,6 +72,7 @@ class LossTargets:
     base_sources: Tensor | None = None
     keep_weights: Tensor | None = None
     owners: Tensor | None = None
+    aligned: Tensor | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,13 +80,15 @@ class LossInputs(LossTargets):
     """Hold the vectors beside their targets.
 
     `claims` [n, d]; `sources` [m, d], of all processes where they are gathered; `all_claims`
-    [c, d] for InfoNCE both ways; `views` [v, d], other representations of claims.
+    [c, d] for InfoNCE both ways; `views` [v, d], other representations of claims; `texts` [t, d],
+    for the alignment.
     """
 
     claims: Tensor
     sources: Tensor
     all_claims: Tensor | None = None
     views: Tensor | None = None
+    texts: Tensor | None = None
 
 
 def combined(
@@ -122,6 +130,10 @@ def combined(
         assert inputs.views is not None
         terms["consistency"] = consistency(inputs.claims, inputs.views, inputs.owners)
         weights["consistency"] = config.consistency.weight
+    if inputs.aligned is not None:
+        assert inputs.texts is not None
+        terms["alignment"] = alignment(inputs.claims, inputs.texts, inputs.aligned)
+        weights["alignment"] = config.alignment.weight
     weighted = [weights[name] * term for name, term in terms.items()]
     total = sum(weighted[1:], weighted[0])
     return total, {name: term.detach() for name, term in terms.items()}
