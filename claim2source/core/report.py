@@ -58,6 +58,24 @@ class SystemCost:
         )
 
 
+@dataclass(frozen=True)
+class Speed:
+    """State what answering a new claim takes on a CPU, once the sources are indexed.
+
+    `milliseconds` of CPU time, all threads together: the median over `claims` that came one by
+    one; `batch_milliseconds` each, where they came as one batch. `weights_bytes` are those of the
+    models that answer (of an asymmetric one the claims' alone), `vectors_bytes` those of the
+    sources' vectors.
+    """
+
+    milliseconds: float
+    batch_milliseconds: float
+    claims: int
+    threads: int
+    weights_bytes: int = 0
+    vectors_bytes: int = 0
+
+
 def cost_cells(cost: SystemCost | None) -> list[Cell]:
     """Return the cells for `COST_COLUMNS`, None for what is not known.
 
@@ -148,7 +166,7 @@ class SystemReport:
     a checkpoint's manifest states; `slices` are scores of a part of the claims,
     such as those with a gold seen in training; `simulated` says that a made-up server had a part in
     it, so that it is compared with nothing; `runs` is the folder of its TREC runs, relative to
-    the report's; `key` identifies all that made it.
+    the report's; `key` identifies all that made it; `speed` is measured by programs that say so.
     """
 
     __pydantic_config__: ClassVar[Any] = _STRICT
@@ -176,6 +194,7 @@ class SystemReport:
     simulated: bool = False
     runs: str = ""
     key: str = ""
+    speed: Speed | None = None
 
     @property
     def table(self) -> Table:

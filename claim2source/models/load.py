@@ -40,9 +40,10 @@ def load(
         # transformers would load it with any base it names.
         raise InputError.at(folder / ADAPTER_CONFIG_FILE, why="an adapter that is no checkpoint")
     if read_object(folder / "config.json").get("model_type") == MODEL_TYPE:
-        model, tokenizer = load_static(folder)
-        model = model.to(target, getattr(torch, settings.dtype)).eval()
-        return Encoder(model, tokenizer, settings, weights=None)
+        static: Any
+        static, words = load_static(folder)
+        static = static.to(target, getattr(torch, settings.dtype)).eval()
+        return Encoder(static, words, settings, weights=None)
     if not tokenizer_files(folder):
         raise InputError.at(folder, why="no tokenizer here")
     try:

@@ -154,15 +154,18 @@ class DenseIndex:
             parts = cut_sources(sources, self.passages)
             sources = [part for passages in parts for part in passages]
             ids = [passage_id(p[0].id, number) for p in parts for number in range(len(p))]
-        vectors, cost = self._encode(self.rendering.source_texts(sources), "source")
+        texts = self.rendering.source_texts(sources)
+        vectors, cost = self._encode(texts, "source", self._store)
         kind = VectorIndex if self.passages is None else PassageIndex
         self._vectors = kind(ids, vectors, self.config)
         return self._vectors, cost
 
-    def _encode(self, texts: Sequence[str], side: Side) -> tuple[np.ndarray, Cost]:
+    def _encode(
+        self, texts: Sequence[str], side: Side, store: Store | None
+    ) -> tuple[np.ndarray, Cost]:
         """Vectors [n, d] as they are searched; the store keeps them at full length."""
         progress = f"{side}s" if self._progress else None
-        vectors, cost = self.encoder.encode(texts, side, store=self._store, progress=progress)
+        vectors, cost = self.encoder.encode(texts, side, store=store, progress=progress)
         dimensions = self.config.dimensions
         if dimensions is None:
             return vectors, cost
@@ -180,7 +183,7 @@ class DenseIndex:
         if self._last is not None and all(text in self._last[0] for text in texts):
             rows, vectors = self._last
             return vectors[[rows[text] for text in texts]], Cost()
-        vectors, cost = self._encode(texts, "claim")
+        vectors, cost = self._encode(texts, "claim", self._store)
         if self._store is None:
             self._last = {text: row for row, text in enumerate(texts)}, vectors
         return vectors, cost
@@ -207,6 +210,16 @@ class DenseIndex:
             return Result(run, cost=cost, index=notes)
 
         return read_or_search(self._store, self._key(claims, texts, k), search)
+
+    def answer(self, claims: Sequence[Claim], k: int) -> Run:
+        """Rank as `search` does, with nothing of claims kept or read: this can be timed."""
+        vectors, _ = self._encode(self.rendering.claim_texts(claims), "claim", None)
+        return self.rank(claims, vectors, k)
+
+    @property
+    def vectors_bytes(self) -> int:
+        """Count the bytes of the sources' vectors."""
+        return self._built()[0].vectors.nbytes
 
     def rank(self, claims: Sequence[Claim], vectors: np.ndarray, k: int) -> Run:
         """Rank the best `k` sources of every claim by the claims' vectors [claims, dimensions]."""
