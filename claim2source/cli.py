@@ -19,6 +19,7 @@ PROGRAMS = {
     "pairs": ("train.pairs", "make training pairs of the papers alone, for a first phase"),
     "finetune": ("train.finetune", "fine-tune a retriever: mine, train, choose on val, report"),
     "folds": ("train.folds", "rank training claims by models that were not trained on them"),
+    "distill": ("train.distill", "train small students of a teacher, and set them beside it"),
     "fusion": ("train.fusion", "fit a learned fusion of several similarities over a system"),
     "interpolate": ("train.interpolate", "choose how far to go from the base to the checkpoint"),
     "soup": ("train.soup", "average the weights of epochs, or of runs with other seeds"),

@@ -23,6 +23,7 @@ from claim2source.datasets import checkthat2026
 from claim2source.pipeline.baselines import BaselinesConfig
 from claim2source.pipeline.checkpoints import CheckpointConfig
 from claim2source.training.config import FinetuneConfig
+from claim2source.training.distill_config import DistillConfig
 from eval.hybrid import HybridConfig
 from eval.style_grid import StyleGridConfig
 from tests.shared_data import REPOSITORY
@@ -31,7 +32,9 @@ from train.merge import MergeConfig
 from train.mine import MineConfig
 from train.pairs import PairsConfig
 
-KINDS: dict[str, type[Any]] = {"finetune": FinetuneConfig}
+KINDS: dict[str, type[Any]] = {"finetune": FinetuneConfig, "distill": DistillConfig}
+# What has no default.
+NEEDED = {FinetuneConfig: [], DistillConfig: ["--student=static", "--teacher.name=t"]}
 FINETUNE = REPOSITORY / "configs" / "finetune"
 PAPER = FINETUNE / "gritlm_f_paper.yaml"
 README_2026 = REPOSITORY / "configs" / "checkthat2026" / "README.md"
@@ -54,7 +57,7 @@ def test_there_are_configs_and_each_has_a_program() -> None:
 def test_config_is_read_and_states_only_what_differs(path: Path) -> None:
     kind = KINDS[path.parent.name]
     read = read_config(kind, ["--config", str(path)], program="t", description="t")
-    defaults = as_plain(read_config(kind, [], program="t", description="t"))
+    defaults = as_plain(read_config(kind, NEEDED[kind], program="t", description="t"))
 
     def same(said: Any, default: Any, key: str) -> None:
         if isinstance(said, dict):
@@ -188,6 +191,8 @@ UNSET = {
     "optimisation.chunk_tokens": None,
     "optimisation.optimizer": "adamw",
     "losses.info_nce.false_negative_margin": None,
+    "losses.alignment.weight": 0.0,
+    "teacher": None,
     "mining.bm25.abstracts": True,
     "mining.bm25.clean": False,
     "refit": False,
@@ -200,7 +205,7 @@ UNSET = {
 def idle(config: dict[str, Any]) -> set[str]:
     """Settings of what the config has switched off: details of a loss, of BM25's terms."""
     found = set()
-    for loss in ("distillation", "keep_base", "consistency"):
+    for loss in ("distillation", "keep_base", "consistency", "alignment"):
         if config[f"losses.{loss}.weight"] == 0:
             found |= {key for key in config if key.startswith(f"losses.{loss}.")}
             found -= {f"losses.{loss}.weight"}
@@ -382,6 +387,7 @@ READERS: dict[str, Callable[[Sequence[str]], Any]] = {
 # Programs that the 2026 experiment's page does not use.
 MORE_READERS = {
     "train/pairs.py": partial(parsed, PairsConfig),
+    "train/distill.py": partial(parsed, DistillConfig),
     "eval/style_grid.py": partial(parsed, StyleGridConfig),
 }
 # Each prints its words as the shell gives them to it; what is no program of ours does nothing.

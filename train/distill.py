@@ -11,8 +11,9 @@ table, a report, and a chart of quality against milliseconds.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
-from claim2source.core.config import read_config
+from claim2source.core.config import read_config, require
 from claim2source.core.errors import run_program
 from claim2source.core.folders import require_output
 from claim2source.core.tables import render
@@ -29,7 +30,7 @@ from claim2source.training.distill_config import DistillConfig
 
 COMPARISON = "comparison"
 COMMON = {
-    "teacher.name": "a trained run, a checkpoint or a model",
+    "teacher": "--teacher.name: a trained run, a checkpoint or a model",
     "student": "claims, retriever or static",
     "model.name": "the student before training: a folder, a packaged model or a name on the hub",
     "data.dataset": "a folder in BEIR layout, or its name in CLAIM2SOURCE_DATA",
@@ -100,6 +101,11 @@ def systems_of(config: DistillConfig) -> tuple[Systems, dict[str, str]]:
     systems, names = dict(known), {}
     for name, model in wanted.items():
         names[name] = model.name
+        if name != STUDENT and model.name not in known and not Path(model.name).exists():
+            key = "teacher.name" if name == TEACHER else "beside"
+            good = "/" in model.name
+            allowed = "a system of `files`, a folder, or a model's name with its owner's"
+            require(good, key, model.name, allowed)
         if name == STUDENT or model.name not in known:
             own = name == STUDENT or (checkpoint_folder(model.name) / FILE).is_file()
             systems[model.name] = SystemConfig(

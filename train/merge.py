@@ -67,6 +67,8 @@ def merge(config: MergeConfig) -> list[str]:
     scaled = ScaledCheckpoint(config.checkpoint, "cpu", "float32", model=config.model)
     require_scalable(scaled, config.scale)
     trained, weights = scaled.manifest.encoder, scaled.manifest.weights
+    if scaled.encoder.model.config.model_type == "model2vec":
+        raise UserError(f"{scaled.folder}: static embeddings are not exported by this program")
     # Full weights are written as they are, whatever scale the checkpoint says they lie at.
     own_scale = weights.scale if weights.kind == "lora" else 1.0
     scale = own_scale if config.scale is None else config.scale
@@ -77,16 +79,18 @@ def merge(config: MergeConfig) -> list[str]:
         sha256 = scaled.save_model(folder, scale, settings.dtype)
         write_tokenizer(folder, scaled.resolved.folder, scaled.encoder)
         check_tokens(folder, scaled.encoder)
-        write_modules(folder, settings, scaled.encoder.dimensions)
+        width = scaled.encoder.model.config.hidden_size
+        write_modules(folder, settings, width, scaled.encoder.dense)
         weights = replace(weights, scale=recorded)
         manifest = replace(scaled.manifest, encoder=settings, weights=weights)
         manifest.write_export(folder, checkpoint=scaled.folder.name, scale=recorded, sha256=sha256)
         base = check_base(scaled)
     lines = []
     if weights.trained == "query_only":
+        other, name = manifest.source_model, f"the base, {manifest.base.name}"
         lines.append(
-            f"claims only: sources are encoded by the base, {manifest.base.name}; this package "
-            "does so by itself, in sentence-transformers load it for them"
+            f"claims only: sources are encoded by {name if other is None else other.name}; this "
+            "package does so by itself, in sentence-transformers load it for them"
         )
     if trained.quantization:
         lines.append(

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import hashlib
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save, save_file
-from sentence_transformers.sentence_transformer.modules import Dense
 from torch import Tensor
 
 from claim2source.core.errors import InputError
 from claim2source.core.files import file_hash
 from claim2source.models.hub import one_line
+
+if TYPE_CHECKING:
+    from sentence_transformers.sentence_transformer.modules import Dense
 
 FILE = "projection.safetensors"
 # Share of the mean variance that is added to each dimension's: few texts span few dimensions.
@@ -22,6 +25,8 @@ _RIDGE = 0.01
 
 def new_projection(width: int, dimensions: int) -> Dense:
     """Make a linear map, with a bias, from vectors of `width` to vectors of `dimensions`."""
+    from sentence_transformers.sentence_transformer.modules import Dense
+
     return Dense(width, dimensions, bias=True, activation_function=torch.nn.Identity())
 
 

@@ -237,15 +237,11 @@ def _asked(record: SourceModel, config: ModelConfig) -> ModelConfig:
     if (folder / FILE).is_file():
         return model
     settings = {one.name: getattr(record.encoder, one.name) for one in fields(EncoderSettings)}
-    own_code = settings.pop("own_code")
-    return replace(
-        model,
-        **settings,
-        revision=record.revision,
-        prompts=False,
-        allow_remote_code=config.allow_remote_code if own_code else (),
-        bidirectional=None if own_code else record.encoder.bidirectional,
-    )
+    if settings.pop("own_code"):
+        settings["bidirectional"] = None
+    else:
+        settings["allow_remote_code"] = ()
+    return replace(model, **settings, revision=record.revision, prompts=False)
 
 
 def _load_base(

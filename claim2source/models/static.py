@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import transformers
 from safetensors.torch import load_file
-from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
+from transformers import PreTrainedModel, PreTrainedTokenizerFast
 from transformers.modeling_outputs import BaseModelOutput
 
 from claim2source.core.errors import InputError
@@ -17,7 +18,7 @@ MODEL_TYPE = "model2vec"
 _WEIGHTS, _TOKENIZER, _VECTORS = "model.safetensors", "tokenizer.json", "embeddings"
 
 
-class StaticConfig(PretrainedConfig):
+class StaticDescription(transformers.PretrainedConfig):
     """Describe static embeddings, as model2vec writes their `config.json`."""
 
     model_type = MODEL_TYPE
@@ -27,7 +28,7 @@ class StaticConfig(PretrainedConfig):
 class StaticEmbeddings(PreTrainedModel):  # type: ignore[misc]
     """Look up a vector for each token; no token sees another."""
 
-    config_class = StaticConfig
+    config_class = StaticDescription
 
     def __init__(self, config: Any) -> None:
         super().__init__(config)
@@ -50,7 +51,7 @@ def load_static(folder: Path) -> tuple[StaticEmbeddings, PreTrainedTokenizerFast
     A token outside the vocabulary adds nothing to its text, as in model2vec. Raises `InputError`.
     """
     try:
-        config = StaticConfig.from_pretrained(folder)
+        config = StaticDescription.from_pretrained(folder)
         tensors = load_file(folder / _WEIGHTS)
         tokenizer = PreTrainedTokenizerFast(tokenizer_file=str(folder / _TOKENIZER))
     except Exception as error:  # libraries raise anything for files that are damaged

@@ -38,6 +38,11 @@ def check_model(
 
 def check_adaptable(encoder: Encoder, config: FinetuneConfig) -> None:
     """Raise `ConfigError` where `adapt` would: a LoRA target is no layer, or tuning is refused."""
+    if encoder.model.config.model_type == "model2vec":
+        allowed = "full: static embeddings have no layers for adapters"
+        require(config.tuning == "full", "tuning", config.tuning, allowed)
+        key, trained = "optimisation.train_embeddings", config.optimisation.train_embeddings
+        require(trained, key, trained, "true: static embeddings are nothing else")
     if config.tuning == "full":
         allowed = "lora: a full checkpoint does not carry the code that this model ships"
         require(not encoder.settings.own_code, "tuning", config.tuning, allowed)

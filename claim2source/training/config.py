@@ -418,8 +418,8 @@ class FinetuneConfig(RunConfig):
         require(self.mined is None or not self.refit, "refit", self.refit, allowed)
         for scale in self.scales or ():
             require_between("scales", scale, 0, 100)
-        self._check_teacher()
         super().__post_init__()
+        self._check_teacher()
 
     def _check_teacher(self) -> None:
         weight = self.losses.alignment.weight

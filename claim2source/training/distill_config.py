@@ -69,13 +69,13 @@ class DistillConfig(FinetuneConfig):
     files: list[Path] = list_field(Path, help="YAML files of systems; none: all of configs/systems")
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         require_between("depth", self.depth, 1, 10**6)
         require_between("measured", self.measured, 0, 100_000)
         require_repeats("repeats", self.repeats)
         for name in ("teacher", "student"):
             allowed = f"other names than {name!r}, which is in the table already"
             require(name not in self.beside, "beside", name, allowed)
+        super().__post_init__()
 
     def _check_teacher(self) -> None:
         if self.teacher is None:

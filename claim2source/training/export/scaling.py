@@ -259,6 +259,9 @@ def require_scalable(scaled: ScaledCheckpoint, scale: float | None) -> None:
         return
     if weights.kind == "base":
         raise UserError(f"{scaled.folder}: holds the base itself: there is nothing to scale")
+    if weights.projection is not None:
+        why = "has a projection into its teacher's space, which lies at no scale from the base"
+        raise UserError(f"{scaled.folder}: {why}")
     if weights.kind == "full" and weights.scale != 1:
         raise UserError(
             f"{scaled.folder}: its weights already are an interpolation at {weights.scale:g}; "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from claim2source.core.errors import UserError
 from claim2source.core.files import write_json
@@ -62,9 +62,17 @@ def check_tokens(folder: Path, encoder: Encoder) -> None:
                 )
 
 
-def write_modules(folder: Path, settings: EncoderSettings, dimensions: int) -> None:
-    """Write modules, pooling and prompts as every version of sentence-transformers reads them."""
+def write_modules(
+    folder: Path, settings: EncoderSettings, dimensions: int, dense: Any = None
+) -> None:
+    """Write modules, pooling and prompts as every version of sentence-transformers reads them.
+
+    `dimensions` is the length of pooled vectors, `dense` a layer behind the pooling.
+    """
     kinds = {"Transformer": "", "Pooling": "1_Pooling", "Normalize": "2_Normalize"}
+    if dense is not None:
+        del kinds["Normalize"]
+        kinds |= {"Dense": "2_Dense", "Normalize": "3_Normalize"}
     if not settings.normalize:
         del kinds["Normalize"]
     modules = []
@@ -73,6 +81,8 @@ def write_modules(folder: Path, settings: EncoderSettings, dimensions: int) -> N
         type_ = f"sentence_transformers.models.{kind}"
         modules.append({"idx": i, "name": str(i), "path": path, "type": type_})
     write_json(folder / "modules.json", modules)
+    if dense is not None:
+        dense.save(str(folder / "2_Dense"))
     modes = {"cls": "cls_token", "mean": "mean_tokens", "last": "lasttoken"}
     pooling = {
         "word_embedding_dimension": dimensions,

@@ -62,6 +62,8 @@ def read_ingredients(checkpoints: Sequence[str | Path]) -> list[Ingredient]:
     for one in found:
         if one.manifest.weights.kind == "base":
             raise UserError(f"{one.folder}: holds the base itself: nothing was trained")
+        if one.manifest.weights.projection is not None:
+            raise UserError(f"{one.folder}: has a projection, of which no mean is made")
         for what, of in _SAME.items():
             if of(one.manifest) != of(first.manifest):
                 raise UserError(f"{one.folder}: its {what} is not that of {first.folder}")

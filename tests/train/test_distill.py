@@ -1,0 +1,221 @@
+"""train/distill.py: each kind of student, and the table that sets it beside its teacher."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from claim2source.core.config import read_config
+from claim2source.core.errors import ConfigError, UserError
+from claim2source.core.report import Report
+from claim2source.datasets import load
+from claim2source.io.store import Store
+from claim2source.io.trec import read_run
+from claim2source.models import ModelConfig, resolve
+from claim2source.pipeline.results import RunSettings
+from claim2source.pipeline.speed import Answering, measure
+from claim2source.pipeline.systems import SystemConfig
+from claim2source.retrieve import BM25Config, Dense
+from claim2source.text import Rendering
+from claim2source.training.distill_config import DistillConfig
+from scripts.draw_results import main as draw
+from tests.training.small import arguments, small_setup
+from tests.training.test_source_teacher import save_teacher
+from train.distill import main
+
+
+@pytest.fixture(scope="module")
+def setup(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    return small_setup(tmp_path_factory.mktemp("small"))
+
+
+@pytest.fixture(scope="module")
+def teacher(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_teacher(tmp_path_factory.mktemp("teacher") / "teacher")
+
+
+def words(setup: tuple[Path, Path], teacher: Path, out: Path, **more: Any) -> list[str]:
+    settings: dict[str, Any] = {
+        "teacher.name": teacher,
+        "teacher.pooling": "mean",
+        "teacher.max_length": 32,
+        "optimisation.epochs": 1,
+        "store": out.parent / "store",
+        "measured": 4,
+        "repeats": 50,
+        **more,
+    }
+    return arguments(*setup, out, **settings)
+
+
+def claims_words(setup: tuple[Path, Path], teacher: Path, out: Path, **more: Any) -> list[str]:
+    settings = {"optimisation__train": "query_only", "losses__alignment__weight": 1.0}
+    return words(setup, teacher, out, **settings, **more)
+
+
+@pytest.mark.slow
+def test_a_student_of_claims_stands_beside_its_teacher(
+    setup: tuple[Path, Path],
+    teacher: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    out = tmp_path / "student"
+    beside = f'{{"BM25": "ct25-BM25", "untrained": "{setup[0]}"}}'
+    given = claims_words(setup, teacher, out, beside=beside, model__prompts="true")
+    # The untrained model does not say how it is pooled: that is found before anything is trained.
+    with pytest.raises(UserError):
+        main(given)
+    given = claims_words(setup, teacher, out, beside='{"BM25": "ct25-BM25"}', resume=True)
+    given = [word for word in given if not word.startswith("--resume=")]
+    main([*given, *(["--resume"] if (out / "run.json").is_file() else [])])
+    said = capsys.readouterr().out
+    report = Report.read(out / "comparison")
+    assert list(report.systems) == ["teacher", "student", "BM25"] and report.chosen is None
+    own, whole = report.systems["student"], report.systems["teacher"]
+    assert own.macro == Report.read(out).systems["chosen"].macro
+    share = own.macro["mrr@5"] / whole.macro["mrr@5"]
+    assert f"The student has {share:.1%} of the teacher's mrr@5, at " in said
+    assert own.speed is not None and whole.speed is not None
+    assert own.speed.claims == 4 and own.speed.milliseconds > 0
+    # Of the student's own weights, 4 bytes each; both search the teacher's vectors.
+    assert own.cost is not None and own.speed.weights_bytes == 4 * (own.cost.parameters or 0)
+    assert own.speed.weights_bytes < whole.speed.weights_bytes
+    assert own.speed.vectors_bytes == whole.speed.vectors_bytes == 4 * 48 * 36
+    times = whole.speed.batch_milliseconds / own.speed.batch_milliseconds
+    assert f"at {times:.1f} times its claims a second" in said
+    (tests,) = [test for test in report.tests if test.average == "macro"]
+    pairs = [(one.system, one.baseline) for one in tests.comparisons]
+    assert pairs == [("student", "teacher"), ("BM25", "teacher")]
+    for language in ("en", "de"):
+        run = read_run(out / "comparison" / "runs" / "student" / f"{language}.trec")
+        assert len(run.claim_ids) == 6
+    chart = (out / "comparison" / "costs.svg").read_text(encoding="utf-8")
+    for name in ("teacher", "student", "BM25"):
+        assert f"<!-- {name} -->" in chart
+    draw(["--out", str(tmp_path / "all.svg"), "--reports", str(out / "comparison")])
+    assert (tmp_path / "all.svg").read_text(encoding="utf-8") == chart
+    with pytest.raises(UserError, match="measured speed"):
+        draw(["--out", str(tmp_path / "none.svg"), "--reports", str(out)])
+
+
+@pytest.mark.slow
+def test_the_teacher_ranks_what_a_retriever_learns_from(
+    setup: tuple[Path, Path], teacher: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out, scores = tmp_path / "student", tmp_path / "scores"
+    more = {"weight": 1.0, "scores": scores, "candidates": "true", "temperature": "null"}
+    given = words(
+        setup,
+        teacher,
+        out,
+        student="retriever",
+        measured=0,
+        **{f"losses__distillation__{key}": value for key, value in more.items()},
+    )
+    main(given)
+    said = capsys.readouterr().out
+    train = load(setup[1], "train")
+    encoder = resolve(ModelConfig(str(teacher), pooling="mean", max_length=32)).encoder
+    dense = Dense(encoder, rendering=Rendering("bilingual", "metadata")).index(train.sources)
+    expected = dense.search(train.claims).run
+    for language in ("en", "de"):
+        run = read_run(scores / f"{language}.trec")
+        for claim in run.claim_ids:
+            assert run.scored(claim) == pytest.approx(expected.scored(claim), abs=1e-5)
+    assert "the teacher scores 40 of 40 training claims" in said
+    # Nothing is timed: no such columns, no chart.
+    assert "CPU ms" not in said and not (out / "comparison" / "costs.svg").exists()
+    # What lies there is taken, and the finished student is set beside its teacher again.
+    (scores / "en.trec").touch()
+    before = (scores / "en.trec").read_bytes()
+    main([*given, "--resume"])
+    assert (scores / "en.trec").read_bytes() == before
+    assert "The student has" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_static_vectors_of_a_teacher_are_a_model_like_others(
+    setup: tuple[Path, Path], teacher: Path, tmp_path: Path
+) -> None:
+    model2vec = pytest.importorskip("model2vec")
+    out = tmp_path / "static"
+    given = words(setup, teacher, out, student="static", static__dimensions=16, measured=0)
+    main(given)
+    report = Report.read(out / "comparison")
+    assert report.systems["student"].cost is not None
+    vectors, _ = resolve(out).encoder.encode(["masks and tea"], "claim")
+    theirs = model2vec.StaticModel.from_pretrained(out).encode(["masks and tea"])
+    assert vectors == pytest.approx(theirs, abs=1e-5) and vectors.shape == (1, 16)
+    # Its claims are read as the teacher's, without being told.
+    assert report.systems["student"].claims == "bilingual"
+    for file in out.glob("*.json"):
+        assert str(tmp_path) not in file.read_text() and str(teacher) not in file.read_text()
+    with pytest.raises(UserError, match="--overwrite"):
+        main(given)
+    made = (out / "model.safetensors").stat().st_mtime_ns
+    main([*given, "--resume"])
+    assert (out / "model.safetensors").stat().st_mtime_ns == made
+    with pytest.raises(ConfigError, match=r"static\.dimensions.*at most 48"):
+        wide = words(setup, teacher, tmp_path / "wide", student="static", static__dimensions=64)
+        main(wide)
+
+
+def test_what_contradicts_the_student_is_refused(
+    setup: tuple[Path, Path], teacher: Path, tmp_path: Path
+) -> None:
+    def read(given: list[str]) -> DistillConfig:
+        return read_config(DistillConfig, given, program="t", description="t")
+
+    out = tmp_path / "out"
+    for more, key in (
+        ({}, r"optimisation\.train.*query_only"),
+        ({"student": "retriever"}, r"losses\.distillation\.weight.*above 0"),
+        ({"student": "static", "losses__alignment__weight": 1}, r"losses\.alignment\.weight"),
+        ({"student": "static", "beside": '{"teacher": "x"}'}, "beside.*other names"),
+        ({"student": "small"}, "student"),
+    ):
+        with pytest.raises(UserError, match=key):
+            read(words(setup, teacher, out, **more))
+    without = [word for word in arguments(*setup, out) if "teacher" not in word]
+    with pytest.raises(ConfigError, match=r"teacher\.name"):
+        read([*without, "--student=static"])
+    # A name that is no system, no folder and no model of the hub, before anything is trained.
+    with pytest.raises(ConfigError, match="beside.*BM52"):
+        main(words(setup, teacher, out, student="static", beside='{"b": "BM52"}'))
+    assert not out.exists()
+
+
+def test_a_claim_that_is_timed_is_read_from_nowhere(
+    setup: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from claim2source.models import Encoder
+
+    dev, store = load(setup[1], "dev"), Store(tmp_path)
+    model = ModelConfig(str(setup[0]), pooling="mean", max_length=24)
+    systems = {"dense": SystemConfig(model=model), "BM25": SystemConfig(bm25=BM25Config())}
+    settings = RunSettings(store=store, device="cpu", progress=False)
+    expected = Dense(model, store=store, rendering=Rendering()).index(dev.sources)
+    encoded: list[int] = []
+    real = Encoder._encode_chunk
+
+    def counted(self: Encoder, texts: Any, side: Any, *rest: Any) -> Any:
+        encoded.append(len(texts))
+        return real(self, texts, side, *rest)
+
+    found = expected.search(dev.claims, 10).run  # the store has all of it now
+    answering = Answering("dense", systems, dev, settings)
+    monkeypatch.setattr(Encoder, "_encode_chunk", counted)
+    run = answering(dev.claims)
+    sources = {claim: run.sources(claim, 10) for claim in run.claim_ids}
+    assert sources == {claim: found.sources(claim) for claim in found.claim_ids}
+    encoded.clear()
+    speed = measure(answering, dev.claims[:5])
+    # Three to warm up, five alone, five together.
+    assert encoded == [1] * 8 + [5] and speed.claims == 5
+    sparse = Answering("BM25", systems, dev, settings)
+    assert measure(sparse, dev.claims[:2]).weights_bytes == 0
+    with pytest.raises(UserError, match="BM25, dense models and their fusion only"):
+        Answering("t", {"t": SystemConfig(bm25=BM25Config(), tune=True)}, dev, settings)

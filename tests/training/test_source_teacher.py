@@ -1,0 +1,314 @@
+"""A small model learns to read claims for another model's vectors of sources, in whole runs."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from transformers import BertConfig, BertModel
+
+from claim2source.core.errors import ConfigError, InputError, UserError
+from claim2source.core.records import Source
+from claim2source.core.report import Report
+from claim2source.core.run import Run
+from claim2source.datasets import load
+from claim2source.io.store import Store
+from claim2source.models import Encoder, Manifest, ModelConfig, resolve
+from claim2source.models.query_only import LateEncoder
+from claim2source.retrieve import Dense
+from claim2source.text import Rendering
+from claim2source.training.aligned import AlignedTexts, pool_texts
+from claim2source.training.finetune import finetune
+from claim2source.training.losses import AlignmentConfig
+from claim2source.training.state import TrainingState
+from tests.models.test_static import save_static
+from tests.training.small import save_small_model, small_config, small_setup
+from train.merge import MergeConfig, merge
+from train.soup import SoupConfig, soup
+
+FRESH = ["coffee was studied in 90 adults", "does tea matter", "zinc and sleep", "salt, a study"]
+
+
+@pytest.fixture(scope="module")
+def setup(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    return small_setup(tmp_path_factory.mktemp("small"))
+
+
+def save_teacher(folder: Path) -> Path:
+    """Another random model, wider than the student."""
+    save_small_model(folder)
+    with torch.random.fork_rng():
+        torch.manual_seed(1)
+        config = BertConfig(
+            vocab_size=30522,
+            hidden_size=48,
+            num_hidden_layers=2,
+            num_attention_heads=4,
+            intermediate_size=96,
+            max_position_embeddings=64,
+            initializer_range=0.3,  # texts lie apart
+        )
+        BertModel(config).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def teacher(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_teacher(tmp_path_factory.mktemp("teacher") / "teacher")
+
+
+def taught(teacher: Path, **more: Any) -> dict[str, Any]:
+    settings: dict[str, Any] = {
+        "optimisation__train": "query_only",
+        "optimisation__dropout": 0.0,
+        "teacher__name": teacher,
+        "teacher__pooling": "mean",
+        "teacher__max_length": 32,
+        "losses__alignment__weight": 1.0,
+        "losses__alignment__batch_size": 8,
+    }
+    return settings | more
+
+
+def losses_of(run: Path) -> list[float]:
+    return list(TrainingState.load(run / "state.pt").losses)
+
+
+def distance(folder: Path, teacher: Encoder, texts: Sequence[str] = FRESH) -> float:
+    """The mean distance of a checkpoint's vectors of texts to the teacher's."""
+    vectors, _ = resolve(folder).encoder.encode(texts, "claim")
+    return float(((vectors - teacher.encode(texts, "claim")[0]) ** 2).sum(axis=1).mean())
+
+
+def ranking(run: Run) -> dict[str, list[str]]:
+    return {claim: run.sources(claim) for claim in run.claim_ids}
+
+
+def as_read(teacher: Path) -> Encoder:
+    return resolve(ModelConfig(str(teacher), pooling="mean", max_length=32)).encoder
+
+
+@pytest.fixture(scope="module")
+def run(
+    setup: tuple[Path, Path], teacher: Path, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, Path]:
+    """A finished run, and its store."""
+    folder = tmp_path_factory.mktemp("run")
+    more = taught(teacher, optimisation__epochs=4, optimisation__learning_rate=1e-2)
+    finetune(small_config(*setup, folder / "run", store=folder / "store", choose="last", **more))
+    return folder / "run", folder / "store"
+
+
+@pytest.mark.slow
+def test_a_student_comes_near_its_teacher_and_learns_to_rank(
+    setup: tuple[Path, Path], run: tuple[Path, Path], teacher: Path
+) -> None:
+    folder, encoder = run[0] / "checkpoints", as_read(teacher)
+    # The first projection is fitted: no random model's vectors lie that near (about 2).
+    titles = [source.title for source in load(setup[1], "dev").sources]
+    before, after = (distance(folder / f"epoch-{n}", encoder, titles) for n in (0, 4))
+    assert before < 1.5 and after < 0.8 * before
+    losses = losses_of(run[0])
+    assert sum(losses[-5:]) < 0.8 * sum(losses[:5])
+    manifest = Manifest.read(folder / "epoch-4")
+    assert manifest.weights.trained == "query_only" and manifest.source_model is not None
+    assert Path(manifest.source_model.name) == teacher.resolve()
+    said = (folder / "epoch-4" / "manifest.json").read_text()
+    assert str(teacher) not in said and '"./teacher"' in said
+
+
+@pytest.mark.slow
+def test_a_checkpoint_is_read_without_more_and_without_the_teacher(
+    setup: tuple[Path, Path], run: tuple[Path, Path], teacher: Path, tmp_path: Path
+) -> None:
+    folder, store = run
+    dev = load(setup[1], "dev")
+    found = resolve(folder)
+    sources = found.encoder.source_encoder
+    assert isinstance(sources, LateEncoder) and found.encoder.dimensions == 48
+    expected = Report.read(folder).systems["chosen"].macro["mrr@5"]
+    # A copy elsewhere, where the teacher is not: the store has its vectors.
+    copy, moved = tmp_path / "copy", tmp_path / "moved"
+    shutil.copytree(folder / "checkpoints" / "epoch-4", copy)
+    shutil.move(teacher, moved)
+    try:
+        dense = Dense(str(copy), store=Store(store)).index(dev.sources)
+        result = dense.search(dev.claims)
+        ranks = [
+            result.run.sources(c.id).index(c.golds[0]) + 1 for c in dev.claims if c.lang == "en"
+        ] + [result.run.sources(c.id).index(c.golds[0]) + 1 for c in dev.claims if c.lang == "de"]
+        scores = [1 / rank if rank <= 5 else 0.0 for rank in ranks]
+        assert (np.mean(scores[:6]) + np.mean(scores[6:])) / 2 == pytest.approx(expected)
+        # Without them it is asked for.
+        with pytest.raises(UserError, match="teacher"):
+            Dense(str(copy)).index(dev.sources).search(dev.claims)
+    finally:
+        shutil.move(moved, teacher)
+    vectors, _ = sources.encode(["Effect of masks on health"], "source")
+    assert vectors == pytest.approx(
+        as_read(teacher).encode(["Effect of masks on health"], "source")[0]
+    )
+    # A store of its own: the teacher is loaded, and gives the same ranking.
+    again = Dense(str(copy)).index(dev.sources).search(dev.claims)
+    assert ranking(again.run) == ranking(result.run)
+    # An index is read with the student alone.
+    dense.save(tmp_path / "index")
+    from claim2source.retrieve import load_index
+
+    opened = load_index(tmp_path / "index")
+    assert ranking(opened.search(dev.claims).run) == ranking(result.run)
+
+
+@pytest.mark.slow
+def test_another_teacher_is_refused(run: tuple[Path, Path], teacher: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "epoch-4"
+    shutil.copytree(run[0] / "checkpoints" / "epoch-4", copy)
+    manifest = json.loads((copy / "manifest.json").read_text())
+    manifest["source_model"]["weights"]["base"] = "0" * 64
+    manifest["source_model"]["name"] = str(teacher)
+    (copy / "manifest.json").write_text(json.dumps(manifest))
+    encoder = resolve(copy).encoder
+    with pytest.raises(InputError, match=r"source_model\.weights.*is not the model"):
+        encoder.encode(FRESH, "source")
+    weights = copy / "projection.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1] + b"x")
+    with pytest.raises(InputError, match=r"projection\.safetensors.*sha256"):
+        resolve(copy)
+
+
+@pytest.mark.slow
+def test_it_is_exported_with_its_projection(
+    run: tuple[Path, Path], teacher: Path, tmp_path: Path
+) -> None:
+    from sentence_transformers import SentenceTransformer
+
+    checkpoint = run[0] / "checkpoints" / "epoch-4"
+    merge(MergeConfig(str(checkpoint), tmp_path / "model"))
+    ours = resolve(checkpoint).encoder
+    theirs = SentenceTransformer(str(tmp_path / "model"), device="cpu")
+    vectors = ours.encode(FRESH, "claim")[0]
+    assert theirs.encode_query(FRESH) == pytest.approx(vectors, abs=1e-5)
+    exported = resolve(tmp_path / "model").encoder
+    assert exported.encode(FRESH, "claim")[0] == pytest.approx(vectors, abs=1e-5)
+    both = exported.encode(FRESH, "source")[0], as_read(teacher).encode(FRESH, "source")[0]
+    assert both[0] == pytest.approx(both[1], abs=1e-6)
+    with pytest.raises(UserError, match="projection"):
+        merge(MergeConfig(str(checkpoint), tmp_path / "half", scale=0.5))
+    with pytest.raises(UserError, match="projection"):
+        other = str(run[0] / "checkpoints" / "epoch-3")
+        soup(SoupConfig(tmp_path / "soup", checkpoints=[str(checkpoint), other]))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("tuning", ["full", "lora"])
+def test_a_stopped_run_goes_on_to_the_same_losses(
+    tuning: str,
+    setup: tuple[Path, Path],
+    teacher: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    more = taught(teacher, tuning=tuning, optimisation__epochs=2, store=tmp_path / "store")
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    finetune(small_config(*setup, whole, **more))
+    real = TrainingState.save
+
+    def save_then_die(self: TrainingState, path: Path) -> None:
+        real(self, path)
+        if self.steps_done >= 7:
+            raise RuntimeError("power cut")
+
+    monkeypatch.setattr(TrainingState, "save", save_then_die)
+    with pytest.raises(RuntimeError, match="power cut"):
+        finetune(small_config(*setup, cut, **more))
+    monkeypatch.setattr(TrainingState, "save", real)
+    finetune(small_config(*setup, cut, resume=True, **more))
+    assert losses_of(whole) == losses_of(cut)
+    ours, theirs = (resolve(out / "checkpoints" / "epoch-2").encoder for out in (whole, cut))
+    assert (ours.encode(FRESH, "claim")[0] == theirs.encode(FRESH, "claim")[0]).all()
+    moved = resolve(whole / "checkpoints" / "epoch-0").encoder
+    assert abs(moved.encode(FRESH, "claim")[0] - ours.encode(FRESH, "claim")[0]).max() > 1e-3
+
+
+@pytest.mark.slow
+def test_static_vectors_learn_without_labels(
+    setup: tuple[Path, Path], teacher: Path, tmp_path: Path
+) -> None:
+    """No ranking loss, and a student whose tokens do not see each other."""
+    student = save_static(tmp_path / "static")
+    more = taught(teacher, losses__info_nce__weight=0.0, optimisation__epochs=10)
+    more |= {"model__pooling": "null", "choose": "last", "losses__alignment__texts": "[titles]"}
+    finetune(small_config(student, setup[1], tmp_path / "run", **more))
+    folder, encoder = tmp_path / "run" / "checkpoints", as_read(teacher)
+    titles = [source.title for source in load(setup[1], "dev").sources]
+    before = distance(folder / "epoch-0", encoder, titles)
+    assert distance(folder / "epoch-10", encoder, titles) < 0.95 * before
+
+
+def test_texts_without_labels_are_those_of_the_pool(setup: tuple[Path, Path]) -> None:
+    sources = [
+        Source("a", "Masks", "Masks help much. We saw 9 of 10. Methods."),
+        Source("b", "", "Masks help much. Tea does not help anyone."),
+    ]
+    rendering = Rendering("original", "title_abstract")
+
+    def drawn(*texts: Any, most: int | None = None, seed: int = 0) -> list[str]:
+        return pool_texts(sources, rendering, AlignmentConfig(1.0, texts, most), seed)
+
+    assert drawn("titles") == ["Masks"]
+    # Each once, and no headings of one word.
+    sentences = ["We saw 9 of 10.", "Tea does not help anyone."]
+    assert drawn("sentences") == sentences
+    assert drawn("sources") == list(rendering.source_texts(sources))
+    few = drawn("titles", "sentences", "sources", most=2)
+    assert len(few) == 2 and few == drawn("titles", "sentences", "sources", most=2)
+    assert {tuple(drawn("titles", "sources", most=1, seed=s)) for s in range(20)} > {tuple(few[:1])}
+
+
+def test_batches_take_texts_in_turn_with_their_own_vectors(
+    setup: tuple[Path, Path], teacher: Path, tmp_path: Path
+) -> None:
+    student = resolve(ModelConfig(str(setup[0]), pooling="mean", max_length=24)).encoder
+    encoder, texts = as_read(teacher), [f"text {n}" for n in range(7)]
+    aligned = AlignedTexts(texts, student, encoder, Store(tmp_path), 3, seed=5)
+    known = dict(
+        zip(student.tokenize(texts, "claim"), encoder.encode(texts, "claim")[0], strict=True)
+    )
+    seen = []
+    for index in range(3):
+        tokens, vectors = aligned.batch(0, index)
+        assert len(tokens) == 3
+        for text, vector in zip(tokens, vectors.numpy(), strict=True):
+            assert vector == pytest.approx(known[text], abs=1e-6)
+        seen += tokens
+    # All of them in an epoch, then from the beginning; the next epoch in another order.
+    assert set(seen) == set(known) and seen[7:] == seen[:2]
+    assert [t for i in range(3) for t in aligned.batch(1, i)[0]] != seen
+    assert len(AlignedTexts([], student, encoder, Store(tmp_path), 3, seed=5).batch(0, 0)[0]) == 0
+
+
+def test_settings_that_contradict_a_teacher_are_refused(
+    setup: tuple[Path, Path], teacher: Path, tmp_path: Path
+) -> None:
+    for more, key in (
+        ({"optimisation__train": "both"}, "optimisation.train"),
+        ({"losses__keep_base__weight": 1.0}, "losses.keep_base.weight"),
+        ({"scales": "[0.5, 1]"}, "scales"),
+        ({"soup": "true"}, "soup"),
+        ({"losses__alignment__texts": "[titles, titles]"}, "losses.alignment.texts"),
+        ({"losses__alignment__most": 0}, "losses.alignment.most"),
+    ):
+        with pytest.raises(ConfigError, match=key.replace(".", r"\.")):
+            small_config(*setup, tmp_path / "run", **taught(teacher, **more))
+    with pytest.raises(ConfigError, match=r"losses\.alignment\.weight.*without a `teacher`"):
+        small_config(*setup, tmp_path / "run", losses__alignment__weight=1.0)
+    config = small_config(*setup, tmp_path / "run", **taught(tmp_path / "none"))
+    with pytest.raises(UserError, match="none"):
+        finetune(config)
+    assert not (tmp_path / "run").exists()
