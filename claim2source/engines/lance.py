@@ -36,7 +36,7 @@ from claim2source.engines.columns import (
 )
 from claim2source.engines.engine import Engine, Hits, Stats
 from claim2source.engines.manifest import MANIFEST, IndexManifest
-from claim2source.engines.probes import QUERIES, TARGET, chosen_probes, sampled_queries
+from claim2source.engines.probes import MIXED, QUERIES, TARGET, chosen_probes, sampled_queries
 from claim2source.engines.rows import EVERYWHERE, Rows, Where, venue_key
 
 if TYPE_CHECKING:
@@ -213,7 +213,7 @@ class LanceEngine(Engine):
         }
 
     def _sampled(self, papers: int) -> np.ndarray:
-        places = np.random.default_rng(0).choice(papers, 2 * min(QUERIES, papers // 2), False)
+        places = np.random.default_rng(0).choice(papers, min(MIXED * QUERIES, papers), False)
         found = self._table.take_offsets(sorted(places.tolist())).select(["vector"]).to_arrow()
         return vectors_of(found["vector"])
 

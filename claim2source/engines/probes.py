@@ -10,6 +10,8 @@ import numpy as np
 TARGET = 0.97
 # Queries that recall is measured on, and how deep.
 QUERIES, DEPTH = 100, 100
+# Papers that a sampled query is the mean of.
+MIXED = 8
 
 Hits = Sequence[tuple[str, float]]
 
@@ -24,15 +26,17 @@ class Probes:
 
 
 def sampled_queries(vectors: np.ndarray) -> np.ndarray:
-    """Make queries of pairs of vectors [2 n, d]: two parts of one, one part of the other.
+    """Make queries of the vectors of papers [n, d]: each is the mean of `MIXED` of them.
 
-    A paper's own vector would be too easy: it lies in the middle of its neighbours. Claims lie
-    between papers.
+    A paper's own vector, or the mean of two, would be too easy: it lies among its neighbours, and
+    posts lie far from all papers.
     """
-    pairs = np.random.default_rng(0).permutation(len(vectors) // 2 * 2).reshape(2, -1)
-    first, second = vectors[pairs].astype(np.float32)
-    mixed: np.ndarray = (2 * first + second) / 3
-    return mixed
+    mixed = min(MIXED, len(vectors))
+    places = np.random.default_rng(0).permutation(len(vectors) // mixed * mixed)
+    means: np.ndarray = (
+        vectors[places].astype(np.float32).reshape(mixed, -1, vectors.shape[1]).mean(0)
+    )
+    return means
 
 
 def chosen_probes(

@@ -35,7 +35,7 @@ from claim2source.engines.columns import (
 from claim2source.engines.engine import Engine, Hits, Stats
 from claim2source.engines.lease import RENEW, Lease
 from claim2source.engines.manifest import IndexManifest
-from claim2source.engines.probes import QUERIES, TARGET, chosen_probes, sampled_queries
+from claim2source.engines.probes import MIXED, QUERIES, TARGET, chosen_probes, sampled_queries
 from claim2source.engines.rows import EVERYWHERE, Rows, Where, venue_key
 
 DENSE, SPARSE = "dense", "terms"
@@ -286,7 +286,7 @@ class QdrantEngine(Engine):
         sampled = self._ask(
             "query_points",
             query=models.SampleQuery(sample=models.Sample.RANDOM),
-            limit=2 * min(QUERIES, papers // 2),
+            limit=min(MIXED * QUERIES, papers),
             with_vectors=[DENSE],
         ).points
         queries = sampled_queries(_vectors(sampled))
