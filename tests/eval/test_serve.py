@@ -118,7 +118,7 @@ def test_malformed_requests_harm_nobody(
     index: str,  # noqa: F811
     tmp_path: Path,
 ) -> None:
-    """600 requests, 5 % of them malformed, 8 at a time: each good one gets its own answer."""
+    """1,000 requests, 5 % of them malformed, 8 at a time: each good one gets its own answer."""
     texts = [f'claim {"abc"[i % 3]} number {i} "quoted" \x07' for i in range(25)]
     alone = Finder(open_engine(index))
     expected = {
@@ -126,8 +126,8 @@ def test_malformed_requests_harm_nobody(
         for one in alone.find([Post(str(i), text) for i, text in enumerate(texts)], 3)
     }
     draw = random.Random(0)
-    jobs: list[str | bytes | None] = [draw.choice(texts) for _ in range(570)]
-    jobs += [BAD[i % len(BAD)] for i in range(30)]
+    jobs: list[str | bytes | None] = [draw.choice(texts) for _ in range(950)]
+    jobs += [BAD[i % len(BAD)] for i in range(50)]
     draw.shuffle(jobs)
     with started(index, tmp_path, "--rate", "0") as process, httpx.Client(timeout=60) as client:
 
