@@ -8,6 +8,7 @@ those that were added.
 from __future__ import annotations
 
 import logging
+import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -292,6 +293,8 @@ class LanceEngine(Engine):
 
 
 def _lancedb() -> Any:
+    # By itself it warns that a new index is not there yet.
+    os.environ.setdefault("LANCEDB_LOG", "error")
     try:
         import lancedb
     except ImportError:

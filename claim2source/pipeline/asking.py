@@ -10,7 +10,8 @@ from pathlib import Path
 import numpy as np
 
 from claim2source.core.config import require
-from claim2source.core.records import Claim
+from claim2source.core.errors import UserError
+from claim2source.core.records import Claim, Source
 from claim2source.core.run import Result
 from claim2source.core.stage import Stage
 from claim2source.datasets.papers import Paper, last_day
@@ -23,7 +24,7 @@ from claim2source.io.store import Store
 from claim2source.models import resolve
 from claim2source.pipeline.calibrate import DENSE, FUSED, LEXICAL, stages_of
 from claim2source.pipeline.runner import stage_depth
-from claim2source.pipeline.stages import apply_stage, informed, placed
+from claim2source.pipeline.stages import apply_stage, counts_terms, informed, over, placed
 from claim2source.pipeline.systems import SystemConfig, Systems, load_stages
 from claim2source.text.language import detect
 from claim2source.verify.abstain import DEEPEST, AbstainModel, abstained, presence
@@ -33,7 +34,9 @@ log = logging.getLogger(__name__)
 # Posts that are searched and go through the stages at a time.
 TOGETHER = 64
 # What `told` is told beside the names of stages.
-SEARCH, SENTENCES = "search", "sentences"
+SEARCH, SENTENCES, COUNTING = "search", "sentences", "reading the index"
+# Papers that a stage which counts terms over the whole index holds in memory, at most.
+_POOL = 50_000
 # Characters whose language is told.
 _SAMPLE = 5_000
 _VERIFY, _ABSTAIN = "verify", "verify abstain"
@@ -107,6 +110,7 @@ class Finder:
         self.told: Callable[[str], None] = lambda part: None
         self.system: SystemConfig | None = None
         self._depth = DEEPEST
+        self._pool: dict[str, Source] = {}
         self.stages: list[tuple[str, Stage]] = []
         if pipeline is not None:
             self.system = self._checked(*pipeline)
@@ -228,6 +232,7 @@ class Finder:
         else:
             named = [("retrieve", found.lexical if system.bm25 is not None else found.dense)]
         sources = [paper.source for paper in papers.values()]
+        self._count_over(sources)
         for name, stage in self.stages:
             self.told(name)
             result = apply_stage(
@@ -242,6 +247,25 @@ class Finder:
             )
             named.append((name, result))
         return _Stages(found, tuple(named))
+
+    def _count_over(self, sources: Sequence[Source]) -> None:
+        """Have stages that count terms count over all papers, once these are not known yet.
+
+        Raises `UserError` where the index is too large for that.
+        """
+        counting = [name for name, stage in self.stages if counts_terms(stage)]
+        if not counting or all(self._pool.get(one.id) == one for one in sources):
+            return
+        if (papers := self.engine.stats().papers) > _POOL:
+            raise UserError(
+                f"{self.engine.where}: {counting[0]} weighs terms by how rare they are in all "
+                f"papers, which it holds in memory: {_POOL} at most, and here are {papers}"
+            )
+        self.told(COUNTING)
+        stored = (paper.source for rows in self.engine.rows() for paper in rows.papers)
+        self._pool = {one.id: one for one in (*stored, *sources)}
+        pool = list(self._pool.values())
+        self.stages = [(name, over(stage, pool)) for name, stage in self.stages]
 
     def _present(self, claims: Sequence[Claim], stages: _Stages) -> dict[str, float]:
         """Tell how probably each post's paper is there, by the pipeline or the index's model."""
@@ -292,7 +316,7 @@ class Finder:
         if self.engine.manifest.sentences == SPLIT:
             for one, (stamp, stored) in self.engine.sentences(list(sentences)).items():
                 # Another process may have written another version of the paper meanwhile.
-                if stamp == stamp_of(papers[one]):
+                if stamp == stamp_of(papers[one]) and len(stored) == len(sentences[one]):
                     vectors[one] = stored.astype(np.float32)
         missing = {one: texts for one, texts in sentences.items() if one not in vectors and texts}
         distinct = list(dict.fromkeys(text for texts in missing.values() for text in texts))

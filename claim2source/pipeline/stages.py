@@ -39,6 +39,33 @@ class Informed(Protocol):
         ...
 
 
+@runtime_checkable
+class Pooled(Protocol):
+    """Fit stages whose scores depend on all sources there are, not on those to rank alone."""
+
+    @property
+    def counts_terms(self) -> bool:
+        """Tell whether this one's do."""
+        ...
+
+    def over(self, pool: Sequence[Source]) -> Stage:
+        """Return the same stage, which counts over a pool."""
+        ...
+
+
+def counts_terms(stage: Stage) -> bool:
+    """Tell whether a stage's scores depend on all sources there are."""
+    inner = stage.stage if isinstance(stage, Conditional) else stage
+    return isinstance(inner, Pooled) and inner.counts_terms
+
+
+def over(stage: Stage, pool: Sequence[Source]) -> Stage:
+    """Have a stage count over a pool, if it does."""
+    if isinstance(stage, Conditional):
+        return replace(stage, stage=over(stage.stage, pool))
+    return stage.over(pool) if isinstance(stage, Pooled) and stage.counts_terms else stage
+
+
 def informed(stage: Stage, before: Sequence[tuple[str, Result]], claims: Sequence[Claim]) -> Stage:
     """Tell a stage what the stages before it gave, if it reads that."""
     if isinstance(stage, Conditional):

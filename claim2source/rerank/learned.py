@@ -174,6 +174,21 @@ class Learned(Placeable):
         """Describe the fitted fusion."""
         return asdict(self.fusion)
 
+    @property
+    def counts_terms(self) -> bool:
+        """Tell whether its scores depend on how rare terms are in the whole pool."""
+        return any(one.view.score == "bm25" for one in self.fusion.views)
+
+    def over(self, pool: Sequence[Source]) -> Self:
+        """Return the same stage, which counts terms over this pool, whatever it is given.
+
+        What it is given must be in the pool.
+        """
+        copy = replace(self)
+        copy.__dict__["_place"] = self.place
+        copy.__dict__["_scorer"] = Scorer(pool, self.place)
+        return copy
+
     def apply(self, claims: Sequence[Claim], sources: Sequence[Source], run: Run) -> Result:
         """Rank the first `depth` sources of every claim anew; equal scores keep their order.
 
@@ -181,7 +196,8 @@ class Learned(Placeable):
         """
         started = time.perf_counter()
         asked = [run.sources(claim.id, self.depth) for claim in claims]
-        columns = self.columns(Scorer(sources, self.place), claims, asked)
+        scorer = self.__dict__.get("_scorer") or Scorer(sources, self.place)
+        columns = self.columns(scorer, claims, asked)
         ranked, notes = {}, {}
         for claim, ids, *scores in zip(claims, asked, *columns, strict=True):
             before = run.scored(claim.id)

@@ -156,8 +156,7 @@ class Scorer:
         found = by[view.score]()
         if view.score == "year" or view.part == "all":
             return found
-        lacks = {source.id for source in self._sources.values() if _lacks(source, view.part)}
-        missing = ([source in lacks for source in ids] for ids in asked)
+        missing = ([_lacks(self._sources[source], view.part) for source in ids] for ids in asked)
         return [np.where(none, np.nan, one) for none, one in zip(missing, found, strict=True)]
 
     def _years(self, asked: Sequence[str]) -> np.ndarray:

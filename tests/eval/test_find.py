@@ -21,14 +21,18 @@ from claim2source.datasets.papers import Paper
 from claim2source.engines import Where, migrate, open_engine
 from claim2source.engines.growing import grow, opened
 from claim2source.engines.manifest import IndexManifest
+from claim2source.engines.rows import stamp_of
 from claim2source.engines.sentences import SPLIT
 from claim2source.io.fetch import Fetcher
 from claim2source.io.posts import Post
 from claim2source.models import ModelConfig
+from claim2source.pipeline import asking
 from claim2source.pipeline.asking import Finder
 from claim2source.pipeline.finding import INDEX
 from claim2source.pipeline.staged import read_pipeline
 from claim2source.rerank import cross_encoder
+from claim2source.rerank.learned import FittedOn, LearnedFusion, LearnedView
+from claim2source.rerank.similarities import Scorer, ViewConfig
 from claim2source.retrieve import BM25, Dense, Hybrid
 from claim2source.text import Rendering
 from claim2source.verify.abstain import AbstainModel, Design
@@ -58,6 +62,7 @@ PAPERS = [
     ),
     Paper(Source("@bad id'\"".replace(" ", "_"), NASTY, NASTY, ("=1+1",), "-V", "2020")),
 ]
+NEW = Paper(Source("new", "claim works: masks in schools", "Nothing else."))
 POST = "the claim b works: masks cut outbreaks 3.7x"
 
 
@@ -347,6 +352,48 @@ def test_a_finder_loads_the_model_of_a_stage_once(
         (answer,) = finder.find([Post("0", post)])
         assert "rerank cross_encoder" in answer.matches[0].parts
     assert len(loaded) == 1
+
+
+def test_a_learned_fusion_counts_terms_over_the_whole_index(
+    ask: Callable[..., str],
+    index: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    view = LearnedView("bm25", ViewConfig(part="title"), "", 1.0, 1.0)
+    made = LearnedFusion((view,), FittedOn("d", "train", 3, 2, "0", "BM25", 10, 0.1))
+    made.write(tmp_path / "fusion.json")
+    file = tmp_path / "own.yaml"
+    stage = f"{{rerank: learned, file: {tmp_path / 'fusion.json'}}}"
+    file.write_text(f"stages:\n  - {{retrieve: bm25}}\n  - {stage}\n")
+    # Of the papers in German alone other terms are rare.
+    found = json.loads(ask(POST, "--json", "--pipeline", str(file), "--paper_lang", "de"))
+    ids = [one["id"] for one in found]
+    sources = [paper.source for paper in PAPERS]
+    (scores,) = Scorer(sources).scores(view.view, [Post("0", POST).claim("en")], [ids])
+    assert [one["score"] for one in found] == pytest.approx(scores.tolist(), rel=1e-5)
+    those = [source for source in sources if source.id in ids]
+    (other,) = Scorer(those).scores(view.view, [Post("0", POST).claim("en")], [ids])
+    assert np.abs(other - scores).max() > 0.01
+    # A paper that is added while it is warm counts too.
+    copy = migrate(open_engine(index), tmp_path / "copy")
+    finder = Finder(copy, read_pipeline(file, None))
+    finder.find([Post("0", POST)])
+    copy.upsert(replace(next(copy.rows()).only([0]), papers=[NEW], stamps=[stamp_of(NEW)]))
+    copy.build()
+    (answer,) = finder.find([Post("0", POST)], 20)
+    (scores,) = Scorer([*sources, NEW.source]).scores(
+        view.view,
+        [Post("0", POST).claim("en")],
+        [[match.paper.source.id for match in answer.matches]],
+    )
+    assert [match.score for match in answer.matches] == pytest.approx(scores.tolist(), rel=1e-5)
+    copy.close()
+    monkeypatch.setattr(asking, "_POOL", 12)
+    with pytest.raises(
+        UserError, match="rerank learned weighs terms .* 12 at most, and here are 13"
+    ):
+        ask(POST, "--pipeline", str(file), "--store", str(tmp_path / "other"))
 
 
 def test_a_pipeline_may_abstain(ask: Callable[..., str], tmp_path: Path) -> None:
