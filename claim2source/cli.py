@@ -18,6 +18,10 @@ PROGRAMS = {
     "mine": ("train.mine", "mine hard negatives without training"),
     "pairs": ("train.pairs", "make training pairs of the papers alone, for a first phase"),
     "finetune": ("train.finetune", "fine-tune a retriever: mine, train, choose on val, report"),
+    "finetune-reranker": (
+        "train.finetune_reranker",
+        "fine-tune a re-ranker on what a first stage finds",
+    ),
     "folds": ("train.folds", "rank training claims by models that were not trained on them"),
     "distill": ("train.distill", "train small students of a teacher, and set them beside it"),
     "fusion": ("train.fusion", "fit a learned fusion of several similarities over a system"),

@@ -102,7 +102,10 @@ def test_every_command_shown_is_one_its_program_takes(
         "docs/log.md": ["train/finetune.py", "scripts/ablate.py"],
         "docs/training.md": ["train/pairs.py", "train/merge.py"],
         "docs/styles.md": ["scripts/translate.py", "scripts/rewrite.py"],
-        "docs/rerank.md": ["eval/rerank.py", "eval/pipeline.py", "train/fusion.py"],
+        "docs/rerank.md": [
+            *("eval/rerank.py", "eval/pipeline.py", "train/fusion.py"),
+            "train/finetune_reranker.py",
+        ],
         "docs/verify.md": ["eval/verify.py"],
         "docs/abstain.md": ["eval/abstain.py"],
         "docs/news.md": ["eval/news.py", "eval/paper_tables.py"],

@@ -22,8 +22,12 @@ from claim2source.core.files import file_hash
 from claim2source.datasets import checkthat2026
 from claim2source.pipeline.baselines import BaselinesConfig
 from claim2source.pipeline.checkpoints import CheckpointConfig
+from claim2source.pipeline.news import NewsConfig
+from claim2source.pipeline.staged import pipeline_words
 from claim2source.training.config import FinetuneConfig
 from claim2source.training.distill_config import DistillConfig
+from claim2source.training.reranker.config import RerankerConfig
+from claim2source.training.reranker.first_stage import FirstStage
 from eval.hybrid import HybridConfig
 from eval.style_grid import StyleGridConfig
 from tests.shared_data import REPOSITORY
@@ -32,9 +36,17 @@ from train.merge import MergeConfig
 from train.mine import MineConfig
 from train.pairs import PairsConfig
 
-KINDS: dict[str, type[Any]] = {"finetune": FinetuneConfig, "distill": DistillConfig}
+KINDS: dict[str, type[Any]] = {
+    "finetune": FinetuneConfig,
+    "distill": DistillConfig,
+    "reranker": RerankerConfig,
+}
 # What has no default.
-NEEDED = {FinetuneConfig: [], DistillConfig: ["--student=static", "--teacher.name=t"]}
+NEEDED = {
+    FinetuneConfig: [],
+    RerankerConfig: [],
+    DistillConfig: ["--student=static", "--teacher.name=t"],
+}
 FINETUNE = REPOSITORY / "configs" / "finetune"
 PAPER = FINETUNE / "gritlm_f_paper.yaml"
 README_2026 = REPOSITORY / "configs" / "checkthat2026" / "README.md"
@@ -78,7 +90,9 @@ def test_config_is_read_and_states_only_what_differs(path: Path) -> None:
                 ".choose",
                 ".batches.order",
             }
-            optimisation = key.startswith((".optimisation", ".mining", ".lora", ".data.report"))
+            optimisation = key.startswith(
+                (".optimisation", ".mining", ".candidates", ".lora", ".data.report")
+            )
             # The paper's config says what it does where the paper is silent.
             named_all = optimisation or path == PAPER
             assert said != default or key in named or named_all, f"{path.name} repeats {key}"
@@ -86,6 +100,18 @@ def test_config_is_read_and_states_only_what_differs(path: Path) -> None:
     said = yaml.safe_load(path.read_text(encoding="utf-8"))
     same(said, defaults, "")
     assert as_plain(read)["out"] == said["out"]
+
+
+@pytest.mark.parametrize("path", [p for p in FILES if p.parent.name == "reranker"])
+def test_a_rerankers_first_stage_is_a_system_that_ships(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(REPOSITORY)
+    read = read_config(RerankerConfig, ["--config", str(path)], program="t", description="t")
+    first = FirstStage(read)
+    assert first.first.system is not None and first.name in first.systems and first.hash()
+    text = path.read_text(encoding="utf-8")
+    assert "# Known" in text and re.search(r"[Oo]urs", text)
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
@@ -388,6 +414,8 @@ READERS: dict[str, Callable[[Sequence[str]], Any]] = {
 MORE_READERS = {
     "train/pairs.py": partial(parsed, PairsConfig),
     "train/distill.py": partial(parsed, DistillConfig),
+    "train/finetune_reranker.py": partial(parsed, RerankerConfig),
+    "eval/news.py": lambda words: parsed(NewsConfig, pipeline_words(words)),
     "eval/style_grid.py": partial(parsed, StyleGridConfig),
 }
 # Each prints its words as the shell gives them to it; what is no program of ours does nothing.

@@ -32,6 +32,7 @@ from claim2source.retrieve import BM25Config, IndexConfig
 from claim2source.text import Rendering
 from claim2source.training.config import FinetuneConfig
 from claim2source.training.losses import combined
+from claim2source.training.reranker.config import RerankerConfig
 from claim2source.training.trainer_settings import trainer_arguments
 from tests.shared_data import REPOSITORY
 
@@ -42,6 +43,7 @@ CHECKED = [REPOSITORY / "README.md", *(page for page in PAGES if page.name != "l
 FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 TABLES: dict[str, type] = {
     "finetune": FinetuneConfig,
+    "finetune_reranker": RerankerConfig,
     "system": SystemConfig,
     "bm25": BM25Config,
     "model": ModelConfig,
@@ -244,7 +246,9 @@ def test_every_key_of_a_printed_config_is_in_the_table(capsys: pytest.CaptureFix
 
     add(yaml.safe_load(capsys.readouterr().out), "")
     page = (DOCS / "settings.md").read_text(encoding="utf-8")
-    section = page[page.index("<!-- table: finetune") : page.index("## A system's YAML")]
+    section = page[
+        page.index("<!-- table: finetune") : page.index("## `train/finetune_reranker.py`")
+    ]
     assert set(re.findall(r"^\| `([\w.]+)` \|", section, re.MULTILINE)) == printed
 
 

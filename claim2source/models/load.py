@@ -79,7 +79,7 @@ def load(
         tokenizer.pad_token = tokenizer.eos_token
     # Texts are cut at their end, whatever the tokenizer's files say.
     tokenizer.truncation_side = "right"
-    positions = _positions(model)
+    positions = positions_of(model)
     if positions is not None and settings.max_length > positions:
         raise ConfigError("model.max_length", settings.max_length, f"at most {positions}")
     if settings.quantization is None:
@@ -160,7 +160,7 @@ def _sees_ahead(encoder: Encoder) -> bool:
     return not torch.equal(hidden[0, 0], hidden[1, 0])
 
 
-def _positions(model: Any) -> int | None:
+def positions_of(model: Any) -> int | None:
     """Count the tokens a model has positions for; RoBERTa reserves some for padding."""
     positions = getattr(model.config, "max_position_embeddings", None)
     table = getattr(getattr(model, "embeddings", None), "position_embeddings", None)

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal
 
 from claim2source.core.errors import InputError
 from claim2source.core.files import write_json
-from claim2source.models.config import Dtype, Template
+from claim2source.models.config import Dtype, EncoderSettings
 from claim2source.models.manifest import (
     FILE,
     FORMAT,
@@ -42,7 +42,7 @@ class RerankerSettings:
         labels: logits of a pair: 1, or 2 of irrelevant and relevant.
         dtype: weights' type.
         own_code: the base runs code of its own.
-        prefixes: what stands before a claim and a source with late_interaction.
+        encoder: how late_interaction turns a text into token vectors.
     """
 
     kind: RerankerKind
@@ -52,7 +52,7 @@ class RerankerSettings:
     labels: int = 1
     dtype: Dtype = "float32"
     own_code: bool = False
-    prefixes: Template = Template()
+    encoder: EncoderSettings | None = None
 
 
 @dataclass(frozen=True)

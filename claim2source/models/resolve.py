@@ -161,8 +161,8 @@ def _checkpoint(
     if dtype is not None:
         settings = replace(settings, dtype=dtype, quantization=None)
     if weights.kind == "full":
-        _check_hash(folder / "model.safetensors", weights.sha256)
-        _check_hash(folder / "config.json", weights.config_sha256)
+        check_hash(folder / "model.safetensors", weights.sha256)
+        check_hash(folder / "config.json", weights.config_sha256)
         if settings.own_code:
             raise InputError.at(place, field="encoder.own_code", why="not in a full model")
         encoder = _load(folder, settings, device, config.attention)
@@ -176,8 +176,8 @@ def _checkpoint(
     encoder, files = _load_base(base, place, settings, config, device)
     if weights.kind == "lora":
         untrained = encoder.weights or {}
-        _check_hash(folder / ADAPTER_FILE, weights.sha256)
-        _check_hash(folder / ADAPTER_CONFIG_FILE, weights.config_sha256)
+        check_hash(folder / ADAPTER_FILE, weights.sha256)
+        check_hash(folder / ADAPTER_CONFIG_FILE, weights.config_sha256)
         encoder.model = _with_adapter(encoder.model, folder)
         set_adapter_scale(encoder.model, weights.scale)
         encoder.weights = weights.identity(untrained)
@@ -199,7 +199,7 @@ def _project(
     from claim2source.models.projection import load_projection
 
     assert manifest.source_model is not None
-    _check_hash(folder / PROJECTION, manifest.weights.projection)
+    check_hash(folder / PROJECTION, manifest.weights.projection)
     encoder.dense = load_projection(folder, encoder.dimensions).to(encoder.device)
     encoder.source_encoder = _late(manifest.source_model, folder / FILE, config, device)
 
@@ -302,7 +302,8 @@ def set_adapter_scale(model: torch.nn.Module, scale: float) -> None:
                 module.set_scale(name, scale)
 
 
-def _check_hash(path: Path, expected: str | None) -> None:
+def check_hash(path: Path, expected: str | None) -> None:
+    """Raise `InputError` for a file that is not the one a manifest names."""
     if not path.is_file():
         raise InputError.at(path, why="the manifest names this file, and it is missing")
     if file_hash(path) != expected:

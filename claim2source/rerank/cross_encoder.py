@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from claim2source.models.reranker_manifest import RerankerKind
 from claim2source.rerank.batches import CHUNK, scored_alone, token_budget
 from claim2source.rerank.frame import Pair, Scored
-from claim2source.rerank.load import LocalReranker, load_cross_encoder
+from claim2source.rerank.load import LocalReranker, load_cross_encoder, said
 
 if TYPE_CHECKING:
     import torch
@@ -33,6 +34,22 @@ class CrossEncoder(LocalReranker):
     model: str = "cross-encoder/ms-marco-MiniLM-L6-v2"
     instruction: str | None = None
 
+    @property
+    def kind(self) -> RerankerKind:
+        """Name the kind of trained re-rankers that this stage reads."""
+        return "cross_encoder"
+
+    @cached_property
+    def told(self) -> tuple[int | None, str | None]:
+        """Return the length of a pair and the instruction; a checkpoint says both."""
+        if self.trained is None:
+            return self.max_length, self.instruction
+        own = self.trained[1].reranker
+        return (
+            said(self, "max_length", own.max_length),
+            said(self, "instruction", own.instruction),
+        )
+
     @cached_property
     def _files(self) -> Any:
         return self.files()
@@ -52,11 +69,14 @@ class CrossEncoder(LocalReranker):
     def network(self) -> Model:
         """Load the model."""
         folder, _, settings = self._files
-        return load_cross_encoder(folder, settings, self.max_length)
+        return load_cross_encoder(folder, settings, self.told[0])
 
     def from_logits(self, logits: torch.Tensor) -> torch.Tensor:
-        """Turn what the network gives for some pairs into their scores, [rows]."""
-        return logits
+        """Turn what the network gives for some pairs into their scores, [rows].
+
+        Of two logits, of irrelevant and relevant, these are the log-odds.
+        """
+        return logits if logits.shape[-1:] != (2,) else logits[:, 1] - logits[:, 0]
 
     def score(self, pairs: Sequence[Pair]) -> Iterator[Scored]:
         """Score pairs in batches of like length, cut to the padded tokens that the device takes."""
@@ -74,7 +94,7 @@ class CrossEncoder(LocalReranker):
 
         model = self.network
         texts: list[Any] = [tuple(pairs[row]) for row in chunk]
-        features = model.preprocess(texts, prompt=self.instruction)
+        features = model.preprocess(texts, prompt=self.told[1])
         mask = features["attention_mask"]
         lengths = mask.sum(dim=1).tolist()
         padded = int(mask.shape[1])

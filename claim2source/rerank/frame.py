@@ -143,6 +143,11 @@ class Reranker(Placeable, ABC):
     def score(self, pairs: Sequence[Pair]) -> Iterator[Scored]:
         """Score pairs, in any order, a batch at a time."""
 
+    @property
+    def rendering(self) -> Rendering:
+        """Say how claims and sources are written."""
+        return Rendering(self.claims, self.sources)
+
     def apply(self, claims: Sequence[Claim], sources: Sequence[Source], run: Run) -> Result:
         """Rank the first `depth` sources of every claim anew.
 
@@ -150,7 +155,7 @@ class Reranker(Placeable, ABC):
         its rank, and is counted in `failures`.
         """
         started = time.perf_counter()
-        rendering = Rendering(self.claims, self.sources)
+        rendering = self.rendering
         asked = {claim.id: run.sources(claim.id, self.depth) for claim in claims}
         wanted = {source for ids in asked.values() for source in ids}
         known = [source for source in sources if source.id in wanted]
@@ -166,7 +171,7 @@ class Reranker(Placeable, ABC):
         found = self.pair_scores(list(pairs))
         scores, why = found.scores, found.why
         ranked, failures, notes = {}, [], {}
-        untranslated = set(missing_translations(claims, self.claims))
+        untranslated = set(missing_translations(claims, rendering.claims))
         for claim in claims:
             before, places = run.scored(claim.id), rows[claim.id]
             # The best passage; NaN only where none has a score.

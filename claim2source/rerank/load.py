@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields
+from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,8 +14,23 @@ from claim2source.core.errors import ConfigError, InputError, UserError
 from claim2source.core.files import content_hash, file_hash
 from claim2source.models import ModelConfig
 from claim2source.models.config import Dtype
-from claim2source.models.hub import base_files, check_code, one_line, uses_bin
+from claim2source.models.hub import (
+    ADAPTER_CONFIG_FILE,
+    base_files,
+    check_code,
+    one_line,
+    uses_bin,
+)
+from claim2source.models.manifest import FILE as MANIFEST
+from claim2source.models.manifest import Base
+from claim2source.models.reranker_manifest import (
+    RerankerKind,
+    RerankerManifest,
+    trained_reranker,
+)
+from claim2source.models.resolve import ADAPTER_FILE, check_hash
 from claim2source.rerank.frame import Reranker
+from claim2source.text import Rendering
 
 if TYPE_CHECKING:
     from sentence_transformers import CrossEncoder
@@ -33,11 +49,17 @@ DTYPES = ("float32", "bfloat16", "float16")
 
 @dataclass(frozen=True)
 class LoadSettings:
-    """Say how a model is loaded; `own_code` only after `model_files` has allowed it."""
+    """Say how a model is loaded; `own_code` only after `model_files` has allowed it.
+
+    `adapter` is the folder of a trained one that is added to the model, `labels` are the logits of
+    a pair.
+    """
 
     dtype: Dtype
     device: str | None
     own_code: bool = False
+    adapter: Path | None = None
+    labels: int = 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,54 +95,143 @@ class LocalReranker(Reranker):
         """Name the model."""
         return self.model
 
+    @cached_property
+    def trained(self) -> tuple[Path, RerankerManifest] | None:
+        """Find the checkpoint and its manifest, where the model was trained by us.
+
+        Raises `ConfigError` for one that another stage reads.
+        """
+        found = trained_reranker(self.model)
+        if found is not None:
+            require_kind(self.model, found[1], self.kind)
+        return found
+
+    @property
+    def kind(self) -> RerankerKind:
+        """Name the kind of trained re-rankers that this stage reads."""
+        raise UserError(f"model {self.model}: a trained re-ranker, which this stage does not read")
+
+    @cached_property
+    def rendering(self) -> Rendering:
+        """Say how texts are written: as the checkpoint was trained, or as the settings say."""
+        if self.trained is None:
+            return super().rendering
+        own = self.trained[1].rendering
+        return Rendering(said(self, "claims", own.claims), said(self, "sources", own.sources))
+
     def files(self) -> tuple[Path, Mapping[str, object], LoadSettings]:
         """Find the model's files, what identifies them, and how to load them."""
+        name, revision, labels, adapter = self.model, self.revision, 1, None
+        if self.trained is not None:
+            place, manifest = self.trained
+            name, revision, adapter = weights_of(place, manifest)
+            labels = manifest.reranker.labels
         # Only a re-ranker's head is loaded: how its attention looks is in its own config.
         config = ModelConfig(
-            self.model,
-            self.revision,
+            name,
+            revision,
             bidirectional=False,
             allow_remote_code=self.allow_remote_code,
         )
         folder, base = base_files(config)
         if uses_bin(folder):
             raise InputError.at(folder, why="no *.safetensors here; .bin weights are not read")
+        if self.trained is not None:
+            check_base(*self.trained, base)
         own_code = check_code(config, folder)
         beside = {
             str(path.relative_to(folder)): file_hash(path)
             for path in sorted(folder.rglob("*"))
-            if path.is_file() and (path.suffix in _TEXTS or path.parent != folder)
+            if path.is_file()
+            and (path.suffix in _TEXTS or path.parent != folder)
+            and path.name != MANIFEST
         }
-        settings = LoadSettings(self.dtype, self.place.device, own_code)
-        identity = {
+        settings = LoadSettings(self.dtype, self.place.device, own_code, adapter, labels)
+        identity: dict[str, object] = {
             "weights": base.sha256,
             "files": content_hash(beside),
             "dtype": self.dtype,
             "max_length": self.max_length,
             "libraries": {name: version(name) for name in ("tokenizers", "transformers")},
         }
+        if self.trained is not None:
+            _, manifest = self.trained
+            identity |= {"trained": asdict(manifest.weights), "reads": asdict(manifest.reranker)}
+            identity |= {"writes": asdict(manifest.rendering)}
         return folder, identity, settings
 
 
+def said(stage: Reranker, key: str, trained: Any) -> Any:
+    """Return what a checkpoint says of a setting. Raises `ConfigError` where a stage contradicts.
+
+    A stage that leaves the setting at its default does not contradict.
+    """
+    own = getattr(stage, key)
+    default = next(spec.default for spec in fields(stage) if spec.name == key)
+    allowed = f"{trained!r}, with which the checkpoint was trained, or nothing here"
+    require(own in (default, trained), key, own, allowed)
+    return trained
+
+
+def require_kind(model: str, manifest: RerankerManifest, kind: RerankerKind) -> None:
+    """Raise `ConfigError` for a checkpoint that another stage reads."""
+    found = manifest.reranker.kind
+    stage = "max_sim" if found == "late_interaction" else found
+    require(found == kind, "model", model, f"a {kind} model; this one is read by rerank: {stage}")
+
+
+def weights_of(folder: Path, manifest: RerankerManifest) -> tuple[str, str | None, Path | None]:
+    """Name the model that a checkpoint's weights are, or are added to, and its adapter.
+
+    Raises `InputError` for weights that are not the manifest's.
+    """
+    weights, base = manifest.weights, manifest.base
+    if weights.kind == "full":
+        check_hash(folder / "model.safetensors", weights.sha256)
+        check_hash(folder / "config.json", weights.config_sha256)
+        return str(folder), None, None
+    if weights.kind == "base":
+        return base.name, base.revision, None
+    check_hash(folder / ADAPTER_FILE, weights.sha256)
+    check_hash(folder / ADAPTER_CONFIG_FILE, weights.config_sha256)
+    return base.name, base.revision, folder
+
+
+def check_base(folder: Path, manifest: RerankerManifest, found: Base) -> None:
+    """Raise `InputError` for a base that has other weights than a checkpoint was trained from."""
+    if manifest.weights.kind != "full" and found.sha256 != manifest.base.sha256:
+        why = f"{found.name} has other weights ({found.sha256[:12]}...) than this was trained from"
+        raise InputError.at(folder / MANIFEST, field="base.sha256", why=why)
+
+
 def load_cross_encoder(
-    folder: Path, settings: LoadSettings, max_length: int | None, labels: int = 1
+    folder: Path,
+    settings: LoadSettings,
+    max_length: int | None,
+    labels: int | None = None,
+    *,
+    trains: bool = False,
 ) -> CrossEncoder:
     """Load a cross-encoder that gives raw logits. Raises `UserError` for what is none.
 
-    `labels` are the logits of a pair: 1 of a re-ranker.
+    `labels` are the logits of a pair, by default those of the settings: 1 of a re-ranker. One that
+    `trains` may begin without a head: that is random then.
     """
     import torch
     from sentence_transformers import CrossEncoder
 
+    labels = settings.labels if labels is None else labels
+    more: dict[str, Any] = {"ignore_mismatched_sizes": True} if trains else {}
     try:
         model = CrossEncoder(
             str(folder),
             device=_device(settings.device),
+            num_labels=labels if trains else None,
             max_length=max_length,
             activation_fn=torch.nn.Identity(),
             trust_remote_code=settings.own_code,
             local_files_only=True,
-            model_kwargs={"dtype": settings.dtype, "use_safetensors": True},
+            model_kwargs={"dtype": settings.dtype, "use_safetensors": True, **more},
         )
     except Exception as error:  # libraries raise anything for files that are damaged
         raise UserError(f"model {folder}: {one_line(error)}") from None
@@ -129,16 +240,37 @@ def load_cross_encoder(
         if labels == 1:
             raise UserError(f"{found} scores for a pair; a re-ranker has 1")
         raise UserError(f"{found} scores for a pair; {labels} are needed")
+    if settings.adapter is not None:
+        with_adapter(model[0].model, settings.adapter)
     if settings.dtype != "float32":
-        # The head in half precision gives many pairs the same logit.
-        heads = [
-            name
-            for name, part in model.named_modules()
-            if type(part) is torch.nn.Linear and part.out_features == labels
-        ]
-        model.set_keep_in_fp32_modules(heads)
-    first_token_alone(model[0].auto_model)
+        keep_head(model)
+    if not trains:
+        first_token_alone(model[0].model)
     return model.eval()
+
+
+def keep_head(model: CrossEncoder) -> None:
+    """Compute a cross-encoder's head in float32: half precision gives many pairs the same logit."""
+    import torch
+
+    labels = model.num_labels
+    heads = [
+        name
+        for name, part in model.named_modules()
+        if type(part) is torch.nn.Linear and part.out_features == labels
+    ]
+    model.set_keep_in_fp32_modules(heads)
+
+
+def with_adapter(model: Any, folder: Path) -> None:
+    """Add a trained adapter to a model, in place."""
+    from peft import PeftModel
+
+    try:
+        PeftModel.from_pretrained(model, str(folder)).eval()
+    except Exception as error:  # libraries raise anything for files that are damaged
+        why = f"this adapter does not fit its base: {one_line(error)}"
+        raise InputError.at(folder / ADAPTER_CONFIG_FILE, why=why) from None
 
 
 def first_token_alone(model: Any) -> None:
@@ -190,6 +322,8 @@ def load_causal(
         )
     except Exception as error:  # libraries raise anything for files that are damaged
         raise UserError(f"model {folder}: {one_line(error)}") from None
+    if settings.adapter is not None:
+        with_adapter(model, settings.adapter)
     return model.to(_device(settings.device)).eval(), tokenizer
 
 

@@ -18,9 +18,10 @@ import numpy as np
 
 from claim2source.core.config import require, require_one_of
 from claim2source.core.errors import ConfigError
+from claim2source.models.reranker_manifest import RerankerKind
 from claim2source.rerank.batches import CHUNK, scored_alone, token_budget
 from claim2source.rerank.frame import Pair, Scored
-from claim2source.rerank.load import LocalReranker, load_causal
+from claim2source.rerank.load import LocalReranker, load_causal, said
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -83,6 +84,22 @@ class YesNo(LocalReranker):
         require_one_of("template", self.template, tuple(_ENDINGS))
         require(self.max_length is not None, "max_length", None, "a number of tokens")
 
+    @property
+    def kind(self) -> RerankerKind:
+        """Name the kind of trained re-rankers that this stage reads."""
+        return "yes_no"
+
+    @cached_property
+    def told(self) -> tuple[int, str, Ending]:
+        """Return the prompt's length, its instruction and its form; a checkpoint says them."""
+        length, instruction, template = self.max_length, self.instruction, self.template
+        if self.trained is not None:
+            own = self.trained[1].reranker
+            length = said(self, "max_length", own.max_length)
+            instruction = said(self, "instruction", own.instruction)
+            template = said(self, "template", own.template)
+        return length or 0, instruction, template
+
     @cached_property
     def _files(self) -> Any:
         return self.files()
@@ -105,10 +122,11 @@ class YesNo(LocalReranker):
 
     def prompt(self, pair: Pair) -> tuple[str, str, str]:
         """Write a pair's prompt: what is before the instruction, what holds texts, the end."""
-        told = INSTRUCTIONS.get(self.instruction, self.instruction)
+        _, instruction, template = self.told
+        told = INSTRUCTIONS.get(instruction, instruction)
         head = f"<|im_start|>system\n{SYSTEM}<|im_end|>\n<|im_start|>user\n"
         body = f"<Instruct>: {told}\n<Query>: {pair.claim}\n<Document>: {pair.source}"
-        return head, body, _ENDINGS[self.template]
+        return head, body, _ENDINGS[template]
 
     def tokens(self, pairs: Sequence[Pair]) -> list[list[int]]:
         """Tokenize prompts, cut within the source; empty where the claim leaves no room for it.
@@ -123,7 +141,7 @@ class YesNo(LocalReranker):
         bodies = [self.prompt(pair)[1] for pair in pairs]
         claims = [self.prompt(Pair(pair.claim, ""))[1].rstrip() for pair in pairs]
         plain = {"add_special_tokens": False, "split_special_tokens": True}
-        room = (self.max_length or 0) - len(first) - len(last)
+        room = self.told[0] - len(first) - len(last)
         found = []
         rows = tokenizer(bodies, **plain)["input_ids"]
         for body, claim in zip(rows, tokenizer(claims, **plain)["input_ids"], strict=True):

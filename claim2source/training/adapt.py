@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -11,7 +11,7 @@ from claim2source.core.config import require
 from claim2source.core.errors import ConfigError
 from claim2source.models import Encoder
 from claim2source.training.checkpoint import PART
-from claim2source.training.config import FinetuneConfig
+from claim2source.training.config import FinetuneConfig, RunConfig
 from claim2source.training.kernels import check_kernels, compile_model, use_liger
 
 if TYPE_CHECKING:
@@ -43,14 +43,19 @@ def check_adaptable(encoder: Encoder, config: FinetuneConfig) -> None:
         require(config.tuning == "full", "tuning", config.tuning, allowed)
         key, trained = "optimisation.train_embeddings", config.optimisation.train_embeddings
         require(trained, key, trained, "true: static embeddings are nothing else")
+    check_layers(encoder.model, config, own_code=encoder.settings.own_code)
+
+
+def check_layers(model: torch.nn.Module, config: RunConfig, *, own_code: bool) -> None:
+    """Raise `ConfigError` where `make_trainable` would."""
     if config.tuning == "full":
         allowed = "lora: a full checkpoint does not carry the code that this model ships"
-        require(not encoder.settings.own_code, "tuning", config.tuning, allowed)
-        wanted, there = config.optimisation.train_layers, len(layers_of(encoder.model))
+        require(not own_code, "tuning", config.tuning, allowed)
+        wanted, there = config.optimisation.train_layers, len(layers_of(model))
         allowed = f"at most {there}, the layers of this model"
         require(wanted is None or wanted <= there, "optimisation.train_layers", wanted, allowed)
         return
-    layers = dict(encoder.model.named_modules())
+    layers = dict(model.named_modules())
     for name in config.lora.targets:
         if not any(path == name or path.endswith(f".{name}") for path in layers):
             linear = {
@@ -69,23 +74,31 @@ def adapt(encoder: Encoder, config: FinetuneConfig) -> None:
     `ConfigError` as `check_adaptable` does.
     """
     check_adaptable(encoder, config)
-    if config.optimisation.dropout is not None:
-        set_dropout(encoder.model, config.optimisation.dropout)
     if config.optimisation.liger_kernels:
         use_liger(encoder.model)
-    if config.tuning == "full":
-        encoder.model.requires_grad_(True)
-        if not config.optimisation.train_embeddings:
-            encoder.model.get_input_embeddings().requires_grad_(False)
-        if config.optimisation.train_layers is not None:
-            _freeze_below(encoder.model, config.optimisation.train_layers)
-    else:
-        encoder.model = _with_adapter(encoder, config)  # type: ignore[assignment]
+    encoder.model = make_trainable(encoder.model, config)
     if config.optimisation.gradient_checkpointing:
         # Reentrant checkpointing would pass no gradient through a frozen first block.
         encoder.model.gradient_checkpointing_enable({"use_reentrant": False})
     if config.optimisation.compile:
         compile_model(encoder.model)
+
+
+def make_trainable(model: Any, config: RunConfig, task: str | None = None) -> Any:
+    """Set dropout and which weights are trained; return the model, with adapters if it gets some.
+
+    `task` is peft's name of what the model does: with `SEQ_CLS` a head is trained in full.
+    """
+    if config.optimisation.dropout is not None:
+        set_dropout(model, config.optimisation.dropout)
+    if config.tuning != "full":
+        return _with_adapter(model, config, task)
+    model.requires_grad_(True)
+    if not config.optimisation.train_embeddings:
+        model.get_input_embeddings().requires_grad_(False)
+    if config.optimisation.train_layers is not None:
+        _freeze_below(model, config.optimisation.train_layers)
+    return model
 
 
 def train_projection(encoder: Encoder) -> None:
@@ -124,7 +137,7 @@ def set_dropout(model: torch.nn.Module, rate: float) -> None:
             module.attention_dropout = rate  # type: ignore[assignment]
 
 
-def _with_adapter(encoder: Encoder, config: FinetuneConfig) -> PeftModel:
+def _with_adapter(model: Any, config: RunConfig, task: str | None) -> PeftModel:
     from peft import LoraConfig, get_peft_model
 
     lora = LoraConfig(
@@ -132,6 +145,7 @@ def _with_adapter(encoder: Encoder, config: FinetuneConfig) -> PeftModel:
         lora_alpha=config.lora.alpha,
         lora_dropout=config.lora.dropout,
         target_modules=list(config.lora.targets) or "all-linear",
+        task_type=task,
     )
     # In 16 bits adapters would lose small optimizer steps.
-    return get_peft_model(encoder.model, lora, autocast_adapter_dtype=True)
+    return get_peft_model(model, lora, autocast_adapter_dtype=True)

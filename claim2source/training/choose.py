@@ -27,7 +27,7 @@ from claim2source.models.manifest import FILE
 from claim2source.pipeline.choosing import SEEN, UNSEEN, choose
 from claim2source.pipeline.evaluate import METRICS, Scoring, score_encoder
 from claim2source.text import Rendering
-from claim2source.training.config import FinetuneConfig
+from claim2source.training.config import FinetuneConfig, RunConfig
 from claim2source.training.distributed import World
 from claim2source.training.export.scaling import ScaledCheckpoint
 from claim2source.training.export.soup import read_ingredients, save_soup
@@ -249,7 +249,7 @@ def _greedy_soups(
 def choose_point(
     run: RunFolder,
     data: TrainingData,
-    config: FinetuneConfig,
+    config: RunConfig,
     more: Mapping[Point, ValScores] | None = None,
 ) -> tuple[Point, Choice]:
     """Choose among a run's epochs, the base and `more` (scales, soups), by `config.rule`.
@@ -285,7 +285,7 @@ def choose_point(
     )
 
 
-def _candidates(run: RunFolder, config: FinetuneConfig) -> dict[int, Epoch]:
+def _candidates(run: RunFolder, config: RunConfig) -> dict[int, Epoch]:
     """Map the epochs that may be chosen to their records: those whose checkpoint is kept."""
     last = run.history[-1].epoch
     return {

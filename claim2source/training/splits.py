@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -12,7 +13,7 @@ from claim2source.datasets import carve_val, expected_seen_share, load
 from claim2source.mining import read_mined
 from claim2source.pipeline.choosing import Weighing, weigh
 from claim2source.text.render import untranslated_sentences
-from claim2source.training.config import FinetuneConfig
+from claim2source.training.config import FinetuneConfig, RunConfig
 from claim2source.training.teacher import Teacher, read_teacher
 
 # Below these the interval of a mean over val is wider than what training gains.
@@ -47,6 +48,15 @@ def load_data(config: FinetuneConfig) -> TrainingData:
     Raises `ConfigError` where a loss needs what the claims do not have, `InputError` for a
     teacher's run or mined negatives that do not fit the claims.
     """
+    data = load_splits(config, lambda train: check_data(config, train))
+    distillation = config.losses.distillation
+    if distillation.weight and distillation.scores is not None:
+        return replace(data, teacher=read_teacher(distillation, data.train))
+    return data
+
+
+def load_splits(config: RunConfig, check: Callable[[Dataset], None]) -> TrainingData:
+    """Load the splits and carve val out of train; `check` raises what is wrong with train."""
     data, languages = config.data, config.languages
     whole = load(data.dataset, data.train_split, languages, lenient=data.lenient)
     train, val = carve_val(whole, data.val_share, data.val_seed, seen_share=config.held_out_seen)
@@ -56,7 +66,7 @@ def load_data(config: FinetuneConfig) -> TrainingData:
     mix = expected_seen_share(whole) if mix is None else mix
     if data.limit is not None:
         train = train.with_claims(train.claims[: data.limit])
-    check_data(config, train)
+    check(train)
     report = load(data.dataset, data.report_split, languages, lenient=data.lenient)
     if not report.golds:
         raise UserError(f"{data.dataset}: split {data.report_split!r} has no golds to report on")
@@ -64,10 +74,7 @@ def load_data(config: FinetuneConfig) -> TrainingData:
     if shared := [claim.id for claim in report.claims if claim.id in known]:
         allowed = f"a split without claims of data.train_split ({len(shared)} of its claims, "
         raise ConfigError("data.report_split", data.report_split, f"{allowed}such as {shared[0]})")
-    distillation, teacher = config.losses.distillation, None
-    if distillation.weight and distillation.scores is not None:
-        teacher = read_teacher(distillation, train)
-    return TrainingData(train, val, report, teacher, seen_golds, mix)
+    return TrainingData(train, val, report, None, seen_golds, mix)
 
 
 def why_too_small(val: Dataset) -> str | None:

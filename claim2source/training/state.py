@@ -22,7 +22,7 @@ OURS, _PREFIX = "claim2source", "model."
 _OLDER_FORMAT = 2
 NOT_FINITE = "holds weights that are not finite"
 CALMER = (
-    "lower optimisation.learning_rate, raise optimisation.temperature, or take precision fp32, "
+    "lower optimisation.learning_rate, raise a low temperature, or take precision fp32, "
     "and begin again"
 )
 # By device: the bytes that torch.get_rng_state gives.

@@ -36,8 +36,10 @@ class TrainingModule(pl.LightningModule):
 
     Lightning accumulates, counts epochs and steps, and calls the callbacks. `optimizer_steps` is
     how many the learning rate falls over. `losses` has the loss of every optimizer step so far,
-    NaN where it was skipped.
+    NaN where it was skipped. `measures` are terms that are counted, and no part of the loss.
     """
+
+    measures: frozenset[str] = frozenset()
 
     def __init__(
         self,

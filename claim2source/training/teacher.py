@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -35,10 +35,10 @@ class Teacher:
         return [said]
 
 
-def run_files(path: Path) -> list[Path]:
+def run_files(path: Path, key: str = _KEY) -> list[Path]:
     """List the files of a run: itself, or every `.trec` of a folder.
 
-    Raises `InputError` where there is none.
+    Raises `InputError`, which names the `key`, where there is none.
     """
     if path.is_dir():
         files = sorted(path.glob("*.trec"))
@@ -46,18 +46,18 @@ def run_files(path: Path) -> list[Path]:
             held = sorted(file.name for file in path.iterdir())[:3]
             holds = f"holds {', '.join(held)} .." if held else "is empty"
             why = f"looked for files NAME.trec (TREC runs, not compressed); this folder {holds}"
-            raise InputError.at(path, field=_KEY, why=why)
+            raise InputError.at(path, field=key, why=why)
         return files
     if not path.is_file():
-        raise InputError.at(path, field=_KEY, why="no such file")
+        raise InputError.at(path, field=key, why="no such file")
     return [path]
 
 
-def run_hash(path: Path) -> str:
+def run_hash(path: Path, key: str = _KEY) -> str:
     """Hash a run: of a file its own, of a folder that of all its files."""
     if path.is_file():
         return file_hash(path)
-    return content_hash([file_hash(file) for file in run_files(path)])
+    return content_hash([file_hash(file) for file in run_files(path, key)])
 
 
 def read_teacher(config: DistillationConfig, train: Dataset) -> Teacher:
@@ -67,12 +67,31 @@ def read_teacher(config: DistillationConfig, train: Dataset) -> Teacher:
     claims, names a source that the data set does not have, or scores a claim in two files.
     """
     assert config.scores is not None
-    known = {source.id for source in train.sources}
-    golds = {claim.id: claim.golds for claim in train.claims}
+    return teacher_of(config.scores, train, config.temperature)
+
+
+def teacher_of(path: Path, train: Dataset, temperature: float | None, key: str = _KEY) -> Teacher:
+    """Read a teacher's scores from a run, divided by their spread without a temperature."""
+    scores = run_scores([path], train, key)
+    if temperature is not None:
+        return Teacher(scores, None, len(train.claims))
+    by = _spread(scores)
+    divided = {claim: {s: v / by for s, v in scored.items()} for claim, scored in scores.items()}
+    return Teacher(divided, by, len(train.claims))
+
+
+def run_scores(paths: Sequence[Path], data: Dataset, key: str) -> TeacherScores:
+    """Read what runs say of a split's claims, best first; claims of other splits are ignored.
+
+    Raises `InputError` when they have none of the claims, name a source that the data set does
+    not have, or score a claim in two files.
+    """
+    known = {source.id for source in data.sources}
+    golds = {claim.id: claim.golds for claim in data.claims}
     scores: dict[str, Mapping[str, float]] = {}
-    for file in run_files(config.scores):
+    for file in [file for path in paths for file in run_files(path, key)]:
         run = named_as(read_run(file), golds).run
-        for claim in train.claims:
+        for claim in data.claims:
             if not (scored := run.scored(claim.id)):
                 continue
             if claim.id in scores:
@@ -81,13 +100,10 @@ def read_teacher(config: DistillationConfig, train: Dataset) -> Teacher:
                 raise InputError.at(file, field="source", why=f"{wrong} is not in the data set")
             scores[claim.id] = scored
     if not scores:
-        why = "scores no claim of the training split"
-        raise InputError.at(config.scores, field="claim", why=why)
-    if config.temperature is not None:
-        return Teacher(scores, None, len(train.claims))
-    by = _spread(scores)
-    divided = {claim: {s: v / by for s, v in scored.items()} for claim, scored in scores.items()}
-    return Teacher(divided, by, len(train.claims))
+        split = "training" if data.split == "train" else data.split
+        why = f"scores no claim of the {split} split"
+        raise InputError.at(paths[0], field="claim", why=why)
+    return scores
 
 
 def _spread(scores: TeacherScores) -> float:

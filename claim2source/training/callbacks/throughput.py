@@ -33,7 +33,11 @@ class Throughput(pl.Callback):
         values = {
             "loss": step.terms["loss"],
             **window.taught_counts(),
-            **{f"loss/{name}": value for name, value in step.terms.items() if name != "loss"},
+            **{
+                name if name in module.measures else f"loss/{name}": value
+                for name, value in step.terms.items()
+                if name != "loss"
+            },
             "learning_rate": step.rate,
             "gradient_norm": step.norm,
             "skipped_steps": skipped_steps(module.losses),

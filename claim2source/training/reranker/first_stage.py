@@ -1,0 +1,105 @@
+"""Rank a training's claims with its first stage: a system of YAML files, or runs that are given."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+
+from claim2source.core.config import require_one_of
+from claim2source.core.errors import ConfigError
+from claim2source.core.files import content_hash, file_hash
+from claim2source.core.records import Dataset
+from claim2source.core.run import Result, Run
+from claim2source.io.store import Store
+from claim2source.models import checkpoint_folder
+from claim2source.models.manifest import FILE
+from claim2source.pipeline.results import RunSettings
+from claim2source.pipeline.selection import ChoosingOn
+from claim2source.pipeline.systems import (
+    SYSTEMS_FOLDER,
+    SystemConfig,
+    Systems,
+    all_parts,
+    expanded,
+    read_systems,
+)
+from claim2source.retrieve import BM25Config
+from claim2source.training.fusion import Candidates
+from claim2source.training.reranker.config import RerankerConfig
+from claim2source.training.teacher import run_hash, run_scores
+
+KEY = "first.run"
+PLAIN = "BM25"
+
+
+class FirstStage:
+    """Rank claims, and say what the ranking depends on.
+
+    Raises `ConfigError` for a system that the files do not have.
+    """
+
+    def __init__(self, config: RerankerConfig) -> None:
+        self.config, self.first = config, config.first
+        if self.first.system is not None:
+            require_one_of("first.system", self.first.system, list(self.systems))
+            system = self.systems[self.first.system]
+            if system.unsupported is not None and self.first.checkpoint is None:
+                raise ConfigError(
+                    "first.system", self.first.system, f"another: {system.unsupported}"
+                )
+
+    @cached_property
+    def systems(self) -> Systems:
+        """Read the systems."""
+        if self.first.system is None:
+            return {PLAIN: SystemConfig(bm25=BM25Config())}
+        return expanded(read_systems(self.first.files or sorted(SYSTEMS_FOLDER.glob("*.yaml"))))
+
+    @property
+    def name(self) -> str:
+        """Name the first stage."""
+        if self.first.run:
+            return ", ".join(path.name for path in self.first.run)
+        return self.first.system or PLAIN
+
+    @property
+    def depth(self) -> int:
+        """Return how many sources of a claim are needed."""
+        return max(self.first.depth, self.config.candidates.last_rank)
+
+    def hash(self) -> str:
+        """Hash what decides the ranking, beside the data."""
+        if self.first.run:
+            return content_hash([run_hash(path, KEY) for path in self.first.run])
+        parts = all_parts(self.name, self.systems)
+        files: list[str] = []
+        if self.first.checkpoint is not None:
+            manifest = checkpoint_folder(self.first.checkpoint) / FILE
+            files = [file_hash(manifest)] if manifest.is_file() else [self.first.checkpoint]
+        return content_hash([[repr(self.systems[part]) for part in parts], files])
+
+    def rank(
+        self, splits: Mapping[str, Dataset], reported: Dataset, store: Store
+    ) -> dict[str, Result]:
+        """Rank the claims of splits, by the splits' names; `reported` is one of them."""
+        if self.first.run:
+            return {name: Result(self._given(data)) for name, data in splits.items()}
+        config = self.config
+        settings = RunSettings(
+            config.data.dataset,
+            ChoosingOn(lenient=config.data.lenient),
+            models=self.first.models,
+            store=store,
+            device=config.device,
+        )
+        found = Candidates(
+            self.systems, self.name, self.depth, self.first.checkpoint, self.first.claims
+        )
+        return {name: found.run(data, reported, settings).result for name, data in splits.items()}
+
+    def _given(self, data: Dataset) -> Run:
+        scored = run_scores(self.first.run, data, KEY)
+        lists: dict[str, Sequence[tuple[str, float]]] = {
+            claim.id: list(scored.get(claim.id, {}).items())[: self.depth] for claim in data.claims
+        }
+        return Run.from_lists(lists)

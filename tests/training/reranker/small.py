@@ -1,0 +1,79 @@
+"""Small real re-rankers over the small data set, for training in seconds."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import torch
+from transformers import (
+    BertConfig,
+    BertForSequenceClassification,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
+
+from claim2source.core.config import read_config
+from claim2source.training.reranker.config import RerankerConfig
+from tests.training.small import small_setup
+
+
+def small_rerankers(folder: Path) -> dict[str, Path]:
+    """Write the data, an encoder, a cross-encoder and a generative model, all of random weights."""
+    model, data = small_setup(folder)
+    made = {"data": data, "encoder": model}
+    for name in ("cross_encoder", "yes_no"):
+        made[name] = folder / name
+        shutil.copytree(model, made[name])
+        for file in ("model.safetensors", "config.json"):
+            (made[name] / file).unlink()
+    torch.manual_seed(0)
+    shape = BertConfig.from_pretrained(model, num_labels=1, initializer_range=0.2)
+    BertForSequenceClassification(shape).save_pretrained(made["cross_encoder"])
+    decoder = Qwen3Config(
+        vocab_size=30522,
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=8,
+        intermediate_size=64,
+        max_position_embeddings=512,
+        initializer_range=0.2,
+    )
+    Qwen3ForCausalLM(decoder).save_pretrained(made["yes_no"])
+    return made
+
+
+def arguments(made: dict[str, Path], out: Path, **more: object) -> list[str]:
+    """The command line of a run of a few seconds."""
+    kind = str(more.get("model__kind", "cross_encoder"))
+    settings: dict[str, object] = {
+        "data.dataset": made["data"],
+        "data.val_share": 0.4,
+        "data.val_seen_share": 0,
+        "model.name": made["encoder" if kind == "late_interaction" else kind],
+        "model.max_length": 200 if kind == "yes_no" else 48,
+        "rendering.claims": "bilingual",
+        "first.depth": 10,
+        "candidates.last_rank": 20,
+        "candidates.hard": 3,
+        "candidates.random": 1,
+        "optimisation.epochs": 2,
+        "optimisation.save_every": 1,
+        "optimisation.learning_rate": 1e-3,
+        "wandb.mode": "off",
+        "device": "cpu",
+        "threads": 1,
+        "store": made["data"].parent / "store",
+        "out": out,
+    }
+    settings |= {key.replace("__", "."): value for key, value in more.items()}
+    return [f"--{key}={value}" for key, value in settings.items()]
+
+
+def small_config(made: dict[str, Path], out: Path, **more: object) -> RerankerConfig:
+    """The same as a config."""
+    flags = [f"--{key}" for key in ("resume", "overwrite") if more.pop(key, False)]
+    words = [*arguments(made, out, **more), *flags]
+    return read_config(RerankerConfig, words, program="t", description="t")

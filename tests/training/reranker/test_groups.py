@@ -1,0 +1,125 @@
+"""Groups: windows, margins, golds that were missed, turns of negatives, a teacher's candidates."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from claim2source.core.records import Claim, Dataset, Qrels, Source
+from claim2source.core.run import Run
+from claim2source.mining import MinedRow, Negative
+from claim2source.text import Rendering
+from claim2source.training.reranker.config import CandidatesConfig
+from claim2source.training.reranker.groups import CandidateMiner, RerankerPairs
+
+SOURCES = tuple(
+    Source(f"s{i:02d}", f"title of number {'abcdefghijklmnopqrstuvwxyz'[i % 26] * 3} {i}", "text")
+    for i in range(40)
+)
+# The first stage ranks s00 to s29, 100 points down to 71.
+RANKED = [(f"s{i:02d}", 100.0 - i) for i in range(30)]
+
+
+def dataset(*claims: Claim) -> Dataset:
+    qrels = Qrels({c.id: dict.fromkeys(c.golds, 1) for c in claims})
+    return Dataset(claims, SOURCES, qrels, "train")
+
+
+ONE = dataset(Claim("c", "a claim", golds=("s04",)))
+
+
+def rows(data: Dataset = ONE, depth: int = 20, epochs: int = 2, **settings: Any) -> list[MinedRow]:
+    config = CandidatesConfig(**{"random": 0, "pick": "hardest"} | settings)
+    run = Run.from_lists({claim.id: RANKED for claim in data.claims})
+    return list(CandidateMiner(data, run, config, epochs, depth).mine())
+
+
+def names(row: MinedRow, origin: str = "first") -> list[str]:
+    return [negative.source for negative in row.negatives if negative.origin == origin]
+
+
+def test_the_window_is_of_ranks() -> None:
+    (row,) = rows(hard=9, first_rank=3, last_rank=7)
+    assert row.positive == "s04" and names(row) == ["s02", "s03", "s05", "s06"]
+    assert [negative.score for negative in row.negatives] == [98.0, 97.0, 95.0, 94.0]
+    assert names(rows(hard=2, first_rank=3, last_rank=7)[0]) == ["s02", "s03"]
+
+
+def test_negatives_too_near_to_the_gold_are_left_out() -> None:
+    # The gold scores 96.
+    assert names(rows(hard=3, margin=5.0)[0]) == ["s09", "s10", "s11"]
+    assert names(rows(hard=3, max_share=0.9)[0]) == ["s14", "s15", "s16"]
+    assert names(rows(hard=3, max_score=80.0)[0]) == ["s20", "s21", "s22"]
+    # Without a score of the gold, only the absolute limit holds.
+    missed = dataset(Claim("c", "a claim", golds=("s35",)))
+    assert names(rows(missed, hard=1, margin=5.0)[0]) == ["s00"]
+    assert names(rows(missed, hard=1, margin=5.0, max_score=80.0)[0]) == ["s20"]
+
+
+def test_a_gold_that_was_missed_is_injected_or_its_claim_left_out() -> None:
+    data = dataset(Claim("c", "one", golds=("s04",)), Claim("d", "two", golds=("s25",)))
+    assert [row.claim for row in rows(data, depth=20)] == ["c", "d"]
+    assert [row.claim for row in rows(data, depth=20, inject_gold=False)] == ["c"]
+    assert [row.claim for row in rows(data, depth=26, inject_gold=False)] == ["c", "d"]
+
+
+def test_golds_of_the_same_text_and_the_same_paper_are_no_negatives() -> None:
+    data = dataset(
+        Claim("c", "The claim", golds=("s04",)), Claim("d", "the  claim", golds=("s01",))
+    )
+    assert names(rows(data, hard=4)[0]) == ["s00", "s02", "s03", "s05"]
+    twin = Source("s05", SOURCES[4].title.upper(), "another abstract")
+    sources = (*SOURCES[:5], twin, *SOURCES[6:])
+    data = Dataset(ONE.claims, sources, ONE.qrels, "train")
+    assert "s05" not in names(rows(data, hard=9)[0])
+    assert "s05" in names(rows(data, hard=9, max_title_similarity=None)[0])
+
+
+def test_only_golds_of_train_where_asked() -> None:
+    data = dataset(Claim("c", "one", golds=("s04",)), Claim("d", "two", golds=("s25",)))
+    found = rows(data, hard=9, last_rank=30, pool="train-golds", random=5)
+    assert [names(row) for row in found] == [["s25"], ["s04"]]
+    assert not names(found[0], "random")  # the other gold is listed, and there is no third
+
+
+def test_random_picks_change_with_the_epoch_and_not_with_other_claims() -> None:
+    (row,) = rows(hard=4, random=3, first_rank=10, last_rank=29, pick="random", epochs=3)
+    assert len(names(row)) == 12 and len(names(row, "random")) == 9
+    # Random ones are no candidates of the first stage.
+    assert set(names(row, "random")) <= {f"s{i:02d}" for i in range(20, 40)} - set(names(row))
+    other = dataset(Claim("b", "first", golds=("s07",)), *ONE.claims)
+    again = rows(other, hard=4, random=3, first_rank=10, last_rank=29, pick="random", epochs=3)
+    assert again[1] == row
+    config = CandidatesConfig(hard=4, random=3, pick="random")
+    pairs = RerankerPairs(ONE, [row], Rendering(), config)
+    groups = [pairs.sources(0, epoch) for epoch in range(3)]
+    assert all(group[0] == "s04" and len(group) == 8 for group in groups)
+    used = [source for group in groups for source in group[1:]]
+    assert len(set(used)) == 21 and groups[0] == RerankerPairs(
+        ONE, [row], Rendering(), config
+    ).sources(0, 0)
+
+
+def test_the_hardest_stay_and_the_random_ones_take_turns() -> None:
+    negatives = tuple(Negative(f"s{i:02d}", 1.0, "first") for i in range(3))
+    negatives += tuple(Negative(f"s{i}", 0.0, "random") for i in range(30, 34))
+    config = CandidatesConfig(hard=2, random=2, pick="hardest")
+    pairs = RerankerPairs(ONE, [MinedRow("c", "s04", negatives)], Rendering(), config)
+    assert pairs.sources(0, 0) == ["s04", "s00", "s01", "s30", "s31"]
+    assert pairs.sources(0, 1) == ["s04", "s00", "s01", "s32", "s33"]
+    (claim, text), *_ = pairs.pairs(0, ["s04"])
+    assert claim == "a claim" and SOURCES[4].title in text
+
+
+def test_a_teacher_decides_what_is_compared() -> None:
+    negatives = tuple(Negative(f"s{i:02d}", 1.0, "first") for i in range(4))
+    row, config = MinedRow("c", "s04", negatives), CandidatesConfig(hard=2, pick="hardest")
+
+    def pairs(scores: dict[str, float]) -> RerankerPairs:
+        return RerankerPairs(ONE, [row], Rendering(), config, {"c": scores})
+
+    found = pairs({"s04": 0.5, "s01": 0.9, "s03": 0.1})
+    assert found.sources(0, 0) == ["s04", "s01", "s03"]
+    assert found.taught(0, ["s04", "s01", "s03"]) == [0.5, 0.9, 0.1]
+    # Without a score of the gold the candidates are compared with each other.
+    assert pairs({"s00": 3.0, "s01": 2.0, "s03": 1.0}).sources(0, 0) == ["s00", "s01", "s03"]
+    assert not pairs({"s04": 1.0}).rows and pairs({"s01": 1.0}).untaught == 1

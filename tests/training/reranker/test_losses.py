@@ -1,0 +1,87 @@
+"""Losses of groups against their formulas, and why they take raw logits."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from claim2source.training.reranker.config import RerankerLossConfig
+from claim2source.training.reranker.losses import GroupLoss
+
+SIZES = [3, 2, 4]
+GOLDS = torch.tensor([1, 0, 0, 1, 0, 1, 0, 0, 0], dtype=torch.bool)
+
+
+def logits(labels: int = 1) -> Tensor:
+    drawn = torch.randn(9, labels, generator=torch.Generator().manual_seed(3)) * 2
+    return drawn.requires_grad_()
+
+
+def groups(values: Tensor) -> list[Tensor]:
+    return list(values.split(SIZES))
+
+
+def test_listwise_is_the_softmax_over_each_group() -> None:
+    given = logits()
+    loss = GroupLoss(RerankerLossConfig("listwise"))(given, SIZES, GOLDS)
+    wanted = torch.stack([-one[:, 0].log_softmax(0)[0] for one in groups(given)]).mean()
+    assert torch.allclose(loss, wanted)
+    (found,) = torch.autograd.grad(loss, given)
+    (expected,) = torch.autograd.grad(wanted, given)
+    assert torch.allclose(found, expected, atol=1e-6) and found.abs().min() > 0
+
+
+@pytest.mark.parametrize("kind", ["listwise", "lambda"])
+def test_raw_logits_can_be_certain_and_squashed_ones_cannot(kind: str) -> None:
+    """A sigmoid leaves a group's logits less than 1 apart: no gold gets nearly all of a softmax."""
+    certain = torch.where(GOLDS, 30.0, -30.0)[:, None]
+    loss = GroupLoss(RerankerLossConfig(kind))  # type: ignore[arg-type]
+    assert float(loss(certain, SIZES, GOLDS)) < 1e-6
+    loss.loss.activation_fn = nn.Sigmoid()
+    assert float(loss(certain, SIZES, GOLDS)) > 0.3
+
+
+def test_lambda_punishes_only_what_stands_above_a_gold() -> None:
+    loss = GroupLoss(RerankerLossConfig("lambda", k=1))
+    right = torch.tensor([[3.0], [1.0], [0.0], [2.0], [0.0], [3.0], [2.0], [1.0], [0.0]])
+    wrong = right.clone()
+    wrong[0], wrong[1] = 1.0, 3.0
+    given = wrong.requires_grad_()
+    assert float(loss(right, SIZES, GOLDS)) < float(loss(wrong.detach(), SIZES, GOLDS))
+    (gradient,) = torch.autograd.grad(loss(given, SIZES, GOLDS), given)
+    assert gradient[0] < 0 < gradient[1]
+
+
+def test_bce_and_mse_are_of_every_pair() -> None:
+    given, teacher = logits(), torch.arange(9.0)
+    bce = GroupLoss(RerankerLossConfig("bce"))(given, SIZES, GOLDS)
+    probable = given[:, 0].sigmoid()
+    wanted = -torch.where(GOLDS, probable, 1 - probable).log().mean()
+    assert torch.allclose(bce, wanted)
+    mse = GroupLoss(RerankerLossConfig("mse", scores="x"))(given, SIZES, GOLDS, teacher)  # type: ignore[arg-type]
+    assert torch.allclose(mse, (given[:, 0] - teacher).square().mean())
+
+
+def test_cross_entropy_is_of_irrelevant_and_relevant() -> None:
+    given = logits(2)
+    loss = GroupLoss(RerankerLossConfig("cross_entropy"), 2)(given, SIZES, GOLDS)
+    wanted = -given.log_softmax(1)[torch.arange(9), GOLDS.long()].mean()
+    assert torch.allclose(loss, wanted)
+    drawn = given.detach().abs() + 9
+    relevant = torch.stack([-drawn[:, 0], drawn[:, 1]], dim=1)
+    sure = torch.where(GOLDS[:, None], relevant, relevant.flip(1))
+    assert float(GroupLoss(RerankerLossConfig("cross_entropy"), 2)(sure, SIZES, GOLDS)) < 1e-6
+
+
+def test_margin_mse_is_of_the_first_of_a_group_against_the_others() -> None:
+    given, teacher = logits(), torch.tensor([5.0, 1, 2, 4, 0, 9, 8, 7, 6])
+    loss = GroupLoss(RerankerLossConfig("margin_mse", scores="x"))  # type: ignore[arg-type]
+    parts = zip(groups(given[:, 0]), groups(teacher), strict=True)
+    squares = [((one[0] - one[1:]) - (t[0] - t[1:])).square().mean() for one, t in parts]
+    assert torch.allclose(loss(given, SIZES, GOLDS, teacher), torch.stack(squares).mean())
+    # The teacher's level does not matter, its margins do.
+    level = (teacher + 3 * math.pi)[:, None]
+    assert float(loss(level, SIZES, GOLDS, teacher)) < 1e-9

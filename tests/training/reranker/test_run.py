@@ -1,0 +1,271 @@
+"""Trainings of small real re-rankers: what is chosen, reported, read again, resumed, given up."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from claim2source.core.errors import ConfigError, InputError, UserError
+from claim2source.core.report import Report
+from claim2source.datasets import carve_val, load
+from claim2source.io.trec import write_trec_run
+from claim2source.models import Manifest
+from claim2source.models.reranker_manifest import RerankerManifest
+from claim2source.pipeline.systems import load_stages
+from claim2source.rerank.cross_encoder import CrossEncoder
+from claim2source.rerank.frame import Reranker
+from claim2source.rerank.yes_no import YesNo
+from claim2source.retrieve import BM25, BM25Config
+from claim2source.training.reranker.run import finetune_reranker
+from claim2source.training.run_folder import read_history
+from claim2source.training.state import TrainingState
+from tests.training.reranker.small import small_config, small_rerankers
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    return small_rerankers(tmp_path_factory.mktemp("small"))
+
+
+@pytest.fixture(scope="module")
+def trained(made: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("trained") / "run"
+    finetune_reranker(small_config(made, out, optimisation__epochs=3, rule="best"))
+    return out
+
+
+def pipeline(made: dict[str, Path], stage: Reranker, part: str) -> float:
+    """Score the first stage, re-ranked by a stage, on val or dev."""
+    data = load(str(made["data"]), "train" if part == "val" else part)
+    if part == "val":
+        _, data = carve_val(data, 0.4, 13)
+    first = BM25(BM25Config()).index(data.sources).search(data.claims)
+    ranked = stage.placed(None, "cpu").apply(data.claims, data.sources, first.run)
+    lists = [ranked.run.sources(claim.id, 5) for claim in data.claims]
+    found: dict[str, list[float]] = {}
+    for claim, ids in zip(data.claims, lists, strict=True):
+        rank = next((i for i, source in enumerate(ids, 1) if source in claim.golds), None)
+        found.setdefault(claim.lang, []).append(0.0 if rank is None else 1 / rank)
+    return float(np.mean([np.mean(values) for values in found.values()]))
+
+
+def test_the_highest_score_of_the_whole_pipeline_is_chosen(
+    trained: Path, made: dict[str, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    report, history = Report.read(trained), read_history(trained)
+    scores = [entry.score for entry in history]
+    assert [entry.epoch for entry in history] == [0, 1, 2, 3] and len(set(scores)) > 2  # of 4
+    assert report.training is not None and report.training.choice is not None
+    best = report.training.chosen_epoch
+    assert scores[best] == max(scores) > min(scores)
+    assert report.training.choice.metric == "mrr@5"
+    # Each is that of the checkpoint, read by the stage that anyone uses.
+    for number in (0, best):
+        stage = CrossEncoder(model=str(trained / "checkpoints" / f"epoch-{number}"), depth=10)
+        assert pipeline(made, stage, "val") == pytest.approx(scores[number])
+        assert stage.trained is not None
+        assert stage.trained[1].scores["val"]["macro"]["mrr@5"] == pytest.approx(scores[number])
+    chosen = CrossEncoder(model=str(trained), depth=10)
+    assert pipeline(made, chosen, "dev") == pytest.approx(report.macro["mrr@5"])
+    assert set(report.systems) == {"first stage", "step 0", "chosen"} and report.tests
+    for name in ("first stage", "step 0"):
+        assert report.systems[name].val["val"]["macro"]["mrr@5"] != scores[best]
+
+
+def test_the_manifest_says_how_a_checkpoint_is_read(trained: Path) -> None:
+    manifest = RerankerManifest.read(trained / "checkpoints" / "epoch-1")
+    assert manifest.reranker.kind == "cross_encoder" and manifest.reranker.max_length == 48
+    assert manifest.rendering.claims == "bilingual" and manifest.depth == 10
+    stage = CrossEncoder(model=str(trained))
+    assert stage.rendering == manifest.rendering and stage.told == (48, None)
+    # A pair is cut at the length it was trained with.
+    long = "masks " * 60
+    assert stage.network.preprocess([(long, long)])["input_ids"].shape[1] == 48
+    with pytest.raises(ConfigError, match="max_length"):
+        _ = CrossEncoder(model=str(trained), max_length=32).told
+    with pytest.raises(ConfigError, match="claims"):
+        _ = CrossEncoder(model=str(trained), claims="original").rendering
+    with pytest.raises(ConfigError, match="read by rerank: cross_encoder"):
+        _ = YesNo(model=str(trained)).trained
+    with pytest.raises(InputError, match="re-ranker's checkpoint"):
+        Manifest.read(trained / "checkpoints" / "epoch-1")
+    (_, named), *_ = load_stages([{"rerank": "cross_encoder", "model": str(trained)}])
+    assert named == stage
+
+
+def test_weights_that_were_exchanged_are_refused(trained: Path, tmp_path: Path) -> None:
+    import shutil
+
+    copy = tmp_path / "copy"
+    shutil.copytree(trained / "checkpoints" / "epoch-1", copy)
+    other = trained / "checkpoints" / "epoch-2" / "model.safetensors"
+    shutil.copy(other, copy / "model.safetensors")
+    with pytest.raises(InputError, match="sha256"):
+        CrossEncoder(model=str(copy)).files()
+
+
+def test_one_table_has_first_stage_zero_shot_and_every_epoch(
+    made: dict[str, Path], trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A finished run that is resumed prints its report again, of the same numbers."""
+    capsys.readouterr()
+    again = finetune_reranker(
+        small_config(made, trained, optimisation__epochs=3, rule="best", resume=True)
+    )
+    said = capsys.readouterr().out
+    assert again is not None and again.training is not None
+    lines = [line for line in said.splitlines() if line.startswith(("first", "zero", "epoch "))]
+    history = again.training.history
+    names = ["first stage: BM25", "zero-shot re-ranker", "epoch 1", "epoch 2", "epoch 3"]
+    assert [line.partition("  ")[0].replace(" (chosen)", "") for line in lines] == names
+    for line, entry in zip(lines[1:], history, strict=True):
+        assert f"{entry.val['macro']['mrr@5']:.4f}" in line
+    chosen = again.training.chosen_epoch
+    assert f"{again.macro['mrr@5']:.4f}" in lines[1 + chosen] and "(chosen)" in lines[1 + chosen]
+    assert "chosen against first stage on dev" in said
+    assert f"model: {trained}, depth: 10" in said
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"choose_by": "mmr@5"}, r"choose_by: .*mmr@5.*mrr@5"),
+        ({"loss__kind": "listwse"}, "loss.kind"),
+        ({"loss__kind": "margin_mse"}, "loss.scores"),
+        ({"model__labels": 2}, "loss.kind.*cross_entropy"),
+        ({"loss__kind": "cross_entropy"}, "loss.kind"),
+        ({"model__kind": "yes_no", "model__labels": 2}, "model.labels"),
+        ({"model__kind": "late_interaction", "tuning": "lora"}, "tuning"),
+        ({"model__dtype": "bfloat16"}, "model.dtype"),
+        ({"candidates__first_rank": 30}, "candidates.last_rank"),
+        ({"candidates__hard": 0, "candidates__random": 0}, "candidates.hard"),
+        ({"first__checkpoint": "x"}, "first.checkpoint"),
+    ],
+)
+def test_a_mistake_names_the_key(
+    settings: dict[str, Any], said: str, made: dict[str, Path], tmp_path: Path
+) -> None:
+    with pytest.raises(UserError, match=said):
+        small_config(made, tmp_path / "run", **settings)
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"first__system": "BM52"}, "first.system.*BM52"),
+        ({"first__run": '["none.trec"]'}, "none.trec.*first.run"),
+        ({"model__max_length": 4096}, "model.max_length.*64"),
+        ({"trainer__strategy": "fsdp2"}, "trainer.strategy"),
+    ],
+)
+def test_what_cannot_be_trained_leaves_no_folder(
+    settings: dict[str, Any], said: str, made: dict[str, Path], tmp_path: Path
+) -> None:
+    with pytest.raises(UserError, match=said):
+        finetune_reranker(small_config(made, tmp_path / "run", **settings))
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("more", "where"),
+    [
+        ({}, "on val, after epoch 1"),
+        # Dropout would make the scores differ in training.
+        (
+            {"optimisation__dropout": 0, "optimisation__batch_size": 1, "data__repeat": 5},
+            "10 steps in a row, to step",
+        ),
+    ],
+)
+def test_a_real_collapse_stops_the_run_and_says_so(
+    more: dict[str, Any], where: str, made: dict[str, Path], tmp_path: Path
+) -> None:
+    """Weights that are thrown far off give every pair the same score: val tells, or the steps."""
+    absurd = {"optimisation__learning_rate": 10, "optimisation__warmup_ratio": 0}
+    absurd |= {"optimisation__epochs": 1, "candidates__pick": "hardest", **more}
+    with pytest.raises(UserError, match="has collapsed.*same score.*learning_rate") as stopped:
+        finetune_reranker(small_config(made, tmp_path / "run", **absurd))
+    assert where in str(stopped.value) and "\n" not in str(stopped.value)
+    assert not (tmp_path / "run" / "report.json").exists()
+    if not more:
+        finetune_reranker(small_config(made, tmp_path / "told", collapse="false", **absurd))
+
+
+def test_a_first_stage_of_runs_and_a_teacher(made: dict[str, Path], tmp_path: Path) -> None:
+    """BM25's own ranking as files gives the same candidates; its scores teach by margins."""
+    folder = tmp_path / "runs"
+    folder.mkdir()
+    for split in ("train", "dev"):
+        data = load(str(made["data"]), split)
+        found = BM25(BM25Config()).index(data.sources).search(data.claims, 20)
+        write_trec_run(found.run, folder / f"{split}.trec")
+    more: dict[str, Any] = {"optimisation__epochs": 1, "candidates__random": 0}
+    taught = small_config(
+        made, tmp_path / "taught", first__run=f'["{folder}"]', loss__kind="margin_mse",
+        loss__scores=folder / "train.trec", **more,
+    )  # fmt: skip
+    finetune_reranker(taught)
+    finetune_reranker(small_config(made, tmp_path / "plain", **more))
+    mined = [(tmp_path / name / "mined.jsonl").read_text() for name in ("taught", "plain")]
+    assert mined[0] == mined[1]
+    losses = [TrainingState.load(tmp_path / n / "state.pt").losses for n in ("taught", "plain")]
+    assert losses[0] != losses[1] and all(loss > 0 for loss in losses[0])
+
+
+class Died(Exception):
+    """A kill in mid-training."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("kind", "more"),
+    [
+        ("cross_encoder", {"optimisation__chunk_size": 7}),
+        ("cross_encoder", {"tuning": "lora", "loss__kind": "lambda"}),
+        ("yes_no", {"tuning": "lora", "loss__kind": "bce"}),
+        ("late_interaction", {}),
+    ],
+)
+def test_a_killed_run_goes_on_to_the_same_weights(
+    kind: str,
+    more: dict[str, Any],
+    made: dict[str, Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """In the second epoch, between two saves; dropout is on, and negatives change with epochs."""
+    more = {"model__kind": kind, "candidates__pick": "random", **more}
+    finetune_reranker(small_config(made, tmp_path / "whole", **more))
+    real, saves = TrainingState.save, [0]
+
+    def save_then_die(self: TrainingState, path: Path) -> None:
+        real(self, path)
+        saves[0] += 1
+        if self.batches_done == 6:
+            raise Died
+
+    cut = tmp_path / "cut"
+    monkeypatch.setattr(TrainingState, "save", save_then_die)
+    with pytest.raises(Died):
+        finetune_reranker(small_config(made, cut, **more))
+    monkeypatch.setattr(TrainingState, "save", real)
+    assert not (cut / "report.json").exists()
+    finetune_reranker(small_config(made, cut, resume=True, **more))
+    states = [TrainingState.load(tmp_path / name / "state.pt") for name in ("whole", "cut")]
+    assert states[0].losses == states[1].losses and len(states[0].losses) == 8
+    assert states[0].weights.keys() == states[1].weights.keys()
+    assert all(torch.equal(w, states[1].weights[n]) for n, w in states[0].weights.items())
+    folders = [tmp_path / name / "checkpoints" / "epoch-2" for name in ("whole", "cut")]
+    name = "model.safetensors" if more.get("tuning") != "lora" else "adapter_model.safetensors"
+    one, other = (load_file(folder / name) for folder in folders)
+    assert one and all(torch.equal(one[key], other[key]) for key in one)
+    reports = [Report.read(tmp_path / run) for run in ("whole", "cut")]
+    assert reports[0].macro == reports[1].macro
+    # Other inputs are another training.
+    with pytest.raises(ConfigError, match="optimisation.seed"):
+        finetune_reranker(small_config(made, cut, resume=True, optimisation__seed=1, **more))

@@ -1,0 +1,50 @@
+"""Fine-tune a re-ranker: `accelerate launch train/finetune_reranker.py [--config FILE]`.
+
+Reads a data set, a first stage and a base model. Takes negatives from the first stage, trains,
+scores the whole pipeline on val after every epoch, and writes checkpoints, logs and `report.json`
+to `--out`. Prints one table at the end: the first stage, the re-ranker before training, and each
+epoch. A stopped run continues with `--resume`. The run's folder is then the model of a stage:
+`{rerank: cross_encoder, model: OUT}`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from claim2source.core.config import read_config
+from claim2source.core.errors import run_program
+from claim2source.training.reranker.config import RerankerConfig
+
+COMMON = {
+    "data.dataset": "a folder in BEIR layout, or its name in CLAIM2SOURCE_DATA",
+    "model.kind": "cross_encoder, yes_no or late_interaction",
+    "model.name": "the base: a folder, a packaged model or a name on the hub",
+    "first.system": "the first stage: a system of configs/systems or of first.files",
+    "first.checkpoint": "a tuned retriever in the place of its dense model",
+    "candidates.hard": "negatives of the first stage per claim",
+    "loss.kind": "listwise, lambda, bce, cross_entropy, margin_mse or mse",
+    "out": "folder of the run",
+    "tuning": "lora or full",
+    "optimisation.epochs": "passes over the training claims",
+    "wandb.mode": "auto, online, offline or off",
+    "resume": "continue a stopped run; --overwrite begins again",
+}
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Read the config and fine-tune."""
+    config = read_config(
+        RerankerConfig,
+        argv,
+        program="train/finetune_reranker.py",
+        description=__doc__ or "",
+        common=COMMON,
+    )
+    # torch and all that needs it are imported once the arguments are good.
+    from claim2source.training.reranker.run import finetune_reranker
+
+    finetune_reranker(config)
+
+
+if __name__ == "__main__":
+    run_program(main)
