@@ -8,7 +8,7 @@ from pathlib import Path
 
 from claim2source.core.errors import UserError
 from claim2source.core.records import Dataset
-from claim2source.core.report import MACRO, MAIN_METRIC, Report, SystemReport
+from claim2source.core.report import MACRO, MAIN_METRIC, NotRun, Report, SystemReport
 from claim2source.core.tables import Cell, Part, TextTable
 from claim2source.evaluation.cost_chart import cost_points, draw_costs
 from claim2source.evaluation.families import Family
@@ -53,14 +53,22 @@ def compare_with_teacher(
     `measured` claims are timed on the CPU, 0: none.
     """
     runner = SystemRunner(systems, dataset, settings)
-    scored = {}
+    scored, not_run = {}, []
     for shown, system in names.items():
-        one = score_system(shown, runner.run(system), dataset, Scoring(repeats=repeats))
+        try:
+            found = runner.run(system)
+        except UserError as error:
+            if shown in (TEACHER, STUDENT):
+                raise
+            not_run.append(NotRun(shown, "", str(error), ""))
+            continue
+        one = score_system(shown, found, dataset, Scoring(repeats=repeats))
         report = replace(one.report, model=system, runs=f"runs/{shown.replace(' ', '-')}")
         scored[shown] = replace(one, report=report)
     notes: list[str] = []
     step = max(len(dataset.claims) // measured, 1) if measured else 0
-    for shown, system in names.items() if measured else ():
+    for shown in scored if measured else ():
+        system = names[shown]
         try:
             answering = Answering(system, runner.systems, dataset, replace(settings, device="cpu"))
         except UserError as error:
@@ -71,21 +79,22 @@ def compare_with_teacher(
         scored[shown] = replace(scored[shown], report=report)
         del answering  # two models may not fit
     reports = {shown: one.report for shown, one in scored.items()}
-    report_ = make_report(dataset, reports, STUDENT, name=name, program=program)
-    report_ = replace(report_, notes=(*report_.notes, *notes))
+    compared = make_report(dataset, reports, STUDENT, name=name, program=program)
+    compared = replace(compared, notes=(*compared.notes, *notes), not_run=tuple(not_run))
     if repeats and dataset.golds:
-        others = [shown for shown in names if shown != TEACHER]
+        others = [shown for shown in scored if shown != TEACHER]
         families = [Family.against("Against the teacher", TEACHER, others)]
-        report_ = add_tests(report_, scored, families, dataset, repeats, 0)
-    report_.write(out)
+        compared = add_tests(compared, scored, families, dataset, repeats, 0)
+    compared.write(out)
     for one in scored.values():
         write_runs(one.run, dataset, out / one.report.runs)
     title = f"{name}, {dataset.split}: students beside their teacher"
-    parts: list[Part] = [title, *student_parts(report_)]
+    parts: list[Part] = [title, *student_parts(compared), *notes]
+    parts += [f"{one.system}: not run; {one.reason}" for one in not_run]
     if measured and any(system.speed for system in reports.values()):
-        draw_costs(cost_points([report_]), out / CHART, f"{name}, {dataset.split}")
+        draw_costs(cost_points([compared]), out / CHART, f"{name}, {dataset.split}")
         parts.append(f"Chart: {out / CHART}")
-    write_markdown(out, title, [*parts[1:], *report_parts(report_)])
+    write_markdown(out, title, [*parts[1:], *report_parts(compared)])
     return parts
 
 

@@ -20,6 +20,7 @@ from claim2source.pipeline.results import RunSettings
 from claim2source.pipeline.runner import SystemRunner
 from claim2source.pipeline.systems import Systems
 from claim2source.training.distill_config import DistillConfig
+from claim2source.training.distributed import launched_world
 from claim2source.training.export.scaling import refuse_existing
 
 _POOLING = {"mean": "mean", "cls": "first", "last": "last"}
@@ -33,13 +34,7 @@ def write_teachers_run(config: DistillConfig, systems: Systems, name: str) -> No
     folder = config.losses.distillation.scores
     if folder is None or folder.exists():
         return
-    import torch
-
-    if torch.distributed.is_torchelastic_launched():
-        raise UserError(
-            f"losses.distillation.scores: {folder} is not there; in several processes the "
-            "teacher's run must be: begin in one, python train/distill.py"
-        )
+    require_one_process(f"losses.distillation.scores: nothing lies at {folder} yet")
     require_writable(folder, "folder")
     train = load(
         config.data.dataset, config.data.train_split, config.languages, lenient=config.data.lenient
@@ -53,6 +48,12 @@ def write_teachers_run(config: DistillConfig, systems: Systems, name: str) -> No
     say(f"{folder}: the teacher's run of {len(train.claims)} training claims")
 
 
+def require_one_process(what: str) -> None:
+    """Raise `UserError` in one of several processes, which would all write the same files."""
+    if launched_world().size > 1:
+        raise UserError(f"{what}; that is made in one process: python train/distill.py")
+
+
 def make_static(config: DistillConfig) -> None:
     """Write static embeddings of the teacher to `config.out`: the vector of each token by itself.
 
@@ -60,6 +61,7 @@ def make_static(config: DistillConfig) -> None:
     any other model's, here and by model2vec. One that is there is kept with `resume`. Raises
     `UserError`.
     """
+    require_one_process("student: static")
     if config.resume and (config.out / EXPORT_FILE).is_file():
         return
     refuse_existing(config.out, EXPORT_FILE, config.overwrite, "static embeddings")
