@@ -64,8 +64,8 @@ class Speed:
 
     `milliseconds` of CPU time, all threads together: the median over `claims` that came one by
     one; `batch_milliseconds` each, where they came as one batch. `weights_bytes` are those of the
-    models that answer (of an asymmetric one the claims' alone), `vectors_bytes` those of the
-    sources' vectors.
+    models that answer (of an asymmetric one the claims' alone; 0: not known), `vectors_bytes` those
+    of the sources' vectors.
     """
 
     milliseconds: float

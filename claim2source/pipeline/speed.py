@@ -38,6 +38,8 @@ class Answering:
         system = systems[name]
         self.first = self._first(system)
         self.stages = [stage for _, stage in load_stages(system.stages)]
+        if self.stages:
+            self.weights = 0  # what stages load is not known here
 
     def __call__(self, claims: Sequence[Claim]) -> Run:
         """Rank the sources of claims."""

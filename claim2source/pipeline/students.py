@@ -107,7 +107,9 @@ def student_parts(report: Report) -> list[Part]:
     timed = ["CPU ms a claim", "claims a second", "times the teacher's", "weights MB", "vectors MB"]
     rows: list[list[Cell]] = []
     for system in systems.values():
-        parameters = system.cost.parameters if system.cost is not None else None
+        # A re-ranker's are not counted: those of the first stage alone would mislead.
+        alone = system.cost is not None and len(system.stages) < 2
+        parameters = system.cost.parameters if alone and system.cost is not None else None
         rows.append(
             [
                 system.name,

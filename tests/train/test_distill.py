@@ -63,10 +63,23 @@ def test_a_student_of_claims_stands_beside_its_teacher(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     out = tmp_path / "student"
-    main(claims_words(setup, teacher, out, beside='{"BM25": "ct25-BM25"}'))
+    files = tmp_path / "systems.yaml"
+    files.write_text(
+        "sparse: {bm25: {k1: 1.2}}\n"
+        "again: {bm25: {k1: 1.2}, stages: [{rerank: cosine, depth: 5}]}\n"
+        "chosen: {bm25: {}, tune: true}\n"
+        "gone: {unsupported: no weights here, bm25: {}}\n"
+    )
+    beside = '{"BM25": "sparse", "cosine": "again", "tuned": "chosen", "gone": "gone"}'
+    main(claims_words(setup, teacher, out, beside=beside, files=f"[{files}]"))
     said = capsys.readouterr().out
     report = Report.read(out / "comparison")
-    assert list(report.systems) == ["teacher", "student", "BM25"] and report.chosen is None
+    assert list(report.systems) == ["teacher", "student", "BM25", "cosine", "tuned"]
+    # What cannot run, or be timed, is said, and the others stand all the same.
+    assert [(one.system, one.reason) for one in report.not_run] == [("gone", "no weights here")]
+    assert "gone: not run; no weights here" in said and "tuned: not timed; " in said
+    stages, tuned = report.systems["cosine"].speed, report.systems["tuned"].speed
+    assert tuned is None and stages is not None and stages.weights_bytes == 0
     own, whole = report.systems["student"], report.systems["teacher"]
     assert own.macro == Report.read(out).systems["chosen"].macro
     share = own.macro["mrr@5"] / whole.macro["mrr@5"]
@@ -81,7 +94,7 @@ def test_a_student_of_claims_stands_beside_its_teacher(
     assert f"at {times:.1f} times its claims a second" in said
     (tests,) = [test for test in report.tests if test.average == "macro"]
     pairs = [(one.system, one.baseline) for one in tests.comparisons]
-    assert pairs == [("student", "teacher"), ("BM25", "teacher")]
+    assert pairs == [(name, "teacher") for name in ("student", "BM25", "cosine", "tuned")]
     for language in ("en", "de"):
         run = read_run(out / "comparison" / "runs" / "student" / f"{language}.trec").run
         assert len(run.claim_ids) == 6
