@@ -33,6 +33,7 @@ from claim2source.datasets.papers import Paper
 from claim2source.engines.lance import LanceEngine
 from claim2source.engines.manifest import IndexManifest
 from claim2source.engines.rows import Rows, half, stamp_of
+from claim2source.engines.sentences import SPLIT
 from claim2source.retrieve import BM25, BM25Config
 from claim2source.retrieve.analyser import Analyser
 from claim2source.text import Rendering
@@ -112,7 +113,9 @@ def rows_of(step: Step) -> Rows:
     vectors = np.stack(
         [np.random.default_rng([one, step.number]).normal(size=WIDTH) for one in step.ids]
     )
-    return Rows(papers, [" ".join(one) for one in terms], half(vectors), [*map(stamp_of, papers)])
+    texts, stamps = [" ".join(one) for one in terms], [*map(stamp_of, papers)]
+    # Of one sentence, whose vector is the paper's.
+    return Rows(papers, texts, half(vectors), stamps, [*half(vectors)[:, None]])
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -159,7 +162,9 @@ def opened(folder: Path, config: Config) -> LanceEngine:
     bm25 = BM25Config()
     keys: dict[str, object] = {"encoders": {"claim": {}, "source": {}}}
     versions = Analyser(bm25).versions
-    manifest = IndexManifest("lancedb", keys, None, Rendering(), bm25, versions, WIDTH)
+    manifest = IndexManifest(
+        "lancedb", keys, None, Rendering(), bm25, versions, WIDTH, sentences=SPLIT
+    )
     return LanceEngine.create(folder, manifest, exact_below=config.exact_below)
 
 
@@ -227,11 +232,11 @@ def run_and_kill(config: Config, folder: Path, draw: random.Random, in_build: bo
 def contents(folder: Path, config: Config) -> dict[str, str]:
     """Open the index as the next process would, search it, and read what it holds."""
     engine = opened(folder / "index", config)
-    held = {
-        paper.source.id: stamp
-        for rows in engine.rows()
-        for paper, stamp in zip(rows.papers, rows.stamps, strict=True)
-    }
+    held = dict[str, str]()
+    for rows in engine.rows():
+        held.update(zip((one.source.id for one in rows.papers), rows.stamps, strict=True))
+        if not np.array_equal(np.concatenate(rows.sentences or []), rows.vectors):
+            raise UserError(f"{folder}: a sentence has another vector than it was written with")
     papers = len(held)
     if engine.stats().papers != papers:
         raise UserError(f"{folder}: {engine.stats().papers} rows for {papers} papers")
