@@ -20,7 +20,7 @@ import numpy as np
 
 from claim2source.core.config import require, require_between
 from claim2source.core.errors import InputError, UserError
-from claim2source.core.files import write_json
+from claim2source.core.files import content_hash, write_json
 from claim2source.core.memory import peak_memory
 from claim2source.core.records import Claim, Source
 from claim2source.core.run import Cost, Result, Run
@@ -171,8 +171,9 @@ class Learned(Placeable):
 
     @property
     def identity(self) -> Mapping[str, object]:
-        """Describe the fitted fusion."""
-        return asdict(self.fusion)
+        """Describe the fitted fusion, and the pool that it counts over if not what it is given."""
+        pool = self.__dict__.get("_pool")
+        return asdict(self.fusion) | ({} if pool is None else {"pool": pool})
 
     @property
     def counts_terms(self) -> bool:
@@ -187,6 +188,7 @@ class Learned(Placeable):
         copy = replace(self)
         copy.__dict__["_place"] = self.place
         copy.__dict__["_scorer"] = Scorer(pool, self.place)
+        copy.__dict__["_pool"] = content_hash([asdict(source) for source in pool])
         return copy
 
     def apply(self, claims: Sequence[Claim], sources: Sequence[Source], run: Run) -> Result:

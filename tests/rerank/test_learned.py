@@ -71,6 +71,24 @@ def test_what_is_beyond_the_depth_keeps_its_place_and_equal_scores_their_order(
     assert Learned(file=file).apply(claims, SOURCES, run).run.sources("c")[0] == "s1"
 
 
+def test_terms_are_counted_over_a_pool_that_is_given(tmp_path: Path) -> None:
+    stage = Learned(file=written(tmp_path, fusion(LearnedView("title", TITLE, "", 1, 1.0))))
+    run = Run.from_lists({"c": [("s2", 9.0), ("s1", 8.0)]})
+    claims, given = [Claim("c", "tea masks")], SOURCES[:2]
+    pool = [*SOURCES, Source("s4", "tea", ""), Source("s5", "tea", "")]
+    over = stage.over(pool)
+    assert stage.counts_terms and not stage.apply(claims, given, run).run.scored("c") == (
+        over.apply(claims, given, run).run.scored("c")
+    )
+    expected = stage.apply(claims, pool, run).run.scored("c")
+    assert over.apply(claims, given, run).run.scored("c") == expected
+    # What the store keeps is found by the pool too, and a place does not end it.
+    assert over.identity != stage.identity != stage.over(pool[:4]).identity != over.identity
+    assert over.placed(None, None).identity == over.identity
+    years = written(tmp_path, fusion(LearnedView("year", YEAR, "", 5, -0.1)))
+    assert not Learned(file=years).counts_terms
+
+
 def test_trees_rank_as_lightgbm_does(tmp_path: Path) -> None:
     pytest.importorskip("lightgbm", reason="needs the `lightgbm` extra")
     random = np.random.default_rng(0)
