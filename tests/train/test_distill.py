@@ -21,9 +21,12 @@ from claim2source.retrieve import BM25Config, Dense
 from claim2source.text import Rendering
 from claim2source.training.distill_config import DistillConfig
 from scripts.draw_results import main as draw
+from tests.training.reranker.small import arguments as reranker_arguments
+from tests.training.reranker.small import small_rerankers
 from tests.training.small import arguments, small_setup
 from tests.training.test_source_teacher import save_teacher
 from train.distill import main
+from train.finetune_reranker import main as rerank
 
 
 @pytest.fixture(scope="module")
@@ -225,3 +228,27 @@ def test_a_claim_that_is_timed_is_read_from_nowhere(
     assert measure(sparse, dev.claims[:2]).weights_bytes == 0
     with pytest.raises(UserError, match="BM25, dense models and their fusion only"):
         Answering("t", {"t": SystemConfig(bm25=BM25Config(), tune=True)}, dev, settings)
+
+
+@pytest.mark.slow
+def test_a_cross_encoder_of_the_teachers_run_stands_beside_the_others(
+    teacher: Path, tmp_path: Path
+) -> None:
+    made, scores, trained = small_rerankers(tmp_path), tmp_path / "scores", tmp_path / "ce"
+    setup, out, files = (made["encoder"], made["data"]), tmp_path / "student", tmp_path / "s.yaml"
+    more = {"weight": 1.0, "scores": scores, "candidates": "true", "temperature": "null"}
+    settings: dict[str, Any] = {f"losses__distillation__{k}": v for k, v in more.items()}
+    settings |= {"student": "retriever", "measured": 2}
+    main(words(setup, teacher, out, **settings))
+    taught = {"loss__kind": "margin_mse", "loss__scores": scores, "optimisation__epochs": 1}
+    rerank(reranker_arguments(made, trained, **taught))
+    stage = f"{{rerank: cross_encoder, model: {trained}, depth: 10}}"
+    files.write_text(f"small-ce: {{bm25: {{k1: 1.2}}, stages: [{stage}]}}\n")
+    beside = {"beside": '{"cross-encoder": "small-ce"}', "files": f"[{files}]"}
+    # The student is finished: it is only set beside the other.
+    main([*words(setup, teacher, out, **settings, **beside), "--resume"])
+    report = Report.read(out / "comparison")
+    assert list(report.systems) == ["teacher", "student", "cross-encoder"] and not report.not_run
+    found = report.systems["cross-encoder"]
+    assert [stage.name for stage in found.stages] == ["retrieve", "rerank cross_encoder"]
+    assert found.speed is not None and found.speed.milliseconds > 0
