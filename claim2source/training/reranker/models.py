@@ -76,6 +76,10 @@ class TrainedReranker(ABC):
     def logits(self, features: Features) -> Tensor:
         """Compute the logits of pairs, [pairs, labels], with gradients."""
 
+    def too_long(self, claims: Sequence[str]) -> int:
+        """Count the claims that leave no room for a source."""
+        return 0
+
     @abstractmethod
     def empty_stage(self, depth: int) -> Reranker:
         """Make the stage that reads such checkpoints."""
@@ -193,7 +197,7 @@ class CrossEncoderToTrain(TrainedReranker):
         # Cut to all that the files allow, where nothing is said.
         self.length = length
         self.model = self.network[0].model if self.config.tuning == "lora" else self.network
-        self.headless = not _has_head(self.folder)
+        self.headless = not _has_head(self.folder, labels)
         self.settings = RerankerSettings(
             "cross_encoder",
             length,
@@ -253,11 +257,13 @@ class CrossEncoderToTrain(TrainedReranker):
         self.network.save_pretrained(str(folder), create_model_card=False)
 
 
-def _has_head(folder: Path) -> bool:
-    """Tell whether a model's files are those of a classifier."""
+def _has_head(folder: Path, labels: int) -> bool:
+    """Tell whether a model's files are those of a classifier with so many logits."""
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     architectures = config.get("architectures") or [""]
-    return any(name.endswith("ForSequenceClassification") for name in architectures)
+    classifies = any(name.endswith("ForSequenceClassification") for name in architectures)
+    # transformers leaves the names of two out.
+    return classifies and len(config.get("id2label") or "01") == labels
 
 
 class YesNoToTrain(TrainedReranker):
@@ -314,13 +320,16 @@ class YesNoToTrain(TrainedReranker):
         told = length, config.instruction or plain.instruction, config.template
         return {"network": self.network, "told": told}
 
+    def too_long(self, claims: Sequence[str]) -> int:
+        """Count the claims that leave no room for a source."""
+        assert isinstance(self.reader, YesNo)
+        rows = self.reader.tokens([Pair(text, "some words of a source") for text in claims])
+        return sum(not row for row in rows)
+
     def features(self, pairs: Sequence[Pair]) -> Features:
         """Make the tensors of some pairs, padded on the left, on the CPU."""
         assert isinstance(self.reader, YesNo)
         rows = self.reader.tokens(pairs)
-        if not all(rows):
-            allowed = "more: a claim of train leaves no room for its source"
-            raise ConfigError("model.max_length", self.settings.max_length, allowed)
         longest = max(map(len, rows))
         ids = torch.zeros((len(rows), longest), dtype=torch.long)
         mask = torch.zeros((len(rows), longest), dtype=torch.long)

@@ -29,6 +29,7 @@ from claim2source.training.splits import TrainingData
 
 PROGRAM = "train/finetune_reranker.py"
 ZERO_SHOT = "zero-shot re-ranker"
+BY = "to choose by"
 # Bootstrap draws and permutations of the report.
 _REPEATS = 10_000
 
@@ -66,6 +67,7 @@ def report_pipeline(
     one = score_result(FIRST_STAGE, ranking, reported, settings)
     claims = config.first.claims or ""
     described = replace(one.report, model=name, claims=claims, val=on_val.by_split())
+    described = replace(described, settings={BY: on_val.score})
     scored[FIRST_STAGE] = replace(one, report=described)
     results = {}
     for system, number in places.items():
@@ -129,14 +131,15 @@ def pipeline_table(report: Report) -> TextTable:
         score = None if entry.score is None else score_to_choose_by(entry)
         return [name, *values, score, entry.loss, shown]
 
-    rows = [row(f"{FIRST_STAGE}: {first.model}", Epoch(-1, on_val), FIRST_STAGE)]
+    alone = Epoch(-1, on_val, score=first.settings[BY])
+    rows = [row(f"{FIRST_STAGE}: {first.model}", alone, FIRST_STAGE)]
     for entry in training.history:
         is_chosen = entry.epoch == training.chosen_epoch
         name = f"epoch {entry.epoch}" if entry.epoch else ZERO_SHOT
         system = CHOSEN if is_chosen else None if entry.epoch else STEP_0
         rows.append(row(f"{name} (chosen)" if is_chosen else name, entry, system))
     columns = [f"MRR@5 on val, {language}" for language in languages]
-    columns += ["to choose by", "loss", f"MRR@5 on {report.split}, {MACRO}"]
+    columns += [BY, "loss", f"MRR@5 on {report.split}, {MACRO}"]
     return TextTable(["pipeline", *columns], rows)
 
 

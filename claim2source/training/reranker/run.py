@@ -171,6 +171,9 @@ class RerankerTraining(TrainingRun[RerankerConfig, TrainingData]):
         super().__init__(config, world, data, run, stop)
         self.first = FirstStage(config)
         self.reranker = load_to_train(config)
+        if missing := self.reranker.too_long(config.rendering.claim_texts(data.train.claims)):
+            allowed = f"more: {missing} claims of train leave no room for a source"
+            raise ConfigError("model.max_length", config.model.max_length, allowed)
         self.negatives: RunCandidates = RunCandidates(config, data.train, run, world)
         self.prepare(self.reranker.device)
         if isinstance(self.strategy, Sharded):

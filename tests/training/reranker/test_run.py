@@ -18,13 +18,16 @@ from claim2source.models import Manifest
 from claim2source.models.reranker_manifest import RerankerManifest
 from claim2source.pipeline.systems import load_stages
 from claim2source.rerank.cross_encoder import CrossEncoder
-from claim2source.rerank.frame import Reranker
+from claim2source.rerank.frame import Pair, Reranker
+from claim2source.rerank.max_sim import MaxSim
 from claim2source.rerank.yes_no import YesNo
 from claim2source.retrieve import BM25, BM25Config
+from claim2source.training.finetune import finetune
 from claim2source.training.reranker.run import finetune_reranker
 from claim2source.training.run_folder import read_history
 from claim2source.training.state import TrainingState
 from tests.training.reranker.small import small_config, small_rerankers
+from tests.training.small import small_config as small_retriever
 
 
 @pytest.fixture(scope="module")
@@ -161,6 +164,7 @@ def test_a_mistake_names_the_key(
         ({"first__run": '["none.trec"]'}, "none.trec.*first.run"),
         ({"model__max_length": 4096}, "model.max_length.*64"),
         ({"trainer__strategy": "fsdp2"}, "trainer.strategy"),
+        ({"model__kind": "yes_no", "model__instruction": "detailed"}, "28 claims .* no room"),
     ],
 )
 def test_what_cannot_be_trained_leaves_no_folder(
@@ -215,6 +219,118 @@ def test_a_first_stage_of_runs_and_a_teacher(made: dict[str, Path], tmp_path: Pa
     assert mined[0] == mined[1]
     losses = [TrainingState.load(tmp_path / n / "state.pt").losses for n in ("taught", "plain")]
     assert losses[0] != losses[1] and all(loss > 0 for loss in losses[0])
+
+
+KINDS: dict[str, dict[str, Any]] = {
+    "lora": {"tuning": "lora", "loss__kind": "bce"},
+    "two labels": {"model__labels": 2, "loss__kind": "cross_entropy"},
+    "yes_no": {"model__kind": "yes_no", "tuning": "lora", "model__template": "escaped"},
+    "late_interaction": {"model__kind": "late_interaction", "optimisation__learning_rate": 1e-2},
+}
+
+
+def by_its_libraries(kind: str, folder: Path, stage: Any, pairs: list[Pair]) -> np.ndarray:
+    """Score pairs by what sentence-transformers, peft or transformers make of a checkpoint."""
+    from peft import PeftModel
+    from sentence_transformers import CrossEncoder as Theirs
+    from sentence_transformers.multi_vector_encoder import MultiVectorEncoder
+    from transformers import AutoModelForCausalLM
+
+    if kind == "late_interaction":
+        model = MultiVectorEncoder(str(folder), device="cpu")
+        found = [
+            float(model.similarity(model.encode_query([c]), model.encode_document([s]))[0, 0])
+            for c, s in pairs
+        ]
+        return np.array(found)
+    base = RerankerManifest.read(folder).base.name
+    if kind == "yes_no":
+        causal: Any = PeftModel.from_pretrained(
+            AutoModelForCausalLM.from_pretrained(base), str(folder)
+        ).eval()
+        yes, no = stage.answers
+        found = []
+        for ids in stage.tokens(pairs):
+            with torch.inference_mode():
+                logits = causal(torch.tensor([ids])).logits[0, -1]
+            found.append(float(logits[yes] - logits[no]))
+        return np.array(found)
+    raw = torch.nn.Identity()
+    place = base if kind == "lora" else folder
+    theirs = Theirs(str(place), device="cpu", max_length=48, activation_fn=raw)
+    if kind == "lora":
+        PeftModel.from_pretrained(theirs[0].model, str(folder)).eval()
+    given = theirs.predict([tuple(pair) for pair in pairs], convert_to_tensor=True)
+    return (given if kind == "lora" else given[:, 1] - given[:, 0]).numpy()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", list(KINDS))
+def test_each_kind_is_read_by_its_stage_and_by_its_library(
+    kind: str, made: dict[str, Path], tmp_path: Path
+) -> None:
+    out, more = tmp_path / "run", {"optimisation__epochs": 1, **KINDS[kind]}
+    finetune_reranker(small_config(made, out, **more))
+    name = {"yes_no": "yes_no", "late_interaction": "max_sim"}.get(kind, "cross_encoder")
+    data = load(str(made["data"]), "dev")
+    read = []
+    for number, entry in enumerate(read_history(out)):
+        folder = out / "checkpoints" / f"epoch-{number}"
+        ((_, stage),) = load_stages([{"rerank": name, "model": str(folder), "depth": 10}])
+        assert isinstance(stage, Reranker)
+        stage = stage.placed(None, "cpu")
+        # In training the weights that are there were scored, here those of the folder.
+        assert pipeline(made, stage, "val") == pytest.approx(entry.score)
+        claims = stage.rendering.claim_texts(data.claims[:2])
+        sources = stage.rendering.source_texts(data.sources[:5])
+        pairs = [Pair(claim, source) for claim in claims for source in sources]
+        read.append(stage.pair_scores(pairs).scores)
+    theirs = by_its_libraries(kind, folder, stage, pairs)
+    assert np.allclose(read[-1], theirs, atol=1e-4) and np.abs(read[1] - read[0]).max() > 1e-3
+    assert np.ptp(theirs) > 1e-4
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["cross_encoder", "late_interaction"])
+def test_chunks_do_not_change_the_training(
+    kind: str, made: dict[str, Path], tmp_path: Path
+) -> None:
+    more: dict[str, Any] = {"model__kind": kind, "optimisation__dropout": 0}
+    for name, size in (("whole", "null"), ("chunks", 7)):
+        finetune_reranker(
+            small_config(made, tmp_path / name, optimisation__chunk_size=size, **more)
+        )
+    whole, chunks = (TrainingState.load(tmp_path / n / "state.pt") for n in ("whole", "chunks"))
+    assert chunks.losses == pytest.approx(whole.losses, rel=1e-3)
+    assert len({round(loss, 4) for loss in whole.losses}) == len(whole.losses)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("tuning", ["full", "lora"])
+def test_late_interaction_begins_from_a_checkpoint_of_the_retriever(
+    tuning: str, made: dict[str, Path], tmp_path: Path
+) -> None:
+    """Its weights, length and prefixes; and the tuned retriever is the first stage's dense part."""
+    retriever = tmp_path / "retriever"
+    finetune(
+        small_retriever(
+            made["encoder"], made["data"], retriever, optimisation__epochs=1, tuning=tuning,
+            optimisation__learning_rate=1e-2, choose="last", model__template__claim="claim: ",
+        )
+    )  # fmt: skip
+    out = tmp_path / "run"
+    more = {"model__kind": "late_interaction", "model__name": retriever, "model__max_length": 24}
+    more |= {"first__system": "MiniLM", "first__checkpoint": retriever, "optimisation__epochs": 1}
+    report = finetune_reranker(small_config(made, out, **more))
+    assert report is not None and report.systems["first stage"].model == "MiniLM"
+    begun = MaxSim(model=str(out / "checkpoints" / "epoch-0")).placed(None, "cpu")
+    tuned = MaxSim(model=str(retriever)).placed(None, "cpu")
+    untuned = MaxSim(model=str(made["encoder"]), max_length=24).placed(None, "cpu")
+    pairs = [Pair("wow study no 3 says coffee matters", text) for text in ("coffee", "tea time")]
+    scores = [stage.pair_scores(pairs).scores for stage in (begun, tuned, untuned)]
+    assert np.allclose(scores[0], scores[1], atol=1e-5)
+    assert np.abs(scores[0] - scores[2]).max() > 1e-3
+    assert begun.encoder.settings.template.claim == "claim: "
 
 
 class Died(Exception):

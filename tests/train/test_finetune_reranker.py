@@ -1,0 +1,66 @@
+"""`train/finetune_reranker.py` as a user launches it: real processes."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from claim2source.core.report import Report
+from claim2source.training.run_folder import read_history
+from claim2source.training.state import TrainingState
+from tests.shared_data import REPOSITORY
+from tests.train.test_finetune import ONE, TWO, run
+from tests.training.reranker.small import arguments, small_rerankers
+
+SCRIPT = str(REPOSITORY / "train" / "finetune_reranker.py")
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    return small_rerankers(tmp_path_factory.mktemp("small"))
+
+
+@pytest.mark.slow
+def test_two_processes_train_one_re_ranker(made: dict[str, Path], tmp_path: Path) -> None:
+    """Each has half of a batch's claims, and re-ranks half of val's."""
+    out = tmp_path / "run"
+    more = {"optimisation__dropout": 0, "optimisation__batch_size": 7}
+    done = run([*TWO[:-1], SCRIPT, *arguments(made, out, **more)], tmp_path)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.stdout.count("zero-shot re-ranker") == 1
+    alone = {**more, "optimisation__batch_size": 14}
+    done = run([*ONE[:-1], SCRIPT, *arguments(made, tmp_path / "alone", **alone)], tmp_path)
+    assert done.returncode == 0, done.stderr[-3000:]
+    states = [TrainingState.load(folder / "state.pt") for folder in (out, tmp_path / "alone")]
+    assert states[0].world_size == 2 and len(states[0].losses) == 4
+    # Of 28 claims no process lacks any: the mean loss is that of one process.
+    assert states[0].losses == pytest.approx(states[1].losses, rel=1e-3)
+    histories = [read_history(folder) for folder in (out, tmp_path / "alone")]
+    for one, other in zip(*histories, strict=True):
+        assert one.val["macro"]["queries"] == other.val["macro"]["queries"] == 20
+        assert one.score == pytest.approx(other.score, abs=0.15)
+    assert histories[0][0].score == histories[1][0].score
+    assert Report.read(out).training is not None
+
+
+@pytest.mark.slow
+def test_a_collapse_is_one_line_and_exit_code_2(made: dict[str, Path], tmp_path: Path) -> None:
+    more = {"optimisation__learning_rate": 10, "optimisation__warmup_ratio": 0}
+    more |= {"optimisation__epochs": 1, "candidates__pick": "hardest"}
+    words = arguments(made, tmp_path / "run", **more)
+    done = run([sys.executable, SCRIPT, *words], tmp_path)
+    assert done.returncode == 2 and "Traceback" not in done.stderr
+    (line,) = (line for line in done.stderr.splitlines() if line.startswith("error: "))
+    assert "the re-ranker has collapsed" in line
+
+
+@pytest.mark.slow
+def test_a_mistyped_metric_is_one_line_and_leaves_nothing(
+    made: dict[str, Path], tmp_path: Path
+) -> None:
+    words = arguments(made, tmp_path / "run", choose_by="mrr_5")
+    done = run([sys.executable, SCRIPT, *words], tmp_path)
+    assert done.returncode == 2 and not (tmp_path / "run").exists()
+    assert "choose_by" in done.stderr and "mrr@5" in done.stderr
