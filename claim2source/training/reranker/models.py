@@ -198,6 +198,9 @@ class CrossEncoderToTrain(TrainedReranker):
         self.length = length
         self.model = self.network[0].model if self.config.tuning == "lora" else self.network
         self.headless = not _has_head(self.folder, labels)
+        allowed = f"full: the model has no head of {labels} logits, and adapters need their base's"
+        good = self.config.tuning == "full" or not self.headless
+        require(good, "tuning", self.config.tuning, allowed)
         self.settings = RerankerSettings(
             "cross_encoder",
             length,

@@ -164,6 +164,10 @@ def test_a_mistake_names_the_key(
         ({"first__run": '["none.trec"]'}, "none.trec.*first.run"),
         ({"model__max_length": 4096}, "model.max_length.*64"),
         ({"trainer__strategy": "fsdp2"}, "trainer.strategy"),
+        (
+            {"tuning": "lora", "model__labels": 2, "loss__kind": "cross_entropy"},
+            "tuning: .*lora.*no head of 2",
+        ),
         ({"model__kind": "yes_no", "model__instruction": "detailed"}, "28 claims .* no room"),
     ],
 )
