@@ -29,9 +29,9 @@ TEACHER, STUDENT = "teacher", "student"
 CHART = "costs.svg"
 MEASURED = (
     "CPU milliseconds: processor time, all threads together, of answering a claim (encoding, "
-    "searching, further stages) that comes by itself, the median over {claims} claims, {threads} threads; claims a second: "
-    "of one core, where these come as one batch. Sources are indexed before; nothing of a claim "
-    "is kept. Weights: those that a claim needs; vectors: the sources'."
+    "searching, further stages) that comes by itself, the median over {claims} claims, {threads} "
+    "threads; claims a second: of one core, where these come as one batch. Sources are indexed "
+    "before; nothing of a claim is kept. Weights: those that a claim needs; vectors: the sources'."
 )
 
 
