@@ -106,13 +106,16 @@ def test_lambdamart_is_written_beside_it(given: list[str], tmp_path: Path) -> No
 
 
 def test_the_shipped_views_are_read_with_the_encoder_that_is_given() -> None:
-    path = REPOSITORY / "configs" / "fusion" / "views.yaml"
-    views = read_views(path, "checkpoints/a")
-    encoders = {name: view.model for name, view in views.items() if view.encodes}
-    assert set(encoders.values()) == {ModelConfig("checkpoints/a")}
-    assert {"cosine", "cosine_title", "best_sentence"} == set(encoders)
-    assert list(views)[:2] == ["bm25", "cosine"]
-    assert len({replace(view, bm25=BM25Config()) for view in views.values()}) == len(views)
+    folder, given = REPOSITORY / "configs" / "fusion", ModelConfig("checkpoints/a")
+    untrained = ModelConfig(name="sentence-transformers/all-MiniLM-L6-v2", max_length=256)
+    plain = {"cosine": given, "cosine_title": given, "best_sentence": given}
+    tuned = {"cosine": given, "best_sentence": given}
+    tuned |= {"cosine_untrained": untrained, "best_sentence_untrained": untrained}
+    for file, expected in (("views.yaml", plain), ("tuned.yaml", tuned)):
+        views = read_views(folder / file, "checkpoints/a")
+        assert {name: view.model for name, view in views.items() if view.encodes} == expected
+        assert list(views)[:2] == ["bm25", "cosine"]
+        assert len({replace(view, bm25=BM25Config()) for view in views.values()}) == len(views)
 
 
 @pytest.mark.parametrize(
