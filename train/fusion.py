@@ -34,7 +34,11 @@ from claim2source.core.terminal import say
 from claim2source.datasets import load
 from claim2source.evaluation.families import Family
 from claim2source.evaluation.metrics import language_strata
-from claim2source.evaluation.significance import bootstrap_intervals, paired_randomisations
+from claim2source.evaluation.significance import (
+    bootstrap_intervals,
+    claim_weights,
+    paired_randomisations,
+)
 from claim2source.io.wandb import log_tables, require_tracking
 from claim2source.models import ModelConfig
 from claim2source.pipeline.evaluate import (
@@ -58,6 +62,7 @@ from claim2source.rerank.frame import DEEPEST, Place
 from claim2source.rerank.learned import Learned, LearnedFusion, Ranker, import_lightgbm
 from claim2source.rerank.similarities import Scorer, ViewConfig
 from claim2source.text import ClaimForm
+from claim2source.training.curve import TO_CHOOSE_BY
 from claim2source.training.fusion import Candidates, Fitting, Gathered, gather, milliseconds
 
 FILE = "fusion.json"
@@ -287,13 +292,19 @@ def rows_table(
     rows: Mapping[str, Row],
     speed: Mapping[str, float],
 ) -> TextTable:
-    """Tabulate rankers on held-out papers: score, interval, two paired tests, hours, speed."""
+    """Tabulate rankers on held-out papers: score, interval, two paired tests, hours, speed.
+
+    Where claims of seen papers are chosen on by another share than they have here, the score to
+    choose by stands beside the mean that the intervals and the tests are of.
+    """
     weighing, gathered = fitting.gathered.weighing, fitting.gathered
     strata = language_strata(gathered.data.claims, weighing.claim_ids)
     values = np.stack([row.values for row in rows.values()])
     bounds = bootstrap_intervals(values, weighing.groups, strata, config.repeats, config.seed)
     names = list(rows)
     two = next(name for name in names if name.startswith("raw two"))
+    means = values @ claim_weights(strata, len(weighing.claim_ids))
+    mixed = weighing.seen_share is not None
     tested = {}
     for baseline in (FIRST_STAGE, two):
         differences = values - rows[baseline].values
@@ -317,14 +328,22 @@ def rows_table(
         lines.append(
             [
                 name,
-                float(values[place] @ weighing.weights),
+                float(means[place]),
+                *([weighing.score(values[place])] if mixed else []),
                 f"{low:.4f} to {high:.4f}",
                 *(tested[baseline][place] for baseline in tested),
                 f"{hours / 3600:.3f}" if fitted else None,
                 f"{sum(speed[view] for view in row.views):.1f}" if fitted else None,
             ]
         )
-    columns = ["ranker", "MRR@5", "95 %", f"against the {FIRST_STAGE}", "against the raw two"]
+    columns = [
+        "ranker",
+        "MRR@5",
+        *([TO_CHOOSE_BY] if mixed else []),
+        "95 %",
+        f"against the {FIRST_STAGE}",
+        "against the raw two",
+    ]
     columns += ["CPU hours", "CPU ms a claim"]
     return TextTable(columns, lines)
 

@@ -5,15 +5,18 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
 
 from claim2source.core.errors import UserError
+from claim2source.core.records import Claim, Dataset
 from claim2source.datasets import load, write_beir
 from claim2source.io.trec import read_run
 from claim2source.models import ModelConfig, resolve
+from claim2source.pipeline.choosing import Weighing
 from claim2source.pipeline.out_of_fold import read_out_of_fold
 from claim2source.pipeline.results import RunSettings
 from claim2source.pipeline.runner import SystemRunner
@@ -22,12 +25,13 @@ from claim2source.pipeline.systems import HybridConfig, SystemConfig, read_syste
 from claim2source.rerank.learned import Learned, LearnedFusion
 from claim2source.rerank.similarities import Scorer, ViewConfig
 from claim2source.retrieve import BM25Config
+from claim2source.training.curve import TO_CHOOSE_BY
 from claim2source.training.finetune import finetune
 from claim2source.training.fusion import Candidates, gather
 from tests.shared_data import REPOSITORY
 from tests.training.small import arguments, small_config, small_setup, small_splits
 from train.folds import main as train_folds
-from train.fusion import main, read_views
+from train.fusion import Row, main, read_views, rows_table
 
 VIEWS = """
 bm25: {bm25: {title_weight: 2}}
@@ -103,6 +107,29 @@ def test_lambdamart_is_written_beside_it(given: list[str], tmp_path: Path) -> No
     fusion = LearnedFusion.read(tmp_path / "out" / "fusion.json")
     assert fusion.ranker == "lambdamart" and fusion.trees.startswith("tree")
     assert [one.name for one in fusion.views] == ["bm25", "title", "characters"]
+
+
+def test_scores_of_the_table_are_those_that_its_tests_compare() -> None:
+    """On a val whose share of seen papers is another than the one chosen by, too."""
+    claims = tuple(Claim(str(i), "a b", "en") for i in range(4))
+    data = Dataset(claims, (), {}, "val")
+    ids, seen = tuple("0123"), np.array([True, False, False, False])
+    weights = np.array([0.7, 0.1, 0.1, 0.1])
+    weighing = Weighing(data, ids, weights, np.arange(4), seen, seen_share=0.7)
+    gathered = SimpleNamespace(weighing=weighing, data=data, seconds={})
+    rows = {"first stage": Row(np.array([0.5, 0, 0, 0])), "raw two: a, b": Row(np.array([0, 1, 1, 1.0]))}  # fmt: skip
+    config = SimpleNamespace(repeats=50, seed=0)
+    for share in (0.7, None):
+        gathered.weighing = replace(weighing, seen_share=share)
+        table = rows_table(
+            cast(Any, config), cast(Any, SimpleNamespace(gathered=gathered)), rows, {}
+        )
+        first, two = (dict(zip(table.columns, row, strict=True)) for row in table.rows)
+        assert (first["MRR@5"], two["MRR@5"]) == pytest.approx((0.125, 0.75))
+        assert str(two["against the first stage"]).startswith("+0.6250 (")
+        chosen_by = [row[TO_CHOOSE_BY] for row in (first, two)] if share else []
+        assert chosen_by == ([0.35, 0.3] if share else [])
+        assert (TO_CHOOSE_BY in table.columns) is bool(share)
 
 
 def test_the_shipped_views_are_read_with_the_encoder_that_is_given() -> None:
