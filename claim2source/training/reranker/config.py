@@ -124,7 +124,7 @@ class CandidatesConfig:
         max_share: a negative scores at most this share of the gold's first-stage score; none: no
             limit. Where the first stage misses the gold, nothing is limited by it.
         margin: a negative scores lower than the gold by this much at least; none: no limit.
-        max_score: a negative scores at most this; none: no limit.
+        max_score: a negative scores at most this, 0 or more; none: no limit.
         inject_gold: train also on claims whose gold the first stage has missed in its `depth`
             sources; false leaves those claims out.
         pool: `all` sources, or only `train-golds`, the golds of training claims: a source that
@@ -153,7 +153,8 @@ class CandidatesConfig:
         require_between(f"{key}.random", self.random, 0, 10_000)
         some = self.hard + self.random > 0
         require(some, f"{key}.hard", self.hard, f"above 0, where {key}.random is 0")
-        require_between(f"{key}.first_rank", self.first_rank, 1, MOST)
+        require_between(f"{key}.first_rank", self.first_rank, 1, DEEPEST)
+        require_between(f"{key}.last_rank", self.last_rank, 1, DEEPEST)
         allowed = f"{key}.first_rank ({self.first_rank}) or more"
         good = self.last_rank >= self.first_rank
         require(good, f"{key}.last_rank", self.last_rank, allowed)
@@ -162,8 +163,7 @@ class CandidatesConfig:
             good = value is None or 0 < value <= 1
             require(good, f"{key}.{name}", value, "above 0, at most 1, or none")
         require_between(f"{key}.margin", self.margin, 0, MOST, none=True)
-        if self.max_score is not None:
-            require_between(f"{key}.max_score", self.max_score, -MOST, MOST)
+        require_between(f"{key}.max_score", self.max_score, 0, MOST, none=True)
         require_seed(f"{key}.seed", self.seed)
 
 
