@@ -1,9 +1,10 @@
 """Distil a teacher into a small student: `python train/distill.py --config FILE [--key value]`.
 
 The student reads claims for the teacher's vectors of sources (`student: claims`), learns the
-teacher's scores of candidates (`retriever`), or adds up the teacher's vectors of single tokens
-(`static`). It is trained as by train/finetune.py, whose keys are this program's too, also under
-`accelerate launch`; a stopped run continues with `--resume`. At the end a table sets it beside its
+teacher's scores of candidates (`retriever`, or `reranker`: it reads claim and source together), or
+adds up the teacher's vectors of single tokens (`static`). It is trained as by train/finetune.py,
+whose keys are this program's too, or as by train/finetune_reranker.py, also under `accelerate
+launch`; a stopped run continues with `--resume`. At the end a table sets it beside its
 teacher: MRR@5 by language, milliseconds a claim, memory, parameters; `OUT/comparison` has that
 table, a report, and a chart of quality against milliseconds.
 """
@@ -31,7 +32,7 @@ from claim2source.training.distill_config import DistillConfig
 COMPARISON = "comparison"
 COMMON = {
     "teacher": "--teacher.name: a trained run, a checkpoint or a model",
-    "student": "claims, retriever or static",
+    "student": "claims, retriever, reranker or static",
     "model.name": "the student before training: a folder, a packaged model or a name on the hub",
     "data.dataset": "a folder in BEIR layout, or its name in CLAIM2SOURCE_DATA",
     "out": "folder of the student",
@@ -64,16 +65,25 @@ def distill(config: DistillConfig) -> str:
     # torch and all that needs it are imported once the arguments are good.
     from claim2source.training.distill import make_static, write_teachers_run
     from claim2source.training.finetune import finetune
+    from claim2source.training.reranker.run import finetune_reranker
 
     if config.student == "static":
         make_static(config)
     else:
-        if config.student == "retriever":
+        if config.student != "claims":
             write_teachers_run(config, systems, names[TEACHER])
-        if finetune(config.recipe()) is None:
+        reranks = config.student == "reranker"
+        trained = (
+            finetune_reranker(config.reranker_recipe()) if reranks else finetune(config.recipe())
+        )
+        if trained is None:
             return ""
     settings = RunSettings(
-        data.dataset, store=Store(config.store), device=config.device, depth=config.depth
+        data.dataset,
+        models=config.reranker.first.models,
+        store=Store(config.store),
+        device=config.device,
+        depth=config.depth,
     )
     parts = compare_with_teacher(
         names,
@@ -93,12 +103,17 @@ def systems_of(config: DistillConfig) -> tuple[Systems, dict[str, str]]:
     """Name the systems of the table: those of the files, and a dense one for each other name."""
     known = read_systems(config.files or sorted(SYSTEMS_FOLDER.glob("*.yaml")))
     teacher = config.teacher or ModelConfig()
+    systems = dict(known)
     wanted = {
         TEACHER: teacher,
-        STUDENT: config.model.for_checkpoint(config.out),
-        **{name: ModelConfig(name=path) for name, path in config.beside.items()},
+        **{name: ModelConfig(name=to) for name, to in config.beside.items()},
     }
-    systems, names = dict(known), {}
+    if config.student == "reranker":
+        # What others call by a name stays what it is.
+        systems = {**reranking_systems(config), **known}
+    else:
+        wanted[STUDENT] = config.model.for_checkpoint(config.out)
+    names = {TEACHER: teacher.name, STUDENT: str(config.out)}
     for name, model in wanted.items():
         names[name] = model.name
         if name != STUDENT and model.name not in known and not Path(model.name).exists():
@@ -112,6 +127,15 @@ def systems_of(config: DistillConfig) -> tuple[Systems, dict[str, str]]:
                 model=model, rendering=None if own else config.rendering
             )
     return systems, names
+
+
+def reranking_systems(config: DistillConfig) -> Systems:
+    """Describe a first stage and the student that re-ranks it, a system named as its folder."""
+    from claim2source.training.reranker.first_stage import FirstStage
+    from claim2source.training.reranker.report import stage_entry
+
+    recipe = config.reranker_recipe()
+    return FirstStage(recipe).with_stage(stage_entry(recipe), str(config.out))
 
 
 if __name__ == "__main__":

@@ -70,7 +70,8 @@ class LocalReranker(Reranker):
         model: a folder, or a name on the hub.
         revision: commit of the hub repository; none takes the newest.
         max_length: tokens of a pair; none: as the model's files say.
-        dtype: weights' type: float32, bfloat16 or float16; logits are float32 in each.
+        dtype: weights' type: float32, bfloat16 or float16; logits are float32 in each. A trained
+            model's own is taken where this is the default.
         batch_tokens: padded tokens of a batch; none: as suits the device.
         allow_remote_code: names of models whose own code may run here; on the hub such a model
             needs `revision`, the full commit.
@@ -146,11 +147,14 @@ class LocalReranker(Reranker):
             and (path.suffix in _TEXTS or path.parent != folder)
             and path.name != MANIFEST
         }
-        settings = LoadSettings(self.dtype, self.place.device, own_code, adapter, labels)
+        dtype = self.dtype
+        if self.trained is not None and dtype == LocalReranker.dtype:
+            dtype = self.trained[1].reranker.dtype
+        settings = LoadSettings(dtype, self.place.device, own_code, adapter, labels)
         identity: dict[str, object] = {
             "weights": base.sha256,
             "files": content_hash(beside),
-            "dtype": self.dtype,
+            "dtype": dtype,
             "max_length": self.max_length,
             "libraries": {name: version(name) for name in ("tokenizers", "transformers")},
         }

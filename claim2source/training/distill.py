@@ -27,14 +27,16 @@ _POOLING = {"mean": "mean", "cls": "first", "last": "last"}
 
 
 def write_teachers_run(config: DistillConfig, systems: Systems, name: str) -> None:
-    """Have the system `name` rank the training claims, where `losses.distillation` has no run yet.
+    """Have the system `name` rank the training claims, where `config.scores` has no run yet.
 
     Raises `UserError` in several processes, which would all rank.
     """
-    folder = config.losses.distillation.scores
+    folder = config.scores
     if folder is None or folder.exists():
         return
-    require_one_process(f"losses.distillation.scores: nothing lies at {folder} yet")
+    reranks = config.student == "reranker"
+    key = "reranker.loss.scores" if reranks else "losses.distillation.scores"
+    require_one_process(f"{key}: nothing lies at {folder} yet")
     require_writable(folder, "folder")
     train = load(
         config.data.dataset, config.data.train_split, config.languages, lenient=config.data.lenient

@@ -26,7 +26,6 @@ from tests.training.reranker.small import small_rerankers
 from tests.training.small import arguments, small_setup
 from tests.training.test_source_teacher import save_teacher
 from train.distill import main
-from train.finetune_reranker import main as rerank
 
 
 @pytest.fixture(scope="module")
@@ -185,9 +184,24 @@ def test_what_contradicts_the_student_is_refused(
         ({"student": "static", "losses__alignment__weight": 1}, r"losses\.alignment\.weight"),
         ({"student": "static", "beside": '{"teacher": "x"}'}, "beside.*other names"),
         ({"student": "small"}, "student"),
+        ({"student": "retriever", "reranker.choose_by": "mrr@1"}, "reranker.*student: retriever"),
     ):
         with pytest.raises(UserError, match=key):
             read(words(setup, teacher, out, **more))
+    for more, key in (
+        ({"reranker.loss.scores": "null", "reranker.loss.kind": "listwise"}, r"loss\.kind.*mse"),
+        ({"optimisation.epochs": 2}, "optimisation.*student: reranker"),
+        ({"losses.alignment.weight": 1}, "losses.*student: reranker"),
+        ({"reranker.choose_by": "mrr_5"}, "choose_by.*mrr@5"),
+        ({"reranker.first.run": "[x.trec]"}, r"first\.run"),
+        ({"reranker.first.files": "[x.yaml]"}, r"first\.files"),
+        ({"tuning": "qlora"}, "tuning"),
+    ):
+        if "reranker.first.run" in more:
+            more["reranker.first.system"] = "null"
+        made = {"data": setup[1], "cross_encoder": setup[0]}
+        with pytest.raises(ConfigError, match=key):
+            read(reranker_words(made, teacher, out, tmp_path / "scores", **more))
     without = [word for word in arguments(*setup, out) if "teacher" not in word]
     with pytest.raises(ConfigError, match=r"teacher\.name"):
         read([*without, "--student=static"])
@@ -231,24 +245,60 @@ def test_a_claim_that_is_timed_is_read_from_nowhere(
 
 
 @pytest.mark.slow
-def test_a_cross_encoder_of_the_teachers_run_stands_beside_the_others(
-    teacher: Path, tmp_path: Path
+def test_a_re_ranker_learns_the_teachers_scores_and_stands_beside_it(
+    teacher: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    made, scores, trained = small_rerankers(tmp_path), tmp_path / "scores", tmp_path / "ce"
-    setup, out, files = (made["encoder"], made["data"]), tmp_path / "student", tmp_path / "s.yaml"
-    more = {"weight": 1.0, "scores": scores, "candidates": "true", "temperature": "null"}
-    settings: dict[str, Any] = {f"losses__distillation__{k}": v for k, v in more.items()}
-    settings |= {"student": "retriever", "measured": 2}
-    main(words(setup, teacher, out, **settings))
-    taught = {"loss__kind": "margin_mse", "loss__scores": scores, "optimisation__epochs": 1}
-    rerank(reranker_arguments(made, trained, **taught))
-    stage = f"{{rerank: cross_encoder, model: {trained}, depth: 10}}"
-    files.write_text(f"small-ce: {{bm25: {{k1: 1.2}}, stages: [{stage}]}}\n")
-    beside = {"beside": '{"cross-encoder": "small-ce"}', "files": f"[{files}]"}
-    # The student is finished: it is only set beside the other.
-    main([*words(setup, teacher, out, **settings, **beside), "--resume"])
+    made, scores, out = small_rerankers(tmp_path), tmp_path / "scores", tmp_path / "student"
+    files = tmp_path / "systems.yaml"
+    files.write_text(
+        "sparse: {bm25: {k1: 1.2}, depth: 20}\n"
+        "again: {bm25: {k1: 1.2}, depth: 20, stages: [{rerank: cross_encoder, "
+        f"model: {out}, depth: 7}}]}}\n"
+    )
+    given = reranker_words(made, teacher, out, scores, files=f"[{files}]")
+    # The stage that the student is, written by hand: it is the same system.
+    beside = {"beside": '{"first stage": "sparse", "by hand": "again"}'}
+    main([*given, *(f"--{key}={value}" for key, value in beside.items())])
+    said = capsys.readouterr().out
+    assert f"{scores}: the teacher's run of 48 training claims" in said
+    # It was trained on the teacher's margins, and chosen as re-rankers are.
+    trained = Report.read(out)
+    assert trained.training is not None and list(trained.systems)[0] == "first stage"
     report = Report.read(out / "comparison")
-    assert list(report.systems) == ["teacher", "student", "cross-encoder"] and not report.not_run
-    found = report.systems["cross-encoder"]
+    assert list(report.systems) == ["teacher", "student", "first stage", "by hand"]
+    found = report.systems["student"]
     assert [stage.name for stage in found.stages] == ["retrieve", "rerank cross_encoder"]
+    assert found.macro == report.systems["by hand"].macro == trained.systems["chosen"].macro
     assert found.speed is not None and found.speed.milliseconds > 0
+    assert "The student has" in said
+    # What lies at the scores is taken, and a finished student is set beside its teacher again.
+    before = (scores / "en.trec").read_bytes()
+    main([*given, "--resume"])
+    assert (scores / "en.trec").read_bytes() == before
+    assert "The student has" in capsys.readouterr().out
+
+
+def reranker_words(
+    made: dict[str, Path], teacher: Path, out: Path, scores: Path, **more: Any
+) -> list[str]:
+    settings: dict[str, Any] = {
+        "student": "reranker",
+        "teacher.name": teacher,
+        "teacher.pooling": "mean",
+        "teacher.max_length": 32,
+        "tuning": "full",
+        "measured": 2,
+        "repeats": 50,
+        "reranker.loss.kind": "margin_mse",
+        "reranker.loss.scores": scores,
+        "reranker.first.system": "sparse",
+        "reranker.first.depth": 7,
+        "reranker.optimisation.epochs": 1,
+        **more,
+    }
+    own = ("model", "first", "candidates", "optimisation")
+    for word in reranker_arguments(made, out):
+        key, _, value = word.removeprefix("--").partition("=")
+        key = f"reranker.{key}" if key.partition(".")[0] in own else key
+        settings.setdefault(key, value)
+    return [f"--{key}={value}" for key, value in settings.items()]

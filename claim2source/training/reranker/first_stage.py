@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
+from typing import Any
 
 from claim2source.core.config import require_one_of
 from claim2source.core.errors import ConfigError
@@ -14,6 +16,7 @@ from claim2source.io.store import Store
 from claim2source.models import checkpoint_folder
 from claim2source.models.manifest import FILE
 from claim2source.pipeline.results import RunSettings
+from claim2source.pipeline.runner import SystemRunner
 from claim2source.pipeline.selection import ChoosingOn
 from claim2source.pipeline.systems import (
     SYSTEMS_FOLDER,
@@ -21,10 +24,10 @@ from claim2source.pipeline.systems import (
     Systems,
     all_parts,
     expanded,
+    on_checkpoint,
     read_systems,
 )
 from claim2source.retrieve import BM25Config
-from claim2source.training.fusion import Candidates
 from claim2source.training.reranker.config import RerankerConfig
 from claim2source.training.teacher import run_hash, run_scores
 
@@ -91,11 +94,30 @@ class FirstStage:
             models=self.first.models,
             store=store,
             device=config.device,
+            depth=self.depth,
         )
-        found = Candidates(
-            self.systems, self.name, self.depth, self.first.checkpoint, self.first.claims
+        runner = SystemRunner(self._with_checkpoint(), reported, settings)
+        return {
+            name: runner.run(self.name, self.first.claims, data).result
+            for name, data in splits.items()
+        }
+
+    def with_stage(self, stage: Mapping[str, Any], name: str) -> Systems:
+        """Add a system `name` to the others: this first stage, and a stage behind it."""
+        systems = self._with_checkpoint()
+        first = systems[self.name]
+        claims = self.first.claims or first.claims
+        stages = [*first.stages, dict(stage)]
+        return {**systems, name: replace(first, stages=stages, claims=claims, label=None)}
+
+    def _with_checkpoint(self) -> Systems:
+        """Put the checkpoint in the place of the dense model, if one is given."""
+        checkpoint = self.first.checkpoint
+        return (
+            self.systems
+            if checkpoint is None
+            else on_checkpoint(self.systems, self.name, checkpoint)
         )
-        return {name: found.run(data, reported, settings).result for name, data in splits.items()}
 
     def _given(self, data: Dataset) -> Run:
         scored = run_scores(self.first.run, data, KEY)

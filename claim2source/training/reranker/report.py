@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from claim2source.core.report import MACRO, MAIN_METRIC, Choice, Epoch, Report, TrainingReport
 from claim2source.core.run import Result
@@ -42,6 +43,15 @@ def trained_stage(kind: RerankerKind, model: str, config: RerankerConfig) -> Rer
     stage = CrossEncoder if kind == "cross_encoder" else YesNo
     dtype = config.model.dtype
     return stage(model=model, depth=depth, dtype=dtype, allow_remote_code=allowed)
+
+
+def stage_entry(config: RerankerConfig) -> dict[str, Any]:
+    """Write the stage that the run's folder is, as systems name it."""
+    late = config.model.kind == "late_interaction"
+    entry: dict[str, Any] = {"rerank": "max_sim" if late else config.model.kind}
+    entry |= {"model": str(config.out), "depth": config.first.depth}
+    allowed = list(config.model.allow_remote_code)
+    return entry | ({"allow_remote_code": allowed} if allowed and not late else {})
 
 
 def report_pipeline(
@@ -175,7 +185,6 @@ def log_report(report: Report, config: RerankerConfig, logs: RunLog) -> None:
     on_val, best = report.systems[FIRST_STAGE].val["val"], training.history[training.chosen_epoch]
     if best.val[MACRO][MAIN_METRIC] < on_val[MACRO][MAIN_METRIC]:
         parts.append("!!! The first stage alone is better on val than the chosen re-ranker.")
-    kind = "max_sim" if config.model.kind == "late_interaction" else config.model.kind
-    stage = f"{{rerank: {kind}, model: {config.out}, depth: {config.first.depth}}}"
-    parts.append(f"A stage of any system: {stage}")
+    stage = ", ".join(f"{key}: {value}" for key, value in stage_entry(config).items())
+    parts.append(f"A stage of any system: {{{stage}}}")
     say("\n" + render(parts))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,19 +15,24 @@ from safetensors.torch import load_file
 from claim2source.core.errors import ConfigError, InputError, UserError
 from claim2source.core.report import Report
 from claim2source.datasets import carve_val, load
+from claim2source.io.store import Store
 from claim2source.io.trec import write_trec_run
 from claim2source.models import Manifest
 from claim2source.models.reranker_manifest import RerankerManifest
 from claim2source.pipeline.systems import load_stages
 from claim2source.rerank.cross_encoder import CrossEncoder
 from claim2source.rerank.frame import Pair, Reranker
+from claim2source.rerank.learned import Learned, LearnedFusion, LearnedView
 from claim2source.rerank.max_sim import MaxSim
+from claim2source.rerank.similarities import ViewConfig
 from claim2source.rerank.yes_no import YesNo
 from claim2source.retrieve import BM25, BM25Config
 from claim2source.training.finetune import finetune
+from claim2source.training.reranker.first_stage import FirstStage
 from claim2source.training.reranker.run import finetune_reranker
 from claim2source.training.run_folder import read_history
 from claim2source.training.state import TrainingState
+from tests.rerank.test_learned import FITTED
 from tests.training.reranker.small import small_config, small_rerankers
 from tests.training.small import small_config as small_retriever
 
@@ -101,9 +108,46 @@ def test_the_manifest_says_how_a_checkpoint_is_read(trained: Path) -> None:
     assert named == stage
 
 
-def test_weights_that_were_exchanged_are_refused(trained: Path, tmp_path: Path) -> None:
-    import shutil
+def test_a_checkpoint_is_loaded_in_the_type_it_was_trained_in(
+    trained: Path, tmp_path: Path
+) -> None:
+    """As an adapter of a bfloat16 base, which has float32 nowhere but in the stage's default."""
+    copy = tmp_path / "copy"
+    shutil.copytree(trained / "checkpoints" / "epoch-0", copy)
+    manifest = RerankerManifest.read(copy)
+    half = replace(manifest.reranker, dtype="bfloat16")
+    replace(manifest, reranker=half).write(copy)
+    for given, expected in (("float32", "bfloat16"), ("float16", "float16")):
+        _, identity, settings = CrossEncoder(model=str(copy), dtype=given).files()
+        assert settings.dtype == identity["dtype"] == expected
+    _, _, settings = CrossEncoder(model=str(trained)).files()
+    assert settings.dtype == "float32"
 
+
+def test_a_first_stage_keeps_its_own_stages(made: dict[str, Path], tmp_path: Path) -> None:
+    """Its scores are the learned fusion's, not those of its candidates."""
+    fusion = tmp_path / "fusion.json"
+    view = LearnedView("title", ViewConfig(part="title"), "", 1.0, 1.0)
+    LearnedFusion((view,), FITTED).write(fusion)
+    files = tmp_path / "systems.yaml"
+    files.write_text(
+        "sparse: {bm25: {k1: 1.2}}\n"
+        f"learned: {{bm25: {{k1: 1.2}}, stages: [{{rerank: learned, file: {fusion}}}]}}\n"
+    )
+    data, found = load(str(made["data"]), "dev"), {}
+    for name in ("sparse", "learned"):
+        config = small_config(made, tmp_path, first__system=name, first__files=f'["{files}"]')
+        found[name] = FirstStage(config).rank({"dev": data}, data, Store(tmp_path / "s"))["dev"].run
+    before, after = found["sparse"], found["learned"]
+    learned = Learned(file=str(fusion)).apply(data.claims, data.sources, before).run
+    for claim in data.claims:
+        known, own = before.scored(claim.id), after.scored(claim.id)
+        common = {source: own[source] for source in known}
+        assert common == pytest.approx(learned.scored(claim.id), abs=1e-5)
+        assert common != pytest.approx(known, abs=0.01)
+
+
+def test_weights_that_were_exchanged_are_refused(trained: Path, tmp_path: Path) -> None:
     copy = tmp_path / "copy"
     shutil.copytree(trained / "checkpoints" / "epoch-1", copy)
     other = trained / "checkpoints" / "epoch-2" / "model.safetensors"
