@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 from claim2source.core.config import require_one_of
@@ -79,6 +80,13 @@ class FirstStage:
         if self.first.checkpoint is not None:
             manifest = checkpoint_folder(self.first.checkpoint) / FILE
             files = [file_hash(manifest)] if manifest.is_file() else [self.first.checkpoint]
+        for stage in (stage for part in parts for stage in self.systems[part].stages):
+            # A fitted fusion, or a trained re-ranker: another may lie there by now.
+            named = [value for value in stage.values() if isinstance(value, str)]
+            places = [
+                place for one in named for place in (Path(one), checkpoint_folder(one) / FILE)
+            ]
+            files += [file_hash(place) for place in places if place.is_file()]
         return content_hash([[repr(self.systems[part]) for part in parts], files])
 
     def rank(

@@ -111,7 +111,7 @@ def test_the_manifest_says_how_a_checkpoint_is_read(trained: Path) -> None:
 def test_a_checkpoint_is_loaded_in_the_type_it_was_trained_in(
     trained: Path, tmp_path: Path
 ) -> None:
-    """As an adapter of a bfloat16 base, which has float32 nowhere but in the stage's default."""
+    """The stage's default is float32; a checkpoint that was trained in bfloat16 says so itself."""
     copy = tmp_path / "copy"
     shutil.copytree(trained / "checkpoints" / "epoch-0", copy)
     manifest = RerankerManifest.read(copy)
@@ -138,6 +138,12 @@ def test_a_first_stage_keeps_its_own_stages(made: dict[str, Path], tmp_path: Pat
     for name in ("sparse", "learned"):
         config = small_config(made, tmp_path, first__system=name, first__files=f'["{files}"]')
         found[name] = FirstStage(config).rank({"dev": data}, data, Store(tmp_path / "s"))["dev"].run
+    # A run does not go on over another fusion.
+    begun = FirstStage(config).hash()
+    LearnedFusion((replace(view, weight=0.5),), FITTED).write(fusion)
+    assert FirstStage(config).hash() != begun
+    LearnedFusion((view,), FITTED).write(fusion)
+    assert FirstStage(config).hash() == begun
     before, after = found["sparse"], found["learned"]
     learned = Learned(file=str(fusion)).apply(data.claims, data.sources, before).run
     for claim in data.claims:
