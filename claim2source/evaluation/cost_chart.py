@@ -21,18 +21,24 @@ class CostPoint:
 
 
 def cost_points(reports: Sequence[Report]) -> dict[str, CostPoint]:
-    """Collect the systems of reports whose speed was measured, by name; the first of a name.
+    """Collect the systems of reports whose speed was measured, by name.
 
-    Raises `UserError` where there is none.
+    Where reports call several models by one name, such as `student`, the model's folder is named
+    too. Raises `UserError` where there is none.
     """
     points: dict[str, CostPoint] = {}
+    models: dict[str, set[str]] = {}
+    for report in reports:
+        for name, system in report.systems.items():
+            models.setdefault(name, set()).add(system.model)
     for report in reports:
         for name, system in report.systems.items():
             if system.speed is None or MAIN_METRIC not in system.macro:
                 continue
             bounds = system.intervals.of(MAIN_METRIC, MACRO) if system.intervals else None
             point = CostPoint(system.speed.milliseconds, float(system.macro[MAIN_METRIC]), bounds)
-            points.setdefault(name, point)
+            shown = name if len(models[name]) == 1 else f"{name} {Path(system.model).name}"
+            points.setdefault(shown, point)
     if not points:
         raise UserError("no system of these reports has a measured speed: see train/distill.py")
     return points

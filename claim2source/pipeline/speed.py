@@ -13,6 +13,7 @@ from claim2source.core.report import Speed
 from claim2source.core.run import Run
 from claim2source.models import resolve
 from claim2source.pipeline.results import RunSettings
+from claim2source.pipeline.stages import over, placed
 from claim2source.pipeline.systems import SystemConfig, Systems, load_stages, local_model
 from claim2source.retrieve import BM25, Dense, fuse
 
@@ -37,7 +38,11 @@ class Answering:
         self.weights, self.vectors = 0, 0
         system = systems[name]
         self.first = self._first(system)
-        self.stages = [stage for _, stage in load_stages(system.stages)]
+        # What they count over the pool is counted once; nothing is kept in the store.
+        self.stages = [
+            over(placed(stage, None, settings.device), dataset.sources)
+            for _, stage in load_stages(system.stages)
+        ]
         if self.stages:
             self.weights = 0  # what stages load is not known here
 

@@ -17,10 +17,13 @@ from claim2source.models import ModelConfig, resolve
 from claim2source.pipeline.results import RunSettings
 from claim2source.pipeline.speed import Answering, measure
 from claim2source.pipeline.systems import SystemConfig
+from claim2source.rerank.learned import LearnedFusion, LearnedView
+from claim2source.rerank.similarities import ViewConfig
 from claim2source.retrieve import BM25Config, Dense
 from claim2source.text import Rendering
 from claim2source.training.distill_config import DistillConfig
 from scripts.draw_results import main as draw
+from tests.rerank.test_learned import FITTED
 from tests.training.reranker.small import arguments as reranker_arguments
 from tests.training.reranker.small import small_rerankers
 from tests.training.small import arguments, small_setup
@@ -240,6 +243,16 @@ def test_a_claim_that_is_timed_is_read_from_nowhere(
     assert encoded == [1] * 8 + [5] and speed.claims == 5
     sparse = Answering("BM25", systems, dev, settings)
     assert measure(sparse, dev.claims[:2]).weights_bytes == 0
+    view = LearnedView("all", ViewConfig(), "", 1.0, 1.0)
+    LearnedFusion((view,), FITTED).write(tmp_path / "fusion.json")
+    learned = {"rerank": "learned", "file": str(tmp_path / "fusion.json")}
+    late = {"rerank": "max_sim", "model": str(setup[0])}
+    staged = {"s": SystemConfig(bm25=BM25Config(), stages=[learned, late])}
+    answering = Answering("s", staged, dev, settings)
+    # Terms of the pool are counted once, before any claim is timed; and on the CPU.
+    monkeypatch.setattr("claim2source.rerank.learned.Scorer", None)
+    assert answering.stages[0].apply(dev.claims, dev.sources, sparse(dev.claims)).run.claim_ids
+    assert [vars(stage)["_place"].device for stage in answering.stages] == ["cpu", "cpu"]
     with pytest.raises(UserError, match="BM25, dense models and their fusion only"):
         Answering("t", {"t": SystemConfig(bm25=BM25Config(), tune=True)}, dev, settings)
 
