@@ -30,6 +30,8 @@ def address(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     pytest.importorskip("ray", reason="needs the `ray` extra")
     from ray.cluster_utils import Cluster
 
+    # Nodes exchange this process's handlers for their own, and leave them.
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
     node = {"num_cpus": 1, "object_store_memory": 80 * 2**20, "include_dashboard": False}
     cluster = Cluster(initialize_head=True, head_node_args=node)
     try:
@@ -37,6 +39,8 @@ def address(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
         yield cluster.address
     finally:
         cluster.shutdown()
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def quiet(count: Callable[[], int]) -> int:

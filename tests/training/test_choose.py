@@ -26,7 +26,7 @@ from claim2source.pipeline.checkpoints import CheckpointConfig, evaluate_checkpo
 from claim2source.pipeline.evaluate import evaluate_encoder
 from claim2source.pipeline.selection import ChoosingOn, selection_data
 from claim2source.training import choose as module
-from claim2source.training import finetune as program
+from claim2source.training import run as program
 from claim2source.training.choose import (
     ChosenCheckpoint,
     Point,
