@@ -21,7 +21,7 @@ from claim2source.core.report import MACRO, MAIN_METRIC, Epoch, Report
 from claim2source.core.terminal import say
 from claim2source.io.wandb import table_key
 from claim2source.mining import MinedRow
-from claim2source.models import DataRecord, Encoder, Manifest, Weights, resolve
+from claim2source.models import Encoder, Manifest, Weights, resolve
 from claim2source.models.manifest import FILE
 from claim2source.models.query_only import base_encoder
 from claim2source.models.resolve import checkpoint_folder
@@ -354,25 +354,13 @@ class Finetuning(TrainingRun[FinetuneConfig, TrainingData]):
         return None if chosen is None else self._report(chosen, refitted)
 
     def _manifest(self, epoch: int) -> Manifest:
-        data, languages = self.config.data, self.config.languages
         return Manifest(
             base=self.resolved.base,
             weights=Weights(trained=self.config.optimisation.train),
             encoder=self.encoder.settings,
             rendering=self.config.rendering,
             epoch=epoch,
-            data=DataRecord(
-                dataset=data.dataset,
-                train_split=data.train_split,
-                val_share=data.val_share,
-                val_seed=data.val_seed,
-                languages=None if languages is None else tuple(languages),
-                train_sha256=self.data.train.fingerprint,
-                val_sha256=self.data.val.fingerprint,
-                mined_sha256=self.negatives.sha256,
-                val_seen_share=self.config.held_out_seen,
-                seen_share_expected=self.data.seen_share,
-            ),
+            data=self.data_record,
             refit=None if self.again is None else self.again.of,
             source_model=None if self.teacher is None else self.teacher.record,
             config=as_plain(self.config),

@@ -25,6 +25,7 @@ from claim2source.core.threads import use_cores
 from claim2source.io.store import Store
 from claim2source.io.wandb import require_tracking, wandb_mode
 from claim2source.mining import MinedRow
+from claim2source.models import DataRecord
 from claim2source.training.callbacks import (
     DropCheckpoints,
     KeepState,
@@ -141,6 +142,23 @@ class TrainingRun(ABC, Generic[Config, Data]):
         self.file = StateFile()
         every = config.optimisation.save_every
         self.keep = KeepState(self.run, world, self.negatives, self.begun_with, every)
+
+    @property
+    def data_record(self) -> DataRecord:
+        """Say in a manifest what was trained on, and what was held out."""
+        data, languages = self.config.data, self.config.languages
+        return DataRecord(
+            dataset=data.dataset,
+            train_split=data.train_split,
+            val_share=data.val_share,
+            val_seed=data.val_seed,
+            languages=None if languages is None else tuple(languages),
+            train_sha256=self.data.train.fingerprint,
+            val_sha256=self.data.val.fingerprint,
+            mined_sha256=self.negatives.sha256,
+            val_seen_share=self.config.held_out_seen,
+            seen_share_expected=self.data.seen_share,
+        )
 
     # What a training does in its own way
 

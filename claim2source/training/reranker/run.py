@@ -21,7 +21,7 @@ from claim2source.core.run import Result, join_results
 from claim2source.core.terminal import say
 from claim2source.evaluation.metrics import evaluate
 from claim2source.mining import MinedRow, read_mined
-from claim2source.models import DataRecord, Weights
+from claim2source.models import Weights
 from claim2source.models.reranker_manifest import RerankerManifest
 from claim2source.pipeline.evaluate import METRICS, Scoring, score_result
 from claim2source.text.render import untranslated_sentences
@@ -294,7 +294,6 @@ class RerankerTraining(TrainingRun[RerankerConfig, TrainingData]):
         self.reranker.save(folder, self._manifest(epoch), base=epoch == 0)
 
     def _manifest(self, epoch: int) -> RerankerManifest:
-        data, languages = self.config.data, self.config.languages
         return RerankerManifest(
             base=self.reranker.base,
             weights=Weights(),
@@ -302,18 +301,7 @@ class RerankerTraining(TrainingRun[RerankerConfig, TrainingData]):
             rendering=self.config.rendering,
             depth=self.config.first.depth,
             epoch=epoch,
-            data=DataRecord(
-                dataset=data.dataset,
-                train_split=data.train_split,
-                val_share=data.val_share,
-                val_seed=data.val_seed,
-                languages=None if languages is None else tuple(languages),
-                train_sha256=self.data.train.fingerprint,
-                val_sha256=self.data.val.fingerprint,
-                mined_sha256=self.negatives.sha256,
-                val_seen_share=self.config.held_out_seen,
-                seen_share_expected=self.data.seen_share,
-            ),
+            data=self.data_record,
             config=as_plain(self.config),
             git=git_state(),
             versions=versions(),
