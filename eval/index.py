@@ -245,7 +245,7 @@ def fit_abstention_to(engine: Engine, config: IndexProgramConfig, resolved: Reso
 
     try:
         choosing = ChoosingOn(lenient=config.lenient)
-        fitted = calibrate(engine, selection_data(claims, "dev", choosing, resolved).val)
+        fitted = calibrate(engine, selection_data(claims, "dev", choosing, resolved.manifest).val)
     except UserError as error:
         if config.claims is not None:
             raise

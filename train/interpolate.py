@@ -120,7 +120,7 @@ def interpolate(config: InterpolateConfig) -> str:
     scaled = ScaledCheckpoint(checkpoint, config.device, model=config.model)
     require_scalable(scaled, 1.0)
     dataset = config.dataset or scaled.manifest.data.dataset or "demo"
-    selection = selection_data(dataset, config.split, config.choosing("carved"), scaled.resolved)
+    selection = selection_data(dataset, config.split, config.choosing("carved"), scaled.manifest)
     reported = load(dataset, config.split, lenient=config.lenient)
     require_golds(reported, dataset)
     scales = sorted({float(scale) for scale in config.scales})

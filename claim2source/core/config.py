@@ -184,12 +184,21 @@ def build(kind: type[Config], parser: ArgumentParser, parsed: Namespace) -> Conf
     """Turn parsed values into the dataclass, which checks them."""
     try:
         values = parser.instantiate(parsed)
+        return kind(**{f.name: values[f.name] for f in _fields(kind)})
+    except ConfigError as error:
+        raise _with_whole_key(error, kind, parsed) from None
     except ValueError as error:
         # jsonargparse wraps errors of a dataclass that may be null.
         if isinstance(error.__cause__, ConfigError):
-            raise error.__cause__ from None
+            raise _with_whole_key(error.__cause__, kind, parsed) from None
         raise
-    return kind(**{f.name: values[f.name] for f in _fields(kind)})
+
+
+def _with_whole_key(error: ConfigError, kind: type, parsed: Namespace) -> ConfigError:
+    """Name the key as it was given: a group deeper than usual does not know where it stands."""
+    keys = [key for key, _, _ in _keys(kind) if f".{key}".endswith(f".{error.key}")]
+    given = [key for key in keys if parsed.get(key) == error.value]
+    return ConfigError(given[0], error.value, error.allowed) if len(given) == 1 else error
 
 
 def _fields(kind: type) -> tuple[dataclasses.Field[Any], ...]:

@@ -16,6 +16,7 @@ from claim2source.models.manifest import (
     RERANKER,
     Base,
     DataRecord,
+    Manifest,
     ScoreTable,
     Weights,
     parsed,
@@ -103,3 +104,11 @@ def trained_reranker(name: str) -> tuple[Path, RerankerManifest] | None:
     if not (folder / FILE).is_file() or RERANKER not in read_raw(folder / FILE):
         return None
     return folder, RerankerManifest.read(folder)
+
+
+def manifest_of(name: str) -> Manifest | RerankerManifest | None:
+    """Read the manifest of a retriever's or a re-ranker's checkpoint; None for other models."""
+    if (found := trained_reranker(name)) is not None:
+        return found[1]
+    folder = checkpoint_folder(name)
+    return Manifest.read(folder) if (folder / FILE).is_file() else None

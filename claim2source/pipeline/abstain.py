@@ -12,15 +12,18 @@ import numpy as np
 from claim2source.core.errors import UserError
 from claim2source.core.records import Dataset
 from claim2source.core.run import Result, Run
+from claim2source.core.stage import Stage
 from claim2source.datasets.grouping import connected_groups
 from claim2source.evaluation.abstention import Outcomes, risk_coverage, safe_threshold
 from claim2source.mining.near_duplicates import same_papers
-from claim2source.models import Resolved
+from claim2source.models.reranker_manifest import manifest_of
 from claim2source.pipeline.results import SystemResult
 from claim2source.pipeline.runner import SystemRunner
 from claim2source.pipeline.selection import selection_data
 from claim2source.pipeline.stages import named_stages
-from claim2source.pipeline.systems import all_parts
+from claim2source.pipeline.systems import all_parts, load_stages
+from claim2source.pipeline.when import Conditional
+from claim2source.rerank.learned import Learned
 from claim2source.text import ClaimForm, Rendering
 from claim2source.verify.abstain import (
     NONE,
@@ -171,20 +174,30 @@ def choosing_claims(runner: SystemRunner, name: str) -> Dataset:
 
     Raises `UserError` where there are none.
     """
-    settings = runner.settings
-    models: list[Resolved | None] = [
-        runner.model(part)
-        for part in all_parts(name, runner.systems)
-        if runner.systems[part].model is not None
-    ]
+    settings, systems = runner.settings, runner.systems
+    parts = all_parts(name, systems)
+    dense = [runner.model(part).manifest for part in parts if systems[part].model is not None]
+    stages = (stage for part in parts for _, stage in load_stages(systems[part].stages))
+    manifests = [*dense, *(manifest_of(model) for stage in stages for model in _models_of(stage))]
     found = [
-        selection_data(settings.dataset, runner.reported.split, settings.choosing, model).val
-        for model in models or [None]
+        selection_data(settings.dataset, runner.reported.split, settings.choosing, manifest).val
+        for manifest in manifests or [None]
     ]
     shared = set.intersection(*({claim.id for claim in one.claims} for one in found))
     if not shared:
         raise UserError(f"{name}: no claim of train is unknown to all of its models")
     return found[0].with_claims(claim for claim in found[0].claims if claim.id in shared)
+
+
+def _models_of(stage: Stage) -> list[str]:
+    """Name the models of a stage, any of which may have been trained on claims."""
+    if isinstance(stage, Conditional):
+        return _models_of(stage.stage)
+    if isinstance(stage, Learned):
+        found = (one.view.model for one in stage.fusion.views)
+        return [model.name for model in found if model is not None]
+    model = getattr(stage, "model", None)
+    return [model] if isinstance(model, str) else []
 
 
 @dataclass(frozen=True, eq=False)

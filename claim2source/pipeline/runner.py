@@ -444,11 +444,11 @@ class SystemRunner:
         """Find the claims that the fusion with this dense part may be chosen on."""
         if dense not in self._selections:
             settings, model = self.settings, self.systems[dense].model
-            resolved = self.model(dense) if model is not None else None
-            if resolved is not None and (before := self._before_refit(dense)) is not None:
-                resolved = replace(resolved, manifest=Manifest.read(before))
+            manifest = self.model(dense).manifest if model is not None else None
+            if manifest is not None and (before := self._before_refit(dense)) is not None:
+                manifest = Manifest.read(before)
             found = selection_data(
-                settings.dataset, self.reported.split, settings.choosing, resolved
+                settings.dataset, self.reported.split, settings.choosing, manifest
             )
             self._selections[dense] = replace(
                 found, train=self._once(found.train), val=self._once(found.val)

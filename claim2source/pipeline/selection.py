@@ -16,7 +16,9 @@ from claim2source.core.records import Dataset
 from claim2source.core.report import MACRO, MAIN_METRIC, Choice, Rule, Table
 from claim2source.core.run import Run
 from claim2source.datasets import carve_val, expected_seen_share, load, seen_claims
-from claim2source.models import DataRecord, Resolved
+from claim2source.models import DataRecord
+from claim2source.models.manifest import Manifest
+from claim2source.models.reranker_manifest import RerankerManifest
 from claim2source.pipeline.choosing import Weighing, choose, weigh
 from claim2source.pipeline.options import StoreOptions
 from claim2source.pipeline.out_of_fold import OutOfFold
@@ -147,18 +149,21 @@ class SelectionData:
 
 
 def selection_data(
-    dataset: str, reported: str, choosing: ChoosingOn, resolved: Resolved | None
+    dataset: str,
+    reported: str,
+    choosing: ChoosingOn,
+    manifest: Manifest | RerankerManifest | None,
 ) -> SelectionData:
-    """Load train, and the claims on which a fusion with this dense model may be chosen.
+    """Load train, and the claims on which a fusion with this model's scores may be chosen.
 
     A checkpoint's manifest says how its val was carved. Raises `UserError` for settings that
     contradict a trained one's, `NothingToChooseOn` where no claim with a gold is left.
     """
-    data = resolved.manifest.data if resolved is not None and resolved.manifest else DataRecord()
-    trained = resolved is not None and resolved.is_trained
-    if resolved is not None and resolved.manifest and resolved.manifest.refit is not None:
+    data = DataRecord() if manifest is None else manifest.data
+    trained = manifest is not None and manifest.weights.kind != "base"
+    if isinstance(manifest, Manifest) and manifest.refit is not None:
         raise NothingToChooseOn(
-            f"the model was trained on train and val, as {resolved.manifest.refit} was on train (a "
+            f"the model was trained on train and val, as {manifest.refit} was on train (a "
             "refit): no claim of val is left to choose on. Put that checkpoint beside it, or give "
             "eval/hybrid.py a folder of train/folds.py as --choose_on"
         )

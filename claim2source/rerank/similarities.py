@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Literal, NamedTuple, get_args
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 
@@ -17,15 +17,24 @@ from claim2source.core.run import Run
 from claim2source.datasets.pool_pairs import sentences_of
 from claim2source.io.store import Store
 from claim2source.models import ModelConfig, Resolved, resolve
+from claim2source.models.reranker_manifest import trained_reranker
+from claim2source.rerank.cross_encoder import CrossEncoder
 from claim2source.rerank.frame import DEEPEST, Place
 from claim2source.rerank.max_sim import MaxSim
+from claim2source.rerank.yes_no import YesNo
 from claim2source.retrieve import BM25Config, BM25Index
 from claim2source.retrieve.bm25 import SPELLERS, stemmer_of, stop_words_of
 from claim2source.retrieve.dense import encoder_keys, of_model
 from claim2source.text import ClaimForm, Rendering, SourceForm
 from claim2source.text.render import claim_parts
 
-Kind = Literal["bm25", "cosine", "best_sentence", "max_sim", "year"]
+Kind = Literal["bm25", "cosine", "best_sentence", "max_sim", "cross_encoder", "yes_no", "year"]
+# Views that score pairs of texts: the stages of these names.
+STAGES: dict[Kind, type[MaxSim | CrossEncoder | YesNo]] = {
+    "max_sim": MaxSim,
+    "cross_encoder": CrossEncoder,
+    "yes_no": YesNo,
+}
 PartOfSource = Literal["all", "title", "abstract", "metadata"]
 TermKind = Literal["words", "bigrams", "characters"]
 # Letters of a character n-gram: McNamee and Mayfield (2004) found 4 best in European languages.
@@ -39,14 +48,15 @@ class ViewConfig:
 
     Args:
         score: `bm25`; `cosine` of an encoder's vectors; `best_sentence`, the claim's best cosine
-            with the title or a sentence of the abstract; `max_sim` of token vectors; `year`, the
-            source's own.
+            with the title or a sentence of the abstract; `max_sim` of token vectors, and the
+            re-rankers `cross_encoder` and `yes_no`, scored as the stages of these names do; `year`,
+            the source's own.
         part: what is read of a source: `all` (title and abstract), `title`, `abstract`, or
             `metadata` (venue and authors). Only bm25 of words has them all.
         terms: of bm25: `words`, `bigrams` (two words in a row, without stop words), or
             `characters` (pieces of words of 4 letters).
         bm25: BM25's settings; with `metadata` the part `all` has venue and authors too.
-        model: the encoder; none: the one that the program is given.
+        model: the encoder; none: the one that the program is given. A re-ranker must be named.
         claims: claim form; a checkpoint has its own. English claims are the same in each.
         sources: how sources are written for an encoder; a checkpoint has its own.
     """
@@ -74,13 +84,27 @@ class ViewConfig:
         require_one_of("part", self.part, parts.get(self.score, ("all",)))
         good = self.bm25.analysis == "terms"
         require(good, "bm25.analysis", self.bm25.analysis, "terms: whitespace has other scores")
-        encodes = self.encodes or self.model is None
-        require(encodes, "model", self.model, f"none with score {self.score}")
+        none = self.model is None
+        require(
+            self.encodes or self.pairwise or none,
+            "model",
+            self.model,
+            f"none with score {self.score}",
+        )
+        named = self.encodes or not none or not self.pairwise
+        require(
+            named, "model", self.model, f"the re-ranker's folder or name with score {self.score}"
+        )
 
     @property
     def encodes(self) -> bool:
         """Tell whether an encoder makes the scores."""
         return self.score in ("cosine", "best_sentence", "max_sim")
+
+    @property
+    def pairwise(self) -> bool:
+        """Tell whether claim and source are scored together, as a stage does."""
+        return self.score in STAGES
 
     @property
     def is_similarity(self) -> bool:
@@ -121,14 +145,14 @@ class Scorer:
         return self._resolved[1]
 
     def key(self, view: ViewConfig) -> str:
-        """Hash all that makes an encoder's vectors, without versions of libraries; "" without one.
+        """Hash all that makes a model's scores, without versions of libraries; "" without a model.
 
-        Raises `UserError` where the encoder cannot be loaded.
+        Raises `UserError` where the model cannot be loaded.
         """
+        if view.pairwise:
+            return content_hash(of_model(self._stage(view, None).identity))
         if not view.encodes:
             return ""
-        if view.score == "max_sim":
-            return content_hash(of_model(self._max_sim(view, None).identity))
         return content_hash(of_model(encoder_keys(self.resolved(view).encoder)))
 
     def scores(
@@ -150,7 +174,7 @@ class Scorer:
             "bm25": lambda: self._bm25(view, claims, asked),
             "cosine": lambda: self._cosines(view, claims, asked, self._whole, fresh),
             "best_sentence": lambda: self._cosines(view, claims, asked, _sentences, fresh),
-            "max_sim": lambda: self._token_scores(view, claims, asked, fresh),
+            **{kind: lambda: self._pair_scores(view, claims, asked, fresh) for kind in STAGES},
             "year": lambda: [self._years(ids) for ids in asked],
         }
         found = by[view.score]()
@@ -236,23 +260,24 @@ class Scorer:
         vectors = vectors / np.maximum(lengths, np.finfo(np.float32).tiny)
         return Encoded({text: row for row, text in enumerate(distinct)}, vectors)
 
-    def _max_sim(self, view: ViewConfig, store: Store | None) -> MaxSim:
-        model = view.model or ModelConfig()
-        own = self.resolved(view).rendering or Rendering(view.claims, view.sources)
-        stage = MaxSim(
-            depth=DEEPEST,
-            claims=own.claims,
-            sources=own.sources,
-            model=model.name,
-            revision=model.revision,
-            max_length=model.max_length,
-        )
+    def _stage(self, view: ViewConfig, store: Store | None) -> MaxSim | CrossEncoder | YesNo:
+        """Make the stage of a view; a re-ranker that we trained says itself how it reads a pair."""
+        model, kind = view.model or ModelConfig(), STAGES[view.score]
+        settings: dict[str, Any] = {"depth": DEEPEST, "model": model.name}
+        if trained_reranker(model.name) is None:
+            given = Rendering(view.claims, view.sources)
+            own = self.resolved(view).rendering if kind is MaxSim else None
+            settings |= asdict(own or given)
+            settings |= {"revision": model.revision, "max_length": model.max_length}
+        if kind is not MaxSim:
+            settings |= {"allow_remote_code": model.allow_remote_code, "dtype": model.dtype}
+        stage = kind(**settings)
         return stage.placed(store, self._place.device, self._place.progress)
 
-    def _token_scores(
+    def _pair_scores(
         self, view: ViewConfig, claims: Sequence[Claim], asked: Sequence[Sequence[str]], fresh: bool
     ) -> list[np.ndarray]:
-        stage = self._max_sim(view, None if fresh else self._place.store)
+        stage = self._stage(view, None if fresh else self._place.store)
         # Falling scores: the stage asks for a claim's sources in this order.
         given = Run.from_lists(
             {

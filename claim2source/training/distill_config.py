@@ -82,7 +82,8 @@ class DistillConfig(FinetuneConfig):
             `retriever`: it learns the teacher's scores of candidates, for both sides
             (`losses.distillation`, whose run the teacher writes where there is none yet);
             `reranker`: a small re-ranker of a first stage learns them (`reranker.loss`);
-            `static`: no training, the teacher's vectors of single tokens are added up.
+            `static`: no training, the teacher's vectors of single tokens are added up; `batches`,
+            `mining` and `optimisation` are not read.
         teacher: a trained run, a checkpoint or a model; for `retriever` and `reranker` also a
             system of `files`, such as a re-ranker.
         reranker: the settings of `student: reranker`, in place of the retriever's.

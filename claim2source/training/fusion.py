@@ -16,6 +16,7 @@ from claim2source.core.report import Choice, Rule, Table
 from claim2source.core.run import Run
 from claim2source.models import ModelConfig, resolve
 from claim2source.models.manifest import FILE as MANIFEST
+from claim2source.models.reranker_manifest import manifest_of, trained_reranker
 from claim2source.pipeline.choosing import Weighing, choose, weigh
 from claim2source.pipeline.out_of_fold import OutOfFold, check_model, read_out_of_fold
 from claim2source.pipeline.results import RunSettings, SystemResult
@@ -133,17 +134,18 @@ def known_claims(
     Where none was trained, these are all of train. Raises `UserError` where nothing is left, and
     for an exported checkpoint, which does not say what it was trained on.
     """
-    models = dict.fromkeys(view.model for view in views.values() if view.model is not None)
-    models |= dict.fromkeys(candidates.models)
+    # Whether a model scores pairs, by model.
+    models = {view.model: view.pairwise for view in views.values() if view.model is not None}
+    models |= dict.fromkeys(candidates.models, False)
     vals = []
-    for model in models:
-        resolved = resolve(model, settings.device)
-        if resolved.exported is not None:
+    for model, pairwise in models.items():
+        if not pairwise and resolve(model, settings.device).exported is not None:
             raise UserError(
                 f"{model.name}: an exported checkpoint does not say which claims it was trained "
                 "on; name the checkpoint that it was exported from"
             )
-        vals.append(selection_data(settings.dataset, reported, settings.choosing, resolved))
+        manifest = manifest_of(model.name)
+        vals.append(selection_data(settings.dataset, reported, settings.choosing, manifest))
     if not vals:
         vals = [selection_data(settings.dataset, reported, settings.choosing, None)]
     found = next((one for one in vals if one.val is not one.train), vals[0])
@@ -253,7 +255,9 @@ def _tuned_views(
     for name, view in views.items():
         if view.model is None:
             continue
-        if _is_trained(view.model, settings):
+        if trained_reranker(view.model.name) is not None:
+            raise UserError(f"{name}: a trained re-ranker has no scores out of fold: leave it out")
+        if view.encodes and _is_trained(view.model, settings):
             resolved = resolve(view.model, settings.device)
             notes.append(check_model(folder, record, resolved))
             tuned.add(name)

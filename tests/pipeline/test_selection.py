@@ -200,7 +200,7 @@ def selected(
 ) -> SelectionData:
     keys = {"val_share": "share", "val_seed": "seed", "val": "val"}
     settings = {keys[key]: value for key, value in more.items()}
-    return selection_data(str(folder), split, ChoosingOn(train_split, **settings), model)
+    return selection_data(str(folder), split, ChoosingOn(train_split, **settings), model.manifest)
 
 
 def trained(folder: Path, share: float = 0.25, seed: int = 5, **more: Any) -> Resolved:
@@ -253,10 +253,10 @@ def test_both_parts_of_val_are_carved_and_weighed_as_the_manifest_says(folder: P
     assert older.val == carve_val(whole, 0.25, 5)[1] and not older.note
     # What is not declared is what another claim of train can expect: here each paper has two.
     assert older.seen_share == 1.0
-    asked = selection_data(str(folder), "dev", ChoosingOn(seen_share_expected=0.6), model)
+    asked = selection_data(str(folder), "dev", ChoosingOn(seen_share_expected=0.6), model.manifest)
     assert asked.seen_share == 0.6
     with pytest.raises(UserError, match="val_seen_share.*contradicts"):
-        selection_data(str(folder), "dev", ChoosingOn(val_seen_share=0.1), trained(folder))
+        selection_data(str(folder), "dev", ChoosingOn(val_seen_share=0.1), trained(folder).manifest)
 
 
 def test_a_run_on_one_language_held_out_of_that(folder: Path) -> None:

@@ -154,6 +154,7 @@ def test_nothing_is_asked_for_a_claim_without_candidates(tiny_folder: Path) -> N
         ({"terms": "bigrams", "part": "metadata"}, "part"),
         ({"score": "cosine", "terms": "bigrams"}, "terms"),
         ({"score": "year", "model": ModelConfig()}, "model"),
+        ({"score": "yes_no"}, "model.*re-ranker's folder"),
         ({"bm25": BM25Config("whitespace")}, "bm25.analysis"),
         ({"score": "bm52"}, "score"),
     ],

@@ -195,7 +195,10 @@ def test_what_contradicts_the_student_is_refused(
         ({"reranker.loss.scores": "null", "reranker.loss.kind": "listwise"}, r"loss\.kind.*mse"),
         ({"optimisation.epochs": 2}, "optimisation.*student: reranker"),
         ({"losses.alignment.weight": 1}, "losses.*student: reranker"),
-        ({"reranker.choose_by": "mrr_5"}, "choose_by.*mrr@5"),
+        ({"reranker.choose_by": "mrr_5"}, r"config: reranker\.choose_by.*mrr@5"),
+        # The retriever's own model.max_length is another key.
+        ({"reranker.model.max_length": 3}, r"config: reranker\.model\.max_length: 3"),
+        ({"model.max_length": 3}, r"config: model\.max_length: 3"),
         ({"reranker.first.run": "[x.trec]"}, r"first\.run"),
         ({"reranker.first.files": "[x.yaml]"}, r"first\.files"),
         ({"tuning": "qlora"}, "tuning"),

@@ -325,7 +325,7 @@ def test_both_parts_of_val_are_scored_and_chosen_by(
     assert all(f"{entry.score:.4f}" in page for entry in report.training.history)
     assert "Compared by the training on val" in text and "- training: epoch" in text
     # Programs that carve it again get the same claims, and say so.
-    found = selection_data(str(setup[1]), "dev", ChoosingOn(), resolve(tmp_path / "run"))
+    found = selection_data(str(setup[1]), "dev", ChoosingOn(), resolve(tmp_path / "run").manifest)
     if found.note == "":
         assert found.val == val
 

@@ -17,17 +17,22 @@ from claim2source.core.report import Report
 from claim2source.datasets import carve_val, load
 from claim2source.io.store import Store
 from claim2source.io.trec import write_trec_run
-from claim2source.models import Manifest
+from claim2source.models import Manifest, ModelConfig
 from claim2source.models.reranker_manifest import RerankerManifest
-from claim2source.pipeline.systems import load_stages
+from claim2source.pipeline.abstain import RemovingRunner, choosing_claims
+from claim2source.pipeline.out_of_fold import OutOfFold
+from claim2source.pipeline.results import RunSettings
+from claim2source.pipeline.systems import SystemConfig, load_stages
 from claim2source.rerank.cross_encoder import CrossEncoder
 from claim2source.rerank.frame import Pair, Reranker
 from claim2source.rerank.learned import Learned, LearnedFusion, LearnedView
 from claim2source.rerank.max_sim import MaxSim
-from claim2source.rerank.similarities import ViewConfig
+from claim2source.rerank.similarities import Scorer, ViewConfig
 from claim2source.rerank.yes_no import YesNo
 from claim2source.retrieve import BM25, BM25Config
+from claim2source.text import Rendering
 from claim2source.training.finetune import finetune
+from claim2source.training.fusion import Candidates, _tuned_views, gather
 from claim2source.training.reranker.first_stage import FirstStage
 from claim2source.training.reranker.run import finetune_reranker
 from claim2source.training.run_folder import read_history
@@ -35,6 +40,8 @@ from claim2source.training.state import TrainingState
 from tests.rerank.test_learned import FITTED
 from tests.training.reranker.small import small_config, small_rerankers
 from tests.training.small import small_config as small_retriever
+
+NO_FOLDS = OutOfFold("d", "train", None, "", "", Rendering(), 100, "", ())
 
 
 @pytest.fixture(scope="module")
@@ -85,6 +92,39 @@ def test_the_highest_score_of_the_whole_pipeline_is_chosen(
     assert set(report.systems) == {"first stage", "step 0", "chosen"} and report.tests
     for name in ("first stage", "step 0"):
         assert report.systems[name].val["val"]["macro"]["mrr@5"] != scores[best]
+
+
+def test_what_reads_a_trained_re_rankers_scores_is_fitted_on_its_val(
+    trained: Path, made: dict[str, Path]
+) -> None:
+    """A view of a learned fusion, and what is chosen over a stage: a mix, an abstention."""
+    train, dev = load(str(made["data"]), "train"), load(str(made["data"]), "dev")
+    _, val = carve_val(train, 0.4, 13)
+    views = {
+        "bm25": ViewConfig(),
+        "pairs": ViewConfig(score="cross_encoder", model=ModelConfig(str(trained))),
+    }
+    stages = [{"rerank": "cross_encoder", "model": str(trained), "depth": 10}]
+    systems = {
+        "S": SystemConfig(bm25=BM25Config()),
+        "R": SystemConfig(bm25=BM25Config(), stages=stages),
+    }
+    settings, scorer = RunSettings(str(made["data"])), Scorer(train.sources)
+    found = gather(views, Candidates(systems, "S", 8), dev, settings, scorer)
+    assert found.data.fingerprint == val.fingerprint and "val" in found.note
+    # The view's scores are the stage's, which reads both sides as the checkpoint was trained.
+    stage = CrossEncoder(model=str(trained), depth=8)
+    ranked = stage.apply(val.claims, val.sources, found.run).run
+    for claim, scores in zip(found.data.claims, found.columns["pairs"], strict=True):
+        asked = found.run.sources(claim.id)
+        assert scores == pytest.approx([ranked.scored(claim.id)[one] for one in asked], abs=1e-5)
+    for name, claims in (("S", train.claims), ("R", val.claims)):
+        assert choosing_claims(RemovingRunner(systems, dev, settings), name).claims == claims
+    with pytest.raises(UserError, match="pairs: .*no scores out of fold"):
+        _tuned_views(views, trained, NO_FOLDS, settings)
+    with pytest.raises(ConfigError, match="model.*a yes_no model"):
+        wrong = replace(views["pairs"], score="yes_no")
+        scorer.scores(wrong, dev.claims[:1], [["a"]])
 
 
 def test_the_manifest_says_how_a_checkpoint_is_read(trained: Path) -> None:
