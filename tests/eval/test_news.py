@@ -221,7 +221,7 @@ def test_every_shipped_file_is_read_and_its_last_system_is_the_one_with_bodies()
         assert last.endswith("-title") == (path.stem == "ct_bert")
         for name in systems:
             label = label_of(name, systems) + "+gold" * bool(systems[name].stages)
-            ours = label.startswith("bm25-news") or "-passages" in label
+            ours = label.startswith(("bm25-news", "ours-")) or "-passages" in label
             assert (label in published) != ours, name
     rerankers = read_pipeline(files[-1], staged=False)[0]
     depths = {dict(system.stages[-1])["depth"] for system in rerankers.values()}
