@@ -1,4 +1,4 @@
-"""Count what a program encodes and searches."""
+"""Count what a program loads, encodes and searches."""
 
 from __future__ import annotations
 
@@ -28,4 +28,26 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     count(Encoder, "_encode_chunk", "encodings")
     count(VectorIndex, "rank", "dense searches")
     count(BM25Index, "rank", "BM25 searches")
+    return counts
+
+
+def loads(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """Count the encoders and the re-rankers that are loaded."""
+    from claim2source.models import load
+    from claim2source.rerank import cross_encoder, yes_no
+
+    counts: Counter[str] = Counter()
+
+    def count(module: Any, function: str, name: str) -> None:
+        before = getattr(module, function)
+
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            counts[name] += 1
+            return before(*args, **kwargs)
+
+        monkeypatch.setattr(module, function, wrapper)
+
+    count(load, "load", "encoders")
+    count(cross_encoder, "load_cross_encoder", "cross-encoders")
+    count(yes_no, "load_causal", "generative models")
     return counts

@@ -43,11 +43,15 @@ class EncoderReranker(Reranker):
         """Say how token vectors are pooled; none: as the model's files do."""
         return None
 
+    @property
+    def config(self) -> ModelConfig:
+        """Say how the model is loaded."""
+        return ModelConfig(self.model, self.revision, self.pooling, max_length=self.max_length)
+
     @cached_property
     def encoder(self) -> Encoder:
         """Load the model."""
-        config = ModelConfig(self.model, self.revision, self.pooling, max_length=self.max_length)
-        return resolve(config, self.place.device).encoder
+        return resolve(self.config, self.place.device).encoder
 
     def described(self, kind: str) -> Mapping[str, object]:
         """Describe the encoder and its prefixes, as what a score of this kind depends on."""

@@ -62,6 +62,20 @@ class PairScores:
     reused: int = 0
 
 
+@dataclass(frozen=True, eq=False)
+class SourceScores:
+    """Hold the scores of claims' sources, by claim: arrays [sources], NaN where none is known.
+
+    `why` has the reasons of each claim's pairs that could not be scored; `tokens` and `reused` are
+    those of `PairScores`.
+    """
+
+    scores: Sequence[np.ndarray]
+    why: Sequence[Sequence[str]]
+    tokens: int
+    reused: int
+
+
 @dataclass(frozen=True)
 class Place:
     """Say where a re-ranker keeps its scores, and which device computes them."""
@@ -155,30 +169,15 @@ class Reranker(Placeable, ABC):
         its rank, and is counted in `failures`.
         """
         started = time.perf_counter()
-        rendering = self.rendering
-        asked = {claim.id: run.sources(claim.id, self.depth) for claim in claims}
-        wanted = {source for ids in asked.values() for source in ids}
-        known = [source for source in sources if source.id in wanted]
-        cut = [[s] for s in known] if self.passages is None else cut_sources(known, self.passages)
-        texts = {parts[0].id: rendering.source_texts(parts) for parts in cut}
-        pairs: dict[Pair, int] = {}
-        rows: dict[str, list[list[int]]] = {}
-        for claim, text in zip(claims, rendering.claim_texts(claims), strict=True):
-            rows[claim.id] = [
-                [pairs.setdefault(Pair(text, part), len(pairs)) for part in texts[source]]
-                for source in asked[claim.id]
-            ]
-        found = self.pair_scores(list(pairs))
-        scores, why = found.scores, found.why
+        asked = [run.sources(claim.id, self.depth) for claim in claims]
+        found = self.source_scores(claims, sources, asked)
         ranked, failures, notes = {}, [], {}
-        untranslated = set(missing_translations(claims, rendering.claims))
-        for claim in claims:
-            before, places = run.scored(claim.id), rows[claim.id]
-            # The best passage; NaN only where none has a score.
-            best = [float(np.fmax.reduce(scores[parts])) for parts in places]
-            ranked[claim.id] = self._ranked(before, np.array(best))
-            failures += [Failure(claim.id, why[p]) for parts in places for p in parts if p in why]
-            notes[claim.id] = f"{len(places)} of {len(before)} sources re-ranked"
+        untranslated = set(missing_translations(claims, self.rendering.claims))
+        for claim, scores, why in zip(claims, found.scores, found.why, strict=True):
+            before = run.scored(claim.id)
+            ranked[claim.id] = self._ranked(before, scores)
+            failures += [Failure(claim.id, reason) for reason in why]
+            notes[claim.id] = f"{len(scores)} of {len(before)} sources re-ranked"
             if claim.id in untranslated:
                 notes[claim.id] += "; no translation: read as posted"
         cost = Cost(
@@ -186,12 +185,47 @@ class Reranker(Placeable, ABC):
         )
         return Result(Run.from_lists(ranked, pool=run.pool), notes, tuple(failures), cost)
 
-    def pair_scores(self, pairs: Sequence[Pair]) -> PairScores:
-        """Score distinct pairs, those that the store has not; new scores are written to it."""
+    def source_scores(
+        self,
+        claims: Sequence[Claim],
+        sources: Sequence[Source],
+        asked: Sequence[Sequence[str]],
+        *,
+        fresh: bool = False,
+    ) -> SourceScores:
+        """Score for each claim the sources `asked`, by id; `fresh` as for `pair_scores`."""
+        rendering = self.rendering
+        wanted = {source for ids in asked for source in ids}
+        known = [source for source in sources if source.id in wanted]
+        cut = [[s] for s in known] if self.passages is None else cut_sources(known, self.passages)
+        texts = {parts[0].id: rendering.source_texts(parts) for parts in cut}
+        pairs: dict[Pair, int] = {}
+        rows = [
+            [
+                [pairs.setdefault(Pair(text, part), len(pairs)) for part in texts[source]]
+                for source in ids
+            ]
+            for text, ids in zip(rendering.claim_texts(claims), asked, strict=True)
+        ]
+        found = self.pair_scores(list(pairs), fresh=fresh)
+        scores, why = found.scores, found.why
+        return SourceScores(
+            # The best passage; NaN only where none has a score.
+            [np.array([float(np.fmax.reduce(scores[parts])) for parts in row]) for row in rows],
+            [[why[place] for parts in row for place in parts if place in why] for row in rows],
+            found.tokens,
+            found.reused,
+        )
+
+    def pair_scores(self, pairs: Sequence[Pair], *, fresh: bool = False) -> PairScores:
+        """Score distinct pairs, those that the store has not; new scores are written to it.
+
+        `fresh` scores all of them, without the store.
+        """
         scores = np.full(len(pairs), np.nan, dtype=np.float32)
         if not pairs:
             return PairScores(scores, {})
-        store = self.place.store
+        store = None if fresh else self.place.store
         space = store.pair_scores(self.identity, self.label) if store is not None else None
         keys = _keys(pairs) if space is not None else []
         todo = space.missing(keys) if space is not None else list(range(len(pairs)))
@@ -200,7 +234,7 @@ class Reranker(Placeable, ABC):
             if kept:
                 scores[kept] = space.get([keys[place] for place in kept])[:, 0]
         why: dict[int, str] = {}
-        tokens, fresh, written = 0, [], time.monotonic()
+        tokens, new, written = 0, [], time.monotonic()
         name = f"pairs by {self.label}" if self.place.progress else None
         with Progress(name, len(pairs), len(pairs) - len(todo)) as bar:
             try:
@@ -209,16 +243,16 @@ class Reranker(Placeable, ABC):
                     scores[places] = batch.scores
                     why |= {todo[place]: reason for place, reason in batch.why.items()}
                     tokens += batch.tokens
-                    fresh += places
+                    new += places
                     bar.update(len(places))
                     late = time.monotonic() - written >= _SECONDS
-                    if space is not None and (late or len(fresh) >= _SHARD):
-                        _write(space, keys, scores, fresh)
-                        fresh, written = [], time.monotonic()
+                    if space is not None and (late or len(new) >= _SHARD):
+                        _write(space, keys, scores, new)
+                        new, written = [], time.monotonic()
             finally:
                 # Also what was scored before an error or a key press.
                 if space is not None:
-                    _write(space, keys, scores, fresh)
+                    _write(space, keys, scores, new)
         failed = np.flatnonzero(~np.isfinite(scores)).tolist()
         scores[failed] = np.nan
         why = {place: why.get(place, NOT_A_NUMBER) for place in failed}

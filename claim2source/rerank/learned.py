@@ -26,7 +26,7 @@ from claim2source.core.records import Claim, Source
 from claim2source.core.run import Cost, Result, Run
 from claim2source.core.validate import read_json, validated
 from claim2source.rerank.frame import DEEPEST, Placeable, ranked_by
-from claim2source.rerank.similarities import Scorer, ViewConfig
+from claim2source.rerank.similarities import Models, Scorer, ViewConfig
 
 Ranker = Literal["linear", "lambdamart"]
 
@@ -169,6 +169,11 @@ class Learned(Placeable):
         """Read the file."""
         return LearnedFusion.read(Path(self.file))
 
+    @cached_property
+    def _models(self) -> Models:
+        """Hold the model that was read last, for the next call."""
+        return Models(self.place)
+
     @property
     def identity(self) -> Mapping[str, object]:
         """Describe the fitted fusion, and the pool that it counts over if not what it is given."""
@@ -183,11 +188,11 @@ class Learned(Placeable):
     def over(self, pool: Sequence[Source]) -> Self:
         """Return the same stage, which counts terms over this pool, whatever it is given.
 
-        What it is given must be in the pool.
+        What it is given must be in the pool. It is asked again and again: all models are held.
         """
         copy = replace(self)
         copy.__dict__["_place"] = self.place
-        copy.__dict__["_scorer"] = Scorer(pool, self.place)
+        copy.__dict__["_scorer"] = Scorer(pool, models=Models(self.place, several=True))
         copy.__dict__["_pool"] = content_hash([asdict(source) for source in pool])
         return copy
 
@@ -198,7 +203,7 @@ class Learned(Placeable):
         """
         started = time.perf_counter()
         asked = [run.sources(claim.id, self.depth) for claim in claims]
-        scorer = self.__dict__.get("_scorer") or Scorer(sources, self.place)
+        scorer = self.__dict__.get("_scorer") or Scorer(sources, models=self._models)
         columns = self.columns(scorer, claims, asked)
         ranked, notes = {}, {}
         for claim, ids, *scores in zip(claims, asked, *columns, strict=True):

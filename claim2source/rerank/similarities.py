@@ -13,13 +13,12 @@ import numpy as np
 from claim2source.core.config import require, require_one_of
 from claim2source.core.files import content_hash
 from claim2source.core.records import Claim, Source
-from claim2source.core.run import Run
 from claim2source.datasets.pool_pairs import sentences_of
 from claim2source.io.store import Store
 from claim2source.models import ModelConfig, Resolved, resolve
 from claim2source.models.reranker_manifest import trained_reranker
 from claim2source.rerank.cross_encoder import CrossEncoder
-from claim2source.rerank.frame import DEEPEST, Place
+from claim2source.rerank.frame import Place
 from claim2source.rerank.max_sim import MaxSim
 from claim2source.rerank.yes_no import YesNo
 from claim2source.retrieve import BM25Config, BM25Index
@@ -29,8 +28,9 @@ from claim2source.text import ClaimForm, Rendering, SourceForm
 from claim2source.text.render import claim_parts
 
 Kind = Literal["bm25", "cosine", "best_sentence", "max_sim", "cross_encoder", "yes_no", "year"]
+PairStage = MaxSim | CrossEncoder | YesNo
 # Views that score pairs of texts: the stages of these names.
-STAGES: dict[Kind, type[MaxSim | CrossEncoder | YesNo]] = {
+STAGES: dict[Kind, type[PairStage]] = {
     "max_sim": MaxSim,
     "cross_encoder": CrossEncoder,
     "yes_no": YesNo,
@@ -124,25 +124,74 @@ class Encoded(NamedTuple):
         return found
 
 
+class Models:
+    """Load the models of views, and hold the last one; `several` holds them all.
+
+    What computes them, and where re-rankers keep their scores, is said by `place`.
+    """
+
+    def __init__(self, place: Place | None = None, *, several: bool = False) -> None:
+        self.place = place or Place()
+        self._several = several
+        self._encoders: dict[ModelConfig, Resolved] = {}
+        self._stages: dict[ViewConfig, PairStage] = {}
+
+    def encoder(self, model: ModelConfig) -> Resolved:
+        """Load an encoder."""
+        if model not in self._encoders:
+            self._let_go()
+            self._encoders[model] = resolve(model, self.place.device)
+        return self._encoders[model]
+
+    def stage(self, view: ViewConfig) -> PairStage:
+        """Make the stage of a view; a re-ranker that we trained says itself how it reads a pair."""
+        if view not in self._stages:
+            model, kind = view.model or ModelConfig(), STAGES[view.score]
+            settings: dict[str, Any] = {"model": model.name}
+            encoder = None
+            if trained_reranker(model.name) is None:
+                settings |= {"revision": model.revision, "max_length": model.max_length}
+                rendering = Rendering(view.claims, view.sources)
+                if kind is MaxSim:
+                    plain = MaxSim(**settings)
+                    # A checkpoint says its pooling, and refuses what contradicts it.
+                    resolved = self.encoder(model if plain.pooling is None else plain.config)
+                    encoder, rendering = resolved.encoder, resolved.rendering or rendering
+                settings |= asdict(rendering)
+            if kind is not MaxSim:
+                settings |= {"allow_remote_code": model.allow_remote_code, "dtype": model.dtype}
+            if encoder is None:
+                self._let_go()
+            stage = kind(**settings).placed(
+                self.place.store, self.place.device, self.place.progress
+            )
+            if encoder is not None:
+                stage.__dict__["encoder"] = encoder
+            self._stages[view] = stage
+        return self._stages[view]
+
+    def _let_go(self) -> None:
+        """Forget what is held, before the next one is read: two may not fit."""
+        if not self._several:
+            self._encoders, self._stages = {}, {}
+
+
 class Scorer:
     """Score the candidates of claims in one pool, by one view after the other.
 
-    One encoder is held at a time. Vectors and MaxSim's scores are kept in the store of `place`.
+    Vectors and re-rankers' scores are kept in the store of `models`.
     """
 
-    def __init__(self, sources: Sequence[Source], place: Place | None = None) -> None:
+    def __init__(
+        self, sources: Sequence[Source], place: Place | None = None, models: Models | None = None
+    ) -> None:
         self._sources = {source.id: source for source in sources}
-        self._place = place or Place()
+        self.models = models or Models(place)
         self._lexical: dict[ViewConfig, BM25Index] = {}
-        self._resolved: tuple[ModelConfig, Resolved] | None = None
 
     def resolved(self, view: ViewConfig) -> Resolved:
-        """Load the encoder of a view, letting go of the one before."""
-        model = view.model or ModelConfig()
-        if self._resolved is None or self._resolved[0] != model:
-            self._resolved = None
-            self._resolved = model, resolve(model, self._place.device)
-        return self._resolved[1]
+        """Load the encoder of a view."""
+        return self.models.encoder(view.model or ModelConfig())
 
     def key(self, view: ViewConfig) -> str:
         """Hash all that makes a model's scores, without versions of libraries; "" without a model.
@@ -150,7 +199,7 @@ class Scorer:
         Raises `UserError` where the model cannot be loaded.
         """
         if view.pairwise:
-            return content_hash(of_model(self._stage(view, None).identity))
+            return content_hash(of_model(self.models.stage(view).identity))
         if not view.encodes:
             return ""
         return content_hash(of_model(encoder_keys(self.resolved(view).encoder)))
@@ -226,7 +275,7 @@ class Scorer:
         ids = list(dict.fromkeys(source for one in asked for source in one))
         known = [_only(self._sources[source], view.part) for source in ids]
         texts = dict(zip(ids, texts_of(known, rendering), strict=True))
-        store = self._place.store
+        store = self.models.place.store
         sources = self._encoded(
             resolved, [t for one in texts.values() for t in one], "source", store
         )
@@ -252,7 +301,7 @@ class Scorer:
         store: Store | None,
     ) -> Encoded:
         distinct = list(dict.fromkeys(texts))
-        progress = f"{side}s" if self._place.progress else None
+        progress = f"{side}s" if self.models.place.progress else None
         vectors, _ = resolved.encoder.encode(distinct, side, store=store, progress=progress)
         if not len(vectors):
             return Encoded({}, np.zeros((0, 1), np.float32))
@@ -260,37 +309,11 @@ class Scorer:
         vectors = vectors / np.maximum(lengths, np.finfo(np.float32).tiny)
         return Encoded({text: row for row, text in enumerate(distinct)}, vectors)
 
-    def _stage(self, view: ViewConfig, store: Store | None) -> MaxSim | CrossEncoder | YesNo:
-        """Make the stage of a view; a re-ranker that we trained says itself how it reads a pair."""
-        model, kind = view.model or ModelConfig(), STAGES[view.score]
-        settings: dict[str, Any] = {"depth": DEEPEST, "model": model.name}
-        if trained_reranker(model.name) is None:
-            given = Rendering(view.claims, view.sources)
-            own = self.resolved(view).rendering if kind is MaxSim else None
-            settings |= asdict(own or given)
-            settings |= {"revision": model.revision, "max_length": model.max_length}
-        if kind is not MaxSim:
-            settings |= {"allow_remote_code": model.allow_remote_code, "dtype": model.dtype}
-        stage = kind(**settings)
-        return stage.placed(store, self._place.device, self._place.progress)
-
     def _pair_scores(
         self, view: ViewConfig, claims: Sequence[Claim], asked: Sequence[Sequence[str]], fresh: bool
     ) -> list[np.ndarray]:
-        stage = self._stage(view, None if fresh else self._place.store)
-        # Falling scores: the stage asks for a claim's sources in this order.
-        given = Run.from_lists(
-            {
-                claim.id: [(source, float(len(ids) - place)) for place, source in enumerate(ids)]
-                for claim, ids in zip(claims, asked, strict=True)
-            }
-        )
-        run = stage.apply(claims, list(self._sources.values()), given).run
-        found = []
-        for claim, ids in zip(claims, asked, strict=True):
-            known = run.scored(claim.id)
-            found.append(np.array([known[source] for source in ids], np.float64))
-        return found
+        stage, pool = self.models.stage(view), list(self._sources.values())
+        return list(stage.source_scores(claims, pool, asked, fresh=fresh).scores)
 
 
 def _sentences(sources: Sequence[Source], rendering: Rendering) -> list[list[str]]:

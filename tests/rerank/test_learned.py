@@ -21,6 +21,8 @@ from claim2source.rerank.learned import FittedOn, Learned, LearnedFusion, Learne
 from claim2source.rerank.similarities import Scorer, ViewConfig
 from claim2source.retrieve import BM25
 from claim2source.training.rankers import fit_trees, make_lists
+from tests.counting import loads
+from tests.rerank.tiny import save_cross_encoder
 
 FITTED = FittedOn("d", "train", 3, 2, "0", "BM25", 10, 0.1)
 SOURCES = [
@@ -133,6 +135,38 @@ def test_another_encoder_is_refused_and_a_moved_one_is_found(
         Learned(file=file).apply(claims, SOURCES, run)
     with pytest.raises(ConfigError, match=r"models\.w.*views: v"):
         Learned(file=file, models={"w": "x"}).apply(claims, SOURCES, run)
+
+
+def test_models_stay_loaded_from_one_claim_to_the_next(
+    tmp_path: Path, save_tiny: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Over a pool all of them; without one the last, which is all there is to most fusions."""
+    first, other = (save_tiny(tmp_path / f"model{seed}", seed) for seed in (0, 1))
+    cross = save_cross_encoder(tmp_path / "cross", first)
+    views = {
+        f"cosine {place.name}": ViewConfig(
+            score="cosine", model=ModelConfig(str(place), pooling="mean", max_length=32)
+        )
+        for place in (first, other)
+    }
+    views["cross"] = ViewConfig(score="cross_encoder", model=ModelConfig(str(cross)))
+    scorer = Scorer(SOURCES)
+    known = {n: LearnedView(n, view, scorer.key(view), 1, 1.0) for n, view in views.items()}
+    run = Run.from_lists({c.id: [("s1", 2.0), ("s2", 1.0)] for c in CLAIMS})
+    counts = loads(monkeypatch)
+
+    def ranked(stage: Learned) -> list[dict[str, float]]:
+        return [stage.apply([c], SOURCES, run).run.scored(c.id) for c in CLAIMS * 2]
+
+    every = Learned(file=written(tmp_path, fusion(*known.values())))
+    warm = ranked(every.over(SOURCES))
+    assert counts == {"encoders": 2, "cross-encoders": 1}
+    assert warm[:2] == warm[2:] == ranked(every)[:2]
+    for name, kind in ((f"cosine {first.name}", "encoders"), ("cross", "cross-encoders")):
+        counts.clear()
+        alone = Learned(file=written(tmp_path, fusion(known[name])))
+        ranked(alone)
+        assert counts == {kind: 1}
 
 
 def change(path: str, value: Any) -> Callable[[dict[str, Any]], None]:

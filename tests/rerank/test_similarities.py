@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,11 +12,15 @@ import pytest
 
 from claim2source.core.errors import ConfigError
 from claim2source.core.records import Claim, Source
+from claim2source.io.store import Store
 from claim2source.models import ModelConfig, resolve
-from claim2source.rerank.frame import Pair
+from claim2source.rerank.cross_encoder import CrossEncoder
+from claim2source.rerank.frame import Pair, Place, Scored
 from claim2source.rerank.max_sim import MaxSim
-from claim2source.rerank.similarities import Scorer, ViewConfig, year_of
+from claim2source.rerank.similarities import Models, Scorer, ViewConfig, year_of
 from claim2source.retrieve import BM25, BM25Config
+from tests.counting import loads
+from tests.rerank.tiny import save_cross_encoder
 
 SOURCES = [
     Source("s1", "Masks cut outbreaks", "We counted people. Masks work.", ("Ada Lovelace",), "Lancet", "2020-07-01"),
@@ -131,6 +137,63 @@ def test_cosines_are_the_encoders_and_the_best_sentence_the_best_of_them(
 
 def replace_pooling(model: ModelConfig) -> ModelConfig:
     return ModelConfig(model.name, pooling="mean", max_length=model.max_length)
+
+
+def test_a_model_is_loaded_once_and_let_go_for_another(
+    tmp_path: Path, tiny_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For its key, for scores from the store and for fresh ones alike."""
+    cross = save_cross_encoder(tmp_path / "cross", tiny_folder)
+    counts = loads(monkeypatch)
+    model = ModelConfig(str(tiny_folder), pooling="mean", max_length=32)
+    views = {
+        "cosine": ViewConfig(score="cosine", model=model),
+        "max_sim": ViewConfig(score="max_sim", model=model),
+        "cross_encoder": ViewConfig(score="cross_encoder", model=ModelConfig(str(cross))),
+    }
+    claims, asked = [Claim("c", "a b"), Claim("d", "b c")], [["s1"], ["s2"]]
+
+    def asked_of(scorer: Scorer, view: ViewConfig) -> np.ndarray:
+        scorer.key(view)
+        kept = scorer.scores(view, claims, asked)
+        fresh = scorer.scores(view, claims, asked, fresh=True)
+        assert np.concatenate(kept) == pytest.approx(np.concatenate(fresh))
+        scorer.key(view)
+        return np.concatenate(kept)
+
+    scorer = Scorer(SOURCES, Place(Store(tmp_path / "store"), "cpu"))
+    for turn in (1, 2):
+        for view in views.values():
+            asked_of(scorer, view)
+        # MaxSim of the same encoder is no other model.
+        assert counts == {"encoders": turn, "cross-encoders": turn}
+    counts.clear()
+    every = Scorer(SOURCES, models=Models(Place(None, "cpu"), several=True))
+    found = [asked_of(every, view) for _ in range(2) for view in views.values()]
+    assert counts == {"encoders": 1, "cross-encoders": 1}
+    assert all((one == again).all() for one, again in zip(found[:3], found[3:], strict=True))
+    # Another length is another model, also where its name is the same.
+    longer = replace(views["max_sim"], model=replace(model, max_length=16))
+    assert every.key(longer) != every.key(views["max_sim"]) and counts["encoders"] == 2
+
+
+def test_fresh_scores_are_neither_read_from_the_store_nor_written(
+    tmp_path: Path, tiny_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cross = save_cross_encoder(tmp_path / "cross", tiny_folder)
+    view = ViewConfig(score="cross_encoder", model=ModelConfig(str(cross)))
+    scorer = Scorer(SOURCES, Place(Store(tmp_path / "store"), "cpu"))
+    asked, scored, real = [["s1", "s2"]], [], CrossEncoder.score
+
+    def score(self: CrossEncoder, pairs: Sequence[Pair]) -> Iterator[Scored]:
+        scored.append(len(pairs))
+        return real(self, pairs)
+
+    monkeypatch.setattr(CrossEncoder, "score", score)
+    for fresh, expected in ((True, [2]), (False, [2]), (False, []), (True, [2])):
+        scored.clear()
+        scorer.scores(view, [Claim("c", "a b")], asked, fresh=fresh)
+        assert scored == expected
 
 
 def test_years_are_read_with_their_month_and_are_unknown_without_a_date() -> None:

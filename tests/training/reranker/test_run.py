@@ -127,6 +127,18 @@ def test_what_reads_a_trained_re_rankers_scores_is_fitted_on_its_val(
         scorer.scores(wrong, dev.claims[:1], [["a"]])
 
 
+def test_a_pair_that_cannot_be_scored_is_not_known_to_a_fusion(made: dict[str, Path]) -> None:
+    """A claim that leaves no room for a source: no number that its place in a list could be."""
+    model = ModelConfig(str(made["yes_no"]), max_length=200)
+    train = load(str(made["data"]), "train")
+    claims = [train.claims[0], replace(train.claims[1], text="masks " * 400, translation=None)]
+    asked = [[source.id for source in train.sources[:3]]] * 2
+    found, none = Scorer(train.sources).scores(
+        ViewConfig(score="yes_no", model=model), claims, asked
+    )
+    assert np.isfinite(found).all() and len(found) == len(none) == 3 and np.isnan(none).all()
+
+
 def test_the_manifest_says_how_a_checkpoint_is_read(trained: Path) -> None:
     manifest = RerankerManifest.read(trained / "checkpoints" / "epoch-1")
     assert manifest.reranker.kind == "cross_encoder" and manifest.reranker.max_length == 48
