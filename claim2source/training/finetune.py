@@ -39,6 +39,7 @@ from claim2source.training.config import FinetuneConfig
 from claim2source.training.data import BaseVectors, TrainingPairs
 from claim2source.training.datamodule import ClaimSourceData, PlannedData
 from claim2source.training.distributed import World, barrier
+from claim2source.training.held_out import require_held_out
 from claim2source.training.memory_plan import settle_here
 from claim2source.training.module import RetrieverModule
 from claim2source.training.negatives import RunNegatives
@@ -117,6 +118,10 @@ class Finetuning(TrainingRun[FinetuneConfig, TrainingData]):
             template = Manifest.read(base).encoder.template
             model = replace(model, template=template, prompts=False)
         _refuse_checkpoint(model.name)
+        if again is None:
+            require_held_out("model.name", [model.name], data.val, config)
+            teacher = [] if config.teacher is None else [config.teacher.name]
+            require_held_out("teacher.name", teacher, data.val, config)
         self.resolved = resolve(model, config.device)
         self.encoder: Encoder = self.resolved.encoder
         if self.encoder.source_encoder is not None:

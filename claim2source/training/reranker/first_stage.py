@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from claim2source.core.config import require_one_of
-from claim2source.core.errors import ConfigError
+from claim2source.core.errors import ConfigError, UserError
 from claim2source.core.files import content_hash, file_hash
 from claim2source.core.records import Dataset
 from claim2source.core.run import Result, Run
 from claim2source.io.store import Store
 from claim2source.models import checkpoint_folder
+from claim2source.models.hub import weight_files, weights_hash
 from claim2source.models.manifest import FILE
 from claim2source.pipeline.results import RunSettings
 from claim2source.pipeline.runner import SystemRunner
@@ -25,15 +26,57 @@ from claim2source.pipeline.systems import (
     Systems,
     all_parts,
     expanded,
+    local_model,
     on_checkpoint,
     read_systems,
 )
 from claim2source.retrieve import BM25Config
+from claim2source.training.held_out import models_of
 from claim2source.training.reranker.config import RerankerConfig
 from claim2source.training.teacher import run_hash, run_scores
 
 KEY = "first.run"
 PLAIN = "BM25"
+
+
+def system_hash(name: str, systems: Systems, folder: Path | None = None) -> str:
+    """Hash what decides a system's ranking, beside the data: its settings, its models' weights.
+
+    `folder` as for `local_model`. A checkpoint is known by its manifest, wherever it lies.
+    """
+    found: list[str | list[str]] = []
+    for part in all_parts(name, systems):
+        system = systems[part]
+        if system.model is not None:
+            model = local_model(system.model, folder)
+            known = _weights(model.name) or model.name
+            system = replace(system, model=replace(model, name=known))
+        # A fitted fusion, or a trained re-ranker: another may lie there by now.
+        named = list(_strings(system.stages))
+        files = [file_hash(one) for one in named if Path(one).is_file()]
+        weights = [one for one in map(_weights, named) if one is not None]
+        found += [repr(system), files, weights]
+    return content_hash(found)
+
+
+def _weights(name: str) -> str | None:
+    """Hash a checkpoint's manifest, or the weights in a folder; None for other names."""
+    try:
+        folder = checkpoint_folder(name)
+        if (folder / FILE).is_file():
+            return file_hash(folder / FILE)
+        return weights_hash(folder) if folder.is_dir() and weight_files(folder) else None
+    except UserError:
+        return None  # a run that has not ended
+
+
+def _strings(value: object) -> Iterator[str]:
+    """List the texts in a setting, at any depth."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping | list | tuple):
+        for one in value.values() if isinstance(value, Mapping) else value:
+            yield from _strings(one)
 
 
 class FirstStage:
@@ -75,19 +118,16 @@ class FirstStage:
         """Hash what decides the ranking, beside the data."""
         if self.first.run:
             return content_hash([run_hash(path, KEY) for path in self.first.run])
-        parts = all_parts(self.name, self.systems)
-        files: list[str] = []
-        if self.first.checkpoint is not None:
-            manifest = checkpoint_folder(self.first.checkpoint) / FILE
-            files = [file_hash(manifest)] if manifest.is_file() else [self.first.checkpoint]
-        for stage in (stage for part in parts for stage in self.systems[part].stages):
-            # A fitted fusion, or a trained re-ranker: another may lie there by now.
-            named = [value for value in stage.values() if isinstance(value, str)]
-            places = [
-                place for one in named for place in (Path(one), checkpoint_folder(one) / FILE)
-            ]
-            files += [file_hash(place) for place in places if place.is_file()]
-        return content_hash([[repr(self.systems[part]) for part in parts], files])
+        checkpoint = self.first.checkpoint
+        own = [] if checkpoint is None else [_weights(checkpoint) or checkpoint]
+        return content_hash([system_hash(self.name, self.systems, self.first.models), own])
+
+    @property
+    def models(self) -> list[str]:
+        """Name the models of the first stage; none of runs that are given."""
+        if self.first.run:
+            return []
+        return models_of(self.name, self._with_checkpoint(), self.first.models)
 
     def rank(
         self, splits: Mapping[str, Dataset], reported: Dataset, store: Store

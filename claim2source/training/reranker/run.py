@@ -30,6 +30,7 @@ from claim2source.training.callbacks import EvaluateEpoch, KeepCheckpoints
 from claim2source.training.choose import ValScores, choose_point
 from claim2source.training.datamodule import PlannedData, is_overfitting
 from claim2source.training.distributed import World, gather_values
+from claim2source.training.held_out import require_held_out
 from claim2source.training.loggers import RunLog
 from claim2source.training.reranker.config import TAUGHT, RerankerConfig
 from claim2source.training.reranker.first_stage import FirstStage
@@ -170,6 +171,9 @@ class RerankerTraining(TrainingRun[RerankerConfig, TrainingData]):
     ) -> None:
         super().__init__(config, world, data, run, stop)
         self.first = FirstStage(config)
+        require_held_out("model.name", [config.model.name], data.val, config)
+        key = "first.system" if config.first.checkpoint is None else "first.checkpoint"
+        require_held_out(key, self.first.models, data.val, config)
         self.reranker = load_to_train(config)
         if missing := self.reranker.too_long(config.rendering.claim_texts(data.train.claims)):
             allowed = f"more: {missing} claims of train leave no room for a source"

@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 from claim2source.core.errors import ConfigError, InputError, UserError
 from claim2source.core.report import Report
 from claim2source.datasets import carve_val, load
 from claim2source.io.store import Store
 from claim2source.io.trec import write_trec_run
-from claim2source.models import Manifest, ModelConfig
+from claim2source.models import Base, EncoderSettings, Manifest, ModelConfig, Weights
 from claim2source.models.reranker_manifest import RerankerManifest
 from claim2source.pipeline.abstain import RemovingRunner, choosing_claims
 from claim2source.pipeline.out_of_fold import OutOfFold
@@ -203,6 +203,49 @@ def test_a_first_stage_keeps_its_own_stages(made: dict[str, Path], tmp_path: Pat
         common = {source: own[source] for source in known}
         assert common == pytest.approx(learned.scored(claim.id), abs=1e-5)
         assert common != pytest.approx(known, abs=0.01)
+
+
+def test_a_run_does_not_go_on_over_another_model_in_its_first_stage(
+    made: dict[str, Path], tmp_path: Path
+) -> None:
+    """Of a checkpoint that the system names, or a stage in `models`, by its manifest."""
+    place, encoder = tmp_path / "checkpoint", made["encoder"]
+    place.mkdir()
+    manifest = Manifest(
+        Base(str(encoder), None, "0"), Weights(), EncoderSettings("mean"), Rendering()
+    )
+    view = LearnedView("c", ViewConfig(score="cosine", model=ModelConfig("m")), "", 1.0, 1.0)
+    LearnedFusion((view,), FITTED).write(tmp_path / "fusion.json")
+    files = tmp_path / "systems.yaml"
+    files.write_text(
+        f"dense: {{model: {{name: {place}}}}}\n"
+        "sparse: {bm25: {}}\n"
+        "fused: {hybrid: {sparse: sparse, dense: dense}}\n"
+        "learned: {bm25: {}, stages: [{rerank: learned, "
+        f"file: {tmp_path / 'fusion.json'}, models: {{c: {place}}}}}]}}\n"
+        f"named: {{model: {{name: org/{encoder.name}}}}}\n"
+    )
+    found: dict[int, dict[str, str]] = {}
+    for epoch in (1, 2):
+        replace(manifest, epoch=epoch).write(place)
+        for name in ("dense", "fused", "learned", "sparse"):
+            config = small_config(made, tmp_path, first__system=name, first__files=f'["{files}"]')
+            found.setdefault(epoch, {})[name] = FirstStage(config).hash()
+    changed = {name for name in found[1] if found[1][name] != found[2][name]}
+    assert changed == {"dense", "fused", "learned"}
+    # A model without a manifest is known by its weights, wherever it lies.
+    hashes = []
+    for number in (0, 1, 2):
+        folder = tmp_path / str(number)
+        shutil.copytree(encoder, folder / encoder.name)
+        if number == 2:
+            weights = load_file(encoder / "model.safetensors")
+            changed_weights = {name: weight + 1 for name, weight in weights.items()}
+            save_file(changed_weights, folder / encoder.name / "model.safetensors")
+        first = {"first__system": "named", "first__models": folder}
+        config = small_config(made, tmp_path, first__files=f'["{files}"]', **first)
+        hashes.append(FirstStage(config).hash())
+    assert hashes[0] == hashes[1] != hashes[2]
 
 
 def test_weights_that_were_exchanged_are_refused(trained: Path, tmp_path: Path) -> None:
@@ -422,6 +465,7 @@ def test_late_interaction_begins_from_a_checkpoint_of_the_retriever(
         small_retriever(
             made["encoder"], made["data"], retriever, optimisation__epochs=1, tuning=tuning,
             optimisation__learning_rate=1e-2, choose="last", model__template__claim="claim: ",
+            data__val_share=0.4,  # as the re-ranker's
         )
     )  # fmt: skip
     out = tmp_path / "run"

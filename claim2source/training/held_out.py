@@ -1,0 +1,137 @@
+"""Refuse a base, first stage or teacher that was trained on the claims of val."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+from claim2source.core.errors import ConfigError, UserError
+from claim2source.core.records import Claim, Dataset
+from claim2source.datasets import carve_val, load
+from claim2source.models import Manifest, checkpoint_folder
+from claim2source.models.manifest import DataRecord
+from claim2source.models.reranker_manifest import RerankerManifest, manifest_of
+from claim2source.pipeline.systems import Systems, all_parts, load_stages, local_model
+from claim2source.pipeline.when import Conditional
+from claim2source.rerank.learned import Learned
+from claim2source.training.config import RunConfig
+
+log = logging.getLogger(__name__)
+
+Trained = Manifest | RerankerManifest
+
+
+def require_held_out(key: str, names: Iterable[str], val: Dataset, config: RunConfig) -> None:
+    """Raise `ConfigError` where a model was trained on claims of `val`, which it would know.
+
+    A model was, where its manifest says so or that of what it was trained from: checkpoints,
+    training runs and exports, of the retriever or a re-ranker. `key` is what names them. Claims
+    are the same with the same id and text, in whatever data set. A model whose manifest does not
+    say what it was trained on gets a warning.
+    """
+    for name in dict.fromkeys(names):
+        for place, manifest in _trained(name):
+            if manifest.data.dataset is None:
+                log.warning(
+                    "%s: %s does not say which claims it was trained on; val may have some of them",
+                    *(key, place),
+                )
+            elif why := _why_known(place, manifest, val, config):
+                which = "it" if place == name else f"it was made from {place}, which"
+                raise ConfigError(key, name, f"a model that val's claims are new to; {which} {why}")
+
+
+def models_of(name: str, systems: Systems, folder: Path | None = None) -> list[str]:
+    """Name the models of a system, its parts and their stages; `folder` as for `local_model`."""
+    found: list[str] = []
+    for part in all_parts(name, systems):
+        model = systems[part].model
+        found += [] if model is None else [local_model(model, folder).name]
+        for _, stage in load_stages(systems[part].stages):
+            inner = stage.stage if isinstance(stage, Conditional) else stage
+            if isinstance(inner, Learned):
+                for one in inner.fusion.views:
+                    if one.view.model is not None:
+                        found.append(inner.models.get(one.name, one.view.model.name))
+            elif isinstance(named := getattr(inner, "model", None), str):
+                found.append(named)
+    return found
+
+
+def _trained(name: str) -> Iterator[tuple[str, Trained]]:
+    """Find the manifests of a model and of what it was made from, where it was trained by us."""
+    waiting, known = [name], set()
+    while waiting:
+        place = waiting.pop()
+        folder = checkpoint_folder(place)
+        manifest = manifest_of(place) or Manifest.read_export(folder)
+        if manifest is None or folder.resolve() in known:
+            continue
+        known.add(folder.resolve())
+        if manifest.epoch:
+            yield place, manifest
+        waiting.append(manifest.base.name)
+        if isinstance(manifest, Manifest) and manifest.source_model is not None:
+            waiting.append(manifest.source_model.name)
+
+
+def _why_known(place: str, manifest: Trained, val: Dataset, config: RunConfig) -> str | None:
+    """Say that a model was trained on claims of val, and what to do; None where it was not."""
+    record, refit = manifest.data, manifest.refit if isinstance(manifest, Manifest) else None
+    if refit is None and record.val_sha256 == val.fingerprint:
+        return None
+    claims = _claims_of(record, config, refit is not None)
+    if claims is None:
+        here = config.data
+        same = Path(str(record.dataset)).name == Path(here.dataset).name
+        if not same or record.train_split != here.train_split:
+            return None
+        said = "was trained on claims of this data set, and held out others"
+    else:
+        trained = {(claim.id, claim.text) for claim in claims}
+        known = sum((claim.id, claim.text) in trained for claim in val.claims)
+        if not known:
+            return None
+        said = f"was trained on {known} of its {len(val.claims)}"
+    if refit is not None:
+        return f"{said}: it is a refit, which was trained on val too; give {_before(place, refit)}"
+    seen = record.val_seen_share or 0.0
+    languages = "" if record.languages is None else f", languages {', '.join(record.languages)}"
+    return (
+        f"{said}: set data.val_share {record.val_share}, data.val_seed {record.val_seed} and "
+        f"data.val_seen_share {seen:g}, as it was trained{languages}, or train it with this run's"
+    )
+
+
+def _claims_of(record: DataRecord, config: RunConfig, refit: bool) -> Sequence[Claim] | None:
+    """List the claims that a model was trained on; None where they are not here any more.
+
+    They are taken from the data set that is named, if the same val is held out there, or from
+    this run's, if it is the same at another place.
+    """
+    for place in dict.fromkeys((record.dataset, config.data.dataset)):
+        if place is None or record.train_split is None or record.val_share is None:
+            continue
+        languages = None if record.languages is None else list(record.languages)
+        try:
+            whole = load(place, record.train_split, languages, lenient=True)
+            rest, val = carve_val(
+                whole,
+                record.val_share,
+                13 if record.val_seed is None else record.val_seed,
+                seen_share=record.val_seen_share or 0.0,
+            )
+        except UserError:
+            continue
+        # Parts of a data set may hold out the same claims; a refit has them in another order.
+        same = place == record.dataset or refit or rest.fingerprint == record.train_sha256
+        if same and val.fingerprint == record.val_sha256:
+            return whole.claims if refit else rest.claims
+    return None
+
+
+def _before(place: str, refit: str) -> str:
+    """Name the checkpoint that val chose, beside its refit where it is there."""
+    folder = checkpoint_folder(place).with_name(refit)
+    return str(folder) if folder.is_dir() else f"the checkpoint that val chose ({refit})"

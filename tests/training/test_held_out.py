@@ -1,0 +1,191 @@
+"""A model that was trained on claims of val is refused as base, first stage or teacher."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from claim2source.core.errors import ConfigError
+from claim2source.core.records import Claim, Dataset, Qrels
+from claim2source.datasets import carve_val, load, write_beir
+from claim2source.models import Base, EncoderSettings, Manifest, ModelConfig, Weights
+from claim2source.models.manifest import DataRecord, SourceModel
+from claim2source.models.reranker_manifest import RerankerManifest, RerankerSettings
+from claim2source.rerank.learned import LearnedFusion, LearnedView
+from claim2source.rerank.similarities import ViewConfig
+from claim2source.text import Rendering
+from claim2source.training.finetune import finetune
+from claim2source.training.held_out import require_held_out
+from claim2source.training.reranker.run import finetune_reranker
+from claim2source.training.splits import load_splits
+from tests.rerank.test_learned import FITTED
+from tests.training.reranker.small import small_config as reranker_config
+from tests.training.small import small_config, small_setup
+
+# As the small configs hold out, and as another training did.
+SAME: Mapping[str, Any] = {"val_share": 0.2, "val_seed": 13}
+OTHER: Mapping[str, Any] = {"val_share": 0.2, "val_seed": 5}
+
+
+@pytest.fixture(scope="module")
+def setup(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    return small_setup(tmp_path_factory.mktemp("small"))
+
+
+def record(data: Path, val_share: float, val_seed: int, **more: Any) -> DataRecord:
+    rest, val = carve_val(load(data, "train"), val_share, val_seed)
+    given = {"dataset": str(data), "train_split": "train", **more}
+    prints = {"train_sha256": rest.fingerprint, "val_sha256": val.fingerprint}
+    return DataRecord(val_share=val_share, val_seed=val_seed, **given, **prints)
+
+
+def checkpoint(folder: Path, data: DataRecord, base: str = "hub/base", **more: Any) -> str:
+    """Write the manifest of a trained retriever: nothing else is read of it here."""
+    weights, settings = Weights("full", "0"), EncoderSettings("mean", max_length=24)
+    plain: dict[str, Any] = {"epoch": 1, "data": data}
+    manifest = Manifest(Base(base, None, "0"), weights, settings, Rendering(), **plain | more)
+    folder.mkdir(parents=True)
+    manifest.write(folder)
+    return str(folder)
+
+
+def refused(setup: tuple[Path, Path], name: str) -> str:
+    """Ask for a training from a model; "" where val's claims are new to it."""
+    config = small_config(*setup, Path("out"))
+    val = load_splits(config, lambda train: None).val
+    try:
+        require_held_out("model.name", [name], val, config)
+    except ConfigError as error:
+        return str(error)
+    return ""
+
+
+def test_every_model_of_a_training_is_asked(setup: tuple[Path, Path], tmp_path: Path) -> None:
+    """Before it is loaded; the message has the key, the claims, and what to set."""
+    model, data = setup
+    known = checkpoint(tmp_path / "seed5", record(data, **OTHER))
+    _, val = carve_val(load(data, "train"), 0.4, 13)
+    trained, _ = carve_val(load(data, "train"), 0.2, 5)
+    both = {claim.id for claim in val.claims} & {claim.id for claim in trained.claims}
+    said = (
+        f"was trained on {len(both)} of its {len(val.claims)}: set data.val_share 0.2, "
+        "data.val_seed 5 and data.val_seen_share 0"
+    )
+    view = LearnedView("c", ViewConfig(score="cosine", model=ModelConfig("away")), "", 1.0, 1.0)
+    LearnedFusion((view,), FITTED).write(tmp_path / "fusion.json")
+    files = tmp_path / "systems.yaml"
+    files.write_text(
+        f"dense: {{model: {{name: {known}}}}}\n"
+        "bm25: {bm25: {}}\n"
+        "fused: {hybrid: {sparse: bm25, dense: dense}}\n"
+        f"staged: {{bm25: {{}}, stages: [{{rerank: max_sim, model: {known}}}]}}\n"
+        "asked: {bm25: {}, stages: [{rerank: max_sim, "
+        f"model: {known}, when: {{margin_below: 0.2}}}}]}}\n"
+        "learned: {bm25: {}, stages: [{rerank: learned, "
+        f"file: {tmp_path / 'fusion.json'}, models: {{c: {known}}}}}]}}\n"
+    )
+    made = {"data": data, "cross_encoder": tmp_path / "no model", "encoder": model}
+    late = {"model__kind": "late_interaction", "model__name": known}
+    asked: list[tuple[str, dict[str, Any]]] = [
+        ("model.name", late),
+        ("first.checkpoint", {"first__system": "MiniLM", "first__checkpoint": known}),
+    ]
+    for system in ("dense", "fused", "staged", "asked", "learned"):
+        first = {"first__system": system, "first__files": f'["{files}"]'}
+        asked.append(("first.system", first))
+    for key, more in asked:
+        with pytest.raises(ConfigError, match=rf"config: {key}: .*seed5.*{said}"):
+            finetune_reranker(reranker_config(made, tmp_path / "out", **more))
+    teacher = {"teacher__name": known, "optimisation__train": "query_only"}
+    with pytest.raises(ConfigError, match=r"config: teacher\.name: .*seed5.*data\.val_seed 5"):
+        finetune(small_config(model, data, tmp_path / "out", **teacher))
+    assert not (tmp_path / "out").exists()
+
+
+def test_what_was_trained_on_other_claims_is_free(
+    setup: tuple[Path, Path],
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)  # manifests name a data set without its path
+    data = setup[1]
+    train = load(data, "train")
+    # A first phase on pairs of the pool: other claims of the same papers, of the same ids even.
+    claims = tuple(Claim(c.id, f"about {c.golds[0]}", golds=c.golds) for c in train.claims)
+    qrels = Qrels({c.id: dict.fromkeys(c.golds, 1) for c in claims})
+    pairs = Dataset(claims, train.sources, qrels, "train")
+    write_beir([pairs, load(data, "dev")], tmp_path / "pairs")
+    held_out = checkpoint(tmp_path / "same", record(data, **SAME))
+    untrained = checkpoint(tmp_path / "step0", record(data, **OTHER), epoch=0)
+    phase = checkpoint(tmp_path / "phase", record(tmp_path / "pairs", **OTHER))
+    # Another data set, which is not here any more.
+    gone = record(tmp_path / "pairs", **OTHER, dataset="elsewhere/pairs")
+    away = checkpoint(tmp_path / "away", gone)
+    for name in (held_out, untrained, phase, away, "hub/model", str(setup[0])):
+        assert refused(setup, name) == "", name
+    # More was held out there: what val has of it is new to the model.
+    _, val = carve_val(train, 0.2, 13)
+    rest = train.with_claims([c for c in train.claims if c not in val.claims][:-4])
+    write_beir([rest, load(data, "dev")], tmp_path / "part")
+    part = checkpoint(tmp_path / "of part", record(tmp_path / "part", **OTHER))
+    assert refused(setup, part) == "" and not caplog.records
+
+
+def test_what_knows_val_is_found_wherever_it_comes_from(
+    setup: tuple[Path, Path],
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)  # manifests name a data set without its path
+    data = setup[1]
+    other = record(data, **OTHER)
+    # The same data set at another place, and one that has changed since.
+    moved = checkpoint(tmp_path / "moved", replace(other, dataset="was/at/work"))
+    assert "val_seed 5" in refused(setup, moved)
+    changed = checkpoint(tmp_path / "changed", replace(other, val_sha256="0"))
+    assert "of this data set, and held out others" in refused(setup, changed)
+    # A part of the data set, under its own name.
+    train = load(data, "train")
+    write_beir([train.with_claims(train.claims[:30]), load(data, "dev")], tmp_path / "part")
+    part = checkpoint(tmp_path / "of part", record(tmp_path / "part", **OTHER))
+    assert "was trained on" in refused(setup, part)
+    # A refit was trained on val too; the checkpoint before it lies beside it.
+    run = tmp_path / "run" / "checkpoints"
+    before = checkpoint(run / "epoch-1", record(data, **SAME))
+    refit = checkpoint(run / "refit-epoch-1", record(data, **SAME), refit="epoch-1")
+    assert refused(setup, before) == ""
+    said = refused(setup, refit)
+    assert "was trained on 8 of its 8: it is a refit" in said and said.endswith(f"give {before}")
+    # An export says it too; and so does what a checkpoint was trained from, or encodes with.
+    export = tmp_path / "export"
+    export.mkdir()
+    seed5 = Manifest.read(checkpoint(tmp_path / "seed5", other))
+    seed5.write_export(export)
+    assert "val_seed 5" in refused(setup, str(export))
+    pairs = DataRecord("pairs", "train", 0.1, 13, val_sha256="0")
+    tuned = checkpoint(tmp_path / "tuned", pairs, base=str(export))
+    assert f"it was made from {export}, which was trained on" in refused(setup, tuned)
+    settings = EncoderSettings("mean", max_length=24)
+    source = SourceModel(str(tmp_path / "seed5"), None, {}, "", 32, settings)
+    student = checkpoint(tmp_path / "student", record(data, **SAME), source_model=source)
+    assert "seed5, which was trained on" in refused(setup, student)
+    reranker = RerankerManifest(
+        Base("hub/base", None, "0"), Weights("full", "0"), RerankerSettings("cross_encoder"),
+        Rendering(), 10, 1, other,
+    )  # fmt: skip
+    (tmp_path / "reranker").mkdir()
+    reranker.write(tmp_path / "reranker")
+    assert "val_seed 5" in refused(setup, str(tmp_path / "reranker")) and not caplog.records
+    # One that does not say what it was trained on is warned of, in one line.
+    place = export / "claim2source.json"
+    place.write_text(json.dumps(json.loads(place.read_text()) | {"data": {}}))
+    assert refused(setup, str(export)) == ""
+    (warned,) = caplog.messages
+    assert "model.name" in warned and str(export) in warned and "\n" not in warned
