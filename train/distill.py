@@ -71,7 +71,7 @@ def distill(config: DistillConfig) -> str:
         make_static(config)
     else:
         if config.student != "claims":
-            write_teachers_run(config, systems, names[TEACHER])
+            write_teachers_run(config, systems, names[TEACHER], reported)
         reranks = config.student == "reranker"
         trained = (
             finetune_reranker(config.reranker_recipe()) if reranks else finetune(config.recipe())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -10,18 +11,22 @@ import pytest
 from claim2source.core.config import read_config
 from claim2source.core.errors import ConfigError, UserError
 from claim2source.core.report import Report
-from claim2source.datasets import load
+from claim2source.datasets import carve_val, load
 from claim2source.io.store import Store
 from claim2source.io.trec import read_run
-from claim2source.models import ModelConfig, resolve
+from claim2source.models import Base, EncoderSettings, Manifest, ModelConfig, Weights, resolve
+from claim2source.models.manifest import DataRecord
 from claim2source.pipeline.results import RunSettings
+from claim2source.pipeline.runner import SystemRunner
 from claim2source.pipeline.speed import Answering, measure
 from claim2source.pipeline.systems import SystemConfig
 from claim2source.rerank.learned import LearnedFusion, LearnedView
 from claim2source.rerank.similarities import ViewConfig
 from claim2source.retrieve import BM25Config, Dense
 from claim2source.text import Rendering
+from claim2source.training.distill import write_teachers_run
 from claim2source.training.distill_config import DistillConfig
+from claim2source.training.reranker.first_stage import system_hash
 from scripts.draw_results import main as draw
 from tests.rerank.test_learned import FITTED
 from tests.training.reranker.small import arguments as reranker_arguments
@@ -172,6 +177,90 @@ def test_static_vectors_of_a_teacher_are_a_model_like_others(
     with pytest.raises(ConfigError, match=r"static\.dimensions.*at most 48"):
         wide = words(setup, teacher, tmp_path / "wide", student="static", static__dimensions=64)
         main(wide)
+
+
+def taught(setup: tuple[Path, Path], teacher: str, out: Path, **more: Any) -> DistillConfig:
+    """A retriever that learns the run of a teacher, which comes to lie at `scores` beside it."""
+    scores = {"losses.distillation.weight": 1, "losses.distillation.scores": out.parent / "scores"}
+    plain = ("teacher.pooling", "teacher.max_length")
+    given = words(setup, Path(teacher), out, student="retriever", **scores | more)
+    given = [word for word in given if word.lstrip("-").partition("=")[0] not in plain]
+    return read_config(DistillConfig, given, program="t", description="t")
+
+
+def test_a_student_does_not_learn_another_teachers_run(
+    setup: tuple[Path, Path], tmp_path: Path
+) -> None:
+    """A run that was written here says whose it is; a user's own is taken as it is."""
+    systems = {
+        "A": SystemConfig(bm25=BM25Config(k1=0.5)),
+        "B": SystemConfig(bm25=BM25Config(k1=2.5)),
+        "same": SystemConfig(bm25=BM25Config(k1=0.5)),
+    }
+    dev, scores, out = load(setup[1], "dev"), tmp_path / "scores", tmp_path / "out"
+    write_teachers_run(taught(setup, "A", out), systems, "A", dev)
+    before = (scores / "en.trec").read_bytes()
+    said = f"losses.distillation.scores: {scores} has the run of A, made with "
+    with pytest.raises(UserError, match=f"{said}another teacher; name another folder"):
+        write_teachers_run(taught(setup, "B", out), systems, "B", dev)
+    with pytest.raises(UserError, match=f"{said}another depth"):
+        write_teachers_run(taught(setup, "A", out, depth=7), systems, "A", dev)
+    with pytest.raises(UserError, match=f"{said}other training data"):
+        write_teachers_run(taught(setup, "A", out, languages='["en"]'), systems, "A", dev)
+    for name in ("A", "same"):
+        write_teachers_run(taught(setup, name, out), systems, name, dev)
+    (scores / "teacher.json").unlink()
+    write_teachers_run(taught(setup, "B", out), systems, "B", dev)
+    assert (scores / "en.trec").read_bytes() == before
+    assert not (scores / "teacher.json").exists()
+
+
+def test_a_teacher_chooses_its_settings_off_the_reported_split(
+    setup: tuple[Path, Path], tmp_path: Path
+) -> None:
+    """A system with `tune` ranks the training claims as it was chosen."""
+    systems = {"tuned": SystemConfig(bm25=BM25Config(), tune=True)}
+    dev, train = load(setup[1], "dev"), load(setup[1], "train")
+    write_teachers_run(taught(setup, "tuned", tmp_path / "out"), systems, "tuned", dev)
+    chosen = SystemRunner(systems, dev, RunSettings(str(setup[1]))).run("tuned", None, train)
+    found = read_run(tmp_path / "scores" / "en.trec").run
+    assert set(found.claim_ids) == {claim.id for claim in train.in_languages(["en"]).claims}
+    for claim in found.claim_ids:
+        assert found.scored(claim) == pytest.approx(chosen.result.run.scored(claim), abs=1e-5)
+
+
+def test_a_teacher_that_was_trained_on_val_is_refused(
+    setup: tuple[Path, Path], tmp_path: Path
+) -> None:
+    """Where it writes the run, or has written it; its models are found as in the first stage."""
+    known = tmp_path / "models" / "known"
+    train = load(setup[1], "train")
+    rest, val = carve_val(train, 0.2, 5)
+    data = DataRecord(str(setup[1]), "train", 0.2, 5, None, rest.fingerprint, val.fingerprint)
+    known.mkdir(parents=True)
+    base, weights = Base("hub/base", None, "0"), Weights("full", "0")
+    settings = EncoderSettings("mean", max_length=24)
+    Manifest(base, weights, settings, Rendering(), epoch=1, data=data).write(known)
+    systems = {"T": SystemConfig(model=ModelConfig(name="hub/known"))}
+    made, scores = small_rerankers(tmp_path / "made"), tmp_path / "scores"
+    more = {"reranker.first.models": known.parent, "data.val_share": 0.2}
+    given = reranker_words(made, known, tmp_path / "out", scores, **more)
+    plain = ("teacher.pooling", "teacher.max_length")
+    given = [word for word in given if word.lstrip("-").partition("=")[0] not in plain]
+    config = read_config(DistillConfig, given, program="t", description="t")
+    with pytest.raises(ConfigError, match=r"teacher\.name: .*known.*data\.val_seed 5"):
+        write_teachers_run(config, systems, "T", load(setup[1], "dev"))
+    assert not scores.exists()
+    record = {
+        "teacher": "T",
+        "teacher_sha256": system_hash("T", systems, known.parent),
+        "data_sha256": train.fingerprint,
+        "depth": config.depth,
+    }
+    scores.mkdir()
+    (scores / "teacher.json").write_text(json.dumps(record))
+    with pytest.raises(ConfigError, match=r"teacher\.name: .*known.*data\.val_seed 5"):
+        write_teachers_run(config, systems, "T", load(setup[1], "dev"))
 
 
 def test_what_contradicts_the_student_is_refused(
