@@ -121,8 +121,12 @@ class CandidatesConfig:
         last_rank: last one.
         pick: `hardest`: the first ones that are allowed, in every epoch; `random`: any of the
             ranks, in every epoch others.
-        max_share: a negative scores at most this share of the gold's first-stage score; none: no
-            limit. Where the first stage misses the gold, nothing is limited by it.
+        max_share: a negative scores at most this share of the gold's first-stage score, counted as
+            `share_of` says; none: no limit. Where the first stage misses the gold, nothing is
+            limited by it.
+        share_of: `above_last`: shares of what a score lies above the last of the claim's list, so
+            that one share serves cosines that all lie close to 1, z-scores and scores below 0;
+            `zero`: of the whole score.
         margin: a negative scores lower than the gold by this much at least; none: no limit.
         max_score: a negative scores at most this, 0 or more; none: no limit.
         inject_gold: train also on claims whose gold the first stage has missed in its `depth`
@@ -140,6 +144,7 @@ class CandidatesConfig:
     last_rank: int = 100
     pick: Literal["hardest", "random"] = "random"
     max_share: float | None = None
+    share_of: Literal["above_last", "zero"] = "above_last"
     margin: float | None = None
     max_score: float | None = None
     inject_gold: bool = True

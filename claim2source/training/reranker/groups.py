@@ -12,6 +12,7 @@ from claim2source.core.records import Claim, Dataset
 from claim2source.core.run import Run
 from claim2source.datasets.grouping import connected_groups, golds_by_text
 from claim2source.mining import MinedRow, Negative, read_mined, write_mined
+from claim2source.mining.mine import SHORT
 from claim2source.mining.near_duplicates import GoldDuplicates, NearDuplicates
 from claim2source.rerank.frame import Pair
 from claim2source.text import Rendering
@@ -35,6 +36,10 @@ class CandidateCounts:
     missed: int = 0
     injected: int = 0
     alone: int = 0
+    short: int = 0
+    without_hard: int = 0
+    missing_hard: int = 0
+    missing_random: int = 0
     same: int = 0
     close: int = 0
 
@@ -52,7 +57,30 @@ class CandidateCounts:
             lines.append(f"{self.missed} pairs are left out: the first stage missed their gold")
         if self.alone:
             lines.append(f"{self.alone} pairs are left out: no negative is allowed")
+        if self.short:
+            lines.append(
+                f"{self.short} pairs could not be filled: {self.missing_hard} hard and "
+                f"{self.missing_random} random negatives are missing"
+            )
+        pairs = self.rows + self.alone
+        if self.short > SHORT * pairs:
+            lines.append(
+                f"warning: {self.short / pairs:.0%} of the pairs are short of negatives "
+                f"({self.without_hard / pairs:.0%} have no hard one): raise candidates.last_rank "
+                "or candidates.max_share, or ask for fewer with candidates.hard"
+            )
         return lines
+
+    def count(self, hard: int, random: int, config: CandidatesConfig) -> None:
+        """Count the negatives of one pair, and what an epoch lacks of them."""
+        self.rows += hard + random > 0
+        self.alone += hard + random == 0
+        self.hard += hard
+        self.random += random
+        self.without_hard += not hard and config.hard > 0
+        self.missing_hard += max(config.hard - hard, 0)
+        self.missing_random += max(config.random - random, 0)
+        self.short += hard < config.hard or random < config.random
 
 
 @dataclass
@@ -85,6 +113,7 @@ class CandidateMiner:
             scored = self.run.scored(claim.id)
             ranked = list(scored.items())
             first = {source for source, _ in ranked[: self.depth]}
+            last = min(scored.values(), default=0.0)
             golds = self.golds[claim.id]
             alike = self.alike.of(self.place[gold] for gold in golds if gold in self.place)
             for gold in claim.golds:
@@ -93,27 +122,25 @@ class CandidateMiner:
                         self.counts.missed += 1
                         continue
                     self.counts.injected += 1
-                limit = self._limit(scored.get(gold))
+                limit = self._limit(scored.get(gold), last)
                 allowed = list(self._allowed(ranked, golds, alike, limit))
                 # Seeded by the claim: other claims do not change its draw.
                 draw = np.random.default_rng([self.config.seed, _number(f"{claim.id}\0{gold}")])
                 hard = self._hard(allowed, draw)
                 listed = first.union(negative.source for negative in hard)
                 random = list(self._random(golds, alike, listed, draw))
-                if not hard and not random:
-                    self.counts.alone += 1
-                    continue
-                self.counts.rows += 1
-                self.counts.hard += len(hard)
-                self.counts.random += len(random)
-                yield MinedRow(claim.id, gold, (*hard, *random))
+                self.counts.count(len(hard), len(random), self.config)
+                if hard or random:
+                    yield MinedRow(claim.id, gold, (*hard, *random))
 
-    def _limit(self, gold: float | None) -> float:
-        """Return the highest score of a negative, for a gold's."""
+    def _limit(self, gold: float | None, last: float) -> float:
+        """Return the highest score of a negative, for a gold's and the last one of its list."""
         config = self.config
         limits = [np.inf if config.max_score is None else config.max_score]
         if gold is not None:
-            if config.max_share is not None:
+            if config.max_share is not None and config.share_of == "above_last":
+                limits.append(last + config.max_share * (gold - last))
+            elif config.max_share is not None:
                 # A share of a negative score is above it: there the limit is as far below.
                 limits.append(gold * (config.max_share if gold >= 0 else 2 - config.max_share))
             if config.margin is not None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
+
+import pytest
 
 from claim2source.core.records import Claim, Dataset, Qrels, Source
 from claim2source.core.run import Run
@@ -27,10 +30,21 @@ def dataset(*claims: Claim) -> Dataset:
 ONE = dataset(Claim("c", "a claim", golds=("s04",)))
 
 
-def rows(data: Dataset = ONE, depth: int = 20, epochs: int = 2, **settings: Any) -> list[MinedRow]:
+def miner(
+    data: Dataset = ONE,
+    depth: int = 20,
+    epochs: int = 2,
+    scores: Callable[[float], float] = lambda score: score,
+    **settings: Any,
+) -> CandidateMiner:
     config = CandidatesConfig(**{"random": 0, "pick": "hardest"} | settings)
-    run = Run.from_lists({claim.id: RANKED for claim in data.claims})
-    return list(CandidateMiner(data, run, config, epochs, depth).mine())
+    ranked = [(source, scores(score)) for source, score in RANKED]
+    run = Run.from_lists({claim.id: ranked for claim in data.claims})
+    return CandidateMiner(data, run, config, epochs, depth)
+
+
+def rows(data: Dataset = ONE, depth: int = 20, epochs: int = 2, **settings: Any) -> list[MinedRow]:
+    return list(miner(data, depth, epochs, **settings).mine())
 
 
 def names(row: MinedRow, origin: str = "first") -> list[str]:
@@ -47,12 +61,62 @@ def test_the_window_is_of_ranks() -> None:
 def test_negatives_too_near_to_the_gold_are_left_out() -> None:
     # The gold scores 96.
     assert names(rows(hard=3, margin=5.0)[0]) == ["s09", "s10", "s11"]
-    assert names(rows(hard=3, max_share=0.9)[0]) == ["s14", "s15", "s16"]
+    assert names(rows(hard=3, max_share=0.9, share_of="zero")[0]) == ["s14", "s15", "s16"]
+    # The last of its list scores 71: of 25 points above it, 22.5.
+    assert names(rows(hard=3, max_share=0.9)[0]) == ["s07", "s08", "s09"]
     assert names(rows(hard=3, max_score=80.0)[0]) == ["s20", "s21", "s22"]
     # Without a score of the gold, only the absolute limit holds.
     missed = dataset(Claim("c", "a claim", golds=("s35",)))
     assert names(rows(missed, hard=1, margin=5.0)[0]) == ["s00"]
     assert names(rows(missed, hard=1, margin=5.0, max_score=80.0)[0]) == ["s20"]
+
+
+@pytest.mark.parametrize(
+    "scores",
+    [
+        lambda score: 0.8 + score / 1000,  # cosines that all lie close together
+        lambda score: (score - 85.5) / 8.7,  # z-scores
+        lambda score: score - 1000,
+    ],
+)
+def test_a_share_means_the_same_of_any_first_stages_scores(
+    scores: Callable[[float], float],
+) -> None:
+    expected = names(rows(hard=5, max_share=0.9)[0])
+    (found,) = miner(scores=scores, hard=5, max_share=0.9).mine()
+    assert names(found) == expected
+    # A gold at the end of its list has nothing above it among its negatives.
+    last = dataset(Claim("c", "a claim", golds=("s29",)))
+    assert not list(miner(last, depth=30, scores=scores, hard=5, max_share=0.9).mine())
+
+
+def test_short_pairs_are_counted_and_warned_of() -> None:
+    """The retriever's 10 %: one pair of ten is no warning, one of nine is."""
+    ninth = [Claim(f"c{i}", f"claim {i}", golds=(f"s{i:02d}",)) for i in range(9)]
+    tenth, short = Claim("d", "d", golds=("s09",)), Claim("e", "e", golds=("s27",))
+
+    def said(*claims: Claim, **settings: Any) -> str:
+        mined = miner(dataset(*claims), depth=30, last_rank=30, **settings)
+        assert list(mined.mine())
+        return "; ".join(mined.counts.sentences(mined.config))
+
+    # Of the last gold's list, ranks 29 and 30 are left.
+    more: dict[str, Any] = {"hard": 5, "max_share": 1.0}
+    found = said(*ninth, short, **more)
+    assert "1 pairs could not be filled: 3 hard and 0 random negatives are missing" in found
+    assert "warning" not in found and "could not" not in said(*ninth, tenth, **more)
+    found = said(*ninth[1:], short, **more)
+    assert "warning: 11% of the pairs are short of negatives (0% have no hard one)" in found
+    for key in ("last_rank", "max_share", "hard"):
+        assert f"candidates.{key}" in found
+    # Without any negative a pair is left out, and counts all the same.
+    nothing = Claim("f", "f", golds=("s29",))
+    assert "warning: 20% of the pairs are short of negatives (20% have" in said(
+        *ninth[:4], nothing, **more
+    )
+    # In every epoch others are drawn: those of one are enough. Random ones count as well.
+    assert "could not" not in said(*ninth, hard=20, pick="random")
+    assert "0 hard and 3 random" in said(*ninth[:1], hard=1, random=13)
 
 
 def test_a_gold_that_was_missed_is_injected_or_its_claim_left_out() -> None:
