@@ -1,7 +1,8 @@
 """Average checkpoints of one base: `python train/soup.py --checkpoints A B C --out DIR`.
 
 They may be epochs of one run, or the checkpoints that runs with other seeds chose; all held out
-the same val. Each and the mean are scored on val, and the best is named.
+the same val. Each and the mean are scored on val, which chooses among them by `rule`. What is
+written is the mean.
 """
 
 from __future__ import annotations
@@ -9,19 +10,26 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from claim2source.core.config import list_field, read_config
 from claim2source.core.errors import run_program
+from claim2source.core.report import Rule, Table
 from claim2source.core.tables import Cell, TextTable, render
 from claim2source.core.terminal import say
+from claim2source.evaluation.choices import choices_table
 from claim2source.models import ModelConfig, resolve
 from claim2source.models.manifest import FILE
+from claim2source.pipeline.choosing import choose
 from claim2source.pipeline.evaluate import Scoring, score_encoder
 from claim2source.pipeline.options import StoreOptions
 from claim2source.pipeline.selection import ChoosingOn, selection_data
 from claim2source.training.curve import TO_CHOOSE_BY
 from claim2source.training.export.scaling import refuse_existing
 from claim2source.training.export.soup import read_ingredients, save_soup
+
+if TYPE_CHECKING:
+    import numpy as np
 
 SOUP = "their mean"
 
@@ -34,6 +42,8 @@ class SoupConfig(StoreOptions):
         out: folder of the checkpoint to write.
         dataset: folder in BEIR layout, or `demo`; none: what they were trained on.
         split: split that will be reported on; nothing is chosen on it.
+        rule: how val chooses: `one_se`, the mean unless one of them is better by more than one
+            standard error, by paper; or the plain `best`.
         model: `allow_bin`, `allow_remote_code` and `attention`, where their base needs them; all
             else is the manifests'.
     """
@@ -41,6 +51,7 @@ class SoupConfig(StoreOptions):
     out: Path
     dataset: str | None = None
     split: str = "dev"
+    rule: Rule = "one_se"
     model: ModelConfig = field(default_factory=ModelConfig)
     checkpoints: list[str] = list_field(str, (), help="checkpoints, or folders of training runs")
 
@@ -69,24 +80,38 @@ def soup(config: SoupConfig) -> str:
     written = save_soup(ingredients, config.out)
     if selection is None:
         return f"{config.out}: trained on val too (a refit), so that val says nothing of it"
-    folders[SOUP] = config.out
     rows: list[list[Cell]] = []
-    scores: dict[str, float] = {}
-    for name, folder in folders.items():
+    values: dict[str, np.ndarray] = {}
+    tables: dict[str, Table] = {}
+    weighing = selection.weighing()
+    # Of equal ones the first: the mean.
+    for name, folder in {SOUP: config.out, **folders}.items():
         encoder = resolve(config.model.for_checkpoint(folder), config.device).encoder
         store = config.open_store()
         settings, val = Scoring(repeats=0), selection.val
         one = score_encoder(encoder, val, manifest.rendering, settings, store=store, progress=True)
-        table, weighing = one.report.table, selection.weighing()
-        scores[name] = weighing.score(weighing.of(one.run))
-        rows.append([name, *(row["mrr@5"] for row in table.values()), scores[name]])
+        table = tables[name] = one.report.table
+        values[name] = weighing.of(one.run)
+        score = weighing.score(values[name])
+        rows.append([name, *(row["mrr@5"] for row in table.values()), score])
         if name == SOUP:
             replace(written, scores={"val": table}).write(config.out)
-        languages = list(table)
-    best = max(scores, key=lambda name: (scores[name], name == SOUP))
-    shown = TextTable(["MRR@5 on val", *languages, TO_CHOOSE_BY], rows)
-    better = "the mean" if best == SOUP else f"{best}, not the mean"
-    return f"{render([shown])}\n\nBest on val: {better}. In {config.out}."
+    chosen, choice = choose(
+        "checkpoint",
+        values,
+        weighing,
+        settings=lambda name: {"checkpoint": name},
+        # Which seed is better is noise sooner than that their mean is.
+        distance=lambda name: float(name != SOUP),
+        rule=config.rule,
+        tables=tables,
+        note=selection.note,
+    )
+    shown = TextTable(["MRR@5 on val", *tables[SOUP], TO_CHOOSE_BY], rows)
+    parts = [shown, choices_table([("soup", choice)])]
+    said = SOUP if chosen == SOUP else f"{chosen}, not the mean"
+    text = render([part for part in parts if part is not None])
+    return f"{text}\n\nChosen on val: {said}. {config.out} is the mean."
 
 
 if __name__ == "__main__":

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import os
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
-from claim2source.core.files import atomic_folder
+from claim2source.core.files import atomic_folder, same_file
 from claim2source.core.folders import CHECKPOINTS, is_run
 from claim2source.core.terminal import say
+from claim2source.models import Manifest
 from claim2source.models.manifest import FILE
 from claim2source.training.choose import ChosenCheckpoint
 from claim2source.training.config import AfterConfig, FinetuneConfig
@@ -101,15 +102,25 @@ def refit(
         again.release()
     if first:
         trained = folder / CHECKPOINTS / f"epoch-{epoch}"
+        if not (trained / FILE).is_file():
+            # An earlier version moved it.
+            trained = run.refit_checkpoint(f"epoch-{epoch}")
         if soup:
             parts = [folder / CHECKPOINTS / f"epoch-{one}" for one in soup]
             save_soup(read_ingredients(parts), target)
-        elif scale == 1:
-            os.replace(trained, target)
         else:
-            model = config.model.for_checkpoint(trained)
-            scaled = ScaledCheckpoint(trained, config.device, model=model)
             with atomic_folder(target) as temporary:
-                scaled.save_checkpoint(temporary, scale, {})
+                if scale == 1:
+                    # It stays where it was trained: another scale may be chosen of it.
+                    shutil.copytree(trained, temporary, dirs_exist_ok=True, copy_function=_link)
+                else:
+                    model = config.model.for_checkpoint(trained)
+                    scaled = ScaledCheckpoint(trained, config.device, model=model)
+                    scaled.save_checkpoint(temporary, scale, {})
+                replace(Manifest.read(temporary), refit=of).write(temporary)
     barrier(world)
     return target
+
+
+def _link(path: str, target: str) -> None:
+    same_file(Path(path), Path(target))

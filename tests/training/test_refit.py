@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -21,11 +22,13 @@ from claim2source.mining import read_mined
 from claim2source.models import Manifest, ModelConfig, resolve
 from claim2source.models.resolve import chosen_checkpoint
 from claim2source.pipeline.checkpoints import CheckpointConfig, evaluate_checkpoints
+from claim2source.pipeline.choosing import Weighing
 from claim2source.pipeline.evaluate import evaluate_encoder
 from claim2source.pipeline.results import RunSettings
 from claim2source.pipeline.runner import SystemRunner
 from claim2source.pipeline.systems import SystemConfig
 from claim2source.training.choose import ValScores
+from claim2source.training.export.scaling import ScaledCheckpoint
 from claim2source.training.finetune import finetune
 from claim2source.training.splits import load_data
 from claim2source.training.state import TrainingState
@@ -83,13 +86,21 @@ def test_a_refit_is_the_recipe_on_train_and_val_and_is_named(
 def test_a_refit_stops_where_val_chose_at_the_same_rates(
     done: tuple[Path, Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Chosen at epoch 1 of 3, at half scale: one epoch, with a rate that has not yet fallen."""
+    """Chosen at epoch 1 of 3: one epoch, with a rate that has not yet fallen; then at half scale,
+    which needs no other training."""
     from claim2source.training import finetune as module
     from claim2source.training.choose import ChosenCheckpoint, choose_checkpoint
 
+    scale = 1.0
+
     def first_epoch(run: Any, *more: Any) -> ChosenCheckpoint:
         found = choose_checkpoint(run, *more)
-        return replace(found, folder=run.checkpoint(1), epoch=1, scale=0.5)
+        folder = run.checkpoint(1)
+        if scale != 1:
+            folder = run.scaled_checkpoint(1, scale)
+            folder.mkdir(exist_ok=True)
+            ScaledCheckpoint(run.checkpoint(1)).save_checkpoint(folder, scale, {})
+        return replace(found, folder=folder, epoch=1, scale=scale)
 
     monkeypatch.setattr(module, "choose_checkpoint", first_epoch)
     model, data, _ = done
@@ -101,16 +112,27 @@ def test_a_refit_stops_where_val_chose_at_the_same_rates(
     assert steps == state.steps_done == -(-48 // 8)  # all 48 pairs, once
     rates: Any = state.lightning["lr_schedulers"][0]["_last_lr"]
     assert rates[0] > 0.5 * config.optimisation.learning_rate  # of three epochs, one is done
-    target = chosen_checkpoint(tmp_path / "run")
-    assert target.name == "refit-epoch-1" and Manifest.read(target).weights.scale == 0.5
+    trained = chosen_checkpoint(tmp_path / "run")
+    assert trained.name == "refit-epoch-1" and Manifest.read(trained).weights.scale == 1
+    # Where it was trained it stays, but for what an earlier version moved.
+    scale, before = 0.5, (folder / "state.pt").read_bytes()
+    for moved in (False, True):
+        if moved:
+            shutil.rmtree(folder / "checkpoints/epoch-1")
+            shutil.rmtree(chosen_checkpoint(tmp_path / "run"))
+        finetune(small_config(model, data, tmp_path / "run", resume=True, **SETTINGS))
+        target = chosen_checkpoint(tmp_path / "run")
+        manifest = Manifest.read(target)
+        assert target.name == "refit-epoch-1-scale-0.5" and manifest.weights.scale == 0.5
+        assert manifest.refit == "epoch-1-scale-0.5" and Manifest.read(trained).refit == "epoch-1"
+        assert (folder / "state.pt").read_bytes() == before
     base = resolve(str(tmp_path / "run/checkpoints/epoch-0"), "cpu").encoder.model.state_dict()
     half = resolve(str(target), "cpu").encoder.model.state_dict()
-    whole = resolve(str(folder / "checkpoints/epoch-1"), "cpu").encoder.model.state_dict()
+    whole = resolve(str(trained), "cpu").encoder.model.state_dict()
     for name, value in half.items():
         assert torch.allclose(value, (base[name] + whole[name]) / 2, atol=1e-6)
     # Resumed when the refit was made and not yet named: nothing is trained again.
     (tmp_path / "run" / "report.json").unlink()
-    before = (folder / "state.pt").read_bytes()
     finetune(small_config(model, data, tmp_path / "run", resume=True, **SETTINGS))
     assert (folder / "state.pt").read_bytes() == before
     assert Report.read(tmp_path / "run").chosen == "refit"
@@ -194,15 +216,37 @@ def test_a_route_to_a_refit_is_chosen_by_the_checkpoint_before_it(
 
 @pytest.mark.slow
 def test_epochs_are_averaged_and_scored_on_val(
-    done: tuple[Path, Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    done: tuple[Path, Path, Path],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     run = done[2] / "checkpoints"
     epochs = [str(run / "epoch-2"), str(run / "epoch-3")]
     soup([f"--out={tmp_path / 'soup'}", "--checkpoints", *epochs])
     said = capsys.readouterr().out
-    assert "Best on val:" in said and "their mean" in said
+    assert "Chosen on val: " in said and f"{tmp_path / 'soup'} is the mean." in said
     manifest = Manifest.read(tmp_path / "soup")
     assert manifest.scores["val"]["macro"]["queries"] and len(manifest.soup) == 2
+    # Val chooses by the rule. Of eight claims epoch 3 is better on one, or on all.
+    claims = len(load_data(small_config(*done[:2], done[2])).val.claims)
+    plain, one, all_ = (np.full(claims, 0.5) for _ in range(3))
+    one[0], all_[:] = 1.0, 1.0
+    for third, rule, chosen in (
+        (one, "one_se", "their mean"),
+        (one, "best", f"{epochs[1]}, not the mean"),
+        (all_, "one_se", f"{epochs[1]}, not the mean"),
+        (plain, "best", "their mean"),
+    ):
+        values = iter([plain, plain, third])
+        monkeypatch.setattr(Weighing, "of", lambda self, run, values=values: next(values))
+        shutil.rmtree(tmp_path / "soup")
+        soup([f"--out={tmp_path / 'soup'}", f"--rule={rule}", "--checkpoints", *epochs])
+        said = capsys.readouterr().out
+        assert f"Chosen on val: {chosen}. {tmp_path / 'soup'} is the mean." in said
+        told = "within one standard error" if rule == "one_se" else "the best"
+        assert told in said and len(Manifest.read(tmp_path / "soup").soup) == 2
+    monkeypatch.undo()
     # A refit knows val: what it is a part of is not scored on it.
     soup([f"--out={tmp_path / 'known'}", "--checkpoints", epochs[0], str(run / "refit-epoch-3")])
     assert "val says nothing" in capsys.readouterr().out
