@@ -129,6 +129,11 @@ class RumorsConfig(RumorSystem):
         given = self.evidence is not None or self.verification is not None
         require(not (given and self.choose), "choose", self.choose, "nothing for given outputs")
 
+    @property
+    def model(self) -> str:
+        """Name what the system is made of; what is chosen is not what was published."""
+        return "+".join([super().model, *(f"chosen-{name}" for name in self.choose)])
+
 
 @dataclass(frozen=True, eq=False)
 class Outputs:
@@ -165,7 +170,12 @@ def verify_rumors(config: RumorsConfig) -> str:
     for one in (rumors if config.choose and others is None else None, others):
         require(one is None or one.is_labelled, "choose", config.choose, "nothing without labels")
     require(rumors.is_labelled or not config.against, "against", config.against, "none: no labels")
+    if others is not None and BM25 in config.choose:
+        judged = any(rumor.evidence for rumor in others.rumors)
+        allowed = f"rumours with evidence, where {BM25} is chosen"
+        require(judged, "choose_on", config.choose_on, allowed)
     earlier = read_earlier(config.against or [], rumors)
+    require(config.name not in earlier, "name", config.name, "another than those in --against")
     if config.evidence is not None or config.verification is not None:
         outputs = read_outputs(config, rumors)
     else:
@@ -197,20 +207,34 @@ def run_system(config: RumorsConfig, rumors: Rumors, others: Rumors | None) -> O
     store, choices = Store(config.store), []
     system: RumorSystem = config
     bm25_of: dict[str, FieldedConfig] = {}
+    chosen = config.bm25
     if BM25 in config.choose and others is not None:
         tried = try_bm25(others, config.bm25, config.grid)
         chosen, choice = choose_bm25(others, tried, config.grid.rule)
         system = replace(config, bm25=chosen)
         choices.append(choice)
     elif BM25 in config.choose:
-        bm25_of, choice = cross_validated_bm25(rumors, config.bm25, config.grid)
+        bm25_of, chosen, choice = cross_validated_bm25(rumors, config.bm25, config.grid)
         choices.append(choice)
     result = run_rumors(system, rumors, store, config.device, bm25_of=bm25_of, progress=True)
+    used = set(bm25_of.values()) or {chosen}
+    results = dict.fromkeys(used, result) if len(used) == 1 else {}
+
+    def result_without(fold: frozenset[str]) -> RumorResult:
+        """Rank all rumours by the BM25 that was chosen without a fold, and judge them."""
+        bm25 = bm25_of.get(next(iter(fold), ""), chosen)
+        if bm25 not in results:
+            one = replace(system, bm25=bm25)
+            results[bm25] = run_rumors(one, rumors, store, config.device, progress=True)
+        return results[bm25]
+
     threshold: float | Mapping[str, float] = config.verdict.threshold
     if THRESHOLD in config.choose:
         default = config.verdict.threshold
         if others is None:
-            threshold, choice = cross_validated_threshold(rumors, result, default, config.grid)
+            threshold, choice = cross_validated_threshold(
+                rumors, result_without, default, config.grid
+            )
         else:
             known = run_rumors(system, others, store, config.device, progress=True)
             threshold, choice = choose_threshold(others, known, default)

@@ -116,10 +116,10 @@ def prepare(
 
     `train.tsv`, `dev.tsv` and `test.tsv` have lines of text, tab, news id, without a header;
     `newsid_title.tsv` has id, tab, title. Optional are `news.jsonl`, records of a BEIR corpus that
-    add bodies (`text`) and dates to these articles, and `rss.jsonl`, further articles, of which
-    those with one of the paper's six keywords are added. A claim's id is its split and line,
-    `dev-17`. Raises `InputError` on bad input, a line per problem, and `UserError` where `target`
-    holds anything but, with `overwrite`, an older BEIR folder; nothing is written then.
+    add bodies (`text`), dates or both to these articles, and `rss.jsonl`, further articles, of
+    which those with one of the paper's six keywords are added. A claim's id is its split and
+    line, `dev-17`. Raises `InputError` on bad input, a line per problem, and `UserError` where
+    `target` holds anything but, with `overwrite`, an older BEIR folder; nothing is written then.
     """
     source, target, filters = Path(source), Path(target), filters or NewsFilters()
     check_folders(source, target, overwrite)
@@ -223,11 +223,13 @@ def _add_bodies(path: Path, articles: dict[str, Source], problems: Problems) -> 
         return f"no {ARTICLES}: articles have a title alone"
     lines = JsonLines(path, problems)
     for row in lines.rows():
-        found = source_of(row)
         if row.key not in articles:
             problems.add(path, row.line, "_id", f"{row.key!r} is not in {TITLES}")
-        else:
-            articles[row.key] = replace(found, title=articles[row.key].title)
+            continue
+        title = articles[row.key].title
+        if not row.text("title").strip():
+            row.record = {**row.record, "title": title}
+        articles[row.key] = replace(source_of(row), title=title)
     with_body = sum(bool(article.abstract.strip()) for article in articles.values())
     return f"{with_body} of {len(articles)} articles have a body"
 

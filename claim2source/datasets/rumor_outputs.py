@@ -6,6 +6,7 @@ a JSON list of {"id", "predicted_label", "predicted_evidence"}.
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping
 from pathlib import Path
@@ -24,6 +25,7 @@ from claim2source.datasets.rumors import (
     source_id,
     tweet_id,
 )
+from claim2source.io.jsonl import Row
 from claim2source.io.trec import read_run, write_trec_run
 
 MOST = 5
@@ -72,15 +74,16 @@ def read_evidence(path: str | Path, rumors: Rumors) -> Run:
     return _checked(ranked, path, rumors, problems)
 
 
-def read_verification(path: str | Path, rumors: Rumors) -> tuple[dict[str, Label], Run]:
+def read_verification(path: str | Path, rumors: Rumors) -> tuple[dict[str, Label | None], Run]:
     """Read the verdict of every rumour, and the evidence that it names.
 
-    Raises `InputError` with a line for each problem, which names the entry's place, from 0, and
-    the field: a rumour that is missing, twice or not there, another label, evidence as for
-    `read_evidence`.
+    A system without verdicts has null in all entries. Raises `InputError` with a line for each
+    problem, which names the entry's place, from 0, and the field: a rumour that is missing, twice
+    or not there, another label, evidence as for `read_evidence`.
     """
     path, problems = Path(path), Problems()
-    labels: dict[str, Label] = {}
+    labels: dict[str, Label | None] = {}
+    silent: list[Row] = []
     ranked: dict[str, list[tuple[str, float]]] = {}
     for place, record in enumerate(read_list(path, problems)):
         row = object_row(record, path, problems, str(place), _KEYS)
@@ -90,11 +93,13 @@ def read_verification(path: str | Path, rumors: Rumors) -> tuple[dict[str, Label
         if key in labels:
             row.complain("id", f"{key!r} is there already")
         label = row.record.get("predicted_label")
-        if label not in LABELS:
-            row.complain(
-                "predicted_label", f"{str(label)[:40]!r} is not one of {', '.join(LABELS)}"
-            )
-        labels[key] = cast(Label, label)
+        if "predicted_label" not in row.record:
+            row.complain("predicted_label", "is missing")
+        elif label is None:
+            silent.append(row)
+        elif label not in LABELS:
+            row.complain("predicted_label", f"{_shown(label)} is not one of {', '.join(LABELS)}")
+        labels[key] = cast("Label | None", label)
         evidence = row.record.get("predicted_evidence")
         if not isinstance(evidence, list):
             row.complain("predicted_evidence", "is missing or not a list of tweets")
@@ -107,9 +112,13 @@ def read_verification(path: str | Path, rumors: Rumors) -> tuple[dict[str, Label
                 continue
             tweet, score = row.as_id(f"{where}.id", cells[1]), cells[3]
             if type(score) not in (int, float) or not math.isfinite(score):
-                row.complain(f"{where}.score", f"{str(score)[:40]!r} is not a number")
+                row.complain(f"{where}.score", f"{_shown(score)} is not a number")
             elif tweet is not None:
                 ranked[key].append((tweet, float(score)))
+    if any(label is not None for label in labels.values()):
+        for row in silent:
+            why = f"null is not one of {', '.join(LABELS)}; it must be in all entries or in none"
+            row.complain("predicted_label", why)
     problems.raise_if_any()
     missing = [rumor.id for rumor in rumors.rumors if rumor.id not in labels]
     if missing:
@@ -117,6 +126,11 @@ def read_verification(path: str | Path, rumors: Rumors) -> tuple[dict[str, Label
             path, why=f"no entry for {len(missing)} rumours, such as {missing[0]!r}"
         )
     return labels, _checked(ranked, path, rumors, problems)
+
+
+def _shown(value: object) -> str:
+    """Write a value as it stands in the file, shortened."""
+    return repr(value[:40]) if isinstance(value, str) else json.dumps(value)[:40]
 
 
 def _checked(

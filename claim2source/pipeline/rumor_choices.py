@@ -152,14 +152,21 @@ def folds_of(rumors: Rumors, folds: int, seed: int) -> list[frozenset[str]]:
 
 def cross_validated_bm25(
     rumors: Rumors, base: FieldedConfig, grid: RumorGrid
-) -> tuple[dict[str, FieldedConfig], Choice]:
-    """Choose BM25's settings for every rumour on the other folds; also on all, for other data."""
+) -> tuple[dict[str, FieldedConfig], FieldedConfig, Choice]:
+    """Choose BM25's settings for every rumour on the other folds; also on all, for other data.
+
+    Raises `ConfigError` where a fold leaves no rumour with evidence to choose on.
+    """
+    folds = folds_of(rumors, grid.folds, grid.seed)
+    judged = {rumor.id for rumor in rumors.rumors if rumor.evidence}
+    allowed = "bm25 only where rumours of two folds have evidence"
+    require(all(judged - fold for fold in folds), "choose", "bm25", allowed)
     tried = try_bm25(rumors, base, grid)
     of: dict[str, FieldedConfig] = {}
-    for fold in folds_of(rumors, grid.folds, grid.seed):
+    for fold in folds:
         of |= dict.fromkeys(fold, choose_bm25(rumors, tried, grid.rule, fold)[0])
-    _, choice = choose_bm25(rumors, tried, grid.rule)
-    return of, replace(choice, note=_note(grid.folds, len(set(of.values()))))
+    chosen, choice = choose_bm25(rumors, tried, grid.rule)
+    return of, chosen, replace(choice, note=_note(grid.folds, len(set(of.values()))))
 
 
 def choose_threshold(
@@ -188,13 +195,20 @@ def choose_threshold(
 
 
 def cross_validated_threshold(
-    rumors: Rumors, result: RumorResult, default: float, grid: RumorGrid
+    rumors: Rumors,
+    result_without: Callable[[frozenset[str]], RumorResult],
+    default: float,
+    grid: RumorGrid,
 ) -> tuple[dict[str, float], Choice]:
-    """Choose the threshold for every rumour on the other folds; also on all, for other data."""
+    """Choose the threshold for every rumour on the other folds; also on all, for other data.
+
+    `result_without` gives the rumours as judged by a system that was chosen without a fold, or,
+    for the last choice, an empty one, on all.
+    """
     of: dict[str, float] = {}
     for fold in folds_of(rumors, grid.folds, grid.seed):
-        of |= dict.fromkeys(fold, choose_threshold(rumors, result, default, fold)[0])
-    _, choice = choose_threshold(rumors, result, default)
+        of |= dict.fromkeys(fold, choose_threshold(rumors, result_without(fold), default, fold)[0])
+    _, choice = choose_threshold(rumors, result_without(frozenset()), default)
     return of, replace(choice, note=_note(grid.folds, len(set(of.values()))))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Literal
 
@@ -35,6 +35,7 @@ FIRST_STAGE, RERANK, STANCE = "BM25", "re-rank", "stance"
 # Those of the stages where none is named.
 _MODELS = {"cosine": Cosine.model, "cross_encoder": CrossEncoder.model, "nli": NLI.model}
 NO_STANCE = "no stance for any evidence"
+NO_WEIGHT = "no score above 0 to weigh stances by"
 
 
 @dataclass(frozen=True)
@@ -135,6 +136,8 @@ class RumorSystem:
     llm: LLMConfig = field(default_factory=LLMConfig)
 
     def __post_init__(self) -> None:
+        named = self.name.isprintable() and bool(self.name.strip())
+        require(named, "name", self.name, "some text, in one line")
         require_between("depth", self.depth, 1, 1000)
         require_between("keep", self.keep, 1, MOST)
         require(self.keep <= self.depth, "keep", self.keep, "at most depth")
@@ -144,8 +147,13 @@ class RumorSystem:
 
     @property
     def model(self) -> str:
-        """Name what the system is made of, as published tables know it."""
-        parts = ["fielded-bm25"]
+        """Name what the system is made of, as published tables know it.
+
+        Settings that are not the published ones are named too.
+        """
+        own = _changed(self, RumorSystem, "index", "depth", "keep")
+        analysed = (spec.name for spec in fields(FieldedConfig))
+        parts = ["fielded-bm25", *_changed(self.bm25, FieldedConfig, *analysed), *own]
         described: tuple[tuple[str, RerankConfig | StanceConfig], ...] = (
             ("rerank", self.rerank),
             ("stance", self.stance),
@@ -156,7 +164,18 @@ class RumorSystem:
                 kinds = {True: "summaries", False: "rewrites"}[getattr(one, "summaries", False)]
                 rewritten = f"-{one.rewrites}-{kinds}" if one.rewrites else ""
                 parts.append(f"{kind}-{one.by}-{Path(named).name}{rewritten}")
+        if self.rerank.by == "llm":
+            parts += _changed(self.rerank, RerankConfig, "first")
+        if self.stance.by != "none":
+            parts.append(f"threshold-{self.verdict.threshold:g}")
+            parts += _changed(self.verdict, VerdictConfig, "weights", "drop_unverifiable")
         return "+".join(parts)
+
+
+def _changed(config: object, published: type, *names: str) -> list[str]:
+    """Name settings with their values where these are not the defaults, the published ones."""
+    values = {name: getattr(config, name) for name in names}
+    return [f"{name}-{x}" for name, x in values.items() if x != getattr(published, name)]
 
 
 def reranker(system: RumorSystem) -> Relevance | Cosine | CrossEncoder | None:
@@ -250,14 +269,15 @@ def mean_stance(
     round.
     """
     own, given = np.array(stances, np.float64), np.array(scores, np.float64)
+    own, given = own[~np.isnan(own)], given[~np.isnan(own)]
     if weights == "equal":
         given = np.ones_like(given)
     elif weights == "min_max" and len(given):
         low, high = given.min(), given.max()
         given = (given - low) / (high - low) if high > low else np.ones_like(given)
-    given = np.where(np.isnan(own), 0.0, np.maximum(given, 0.0))
+    given = np.maximum(given, 0.0)
     total = given.sum()
-    return float(np.where(given > 0, own * given, 0.0).sum() / total) if total > 0 else None
+    return float(own @ given / total) if total > 0 else None
 
 
 def run_rumors(
@@ -305,7 +325,8 @@ def run_rumors(
             scores = list(run.scored(claim).values())
             means[claim] = mean_stance(list(own.values()), scores, system.verdict.weights)
             if own and means[claim] is None:
-                failures.append(Failure(claim, NO_STANCE))
+                unknown = np.isnan(list(own.values())).all()
+                failures.append(Failure(claim, NO_STANCE if unknown else NO_WEIGHT))
         stages.append(_stage(STANCE, replace(judged.cost, items=len(means)), failures))
     return RumorResult(run, tuple(stages), stances, means, judge is not None)
 

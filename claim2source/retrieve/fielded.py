@@ -14,7 +14,7 @@ import numpy as np
 
 from claim2source.core.config import require_between
 from claim2source.core.records import Claim, Source
-from claim2source.retrieve.bm25 import BM25Config, BM25Index, Language
+from claim2source.retrieve.bm25 import SPELLERS, BM25Config, BM25Index, Language
 from claim2source.text.tweets import TweetFields, tweet_fields
 
 
@@ -69,7 +69,7 @@ class FieldedIndex:
         config: FieldedConfig | None = None,
         language: Language = "en",
     ) -> None:
-        self.config = config or FieldedConfig()
+        self.config, self.language = config or FieldedConfig(), language
         self.source_ids = [source.id for source in sources]
         fields = [self._fields(source.abstract) for source in sources]
         of_field = self.config.of_field(language)
@@ -79,8 +79,10 @@ class FieldedIndex:
         )
 
     def _fields(self, tweet: str) -> TweetFields:
+        # First: to a regular expression, a vowel sign ends a word or a hashtag.
+        spelled = SPELLERS.get(self.language, str)(tweet)
         return tweet_fields(
-            tweet, keep_words=self.config.hashtag_words, shortest=self.config.shortest
+            spelled, keep_words=self.config.hashtag_words, shortest=self.config.shortest
         )
 
     def reweighted(self, k1: float, b: float) -> FieldedIndex:

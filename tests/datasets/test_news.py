@@ -67,12 +67,18 @@ def test_bodies_dates_and_distractors(raw: Path, tmp_path: Path) -> None:
         {"_id": "r2", "title": "Coronado wins", "text": "coronary, unpandemic"},
         {"_id": "r3", "title": "x", "text": "since covid-19 came"},
     ]
-    lines(raw, "news.jsonl", [json.dumps(article)])
+    # A date is enough.
+    dated = {"_id": 7, "text": "", "metadata": {"date": "2020-03-09"}}
+    lines(raw, "news.jsonl", [json.dumps(article), json.dumps(dated)])
     lines(raw, "rss.jsonl", [json.dumps(row) for row in rss])
     splits, notes = prepare(raw, tmp_path / "out")
     found = {source.id: source for source in load(tmp_path / "out", "test").sources}
     assert list(found) == ["7", "b", "c", "r1", "r3"]
     assert (found["b"].title, found["b"].abstract) == ('Masks: "no"', "Body.")
+    assert (found["7"].title, found["7"].date) == (
+        "Dow drops 1,200 points to new low",
+        "2020-03-09",
+    )
     assert found["b"].date == "2020-04-01" and "1 of 3 articles have a body" in notes
     assert "2 of 3 articles of rss.jsonl have one of the six keywords" in notes
 
@@ -134,6 +140,7 @@ def test_a_headline_is_repeated_by_its_words_in_order(post: str, title: str, sha
         ("train.tsv", " \t7", "train.tsv:1: text: is empty"),
         ("newsid_title.tsv", "7\tagain", "newsid_title.tsv:4: id: '7' is there twice"),
         ("news.jsonl", '{"_id": "z", "title": "t"}', "news.jsonl:1: _id: 'z' is not in"),
+        ("news.jsonl", '{"_id": "7", "title": 3}', "news.jsonl:1: title: is a number, not text"),
         ("rss.jsonl", '{"_id": "7", "title": "covid"}', "rss.jsonl:1: _id: '7' is in"),
         ("rss.jsonl", "{", "rss.jsonl:1: broken JSON"),
     ],

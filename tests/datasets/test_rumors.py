@@ -145,6 +145,10 @@ def test_outputs_are_those_of_the_task_and_read_back(rumors: Rumors, tmp_path: P
     assert entry["predicted_evidence"][0] == [*DENIED["timeline"][0], 2.5]
     read, run = read_verification(verification, rumors)
     assert read == labels and list(run) == list(RUN)
+    # So are those of a system without verdicts.
+    write_verification(rumors, RUN, {}, verification)
+    read, run = read_verification(verification, rumors)
+    assert read == dict.fromkeys(labels) and list(run) == list(RUN)
 
 
 @pytest.mark.parametrize(
@@ -181,7 +185,9 @@ def test_more_than_five_tweets_are_refused_and_a_lone_minus_one_is_nothing(tmp_p
     ("change", "error"),
     [
         (lambda v: v[0].update(predicted_label="TRUE"), "0.predicted_label: 'TRUE' is not one of"),
-        (lambda v: v[0].update(predicted_label=None), "0.predicted_label: 'None' is not one of"),
+        (lambda v: v[0].update(predicted_label=None), "0.predicted_label: null is not one of"),
+        (lambda v: v[0].update(predicted_label=["x"]), '0.predicted_label: ["x"] is not one of'),
+        (lambda v: v[0].pop("predicted_label"), "0.predicted_label: is missing"),
         (lambda v: v[1].update(id="r1"), "1.id: 'r1' is there already"),
         (lambda v: v.pop(), "no entry for 1 rumours, such as 'r3'"),
         (
@@ -196,6 +202,10 @@ def test_more_than_five_tweets_are_refused_and_a_lone_minus_one_is_nothing(tmp_p
         (
             lambda v: v[0]["predicted_evidence"][1].__setitem__(3, "x"),
             "evidence.1.score: 'x' is not",
+        ),
+        (
+            lambda v: v[0]["predicted_evidence"][1].__setitem__(3, None),
+            "evidence.1.score: null is not a number",
         ),
         (
             lambda v: v[0]["predicted_evidence"][1].__setitem__(1, "31"),

@@ -11,6 +11,7 @@ import pytest
 from claim2source.core.errors import ConfigError
 from claim2source.core.run import Run
 from claim2source.datasets.rumors import LABELS, Rumors, load_rumors
+from claim2source.pipeline import rumor_choices
 from claim2source.pipeline.rumor_choices import (
     RumorGrid,
     choose_bm25,
@@ -45,6 +46,9 @@ NAN = float("nan")
         ([2, -1, 1], [3, 1, 2], "min_max", (2 * 1 + 1 * 0.5) / 1.5),
         ([-2, -2], [4, 4], "min_max", -2),
         ([2, NAN], [1, 100], "raw", 2),
+        ([NAN, 2], [5, 1], "min_max", 2),
+        ([NAN, 2, -1], [9, 3, 1], "min_max", 2),
+        ([NAN, 2, -1], [0, 3, 1], "equal", 0.5),
         ([2, 2], [0.5, -0.6], "raw", 2),
         ([NAN], [1], "raw", None),
         ([1], [0], "raw", None),
@@ -67,6 +71,8 @@ def test_settings_are_refused_before_anything_runs() -> None:
     for settings, key in (
         ({"keep": 6}, "keep"),
         ({"depth": 3}, "keep"),
+        ({"name": "a\tb"}, "name: 'a.tb' is not allowed; allowed: some text, in one line"),
+        ({"name": " "}, "name"),
         ({"rerank": RerankConfig("llm")}, "llm.model"),
         ({"stance": StanceConfig("llm")}, "llm.model"),
     ):
@@ -136,8 +142,12 @@ def test_no_rumour_is_ranked_by_a_setting_that_was_chosen_on_it(tmp_path: Path) 
     assert all(len(values) == 8 for values in tried.values()) and len(tried) == 2 * 2**3
     chosen, choice = choose_bm25(rumors, tried, "best")
     assert chosen.boost == 3 and choice.metric == "map" and choice.score == pytest.approx(7.5 / 8)
-    of, said = cross_validated_bm25(rumors, FieldedConfig(boost=0), GRID)
-    assert set(of) == {f"r{i}" for i in range(8)} and {one.boost for one in of.values()} == {3}
+    of, on_all, said = cross_validated_bm25(rumors, FieldedConfig(boost=0), GRID)
+    assert (
+        on_all.boost == 3
+        and set(of) == {f"r{i}" for i in range(8)}
+        and {one.boost for one in of.values()} == {3}
+    )
     assert "cross-validated: 4 folds" in said.note
     # What a fold's own rumours say changes nothing for them.
     fold = next(fold for fold in folds_of(rumors, 4, 0) if "r7" in fold)
@@ -146,8 +156,17 @@ def test_no_rumour_is_ranked_by_a_setting_that_was_chosen_on_it(tmp_path: Path) 
     assert cross_validated_bm25(other, FieldedConfig(boost=0), GRID)[0]["r7"] == of["r7"]
     # Two rumours, each wanting what the other does not: chosen on the other, both are wrong.
     pair = read(tmp_path, with_tags([True, False]))
-    crossed, _ = cross_validated_bm25(pair, FieldedConfig(boost=0), replace(GRID, folds=2))
+    crossed, *_ = cross_validated_bm25(pair, FieldedConfig(boost=0), replace(GRID, folds=2))
     assert (crossed["r0"].boost, crossed["r1"].boost) == (0, 3)
+
+
+def test_bm25_is_not_chosen_where_a_fold_has_all_evidence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    records = [*with_tags([True]), *(rumor(f"o{i}", "x", {"1": "y"}, OPEN) for i in range(5))]
+    monkeypatch.setattr(rumor_choices, "try_bm25", lambda *_: pytest.fail("something was tried"))
+    with pytest.raises(ConfigError, match="choose: .*; allowed: bm25 only where .* two folds"):
+        cross_validated_bm25(read(tmp_path, records), FieldedConfig(), GRID)
 
 
 def test_one_standard_error_keeps_the_default_where_little_speaks_against_it(
@@ -176,10 +195,20 @@ def test_thresholds_are_chosen_on_the_other_folds(tmp_path: Path) -> None:
     assert best == 0.75 and choice.score == 1 and choice.metric == "macro_f1"
     assert choose_threshold(rumors, judged(means), 1.0)[0] == 1.0
     grid = RumorGrid(folds=3)
-    of, _ = cross_validated_threshold(rumors, judged(means), 0.4, grid)
+    of, _ = cross_validated_threshold(rumors, lambda _: judged(means), 0.4, grid)
     for fold in folds_of(rumors, 3, 0):
         wild = means | dict.fromkeys(fold, 0.05)
-        again, _ = cross_validated_threshold(rumors, judged(wild), 0.4, grid)
+        again, _ = cross_validated_threshold(rumors, lambda _, m=wild: judged(m), 0.4, grid)
         assert {r: again[r] for r in fold} == {r: of[r] for r in fold}
+    # Each fold has the means of a system that has not seen it, and the record those of all.
+    scale = {fold: 1 + i / 2 for i, fold in enumerate([frozenset(), *folds_of(rumors, 3, 0)])}
+    of, said = cross_validated_threshold(
+        rumors, lambda fold: judged({r: m * scale[fold] for r, m in means.items()}), 0.4, grid
+    )
+    for fold, times in scale.items():
+        scaled = judged({r: m * times for r, m in means.items()})
+        expected, _ = choose_threshold(rumors, scaled, 0.4, fold)
+        assert {of[r] for r in fold} <= {expected}
+    assert said.settings == {"threshold": 0.75} and len(set(of.values())) > 1
     assert judged(means).verdicts({**dict.fromkeys(means, 1.0), "r0": 1.6})["r0"] == OPEN
     assert np.isclose(choice.settings["threshold"], 0.75)

@@ -208,7 +208,9 @@ class Scorer:
         """Return our score for a column; None where the report does not hold what it needs."""
         metric, factor = str(column.metric), column.factor
         if metric == "seconds":
-            cost = system.cost
+            # They are those of all claims that the system was given.
+            fits = same and list(system.languages) == [column.language]
+            cost = system.cost if fits else None
             return None if cost is None else OurScore(cost.seconds, None, None, same, system)
         key = id(system), column.language, metric
         if key not in self._scores:
