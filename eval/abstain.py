@@ -103,7 +103,7 @@ def abstain(config: AbstainConfig) -> str:
         index=config.index,
     )
     runner = RemovingRunner(systems, dataset, settings)
-    train = choosing_claims(runner, config.system)
+    train = choosing_claims(runner, config.system).val
     known = ask(runner, config.system, config.claims, train)
     asked = ask(runner, config.system, config.claims, dataset)
     kinds: list[Target] = ["present", "right"]

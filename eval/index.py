@@ -245,7 +245,7 @@ def fit_abstention_to(engine: Engine, config: IndexProgramConfig, resolved: Reso
 
     try:
         choosing = ChoosingOn(lenient=config.lenient)
-        fitted = calibrate(engine, selection_data(claims, "dev", choosing, resolved.manifest).val)
+        fitted = calibrate(engine, selection_data(claims, "dev", choosing, resolved.record).val)
     except UserError as error:
         if config.claims is not None:
             raise

@@ -68,8 +68,8 @@ def rerank(config: RerankConfig) -> str:
         require(config.run is None, "choose_mix", config.choose_mix, "nothing with --run: no train")
         dataset = load(config.dataset, config.split, lenient=config.lenient)
         runner = config.runner(systems, dataset)
-        train = choosing_claims(runner, config.system)
-        chosen = choose_mix(runner, config.system, config.claims, train, config.choose_mix)
+        selection = choosing_claims(runner, config.system)
+        chosen = choose_mix(runner, config.system, config.claims, selection, config.choose_mix)
         systems[config.system], choices = chosen[0], (chosen[1],)
     return evaluate_staged(
         config,

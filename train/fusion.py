@@ -41,6 +41,7 @@ from claim2source.evaluation.significance import (
 )
 from claim2source.io.wandb import log_tables, require_tracking
 from claim2source.models import ModelConfig
+from claim2source.pipeline.abstain import choosing_claims
 from claim2source.pipeline.evaluate import (
     ScoredSystem,
     Scoring,
@@ -53,7 +54,7 @@ from claim2source.pipeline.evaluate import (
 from claim2source.pipeline.options import EvaluationOptions
 from claim2source.pipeline.results import RunSettings, StageResult, SystemResult
 from claim2source.pipeline.runner import SystemRunner
-from claim2source.pipeline.selection import ChoosingOptions
+from claim2source.pipeline.selection import ChoosingOptions, NothingToChooseOn
 from claim2source.pipeline.staged import FIRST_STAGE
 from claim2source.pipeline.stages import apply_stage
 from claim2source.pipeline.systems import SYSTEMS_FOLDER, expanded, label_of, read_systems
@@ -205,7 +206,7 @@ def train_fusion(config: LearnedFusionConfig) -> str:
     parts: list[Part] = [
         f"{config.dataset}, {config.split}: a learned fusion over the first {config.depth} of "
         f"{config.system}",
-        *train_parts(fitting, table),
+        *train_parts(fitting, table, [name for name in config.against if name not in rows]),
         fusion_table(fusion),
         f"Chosen on train, then looked at once on {config.split}:",
         *report_parts(report),
@@ -234,11 +235,21 @@ def others(
     reported: Dataset,
     settings: RunSettings,
 ) -> dict[str, Row]:
-    """Score the candidates' order, and the systems to compare with, on the claims of train."""
+    """Score the candidates' order, and the systems to compare with, on the claims of train.
+
+    A system of which a model was trained on some of these claims is left out.
+    """
     found = {FIRST_STAGE: Row(gathered.weighing.of(gathered.run))}
     plain = replace(settings, choosing=replace(settings.choosing, folds=None))
     runner = SystemRunner(candidates.systems, reported, plain)
+    asked = {claim.id for claim in gathered.data.claims}
     for name in config.against:
+        try:
+            unknown = {claim.id for claim in choosing_claims(runner, name).val.claims}
+        except NothingToChooseOn:
+            continue
+        if not asked <= unknown:
+            continue
         run = runner.run(name, config.claims, gathered.data).result.run
         found[name] = Row(gathered.weighing.of(run))
     return found
@@ -348,8 +359,8 @@ def rows_table(
     return TextTable(columns, lines)
 
 
-def train_parts(fitting: Fitting, table: TextTable) -> list[Part]:
-    """Describe the comparison on train."""
+def train_parts(fitting: Fitting, table: TextTable, without: Sequence[str]) -> list[Part]:
+    """Describe the comparison on train, `without` systems that know claims of it."""
     gathered, lists = fitting.gathered, fitting.lists
     papers = len(np.unique(lists.groups))
     said = (
@@ -365,6 +376,9 @@ def train_parts(fitting: Fitting, table: TextTable) -> list[Part]:
         "of 10, with the vectors of sources kept (MaxSim has none to keep)."
     )
     parts: list[Part] = [said, table, hours]
+    if without:
+        names = ", ".join(without)
+        parts.append(f"Not in the table: {names}, with a model that was trained on these claims.")
     if gathered.constant:
         parts.append(f"Left out, equal for all candidates: {', '.join(gathered.constant)}.")
     return [*parts, f"Scores of trained encoders: {gathered.note}."] if gathered.note else parts

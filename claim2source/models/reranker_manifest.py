@@ -107,8 +107,24 @@ def trained_reranker(name: str) -> tuple[Path, RerankerManifest] | None:
 
 
 def manifest_of(name: str) -> Manifest | RerankerManifest | None:
-    """Read the manifest of a retriever's or a re-ranker's checkpoint; None for other models."""
+    """Read the manifest of a retriever's or a re-ranker's checkpoint; None for other models.
+
+    A folder that `train/merge.py` wrote has that of the checkpoint that it was exported from.
+    """
     if (found := trained_reranker(name)) is not None:
         return found[1]
     folder = checkpoint_folder(name)
-    return Manifest.read(folder) if (folder / FILE).is_file() else None
+    if (folder / FILE).is_file():
+        return Manifest.read(folder)
+    return Manifest.read_export(folder)
+
+
+def manifest_of_base(manifest: Manifest | RerankerManifest) -> Manifest | RerankerManifest | None:
+    """Read the manifest of the checkpoint that another was trained from.
+
+    None where that is no checkpoint, or not to be found any more.
+    """
+    found = manifest_of(manifest.base.name)
+    # A folder of that name may be another one.
+    same = found is not None and found.weights.sha256 == manifest.base.sha256
+    return found if same else None

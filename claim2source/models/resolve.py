@@ -61,6 +61,11 @@ class Resolved:
         return self.manifest.rendering if self.manifest else self.exported
 
     @property
+    def record(self) -> Manifest | None:
+        """Return the manifest of a checkpoint, or of the one that the model was exported from."""
+        return self.manifest or Manifest.read_export(self.folder)
+
+    @property
     def is_trained(self) -> bool:
         """Tell whether a training run of ours may have seen the claims of train."""
         return self.manifest is not None and self.manifest.weights.kind != "base"

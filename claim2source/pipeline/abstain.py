@@ -12,18 +12,20 @@ import numpy as np
 from claim2source.core.errors import UserError
 from claim2source.core.records import Dataset
 from claim2source.core.run import Result, Run
-from claim2source.core.stage import Stage
 from claim2source.datasets.grouping import connected_groups
 from claim2source.evaluation.abstention import Outcomes, risk_coverage, safe_threshold
 from claim2source.mining.near_duplicates import same_papers
 from claim2source.models.reranker_manifest import manifest_of
 from claim2source.pipeline.results import SystemResult
 from claim2source.pipeline.runner import SystemRunner
-from claim2source.pipeline.selection import selection_data
-from claim2source.pipeline.stages import named_stages
+from claim2source.pipeline.selection import (
+    NothingToChooseOn,
+    SelectionData,
+    known_to_none,
+    selection_data,
+)
+from claim2source.pipeline.stages import models_of, named_stages
 from claim2source.pipeline.systems import all_parts, load_stages
-from claim2source.pipeline.when import Conditional
-from claim2source.rerank.learned import Learned
 from claim2source.text import ClaimForm, Rendering
 from claim2source.verify.abstain import (
     NONE,
@@ -169,35 +171,25 @@ def _stages(found: SystemResult, dataset: Dataset) -> dict[str, Result]:
     return named_stages([(one.name, one.result) for one in found.stages], dataset.claims)
 
 
-def choosing_claims(runner: SystemRunner, name: str) -> Dataset:
-    """Return the claims that a system may be fitted on: those no model of it was trained on.
+def choosing_claims(runner: SystemRunner, name: str) -> SelectionData:
+    """Find the claims that a system may be fitted on: those no model of it was trained on.
 
     Raises `UserError` where there are none.
     """
     settings, systems = runner.settings, runner.systems
     parts = all_parts(name, systems)
-    dense = [runner.model(part).manifest for part in parts if systems[part].model is not None]
+    dense = [runner.model(part).record for part in parts if systems[part].model is not None]
     stages = (stage for part in parts for _, stage in load_stages(systems[part].stages))
-    manifests = [*dense, *(manifest_of(model) for stage in stages for model in _models_of(stage))]
-    found = [
-        selection_data(settings.dataset, runner.reported.split, settings.choosing, manifest).val
-        for manifest in manifests or [None]
-    ]
-    shared = set.intersection(*({claim.id for claim in one.claims} for one in found))
-    if not shared:
-        raise UserError(f"{name}: no claim of train is unknown to all of its models")
-    return found[0].with_claims(claim for claim in found[0].claims if claim.id in shared)
-
-
-def _models_of(stage: Stage) -> list[str]:
-    """Name the models of a stage, any of which may have been trained on claims."""
-    if isinstance(stage, Conditional):
-        return _models_of(stage.stage)
-    if isinstance(stage, Learned):
-        found = (one.view.model for one in stage.fusion.views)
-        return [model.name for model in found if model is not None]
-    model = getattr(stage, "model", None)
-    return [model] if isinstance(model, str) else []
+    manifests = [*dense, *(manifest_of(model) for stage in stages for model in models_of(stage))]
+    try:
+        return known_to_none(
+            [
+                selection_data(settings.dataset, runner.reported.split, settings.choosing, manifest)
+                for manifest in manifests or [None]
+            ]
+        )
+    except NothingToChooseOn as error:
+        raise NothingToChooseOn(f"{name}: {error}") from None
 
 
 @dataclass(frozen=True, eq=False)

@@ -444,7 +444,7 @@ class SystemRunner:
         """Find the claims that the fusion with this dense part may be chosen on."""
         if dense not in self._selections:
             settings, model = self.settings, self.systems[dense].model
-            manifest = self.model(dense).manifest if model is not None else None
+            manifest = self.model(dense).record if model is not None else None
             if manifest is not None and (before := self._before_refit(dense)) is not None:
                 manifest = Manifest.read(before)
             found = selection_data(

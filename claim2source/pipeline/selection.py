@@ -18,7 +18,7 @@ from claim2source.core.run import Run
 from claim2source.datasets import carve_val, expected_seen_share, load, seen_claims
 from claim2source.models import DataRecord
 from claim2source.models.manifest import Manifest
-from claim2source.models.reranker_manifest import RerankerManifest
+from claim2source.models.reranker_manifest import RerankerManifest, manifest_of_base
 from claim2source.pipeline.choosing import Weighing, choose, weigh
 from claim2source.pipeline.options import StoreOptions
 from claim2source.pipeline.out_of_fold import OutOfFold
@@ -27,6 +27,8 @@ from claim2source.retrieve.fuse import Fusion
 
 _CUT = 5
 TRAIN_SPLIT, VAL_SHARE, VAL_SEED = "train", 0.1, 13
+
+_KNOWS_TRAIN = "val: the model was trained on train; only `carved` is unseen"
 
 # The usual settings first: of equal ones the first is taken.
 BM25_K1 = (1.2, 0.9, 1.5, 2.0, 0.6)
@@ -156,9 +158,43 @@ def selection_data(
 ) -> SelectionData:
     """Load train, and the claims on which a fusion with this model's scores may be chosen.
 
-    A checkpoint's manifest says how its val was carved. Raises `UserError` for settings that
-    contradict a trained one's, `NothingToChooseOn` where no claim with a gold is left.
+    A checkpoint's manifest says how its val was carved. One that was trained from another
+    checkpoint knows the claims of both, where both trainings were on these data. Raises
+    `UserError` for settings that contradict a trained one's, `NothingToChooseOn` where no claim
+    with a gold is left.
     """
+    found = _held_out(dataset, reported, choosing, manifest)
+    base = None if manifest is None else manifest_of_base(manifest)
+    known = None if base is None else _held_out_of_base(dataset, reported, choosing.lenient, base)
+    if known is None or known.val is known.train:
+        return found
+    if choosing.val == "train":
+        raise UserError(_KNOWS_TRAIN)
+    return known_to_none([found, known])
+
+
+def _held_out_of_base(
+    dataset: str, reported: str, lenient: bool, base: Manifest | RerankerManifest
+) -> SelectionData | None:
+    """Find the claims that a model's base held out; None where it was trained on other data."""
+    own = ChoosingOn(lenient=lenient)
+    before = replace(base, refit=None) if isinstance(base, Manifest) else base
+    try:
+        known = selection_data(dataset, reported, own, before)
+    except NothingToChooseOn:
+        return None
+    if known.note:
+        return None
+    return known if before == base else selection_data(dataset, reported, own, base)
+
+
+def _held_out(
+    dataset: str,
+    reported: str,
+    choosing: ChoosingOn,
+    manifest: Manifest | RerankerManifest | None,
+) -> SelectionData:
+    """Find the claims that the last training of a model held out; all of train without one."""
     data = DataRecord() if manifest is None else manifest.data
     trained = manifest is not None and manifest.weights.kind != "base"
     if isinstance(manifest, Manifest) and manifest.refit is not None:
@@ -184,7 +220,7 @@ def selection_data(
     known = known if data.val_seen_share is None else data.val_seen_share
     seen_share = agreed("val_seen_share", choosing.val_seen_share, known, share)
     if choosing.val == "train" and trained:
-        raise UserError("val: the model was trained on train; only `carved` is unseen")
+        raise UserError(_KNOWS_TRAIN)
     train = load_train(dataset, reported, split, choosing.lenient)
     if choosing.val == "train" or (choosing.val == "auto" and not trained):
         return SelectionData(train, train)
@@ -202,6 +238,22 @@ def selection_data(
     mix = data.seen_share_expected if mix is None else mix
     mix = expected_seen_share(carved_from) if mix is None else mix
     return SelectionData(train, val, note, seen_claims(rest, val), mix)
+
+
+def known_to_none(found: Sequence[SelectionData]) -> SelectionData:
+    """Leave the claims that none of several models was trained on.
+
+    They are weighed as those of the first that held some out. Raises `NothingToChooseOn` where no
+    claim with a gold is left.
+    """
+    first = next((one for one in found if one.val is not one.train), found[0])
+    shared = set.intersection(*({claim.id for claim in one.val.claims} for one in found))
+    kept = [claim for claim in first.val.claims if claim.id in shared]
+    if not any(claim.golds for claim in kept):
+        raise NothingToChooseOn("no claim of train is unknown to all of the models")
+    val = first.val if len(kept) == len(first.val.claims) else first.val.with_claims(kept)
+    notes = dict.fromkeys(one.note for one in found if one.note)
+    return replace(first, val=val, note="; ".join(notes))
 
 
 def one_val(language: str, found: Mapping[str, SelectionData]) -> SelectionData:

@@ -18,6 +18,7 @@ from claim2source.core.stage import Stage
 from claim2source.io.store import Store
 from claim2source.llm.work import is_unanswered
 from claim2source.pipeline.when import Conditional
+from claim2source.rerank.learned import Learned
 from claim2source.retrieve.cache import read_or_search, request_key
 
 
@@ -64,6 +65,17 @@ def over(stage: Stage, pool: Sequence[Source]) -> Stage:
     if isinstance(stage, Conditional):
         return replace(stage, stage=over(stage.stage, pool))
     return stage.over(pool) if isinstance(stage, Pooled) and stage.counts_terms else stage
+
+
+def models_of(stage: Stage) -> list[str]:
+    """Name the models of a stage, any of which may have been trained on claims."""
+    if isinstance(stage, Conditional):
+        return models_of(stage.stage)
+    if isinstance(stage, Learned):
+        found = ((one.name, one.view.model) for one in stage.fusion.views)
+        return [stage.models.get(name, one.name) for name, one in found if one is not None]
+    model = getattr(stage, "model", None)
+    return [model] if isinstance(model, str) else []
 
 
 def informed(stage: Stage, before: Sequence[tuple[str, Result]], claims: Sequence[Claim]) -> Stage:

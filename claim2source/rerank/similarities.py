@@ -150,7 +150,8 @@ class Models:
             settings: dict[str, Any] = {"model": model.name}
             encoder = None
             if trained_reranker(model.name) is None:
-                settings |= {"revision": model.revision, "max_length": model.max_length}
+                given = {"revision": model.revision, "max_length": model.max_length}
+                settings |= {key: value for key, value in given.items() if value is not None}
                 rendering = Rendering(view.claims, view.sources)
                 if kind is MaxSim:
                     plain = MaxSim(**settings)
@@ -199,7 +200,9 @@ class Scorer:
         Raises `UserError` where the model cannot be loaded.
         """
         if view.pairwise:
-            return content_hash(of_model(self.models.stage(view).identity))
+            identity = dict(self.models.stage(view).identity)
+            identity.pop("sentence-transformers", None)
+            return content_hash(of_model(identity))
         if not view.encodes:
             return ""
         return content_hash(of_model(encoder_keys(self.resolved(view).encoder)))

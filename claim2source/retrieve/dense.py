@@ -313,6 +313,8 @@ class DenseIndex:
 
 def of_model(keys: object) -> object:
     """Return the keys of encoders without the versions of libraries."""
+    if isinstance(keys, list):
+        return [of_model(one) for one in keys]
     if not isinstance(keys, Mapping):
         return keys
     return {name: of_model(value) for name, value in keys.items() if name != "libraries"}

@@ -21,8 +21,20 @@ from claim2source.pipeline.choosing import Weighing, choose, weigh
 from claim2source.pipeline.out_of_fold import OutOfFold, check_model, read_out_of_fold
 from claim2source.pipeline.results import RunSettings, SystemResult
 from claim2source.pipeline.runner import SystemRunner
-from claim2source.pipeline.selection import SelectionData, out_of_fold_data, selection_data
-from claim2source.pipeline.systems import Systems, all_parts, is_tuned, on_checkpoint
+from claim2source.pipeline.selection import (
+    SelectionData,
+    known_to_none,
+    out_of_fold_data,
+    selection_data,
+)
+from claim2source.pipeline.stages import models_of
+from claim2source.pipeline.systems import (
+    Systems,
+    all_parts,
+    is_tuned,
+    load_stages,
+    on_checkpoint,
+)
 from claim2source.rerank.learned import FittedOn, Learned, LearnedFusion, LearnedView, Ranker
 from claim2source.rerank.similarities import Scorer, ViewConfig
 from claim2source.text import ClaimForm
@@ -42,6 +54,7 @@ from claim2source.training.rankers import (
 )
 
 PENALTIES = (0.001, 0.01, 0.1)
+_NO_FOLDS = "is a trained re-ranker, which has no scores out of fold: leave it out"
 # Claims whose scoring is timed together.
 _TIMED = 10
 
@@ -79,6 +92,14 @@ class Candidates:
         systems = self.with_model(self.checkpoint)
         models = (systems[part].model for part in all_parts(self.name, systems))
         return [model for model in models if model is not None]
+
+    @property
+    def rerankers(self) -> list[str]:
+        """Name the models of the stages that re-rank the candidates before they are taken."""
+        systems = self.with_model(self.checkpoint)
+        parts = (systems[part] for part in all_parts(self.name, systems))
+        stages = (stage for part in parts for _, stage in load_stages(part.stages))
+        return [model for stage in stages for model in models_of(stage)]
 
     def run(
         self,
@@ -129,31 +150,28 @@ def known_claims(
     reported: str,
     settings: RunSettings,
 ) -> SelectionData:
-    """Find the claims that no encoder of the views and of the candidates was trained on.
+    """Find the claims that no model of the views and of the candidates was trained on.
 
     Where none was trained, these are all of train. Raises `UserError` where nothing is left, and
-    for an exported checkpoint, which does not say what it was trained on.
+    for an encoder that is an exported checkpoint, which itself should be named.
     """
-    # Whether a model scores pairs, by model.
-    models = {view.model: view.pairwise for view in views.values() if view.model is not None}
-    models |= dict.fromkeys(candidates.models, False)
-    vals = []
-    for model, pairwise in models.items():
-        if not pairwise and resolve(model, settings.device).exported is not None:
+    given = [view for view in views.values() if view.model is not None]
+    encoders = [one.model for one in given if one.encodes and not _reranks(one.model)]
+    for model in dict.fromkeys([*encoders, *candidates.models]):
+        if model is not None and resolve(model, settings.device).exported is not None:
             raise UserError(
-                f"{model.name}: an exported checkpoint does not say which claims it was trained "
-                "on; name the checkpoint that it was exported from"
+                f"{model.name}: an exported checkpoint; name the checkpoint that it was exported "
+                "from, on whose val the fusion is fitted"
             )
-        manifest = manifest_of(model.name)
-        vals.append(selection_data(settings.dataset, reported, settings.choosing, manifest))
-    if not vals:
-        vals = [selection_data(settings.dataset, reported, settings.choosing, None)]
-    found = next((one for one in vals if one.val is not one.train), vals[0])
-    shared = set.intersection(*({claim.id for claim in one.val.claims} for one in vals))
-    val = found.val.with_claims(claim for claim in found.val.claims if claim.id in shared)
-    if not val.golds:
-        raise UserError("no claim of train is unknown to all of the encoders")
-    return found if val.claims == found.val.claims else replace(found, val=val)
+    models = [view.model for view in given] + candidates.models
+    names = [model.name for model in models if model is not None] + candidates.rerankers
+    return known_to_none(
+        [
+            selection_data(settings.dataset, reported, settings.choosing, manifest_of(name))
+            for name in dict.fromkeys(names)
+        ]
+        or [selection_data(settings.dataset, reported, settings.choosing, None)]
+    )
 
 
 def gather(
@@ -175,8 +193,9 @@ def gather(
         data = _judged(selection.val)
         run = candidates.run(data, reported, settings).result.run.top(candidates.depth)
         columns, seconds = score_views(views, scorer, data, run)
-        whole = selection.val is selection.train
-        note = selection.note if whole else "the claims that its training held out (val)"
+        note = selection.note
+        if selection.val is not selection.train and not note:
+            note = "the claims that its training held out (val)"
     else:
         record, _ = read_out_of_fold(folder)
         selection = out_of_fold_data(
@@ -184,6 +203,9 @@ def gather(
         )
         data = _judged(selection.val)
         trained = any(_is_trained(model, settings) for model in candidates.models)
+        for name in candidates.rerankers:
+            if (known := manifest_of(name)) is not None and known.weights.kind != "base":
+                raise UserError(f"{candidates.name}: {name} {_NO_FOLDS}")
         if trained and is_tuned(candidates.name, candidates.systems):
             why = (
                 "chooses settings, and a fold's model has no claims for that; give one without tune"
@@ -241,6 +263,10 @@ def _stands_in(model: ModelConfig | None, checkpoint: Path) -> ModelConfig:
     return (model or ModelConfig()).for_checkpoint(checkpoint)
 
 
+def _reranks(model: ModelConfig | None) -> bool:
+    return model is not None and trained_reranker(model.name) is not None
+
+
 def _is_trained(model: ModelConfig, settings: RunSettings) -> bool:
     """Tell whether a model was trained by us, also where it was exported since."""
     resolved = resolve(model, settings.device)
@@ -256,7 +282,7 @@ def _tuned_views(
         if view.model is None:
             continue
         if trained_reranker(view.model.name) is not None:
-            raise UserError(f"{name}: a trained re-ranker has no scores out of fold: leave it out")
+            raise UserError(f"{name}: {view.model.name} {_NO_FOLDS}")
         if view.encodes and _is_trained(view.model, settings):
             resolved = resolve(view.model, settings.device)
             notes.append(check_model(folder, record, resolved))

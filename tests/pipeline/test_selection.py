@@ -20,9 +20,11 @@ from claim2source.pipeline.selection import (
     BM25_GRID,
     FUSION_GRID,
     ChoosingOn,
+    NothingToChooseOn,
     SelectionData,
     choose_bm25,
     choose_fusion,
+    known_to_none,
     selection_data,
 )
 from claim2source.retrieve import BM25Config, BM25Index, FusionConfig, fuse
@@ -293,3 +295,55 @@ def test_settings_that_contradict_the_manifest(folder: Path, key: str, value: An
 def test_the_reported_split_is_never_chosen_on(folder: Path) -> None:
     with pytest.raises(UserError, match="not reported on"):
         selected(folder, resolved(), split="train")
+
+
+def begun_from(place: Path, base: Resolved, kind: str = "base", sha256: str = "1") -> Resolved:
+    """A model that was trained from a checkpoint at `place`, or not trained further."""
+    assert base.manifest is not None
+    place.mkdir(exist_ok=True)
+    replace(base.manifest, weights=Weights("full", sha256="1")).write(place)
+    own = resolved("base") if kind == "base" else trained(place.parent / "data", 0.4, 9)
+    assert own.manifest is not None
+    manifest = replace(own.manifest, base=Base(str(place), None, sha256), weights=Weights(kind))  # type: ignore[arg-type]
+    return replace(own, manifest=manifest)
+
+
+def test_what_a_models_base_was_trained_on_is_no_longer_unknown(folder: Path) -> None:
+    whole, place = load(folder, "train"), folder.parent / "first"
+    _, first = carve_val(whole, 0.25, 5)
+    _, own = carve_val(whole, 0.4, 9)
+    # Step 0 is its base; what was trained from it knows the claims of both trainings.
+    assert selected(folder, begun_from(place, trained(folder))).val == first
+    both = {claim.id for claim in first.claims} & {claim.id for claim in own.claims}
+    found = selected(folder, begun_from(place, trained(folder), "full"))
+    assert {claim.id for claim in found.val.claims} == both and 0 < len(both) < len(own.claims)
+    with pytest.raises(UserError, match="trained on train"):
+        selected(folder, begun_from(place, trained(folder)), val="train")
+    with pytest.raises(NothingToChooseOn, match="refit"):
+        again = trained(folder)
+        assert again.manifest is not None
+        again = replace(again, manifest=replace(again.manifest, refit="epoch-1"))
+        selected(folder, begun_from(place, again))
+    # Not so a folder of that name with other weights, and a training on other data.
+    for model in (
+        begun_from(place, trained(folder), sha256="2"),
+        begun_from(place, trained(folder, val_sha256="other")),
+        begun_from(place, trained(folder, train_split="absent")),
+        begun_from(place, resolved("full", train_split="dev")),
+    ):
+        found = selected(folder, model)
+        assert found.val == found.train and not found.note
+
+
+def test_claims_that_one_of_several_models_knows_are_left_out(folder: Path) -> None:
+    one, other = (selected(folder, trained(folder, 0.4, seed)) for seed in (5, 9))
+    untrained = selected(folder, resolved())
+    shared = {claim.id for claim in one.val.claims} & {claim.id for claim in other.val.claims}
+    found = known_to_none([untrained, replace(one, note="a"), replace(other, note="b")])
+    assert {claim.id for claim in found.val.claims} == shared
+    assert found.note == "a; b" and found.seen_share == one.seen_share
+    assert known_to_none([untrained, one]) == one
+    assert known_to_none([untrained, untrained]) == untrained
+    nothing = replace(other, val=other.val.with_claims(()))
+    with pytest.raises(NothingToChooseOn, match="unknown to all of the models"):
+        known_to_none([one, nothing])

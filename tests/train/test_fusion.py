@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,10 +15,18 @@ import pytest
 from claim2source.core.errors import UserError
 from claim2source.core.records import Claim, Dataset, Qrels, Source
 from claim2source.core.run import Run
-from claim2source.datasets import load, write_beir
+from claim2source.datasets import carve_val, load, write_beir
 from claim2source.io.store import Store
 from claim2source.io.trec import read_run
-from claim2source.models import ModelConfig, resolve
+from claim2source.models import (
+    Base,
+    DataRecord,
+    EncoderSettings,
+    Manifest,
+    ModelConfig,
+    Weights,
+    resolve,
+)
 from claim2source.pipeline.choosing import Weighing
 from claim2source.pipeline.out_of_fold import read_out_of_fold
 from claim2source.pipeline.results import RunSettings
@@ -28,10 +37,11 @@ from claim2source.rerank.frame import Place
 from claim2source.rerank.learned import Learned, LearnedFusion
 from claim2source.rerank.similarities import Scorer, ViewConfig
 from claim2source.retrieve import BM25Config
+from claim2source.text import Rendering
 from claim2source.training import fusion as module
 from claim2source.training.curve import TO_CHOOSE_BY
 from claim2source.training.finetune import finetune
-from claim2source.training.fusion import Candidates, gather, milliseconds
+from claim2source.training.fusion import Candidates, gather, known_claims, milliseconds
 from tests.counting import loads
 from tests.rerank.tiny import save_cross_encoder
 from tests.shared_data import REPOSITORY
@@ -113,6 +123,34 @@ def test_lambdamart_is_written_beside_it(given: list[str], tmp_path: Path) -> No
     fusion = LearnedFusion.read(tmp_path / "out" / "fusion.json")
     assert fusion.ranker == "lambdamart" and fusion.trees.startswith("tree")
     assert [one.name for one in fusion.views] == ["bm25", "title", "characters"]
+
+
+def test_an_exported_encoder_is_refused_whatever_the_order_of_views(
+    given: list[str], tmp_path: Path, save_tiny: Callable[..., Path]
+) -> None:
+    """And a hybrid with it chooses on what its checkpoint's training held out."""
+    data = str(tmp_path / "data")
+    train, dev = load(data, "train"), load(data, "dev")
+    _, val = carve_val(train, 0.4, 5)
+    export = save_tiny(tmp_path / "export")
+    record = DataRecord(data, "train", 0.4, 5, val_sha256=val.fingerprint)
+    encoder = EncoderSettings(pooling="mean", max_length=32)
+    manifest = Manifest(Base("b", None, "0"), Weights("full"), encoder, Rendering(), data=record)
+    manifest.write_export(export)
+    model = ModelConfig(str(export), pooling="mean", max_length=32)
+    by = {kind: ViewConfig(score=kind, model=model) for kind in ("cosine", "max_sim")}
+    systems = {
+        "S": SystemConfig(bm25=BM25Config()),
+        "D": SystemConfig(model=model),
+        "H": SystemConfig(hybrid=HybridConfig("S", "D"), tune=True),
+    }
+    settings = RunSettings(data)
+    for kinds in (["cosine"], ["max_sim"], ["cosine", "max_sim"], ["max_sim", "cosine"]):
+        views = {"bm25": ViewConfig(), **{kind: by[kind] for kind in kinds}}
+        with pytest.raises(UserError, match="exported"):
+            known_claims(views, Candidates(systems, "S", 8), "dev", settings)
+    (choice,) = SystemRunner(systems, dev, settings).run("H").choices
+    assert (choice.split, choice.claims) == ("val", len(val.claims)) and not choice.note
 
 
 def test_what_a_claim_takes_is_measured_without_reading_the_model(

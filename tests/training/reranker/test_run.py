@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 
 from claim2source.core.errors import ConfigError, InputError, UserError
 from claim2source.core.report import Report
-from claim2source.datasets import carve_val, load
+from claim2source.datasets import carve_val, load, write_beir
 from claim2source.io.store import Store
 from claim2source.io.trec import write_trec_run
 from claim2source.models import Base, EncoderSettings, Manifest, ModelConfig, Weights
@@ -27,12 +27,12 @@ from claim2source.rerank.cross_encoder import CrossEncoder
 from claim2source.rerank.frame import Pair, Reranker
 from claim2source.rerank.learned import Learned, LearnedFusion, LearnedView
 from claim2source.rerank.max_sim import MaxSim
-from claim2source.rerank.similarities import Scorer, ViewConfig
+from claim2source.rerank.similarities import Models, Scorer, ViewConfig
 from claim2source.rerank.yes_no import YesNo
 from claim2source.retrieve import BM25, BM25Config
 from claim2source.text import Rendering
 from claim2source.training.finetune import finetune
-from claim2source.training.fusion import Candidates, _tuned_views, gather
+from claim2source.training.fusion import Candidates, _tuned_views, gather, known_claims
 from claim2source.training.reranker.first_stage import FirstStage
 from claim2source.training.reranker.run import finetune_reranker
 from claim2source.training.run_folder import read_history
@@ -95,7 +95,7 @@ def test_the_highest_score_of_the_whole_pipeline_is_chosen(
 
 
 def test_what_reads_a_trained_re_rankers_scores_is_fitted_on_its_val(
-    trained: Path, made: dict[str, Path]
+    trained: Path, made: dict[str, Path], tmp_path: Path
 ) -> None:
     """A view of a learned fusion, and what is chosen over a stage: a mix, an abstention."""
     train, dev = load(str(made["data"]), "train"), load(str(made["data"]), "dev")
@@ -119,7 +119,24 @@ def test_what_reads_a_trained_re_rankers_scores_is_fitted_on_its_val(
         asked = found.run.sources(claim.id)
         assert scores == pytest.approx([ranked.scored(claim.id)[one] for one in asked], abs=1e-5)
     for name, claims in (("S", train.claims), ("R", val.claims)):
-        assert choosing_claims(RemovingRunner(systems, dev, settings), name).claims == claims
+        chosen = choosing_claims(RemovingRunner(systems, dev, settings), name)
+        assert chosen.val.claims == claims
+    # Candidates that it has re-ranked are its own too.
+    lexical = {"bm25": views["bm25"], "title": ViewConfig(part="title")}
+    assert known_claims(lexical, Candidates(systems, "R", 8), "dev", settings).val.claims == val.claims  # fmt: skip
+    # So is a view of a fusion whose model lies elsewhere now.
+    gone = replace(views["pairs"], model=ModelConfig("gone"))
+    fusion = tmp_path / "fusion.json"
+    LearnedFusion((LearnedView("v", gone, "", 1.0, 1.0),), FITTED).write(fusion)
+    moved = {"rerank": "learned", "file": str(fusion), "models": {"v": str(trained)}}
+    learned = {"L": SystemConfig(bm25=BM25Config(), stages=[moved])}
+    assert choosing_claims(RemovingRunner(learned, dev, settings), "L").val.claims == val.claims
+    # Where the data differ nothing says that these claims were held out.
+    write_beir([train.with_claims(train.claims[:40]), dev], tmp_path / "other")
+    other = replace(settings, dataset=str(tmp_path / "other"))
+    found = gather(views, Candidates(systems, "S", 8), dev, other, scorer)
+    assert "not the one training held out" in found.note and "its training" not in found.note
+    assert choosing_claims(RemovingRunner(systems, dev, other), "R").note == found.note
     with pytest.raises(UserError, match="pairs: .*no scores out of fold"):
         _tuned_views(views, trained, NO_FOLDS, settings)
     with pytest.raises(ConfigError, match="model.*a yes_no model"):
@@ -130,6 +147,10 @@ def test_what_reads_a_trained_re_rankers_scores_is_fitted_on_its_val(
 def test_a_pair_that_cannot_be_scored_is_not_known_to_a_fusion(made: dict[str, Path]) -> None:
     """A claim that leaves no room for a source: no number that its place in a list could be."""
     model = ModelConfig(str(made["yes_no"]), max_length=200)
+    # Without a length the stage has its own.
+    ((_, plain),) = load_stages([{"rerank": "yes_no", "model": model.name}])
+    given = Models().stage(ViewConfig(score="yes_no", model=ModelConfig(model.name)))
+    assert isinstance(plain, YesNo) and given.max_length == plain.max_length
     train = load(str(made["data"]), "train")
     claims = [train.claims[0], replace(train.claims[1], text="masks " * 400, translation=None)]
     asked = [[source.id for source in train.sources[:3]]] * 2
