@@ -12,9 +12,8 @@ from claim2source.datasets import carve_val, load
 from claim2source.models import Manifest, checkpoint_folder
 from claim2source.models.manifest import DataRecord
 from claim2source.models.reranker_manifest import RerankerManifest, manifest_of
+from claim2source.pipeline.stages import models_of as stage_models
 from claim2source.pipeline.systems import Systems, all_parts, load_stages, local_model
-from claim2source.pipeline.when import Conditional
-from claim2source.rerank.learned import Learned
 from claim2source.training.config import RunConfig
 
 log = logging.getLogger(__name__)
@@ -49,13 +48,7 @@ def models_of(name: str, systems: Systems, folder: Path | None = None) -> list[s
         model = systems[part].model
         found += [] if model is None else [local_model(model, folder).name]
         for _, stage in load_stages(systems[part].stages):
-            inner = stage.stage if isinstance(stage, Conditional) else stage
-            if isinstance(inner, Learned):
-                for one in inner.fusion.views:
-                    if one.view.model is not None:
-                        found.append(inner.models.get(one.name, one.view.model.name))
-            elif isinstance(named := getattr(inner, "model", None), str):
-                found.append(named)
+            found += stage_models(stage)
     return found
 
 
@@ -65,7 +58,7 @@ def _trained(name: str) -> Iterator[tuple[str, Trained]]:
     while waiting:
         place = waiting.pop()
         folder = checkpoint_folder(place)
-        manifest = manifest_of(place) or Manifest.read_export(folder)
+        manifest = manifest_of(place)
         if manifest is None or folder.resolve() in known:
             continue
         known.add(folder.resolve())
