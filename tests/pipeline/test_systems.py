@@ -121,6 +121,7 @@ def test_all_files_go_together_and_every_model_says_what_to_do() -> None:
         "entity",
         "claim2source_2026",
         "ct25",
+        "ct25_tuned",
         "learned",
         "modern",
         "offline",
