@@ -131,7 +131,7 @@ def test_a_model_is_fitted_on_train_and_applied_as_a_stage(
     dev = load("demo", "dev")
     settings = RunSettings("demo", ChoosingOn(split="test"))
     runner = RemovingRunner(read_systems([systems]), dev, settings)
-    train = choosing_claims(runner, "AB")
+    train = choosing_claims(runner, "AB").val
     assert {claim.id for claim in train.claims} == {c.id for c in load("demo", "test").claims}
     known, asked = ask(runner, "AB", None, train), ask(runner, "AB", None, dev)
     fitted = fit_abstention(known)
