@@ -1,7 +1,8 @@
 """Read the post at an address of Bluesky or Mastodon, by their public APIs.
 
-Nothing but these hosts is asked, over HTTPS: redirects are refused, answers are small, and
-neither a key nor a cookie is sent.
+What a post quotes, boosts or shows belongs to it: `post_parts` says how it is read. Nothing but
+these hosts is asked, over HTTPS: redirects are refused, answers are small, and neither a key nor a
+cookie is sent.
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ import re
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from html.parser import HTMLParser
 from http.client import HTTPException, HTTPResponse
 from typing import IO, Any, NoReturn
 from urllib.error import HTTPError, URLError
@@ -19,6 +19,7 @@ from urllib.parse import quote, urlsplit
 from urllib.request import HTTPRedirectHandler, Request, build_opener
 
 from claim2source.core.errors import UserError
+from claim2source.io.post_parts import PostParts, bluesky_post, mastodon_post, objects
 from claim2source.io.posts import Post
 
 BLUESKY, BLUESKY_API = "bsky.app", "public.api.bsky.app"
@@ -45,7 +46,6 @@ MASTODON = (
 _HOST = re.compile(r"(?!-)[a-z0-9-]+(\.[a-z0-9-]+)+")
 _HANDLE = re.compile(r"did:[a-z]+:[A-Za-z0-9._:%-]+|[A-Za-z0-9.-]+")
 _KEY = re.compile(r"[A-Za-z0-9._~:-]+")
-_LINK = "app.bsky.richtext.facet#link"
 
 
 @dataclass(frozen=True)
@@ -88,45 +88,28 @@ class Fetcher:
         good = len(path) == 4 and path[0] == "profile" and path[2] == "post"
         if not (good and _HANDLE.fullmatch(path[1]) and _KEY.fullmatch(path[3])):
             raise UserError(f"{address}: is not https://{BLUESKY}/profile/NAME/post/KEY")
-        name, api = path[1], f"{BLUESKY_API}/xrpc"
+        name = path[1]
         if not name.startswith("did:"):
-            asked = f"/com.atproto.identity.resolveHandle?handle={quote(name, safe='')}"
-            name = _text(self._json(api + asked, address), "did", address)
-        uri = quote(f"at://{name}/app.bsky.feed.post/{path[3]}", safe="")
-        answer = self._json(f"{api}/app.bsky.feed.getPosts?uris={uri}", address)
-        posts = _objects(answer.get("posts"))
-        record = posts[0].get("record") if posts else None
-        if not isinstance(record, dict):
+            asked = f"com.atproto.identity.resolveHandle?handle={quote(name, safe='')}"
+            name = _text(self._json(f"{BLUESKY_API}/xrpc/{asked}", address), "did", address)
+
+        def view_of(uri: str) -> dict[str, Any] | None:
+            """Ask for the post at an AT address; None where it cannot be seen."""
+            asked = f"app.bsky.feed.getPosts?uris={quote(uri, safe='')}"
+            posts = objects(self._json(f"{BLUESKY_API}/xrpc/{asked}", address).get("posts"))
+            return posts[0] if posts and isinstance(posts[0].get("record"), dict) else None
+
+        view = view_of(f"at://{name}/app.bsky.feed.post/{path[3]}")
+        if view is None:
             raise UserError(f"{address}: there is no such post, or it is not public")
-        langs = record.get("langs")
-        lang = langs[0] if isinstance(langs, list) and langs and isinstance(langs[0], str) else ""
-        return _made(
-            address,
-            id,
-            _text(record, "text", address),
-            lang,
-            record.get("createdAt"),
-            [*_facet_links(record), *_embedded(record)],
-        )
+        return _made(address, id, bluesky_post(view, view_of))
 
     def _mastodon(self, address: str, host: str, path: list[str], id: str) -> Post:
         if not (len(path) == 2 and path[0].startswith("@") and path[1].isdecimal()):
             raise UserError(f"{address}: is not https://{host}/@NAME/NUMBER")
         answer = self._json(f"{host}/api/v1/statuses/{path[1]}", address)
-        text = _Text()
-        text.feed(_text(answer, "content", address))
-        text.close()
-        warning = answer.get("spoiler_text")
-        spoiler = f"{warning}\n" if isinstance(warning, str) and warning else ""
-        lang = answer.get("language")
-        return _made(
-            address,
-            id,
-            spoiler + text.text,
-            lang if isinstance(lang, str) else "",
-            answer.get("created_at"),
-            text.links,
-        )
+        _text(answer, "content", address)
+        return _made(address, id, mastodon_post(answer))
 
     def _json(self, url: str, address: str) -> dict[str, Any]:
         """Ask an API; `url` begins with its host."""
@@ -175,46 +158,19 @@ class _NoRedirect(HTTPRedirectHandler):
         raise URLError(f"it redirects elsewhere ({code})")
 
 
-class _Text(HTMLParser):
-    """Collect the text and the links of a status; mentions and hashtags are no links."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.links: list[str] = []
-        self._parts: list[str] = []
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        given = dict(attrs)
-        classes = (given.get("class") or "").split()
-        if tag == "a" and given.get("href") and not {"mention", "hashtag"} & set(classes):
-            self.links.append(str(given["href"]))
-        if tag == "br":
-            self._parts.append("\n")
-
-    def handle_endtag(self, tag: str) -> None:
-        if tag == "p":
-            self._parts.append("\n\n")
-
-    def handle_data(self, data: str) -> None:
-        self._parts.append(data)
-
-    @property
-    def text(self) -> str:
-        return "".join(self._parts).strip()
-
-
 def is_address(text: str) -> bool:
     """Tell whether a text is an address and nothing else."""
     return re.fullmatch(r"https?://\S+", text.strip(), re.IGNORECASE) is not None
 
 
-def _made(address: str, id: str, text: str, lang: str, date: object, links: list[str]) -> Post:
-    if not text.strip():
-        raise UserError(f"{address}: the post has no text")
-    day = date[:10] if isinstance(date, str) and re.match(r"\d{4}-\d\d-\d\d", date) else ""
-    plain = lang.partition("-")[0].lower()
+def _made(address: str, id: str, found: PostParts) -> Post:
+    if not found.text.strip():
+        has = ", ".join(found.without_text)
+        raise UserError(f"{address}: the post has no text" + (f"; it has {has}" if has else ""))
+    date, plain = found.date, found.lang.partition("-")[0].lower()
+    day = date[:10] if re.match(r"\d{4}-\d\d-\d\d", date) else ""
     known = plain if re.fullmatch("[a-z]{2,3}", plain) else ""
-    return Post(id, text, known, day, links=tuple(dict.fromkeys(links)))
+    return Post(id, found.text, known, day, links=tuple(dict.fromkeys(found.links)))
 
 
 def _text(answer: Mapping[str, Any], key: str, address: str) -> str:
@@ -222,27 +178,3 @@ def _text(answer: Mapping[str, Any], key: str, address: str) -> str:
     if not isinstance(value, str):
         raise UserError(f"{address}: the answer has no {key}")
     return value
-
-
-def _objects(value: object) -> list[dict[str, Any]]:
-    """List the objects of a list; nothing where it is none."""
-    return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
-
-
-def _facet_links(record: Mapping[str, Any]) -> list[str]:
-    """List the links of a post's text: they lie beside it, in facets."""
-    features = [
-        feature
-        for facet in _objects(record.get("facets"))
-        for feature in _objects(facet.get("features"))
-    ]
-    uris = [feature.get("uri") for feature in features if feature.get("$type") == _LINK]
-    return [uri for uri in uris if isinstance(uri, str)]
-
-
-def _embedded(record: Mapping[str, Any]) -> list[str]:
-    """List the link of the card below a post."""
-    embed = record.get("embed")
-    external = embed.get("external") if isinstance(embed, dict) else None
-    uri = external.get("uri") if isinstance(external, dict) else None
-    return [uri] if isinstance(uri, str) else []

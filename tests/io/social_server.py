@@ -6,10 +6,10 @@ import contextlib
 import json
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import parse_qs, urlsplit
 
 DID = "did:plc:abc123"
 RECORD = {
@@ -47,6 +47,8 @@ class Server(ThreadingHTTPServer):
         self.answers: dict[str, tuple[int, dict[str, str], bytes]] = {}
         self.asked: list[tuple[str, dict[str, str]]] = []
         self.delay, self.drips = 0.0, False
+        # Answers a request of getPosts by its query, where it is set.
+        self.by_query: Callable[[dict[str, list[str]]], object] | None = None
         super().__init__(("127.0.0.1", 0), Handler)
 
     @property
@@ -64,6 +66,9 @@ class Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         self.server.asked.append((self.path, dict(self.headers)))
         time.sleep(self.server.delay)
+        parts = urlsplit(self.path)
+        if self.server.by_query is not None and parts.path.endswith(".getPosts"):
+            self.server.say(parts.path, self.server.by_query(parse_qs(parts.query)))
         status, headers, body = self.server.answers.get(urlsplit(self.path).path, (404, {}, b"{}"))
         self.send_response(status)
         for name, value in headers.items():

@@ -53,6 +53,161 @@ def test_a_status_of_mastodon_is_text(server: Server) -> None:
     assert fetcher(server, instances=("own.example",)).post("https://own.example/@ada/110") == post
 
 
+def bluesky(server: Server, *views: dict[str, Any]) -> Post:
+    """Fetch a post whose view is the first; the others are answered by their addresses."""
+    by_uri = {view["uri"]: {"posts": [view]} for view in views[1:]}
+    first = {"posts": [{"uri": f"at://{DID}/app.bsky.feed.post/3k", **views[0]}]}
+    server.by_query = lambda query: by_uri.get(query.get("uris", [""])[0], first)
+    return fetcher(server).post(f"https://bsky.app/profile/{DID}/post/3k")
+
+
+QUOTED_URI = "at://did:plc:other/app.bsky.feed.post/3q"
+QUOTED = {
+    "text": "Masks cut outbreaks 3.7x",
+    "langs": ["de"],
+    "createdAt": "2020-01-02T00:00:00Z",
+    "facets": [
+        {"features": [{"$type": "app.bsky.richtext.facet#link", "uri": "https://doi.org/10.1/q"}]}
+    ],
+    "embed": {"$type": "app.bsky.embed.images", "images": [{"alt": "A table"}, {"alt": ""}]},
+}
+SHOWN = {
+    "$type": "app.bsky.embed.record#viewRecord",
+    "uri": QUOTED_URI,
+    "value": QUOTED,
+    "embeds": [],
+}
+POINTS_TO = {"uri": QUOTED_URI, "cid": "x"}
+OWN = {"text": "wow", "langs": ["en"], "createdAt": "2021-05-04T10:00:00Z"}
+IMAGES = {"$type": "app.bsky.embed.images", "images": [{"alt": "A chart of masks"}, {"alt": " "}]}
+QUOTE_TEXT = "[quoted post] Masks cut outbreaks 3.7x\n\n[image] A table"
+RECORD_EMBED = {"$type": "app.bsky.embed.record", "record": POINTS_TO}
+WITH_MEDIA = {
+    "$type": "app.bsky.embed.recordWithMedia",
+    "record": {"record": POINTS_TO},
+    "media": IMAGES,
+}
+MEDIA_VIEW = {"$type": "app.bsky.embed.recordWithMedia#view", "record": {"record": SHOWN}}
+
+
+@pytest.mark.parametrize(
+    "view",
+    [
+        {"record": {**OWN, "embed": WITH_MEDIA}, "embed": MEDIA_VIEW},
+        # A server that does not show what is quoted is asked for it.
+        {"record": {**OWN, "embed": WITH_MEDIA}},
+        {"record": {**OWN, "embed": WITH_MEDIA}, "embed": {"record": {"record": POINTS_TO}}},
+    ],
+)
+def test_pictures_and_quotations_of_bluesky_are_read_and_marked(
+    server: Server, view: dict[str, Any]
+) -> None:
+    post = bluesky(server, view, {"uri": QUOTED_URI, "record": QUOTED})
+    assert post.text == f"wow\n\n[image] A chart of masks\n\n{QUOTE_TEXT}"
+    assert (post.lang, post.date, post.links) == ("en", "2021-05-04", ("https://doi.org/10.1/q",))
+
+
+def test_what_a_post_of_bluesky_may_carry(server: Server) -> None:
+    other = {"uri": QUOTED_URI, "record": QUOTED}
+    quotes = {**OWN, "text": "", "embed": RECORD_EMBED}
+    post = bluesky(server, {"record": quotes, "embed": {"record": SHOWN}})
+    assert (post.text, post.lang, post.date) == (QUOTE_TEXT, "de", "2021-05-04")
+    boost = {"$type": "app.bsky.feed.repost", "subject": POINTS_TO, "createdAt": "2022-01-01"}
+    post = bluesky(server, {"record": boost}, other)
+    assert post.text == "[boosted post] Masks cut outbreaks 3.7x\n\n[image] A table"
+    assert (post.lang, post.date) == ("de", "2020-01-02")
+    video = {"$type": "app.bsky.embed.video", "video": {}, "alt": "A talk"}
+    assert bluesky(server, {"record": {**OWN, "embed": video}}).text == "wow\n\n[video] A talk"
+    card = {"external": {"uri": "https://a.org", "title": "A study", "description": "of masks"}}
+    post = bluesky(server, {"record": {**OWN, "embed": card}})
+    assert (post.text, post.links) == ("wow\n\n[link] A study. of masks", ("https://a.org",))
+    # One that quotes itself ends, and what cannot be seen is no text.
+    own_uri = {"uri": f"at://{DID}/app.bsky.feed.post/3k"}
+    itself = {**OWN, "embed": {"$type": "app.bsky.embed.record", "record": own_uri}}
+    assert bluesky(server, {"record": itself}).text == "\n\n[quoted post] ".join(["wow"] * 3)
+    for kind in ("NotFound", "Blocked", "Detached"):
+        hidden = {"record": {"$type": f"app.bsky.embed.record#view{kind}", **POINTS_TO}}
+        view = {"record": {**OWN, "embed": RECORD_EMBED}, "embed": hidden}
+        assert bluesky(server, view, other).text == "wow"
+    for uri in ("https://evil.org/", "at://did:plc:x/app.bsky.feed.like/3k", 5, None):
+        strange = {"$type": "app.bsky.embed.record", "record": {"uri": uri}}
+        assert bluesky(server, {"record": {**OWN, "embed": strange}}).text == "wow"
+
+
+@pytest.mark.parametrize(
+    ("embed", "has"),
+    [
+        ({"images": [{"alt": ""}]}, "an image without text"),
+        ({"$type": "app.bsky.embed.video", "video": {}}, "a video without text"),
+        ({"external": {"uri": "https://a.org/1"}}, "a link to https://a.org/1"),
+        (
+            {"record": {"record": {"uri": "at://x"}}, "media": {"images": [{}]}},
+            "an image without text, a quoted post that cannot be read",
+        ),
+    ],
+)
+def test_a_post_without_text_says_what_it_has(
+    server: Server, embed: dict[str, Any], has: str
+) -> None:
+    with pytest.raises(UserError, match=f"the post has no text; it has {has}$"):
+        bluesky(server, {"record": {"text": "  ", "embed": embed}})
+    server.say("/api/v1/statuses/110", {**STATUS, "content": "", "spoiler_text": "", **FILES})
+    with pytest.raises(UserError, match="it has an image without text, an audio without text$"):
+        fetcher(server).post("https://mastodon.social/@ada/110")
+
+
+FILES = {"media_attachments": [{"type": "image", "description": None}, {"type": "audio"}]}
+HTML = [
+    ("<p>Two:</p><ul><li>masks</li><li>tests</li></ul><p>end</p>", "Two:\n\nmasks\ntests\n\nend"),
+    ("<p>He says</p><blockquote>masks<br/>work</blockquote>why", "He says\n\nmasks\nwork\n\nwhy"),
+    ("<blockquote><p>a</p></blockquote><p>b</p>", "a\n\nb"),
+    ("<p>a\n  b<br>\nc</p>", "a b\nc"),
+    ("<p>see <span class='invisible'>https://</span><span class='ellipsis'>a.org/x</span>"
+     "<span class='invisible'>yz</span></p>", "see https://a.org/xyz"),
+    ("<p>good <img class='emojo' alt=':mask:' src='x'> idea :mask:</p>", "good :mask: idea :mask:"),
+    ("<p>a</p><script>alert('<p>')</script><style>p {}</style><p>b</p>", "a\n\nb"),
+    ("<ol><li><p>a</p></li><li><p>b</p></li></ol>", "a\n\nb"),
+    ("<pre>x\n  y</pre><h2>t</h2>u<div>v</div>w", "x\ny\n\nt\n\nu\nv\nw"),
+    ("a<wbr>b <del>c</del> &lt;d&gt;", "ab c <d>"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("html", "text"), HTML)
+def test_elements_of_a_status_keep_words_apart(server: Server, html: str, text: str) -> None:
+    server.say("/api/v1/statuses/110", {**STATUS, "content": html, "spoiler_text": ""})
+    assert fetcher(server).post("https://mastodon.social/@ada/110").text == text
+
+
+def test_what_a_status_of_mastodon_may_carry(server: Server) -> None:
+    def post(**more: Any) -> Post:
+        own = {"content": "<p>wow</p>", "language": "en", "created_at": "2021-05-04T10:00:00Z"}
+        server.say("/api/v1/statuses/110", {**own, **more})
+        return fetcher(server).post("https://mastodon.social/@ada/110")
+
+    files = [{"type": "image", "description": "A chart"}, {"type": "gifv", "description": "A cat"}]
+    assert post(media_attachments=files).text == "wow\n\n[image] A chart\n\n[video] A cat"
+    poll = {"options": [{"title": "masks"}, {"title": "tea"}]}
+    assert post(poll=poll).text == "wow\n\n[poll] masks. tea"
+    boosted = post(content="", reblog={**STATUS, "spoiler_text": "", "content": "<p>masks</p>"})
+    assert (boosted.text, boosted.lang, boosted.date) == (
+        "[boosted post] masks",
+        "de",
+        "2021-05-04",
+    )
+    inline = "<p class='quote-inline'>RE: <a href='https://a.org/q'>x</a></p><p>wow</p>"
+    quote = {"state": "accepted", "quoted_status": {"content": "<p>masks</p>", "language": "de"}}
+    assert post(content=inline, quote=quote).text == "wow\n\n[quoted post] masks"
+    assert post(content=inline, quote=quote).links == ()
+    assert post(content=inline, quote={"state": "revoked"}).text == "RE: x\n\nwow"
+    assert post(quote={"content": "<p>masks</p>"}).text == "wow\n\n[quoted post] masks"
+    card = {"url": "https://a.org/1", "title": "A study", "description": ""}
+    assert post(card=card).text == "wow\n\n[link] A study"
+    assert post(card=card).links == ("https://a.org/1",)
+    assert post(content="", spoiler_text="covid").text == "covid"
+    odd = {"media_attachments": [5, {"type": 3}], "poll": [], "card": 5, "reblog": "", "quote": 1}
+    assert post(**odd).text == "wow"
+
+
 @pytest.mark.parametrize(
     ("address", "why"),
     [
