@@ -17,6 +17,7 @@ from claim2source.serve.desk import Unanswered
 from claim2source.serve.gate import MOST, GateSettings
 from claim2source.serve.schemas import (
     AUTO,
+    DEFAULT_PAPERS,
     AnswerOut,
     Date,
     Lang,
@@ -53,7 +54,7 @@ def add_tool(
         lang: Lang = AUTO,
         date: Date = None,
         translation: Translation = "",
-        k: Papers = 10,
+        k: Papers = DEFAULT_PAPERS,
         venue: Venue = None,
         paper_lang: PaperLang = None,
     ) -> AnswerOut:

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from datetime import datetime
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, GetCoreSchemaHandler
+from pydantic import GetJsonSchemaHandler as JsonHandler
+from pydantic_core import CoreSchema
+from pydantic_core.core_schema import no_info_before_validator_function
 
 from claim2source.engines import Where
 from claim2source.io.posts import Post
@@ -16,7 +21,42 @@ AUTO = "auto"
 CHARACTERS, POSTS, PAPERS = 20_000, 32, 100
 # What Python strips is no text; ASCII digits only.
 _SOME = r"[^\s\x1c-\x1f]"
-_DAY = r"^[1-9][0-9]{3}(-(0[1-9]|1[0-2])(-(0[1-9]|[12][0-9]|3[01]))?)?$"
+_DAY = r"^[1-9][0-9]{3}(-(0[1-9]|1[0-2])(-(0[1-9]|[12][0-9]|3[01])(T.*)?)?)?$"
+
+
+@dataclass(frozen=True)
+class Optional:
+    """Take null and "" in a field for its default, and say in the schema that null is allowed."""
+
+    default: Any = None
+
+    def given(self, value: object) -> object:
+        """Return a value, or the default where none is given."""
+        absent = value is None or isinstance(value, str) and not value.strip()
+        return self.default if absent else value
+
+    def __get_pydantic_core_schema__(self, kind: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        """Look at the value before its type does."""
+        return no_info_before_validator_function(self.given, handler(kind))
+
+    def __get_pydantic_json_schema__(self, core: CoreSchema, handler: JsonHandler) -> Any:
+        """Add null to the type's schema."""
+        schema = handler(core)
+        if "anyOf" in schema:
+            return schema
+        about = {name: schema.pop(name) for name in ("description", "examples") if name in schema}
+        return {"anyOf": [schema, {"type": "null"}], **about}
+
+
+def day_of(value: object) -> object:
+    """Cut an ISO time to the day that it is written with; leave what is no time as it is."""
+    if not isinstance(value, str) or len(value) < len("20200512T10") or value.strip() != value:
+        return value
+    try:
+        return datetime.fromisoformat(value.upper()).date().isoformat()
+    except ValueError:
+        raise ValueError("is no date or ISO time, such as 2021-05-04T10:00:00Z") from None
+
 
 Text = Annotated[
     str,
@@ -29,26 +69,39 @@ Lang = Annotated[
         description="the post's language, such as de; auto detects it",
         examples=[AUTO],
     ),
+    Optional(AUTO),
 ]
 Date = Annotated[
     str | None,
     Field(
         pattern=_DAY,
         description="day of the post: only papers published until then, or on an unknown day, "
-        "count; such as 2021-05-04, 2021-05 or 2021",
+        "count; such as 2021-05-04, 2021-05, 2021 or 2021-05-04T10:00:00Z",
         examples=["2021-05-04"],
     ),
+    BeforeValidator(day_of),
+    Optional(),
 ]
-Papers = Annotated[int, Field(ge=1, le=PAPERS, description="papers to list")]
+DEFAULT_PAPERS = 10
+Papers = Annotated[
+    int, Field(ge=1, le=PAPERS, description="papers to list"), Optional(DEFAULT_PAPERS)
+]
 Venue = Annotated[
-    str | None, Field(min_length=1, max_length=1_000, description="only papers of this venue")
+    str | None,
+    Field(min_length=1, max_length=1_000, description="only papers of this venue"),
+    Optional(),
 ]
 PaperLang = Annotated[
-    str | None, Field(pattern="^[a-z]{2,3}$", description="only papers in this language")
+    str | None,
+    Field(pattern="^[a-z]{2,3}$", description="only papers in this language"),
+    Optional(),
 ]
 Translation = Annotated[
-    str, Field(max_length=CHARACTERS, description="an English translation of the post, if any")
+    str,
+    Field(max_length=CHARACTERS, description="an English translation of the post, if any"),
+    Optional(""),
 ]
+Id = Annotated[str, Field(max_length=1_000, description="comes back with the answer"), Optional("")]
 
 
 class Strict(BaseModel):
@@ -64,7 +117,7 @@ class Question(Strict):
     lang: Lang = AUTO
     date: Date = None
     translation: Translation = ""
-    k: Papers = 10
+    k: Papers = DEFAULT_PAPERS
     venue: Venue = None
     paper_lang: PaperLang = None
 
@@ -86,7 +139,7 @@ class PostIn(Strict):
     """Hold one of several posts."""
 
     text: Text
-    id: Annotated[str, Field(max_length=1_000, description="comes back with the answer")] = ""
+    id: Id = ""
     lang: Lang = AUTO
     date: Date = None
     translation: Translation = ""
@@ -101,7 +154,7 @@ class Batch(Strict):
     """Ask for the papers that each of several posts may mean."""
 
     posts: Annotated[list[PostIn], Field(min_length=1, max_length=POSTS)]
-    k: Papers = 10
+    k: Papers = DEFAULT_PAPERS
     venue: Venue = None
     paper_lang: PaperLang = None
 

@@ -48,9 +48,8 @@ def close(found: Any, expected: Any) -> Any:
     for one, other in zip(found, expected, strict=True):
         assert one["parts"] == pytest.approx(other["parts"], abs=1e-5)
         assert one["score"] == pytest.approx(other["score"], abs=1e-5)
-        for values in (one, other):
-            values.pop("parts"), values.pop("score")
-    return found == expected
+        assert {**one, "parts": 0, "score": 0} == {**other, "parts": 0, "score": 0}
+    return True
 
 
 def test_an_answer_is_that_of_find(client: httpx.Client, alone: Finder) -> None:
@@ -79,6 +78,53 @@ def test_a_batch_keeps_order_ids_and_dates(client: httpx.Client, alone: Finder) 
     assert {one["date"] for one in answers[1]["papers"]} == {"2019-04-01", ""}
 
 
+POST_UNTIL = Post("0", POST, "", "2019-12-31")
+ABSENT = ("lang", "date", "translation", "k", "venue", "paper_lang")
+
+
+@pytest.mark.parametrize("nothing", [None, "", "  "])
+def test_null_and_empty_text_mean_absent(client: httpx.Client, nothing: str | None) -> None:
+    plain = client.post("/api/v1/find", json={"post": POST}).json()
+    for name in ABSENT:
+        answer = client.post("/api/v1/find", json={"post": POST, name: nothing})
+        assert answer.status_code == 200 and close(answer.json()["papers"], plain["papers"])
+        assert answer.json()["lang"] == plain["lang"]
+    whole = dict.fromkeys(("k", "venue", "paper_lang"), nothing)
+    post = {"text": POST, **dict.fromkeys(("id", "lang", "date", "translation"), nothing)}
+    answer = client.post("/api/v1/batch", json={"posts": [post], **whole})
+    (found,) = answer.json()["answers"]
+    assert found["post"] == "" and close(found["papers"], plain["papers"])
+    properties = client.get("/openapi.json").json()["components"]["schemas"]
+    for kind, required in (("Question", {"post"}), ("PostIn", {"text"}), ("Batch", {"posts"})):
+        for name, schema in properties[kind]["properties"].items():
+            assert ({"type": "null"} in schema.get("anyOf", ())) == (name not in required)
+    for body in ({"post": nothing}, {"post": POST, "date": 5}, {"post": POST, "k": False}):
+        assert client.post("/api/v1/find", json=body).status_code == 422
+
+
+@pytest.mark.parametrize(
+    "time",
+    [
+        "2019-05-01T10:00:00Z",
+        "2019-05-01t10:00z",
+        "2019-05-01 10:00:00",
+        "2019-05-01T23:30:00.123456789-08:00",
+        "20190501T100000Z",
+    ],
+)
+def test_an_iso_time_is_the_day_it_is_written_with(client: httpx.Client, time: str) -> None:
+    def papers(date: str) -> Any:
+        one = client.post("/api/v1/find", json={"post": "claim b", "k": 12, "date": date}).json()
+        body = {"posts": [{"text": "claim b", "date": date}], "k": 12}
+        (other,) = client.post("/api/v1/batch", json=body).json()["answers"]
+        assert close(other["papers"], one["papers"])
+        return one["papers"]
+
+    found = papers(time)
+    assert {one["date"] for one in found} == {"2019-04-01", ""}
+    assert close(found, papers("2019-05-01"))
+
+
 LONG = "x" * (CHARACTERS + 1)
 WRONG: list[tuple[object, int, str | None]] = [
     (b"{", 400, None),
@@ -100,6 +146,10 @@ WRONG: list[tuple[object, int, str | None]] = [
     ({"post": "a", "date": "soon"}, 422, "date"),
     ({"post": "a", "date": "0000"}, 422, "date"),
     ({"post": "a", "date": "2021-05-04\n"}, 422, "date"),
+    ({"post": "a", "date": "2021-05-04T"}, 422, "date"),
+    ({"post": "a", "date": "2021-05-04T99:00:00Z"}, 422, "date"),
+    ({"post": "a", "date": "2021-02-31T10:00:00Z"}, 422, "date"),
+    ({"post": "a", "date": "2021-05-04T10:00:00 or so"}, 422, "date"),
     ({"post": "a", "paper_lang": "' OR 1=1"}, 422, "paper_lang"),
     ({"post": "a", "translation": LONG}, 422, "translation"),
     ({"post": "a", "posts": []}, 422, "posts"),
@@ -290,14 +340,18 @@ def test_the_api_is_described_without_another_server(client: httpx.Client) -> No
 def test_an_agent_finds_papers_by_the_tool(client: httpx.Client, alone: Finder) -> None:
     from mcp.client import Client
 
-    async def run() -> tuple[Any, Any, Any]:
+    async def run() -> tuple[Any, ...]:
         async with Client(str(client.base_url.join("/mcp"))) as agent:
             tools = await agent.list_tools()
             good = await agent.call_tool("find_papers", {"post": POST, "k": 3, "date": "2019-12"})
+            nothing = {"post": POST, **dict.fromkeys(ABSENT), "venue": "", "date": "2019-12-31T10Z"}
+            absent = await agent.call_tool("find_papers", nothing)
             bad = await agent.call_tool("find_papers", {"post": " "})
-            return tools, good, bad
+            return tools, good, absent, bad
 
-    tools, good, bad = asyncio.run(run())
+    tools, good, absent, bad = asyncio.run(run())
+    assert close(absent.structured_content["papers"][:3], good.structured_content["papers"])
+    assert len(absent.structured_content["papers"]) == len(alone.find([POST_UNTIL], 10)[0].matches)
     (tool,) = tools.tools
     assert tool.name == "find_papers" and tool.annotations.read_only_hint
     assert tool.input_schema["required"] == ["post"]
