@@ -97,6 +97,7 @@ def test_code_of_a_page_runs_from_top_to_bottom(
         monkeypatch.setattr(c2s, "load", few_sources)
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv("PYTHONPATH", ".")
     code = blocks(DOCS / name, "yaml") + blocks(DOCS / name, "python")
     for block in code:
         if (file := named(block)) is not None and "/" not in file:

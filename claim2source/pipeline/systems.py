@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 
 from claim2source.core.config import build, parser_for, read_entries, require, require_between
 from claim2source.core.errors import ConfigError, InputError
+from claim2source.core.imports import import_named
 from claim2source.core.stage import Stage
 from claim2source.models.config import ModelConfig
 from claim2source.pipeline.when import Conditional, WhenConfig
@@ -237,13 +237,14 @@ def _stage_type(key: str, package: str, name: str) -> type:
         module = f"claim2source.{package}.{name}"
         attribute = "".join(part.capitalize() for part in name.split("_"))
     allowed = f"a module of claim2source.{package}, or the dotted path of your own dataclass"
+    require(all(part.isidentifier() for part in name.split(".")), key, name, allowed)
     try:
-        kind = getattr(importlib.import_module(module), attribute, None)
+        kind = getattr(import_named(module), attribute, None)
     except ModuleNotFoundError as error:
         # A package that the stage itself needs is another problem than a mistyped name.
         if error.name is None or not (module + ".").startswith(error.name + "."):
             raise
-        raise ConfigError(key, name, allowed) from None
+        raise ConfigError(key, name, f"{allowed}: {error.msg}") from None
     if not (isinstance(kind, type) and dataclasses.is_dataclass(kind) and hasattr(kind, "apply")):
         raise ConfigError(key, name, f"{allowed}, with a method `apply`")
     return kind

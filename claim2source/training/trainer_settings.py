@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from claim2source.core.errors import ConfigError
+from claim2source.core.imports import chosen_paths
 from claim2source.core.keys import did_you_mean
 
 if TYPE_CHECKING:
@@ -70,7 +71,8 @@ def trainer_arguments(settings: Mapping[str, _Value]) -> dict[str, Any]:
             meant = did_you_mean(name, sorted(known))
             raise ConfigError(f"trainer.{name}", value, f"arguments of pl.Trainer; {meant}")
     try:
-        made = parser.instantiate_classes(parser.parse_object(copy.deepcopy(dict(settings))))
+        with chosen_paths():
+            made = parser.instantiate_classes(parser.parse_object(copy.deepcopy(dict(settings))))
     except (ArgumentError, ImportError, TypeError, ValueError) as error:
         said = " ".join(str(error).split())
         raise ConfigError(

@@ -1,0 +1,58 @@
+"""Import the classes that a config names: installed modules, and those of PYTHONPATH, only."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import site
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import ModuleType
+
+
+@contextmanager
+def chosen_paths() -> Iterator[None]:
+    """Import from no folder while the body runs that is searched only since we are in it.
+
+    `python -m`, `python -c` and an empty part of PYTHONPATH put the current folder before all
+    installed modules. It counts where PYTHONPATH names it, or where a package was installed
+    from it to be edited.
+    """
+    before = list(sys.path)
+    sys.path[:] = _chosen(before)
+    try:
+        yield
+    finally:
+        # The body may have added folders of its own.
+        sys.path[:] = [*before, *(part for part in sys.path if part not in before)]
+
+
+def import_named(module: str) -> ModuleType:
+    """Import a module that a config names, as `chosen_paths` allows.
+
+    Raises `ModuleNotFoundError`; where it lies in the current folder it says what to do.
+    """
+    with chosen_paths():
+        try:
+            return importlib.import_module(module)
+        except ModuleNotFoundError as error:
+            own = module.partition(".")[0]
+            if error.name != own or not any(map(os.path.exists, (own, f"{own}.py"))):
+                raise
+    why = f"{own!r} lies in the current folder, which is not searched; PYTHONPATH=. trusts it"
+    raise ModuleNotFoundError(why, name=own)
+
+
+def _chosen(paths: list[str]) -> list[str]:
+    here = os.path.realpath(os.curdir)
+    named = os.environ.get("PYTHONPATH", "") if not sys.flags.ignore_environment else ""
+    if any(part and os.path.realpath(part) == here for part in named.split(os.pathsep)):
+        return list(paths)
+    own, kept, is_installed = set(site.getsitepackages() + [site.getusersitepackages()]), [], False
+    for part in paths:
+        is_installed |= part in own
+        # What follows a folder of installed modules was added by one of its .pth files.
+        if is_installed and part or os.path.realpath(part or os.curdir) != here:
+            kept.append(part)
+    return kept

@@ -1,0 +1,93 @@
+"""Classes that a config names come from installed modules and PYTHONPATH, not from where we are."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.shared_data import REPOSITORY
+
+STAGE = """
+open("ran", "w").close()
+from dataclasses import dataclass
+@dataclass(frozen=True)
+class Same:
+    def apply(self, claims, sources, run): ...
+class Callback:
+    pass
+"""
+SYSTEM = """
+from claim2source.pipeline.systems import load_stages
+print(load_stages([{"rerank": "%s.Same"}]))
+"""
+TRAINER = """
+from claim2source.training.trainer_settings import trainer_arguments
+print(trainer_arguments({"callbacks": [{"class_path": "%s.Callback"}]}))
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "own_stage.py").write_text(STAGE)
+    (tmp_path / "package").mkdir()
+    (tmp_path / "package" / "inner.py").write_text(STAGE)
+    return tmp_path
+
+
+def run(folder: Path, code: str, pythonpath: str, *how: str) -> tuple[int, str, bool]:
+    """Run code in a folder; its exit status, what it says last, and whether the module ran."""
+    (folder / "ran").unlink(missing_ok=True)
+    words = how or ("-c", code)
+    environment = {**os.environ, "PYTHONPATH": f"{REPOSITORY}{os.pathsep}{pythonpath}"}
+    done = subprocess.run(
+        [sys.executable, *words], cwd=folder, env=environment, capture_output=True, text=True
+    )
+    last = (done.stdout + done.stderr).strip().splitlines()[-1]
+    return done.returncode, last, (folder / "ran").exists()
+
+
+@pytest.mark.parametrize("module", ["own_stage", "package.inner"])
+def test_a_stage_of_the_current_folder_is_not_imported_by_accident(
+    folder: Path, module: str
+) -> None:
+    code = SYSTEM % module
+    for accident in ("", os.pathsep):
+        status, said, ran = run(folder, code, accident)
+        assert (status, ran) == (1, False)
+        assert "lies in the current folder" in said and "PYTHONPATH=." in said
+    (folder / "main.py").write_text(code)
+    assert run(folder, "", "", "-m", "main")[::2] == (1, False)
+    for on_purpose in (".", str(folder), f"{folder}/."):
+        status, said, ran = run(folder, code, on_purpose)
+        assert (status, ran) == (0, True) and "Same()" in said
+
+
+def test_installed_modules_and_other_folders_are_imported(folder: Path) -> None:
+    elsewhere = folder / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "own_stage.py").write_text(STAGE)
+    # Not the one of the current folder, though it stands first.
+    code = (SYSTEM % "own_stage") + "import own_stage; print(own_stage.__file__)"
+    assert run(folder, code, str(elsewhere)) == (0, str(elsewhere / "own_stage.py"), True)
+    pth = f"import site, sys; sys.path.remove(''); site.addsitedir({str(elsewhere)!r})"
+    (elsewhere / "here.pth").write_text(f"{folder}\n")
+    # As an editable install in the current folder does, before Python adds that folder.
+    code = f"{pth}; sys.path.insert(0, ''); site.getsitepackages = lambda: [{str(elsewhere)!r}]\n{SYSTEM % 'package.inner'}"
+    status, said, ran = run(folder, code, str(REPOSITORY))
+    assert (status, ran) == (0, True), said
+
+
+def test_what_is_no_name_is_refused(folder: Path) -> None:
+    for name in (".own_stage", "..", "own_stage.", "own-stage", "a/b"):
+        status, said, ran = run(folder, SYSTEM % name, ".")
+        assert (status, ran) == (1, False) and "dotted path of your own dataclass" in said
+
+
+@pytest.mark.slow
+def test_a_callback_of_the_current_folder_is_not_imported_by_accident(folder: Path) -> None:
+    assert run(folder, TRAINER % "own_stage", "")[::2] == (1, False)
+    assert run(folder, TRAINER % "own_stage", ".")[2]
