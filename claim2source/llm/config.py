@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from claim2source.core.config import require, require_between
 from claim2source.core.errors import UserError
+from claim2source.llm.api_key import read_key, require_key_env
 
 
 @dataclass(frozen=True)
@@ -17,7 +17,8 @@ class LLMConfig:
     Attributes:
         model: the model's name at the server
         url: the server's address, with or without /v1
-        key_env: the variable of the environment that holds the key; servers of one's own need none
+        key_env: the variable of the environment that holds the key; servers of one's own need none.
+            Not the secret of another service (AWS_.., HF_..); sent over https and to this machine
         temperature: 0 is greedy: the most probable token each time
         top_p: sample from the most probable tokens that hold this share together
         seed: of the sampling, where the server has one; a text's n-th version adds n
@@ -53,7 +54,7 @@ class LLMConfig:
     def __post_init__(self) -> None:
         """Raise `UserError` for a value that is not allowed."""
         _check_url(self.url)
-        require(bool(self.key_env.strip()), "llm.key_env", self.key_env, "a variable's name")
+        require_key_env("llm.key_env", self.key_env)
         require_between("llm.temperature", self.temperature, 0, 2)
         require(0 < self.top_p <= 1, "llm.top_p", self.top_p, "above 0, at most 1")
         require_between("llm.seed", self.seed, 0, 2**31 - 1, none=True)
@@ -74,8 +75,8 @@ class LLMConfig:
 
     @property
     def key(self) -> str:
-        """Read the key from the environment; "" where there is none."""
-        return os.environ.get(self.key_env, "").strip()
+        """Read the key from the environment; "" where there is none, or it must not be sent."""
+        return read_key(self.key_env, self.url)
 
 
 def _check_url(url: str) -> None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from claim2source.core.errors import UserError
 from claim2source.core.terminal import printable_line, shortened
+from claim2source.llm.api_key import state_of
 from claim2source.llm.config import LLMConfig
 from claim2source.llm.retry import PASSING, retry_after
 from claim2source.llm.work import Request, Token, Usage, prompt_tokens
@@ -142,7 +143,7 @@ class Server:
     def _unusable(self, error: Refused) -> Unusable:
         config = self.config
         if error.status in (401, 403):
-            key = "is refused" if self._key else "is not set"
+            key = state_of(config.key_env, config.url)
             return Unusable(
                 f"config: llm.key_env: the key in {config.key_env} {key} by {config.base_url} "
                 f"(status {error.status}): {error.why}"

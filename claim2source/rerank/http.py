@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import math
-import os
 import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,6 +22,7 @@ import numpy as np
 from claim2source.core.config import require, require_between, require_one_of
 from claim2source.core.errors import UserError
 from claim2source.core.terminal import printable_line, shortened
+from claim2source.llm.api_key import read_key, require_key_env, state_of
 from claim2source.llm.retry import PASSING, retry_after, wait_before
 from claim2source.rerank.frame import NOT_A_NUMBER, Pair, Reranker, Scored
 from claim2source.rerank.yes_no import INSTRUCTIONS
@@ -80,7 +80,8 @@ class Http(Reranker):
             `sglang`.
         model: the model's name at the server.
         key_env: the variable of the environment that holds the key; servers of one's own need
-            none.
+            none. Not the secret of another service (AWS_.., HF_..); sent over https and to this
+            machine.
         instruction: what vLLM's and SGLang's models are told to judge by, sent with every
             request: `released`, `detailed` (see `yes_no`), or a text of your own.
         scale: what the scores are: `raw` logits; `probability`, whose logits are then taken; or
@@ -115,6 +116,7 @@ class Http(Reranker):
         # An address with a password is not shown.
         require(not secret, "url", "..", "an address without user, password or query")
         require(good, "url", self.url, "an address such as http://localhost:8000")
+        require_key_env("key_env", self.key_env)
         require_one_of("dialect", self.dialect, get_args(Dialect))
         require(bool(self.model) or self.dialect == "tei", "model", "", "its name at the server")
         require(bool(self.instruction.strip()), "instruction", self.instruction, "a text")
@@ -226,7 +228,7 @@ class _Work:
         for name in ("httpx", "httpcore"):
             logging.getLogger(name).setLevel(logging.WARNING)
         settings = self.settings
-        self._key = os.environ.get(settings.key_env, "").strip()
+        self._key = read_key(settings.key_env, settings.url)
         headers = {"Authorization": f"Bearer {self._key}"} if self._key else {}
         self._client = httpx.Client(
             base_url=settings.url.strip().rstrip("/"), headers=headers, timeout=settings.timeout
@@ -396,7 +398,7 @@ class _Work:
     def _unusable(self, error: _Refused) -> UserError:
         settings = self.settings
         if error.status in (401, 403):
-            known = "is refused" if self._key else "is not set"
+            known = state_of(settings.key_env, settings.url)
             return UserError(
                 f"config: key_env: the key in {settings.key_env} {known} by {settings.url} "
                 f"(status {error.status}): {error.why}"

@@ -1,0 +1,87 @@
+"""A key goes to its own server only, and no other service's secret goes anywhere."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from claim2source.core.errors import ConfigError
+from claim2source.llm import LLMConfig
+from claim2source.llm.api_key import _warn, is_safe, state_of
+from claim2source.rerank.http import Http, _Work
+
+SAFE = [
+    "https://api.example.org/v1",
+    "HTTPS://10.0.0.7",
+    "http://localhost:8000/v1",
+    "http://LOCALHOST",
+    "http://llm.localhost:1",
+    "http://127.0.0.1:8000",
+    "http://127.8.9.1",
+    "http://[::1]:8000",
+    "http://[::ffff:127.0.0.1]",
+]
+READABLE = [
+    "http://api.example.org/v1",
+    "http://10.0.0.7:8000",
+    "http://gpu-node:8000",
+    "http://localhost.evil.org",
+    "http://notlocalhost",
+    "http://127.0.0.1.evil.org",
+    "http://0.0.0.0:8000",
+    "http://[2001:db8::1]",
+    "http://[::ffff:10.0.0.7]",
+]
+
+
+@pytest.mark.parametrize("url", SAFE + READABLE)
+def test_a_key_is_sent_over_https_and_to_this_machine(
+    url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("MY_CREDENTIAL", " sk-very-secret\n")
+    _warn.cache_clear()
+    config, stage = (
+        LLMConfig("m", url, key_env="MY_CREDENTIAL"),
+        Http(url=url, model="m", key_env="MY_CREDENTIAL"),
+    )
+    with caplog.at_level(logging.WARNING):
+        key, work = config.key, _Work(stage, ())
+    sent = work._client.headers.get("authorization")
+    work.close()
+    assert is_safe(url) == (url in SAFE)
+    assert (key, sent) == (
+        ("sk-very-secret", "Bearer sk-very-secret") if url in SAFE else ("", None)
+    )
+    assert ("MY_CREDENTIAL is not sent" in caplog.text) == (url in READABLE)
+    assert len(caplog.records) <= 1 and "sk-very" not in caplog.text
+    assert state_of("MY_CREDENTIAL", url).endswith("refused" if url in SAFE else "plain http")
+    monkeypatch.delenv("MY_CREDENTIAL")
+    assert state_of("MY_CREDENTIAL", url) == "is not set"
+
+
+@pytest.mark.parametrize(
+    "name",
+    "AWS_SECRET_ACCESS_KEY GOOGLE_APPLICATION_CREDENTIALS AZURE_CLIENT_SECRET HF_TOKEN WANDB_API_KEY"
+    " GITHUB_TOKEN GH_TOKEN GITLAB_TOKEN CI_JOB_TOKEN HUGGING_FACE_HUB_TOKEN HUGGINGFACE_TOKEN"
+    " KAGGLE_KEY NPM_TOKEN PYPI_TOKEN TWINE_PASSWORD DOCKER_AUTH_CONFIG VAULT_TOKEN SSH_AUTH_SOCK"
+    " PGPASSWORD MYSQL_PWD DATABASE_URL REDIS_URL SLACK_BOT_TOKEN S3_SECRET_KEY MY_OWN_PASSWORD"
+    " CLAIM2SOURCE_TOKEN aws_secret_access_key _AWS_KEY".split()
+    + ["", " ", "A B", "A=B", "9A", "A\0", "HF-TOKEN"],
+)  # fmt: skip
+def test_other_services_secrets_are_refused(name: str) -> None:
+    for make, key in (
+        (lambda: LLMConfig("m", key_env=name), "llm.key_env"),
+        (lambda: Http(model="m", key_env=name), "key_env"),
+    ):
+        with pytest.raises(ConfigError) as caught:
+            make()
+        assert caught.value.key == key
+
+
+def test_keys_of_servers_are_allowed() -> None:
+    for name in (
+        "OPENAI_API_KEY JINA_API_KEY MISTRAL_API_KEY OPENROUTER_API_KEY GROQ_API_KEY GEMINI_API_KEY"
+        " ANTHROPIC_API_KEY COHERE_API_KEY TOGETHER_API_KEY DEEPSEEK_API_KEY VLLM_API_KEY my_key"
+    ).split():  # fmt: skip
+        assert LLMConfig("m", key_env=name).key_env == Http(model="m", key_env=name).key_env
