@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
+from pathlib import Path, PureWindowsPath
 from typing import Any, ClassVar, Literal
 
-from claim2source.core.errors import InputError
+from claim2source.core.errors import InputError, shown
 from claim2source.core.files import write_json
 from claim2source.core.run import Cost
 from claim2source.core.tables import Cell, Part, TextTable, render
@@ -474,7 +474,31 @@ class Report:
         if isinstance(named, list) and all(isinstance(n, str) and n in raw for n in named):
             raw["headline"] = {name: raw.pop(name) for name in named}
         # As JSON, where a list may stand for a tuple.
-        return validated(Report, json.dumps(raw), path)
+        report = validated(Report, json.dumps(raw), path)
+        for key, text in report._places():
+            if why := why_not_inside(text):
+                raise InputError.at(path, field=key, why=f"{shown(text)} {why}")
+        return report
+
+    def _places(self) -> Iterator[tuple[str, str]]:
+        """Yield the texts that name files, or that a reader may take for such, by their fields."""
+        for name, system in self.systems.items():
+            for key, text in (("name", name), ("name", system.name), ("runs", system.runs)):
+                yield f"systems.{name}.{key}", text
+            for language in system.languages:
+                yield f"systems.{name}.languages", language
+        if self.training is not None:
+            yield "training.chosen_checkpoint", self.training.chosen_checkpoint
+            yield "training.refit", self.training.refit
+
+
+def why_not_inside(text: str) -> str | None:
+    """Say why a text names no place within its folder, here or on Windows; None where it does."""
+    windows = PureWindowsPath(text)
+    absolute = text.startswith(("/", "\\")) or windows.is_absolute()
+    if absolute or "\0" in text or ".." in windows.parts:
+        return "is no place within the report's folder"
+    return None
 
 
 _EMPTY: tuple[Any, ...] = (None, "", (), {}, [])

@@ -98,12 +98,19 @@ class LoadedSystem:
 
     @cached_property
     def runs(self) -> dict[str, Run | Path]:
-        """Find the runs that are there: language -> run, or the path of its file."""
+        """Find the runs that are there: language -> run, or the path of its file.
+
+        Raises `InputError` where a link leads out of the report's folder.
+        """
         if self.memory is not None:
             return dict(self.memory)
         folder = self.report_folder / self.report.runs
         files = {lang: folder / f"{lang}.trec" for lang in self.languages}
-        return {lang: path for lang, path in files.items() if path.is_file()}
+        found = {lang: path for lang, path in files.items() if path.is_file()}
+        for path in found.values():
+            if not real_path(path).is_relative_to(real_path(self.report_folder)):
+                raise InputError.at(path, why="is a link that leads out of the report's folder")
+        return found
 
     def interval(self, metric: str, language: str) -> tuple[float, float] | None:
         """Return the report's 95 % interval of a metric, None where it has none."""

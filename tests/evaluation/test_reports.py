@@ -52,6 +52,63 @@ def save(folder: Path, model: str = "m/model", runs: tuple[str, ...] = ("en", "d
     return folder
 
 
+OUTSIDE = [
+    "..",
+    "../..",
+    "a/../../b",
+    "/etc",
+    "..\\..",
+    "C:\\x",
+    "C:/x",
+    "\\\\host\\share",
+    "//h/s",
+    "a\0b",
+]
+
+
+@pytest.mark.parametrize("text", OUTSIDE)
+def test_a_report_reads_nothing_outside_its_folder(tmp_path: Path, text: str) -> None:
+    plain = json.loads((save(tmp_path / "own") / "report.json").read_text())
+    save(tmp_path / "outside")
+    system = plain["systems"]["model"]
+    training = {"history": [], "choose": "val", "chosen_epoch": 1, "chosen_scale": 1.0}
+    changed: list[dict[str, Any]] = [
+        {"systems": {text: {**system, "name": text}}},
+        {"systems": {"model": {**system, "name": text}}},
+        {"systems": {"model": {**system, "runs": text}}},
+        {"systems": {"model": {**system, "runs": f"runs/{text}"}}} if text[0] == "." else {},
+        {"systems": {"model": {**system, "languages": {text: system["macro"]}}}},
+        {"training": {**training, "chosen_checkpoint": text}},
+        {"training": {**training, "chosen_checkpoint": "", "refit": text}},
+    ]
+    for more in filter(None, changed):
+        (tmp_path / "own" / "report.json").write_text(json.dumps({**plain, **more}))
+        with pytest.raises(InputError, match="is no place within the report's folder") as caught:
+            read_reports([tmp_path / "own"])
+        assert "\n" not in str(caught.value)
+
+
+def test_names_of_models_and_links_within_a_report_are_read(tmp_path: Path) -> None:
+    plain = json.loads((save(tmp_path / "own") / "report.json").read_text())
+    system = plain["systems"]["model"]
+    for name in ("org/model", "BM25: k1 1.2", "a..b", "50\\50", "..."):
+        changed = {**plain, "systems": {name: {**system, "name": name}}}
+        (tmp_path / "own" / "report.json").write_text(json.dumps(changed))
+        (read,) = read_reports([tmp_path / "own"])
+        assert read.name == name and set(read.runs) == {"en", "de"}
+    # The folder itself may be a link, and links within it are followed, but none that leads out.
+    (tmp_path / "link").symlink_to(tmp_path / "own")
+    runs = tmp_path / "own" / "runs"
+    (runs / "en.trec").rename(tmp_path / "own" / "en.trec")
+    (runs / "en.trec").symlink_to(tmp_path / "own" / "en.trec")
+    assert set(read_reports([tmp_path / "link"])[0].runs) == {"en", "de"}
+    (tmp_path / "own" / "en.trec").rename(tmp_path / "secret.trec")
+    (runs / "en.trec").unlink()
+    (runs / "en.trec").symlink_to(tmp_path / "secret.trec")
+    with pytest.raises(InputError, match="leads out of the report's folder"):
+        whole_run(read_reports([tmp_path / "own"])[0])
+
+
 def test_names_are_told_apart(tmp_path: Path) -> None:
     one, two, other = save(tmp_path / "x/one"), save(tmp_path / "x/two"), save(tmp_path / "y/one")
     assert [s.name for s in read_reports([one])] == ["model"]
