@@ -13,21 +13,23 @@ import fcntl
 import glob
 import json
 import os
+import re
 import secrets
 import sqlite3
 import time
 import weakref
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from claim2source.core.errors import InputError
 from claim2source.io.store import default_root
 from claim2source.llm.work import Token, Usage
 
-VERSION = 1
+VERSION = 2
 # The file in the folder of a store.
 ANSWERS = "answers.sqlite"
 # Seconds that a process waits for another one's write.
@@ -36,12 +38,19 @@ _TABLES = """
 CREATE TABLE IF NOT EXISTS answers (
     key TEXT PRIMARY KEY, id TEXT NOT NULL, model TEXT NOT NULL, version TEXT NOT NULL,
     raw TEXT NOT NULL, finish TEXT, logprobs TEXT NOT NULL, prompt_tokens INTEGER NOT NULL,
-    completion_tokens INTEGER NOT NULL, tries INTEGER NOT NULL, failure TEXT, at REAL NOT NULL
+    completion_tokens INTEGER NOT NULL, tries INTEGER NOT NULL, failure TEXT, at REAL NOT NULL,
+    hash TEXT
 ) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS asking (
     key TEXT PRIMARY KEY, owner TEXT NOT NULL
 ) WITHOUT ROWID;
 """
+_COLUMNS = (
+    "raw, finish, prompt_tokens, completion_tokens, logprobs, tries, failure, model, version, id"
+)
+_OWNER = re.compile("[0-9a-f]{16}")
+# What SQLite says of files that hold something else than what was written.
+_DAMAGED = ("CORRUPT", "NOTADB", "FORMAT", "MISMATCH", "SCHEMA", "ERROR", "IOERR_SHORT_READ")
 
 
 @dataclass(frozen=True)
@@ -91,14 +100,18 @@ class AnswerStore:
     def _open(self) -> None:
         (version,) = self._base.execute("PRAGMA user_version").fetchone()
         tables = [name for (name,) in self._base.execute("SELECT name FROM sqlite_master")]
-        if version > VERSION or version == 0 and tables and "asking" not in tables:
+        if not 0 <= version <= VERSION or version == 0 and tables:
             raise InputError.at(str(self.path), why="is no store of answers of this version")
         self._base.execute("PRAGMA journal_mode = WAL")
         # A killed process loses nothing; a machine without power its last moments.
         self._base.execute("PRAGMA synchronous = NORMAL")
         if version < VERSION:
             with self._writing():
-                for statement in _TABLES.split(";"):
+                # Another process may have done so meanwhile.
+                (version,) = self._base.execute("PRAGMA user_version").fetchone()
+                if version == 1:
+                    self._base.execute("ALTER TABLE answers ADD COLUMN hash TEXT")
+                for statement in _TABLES.split(";") if version == 0 else ():
                     self._base.execute(statement)
                 self._base.execute(f"PRAGMA user_version = {VERSION}")
         if self.path is not None:
@@ -110,26 +123,32 @@ class AnswerStore:
         """Read the reply that was made by what `key` is the hash of."""
         with self._saying():
             row = self._base.execute(
-                "SELECT raw, finish, prompt_tokens, completion_tokens, logprobs, tries, failure,"
-                " model, version, id FROM answers WHERE key = ?",
-                (key,),
+                f"SELECT {_COLUMNS}, hash FROM answers WHERE key = ?", (key,)
             ).fetchone()
         if row is None:
             return None
-        raw, finish, prompt, completion, logprobs, *rest = row
-        tokens = tuple(Token(*token) for token in json.loads(logprobs))
-        return Stored(raw, finish, Usage(prompt, completion), tokens, *rest)
+        *values, known = row
+        # Without a hash: of the first version.
+        if known is not None and known != _hash(key, values):
+            raise self._damaged("a reply is not what was written")
+        try:
+            return _stored(*values)
+        except (ValueError, TypeError, RecursionError):
+            raise self._damaged("a reply cannot be read") from None
 
     def put(self, key: str, reply: Stored, *, keep: bool = False) -> None:
         """Store a reply; with `keep` this process goes on asking for a better one."""
         logprobs = json.dumps([(t.text, t.logprob, t.top) for t in reply.logprobs])
         values = (
-            *(key, reply.id, reply.model, reply.version, reply.raw, reply.finish, logprobs),
-            *(reply.usage.prompt, reply.usage.completion, reply.tries, reply.failure, time.time()),
+            *(reply.raw, reply.finish, reply.usage.prompt, reply.usage.completion, logprobs),
+            *(reply.tries, reply.failure, reply.model, reply.version, reply.id),
         )
+        row = (key, *values, time.time(), _hash(key, values))
         with self._saying(), self._writing():
             self._base.execute(
-                f"INSERT OR REPLACE INTO answers VALUES ({', '.join('?' * len(values))})", values
+                f"INSERT OR REPLACE INTO answers (key, {_COLUMNS}, at, hash)"
+                f" VALUES ({', '.join('?' * len(row))})",
+                row,
             )
             if not keep:
                 self._base.execute("DELETE FROM asking WHERE key = ?", (key,))
@@ -150,7 +169,11 @@ class AnswerStore:
 
     def _is_others(self, key: str) -> bool:
         row = self._base.execute("SELECT owner FROM asking WHERE key = ?", (key,)).fetchone()
-        return row is not None and row[0] != self._owner and self._lives(row[0])
+        if row is None or row[0] == self._owner:
+            return False
+        if not (isinstance(row[0], str) and _OWNER.fullmatch(row[0])):
+            raise self._damaged("an owner is no process")
+        return self._lives(row[0])
 
     def leave(self, keys: Sequence[str]) -> None:
         """Note that this process asks for `keys` no more."""
@@ -233,8 +256,40 @@ class AnswerStore:
         """Name the file where it cannot be read or written."""
         try:
             yield
-        except sqlite3.Error as error:
+        except (sqlite3.Error, UnicodeDecodeError) as error:
+            name = getattr(error, "sqlite_errorname", "")
+            # Without a name: text that is not UTF-8, in a row or in SQLite's own message.
+            damaged = not name or name.removeprefix("SQLITE_").startswith(_DAMAGED)
+            # A flipped bit of the header says so of a file that can be written.
+            if damaged or name == "SQLITE_READONLY" and os.access(str(self.path), os.W_OK):
+                raise self._damaged(str(error)) from None
             raise InputError.at(str(self.path), why=f"the store of answers: {error}") from None
+
+    def _damaged(self, why: str) -> InputError:
+        return InputError.at(
+            str(self.path),
+            why=f"the store of answers is damaged ({why}); move it away, and what it held is asked "
+            "for again, or save what can be read with `sqlite3 FILE .recover | sqlite3 NEW`",
+        )
+
+
+def _hash(key: str, values: Sequence[object]) -> str:
+    """Hash a row, so that a flipped bit is seen."""
+    # `str`: what is damaged may be bytes.
+    return sha256(json.dumps([key, *values], default=str).encode()).hexdigest()[:16]
+
+
+def _stored(
+    raw: str, finish: str | None, prompt: int, completion: int, logprobs: str, *rest: Any
+) -> Stored:
+    """Make a reply of a row. Raises ValueError or TypeError: SQLite takes values of any type."""
+    from pydantic import TypeAdapter
+
+    tokens = [dict(zip(("text", "logprob", "top"), t, strict=True)) for t in json.loads(logprobs)]
+    usage = {"prompt": prompt, "completion": completion}
+    names = ("raw", "finish", "usage", "logprobs", "tries", "failure", "model", "version", "id")
+    values = dict(zip(names, (raw, finish, usage, tokens, *rest), strict=True))
+    return TypeAdapter(Stored).validate_json(json.dumps(values), strict=True)
 
 
 def _release(path: Path, lock: int) -> None:
