@@ -268,8 +268,8 @@ class AnswerStore:
     def _damaged(self, why: str) -> InputError:
         return InputError.at(
             str(self.path),
-            why=f"the store of answers is damaged ({why}); move it away, and what it held is asked "
-            "for again, or save what can be read with `sqlite3 FILE .recover | sqlite3 NEW`",
+            why=f"the store of answers is damaged ({why}); "
+            "move it away: what it held is asked for again",
         )
 
 
