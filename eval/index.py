@@ -1,10 +1,10 @@
 """Make an index of papers, or let it grow: `python eval/index.py SOURCE --out DIR|URL`.
 
-SOURCE is `demo` or another data set, or a file or folder of corpus.jsonl, OpenAlex works, PubMed
-XML, CSV or Parquet. What is in the index as it is stays: a stopped run goes on. In several
-processes (a Slurm array, or accelerate) each encodes its share into the store and leaves the
-index alone; a last run by itself then writes it. With `--launcher ray` the workers of a Ray
-cluster encode, and this process writes the index afterwards.
+SOURCE is `demo` or another data set, or a file or folder of JSON (corpus.jsonl, works of OpenAlex
+and Crossref), XML of PubMed or JATS, RIS, NBIB, BibTeX, CSV or Parquet. What is in the index as it
+is stays: a stopped run goes on. In several processes (a Slurm array, or accelerate) each encodes
+its share into the store and leaves the index alone; a last run by itself then writes it. With
+`--launcher ray` the workers of a Ray cluster encode, and this process writes the index afterwards.
 """
 
 from __future__ import annotations
@@ -133,6 +133,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             engine.close()
         return
     files = PaperFiles.of(config.source, config.column_map, config.format, config.lenient)
+    files.without = frozenset(gone or ())
     shard, shards = shard_of(config.shard, os.environ)
     one = config.launcher is None or shards == 1
     require(one, "launcher", config.launcher, "none where Slurm, accelerate or --shard divides")
@@ -175,8 +176,10 @@ def checked(files: PaperFiles) -> int:
         for _ in files:
             total += 1
             bar.update()
-    if not total:
-        raise UserError(f"{files.files[0]}: holds no papers with a title or an abstract")
+    if not total and not files.without:
+        left_out = f"; left out or changed: {said}" if (said := files.said()) else ""
+        why = f"holds no papers with a title or an abstract{left_out}"
+        raise UserError(f"{files.files[0]}: {why}")
     return total
 
 
@@ -336,14 +339,9 @@ def claims_of(config: IndexProgramConfig) -> str | None:
 
 
 def say_left_out(files: PaperFiles) -> None:
-    """Say how many records were not read, and why the first of them."""
-    if files.left_out:
-        say(f"{files.left_out} papers without title and abstract, or without an id, left out")
-    if len(files.problems):
-        try:
-            files.problems.raise_if_any()
-        except UserError as error:
-            say(f"left out or read in part: {len(files.problems)}, such as {error.lines[0]}")
+    """Say in one line what was left out or changed."""
+    if said := files.said():
+        say(f"left out or changed: {said}")
 
 
 if __name__ == "__main__":

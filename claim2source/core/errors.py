@@ -11,7 +11,7 @@ import signal
 import sys
 import tempfile
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -135,10 +135,36 @@ class Problems:
     def __len__(self) -> int:
         return self._total
 
+    @property
+    def first(self) -> str:
+        """Write the first problem; "" where there is none."""
+        return str(self._kept[0]) if self._kept else ""
+
     def raise_if_any(self) -> None:
         """Raise `InputError` when anything was added."""
         if self._total:
             raise InputError(self._kept, self._total)
+
+
+class Counting(Problems):
+    """Collect problems; count what is left out or changed, with the first place of each kind."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.counts: dict[str, int] = {}
+        self._first: dict[str, str] = {}
+
+    def count(self, kind: str, file: str | Path, line: int | str | None = None) -> None:
+        """Count one trait of a kind."""
+        self.counts[kind] = self.counts.get(kind, 0) + 1
+        name = Path(file).name
+        self._first.setdefault(kind, name if line is None else f"{name}:{line}")
+
+    def counted(self, names: Mapping[str, str] | None = None) -> str:
+        """Say how many traits of each kind there were; `names` are those of kinds."""
+        said = names or {}
+        kinds = (f"{said.get(k, k)}: {n} (first: {self._first[k]})" for k, n in self.counts.items())
+        return "; ".join(kinds)
 
 
 def run_program(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
+import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 # An affiliation behind a comma, or in the place of a name.
@@ -23,6 +25,24 @@ _PARTICLES = frozenset(
 )
 
 
+# Between the strings of a list as numpy writes it there are no commas.
+_NO_COMMA = re.compile(r"(?<=['\"])\s+(?=['\"])")
+_QUOTED = re.compile(r"'((?:[^'\\]|\\.)*)'|\"((?:[^\"\\]|\\.)*)\"")
+_AND = re.compile(r"\s*,?\s+(?:and|&)\s+|\s*&\s*(?=[^\W\d_]+,)", re.IGNORECASE)
+_AND_FIRST = re.compile(r"and\s+|&\s+(?=\S+,)", re.IGNORECASE)
+_OTHERS = re.compile(r"[\s,;&]{1,4}(?:and\s+)?(?:others|et\.? al\.?)\s*$", re.IGNORECASE)
+# In the name of an institution, which "and" does not divide.
+_INSTITUTION = re.compile(
+    r"\b(of|for|the|on|in|administration|agency|association|authority|board|bureau|commission|"
+    r"committee|consortium|group|network|office|organi[sz]ation|research|services?|society|team|"
+    r"trial|union)\b",
+    re.IGNORECASE,
+)
+_INITIALS = re.compile(r"(?:[^\W\d_a-z]\.?[ -]?){1,4}")
+# Longest text of authors that is read as a list of Python or JSON.
+_LONGEST = 10**6
+
+
 class _Entry(NamedTuple):
     """Hold one author's text and its parts: name, suffixes ("Jr."), affiliation."""
 
@@ -35,32 +55,90 @@ class _Entry(NamedTuple):
 def author_names(text: str) -> tuple[str, ...]:
     """Split a list of authors whose separator and form are unknown.
 
-    With a semicolon, or where all commas can only be within one entry: as `in_reading_order`.
-    Else commas separate the names: "Jane Doe, Richard Roe" -> Jane Doe, Richard Roe.
+    A list of Python or JSON, and one with semicolons, "|" or "and" between entries, is read as
+    `in_reading_order` does, as is one whose commas can only be within one entry. Else commas
+    separate the names: "Jane Doe, Richard Roe" -> Jane Doe, Richard Roe.
     """
-    if ";" in text:
-        return in_reading_order([entry.strip(" ,") for entry in text.split(";")])
-    parts = [part for part in _parts(text) if part]
+    text = _OTHERS.sub("", " ".join(text.replace("&amp;", "&").split()))
+    if (listed := _listed(text)) is not None:
+        return in_reading_order(listed)
+    for mark in "|;":
+        if mark in text:
+            entries = [entry.strip(" ,") for entry in text.split(mark)]
+            return in_reading_order([name for entry in entries for name in _divided(entry)])
+    entries = _divided(text.strip(" ,"))
+    commas = [entry.count(",") for entry in entries]
+    if len(entries) > 1 and (set(commas) == {1} or not any(commas)):
+        return in_reading_order(entries)
+    parts = [part for part in _parts(", ".join(entries)) if part]
     names = [part for part in parts if not _SUFFIX.fullmatch(part)]
     if len(names) < 2:
         return (" ".join(parts),) if parts else ()
+    # "Doe, J., Roe, R. & Ng, A."
+    given = names[1::2]
+    apart = len(entries) > 1 and commas[-1] == 1 or all(map(_INITIALS.fullmatch, given))
+    if len(names) > 2 and len(names) % 2 == 0 and apart and all(map(_is_surname, names[::2])):
+        return tuple(f"{one} {name}" for name, one in zip(names[::2], given, strict=True))
     # "Doe, Jane" has a part of one word; names in reading order have two or more words, also in
     # "Jane Doe, Wuhan, China".
     within_one = len(names) == 2 and (_is_surname(names[0]) or " " not in names[1])
     if within_one or " " in names[0] and all(" " not in name for name in names[1:]):
         return in_reading_order([", ".join(parts)])
-    listed: list[str] = []
+    listed_names: list[str] = []
     affiliated = False
     for part in parts:
         # "Paris, France" after a hospital is its place.
         affiliated = bool(AFFILIATION.search(part)) or affiliated and " " not in part
-        if listed and _SUFFIX.fullmatch(part):
-            listed[-1] += f" {part}"
-        elif listed and affiliated:
-            listed[-1] += f", {part}"
+        if listed_names and _SUFFIX.fullmatch(part):
+            listed_names[-1] += f" {part}"
+        elif listed_names and affiliated:
+            listed_names[-1] += f", {part}"
         else:
-            listed.append(part)
-    return tuple(listed)
+            listed_names.append(part)
+    return tuple(listed_names)
+
+
+def _listed(text: str) -> list[str] | None:
+    """Read a list of Python or JSON, of names or of objects that have one; None: it is none."""
+    text = text.strip()
+    if not (text[:1] in "[(" and text[-1:] in "])" and len(text) <= _LONGEST) or not text:
+        return None
+    try:
+        items = json.loads(text)
+    except (ValueError, RecursionError):
+        try:
+            items = ast.literal_eval(_NO_COMMA.sub(", ", text))
+        except (ValueError, SyntaxError, MemoryError, RecursionError):
+            inner = text[1:-1].strip()
+            if quoted := [one or two for one, two in _QUOTED.findall(inner)]:
+                return quoted
+            return None if text[0] == "(" else [*author_names(inner)]
+    return [name for item in items for name in [_name(item)] if name] if _is_list(items) else None
+
+
+def _is_list(value: object) -> bool:
+    return isinstance(value, list | tuple)
+
+
+def _name(item: object) -> str:
+    """Read the name of an author: a text, or an object of OpenAlex, Semantic Scholar, Crossref."""
+    if isinstance(item, str):
+        return item.strip()
+    if not isinstance(item, Mapping):
+        return ""
+    whole = item.get("name") or item.get("display_name") or item.get("literal")
+    parts = [item.get("given"), item.get("family")]
+    return str(whole) if whole else " ".join(str(part) for part in parts if part)
+
+
+def _divided(entry: str) -> list[str]:
+    """Divide an entry at "and" and "&" where people stand on both sides."""
+    first = _AND_FIRST.match(entry)
+    parts = [part for part in _AND.split(entry[first.end() if first else 0 :]) if part]
+    words = [len(part.split()) for part in parts]
+    alike = all(n > 1 for n in words) or all(n == 1 for n in words) or len(parts) > 2
+    institution = any(AFFILIATION.search(part) or _INSTITUTION.search(part) for part in parts)
+    return parts if alike and not institution else [entry]
 
 
 def turned_names(text: str) -> tuple[str, ...]:

@@ -26,6 +26,9 @@ log = logging.getLogger(__name__)
 DEMO = Path(__file__).resolve().parent / "demo"
 
 CORPUS, QUERIES, QRELS = "corpus.jsonl", "queries.jsonl", "qrels"
+# Keys of the metadata of sources and of claims.
+OF_SOURCES = ("authors", "venue", "date", "doi", "url", "lang")
+OF_CLAIMS = ("lang", "translation", "split", "candidates")
 _LANGUAGE = re.compile(r"[a-z]{2,3}(-[a-z0-9]{1,8})*")
 _SPLIT = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 _DECIMAL = re.compile(r"[+-]?(?:[0-9]{1,9}\.[0-9]{0,99}|\.[0-9]{1,99})")
@@ -125,8 +128,11 @@ def read_beir(
     read = [query for row in queries.rows() if (query := _query(row)).claim.text.strip()]
     judgements = _read_split(folder, split, read, problems)
     corpus = JsonLines(folder / CORPUS, problems)
-    every = map(source_of, corpus.rows())
-    sources = tuple(source for source in every if f"{source.title}{source.abstract}".strip())
+    longest: dict[str, Source] = {}
+    for source in map(source_of, corpus.rows(repeated=True)):
+        if source.id not in longest or text_length(source) > text_length(longest[source.id]):
+            longest[source.id] = source
+    sources = tuple(source for source in longest.values() if text_length(source))
     # A record that is refused is not blamed on the judgements too.
     known: Collection[str] = queries.seen
     pool: Collection[str] = corpus.seen
@@ -205,6 +211,7 @@ def _belongs(query: _Query, split: str, by_id: bool) -> bool:
 
 
 def _query(row: Row) -> _Query:
+    row.check_keys(("_id", "text"), OF_CLAIMS)
     text = row.require_text("text")
     lang = row.text("metadata.lang").strip().lower() or "en"
     if not _LANGUAGE.fullmatch(lang):
@@ -224,8 +231,14 @@ def _query(row: Row) -> _Query:
     return _Query(row.line, claim, row.text("metadata.split"))
 
 
+def text_length(source: Source) -> int:
+    """Count the characters of title and abstract, without those of white space around them."""
+    return len(source.title.strip()) + len(source.abstract.strip())
+
+
 def source_of(row: Row) -> Source:
     """Read a source of corpus.jsonl; what is wrong with it is reported."""
+    row.check_keys(("_id", "title", "text"), OF_SOURCES)
     row.require_either("title", "text")
     names = row.meta.get("authors")
     if isinstance(names, str):

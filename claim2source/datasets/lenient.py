@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Literal
 
 from claim2source.core.config import flag, read_config
-from claim2source.core.errors import InputError, Problems
-from claim2source.io.jsonl import EMPTY, REPEATED
+from claim2source.core.errors import Counting, InputError
+from claim2source.io.jsonl import EMPTY, REPEATED, UNKNOWN
 
 SETTINGS = "dataset.yaml"
 HELP = "load what can be loaded; what is left out is counted and said"
@@ -18,8 +18,9 @@ Kind = Literal["metadata", "stranger", "absent", "same", "contradicts", "decimal
 _SAID = {
     f"{EMPTY} corpus.jsonl": "sources without title and text, left out",
     f"{EMPTY} queries.jsonl": "claims without text, left out",
-    f"{REPEATED} corpus.jsonl": "repeated sources, left out",
+    f"{REPEATED} corpus.jsonl": "repeated sources, of which the one with more text is read",
     f"{REPEATED} queries.jsonl": "repeated claims, left out",
+    UNKNOWN: "records with keys that mean nothing, which were ignored",
     "metadata": "fields of metadata that mean something else, ignored",
     "stranger": "judgements of claims that are not there, left out",
     "absent": "golds that are not there, kept as never found",
@@ -50,14 +51,12 @@ def is_lenient(folder: Path, asked: bool) -> bool:
     return read_config(DatasetFile, words, program=SETTINGS, description="").lenient or asked
 
 
-class Traits(Problems):
+class Traits(Counting):
     """Collect problems; with `lenient`, those that do no harm are only counted, by kind."""
 
     def __init__(self, folder: Path, lenient: bool) -> None:
         super().__init__()
         self.folder, self.lenient = folder, lenient
-        self._counts: dict[str, int] = {}
-        self._first: dict[str, str] = {}
 
     def add(
         self, file: str | Path, line: int | None, field: str | None, why: str, kind: str = ""
@@ -68,8 +67,7 @@ class Traits(Problems):
         if kind in (EMPTY, REPEATED):
             kind = f"{kind} {Path(file).name}"
         if kind:
-            self._counts[kind] = self._counts.get(kind, 0) + 1
-            self._first.setdefault(kind, f"{Path(file).name}:{line}")
+            self.count(kind, file, line)
         if not (kind and self.lenient):
             super().add(file, line, field, why)
 
@@ -78,10 +76,10 @@ class Traits(Problems):
         try:
             super().raise_if_any()
         except InputError as error:
-            if self.lenient or not self._counts:
+            if self.lenient or not self.counts:
                 raise
             hint = (
-                f"{self.folder}: {sum(self._counts.values())} of {error.total} would be left out, "
+                f"{self.folder}: {sum(self.counts.values())} of {error.total} would be left out, "
                 f"counted and said with --lenient (in training --data.lenient), or `lenient: true` "
                 f"in {self.folder / SETTINGS}"
             )
@@ -89,7 +87,6 @@ class Traits(Problems):
 
     def said(self, split: str) -> tuple[str, ...]:
         """Say in one line what was left out or changed, with the first place of each kind."""
-        if not self._counts:
+        if not self.counts:
             return ()
-        kinds = (f"{_SAID[k]}: {n} (first: {self._first[k]})" for k, n in self._counts.items())
-        return (f"{self.folder}, {split}: loaded leniently: {'; '.join(kinds)}",)
+        return (f"{self.folder}, {split}: loaded leniently: {self.counted(_SAID)}",)

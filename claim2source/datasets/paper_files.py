@@ -1,47 +1,87 @@
-"""Read papers of any file, one after another: BEIR, OpenAlex, PubMed, CSV and Parquet."""
+"""Read papers of any file, one after another: JSON, XML, tables and references."""
 
 from __future__ import annotations
 
-import csv
-from collections.abc import Iterator, Mapping, Sequence
+import re
+import zlib
+from codecs import BOM_UTF8, BOM_UTF16_BE, BOM_UTF16_LE
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
 from claim2source.core.config import require
-from claim2source.core.errors import InputError, Problems
+from claim2source.core.errors import Counting, InputError
 from claim2source.core.files import why_not_file
-from claim2source.datasets.beir import CORPUS, folder_of, source_of
+from claim2source.datasets.beir import CORPUS, folder_of, text_length
 from claim2source.datasets.lenient import is_lenient
-from claim2source.datasets.openalex import is_work, read_work
-from claim2source.datasets.papers import Paper, plain_doi
-from claim2source.datasets.pubmed import read_pubmed
-from claim2source.io.jsonl import JsonLines, Row
-from claim2source.io.text_files import text_lines, tsv_rows
+from claim2source.datasets.paper_json import paper_of_row, read_json
+from claim2source.datasets.paper_tables import FIELDS, table_rows
+from claim2source.datasets.paper_xml import read_xml
+from claim2source.datasets.papers import Paper, first_day
+from claim2source.datasets.references import read_bibtex, read_tagged
+from claim2source.io.text_files import open_bytes
 
-Format = Literal["beir", "openalex", "pubmed", "csv", "parquet"]
-FIELDS = ("id", "title", "abstract", "authors", "venue", "date", "doi", "url", "lang")
-# The field of a record of corpus.jsonl that a field of a table becomes.
-_PLACE = {"id": "_id", "title": "title", "abstract": "text"}
-_SUFFIXES = (".jsonl", ".json", ".ndjson", ".csv", ".tsv", ".parquet", ".xml")
-# Rows of a Parquet file that are read at a time.
-_BATCH = 1024
+Format = Literal[
+    "beir", "openalex", "crossref", "pubmed", "jats", "ris", "nbib", "bibtex", "csv", "parquet"
+]
+READ = "JSON, JSON lines, PubMed's XML, JATS, RIS, NBIB, BibTeX, CSV, TSV and Parquet"
+_FORMATS: dict[str, Format] = {
+    ".jsonl": "beir",
+    ".json": "beir",
+    ".ndjson": "beir",
+    ".csv": "csv",
+    ".tsv": "csv",
+    ".parquet": "parquet",
+    ".xml": "pubmed",
+    ".nxml": "pubmed",
+    ".ris": "ris",
+    ".nbib": "nbib",
+    ".bib": "bibtex",
+    ".bibtex": "bibtex",
+}
+# How files of other kinds begin, and texts of ours whatever their names say.
+_OTHERS: dict[bytes, str] = {
+    rb"PK\x03\x04": "a zip archive, as Excel's and Word's files are",
+    rb"\xd0\xcf\x11\xe0": "an old Excel or Word file",
+    rb"%PDF": "PDF",
+    rb"\{\\rtf": "RTF",
+    rb"(BZh|\xfd7zXZ|\x28\xb5\x2f\xfd|7z\xbc\xaf)": "compressed, and not by gzip",
+    rb"\x1f\x8b": "compressed by gzip: let its name end in .gz",
+    rb"SQLite format 3": "an SQLite database",
+    rb"(ARROW1|\xff\xff\xff\xff)": "Arrow: save Parquet",
+    rb"%\d ": "EndNote's own form: export RIS or BibTeX",
+    rb"(FN|PT) \w": "Web of Science's own form: export RIS or BibTeX",
+    rb"(?i:<!doctype\s+html|<html)": "a web page",
+}
+_OURS: dict[bytes, Format] = {
+    rb"TY  -": "ris",
+    rb"PMID *- ": "nbib",
+    rb"PAR1": "parquet",
+    rb"@\w+\s*[{(]": "bibtex",
+    rb"<": "pubmed",
+    rb"[{\[]": "beir",
+}
 
 
 @dataclass
 class PaperFiles:
     """Read the papers of files, as often as needed; `left_out` counts those without any text.
 
-    With `lenient` what cannot be read is left out and counted in `problems`; else the first such
-    record raises `InputError`.
+    Of records with one id the one with the most text counts: what was read before, in this or an
+    earlier reading, is not given again. With `lenient` what cannot be read is left out and counted
+    in `problems`; else the first such record raises `InputError`. `without` are ids to leave out.
     """
 
     files: Sequence[Path]
     columns: Mapping[str, str] = field(default_factory=dict)
     format: Format | None = None
     lenient: bool = False
+    without: Collection[str] = ()
+    others: Sequence[Path] = ()
     left_out: int = 0
-    problems: Problems = field(default_factory=Problems)
+    problems: Counting = field(default_factory=Counting)
+    _longest: dict[int, int] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -70,135 +110,108 @@ class PaperFiles:
             if why := why_not_file(path):
                 raise InputError.at(path, why=why)
             return cls([path], columns or {}, format, lenient)
-        files = sorted(file for file in path.rglob("*") if _suffix(file) in _SUFFIXES)
+        every = sorted(one for one in path.rglob("*") if one.is_file() and one.name[0] != ".")
+        files = [one for one in every if _is_ours(one)]
         if not files:
-            raise InputError.at(path, why=f"holds no files named {', '.join(_SUFFIXES)} (.gz)")
-        return cls(files, columns or {}, format, lenient)
+            raise InputError.at(path, why=f"holds no files of papers: {READ} (.gz)")
+        others = [one for one in every if one not in set(files)]
+        return cls(files, columns or {}, format, lenient, others=others)
 
     def __iter__(self) -> Iterator[Paper]:
         """Yield papers. Raises `InputError` at the first problem, unless `lenient`."""
-        self.left_out, self.problems = 0, Problems()
+        self.left_out, self.problems = 0, Counting()
+        for path in self.others:
+            self.problems.count("files of other kinds", path)
+        number = 0
         for path in self.files:
             for paper in self._read(path):
+                number += 1
                 if not self.lenient:
                     self.problems.raise_if_any()
                 if paper is None:
                     self.left_out += 1
-                else:
+                elif self._counts(paper, number, path):
                     yield paper
             if not self.lenient:
                 self.problems.raise_if_any()
 
+    def _counts(self, paper: Paper, number: int, path: Path) -> bool:
+        """Tell whether a paper is to be read: no other of its id has more text, or was before."""
+        source = paper.source
+        if source.id in self.without:
+            self.problems.count("papers that are to be deleted", path)
+            return False
+        # More text first, then the earlier record.
+        rank = (text_length(source) << 40) - number
+        before = self._longest.setdefault(hash(source.id), rank)
+        if rank != before:
+            self.problems.count("repeated ids, of which the one with more text is read", path)
+        if rank < before:
+            return False
+        self._longest[hash(source.id)] = rank
+        if source.date and not first_day(source.date):
+            self.problems.count("dates that are not read", path, repr(source.date[:40]))
+        return True
+
+    def said(self) -> str:
+        """Say in one line what was left out or changed; "" where nothing was."""
+        parts = [self.problems.counted()]
+        if self.left_out:
+            what = "papers without title and abstract, or without an id"
+            parts.insert(0, f"{what}: {self.left_out}")
+        if total := len(self.problems):
+            parts.append(f"what cannot be read: {total}, such as {self.problems.first}")
+        return "; ".join(part for part in parts if part)
+
     def _read(self, path: Path) -> Iterator[Paper | None]:
-        kind = self.format or _format_of(path)
-        if kind == "pubmed":
-            return read_pubmed(path, self.problems)
-        if kind == "csv":
-            return self._rows_of(path, self._csv(path))
-        if kind == "parquet":
-            return self._rows_of(path, self._parquet(path))
-        return self._lines(path, kind)
-
-    def _lines(self, path: Path, kind: Format) -> Iterator[Paper | None]:
-        for row in JsonLines(path, self.problems).records():
-            if kind == "openalex" or self.format is None and is_work(row.record):
-                yield read_work(row)
-            else:
-                yield paper_of_row(row)
-
-    def _csv(self, path: Path) -> Iterator[tuple[int, Mapping[str, object]]]:
-        delimiter = "\t" if _suffix(path) == ".tsv" else ","
-        first = next((text for _, text in text_lines(path, self.problems) if text), "")
-        header = [cell.strip() for cell in next(csv.reader([first], delimiter=delimiter), [])]
-        columns = self._columns(path, header)
-        names = list(columns.values())
-        for line, cells in tsv_rows(path, names, self.problems, delimiter=delimiter):
-            yield line, dict(zip(columns, cells, strict=True))
-
-    def _parquet(self, path: Path) -> Iterator[tuple[int, Mapping[str, object]]]:
-        from pyarrow import ArrowException, parquet
-
-        number = 0
-        try:
-            with parquet.ParquetFile(path) as file:
-                columns = self._columns(path, file.schema_arrow.names)
-                wanted = list(dict.fromkeys(columns.values()))
-                for batch in file.iter_batches(_BATCH, columns=wanted):
-                    for row in batch.to_pylist():
-                        number += 1
-                        yield number, {name: row[column] for name, column in columns.items()}
-        except (ArrowException, OSError) as error:
-            why = " ".join(str(error).split())
-            self.problems.add(path, number or None, None, f"not Parquet that can be read: {why}")
-
-    def _columns(self, path: Path, header: Sequence[str]) -> dict[str, str]:
-        """Map fields to columns: as given, else those of the same name."""
-        found = {name: name for name in FIELDS if name in header}
-        if "abstract" not in header and "text" in header:
-            found["abstract"] = "text"
-        found |= self.columns
-        for name, column in found.items():
-            if column not in header:
-                why = f"no column {column!r}; there are: {', '.join(header)}"
-                raise InputError.at(path, field=name, why=why)
-        if "id" not in found or not {"title", "abstract"} & set(found):
-            why = f"name the columns of id and of title or abstract; there are: {', '.join(header)}"
-            raise InputError.at(path, field="columns", why=why)
-        return found
-
-    def _rows_of(
-        self, path: Path, rows: Iterator[tuple[int, Mapping[str, object]]]
-    ) -> Iterator[Paper | None]:
-        for line, cells in rows:
-            yield paper_of_row(_row(path, line, cells, self.problems, self.columns))
-
-
-def _row(
-    path: Path,
-    line: int,
-    cells: Mapping[str, object],
-    problems: Problems,
-    columns: Mapping[str, str],
-) -> Row:
-    """Write the cells of a table's row as a record of corpus.jsonl is written."""
-    named = {_PLACE.get(name, f"metadata.{name}"): columns.get(name, name) for name in FIELDS}
-
-    def complain(field: str, why: str, kind: str = "", /) -> None:
-        problems.add(path, line, named.get(field, field), why, kind)
-
-    record: dict[str, object] = {}
-    metadata: dict[str, object] = {}
-    for name, value in cells.items():
-        if value is None:
-            continue
-        if name not in ("id", "authors") and not isinstance(value, str):
-            value = str(value)  # a date, or a number
-        (record if name in _PLACE else metadata)[_PLACE.get(name, name)] = value
-    return Row({**record, "metadata": metadata}, line, complain)
-
-
-def paper_of_row(row: Row) -> Paper | None:
-    """Read a paper of corpus.jsonl; None for one that cannot be read, which is reported."""
-    key = row.as_id("_id", row.record.get("_id"))
-    if key is None:
-        return None
-    row.key = key
-    source = source_of(row)
-    if not f"{source.title}{source.abstract}".strip():
-        return None  # that it is empty was reported
-    doi, lang = plain_doi(row.text("metadata.doi")), row.text("metadata.lang")
-    return Paper(source, doi, row.text("metadata.url"), lang.partition("-")[0].lower())
+        kind = self.format
+        if kind is None:
+            kind, why = format_of(path)
+            if why:
+                self.problems.add(path, None, None, why)
+                return iter(())
+        if kind in ("pubmed", "jats"):
+            return read_xml(path, self.problems)
+        if kind in ("csv", "parquet"):
+            rows = table_rows(path, self.columns, self.problems, kind == "parquet")
+            return map(paper_of_row, rows)
+        if kind == "ris" or kind == "nbib":
+            return read_tagged(path, self.problems, kind)
+        if kind == "bibtex":
+            return read_bibtex(path, self.problems)
+        return read_json(path, self.problems, self.format)
 
 
 def _suffix(path: Path) -> str:
     return Path(path.name.removesuffix(".gz")).suffix.lower()
 
 
-def _format_of(path: Path) -> Format:
-    kinds: dict[str, Format] = {
-        ".csv": "csv",
-        ".tsv": "csv",
-        ".parquet": "parquet",
-        ".xml": "pubmed",
-    }
-    return kinds.get(_suffix(path), "beir")
+def _is_ours(path: Path) -> bool:
+    """Tell whether a file of a folder is read: by its name or, of others, by how it begins."""
+    if _suffix(path) in _FORMATS:
+        return True
+    return (_suffix(path) == ".txt" or path.suffix == ".gz") and not format_of(path)[1]
+
+
+def format_of(path: Path) -> tuple[Format, str]:
+    """Tell a file's format by how it begins, else by its name; and why it is not read, or ""."""
+    by_name = _FORMATS.get(_suffix(path))
+    if not path.is_file():  # a pipe is read only once
+        return by_name or "beir", ""
+    try:
+        with open_bytes(path) as file:
+            begin = file.read(4096)
+    except (OSError, EOFError, zlib.error):
+        return by_name or "beir", ""  # who reads it says why it cannot be read
+    if begin.startswith((BOM_UTF16_LE, BOM_UTF16_BE)):
+        begin = begin.decode("utf-16", "ignore").encode()
+    begin = begin.removeprefix(BOM_UTF8).lstrip()
+    for mark, why in _OTHERS.items():
+        if re.match(mark, begin):
+            return by_name or "beir", f"is {why}; read are {READ}"
+    kind = next((kind for mark, kind in _OURS.items() if re.match(mark, begin)), None)
+    if by_name is None and kind is None:
+        return "beir", f"is of no kind that is read; read are {READ}"
+    json_or_xml = by_name in (None, "beir", "pubmed") and kind in ("beir", "pubmed")
+    certain = kind in ("ris", "nbib", "parquet")
+    return (kind if kind and (certain or json_or_xml) else by_name or kind or "beir"), ""

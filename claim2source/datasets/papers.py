@@ -3,18 +3,59 @@
 from __future__ import annotations
 
 import calendar
+import html
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
+from claim2source.core.errors import Counting
 from claim2source.core.records import Source
+from claim2source.io.text_files import why_not_id, why_not_text
 
-_MONTHS = {name.lower(): number for number, name in enumerate(calendar.month_abbr) if name}
-# 2020-05-12, 2020/5, 20200512, 2020 May 12, and what follows a time's T.
+# Months by their first letters, in English and, where they differ, German, French and Spanish.
+_MONTHS = {
+    **{name: number for number, name in enumerate("jan feb mar apr may jun".split(), start=1)},
+    **{name: number for number, name in enumerate("jul aug sep oct nov dec".split(), start=7)},
+    **{"ene": 1, "fév": 2, "mär": 3, "mrz": 3, "avr": 4, "abr": 4, "mai": 5, "juin": 6},
+    **{"juil": 7, "aoû": 8, "ago": 8, "okt": 10, "déc": 12, "dez": 12, "dic": 12},
+}
+# 2020-05-12, 2020/5, 20200512, 2020 May 12, 2020年5月12日, and what follows a time's T.
 _DATE = re.compile(
     r"(?P<year>\d{4})(?!\d(?:\D|$))"
-    r"(?:[-/. ]?(?P<month>\d{1,2}|[A-Za-z]{3,9})(?:[-/. ]?(?P<day>\d{1,2}))?)?(?!\d)"
+    r"(?:[-/. 年]?(?P<month>\d{1,2}|[^\W\d_]{3,10})(?:[-/. 月]?(?P<day>\d{1,2}))?)?(?!\d)"
 )
+_NUMBERS = re.compile(r"(?<!\d)(\d{1,2})([-/. ])(\d{1,2})\2(\d{4})(?!\d)")  # 05/12/2020
+_YEAR = re.compile(r"(?<!\d)[12]\d{3}(?!\d)")
+_WORD = re.compile(r"[^\W\d_]{3,}")
+_DAY_BEFORE = re.compile(r"(?<!\d)(\d{1,2})(?:st|nd|rd|th|er)?[-.,/ ]*(?:(?:of|de) +)?$")
+_DAY_AFTER = re.compile(r"[-.,/ ]*(\d{1,2})(?!\d)")
 _DOI = re.compile(r"10\.\d{4,9}/\S+")
+# ISO 639-2 to 639-1; but for Japanese the first three letters of English names are codes as well.
+_LANGUAGES = dict(
+    pair.split(":")
+    for pair in (
+        "eng:en ger:de deu:de fre:fr fra:fr spa:es ita:it por:pt chi:zh zho:zh jpn:ja jap:ja "
+        "rus:ru pol:pl dut:nl nld:nl kor:ko tur:tr cze:cs ces:cs dan:da nor:no swe:sv fin:fi "
+        "hun:hu ara:ar ukr:uk"
+    ).split()
+)
+# What registries leave in titles and abstracts: <i>, <jats:p>, <mml:mi mathvariant="normal">.
+_TAG = re.compile(
+    r"</?(?:(?:jats|mml|m|xhtml|html|ns\d):)?(?P<name>[A-Za-z][\w.-]*)"
+    r"(?P<more>(?:\s+[\w:.-]+\s*=\s*(?:\"[^\"<]*\"|'[^'<]*'))*)\s*/?>"
+)
+_INLINE = frozenset(
+    "i b u em strong sub sup scp sc small tt code span font a abbr cite q italic bold underline "
+    "monospace roman ext-link xref inline-formula inline-graphic named-content styled-content "
+    "alternatives math mi mo mn ms mrow msub msup msubsup mfrac msqrt mtext mover munder mspace "
+    "mstyle mfenced mtable mtr mtd mpadded mmultiscripts none mprescripts semantics".split()
+)
+_BLOCKS = frozenset("p br div sec title list list-item ul ol li h1 h2 h3 disp-formula".split())
+_UNREAD = re.compile(r"<(?:mml:|jats:)?(tex-math|annotation)\b[^<>]*>[^<]*</[^<>]*\1>")
+_HEADING = re.compile(r"<(?:jats:)?title>\s*abstract\s*[.:]?\s*</(?:jats:)?title>", re.IGNORECASE)
+_TITLE_END = re.compile(r"[:.\s]*</(?:jats:)?title\s*>", re.IGNORECASE)
+_ENTITY = re.compile(r"&(?:#\d{1,7}|#[xX][0-9a-fA-F]{1,6}|[A-Za-z][A-Za-z0-9]{1,31});")
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,28 +73,116 @@ class Paper:
         return f"https://doi.org/{self.doi}" if self.doi else self.url
 
 
+def paper_of_texts(
+    path: Path,
+    place: int | str,
+    problems: Counting,
+    *,
+    key: str,
+    title: str,
+    abstract: str = "",
+    authors: Sequence[str] = (),
+    venue: str = "",
+    date: str = "",
+    doi: str = "",
+    url: str = "",
+    lang: str = "",
+) -> Paper | None:
+    """Make a paper of the texts of a record; `place` is its line or name.
+
+    None where there is no id, which is reported, or no text.
+    """
+    line, prefix = (place, "") if isinstance(place, int) else (None, f"{place}: ")
+    texts = {"title": title, "abstract": abstract, "authors": " ".join(authors), "venue": venue}
+    wrong = {"id": why_not_id(key)} | {name: why_not_text(text) for name, text in texts.items()}
+    for name, why in wrong.items():
+        if why:
+            problems.add(path, line, f"{prefix}{name}", why)
+            return None
+    title, abstract = (
+        " ".join(plain(text, path, place, problems).split()) for text in (title, abstract)
+    )
+    if not (title or abstract):
+        return None
+    names = tuple(" ".join(name.split()) for name in authors if name.strip())
+    source = Source(key, title, abstract, names, " ".join(venue.split()), " ".join(date.split()))
+    return Paper(source, plain_doi(doi), url.strip(), iso_language(lang))
+
+
+def plain(text: str, path: Path, place: int | str, problems: Counting) -> str:
+    """Remove markup from a text, which is counted."""
+    without = without_markup(text)
+    if without == text:
+        return text
+    problems.count("titles and abstracts whose markup was removed", path, place)
+    return " ".join(without.split())
+
+
+def without_markup(text: str) -> str:
+    """Remove tags, then read entities: "p &lt; 0.05" and "a < b" stay."""
+    if "<" in text:
+        text = _TITLE_END.sub(": ", _UNREAD.sub(" ", _HEADING.sub(" ", text)))
+        text = _TAG.sub(_replaced, text)
+    return _ENTITY.sub(lambda found: html.unescape(found[0]), text) if "&" in text else text
+
+
+def _replaced(tag: re.Match[str]) -> str:
+    name = tag["name"].lower()
+    if name in _BLOCKS:
+        return " "
+    known = name in _INLINE or tag["more"] or ":" in tag[0].partition(" ")[0]
+    return "" if known else tag[0]
+
+
 def plain_doi(text: str) -> str:
     """Return the DOI in a text, in small letters; "" where there is none."""
     found = _DOI.search(text)
     return found[0].lower() if found else ""
 
 
+def iso_language(text: str) -> str:
+    """Return the ISO 639-1 code of a language: "en-US", "eng" and "English" are "en"."""
+    code = re.split(r"[-_;, ]", text.strip().lower())[0]
+    return code if len(code) == 2 else _LANGUAGES.get(code[:3], "")
+
+
 def first_day(date: str) -> int:
     """Number the first day that a date may mean: "2020-05" is 20200501; 0: unknown."""
-    return _day(date, last=False)
+    return min((_day(*one, last=False) for one in _meanings(date)), default=0)
 
 
 def last_day(date: str) -> int:
     """Number the last day that a date may mean: "2020-02" is 20200229; 0: unknown."""
-    return _day(date, last=True)
+    return max((_day(*one, last=True) for one in _meanings(date)), default=0)
 
 
-def _day(date: str, last: bool) -> int:
-    found = _DATE.match(date.strip())
-    if found is None or int(found["year"]) == 0:
+def _meanings(date: str) -> list[tuple[int, int, int]]:
+    """List what a date may mean: year, month and day, 0 where unknown.
+
+    "05/12/2020" is two days, but "05.12.2020" is one in December.
+    """
+    date = date.strip()[:100]
+    if (found := _DATE.match(date)) and int(found["year"]):
+        month = _month(found["month"])  # "2020 Spring" is some day of that year
+        return [(int(found["year"]), month, int(found["day"] or 0) if month else 0)]
+    if numbers := _NUMBERS.search(date):
+        one, two, year = int(numbers[1]), int(numbers[3]), int(numbers[4])
+        both = [(year, two, one), (year, one, two)]
+        good = [(y, m, d) for y, m, d in both if 1 <= m <= 12 and 1 <= d <= 31]
+        return good[:1] if numbers[2] == "." else good or [(year, 0, 0)]
+    if not (found := _YEAR.search(date)):
+        return []
+    for word in _WORD.finditer(date):
+        if month := _month(word[0]):
+            near = _DAY_BEFORE.search(date[: word.start()]) or _DAY_AFTER.match(date, word.end())
+            return [(int(found[0]), month, int(near[1]) if near else 0)]
+    return [(int(found[0]), 0, 0)]
+
+
+def _day(year: int, month: int, day: int, last: bool) -> int:
+    if year == 0:
         return 0
-    year, month, day = int(found["year"]), _month(found["month"]), int(found["day"] or 0)
-    if not month:  # "2020 Spring" is some day of that year
+    if not month:
         month, day = 12 if last else 1, 0
     days = calendar.monthrange(year, month)[1]
     if not 1 <= day <= days:
@@ -65,5 +194,7 @@ def _month(text: str | None) -> int:
     """Number a month, 1 to 12; 0 for what is none."""
     if not text:
         return 0
-    number = int(text) if text.isdigit() else _MONTHS.get(text[:3].lower(), 0)
-    return number if number <= 12 else 0
+    if text.isdigit():
+        return int(text) if int(text) <= 12 else 0
+    word = text.lower()
+    return _MONTHS.get(word[:4]) or _MONTHS.get(word[:3], 0)

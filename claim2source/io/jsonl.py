@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Protocol
 
@@ -11,7 +12,7 @@ from claim2source.core.errors import Problems
 from claim2source.io.text_files import text_lines, why_not_id, why_not_text
 
 # Kinds of problems that a lenient reader leaves out.
-EMPTY, REPEATED = "empty", "repeated"
+EMPTY, REPEATED, UNKNOWN = "empty", "repeated", "unknown"
 _KINDS = {dict: "an object", list: "a list", str: "text", bool: "a truth value"}
 
 
@@ -34,29 +35,81 @@ class JsonLines:
             else:
                 yield row
 
-    def rows(self) -> Iterator[Row]:
-        """Yield every record that has an id of its own."""
+    def rows(self, repeated: bool = False) -> Iterator[Row]:
+        """Yield every record that has an id of its own; with `repeated` those others have too."""
         for row in self.records():
             key = row.as_id("_id", row.record.get("_id"))
             if key is None:
                 self.complete = False
             elif self.seen.setdefault(key, row.line) != row.line:
                 row.complain("_id", f"{key!r} is already on line {self.seen[key]}", REPEATED)
+                if repeated:
+                    row.key = key
+                    yield row
             else:
                 row.key = key
                 yield row
 
     def _parsed(self, line: int, text: str) -> Row | None:
-        def complain(field: str | None, why: str, kind: str = "") -> None:
-            self.problems.add(self.path, line, field, why, kind)
-
         before = len(self.problems)
         record = parse_json(text, self.path, self.problems, line)
-        if isinstance(record, dict):
-            return Row(record, line, complain)
-        if len(self.problems) == before:
-            complain(None, "is not a JSON object")
-        return None
+        broken = len(self.problems) > before
+        return None if broken else row_of(record, self.path, self.problems, line)
+
+
+def json_records(path: Path, problems: Problems) -> Iterator[Row]:
+    """Yield the objects of JSON lines, or of one JSON document: an object or a list of them.
+
+    A document is read whole.
+    """
+    lines = text_lines(path, problems)
+    begin: list[tuple[int, str]] = []
+    for number, text in lines:
+        if text is not None and text.strip():
+            begin.append((number, text))
+        if len(begin) == 2 or text is None:
+            break
+    first = begin[0][1].strip() if begin else ""
+    # The first line of a document is no JSON by itself, and its second one neither.
+    whole = first.startswith("[") or (
+        first.startswith("{") and not any(_is_object(text) for _, text in begin)
+    )
+    if whole:
+        blank = "\n" * (begin[0][0] - 1)  # for the line of what is broken
+        document = blank + "".join(text for _, text in begin)
+        value = parse_json(document + "".join(text or "" for _, text in lines), path, problems)
+        records = value if isinstance(value, list) else [] if value is None else [value]
+        for place, record in enumerate(records, start=1):
+            if (row := row_of(record, path, problems, place, f"record {place}")) is not None:
+                yield row
+        return
+    for number, line in chain(begin, lines):
+        if line is not None and line.strip():
+            before = len(problems)
+            record = parse_json(line, path, problems, number)
+            if len(problems) == before:
+                if (row := row_of(record, path, problems, number)) is not None:
+                    yield row
+
+
+def row_of(record: object, path: Path, problems: Problems, line: int, name: str = "") -> Row | None:
+    """Make a row of an object; what is wrong with it is at its line or, in a document, its name."""
+
+    def complain(field: str | None, why: str, kind: str = "") -> None:
+        place = ": ".join(part for part in (name, field) if part)
+        problems.add(path, None if name else line, place or None, why, kind)
+
+    if isinstance(record, dict):
+        return Row(record, line, complain, name)
+    complain(None, "is not a JSON object")
+    return None
+
+
+def _is_object(text: str) -> bool:
+    try:
+        return isinstance(json.loads(text), dict)
+    except (ValueError, RecursionError):
+        return False
 
 
 def parse_json(text: str, path: Path, problems: Problems, line: int | None = None) -> object:
@@ -100,8 +153,11 @@ class Complain(Protocol):
 class Row:
     """Hold one record; a wrong field is reported through `complain` and read as an empty value."""
 
-    def __init__(self, record: Mapping[str, object], line: int, complain: Complain) -> None:
+    def __init__(
+        self, record: Mapping[str, object], line: int, complain: Complain, name: str = ""
+    ) -> None:
         self.record, self.line, self.complain = record, line, complain
+        self.place: int | str = name or line
         self.key = ""
         meta = record.get("metadata")
         if meta is not None and not isinstance(meta, dict):
@@ -113,7 +169,8 @@ class Row:
         if type(value) is int:
             return str(value)
         if value is None:
-            self.complain(field, "is missing")
+            others = f"; there are: {', '.join(self.record)}" if field in ("_id", "id") else ""
+            self.complain(field, f"is missing{others}")
         elif why := why_not_id(value) if isinstance(value, str) else _not_text(value):
             self.complain(field, why)
         else:
@@ -149,6 +206,24 @@ class Row:
         values = (self.record.get(field), self.record.get(other))
         if all(value is None or isinstance(value, str) and not value.strip() for value in values):
             self.complain(field, f"is empty, and so is {other}", EMPTY)
+
+    def check_keys(self, fields: Sequence[str], of_metadata: Sequence[str]) -> None:
+        """Complain of a key that nobody reads where a field of the record is missing.
+
+        `of_metadata` are keys that belong into metadata.
+        """
+        others = [key for key in self.record if key not in (*fields, "metadata")]
+        missing = [field for field in fields if field not in self.record]
+        stray = [key for key in others if key in of_metadata]
+        if not missing:
+            others = []
+        if "metadata" not in self.record and stray:
+            missing.append("metadata")
+            others = list(dict.fromkeys([*others, *stray]))
+        if missing and others:
+            known = f"{', '.join(fields)}, and metadata with {', '.join(of_metadata)}"
+            why = f"not read, and {' and '.join(missing)} missing; a record has {known}"
+            self.complain(", ".join(others), why, UNKNOWN)
 
     def list_field(self, field: str) -> list[object] | None:
         """Read a list of the metadata; None where it is absent, or wrong, which is reported."""

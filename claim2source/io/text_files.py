@@ -8,10 +8,10 @@ import gzip
 import sys
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
-from io import BufferedIOBase
+from io import BufferedReader, TextIOWrapper
 from pathlib import Path
 
-from claim2source.core.errors import InputError, Problems
+from claim2source.core.errors import Counting, InputError, Problems
 from claim2source.core.files import why_not_file
 
 
@@ -44,7 +44,51 @@ def text_lines(path: Path, problems: Problems) -> Iterator[tuple[int, str | None
         problems.add(path, None, None, f"cannot be read: {why}")
 
 
-def open_bytes(path: Path) -> BufferedIOBase:
+def any_lines(path: Path, problems: Counting) -> Iterator[tuple[int, str]]:
+    """Yield the numbered lines of a text of other programs, without a byte order mark.
+
+    It may be UTF-8, UTF-16 with a byte order mark or, which is counted, Windows-1252, and its
+    lines may end in CR alone. A line that cannot be read is added to `problems`; it is blank.
+    """
+    if why := why_not_file(path):
+        problems.add(path, None, None, why)
+        return
+    number, encoding = 0, ""
+    try:
+        with open_bytes(path) as file:
+            if _other_kind(file.peek(2)[:2]) == "UTF-16":
+                yield from enumerate(TextIOWrapper(file, "utf-16", newline=""), start=1)
+                return
+            # Latin-1 has a character for each byte.
+            for number, line in enumerate(TextIOWrapper(file, "latin-1", newline=""), start=1):
+                raw = line.encode("latin-1")
+                raw = raw.removeprefix(codecs.BOM_UTF8) if number == 1 else raw
+                if not encoding and not raw.isascii():
+                    encoding = "utf-8" if _is_utf8(raw) else "cp1252"
+                    if encoding == "cp1252":
+                        problems.count("files that are not UTF-8, read as Windows-1252", path)
+                try:
+                    yield number, raw.decode(encoding or "ascii")
+                except UnicodeDecodeError as error:
+                    why = f"is not UTF-8: byte 0x{raw[error.start]:02x} at byte {error.start + 1}"
+                    problems.add(path, number, None, why)
+                    yield number, "\n"
+    except UnicodeDecodeError as error:
+        problems.add(path, None, None, f"is broken UTF-16: {error.reason}")
+    except (OSError, EOFError, zlib.error) as error:
+        why = getattr(error, "strerror", None) or str(error)
+        problems.add(path, None, None, f"cannot be read: {why}")
+
+
+def _is_utf8(raw: bytes) -> bool:
+    try:
+        raw.decode("utf-8")
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def open_bytes(path: Path) -> BufferedReader | gzip.GzipFile:
     """Open a file to read its bytes; one named .gz is unpacked."""
     return gzip.open(path) if path.suffix == ".gz" else open(path, "rb")
 

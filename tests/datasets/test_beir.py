@@ -201,8 +201,8 @@ def test_format_variants(tmp_path: Path) -> None:
 
 SPACE = "holds white space, which would split it in a ranked list; use _ instead"
 BAD_CORPUS: list[tuple[Any, str]] = [
-    ({"title": "t"}, "_id: is missing"),
-    ({"_id": None, "title": "t"}, "_id: is missing"),
+    ({"title": "t"}, "_id: is missing; there are: title"),
+    ({"_id": None, "title": "t"}, "_id: is missing; there are: _id, title"),
     ({"_id": "", "title": "t"}, "_id: is empty"),
     ({"_id": " ", "title": "t"}, "_id: is empty"),
     *(({"_id": f"a{space}b", "title": "t"}, f"_id: {SPACE}") for space in "\t\n \u00a0\u2028"),
@@ -254,7 +254,7 @@ def test_bad_source_is_one_line_with_its_place(tmp_path: Path, record: Any, said
 
 
 BAD_QUERIES: list[tuple[Any, str]] = [
-    ({"text": "x"}, "_id: is missing"),
+    ({"text": "x"}, "_id: is missing; there are: text"),
     ({"_id": "q3", "text": "x"}, "_id: 'q3' is already on line 2"),
     ({"_id": "q9"}, "text: is missing"),
     ({"_id": "q9", "text": None}, "text: is missing"),

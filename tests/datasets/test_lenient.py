@@ -96,7 +96,7 @@ def test_every_trait_is_loaded_counted_and_said(
         "repeated judgements with another grade, the highest kept: 2 (first: test.tsv:6); "
         "fractional grades, cut to whole numbers: 1 (first: test.tsv:10); "
         "sources without title and text, left out: 1 (first: corpus.jsonl:3); "
-        "repeated sources, left out: 1 (first: corpus.jsonl:5); "
+        "repeated sources, of which the one with more text is read: 1 (first: corpus.jsonl:5); "
         "golds that are not there, kept as never found: 2 (first: test.tsv:11); "
         "judgements of claims that are not there, left out: 2 (first: test.tsv:13)",
     )

@@ -221,7 +221,7 @@ def test_a_source_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     with pytest.raises(InputError, match="no such file"):
         PaperFiles.of("no/such.jsonl")
     (tmp_path / "empty").mkdir()
-    with pytest.raises(InputError, match="holds no files named"):
+    with pytest.raises(InputError, match="holds no files of papers"):
         PaperFiles.of("empty")
 
 

@@ -1,0 +1,195 @@
+"""Read papers of JSON: corpus.jsonl, and works of OpenAlex and Crossref as their APIs print them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from claim2source.core.errors import Counting
+from claim2source.datasets.beir import source_of
+from claim2source.datasets.papers import Paper, paper_of_texts, plain_doi
+from claim2source.io.jsonl import Row, json_records, row_of
+
+ADDRESS = "https://openalex.org/"
+# What holds the works of an answer: OpenAlex's pages, Crossref's, its dumps and its single works.
+_LISTS = ("results", "items", "message", "data")
+# Keys of a work of Crossref, or of CSL JSON, which reference managers write.
+_CROSSREF = ("DOI", "container-title", "issued")
+# Keys by which records of other services are known.
+_FOREIGN = {
+    "paperId": "Semantic Scholar",
+    "corpusid": "Semantic Scholar",
+    "resultList": "Europe PMC",
+    "esearchresult": "PubMed's search, without articles",
+    "attributes": "DataCite",
+    "itemType": "Zotero",
+}
+
+
+def read_json(path: Path, problems: Counting, kind: str | None) -> Iterator[Paper | None]:
+    """Yield the papers of a file; None for what cannot be read, which is reported or counted.
+
+    `kind` says what the records are; by default each is read as what it is.
+    """
+    for row in json_records(path, problems):
+        for one in _works(row, path, problems):
+            if kind == "openalex" or kind is None and is_work(one.record):
+                yield _openalex(one, path, problems)
+            elif kind == "crossref" or kind is None and is_crossref(one.record):
+                yield _crossref(one, path, problems)
+            elif name := next((_FOREIGN[key] for key in _FOREIGN if key in one.record), ""):
+                one.complain("", f"is a record of {name}, which is not read: export RIS or BibTeX")
+                yield None
+            else:
+                yield paper_of_row(one)
+
+
+def _works(row: Row, path: Path, problems: Counting) -> Iterator[Row]:
+    """Yield the works of an API's answer, or the record itself."""
+    held: object = row.record
+    while isinstance(held, Mapping) and not {"_id", "id", "DOI", "title"} & set(held):
+        inner = [held[key] for key in _LISTS if isinstance(held.get(key), dict | list)]
+        if not inner:
+            break
+        held = inner[0]
+    if held is row.record:
+        yield row
+        return
+    for number, work in enumerate(held if isinstance(held, list) else [held], start=1):
+        if (one := row_of(work, path, problems, number, f"work {number}")) is not None:
+            yield one
+
+
+def paper_of_row(row: Row) -> Paper | None:
+    """Read a paper of corpus.jsonl; None for one that cannot be read, which is reported."""
+    key = row.as_id("_id", row.record.get("_id"))
+    if key is None:
+        return None
+    row.key = key
+    source = source_of(row)
+    if not f"{source.title}{source.abstract}".strip():
+        return None  # that it is empty was reported
+    doi, lang = plain_doi(row.text("metadata.doi")), row.text("metadata.lang")
+    return Paper(source, doi, row.text("metadata.url"), lang.partition("-")[0].lower())
+
+
+def is_work(record: Mapping[str, object]) -> bool:
+    """Tell whether a record is a work of OpenAlex."""
+    return str(record.get("id", "")).startswith(ADDRESS) or "abstract_inverted_index" in record
+
+
+def is_crossref(record: Mapping[str, object]) -> bool:
+    """Tell whether a record is a work of Crossref, or an item of CSL JSON."""
+    return "_id" not in record and any(key in record for key in _CROSSREF)
+
+
+def _openalex(row: Row, path: Path, problems: Counting) -> Paper | None:
+    record = row.record
+    key = row.as_id("id", record.get("id"))
+    if key is None:
+        return None
+    abstract = _in_order(row, record.get("abstract_inverted_index"))
+    authors = []
+    for authorship in _list(record.get("authorships")):
+        name = _of(authorship, "author", "display_name") or _of(authorship, "raw_author_name")
+        if isinstance(name, str) and name.strip():
+            authors.append(row.as_text("authorships", name))
+    places = [record.get("primary_location"), *_list(record.get("locations"))]
+    names = (_of(place, "source", "display_name") for place in places)
+    return paper_of_texts(
+        path,
+        row.place,
+        problems,
+        key=key.removeprefix(ADDRESS),
+        title=_first(row, "title", "display_name"),
+        abstract=abstract or _first(row, "abstract"),  # pyalex has it in order
+        authors=authors,
+        venue=row.as_text("primary_location", next(filter(None, names), "")),
+        date=_first(row, "publication_date", "publication_year"),
+        doi=_first(row, "doi"),
+        url=key if key.startswith("https://") else ADDRESS + key,
+        lang=_first(row, "language"),
+    )
+
+
+def _in_order(row: Row, index: object) -> str:
+    """Put the words of an inverted abstract in order."""
+    if index is None:
+        return ""
+    field = "abstract_inverted_index"
+    if not isinstance(index, dict):
+        row.complain(field, "is not an object")
+        return ""
+    placed = [
+        (place, word)
+        for word, places in index.items()
+        for place in _list(places)
+        if type(place) is int and place >= 0
+    ]
+    return row.as_text(field, " ".join(word for _, word in sorted(placed)))
+
+
+def _crossref(row: Row, path: Path, problems: Counting) -> Paper | None:
+    doi = _first(row, "DOI", "doi")
+    key = plain_doi(doi) or doi.strip().lower() or row.as_id("id", row.record.get("id"))
+    if key is None:
+        return None
+    authors = []
+    for author in _list(row.record.get("author")):
+        parts = (_of(author, "given"), _of(author, "family"))
+        whole = _of(author, "name") or _of(author, "literal")
+        authors.append(" ".join(str(part) for part in ([whole] if whole else parts) if part))
+    title, subtitle = _first(row, "title"), _first(row, "subtitle")
+    dates = (row.record.get(name) for name in ("issued", "published", "posted", "created"))
+    return paper_of_texts(
+        path,
+        row.place,
+        problems,
+        key=key,
+        title=f"{title}: {subtitle}" if title and subtitle else title or subtitle,
+        abstract=_first(row, "abstract"),
+        authors=authors,
+        venue=_first(row, "container-title") or _of_text(row, "institution"),
+        date=next(filter(None, map(_date, dates)), ""),
+        doi=key,
+        url=_first(row, "URL"),
+        lang=_first(row, "language"),
+    )
+
+
+def _date(value: object) -> str:
+    """Write {"date-parts": [[2020, 5, 12]]}, or the text that stands for it."""
+    parts = _list(_of(value, "date-parts"))
+    if parts and _list(parts[0]) and all(_list(parts[0])):
+        year, *rest = (str(part) for part in _list(parts[0]))
+        return "-".join([year, *(part.zfill(2) for part in rest)])
+    text = _of(value, "raw") or _of(value, "literal")
+    return text if isinstance(text, str) else ""
+
+
+def _of_text(row: Row, field: str) -> str:
+    """Read the name in the first object of a list."""
+    listed = _list(row.record.get(field))
+    return row.as_text(field, _of(listed[0], "name") or "") if listed else ""
+
+
+def _first(row: Row, *fields: str) -> str:
+    """Read the first text that there is, or a number, of fields that may be lists."""
+    for field in fields:
+        value = row.record.get(field)
+        if isinstance(value, list):
+            value = next(filter(None, value), None)
+        if value:
+            return str(value) if type(value) is int else row.as_text(field, value)
+    return ""
+
+
+def _list(value: object) -> list[object]:
+    return value if isinstance(value, list) else []
+
+
+def _of(value: object, *keys: str) -> object:
+    """Follow keys into objects; None where one is absent."""
+    for key in keys:
+        value = value.get(key) if isinstance(value, Mapping) else None
+    return value

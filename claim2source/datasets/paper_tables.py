@@ -1,0 +1,175 @@
+"""Read tables of papers, CSV and Parquet, as spreadsheets and pandas write them."""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from claim2source.core.errors import Counting, InputError
+from claim2source.datasets.beir import OF_SOURCES
+from claim2source.datasets.papers import plain
+from claim2source.io.jsonl import Row
+from claim2source.io.text_files import any_lines, tsv_rows
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+FIELDS = ("id", "title", "abstract", *OF_SOURCES)
+# The field of a record of corpus.jsonl that a field of a table becomes.
+_PLACE = {"id": "_id", "title": "title", "abstract": "text"}
+# What pandas and R write for a value that is absent.
+_EMPTY = frozenset(
+    "nan NaN -nan -NaN None NaT NA <NA> N/A n/a #N/A #NA null NULL Null undefined".split()
+)
+_SEPARATOR = re.compile(r'"?sep=(.)"?\s*', re.IGNORECASE)
+# Rows of a Parquet file that are read at a time.
+_BATCH = 1024
+
+Cells = tuple[int, Mapping[str, object]]
+
+
+def table_rows(
+    path: Path, columns: Mapping[str, str], problems: Counting, parquet: bool
+) -> Iterator[Row]:
+    """Yield the rows of a table as records of corpus.jsonl are; `columns` map fields to columns.
+
+    Raises `InputError` where the columns of id and of title or abstract are not there.
+    """
+    rows = _parquet if parquet else _csv
+    for line, cells in rows(path, columns, problems):
+        yield _row(path, line, cells, columns, problems)
+
+
+def _csv(path: Path, given: Mapping[str, str], problems: Counting) -> Iterator[Cells]:
+    csv.field_size_limit(2**31 - 1)
+    lines = any_lines(path, problems)
+    before: list[str] = []  # of the file, up to its header
+    separators = ",;\t|"
+    for _, line in lines:
+        if found := _SEPARATOR.fullmatch(line):
+            separators, line = found[1], "\n"
+        before.append(line)
+        if line.strip():
+            break
+    first = before[-1] if before else ""
+
+    def header_by(separator: str) -> list[str]:
+        try:
+            return [cell.strip() for cell in next(csv.reader([first], delimiter=separator), [])]
+        except csv.Error:
+            return []
+
+    wanted = {*FIELDS, "text", *given.values()}
+    separator = max(separators, key=lambda one: (len(wanted & {*header_by(one)}), one in first))
+    columns = _columns(path, header_by(separator), given, problems)
+    texts = (line for part in (before, (line for _, line in lines)) for line in part)
+    names = list(dict.fromkeys(columns.values()))
+    for number, cells in tsv_rows(path, names, problems, lines=texts, delimiter=separator):
+        values = dict(zip(names, cells, strict=True))
+        yield number, {field: values[column] for field, column in columns.items()}
+
+
+def _parquet(path: Path, given: Mapping[str, str], problems: Counting) -> Iterator[Cells]:
+    from pyarrow import ArrowException, Table, parquet
+
+    number = 0
+    try:
+        with parquet.ParquetFile(path) as file:
+            columns = _columns(path, file.schema_arrow.names, given, problems)
+            for field, column in columns.items():
+                if why := _why_not_cells(file.schema_arrow.field(column).type, field):
+                    raise InputError.at(path, field=column, why=why)
+            wanted = list(dict.fromkeys(columns.values()))
+            for batch in file.iter_batches(_BATCH, columns=wanted):
+                table = Table.from_batches([batch])
+                values = {name: _texts(table.column(name)).to_pylist() for name in wanted}
+                for place in range(len(table)):
+                    number += 1
+                    yield number, {field: values[name][place] for field, name in columns.items()}
+    except (ArrowException, OSError, ValueError) as error:
+        why = " ".join(str(error).split())
+        problems.add(path, number or None, None, f"not Parquet that can be read: {why}")
+
+
+def _why_not_cells(kind: pa.DataType, field: str) -> str:
+    """Say why a column's values are no texts; "" where they are."""
+    import pyarrow as pa
+
+    if pa.types.is_dictionary(kind):
+        kind = kind.value_type
+    listed = field == "authors" and (pa.types.is_list(kind) or pa.types.is_large_list(kind))
+    inner = kind.value_type if listed else kind
+    if pa.types.is_nested(inner) or "binary" in str(inner):
+        return f"is of the type {kind}, not text"
+    return ""
+
+
+def _texts(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Write days and times as text: those beyond Python's years have none."""
+    import pyarrow as pa
+
+    if pa.types.is_timestamp(column.type):
+        # Seconds of the time zone's clock, as Python writes them.
+        if column.type.tz:
+            import pyarrow.compute as pc
+
+            column = pc.local_timestamp(column)
+        column = column.cast(pa.timestamp("s"), safe=False)
+    return column.cast(pa.string()) if pa.types.is_temporal(column.type) else column
+
+
+def _columns(
+    path: Path, header: Sequence[str], given: Mapping[str, str], problems: Counting
+) -> dict[str, str]:
+    """Map fields to columns: as given, else those of the same name, in whatever case."""
+    small = {column.lower(): column for column in reversed(header)} | {c: c for c in header}
+    found = {name: small[name] for name in FIELDS if name in small}
+    if "abstract" not in found and "text" in small:
+        found["abstract"] = small["text"]
+    found |= given
+    there = ", ".join(header)
+    for name, column in found.items():
+        if column not in header:
+            raise InputError.at(path, field=name, why=f"no column {column!r}; there are: {there}")
+        if header.count(column) > 1:
+            why = f"{header.count(column)} columns have this name; there are: {there}"
+            raise InputError.at(path, field=column, why=why)
+    if "id" not in found or not {"title", "abstract"} & set(found):
+        why = f"name the columns of id and of title or abstract; there are: {there}"
+        raise InputError.at(path, field="columns", why=why)
+    if unread := [column for column in header if column and column not in found.values()]:
+        listed = ", ".join(unread[:8]) + ", .." * (len(unread) > 8)
+        problems.count(f"tables with columns that are not read ({listed})", path)
+    return found
+
+
+def _row(
+    path: Path,
+    line: int,
+    cells: Mapping[str, object],
+    columns: Mapping[str, str],
+    problems: Counting,
+) -> Row:
+    """Write the cells of a table's row as a record of corpus.jsonl is written."""
+    named = {_PLACE.get(name, f"metadata.{name}"): columns.get(name, name) for name in FIELDS}
+
+    def complain(field: str, why: str, kind: str = "", /) -> None:
+        problems.add(path, line, named.get(field, field), why, kind)
+
+    record: dict[str, object] = {"title": "", "text": ""}
+    metadata: dict[str, object] = {}
+    for name, value in cells.items():
+        if value is None:
+            continue
+        if name not in ("id", "authors") and not isinstance(value, str):
+            value = str(value)  # a number
+        if isinstance(value, str) and value.strip() in _EMPTY:
+            problems.count("cells such as nan or None, read as empty", path, line)
+            value = ""
+        if name in ("title", "abstract"):
+            value = plain(str(value), path, line, problems)
+        (record if name in _PLACE else metadata)[_PLACE.get(name, name)] = value
+    return Row({**record, "metadata": metadata}, line, complain)

@@ -1,0 +1,311 @@
+"""Read articles of XML, one after another: PubMed's and, of publishers and PMC, JATS."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from xml.etree.ElementTree import Element, ParseError, iterparse
+
+from claim2source.core.errors import Counting
+from claim2source.core.files import why_not_file
+from claim2source.datasets.papers import Paper, iso_language, paper_of_texts, plain_doi
+from claim2source.io.text_files import open_bytes
+
+ADDRESS, PMC = "https://pubmed.ncbi.nlm.nih.gov/", "https://pmc.ncbi.nlm.nih.gov/articles/"
+_LANG = "{http://www.w3.org/XML/1998/namespace}lang"
+_ROOTS = ("PubmedArticleSet", "PubmedBookArticleSet", "pmc-articleset")
+# XML of other kinds, by its root.
+_FOREIGN = {
+    "xml": "EndNote XML: export RIS or BibTeX",
+    "records": "EndNote XML: export RIS or BibTeX",
+    "html": "a web page",
+    "tei": "TEI, as GROBID writes it",
+    "feed": "an Atom feed, as arXiv's",
+    "rss": "an RSS feed",
+    "esearchresult": "PubMed's search, without articles",
+    "esummaryresult": "PubMed's summaries, without abstracts: fetch XML",
+    "medlinecitationset": "an old form of PubMed's: fetch it anew",
+    "modscollection": "MODS",
+    "collection": "BioC or MARC XML",
+    "worddocument": "a Word document",
+}
+# Elements that begin a line, and formulas that are there a second time.
+_BLOCKS = frozenset("p sec title list list-item break disp-formula def-item AbstractText".split())
+_AGAIN = frozenset(("tex-math", "annotation", "annotation-xml"))
+_NONE = "[not available]"
+
+
+class _Record:
+    """Hold an article of a file, and say what of it is left out."""
+
+    def __init__(self, element: Element, path: Path, number: int, problems: Counting) -> None:
+        self.element, self.path, self.problems = element, path, problems
+        self.name = f"{element.tag} {number}"
+
+    def leave_out(self, what: str) -> None:
+        self.problems.count(f"{what}, left out", self.path, self.name)
+
+    def title(self, given: Element | None, vernacular: Element | None) -> str:
+        """Read a title, or the one in the paper's own language where there is none."""
+        title, own = _text(given), _text(vernacular)
+        if own and title.strip(" .").lower() not in ("", _NONE):
+            self.leave_out("titles in the paper's own language beside an English one")
+            return title
+        return own or ("" if title.strip(" .").lower() == _NONE else title)
+
+    def abstract(self, given: list[Element], others: list[Element]) -> str:
+        """Read the parts of an abstract, or else another abstract; English ones come first."""
+        languages = (one.get("Language") or one.get(_LANG) or "en" for one in others)
+        foreign = {
+            one: iso_language(lang) != "en" for one, lang in zip(others, languages, strict=True)
+        }
+        every = [*given, *sorted(others, key=lambda one: foreign[one])]
+        texts = [text for text in map(_abstract, every) if text]
+        for _ in texts[1:]:
+            self.leave_out("abstracts beside another one")
+        return texts[0] if texts else ""
+
+    def doi(self, ids: list[Element]) -> str:
+        """Read the first DOI that is not marked as wrong."""
+        for _ in (one for one in ids if one.get("ValidYN") == "N"):
+            self.leave_out("DOIs that are marked as wrong")
+        valid = (plain_doi(_text(one)) for one in ids if one.get("ValidYN") != "N")
+        return next(filter(None, valid), "")
+
+
+def read_xml(path: Path, problems: Counting) -> Iterator[Paper | None]:
+    """Yield the articles of a file; None for one without id or without title and abstract."""
+    if why := why_not_file(path):
+        problems.add(path, None, None, why)
+        return
+    number = depth = 0
+    try:
+        with open_bytes(path) as file:
+            root: Element | None = None
+            for event, element in iterparse(file, ("start", "end")):
+                element.tag = element.tag.rpartition("}")[2]
+                if root is None:
+                    root = element
+                    if kind := _FOREIGN.get(root.tag.lower()):
+                        problems.add(path, None, None, f"is {kind}; PubMed's XML and JATS are read")
+                        return
+                depth += 1 if event == "start" else -1
+                if event == "start":
+                    continue
+                if read := _READERS.get(element.tag):
+                    number += 1
+                    yield read(_Record(element, path, number, problems))
+                    element.clear()
+                elif element.tag == "DeleteCitation":
+                    problems.count("PubMed's lists of deleted articles, left out", path)
+                # What was read goes: a file may be larger than memory.
+                if depth == 1 and root.tag not in _READERS:
+                    root.clear()
+            if root is not None and not number and root.tag not in _ROOTS:
+                why = f"holds no articles: its root is <{root.tag}>; PubMed's XML and JATS are read"
+                problems.add(path, None, None, why)
+    except ParseError as error:
+        problems.add(path, error.position[0], None, f"broken XML: {error}")
+    except (OSError, EOFError, zlib.error) as error:
+        problems.add(path, None, None, f"cannot be read: {error}")
+    except (ValueError, LookupError) as error:  # an encoding that the parser does not know
+        problems.add(path, None, None, f"XML that cannot be read, save it as UTF-8: {error}")
+
+
+def _article(record: _Record) -> Paper | None:
+    element = record.element
+    citation = element.find("MedlineCitation")
+    article = None if citation is None else citation.find("Article")
+    if citation is None or article is None:
+        record.problems.add(record.path, None, record.name, "has no PMID or no Article")
+        return None
+    ids = element.findall("PubmedData/ArticleIdList/ArticleId[@IdType='doi']")
+    return _pubmed(
+        record,
+        _text(citation.find("PMID")),
+        record.title(article.find("ArticleTitle"), article.find("VernacularTitle")),
+        record.abstract(article.findall("Abstract"), citation.findall("OtherAbstract")),
+        article.findall("AuthorList/Author"),
+        _text(article.find("Journal/Title")),
+        _pubmed_date(article, "ArticleDate", "Journal/JournalIssue/PubDate"),
+        record.doi(ids + article.findall("ELocationID[@EIdType='doi']")),
+        _text(article.find("Language")),
+    )
+
+
+def _book(record: _Record) -> Paper | None:
+    book = record.element.find("BookDocument")
+    if book is None:
+        record.problems.add(record.path, None, record.name, "has no BookDocument")
+        return None
+    chapter, whole = book.find("ArticleTitle"), book.find("Book/BookTitle")
+    title = record.title(chapter, book.find("VernacularTitle"))
+    authors = book.findall("AuthorList[@Type='authors']/Author")
+    return _pubmed(
+        record,
+        _text(book.find("PMID")),
+        title or _text(whole),
+        record.abstract(book.findall("Abstract"), book.findall("OtherAbstract")),
+        authors or book.findall("AuthorList/Author") or book.findall("Book/AuthorList/Author"),
+        _text(whole) if title else _text(book.find("Book/Publisher/PublisherName")),
+        _pubmed_date(book, "ContributionDate", "Book/PubDate"),
+        record.doi(
+            book.findall("ArticleIdList/ArticleId[@IdType='doi']")
+            + book.findall("Book/ELocationID[@EIdType='doi']")
+        ),
+        _text(book.find("Language")),
+    )
+
+
+def _pubmed(
+    record: _Record,
+    key: str,
+    title: str,
+    abstract: str,
+    authors: list[Element],
+    venue: str,
+    date: str,
+    doi: str,
+    lang: str,
+) -> Paper | None:
+    if not key:
+        record.problems.add(record.path, None, record.name, "has no PMID or no Article")
+        return None
+    return paper_of_texts(
+        record.path,
+        record.name,
+        record.problems,
+        key=key,
+        title=title,
+        abstract=abstract,
+        authors=[_pubmed_name(author) for author in authors],
+        venue=venue,
+        date=date,
+        doi=doi,
+        url=f"{ADDRESS}{key}/",
+        lang=lang,
+    )
+
+
+def _pubmed_name(author: Element) -> str:
+    parts = (_text(author.find("ForeName")), _text(author.find("LastName")))
+    return " ".join(filter(None, parts)) or _text(author.find("CollectiveName"))
+
+
+def _pubmed_date(element: Element, *places: str) -> str:
+    """Read the day of the first place that has a year, such as electronic publication."""
+    for place in places:
+        date = element.find(place)
+        if date is not None and (year := _text(date.find("Year"))):
+            rest = (_text(date.find(name)) for name in ("Month", "Day"))
+            return "-".join(filter(None, (year, *rest)))
+    return _text(element.find(f"{places[-1]}/MedlineDate"))
+
+
+def _jats(record: _Record) -> Paper | None:
+    article = record.element
+    meta = article.find("front/article-meta")
+    if meta is None:
+        record.problems.add(record.path, None, record.name, "has no front/article-meta")
+        return None
+    ids = {one.get("pub-id-type", ""): _text(one) for one in reversed(meta.findall("article-id"))}
+    pmc = ids.get("pmcid") or ids.get("pmc", "")
+    pmc = f"PMC{pmc}" if pmc.isdecimal() else pmc
+    doi = plain_doi(ids.get("doi", ""))
+    key = ids.get("pmid") or pmc or doi or next((one for one in ids.values() if one), "")
+    kinds = ("abstract[@abstract-type]", "trans-abstract")
+    typed = [one for kind in kinds for one in meta.findall(kind)]
+    abstracts = [one for one in meta.findall("abstract") if one not in typed]
+    group = meta.find("title-group")
+    names = [
+        _jats_name(one)
+        for one in meta.findall("contrib-group/contrib")
+        if one.get("contrib-type", "author") == "author"
+    ]
+    if "pmid" in ids:
+        url = f"{ADDRESS}{ids['pmid']}/"
+    else:
+        url = f"{PMC}{pmc}/" if pmc else ""
+    return paper_of_texts(
+        record.path,
+        record.name,
+        record.problems,
+        key=key,
+        title=_jats_title(record, group),
+        abstract=record.abstract(abstracts, typed),
+        authors=names,
+        venue=_text(article.find("front/journal-meta//journal-title")),
+        date=_jats_date(meta.findall("pub-date")),
+        doi=doi,
+        url=url,
+        lang=article.get(_LANG, ""),
+    )
+
+
+def _jats_title(record: _Record, group: Element | None) -> str:
+    if group is None:
+        return ""
+    title = group.find("article-title")
+    for note in [] if title is None else title.findall("xref") + title.findall("fn"):
+        note.text = None  # the mark of a footnote
+    subtitle = _text(group.find("subtitle"))
+    whole = record.title(title, group.find("trans-title-group/trans-title"))
+    return f"{whole}: {subtitle}" if whole and subtitle else whole or subtitle
+
+
+def _jats_name(contrib: Element) -> str:
+    name = contrib.find(".//name")
+    if name is None:
+        return _text(contrib.find(".//string-name")) or _text(contrib.find("collab"))
+    parts = (_text(name.find("given-names")), _text(name.find("surname")))
+    return " ".join(filter(None, (*parts, _text(name.find("suffix")))))
+
+
+def _jats_date(dates: list[Element]) -> str:
+    """Read the day of electronic publication, else the date with the most parts."""
+    found: list[tuple[bool, int, str]] = []
+    for date in dates:
+        parts = [_text(date.find(name)) for name in ("year", "month", "day")]
+        if not parts[0]:
+            parts = [date.get("iso-8601-date", "")]
+        given = [part.zfill(2) for part in parts if part]
+        if given:
+            electronic = "epub" in (date.get("pub-type"), date.get("publication-format"))
+            found.append(
+                (electronic or date.get("date-type") == "pub", len(given), "-".join(given))
+            )
+    return max(found, key=lambda one: one[:2])[2] if found else ""
+
+
+def _abstract(element: Element) -> str:
+    """Join the parts of an abstract, each with its heading: "METHODS: We ran."."""
+    parts = element.findall("AbstractText")
+    if parts:
+        labelled = ((part.get("Label"), _text(part)) for part in parts)
+        return " ".join(f"{label}: {text}" if label else text for label, text in labelled if text)
+    for heading in element.findall("title"):
+        if _text(heading).strip(" .:").lower() == "abstract":
+            element.remove(heading)
+    for heading in element.iter("title"):
+        text = _text(heading)
+        heading[:] = []
+        heading.text = f"{text}: " if text and text[-1] not in ".:?!" else text
+    return _text(element)
+
+
+def _text(element: Element | None) -> str:
+    """Join the text of an element and of what is in it, such as <i>E. coli</i>."""
+    if element is None:
+        return ""
+    for part in list(element.iter()):
+        if part is not element and part.tag in _AGAIN:
+            tail = part.tail
+            part.clear()
+            part.tail = tail
+        elif part is not element and part.tag in _BLOCKS:
+            part.text, part.tail = f" {part.text or ''}", f" {part.tail or ''}"
+    return " ".join("".join(element.itertext()).split())
+
+
+_READERS = {"PubmedArticle": _article, "PubmedBookArticle": _book, "article": _jats}

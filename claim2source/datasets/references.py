@@ -1,0 +1,224 @@
+"""Read what reference managers and PubMed export: RIS, NBIB and BibTeX."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Literal
+
+from claim2source.core.errors import Counting, UserError
+from claim2source.datasets.authors import in_reading_order
+from claim2source.datasets.papers import Paper, first_day, paper_of_texts, plain_doi
+from claim2source.io.text_files import any_lines, why_not_id
+
+PUBMED = "https://pubmed.ncbi.nlm.nih.gov/"
+# The fields of tags; of a field's tags the first one that is there counts.
+_RIS = {
+    "title": ("TI", "T1", "CT", "BT"),
+    "abstract": ("AB", "N2"),
+    "authors": ("AU", "A1"),
+    "venue": ("JF", "JO", "T2", "JA", "J2", "PB"),
+    "date": ("DA", "Y1", "PY", "YR"),
+    "doi": ("DO", "DI"),
+    "url": ("UR", "L2"),
+    "lang": ("LA",),
+    "id": ("ID", "AN"),
+}
+_NBIB = {
+    "title": ("TI", "BTI", "TT"),
+    "abstract": ("AB", "OAB"),
+    "authors": ("FAU", "AU", "CN"),
+    "venue": ("JT", "TA"),
+    "date": ("DEP", "DP"),
+    "doi": ("LID", "AID"),
+    "url": (),
+    "lang": ("LA",),
+    "id": ("PMID",),
+}
+_BIBTEX = {
+    "title": ("title",),
+    "abstract": ("abstract",),
+    "authors": ("author", "editor"),
+    "venue": ("journal", "journaltitle", "booktitle", "publisher", "school", "institution"),
+    "date": ("date", "year"),
+    "doi": ("doi", "url"),
+    "url": ("url", "howpublished"),
+    "lang": ("langid", "language"),
+    "id": (),
+}
+_NBIB_LINE = re.compile(r"(?=.{4}- )([A-Z]{2,4}) *- (.*)", re.DOTALL)
+# Of LaTeX: what differs from text, letters below and above, and a % that begins no comment.
+_LATEX = re.compile(r"[\\{}$~]|--|``|''")
+_MATH = re.compile(r"\$([^$]*)\$")
+_PERCENT = re.compile(r"(?<!\\)%")
+
+Values = Mapping[str, Sequence[str]]
+
+
+def read_tagged(
+    path: Path, problems: Counting, kind: Literal["ris", "nbib"]
+) -> Iterator[Paper | None]:
+    """Yield the references of RIS or of PubMed's NBIB; None for one without title and abstract."""
+    try:
+        from rispy import RisParser
+    except ImportError as error:
+        raise _needs(error) from None
+
+    class NbibParser(RisParser):
+        START_TAG = "PMID"
+
+        def parse_line(self, line: str) -> tuple[str | None, str]:
+            found = _NBIB_LINE.match(line)
+            return (found[1], found[2].strip()) if found else (None, line.strip())
+
+    places, start = (_RIS, "TY") if kind == "ris" else (_NBIB, "PMID")
+    tags = [start, "ER", *(tag for every in places.values() for tag in every)]
+    parser = (RisParser if kind == "ris" else NbibParser)(
+        mapping={tag: tag for tag in tags},
+        list_tags=tags,
+        delimiter_tags_mapping={},
+        skip_unknown_tags=True,
+    )
+    number = 0
+    for line, record in _records(path, problems, f"{start:4}-"):
+        number += 1
+        # The last one of a file that was cut off has no end.
+        for found in parser.parse_lines(iter([*record, "ER  - "])):
+            values = {tag: [one] if isinstance(one, str) else one for tag, one in found.items()}
+            yield _reference(path, line, problems, places, values)
+    if not number:
+        problems.add(path, None, None, f"holds no references that begin with {start}")
+
+
+def _records(path: Path, problems: Counting, start: str) -> Iterator[tuple[int, list[str]]]:
+    """Yield the lines of each reference, up to its end, with the number of the first."""
+    first, lines = 0, list[str]()
+    for number, line in any_lines(path, problems):
+        begins = line.startswith(start)
+        if first and (begins or line.startswith("ER  -")):
+            yield first, lines
+            first, lines = 0, []
+        if begins:
+            first = number
+        if first:
+            lines.append(line)
+    if first:
+        yield first, lines
+
+
+def _reference(
+    path: Path,
+    line: int,
+    problems: Counting,
+    places: Mapping[str, Sequence[str]],
+    values: Values,
+    key: str = "",
+) -> Paper | None:
+    """Make a paper of the values of tags."""
+    every = {
+        field: [
+            value for tag in tags for value in (" ".join(values.get(tag, ())),) if value.strip()
+        ]
+        for field, tags in places.items()
+    }
+    titles = [one for one in every["title"] if one.strip(" .").lower() != "[not available]"]
+    for field, texts in (("title", titles), ("abstract", every["abstract"])):
+        if len(set(texts)) > 1:
+            problems.count(f"{field}s beside another one, left out", path, line)
+    title = titles[0] if titles else ""
+    dates = sorted(every["date"], key=lambda one: first_day(one) == 0)
+    doi = next(filter(None, map(plain_doi, every["doi"] + every["url"])), "")
+    if not key:
+        ids = [one for one in (*every["id"], doi) if not why_not_id(one)]
+        key = doi if "DO" in places["doi"] and doi else ids[0] if ids else ""
+    date = dates[0].partition("//")[0].rstrip("/") if dates else ""  # Zotero's 2019/10//undefined
+    if not key and title:
+        key = hashlib.sha256(f"{title.lower()} {date[:4]}".encode()).hexdigest()[:16]
+        problems.count("references without an id, which is made of the title", path, line)
+    names = next(filter(None, (values.get(tag) for tag in places["authors"])), ())
+    groups = values.get("CN", ()) if "CN" in places["authors"] else ()
+    url = next((one for one in every["url"] if one.startswith(("http://", "https://"))), "")
+    return paper_of_texts(
+        path,
+        line,
+        problems,
+        key=key,
+        title=title,
+        abstract=next(iter(every["abstract"]), ""),
+        authors=in_reading_order([*names, *(one for one in groups if one not in names)]),
+        venue=next(iter(every["venue"]), ""),
+        date=date,
+        doi=doi,
+        url=f"{PUBMED}{key}/" if places is _NBIB else url,
+        lang=next(iter(every["lang"]), ""),
+    )
+
+
+def read_bibtex(path: Path, problems: Counting) -> Iterator[Paper | None]:
+    """Yield the entries of BibTeX, which is read whole; None for one without title and abstract."""
+    try:
+        import bibtexparser
+        from bibtexparser.middlewares.names import (
+            parse_single_name_into_parts,
+            split_multiple_persons_names,
+        )
+        from bibtexparser.model import DuplicateBlockKeyBlock, Entry
+        from pylatexenc.latex2text import LatexNodes2Text
+    except ImportError as error:
+        raise _needs(error) from None
+    for name in ("bibtexparser", "pylatexenc"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)  # what fails is reported below
+    decode = LatexNodes2Text(math_mode="text").latex_to_text
+
+    def text_of(latex: str) -> str:
+        if not _LATEX.search(latex):
+            return latex
+        plain = _MATH.sub(lambda math: f"${re.sub('[_^]', '', math[1])}$", latex)
+        try:
+            return str(decode(_PERCENT.sub(r"\\%", plain)))
+        except (ValueError, RecursionError, IndexError):
+            problems.count("texts whose LaTeX cannot be read, as they are", path)
+            return latex
+
+    def names_of(latex: str) -> list[str]:
+        every = (
+            parse_single_name_into_parts(name, strict=False)
+            for name in split_multiple_persons_names(latex)
+            if name != "others"
+        )
+        return [text_of(one.merge_first_name_first) for one in every]
+
+    lines = [line for _, line in any_lines(path, problems)]
+    library = bibtexparser.parse_string("".join(lines).replace("\r\n", "\n").replace("\r", "\n"))
+    for block in library.blocks:
+        line = (block.start_line or 0) + 1
+        # Of entries with one key the caller takes the one with more text.
+        if isinstance(block, DuplicateBlockKeyBlock):
+            block = block.ignore_error_block
+        if isinstance(block, Entry):
+            values = {
+                field.key.lower(): names_of(str(field.value))
+                if field.key.lower() in ("author", "editor")
+                else [text_of(str(field.value))]
+                for field in block.fields
+            }
+            if "year" in values and "month" in values:
+                values["year"] = [
+                    "-".join(values["year"] + values["month"] + values.get("day", []))
+                ]
+            yield _reference(path, line, problems, _BIBTEX, values, block.key)
+        elif block in library.failed_blocks:
+            why = " ".join(str(block.error or "cannot be read").split())
+            problems.add(path, line, None, f"broken BibTeX: {why}")
+    if not library.blocks:
+        problems.add(path, None, None, "holds no BibTeX entries")
+
+
+def _needs(error: ImportError) -> UserError:
+    return UserError(
+        f"references are read by {error.name}, which is not installed; "
+        "pip install 'claim2source[index]'"
+    )
