@@ -138,8 +138,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     one = config.launcher is None or shards == 1
     require(one, "launcher", config.launcher, "none where Slurm, accelerate or --shard divides")
     # A pipe can be read only once.
-    check = config.check and shards == 1 and all(path.is_file() for path in files.files)
-    total = checked(files) if check else None
+    files.check = config.check and shards == 1 and all(path.is_file() for path in files.files)
+    total = checked(files) if files.check else None
     choose_gpu(config, os.environ)
     resolved = resolved_model(config)
     dense = dense_of(config, resolved)
@@ -170,17 +170,15 @@ def remove(engine: Engine, ids: Sequence[str]) -> None:
 
 
 def checked(files: PaperFiles) -> int:
-    """Read all papers, so that a mistake is found before the work; return their number."""
+    """Read all papers, so that a mistake is found before the work; count them."""
     with Progress("reading", None) as bar:
-        total = 0
-        for _ in files:
-            total += 1
+        for _ in files.scan():
             bar.update()
-    if not total and not files.without:
+    if not len(files) and not files.without:
         left_out = f"; left out or changed: {said}" if (said := files.said()) else ""
         why = f"holds no papers with a title or an abstract{left_out}"
         raise UserError(f"{files.files[0]}: {why}")
-    return total
+    return len(files)
 
 
 def choose_gpu(config: IndexProgramConfig, environment: Mapping[str, str]) -> None:

@@ -54,6 +54,12 @@ _OTHERS: dict[bytes, str] = {
     rb"(FN|PT) \w": "Web of Science's own form: export RIS or BibTeX",
     rb"(?i:<!doctype\s+html|<html)": "a web page",
 }
+_ZIPPED = {
+    ".xlsx": "an Excel workbook: save it as CSV",
+    ".ods": "a spreadsheet: save it as CSV",
+    ".docx": "a Word file",
+    ".odt": "a text document",
+}
 _OURS: dict[bytes, Format] = {
     rb"TY  -": "ris",
     rb"PMID *- ": "nbib",
@@ -68,9 +74,10 @@ _OURS: dict[bytes, Format] = {
 class PaperFiles:
     """Read the papers of files, as often as needed; `left_out` counts those without any text.
 
-    Of records with one id the one with the most text counts: what was read before, in this or an
-    earlier reading, is not given again. With `lenient` what cannot be read is left out and counted
-    in `problems`; else the first such record raises `InputError`. `without` are ids to leave out.
+    With `check` all are read before the first is given: a mistake on the last line is found, and
+    of records with one id only the one with the most text is given. Without, and of pipes, such a
+    record follows shorter ones. With `lenient` what cannot be read is left out and counted in
+    `problems`; else the first such record raises `InputError`. `without` are ids to leave out.
     """
 
     files: Sequence[Path]
@@ -79,6 +86,7 @@ class PaperFiles:
     lenient: bool = False
     without: Collection[str] = ()
     others: Sequence[Path] = ()
+    check: bool = True
     left_out: int = 0
     problems: Counting = field(default_factory=Counting)
     _longest: dict[int, int] = field(default_factory=dict)
@@ -117,8 +125,19 @@ class PaperFiles:
         others = [one for one in every if one not in set(files)]
         return cls(files, columns or {}, format, lenient, others=others)
 
+    def __len__(self) -> int:
+        """Count the papers that were read, each id once."""
+        return len(self._longest)
+
     def __iter__(self) -> Iterator[Paper]:
         """Yield papers. Raises `InputError` at the first problem, unless `lenient`."""
+        if self.check and not self._longest and all(path.is_file() for path in self.files):
+            for _ in self.scan():
+                pass
+        return self.scan()
+
+    def scan(self) -> Iterator[Paper]:
+        """Read the files once; of papers with one id one with more text may follow another."""
         self.left_out, self.problems = 0, Counting()
         for path in self.others:
             self.problems.count("files of other kinds", path)
@@ -208,7 +227,7 @@ def format_of(path: Path) -> tuple[Format, str]:
     begin = begin.removeprefix(BOM_UTF8).lstrip()
     for mark, why in _OTHERS.items():
         if re.match(mark, begin):
-            return by_name or "beir", f"is {why}; read are {READ}"
+            return by_name or "beir", f"is {_ZIPPED.get(_suffix(path), why)}; read are {READ}"
     kind = next((kind for mark, kind in _OURS.items() if re.match(mark, begin)), None)
     if by_name is None and kind is None:
         return "beir", f"is of no kind that is read; read are {READ}"

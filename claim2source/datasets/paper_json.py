@@ -1,4 +1,4 @@
-"""Read papers of JSON: corpus.jsonl, and works of OpenAlex and Crossref as their APIs print them."""
+"""Read papers of JSON: corpus.jsonl, and what the APIs of OpenAlex and Crossref print."""
 
 from __future__ import annotations
 
@@ -179,7 +179,7 @@ def _first(row: Row, *fields: str) -> str:
         value = row.record.get(field)
         if isinstance(value, list):
             value = next(filter(None, value), None)
-        if value:
+        if value not in (None, "", 0):
             return str(value) if type(value) is int else row.as_text(field, value)
     return ""
 

@@ -130,7 +130,7 @@ def _columns(
     if "abstract" not in found and "text" in small:
         found["abstract"] = small["text"]
     found |= given
-    there = ", ".join(header)
+    there = ", ".join(header) or "none"
     for name, column in found.items():
         if column not in header:
             raise InputError.at(path, field=name, why=f"no column {column!r}; there are: {there}")

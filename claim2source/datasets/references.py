@@ -50,10 +50,10 @@ _BIBTEX = {
     "id": (),
 }
 _NBIB_LINE = re.compile(r"(?=.{4}- )([A-Z]{2,4}) *- (.*)", re.DOTALL)
-# Of LaTeX: what differs from text, letters below and above, and a % that begins no comment.
+# Of LaTeX: what differs from text, formulas, and signs that people write without a backslash.
 _LATEX = re.compile(r"[\\{}$~]|--|``|''")
-_MATH = re.compile(r"\$([^$]*)\$")
-_PERCENT = re.compile(r"(?<!\\)%")
+_MATH = re.compile(r"(?<!\\)\$(?=\S)([^$]*)(?<=[^\s\\])\$(?!\d)")  # but not "$5 or $10"
+_BARE = re.compile(r"(?<!\\)([$%&#])")
 
 Values = Mapping[str, Sequence[str]]
 
@@ -176,9 +176,9 @@ def read_bibtex(path: Path, problems: Counting) -> Iterator[Paper | None]:
     def text_of(latex: str) -> str:
         if not _LATEX.search(latex):
             return latex
-        plain = _MATH.sub(lambda math: f"${re.sub('[_^]', '', math[1])}$", latex)
+        plain = _MATH.sub(lambda math: re.sub("[_^]", "", math[1]), latex)
         try:
-            return str(decode(_PERCENT.sub(r"\\%", plain)))
+            return str(decode(_BARE.sub(r"\\\1", plain)))
         except (ValueError, RecursionError, IndexError):
             problems.count("texts whose LaTeX cannot be read, as they are", path)
             return latex
@@ -211,9 +211,9 @@ def read_bibtex(path: Path, problems: Counting) -> Iterator[Paper | None]:
                 ]
             yield _reference(path, line, problems, _BIBTEX, values, block.key)
         elif block in library.failed_blocks:
-            why = " ".join(str(block.error or "cannot be read").split())
+            why = " ".join(str(block.error or "").split()) or "is a brace or quote not closed?"
             problems.add(path, line, None, f"broken BibTeX: {why}")
-    if not library.blocks:
+    if not (library.entries or library.failed_blocks):
         problems.add(path, None, None, "holds no BibTeX entries")
 
 

@@ -71,6 +71,7 @@ class FillWorker:
         """Encode the parts whose numbers are in `id`; return how many papers, or what is wrong."""
         job, counts, errors = self.job, [], []
         papers = PaperFiles.of(job.source, job.columns, job.format, job.lenient)
+        papers.check = False
         for part in batch["id"]:
             count, error = 0, ""
             try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from claim2source.core.records import Source
 from claim2source.datasets import load
 from claim2source.datasets.paper_files import PaperFiles
 from claim2source.datasets.papers import Paper
+from scripts.data_folder import data_folder
 
 WORKS = [
     {
@@ -66,7 +68,7 @@ PUBMED = """<?xml version="1.0"?>
 
 def write(path: Path, text: str) -> Path:
     """Write a text, packed where the name says so."""
-    path.parent.mkdir(exist_ok=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
     data = text.encode()
     path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
     return path
@@ -212,6 +214,106 @@ def test_entities_that_grow_are_refused(tmp_path: Path) -> None:
     )
     with pytest.raises(InputError, match="broken XML"):
         list(PaperFiles.of(str(tmp_path / "a.xml")))
+
+
+REPEATED = [
+    {"_id": "1", "title": "T", "text": "short"},
+    {"_id": "2", "title": "U"},
+    {"_id": "1", "title": "T", "text": "the longest text"},
+    {"_id": "1", "title": "T", "text": ""},
+    {"_id": "1", "title": "T", "text": "the longest TEXT"},
+]
+
+
+def test_of_repeated_ids_the_record_with_the_most_text_is_read(tmp_path: Path) -> None:
+    path = write(tmp_path / "a" / "1.jsonl", lines(REPEATED))
+    write(tmp_path / "a" / "2.csv", "id,title,abstract\n1,T,short\n2,U,now with a text\n")
+    files = PaperFiles.of(str(tmp_path / "a"))
+    for _ in range(2):
+        read = [(one.source.id, one.source.abstract) for one in files]
+        assert read == [("1", "the longest text"), ("2", "now with a text")]
+        assert len(files) == 2 and "repeated ids" in files.said() and ": 5 (first" in files.said()
+    once = PaperFiles.of(str(path))
+    once.check = False
+    assert [one.source.abstract for one in once] == ["short", "", "the longest text"]
+
+
+def test_a_lenient_data_set_takes_the_record_with_more_text(tmp_path: Path) -> None:
+    folder = tmp_path / "set"
+    write(folder / "corpus.jsonl", lines(REPEATED))
+    write(folder / "queries.jsonl", lines([{"_id": "q1", "text": "x"}]))
+    write(folder / "qrels" / "dev.tsv", "query-id\tcorpus-id\tscore\nq1\t1\t1\n")
+    sources = load(folder, "dev", lenient=True).sources
+    assert sources == (Source("1", "T", "the longest text"), Source("2", "U"))
+
+
+FOREIGN: list[tuple[str, bytes, str]] = [
+    ("a.xlsx", b"PK\x03\x04x", "is an Excel workbook: save it as CSV"),
+    ("a.docx", b"PK\x03\x04x", "is a Word file"),
+    ("a.csv", b"PK\x03\x04x", "is a zip archive"),
+    ("a.xls", b"\xd0\xcf\x11\xe0x", "is an old Excel"),
+    ("a.pdf", b"%PDF-1.7", "is PDF"),
+    ("a.json", b"\n<!doctype HTML><p>", "is a web page"),
+    ("a.enw", b"%0 Journal Article\n", "is EndNote's own form"),
+    ("a.txt", b"\xef\xbb\xbfFN Clarivate\n", "is Web of Science's own form"),
+    ("a.txt", b"words", "is of no kind that is read"),
+    ("a.jsonl", gzip.compress(b"{}"), "let its name end in .gz"),
+    ("a.json", b"<xml><records/></xml>", "is EndNote XML"),
+]
+
+
+@pytest.mark.parametrize(("name", "data", "why"), FOREIGN)
+def test_files_of_other_kinds_are_refused_by_name(
+    tmp_path: Path, name: str, data: bytes, why: str
+) -> None:
+    (tmp_path / name).write_bytes(data)
+    with pytest.raises(InputError, match=why) as caught:
+        list(PaperFiles.of(str(tmp_path / name)))
+    assert len(caught.value.lines) == 1
+
+
+def test_a_folder_says_which_files_it_leaves_out(tmp_path: Path) -> None:
+    write(tmp_path / "part_000.gz", lines(WORKS))
+    write(tmp_path / "pubmed-set.txt", "PMID- 7\nTI  - T\n")
+    write(tmp_path / "a.pdf", "%PDF")
+    write(tmp_path / "notes.txt", "x")
+    write(tmp_path / ".hidden", "x")
+    files = PaperFiles.of(str(tmp_path))
+    assert [one.source.id for one in files] == ["W1", "W3", "7"]
+    assert "files of other kinds: 2 (first: a.pdf)" in files.said()
+
+
+# The ids that each small input of the folder of cases has, or why it is refused.
+CASES: dict[str, list[str] | str] = {
+    "authors_python_list.csv": ["a", "b"],
+    "corpus_abstract_key_ignored.jsonl": "abstract, authors, doi, date: not read",
+    "excel_sep_semicolon.csv": ["1"],
+    "lib.bib": ["smith2020"],
+    "nan_cells.csv": ["1", "2"],
+    "openalex_api_page.json": ["W1", "W2"],
+    "openalex_entities_mathml_plain_abstract.jsonl": ["W1", "W2", "W4"],
+    "pubmed_other_abstract_vernacular.xml": ["12284782", "30000001", "30000002"],
+    "repeated_id_loses_abstract.jsonl": ["1", "2"],
+    "zotero.ris": ["10.5114/pg.2018.81081", "10.1007/s10151-019-02080-0", "1744e5fce86f3882"],
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_inputs_that_failed_once(name: str) -> None:
+    path = data_folder().parent / "cases" / name
+    if not path.is_file():
+        pytest.skip(f"no {path}")
+    expected = CASES[name]
+    files = PaperFiles.of(str(path))
+    if isinstance(expected, str):
+        with pytest.raises(InputError, match=expected):
+            list(files)
+        return
+    papers = list(files)
+    assert [paper.source.id for paper in papers] == expected
+    for paper in papers:
+        text = f"{paper.source.title} {paper.source.abstract} {paper.source.authors}"
+        assert not re.search(r"&amp;|<mml|<jats|\bnan\b|None|\[Not|'\[|\$", text)
 
 
 def test_a_source_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

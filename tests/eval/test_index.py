@@ -64,7 +64,7 @@ def test_an_index_is_made_grows_and_shrinks(
     main([*words, "--lenient"])
     text = said(capsys)
     assert "1 added, 1 changed, 29 unchanged; 31 papers in the index" in text
-    assert "1 papers without title and abstract" in text
+    assert "papers without title and abstract, or without an id: 1" in text
     (tmp_path / "gone.txt").write_text("3\nnone\n\n5\n")
     main(["--out", out, "--delete", str(tmp_path / "gone.txt")])
     assert "2 of 3 papers removed" in said(capsys)
@@ -86,6 +86,21 @@ def test_an_index_is_made_grows_and_shrinks(
         migrate([out, str(tmp_path / "restored")])
     with pytest.raises(UserError, match="not an index"):
         snapshot([str(tmp_path), str(tmp_path / "other")])
+
+
+def test_what_is_deleted_is_not_added_by_the_same_call(
+    tmp_path: Path, model: list[str], papers: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = str(tmp_path / "idx")
+    words = [str(papers), "--columns", "id=pmid", "--out", out, *model]
+    main(words)
+    (tmp_path / "gone.txt").write_text("3\n5\n77\n")
+    said(capsys)
+    main([*words, "--delete", str(tmp_path / "gone.txt")])
+    text = said(capsys)
+    assert "2 of 3 papers removed" in text and "28 unchanged; 28 papers" in text
+    assert "papers that are to be deleted: 2" in text
+    assert not open_engine(out).fetch(["3", "5"])
 
 
 def test_processes_of_an_array_fill_the_store(

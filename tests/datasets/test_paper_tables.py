@@ -1,0 +1,117 @@
+"""CSV and Parquet as spreadsheets, pandas and older programs write them."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyarrow import parquet
+
+from claim2source.core.errors import InputError
+from claim2source.core.records import Source
+from tests.datasets.reading import read
+
+ROWS = "id;title;abstract\n1;Größe, Maß;Ein Text\n"
+PAPER = Source("1", "Größe, Maß", "Ein Text")
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        ROWS,
+        "\ufeff" + ROWS,
+        "\ufeffsep=;\r\n" + ROWS.replace("\n", "\r\n"),
+        '"sep=;"\n' + ROWS,
+        ROWS.replace("\n", "\r"),
+        ROWS.replace(";", "\t"),
+        "sep=|\n" + ROWS.replace(";", "|"),
+        'ID,Title,Abstract\n1,"Größe, Maß",Ein Text\n',
+        ROWS.encode("utf-16"),
+        ROWS.encode("cp1252"),
+    ],
+)
+def test_the_separators_line_ends_and_encodings_of_spreadsheets(
+    tmp_path: Path, data: str | bytes
+) -> None:
+    papers, said = read(tmp_path / "a.csv", data)
+    assert [paper.source for paper in papers] == [PAPER]
+    assert ("Windows-1252" in said) == (data == ROWS.encode("cp1252"))
+
+
+def test_the_first_letters_beyond_ascii_decide_the_encoding(tmp_path: Path) -> None:
+    """A damaged byte in UTF-8 is not read as another letter."""
+    with pytest.raises(InputError, match=r"a\.csv:3: is not UTF-8: byte 0xff at byte 4"):
+        read(tmp_path / "a.csv", "id,title\n1,Größe\n".encode() + b"2,a\xff\n")
+    with pytest.raises(InputError, match=r"a\.csv:3: is not UTF-8"):
+        read(tmp_path / "a.csv", b"id,title\n1,Gr\xf6\xdfe\n2,\x81\n")
+
+
+def test_cells_that_stand_for_nothing_are_empty_and_counted(tmp_path: Path) -> None:
+    text = (
+        "id,title,abstract,date,authors,venue,other\n"
+        "1,Masks,nan,NaT,nan,nan,nan\n2,Tea,None,NA,None,,x\n3,Nan Goldin,Na,2020,Na Li,,\n"
+    )
+    papers, said = read(tmp_path / "a.csv", text)
+    assert [paper.source for paper in papers] == [
+        Source("1", "Masks"),
+        Source("2", "Tea"),
+        Source("3", "Nan Goldin", "Na", ("Na Li",), "", "2020"),
+    ]
+    assert "read as empty: 7 (first: a.csv:2)" in said and "not read (other)" in said
+
+
+def test_dates_that_are_not_read_are_counted(tmp_path: Path) -> None:
+    _, said = read(tmp_path / "a.csv", "id,title,date\n1,T,12 May 2020\n2,T,soon\n3,T,\n4,T,5\n")
+    assert said == "dates that are not read: 2 (first: a.csv:'soon')"
+
+
+def packed(columns: dict[str, pa.Array] | pa.Table) -> bytes:
+    sink = io.BytesIO()
+    parquet.write_table(columns if isinstance(columns, pa.Table) else pa.table(columns), sink)
+    return sink.getvalue()
+
+
+def of(**columns: pa.Array) -> Callable[[], bytes]:
+    return lambda: packed({"id": pa.array(["1"]), "title": pa.array(["T"]), **columns})
+
+
+@pytest.mark.parametrize(
+    ("data", "why"),
+    [
+        (of(abstract=pa.array([{"a": "x"}])), r"abstract: is of the type struct<.*>, not text"),
+        (of(abstract=pa.array([b"x"])), r"abstract: is of the type binary, not text"),
+        (of(venue=pa.array([["x"]])), r"venue: is of the type list<.*>, not text"),
+        (of(authors=pa.array([[b"x"]])), r"authors: is of the type list<.*>, not text"),
+        (
+            lambda: packed(
+                pa.Table.from_arrays([pa.array(["1"])] * 3, names=["id", "title", "id"])
+            ),
+            r"id: 2 columns have this name; there are: id, title, id",
+        ),
+    ],
+)
+def test_columns_of_parquet_that_are_no_text_are_one_line(
+    tmp_path: Path, data: Callable[[], bytes], why: str
+) -> None:
+    with pytest.raises(InputError, match=why) as caught:
+        read(tmp_path / "a.parquet", data())
+    assert len(caught.value.lines) == 1
+
+
+def test_days_beyond_the_calendar_are_counted(tmp_path: Path) -> None:
+    days = pa.array([2**30, 18394], pa.date32())
+    times = pa.array([2**62, 1589241600_000001], pa.timestamp("us", "Europe/Berlin"))
+    nanoseconds = pa.array([1589241600_000000001, None], pa.timestamp("ns"))
+    ids = pa.array([1, 2])
+    for column, dates, unread in (
+        (days, ["2020-05-12"], 1),
+        (times, ["2020-05-12 02:00:00"], 1),
+        (nanoseconds, ["2020-05-12 00:00:00", ""], 0),
+    ):
+        data = packed({"id": ids, "title": pa.array(["a", "b"]), "date": column})
+        papers, said = read(tmp_path / "a.parquet", data)
+        assert [paper.source.date for paper in papers][-len(dates) :] == dates
+        assert (f"dates that are not read: {unread}" in said) == (unread > 0)
