@@ -67,9 +67,7 @@ def author_names(text: str) -> tuple[str, ...]:
             entries = [entry.strip(" ,") for entry in text.split(mark)]
             return in_reading_order([name for entry in entries for name in _divided(entry)])
     entries = _divided(text.strip(" ,"))
-    commas = [
-        sum(not _SUFFIX.fullmatch(part) for part in _parts(entry)) - 1 for entry in entries
-    ]
+    commas = [sum(not _SUFFIX.fullmatch(part) for part in _parts(entry)) - 1 for entry in entries]
     if len(entries) > 1 and (set(commas) == {1} or not any(commas)):
         return in_reading_order(entries)
     parts = [part for part in _parts(", ".join(entries)) if part]

@@ -129,10 +129,10 @@ def read_beir(
     judgements = _read_split(folder, split, read, problems)
     corpus = JsonLines(folder / CORPUS, problems)
     longest: dict[str, Source] = {}
-    for source in map(source_of, corpus.rows(repeated=True)):
-        if source.id not in longest or text_length(source) > text_length(longest[source.id]):
-            longest[source.id] = source
-    sources = tuple(source for source in longest.values() if text_length(source))
+    for one in map(source_of, corpus.rows(repeated=True)):
+        if one.id not in longest or text_length(one) > text_length(longest[one.id]):
+            longest[one.id] = one
+    sources = tuple(one for one in longest.values() if text_length(one))
     # A record that is refused is not blamed on the judgements too.
     known: Collection[str] = queries.seen
     pool: Collection[str] = corpus.seen

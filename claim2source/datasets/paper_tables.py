@@ -169,7 +169,7 @@ def _row(
         if isinstance(value, str) and value.strip() in _EMPTY:
             problems.count("cells such as nan or None, read as empty", path, line)
             value = ""
-        if name in ("title", "abstract"):
+        if name in ("title", "abstract", "venue"):
             value = plain(str(value), path, line, problems)
         (record if name in _PLACE else metadata)[_PLACE.get(name, name)] = value
     return Row({**record, "metadata": metadata}, line, complain)

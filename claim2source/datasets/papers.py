@@ -93,19 +93,21 @@ def paper_of_texts(
     None where there is no id, which is reported, or no text.
     """
     line, prefix = (place, "") if isinstance(place, int) else (None, f"{place}: ")
+    if not f"{title}{abstract}".strip():
+        return None
     texts = {"title": title, "abstract": abstract, "authors": " ".join(authors), "venue": venue}
     wrong = {"id": why_not_id(key)} | {name: why_not_text(text) for name, text in texts.items()}
     for name, why in wrong.items():
         if why:
             problems.add(path, line, f"{prefix}{name}", why)
             return None
-    title, abstract = (
-        " ".join(plain(text, path, place, problems).split()) for text in (title, abstract)
+    title, abstract, venue = (
+        " ".join(plain(text, path, place, problems).split()) for text in (title, abstract, venue)
     )
     if not (title or abstract):
         return None
-    names = tuple(" ".join(name.split()) for name in authors if name.strip())
-    source = Source(key, title, abstract, names, " ".join(venue.split()), " ".join(date.split()))
+    names = tuple(" ".join(without_markup(name).split()) for name in authors if name.strip())
+    source = Source(key, title, abstract, names, venue, " ".join(date.split()))
     return Paper(source, plain_doi(doi), url.strip(), iso_language(lang))
 
 
@@ -114,7 +116,7 @@ def plain(text: str, path: Path, place: int | str, problems: Counting) -> str:
     without = without_markup(text)
     if without == text:
         return text
-    problems.count("titles and abstracts whose markup was removed", path, place)
+    problems.count("texts whose markup was removed", path, place)
     return " ".join(without.split())
 
 

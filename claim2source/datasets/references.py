@@ -135,8 +135,9 @@ def _reference(
         ids = [one for one in (*every["id"], doi) if not why_not_id(one)]
         key = doi if "DO" in places["doi"] and doi else ids[0] if ids else ""
     date = dates[0].partition("//")[0].rstrip("/") if dates else ""  # Zotero's 2019/10//undefined
-    if not key and title:
-        key = hashlib.sha256(f"{title.lower()} {date[:4]}".encode()).hexdigest()[:16]
+    text = title or next(iter(every["abstract"]), "")
+    if not key and text:
+        key = hashlib.sha256(f"{text.lower()} {date[:4]}".encode()).hexdigest()[:16]
         problems.count("references without an id, which is made of the title", path, line)
     names = next(filter(None, (values.get(tag) for tag in places["authors"])), ())
     groups = values.get("CN", ()) if "CN" in places["authors"] else ()
@@ -165,7 +166,7 @@ def read_bibtex(path: Path, problems: Counting) -> Iterator[Paper | None]:
             parse_single_name_into_parts,
             split_multiple_persons_names,
         )
-        from bibtexparser.model import DuplicateBlockKeyBlock, Entry
+        from bibtexparser.model import DuplicateBlockKeyBlock, Entry, ParsingFailedBlock
         from pylatexenc.latex2text import LatexNodes2Text
     except ImportError as error:
         raise _needs(error) from None
@@ -176,7 +177,7 @@ def read_bibtex(path: Path, problems: Counting) -> Iterator[Paper | None]:
     def text_of(latex: str) -> str:
         if not _LATEX.search(latex):
             return latex
-        plain = _MATH.sub(lambda math: re.sub("[_^]", "", math[1]), latex)
+        plain = _MATH.sub(lambda math: "{" + re.sub("[_^]", "", math[1]) + "}", latex)
         try:
             return str(decode(_BARE.sub(r"\\\1", plain)))
         except (ValueError, RecursionError, IndexError):
@@ -196,21 +197,21 @@ def read_bibtex(path: Path, problems: Counting) -> Iterator[Paper | None]:
     for block in library.blocks:
         line = (block.start_line or 0) + 1
         # Of entries with one key the caller takes the one with more text.
-        if isinstance(block, DuplicateBlockKeyBlock):
-            block = block.ignore_error_block
-        if isinstance(block, Entry):
+        duplicate = isinstance(block, DuplicateBlockKeyBlock)
+        entry = block.ignore_error_block if duplicate else block
+        if isinstance(entry, Entry):
             values = {
                 field.key.lower(): names_of(str(field.value))
                 if field.key.lower() in ("author", "editor")
                 else [text_of(str(field.value))]
-                for field in block.fields
+                for field in entry.fields
             }
             if "year" in values and "month" in values:
                 values["year"] = [
                     "-".join(values["year"] + values["month"] + values.get("day", []))
                 ]
-            yield _reference(path, line, problems, _BIBTEX, values, block.key)
-        elif block in library.failed_blocks:
+            yield _reference(path, line, problems, _BIBTEX, values, entry.key)
+        elif isinstance(block, ParsingFailedBlock):
             why = " ".join(str(block.error or "").split()) or "is a brace or quote not closed?"
             problems.add(path, line, None, f"broken BibTeX: {why}")
     if not (library.entries or library.failed_blocks):

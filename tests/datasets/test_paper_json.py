@@ -20,7 +20,7 @@ WORK: dict[str, Any] = {
     "title": None,
     "display_name": 'Masks &amp; <mml:math xmlns:mml="http://x"><mml:mi>CO</mml:mi></mml:math> p &lt; 1',
     "primary_location": None,
-    "locations": [{"source": None}, {"source": {"display_name": "Nature"}}],
+    "locations": [{"source": None}, {"source": {"display_name": "Food &amp; <i>X</i>"}}],
     "authorships": [
         {"author": {"display_name": "Ada Lovelace"}, "raw_author_name": "A. L."},
         {"author": None, "raw_author_name": "Jane Doe"},
@@ -32,7 +32,7 @@ WORK: dict[str, Any] = {
 }
 OPENALEX = Paper(
     Source(
-        "W1", "Masks & CO p < 1", "Already plain.", ("Ada Lovelace", "Jane Doe"), "Nature", "2021"
+        "W1", "Masks & CO p < 1", "Already plain.", ("Ada Lovelace", "Jane Doe"), "Food & X", "2021"
     ),
     url="https://openalex.org/W1",
 )
@@ -81,7 +81,8 @@ def test_what_an_api_prints(
     tmp_path: Path, value: object, paper: Paper, indent: int | None
 ) -> None:
     papers, said = read(tmp_path / "a.json", json.dumps(value, indent=indent))
-    assert papers == [paper] and "markup was removed: 2" in said
+    assert papers == [paper]
+    assert f"markup was removed: {3 if paper is OPENALEX else 2} (" in said
 
 
 def test_pages_one_a_line_and_a_list_of_records(tmp_path: Path) -> None:
