@@ -197,8 +197,8 @@ def read_bibtex(path: Path, problems: Counting) -> Iterator[Paper | None]:
     for block in library.blocks:
         line = (block.start_line or 0) + 1
         # Of entries with one key the caller takes the one with more text.
-        duplicate = isinstance(block, DuplicateBlockKeyBlock)
-        entry = block.ignore_error_block if duplicate else block
+        twin = block.ignore_error_block if isinstance(block, DuplicateBlockKeyBlock) else None
+        entry = twin or block
         if isinstance(entry, Entry):
             values = {
                 field.key.lower(): names_of(str(field.value))
