@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +14,6 @@ from claim2source.core.files import atomic_path, write_json
 from claim2source.core.folders import require_output
 from claim2source.core.tables import Cell, Part, TextTable, render
 from claim2source.core.terminal import say
-from claim2source.datasets import load
 from claim2source.evaluation.abstention import (
     MOST_RISK,
     Outcomes,
@@ -26,8 +25,10 @@ from claim2source.evaluation.abstention import (
     risk_coverage,
 )
 from claim2source.io.wandb import log_tables, require_tracking
+from claim2source.models.local import with_local_models
 from claim2source.pipeline.abstain import (
     SCORES,
+    Asked,
     Fitted,
     RemovingRunner,
     Target,
@@ -35,13 +36,23 @@ from claim2source.pipeline.abstain import (
     choosing_claims,
     fit_abstention,
 )
+from claim2source.pipeline.evaluate import (
+    Scoring,
+    make_report,
+    score_system,
+    unjudged,
+    write_runs,
+    write_submissions,
+)
 from claim2source.pipeline.options import EvaluationOptions
 from claim2source.pipeline.results import RunSettings
 from claim2source.pipeline.selection import ChoosingOptions
+from claim2source.pipeline.submit import load_reported, require_submittable, submit
 from claim2source.pipeline.systems import SYSTEMS_FOLDER, read_systems
 from claim2source.pipeline.views import write_markdown
 from claim2source.text import ClaimForm
 
+PROGRAM = "eval/abstain.py"
 SHARES = tuple(step / 10 for step in range(1, 11))
 
 
@@ -58,7 +69,6 @@ class AbstainConfig(EvaluationOptions, ChoosingOptions):
         target: what the written model predicts: that the claim's paper is `present`, or that the
             first source is the `right` one.
         risk: share of wrong answers that is allowed.
-        models: folder of models by the last part of their name, taken before the hub's.
     """
 
     system: str
@@ -69,7 +79,6 @@ class AbstainConfig(EvaluationOptions, ChoosingOptions):
     claims: ClaimForm | None = None
     target: Target = "present"
     risk: float = MOST_RISK
-    models: Path | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -79,10 +88,11 @@ class AbstainConfig(EvaluationOptions, ChoosingOptions):
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Fit on train, report on the split, print the tables."""
-    config = read_config(AbstainConfig, argv, program="eval/abstain.py", description=__doc__ or "")
+    config = read_config(AbstainConfig, argv, program=PROGRAM, description=__doc__ or "")
     say(abstain(config))
 
 
+@with_local_models
 def abstain(config: AbstainConfig) -> str:
     """Fit, measure and write `config.out`; return the tables.
 
@@ -90,7 +100,8 @@ def abstain(config: AbstainConfig) -> str:
     """
     require_output(config.out)
     require_tracking(config.wandb)
-    dataset = load(config.dataset, config.split, lenient=config.lenient)
+    dataset = load_reported(config.dataset, config.split, lenient=config.lenient)
+    require_submittable(config.submit, dataset, [config.system])
     systems = read_systems(config.files or sorted(SYSTEMS_FOLDER.glob("*.yaml")))
     if config.system not in systems:
         raise ConfigError("system", config.system, f"one of {', '.join(systems)}")
@@ -105,7 +116,7 @@ def abstain(config: AbstainConfig) -> str:
     runner = RemovingRunner(systems, dataset, settings)
     train = choosing_claims(runner, config.system).val
     known = ask(runner, config.system, config.claims, train)
-    asked = ask(runner, config.system, config.claims, dataset)
+    asked = ask(runner, config.system, config.claims, dataset) if dataset.golds else None
     kinds: list[Target] = ["present", "right"]
     said = f" of {train.name or config.dataset}, {train.split}"
     fitted = {
@@ -113,11 +124,39 @@ def abstain(config: AbstainConfig) -> str:
         + (", with none" if none else ""): fit_abstention(
             known, target, none, config.risk, said=said
         )
-        for none in ([False, True] if known.has_none and asked.has_none else [False])
+        for none in ([False, True] if known.has_none and (asked or known).has_none else [False])
         for target in kinds
     }
     # The file holds the richest model of the target that was asked for.
     written = [one for one in fitted.values() if one.model.fitted.startswith(config.target)][-1]
+    written.model.write(config.out / "abstain.json")
+    parts: list[Part] = [f"{config.dataset}, {config.split}: {config.system}"]
+    tables: dict[str, TextTable] = {}
+    if asked is not None:
+        more, tables["abstention"] = measured(config, asked, fitted)
+        parts += more
+    else:
+        parts += unjudged(dataset)
+    parts += [f"{name}: {fit_line(one)}" for name, one in fitted.items()]
+    ranked = score_system(
+        config.system, runner.run(config.system, config.claims), dataset, Scoring(repeats=0)
+    )
+    write_runs(ranked.run, dataset, config.out / "runs")
+    write_submissions(ranked.run, dataset, config.out)
+    system = replace(ranked.report, runs="runs")
+    make_report(
+        dataset, {config.system: system}, config.system, name=config.dataset, program=PROGRAM
+    ).write(config.out)
+    parts += submit(config.submit, ranked.run, dataset)
+    write_markdown(config.out, "Abstention", parts)
+    log_tables(config.wandb, tables, folder=config.out, program="abstain", config=as_plain(config))
+    return render(parts)
+
+
+def measured(
+    config: AbstainConfig, asked: Asked, fitted: Mapping[str, Fitted]
+) -> tuple[list[Part], TextTable]:
+    """Measure fitted models on the reported split, write the curves; return all, and the table."""
     confidences = asked.single_scores()
     baseline = list(confidences)[-2]
     for name, one in fitted.items():
@@ -129,7 +168,6 @@ def abstain(config: AbstainConfig) -> str:
     papers = len(np.unique(outcomes.groups))
     table = abstention_table(found, config.risk)
     parts: list[Part] = [
-        f"{config.dataset}, {config.split}: {config.system}",
         f"{len(asked.claim_ids)} claims of {papers} papers, each once with its papers in the "
         f"pool and once without them and their near-duplicates. The right source is first for "
         f"{outcomes.right.sum()} of the former. 95 % intervals: {config.repeats} bootstrap "
@@ -141,7 +179,6 @@ def abstain(config: AbstainConfig) -> str:
         thresholds_table(fitted, confidences, outcomes),
         "Risk by coverage:",
         curve_table(drawn, SHARES),
-        *(f"{name}: {fit_line(one)}" for name, one in fitted.items()),
     ]
     with atomic_path(config.out / "curve.svg") as path:
         title = f"{config.dataset}, {config.split}: {config.system}"
@@ -153,11 +190,7 @@ def abstain(config: AbstainConfig) -> str:
             "curves": {name: one.plain() for name, one in curves.items()},
         },
     )
-    written.model.write(config.out / "abstain.json")
-    write_markdown(config.out, "Abstention", parts)
-    tables = {"abstention": table}
-    log_tables(config.wandb, tables, folder=config.out, program="abstain", config=as_plain(config))
-    return render(parts)
+    return parts, table
 
 
 def thresholds_table(

@@ -16,6 +16,7 @@ from claim2source.core.errors import run_program
 from claim2source.core.files import require_writable
 from claim2source.datasets import load
 from claim2source.models import ModelConfig, Side, resolve
+from claim2source.models.local import with_local_models
 from claim2source.pipeline.options import StoreOptions
 from claim2source.text import Rendering
 
@@ -45,7 +46,12 @@ class EncodeConfig(StoreOptions):
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Encode this process's part of the sources and claims, and print its counts."""
-    config = read_config(EncodeConfig, argv, program="eval/encode.py", description=__doc__ or "")
+    encode(read_config(EncodeConfig, argv, program="eval/encode.py", description=__doc__ or ""))
+
+
+@with_local_models
+def encode(config: EncodeConfig) -> None:
+    """Encode what is this process's and not in the store."""
     # torch is imported once the arguments are good.
     import torch
 

@@ -21,6 +21,7 @@ from claim2source.engines import Where, open_engine
 from claim2source.io.fetch import Fetcher, is_address
 from claim2source.io.posts import MOST, Post, read_posts
 from claim2source.io.store import Store
+from claim2source.models.local import with_local_models
 from claim2source.pipeline.finding import FinderOptions, with_index
 
 AUTO = "auto"
@@ -75,7 +76,12 @@ class FindConfig(FinderOptions):
 def main(argv: Sequence[str] | None = None) -> None:
     """Print what is found for the post, or for each of several."""
     words = with_places(sys.argv[1:] if argv is None else argv, ("post",))
-    config = read_config(FindConfig, with_index(words), program="eval/find.py", description=__doc__)
+    find(read_config(FindConfig, with_index(words), program="eval/find.py", description=__doc__))
+
+
+@with_local_models
+def find(config: FindConfig) -> None:
+    """Search an index for posts, and print what is found."""
     engine = open_engine(config.index or "")
     posts = in_language(posts_of(config), config.lang)
     if config.input is None:

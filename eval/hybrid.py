@@ -12,10 +12,10 @@ from claim2source.core.errors import run_program
 from claim2source.core.folders import require_output
 from claim2source.core.tables import render
 from claim2source.core.terminal import say
-from claim2source.datasets import load
 from claim2source.evaluation.families import Family
 from claim2source.io.wandb import log_tables, require_tracking
 from claim2source.models import ModelConfig
+from claim2source.models.local import with_local_models
 from claim2source.pipeline.evaluate import (
     ScoredSystem,
     Scoring,
@@ -29,6 +29,7 @@ from claim2source.pipeline.options import EvaluationOptions
 from claim2source.pipeline.results import RunSettings
 from claim2source.pipeline.runner import SystemRunner
 from claim2source.pipeline.selection import ChoosingOptions
+from claim2source.pipeline.submit import load_reported, require_submittable, submit
 from claim2source.pipeline.systems import HybridConfig as Parts
 from claim2source.pipeline.systems import SystemConfig, label_of
 from claim2source.pipeline.views import report_parts, report_tables, write_markdown
@@ -77,6 +78,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     say(evaluate_hybrid(config))
 
 
+@with_local_models
 def evaluate_hybrid(config: HybridConfig) -> str:
     """Choose, retrieve, score and test; write `config.out`, return the tables as text.
 
@@ -84,7 +86,8 @@ def evaluate_hybrid(config: HybridConfig) -> str:
     """
     require_output(config.out)
     require_tracking(config.wandb)
-    dataset = load(config.dataset, config.split, lenient=config.lenient)
+    dataset = load_reported(config.dataset, config.split, lenient=config.lenient)
+    require_submittable(config.submit, dataset, ["hybrid"])
     systems = {
         "bm25": SystemConfig(bm25=config.bm25, claims=config.bm25.claims, tune=True),
         "dense": SystemConfig(
@@ -97,6 +100,7 @@ def evaluate_hybrid(config: HybridConfig) -> str:
     settings = RunSettings(
         config.dataset,
         config.choosing(config.val, config.choose_on),
+        models=config.models,
         store=config.open_store(),
         device=config.device,
         index=config.index,
@@ -111,7 +115,7 @@ def evaluate_hybrid(config: HybridConfig) -> str:
         labelled = replace(one.report, model=label_of(name, systems), runs=f"runs/{name}")
         scored[name] = replace(one, report=labelled)
         write_runs(one.run, dataset, config.out / "runs" / name)
-    write_submissions(scored["hybrid"].run, dataset, config.out, both=False)
+    write_submissions(scored["hybrid"].run, dataset, config.out)
     systems_found = {name: one.report for name, one in scored.items()}
     report = make_report(
         dataset, systems_found, "hybrid", name=config.dataset, program="eval/hybrid.py"
@@ -122,6 +126,7 @@ def evaluate_hybrid(config: HybridConfig) -> str:
         report = add_tests(report, scored, families, dataset, config.repeats, config.seed)
     report.write(config.out)
     parts = [f"{config.dataset}, {config.split}: {config.checkpoint}", *report_parts(report)]
+    parts += submit(config.submit, scored["hybrid"].run, dataset)
     write_markdown(config.out, "Hybrid", parts)
     log_tables(
         config.wandb,

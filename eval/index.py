@@ -31,6 +31,7 @@ from claim2source.engines.growing import BATCH, OpenStore, batches, fill_store, 
 from claim2source.engines.open import kind_of
 from claim2source.io.text_files import read_lines
 from claim2source.models import ModelConfig, Resolved, resolve
+from claim2source.models.local import local_model, with_local_models
 from claim2source.pipeline.options import StoreOptions
 from claim2source.retrieve import BM25Config, Dense
 from claim2source.text import Rendering, SourceForm
@@ -122,6 +123,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     config = read_config(
         IndexProgramConfig, words, program="eval/index.py", description=__doc__ or ""
     )
+    write_index(config)
+
+
+@with_local_models
+def write_index(config: IndexProgramConfig) -> None:
+    """Write papers into an index, or remove some."""
     kind_of(config.out)
     gone = None if config.delete is None else [*map(str.strip, read_lines(config.delete))]
     if config.source is None:
@@ -289,7 +296,7 @@ def launch(config: IndexProgramConfig, dense: Dense) -> None:
         config.column_map,
         config.format,
         config.lenient,
-        model_of(config),
+        absolute(local_model(model_of(config))),
         config.device,
         dense.rendering,
         dense.store.root.resolve(),

@@ -11,6 +11,7 @@ from claim2source.core.config import read_config
 from claim2source.core.errors import ConfigError, run_program
 from claim2source.core.folders import require_output
 from claim2source.core.terminal import say
+from claim2source.models.local import with_local_models
 from claim2source.pipeline.checkpoints import route_words
 from claim2source.pipeline.selection import ChoosingOn, ChoosingOptions
 from claim2source.pipeline.staged import (
@@ -60,13 +61,15 @@ def main(argv: Sequence[str] | None = None) -> None:
     say(run_pipeline(config))
 
 
+@with_local_models
 def run_pipeline(config: PipelineConfig) -> str:
     """Run a file's pipeline, score and test each stage; write `config.out`, return the tables."""
     require_output(config.out)
     systems, name = read_pipeline(config.pipeline, config.system, config.files)
     if config.checkpoint is not None:
         systems = on_checkpoint(systems, name, config.checkpoint, config.routes)
-    return evaluate_staged(config, systems, name, program="eval/pipeline.py", heading=name)
+    dataset = config.reported([name])
+    return evaluate_staged(config, dataset, systems, name, program="eval/pipeline.py", heading=name)
 
 
 if __name__ == "__main__":

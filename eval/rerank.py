@@ -12,7 +12,7 @@ from claim2source.core.errors import run_program
 from claim2source.core.folders import require_output
 from claim2source.core.report import Choice
 from claim2source.core.terminal import say
-from claim2source.datasets import load
+from claim2source.models.local import with_local_models
 from claim2source.pipeline.abstain import choosing_claims
 from claim2source.pipeline.mixing import choose_mix
 from claim2source.pipeline.selection import ChoosingOn, ChoosingOptions
@@ -56,6 +56,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     say(rerank(config))
 
 
+@with_local_models
 def rerank(config: RerankConfig) -> str:
     """Run a system's stages, score and test each; write `config.out`, return the tables.
 
@@ -63,16 +64,17 @@ def rerank(config: RerankConfig) -> str:
     """
     require_output(config.out)
     systems = read_staged(config.files, config.system, config.run)
+    dataset = config.reported([config.system])
     choices: tuple[Choice, ...] = ()
     if config.choose_mix:
         require(config.run is None, "choose_mix", config.choose_mix, "nothing with --run: no train")
-        dataset = load(config.dataset, config.split, lenient=config.lenient)
         runner = config.runner(systems, dataset)
         selection = choosing_claims(runner, config.system)
         chosen = choose_mix(runner, config.system, config.claims, selection, config.choose_mix)
         systems[config.system], choices = chosen[0], (chosen[1],)
     return evaluate_staged(
         config,
+        dataset,
         systems,
         config.system,
         program="eval/rerank.py",

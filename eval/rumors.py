@@ -53,6 +53,7 @@ from claim2source.evaluation.published.tables import load_published
 from claim2source.evaluation.reports import LoadedSystem
 from claim2source.evaluation.rumors import DEFINITIONS, HEADLINE, RumorScores, score_rumors
 from claim2source.io.store import Store
+from claim2source.models.local import ModelOptions, with_local_models
 from claim2source.pipeline.evaluate import make_report
 from claim2source.pipeline.rumor_choices import (
     RumorGrid,
@@ -78,7 +79,7 @@ LEAST_FREEDOM = 2
 
 
 @dataclass(frozen=True, kw_only=True)
-class RumorsConfig(RumorSystem):
+class RumorsConfig(RumorSystem, ModelOptions):
     """Settings of `eval/rumors.py`.
 
     Args:
@@ -155,6 +156,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     say(verify_rumors(config))
 
 
+@with_local_models
 def verify_rumors(config: RumorsConfig) -> str:
     """Find evidence and verdicts, score them; write `config.out`, return the tables.
 

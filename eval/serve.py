@@ -21,6 +21,7 @@ from claim2source.core.terminal import say
 from claim2source.engines import open_engine
 from claim2source.io.store import Store
 from claim2source.io.text_files import read_lines
+from claim2source.models.local import with_local_models
 from claim2source.pipeline.finding import FinderOptions, with_index
 
 TOKEN = "CLAIM2SOURCE_TOKEN"
@@ -79,7 +80,12 @@ class ServeConfig(FinderOptions):
 def main(argv: Sequence[str] | None = None) -> None:
     """Serve until the process is told to stop."""
     words = with_index(sys.argv[1:] if argv is None else argv)
-    config = read_config(ServeConfig, words, program="eval/serve.py", description=__doc__)
+    serve(read_config(ServeConfig, words, program="eval/serve.py", description=__doc__))
+
+
+@with_local_models
+def serve(config: ServeConfig) -> None:
+    """Answer requests until the process is told to stop."""
     token = token_of(config)
     engine = open_engine(config.index or "")
     listening = listen(config)

@@ -13,9 +13,10 @@ from claim2source.core.folders import require_output
 from claim2source.core.progress import watched
 from claim2source.core.tables import render
 from claim2source.core.terminal import say
-from claim2source.datasets import load
+from claim2source.evaluation.style_grid import CLAIM, SOURCE, cell_name
 from claim2source.io.wandb import log_tables, require_tracking
-from claim2source.pipeline.baselines import hub_access, named_systems
+from claim2source.models.local import with_local_models
+from claim2source.pipeline.baselines import named_systems
 from claim2source.pipeline.evaluate_systems import ALL_FORMS
 from claim2source.pipeline.options import EvaluationOptions
 from claim2source.pipeline.results import RunSettings
@@ -23,6 +24,7 @@ from claim2source.pipeline.runner import SystemRunner
 from claim2source.pipeline.selection import ChoosingOn
 from claim2source.pipeline.style_grid import GridRun
 from claim2source.pipeline.style_texts import StyleOptions
+from claim2source.pipeline.submit import load_reported, require_submittable, submit
 from claim2source.pipeline.systems import all_parts, label_of, ordered
 from claim2source.text import ClaimForm
 
@@ -40,8 +42,6 @@ class StyleGridConfig(StyleOptions, EvaluationOptions):
         claims: claim form in which systems read the claims of every style; `translated` is the
             C0 of the 2026 companion paper. A system with claims of its own keeps them.
         train_split: split that the settings of `tune: true` are chosen on.
-        models: folder of models by the last part of their name (models/all-mpnet-base-v2),
-            taken before the hub's.
     """
 
     out: Path
@@ -52,8 +52,6 @@ class StyleGridConfig(StyleOptions, EvaluationOptions):
     claims: str = "translated"
     languages: list[str] | None = list_field(str, help="score claims in these languages only")
     train_split: str = "train"
-    models: Path | None = None
-    offline: bool = flag("do not ask the hub: models from folders, packages and its cache")
     dry_run: bool = flag("list what would be rewritten, encoded and searched, and stop")
 
     def __post_init__(self) -> None:
@@ -68,6 +66,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     say(evaluate_style_grid(config))
 
 
+@with_local_models
 def evaluate_style_grid(config: StyleGridConfig) -> str:
     """Run every system over every pair of styles, write `config.out`, return the tables.
 
@@ -77,11 +76,23 @@ def evaluate_style_grid(config: StyleGridConfig) -> str:
     require_output(config.out)
     require_tracking(config.wandb)
     systems, names = named_systems(config.files, config.systems)
-    dataset = load(config.dataset, config.split, config.languages, lenient=config.lenient)
+    dataset = load_reported(config.dataset, config.split, config.languages, lenient=config.lenient)
+    asked = [
+        (system, claims, sources)
+        for system in names
+        for sources in config.source_styles or [SOURCE]
+        for claims in config.claim_styles or [CLAIM]
+    ]
     grid_run = GridRun(
         dataset, config, folder=config.dataset, repeats=config.repeats, seed=config.seed
     )
     form = cast(ClaimForm, config.claims)
+    if config.submit is not None:
+        cells = [
+            cell_name(*cell) for cell in asked for _ in range(grid_run.rankings(*cell[1:], form))
+        ]
+        how = "choose with --systems, --claim_styles and --source_styles, and one version of texts"
+        require_submittable(config.submit, dataset, cells, how)
     if config.dry_run:
         return render(grid_run.plan(names, systems, form))
     settings = RunSettings(
@@ -94,9 +105,8 @@ def evaluate_style_grid(config: StyleGridConfig) -> str:
     )
     needed = dict.fromkeys(part for name in names for part in all_parts(name, systems))
     runner = SystemRunner({name: systems[name] for name in needed}, dataset, settings)
-    with hub_access(config.offline):
-        for name in watched(ordered(names, systems), "systems", len(names)):
-            grid_run.add(runner, name, form, model=label_of(name, systems))
+    for name in watched(ordered(names, systems), "systems", len(names)):
+        grid_run.add(runner, name, form, model=label_of(name, systems))
     grid = grid_run.grid(names, name=config.dataset, program=PROGRAM)
     title = f"Styles: {config.dataset}, {config.split}"
     grid_run.write(grid, config.out, title)
@@ -107,7 +117,10 @@ def evaluate_style_grid(config: StyleGridConfig) -> str:
         program="style_grid",
         config=as_plain(config),
     )
-    return f"{title}\n{render(grid_run.parts(grid))}"
+    parts = grid_run.parts(grid)
+    if config.submit is not None:
+        parts += submit(config.submit, grid_run.run_of(*asked[0]), dataset)
+    return f"{title}\n{render(parts)}"
 
 
 if __name__ == "__main__":

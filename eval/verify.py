@@ -16,6 +16,7 @@ from claim2source.core.folders import require_output
 from claim2source.core.report import Choice, Rule
 from claim2source.core.terminal import say
 from claim2source.datasets import load
+from claim2source.models.local import with_local_models
 from claim2source.pipeline.margins import with_chosen_margin, without_when
 from claim2source.pipeline.staged import StagedOptions, evaluate_staged, read_staged
 from claim2source.pipeline.sweep import evaluate_sweep
@@ -50,6 +51,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     say(verify(config))
 
 
+@with_local_models
 def verify(config: VerifyConfig) -> str:
     """Run a system's stages, score and test each; write `config.out`, return the tables.
 
@@ -62,6 +64,7 @@ def verify(config: VerifyConfig) -> str:
     if config.vary:
         require(config.choose_on is None, "choose_on", config.choose_on, "none with vary")
         return evaluate_sweep(config, systems, config.system, config.vary, program="eval/verify.py")
+    dataset = config.reported([config.system])
     choices: list[Choice] = []
     if config.choose_on is not None:
         allowed = "another split than the one that is reported"
@@ -75,6 +78,7 @@ def verify(config: VerifyConfig) -> str:
         choices.append(choice)
     return evaluate_staged(
         config,
+        dataset,
         systems,
         config.system,
         program="eval/verify.py",

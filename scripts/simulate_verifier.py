@@ -93,7 +93,8 @@ def main(argv: Sequence[str] | None = None) -> None:
             options = StagedOptions(
                 out=config.out, dataset=folder, split=config.split, store=config.store
             )
-            say(evaluate_staged(options, systems, name, program=program, heading=name))
+            dataset = options.reported([name])
+            say(evaluate_staged(options, dataset, systems, name, program=program, heading=name))
     finally:
         server.stop()
 

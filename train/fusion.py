@@ -31,7 +31,6 @@ from claim2source.core.records import Dataset
 from claim2source.core.run import Result
 from claim2source.core.tables import Cell, Part, TextTable, render
 from claim2source.core.terminal import say
-from claim2source.datasets import load
 from claim2source.evaluation.families import Family
 from claim2source.evaluation.metrics import language_strata
 from claim2source.evaluation.significance import (
@@ -41,6 +40,7 @@ from claim2source.evaluation.significance import (
 )
 from claim2source.io.wandb import log_tables, require_tracking
 from claim2source.models import ModelConfig
+from claim2source.models.local import with_local_models
 from claim2source.pipeline.abstain import choosing_claims
 from claim2source.pipeline.evaluate import (
     ScoredSystem,
@@ -57,6 +57,7 @@ from claim2source.pipeline.runner import SystemRunner
 from claim2source.pipeline.selection import ChoosingOptions, NothingToChooseOn
 from claim2source.pipeline.staged import FIRST_STAGE
 from claim2source.pipeline.stages import apply_stage
+from claim2source.pipeline.submit import load_reported, require_submittable, submit
 from claim2source.pipeline.systems import SYSTEMS_FOLDER, expanded, label_of, read_systems
 from claim2source.pipeline.views import report_parts, report_tables, write_markdown
 from claim2source.rerank.frame import DEEPEST, Place
@@ -91,7 +92,6 @@ class LearnedFusionConfig(EvaluationOptions, ChoosingOptions):
         ranker: what is written: `linear`, or `lambdamart` (LightGBM, the extra lightgbm).
         folds: parts that the papers are dealt to.
         fold_seed: of the dealing.
-        models: folder of models by the last part of their name, taken before the hub's.
     """
 
     views: Path
@@ -106,7 +106,6 @@ class LearnedFusionConfig(EvaluationOptions, ChoosingOptions):
     ranker: Ranker = "linear"
     folds: int = 5
     fold_seed: int = 13
-    models: Path | None = None
     files: list[Path] = list_field(Path, help="YAML files of systems; none: all of configs/systems")
     against: list[str] = list_field(str, (), help="systems of the files to compare with")
 
@@ -138,6 +137,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     say(train_fusion(config))
 
 
+@with_local_models
 def train_fusion(config: LearnedFusionConfig) -> str:
     """Fit on train, report on the split, write `config.out`; return the tables.
 
@@ -152,7 +152,8 @@ def train_fusion(config: LearnedFusionConfig) -> str:
     systems = expanded(read_systems(config.files or sorted(SYSTEMS_FOLDER.glob("*.yaml"))))
     for name in (config.system, *config.against):
         require_one_of("system", name, list(systems))
-    reported = load(config.dataset, config.split, lenient=config.lenient)
+    reported = load_reported(config.dataset, config.split, lenient=config.lenient)
+    require_submittable(config.submit, reported, [LEARNED])
     settings = RunSettings(
         config.dataset,
         config.choosing("auto", config.choose_on),
@@ -201,7 +202,7 @@ def train_fusion(config: LearnedFusionConfig) -> str:
     report.write(config.out)
     for one in scored.values():
         write_runs(one.run, reported, config.out / one.report.runs)
-    write_submissions(scored[LEARNED].run, reported, config.out, both=False)
+    write_submissions(scored[LEARNED].run, reported, config.out)
     table = rows_table(config, fitting, rows, speed)
     parts: list[Part] = [
         f"{config.dataset}, {config.split}: a learned fusion over the first {config.depth} of "
@@ -210,6 +211,7 @@ def train_fusion(config: LearnedFusionConfig) -> str:
         fusion_table(fusion),
         f"Chosen on train, then looked at once on {config.split}:",
         *report_parts(report),
+        *submit(config.submit, scored[LEARNED].run, reported),
     ]
     write_markdown(config.out, "Learned fusion", parts)
     tables = {"rankers": table, **report_tables(report)}

@@ -35,6 +35,7 @@ from claim2source.datasets import load
 from claim2source.evaluation.choices import choice_notes
 from claim2source.io.wandb import Tracker, as_wandb, require_tracking, wandb_mode
 from claim2source.models import Manifest, ModelConfig, checkpoint_folder
+from claim2source.models.local import with_local_models
 from claim2source.models.manifest import FILE as MANIFEST
 from claim2source.pipeline.choosing import choose
 from claim2source.pipeline.evaluate import (
@@ -109,6 +110,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     say(interpolate(config))
 
 
+@with_local_models
 def interpolate(config: InterpolateConfig) -> str:
     """Score, pick, report, write the folder whole or not at all; return the table as text.
 

@@ -19,6 +19,7 @@ from claim2source.core.tables import Cell, TextTable, render
 from claim2source.core.terminal import say
 from claim2source.evaluation.choices import choices_table
 from claim2source.models import ModelConfig, resolve
+from claim2source.models.local import with_local_models
 from claim2source.models.manifest import FILE
 from claim2source.pipeline.choosing import choose
 from claim2source.pipeline.evaluate import Scoring, score_encoder
@@ -62,6 +63,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     say(soup(config))
 
 
+@with_local_models
 def soup(config: SoupConfig) -> str:
     """Write the mean and score it beside what it was made of; return the scores as text.
 

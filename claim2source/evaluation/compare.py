@@ -140,7 +140,9 @@ def read_scored(
     folder, split = common_data([*systems.values()], dataset, split)
     data = load(folder, split, languages, lenient=lenient)
     runs = {name: judged_run(system, data) for name, system in systems.items()}
-    return folder, systems, ScoredRuns.of(runs, data, metric, baseline, more_metrics)
+    # Languages without a gold are ranked, and in no comparison.
+    judged = data.with_claims(claim for claim in data.claims if claim.golds)
+    return folder, systems, ScoredRuns.of(runs, judged, metric, baseline, more_metrics)
 
 
 @dataclass(frozen=True)

@@ -33,8 +33,13 @@ class Moves:
 
 
 def gold_moves(before: Run, after: Run, dataset: Dataset, depth: int) -> dict[str, Moves]:
-    """Compare two rankings by language; `macro` has the mean ceiling and the sums."""
+    """Compare two rankings by language; `macro` has the mean ceiling and the sums.
+
+    Languages without a gold are left out; where no claim has one there is nothing.
+    """
     judged = judged_claims(dataset.qrels)
+    if not judged:
+        return {}
     claims, old = first_ranks(before, dataset.qrels, judged)
     _, new = first_ranks(after, dataset.qrels, judged)
     language = {claim.id: claim.lang for claim in dataset.claims}

@@ -1,4 +1,4 @@
-"""Read and write prediction files of the CheckThat! labs 2025 and 2026."""
+"""Read, write, check and zip prediction files of the CheckThat! labs 2025 and 2026."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import ast
 import csv
 import json
 import re
-from collections.abc import Callable, Sequence
+import zipfile
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -15,7 +16,9 @@ from claim2source.core.files import atomic_path
 from claim2source.core.run import Run
 from claim2source.io.text_files import first_cells, tsv_rows
 
+Year = Literal[2025, 2026]
 CLAIM_COLUMNS = ("post_id", "index")
+_COLUMN_OF: dict[Year, str] = {2025: "post_id", 2026: "index"}
 PREDICTIONS_COLUMN = "preds"
 
 IdWriter = Callable[[str], str]
@@ -79,7 +82,7 @@ def _id_list(path: Path, number: int, cell: str, problems: Problems) -> list[str
 def write_submission(
     run: Run,
     path: str | Path,
-    year: Literal[2025, 2026],
+    year: Year,
     k: int = 5,
     split: str = "",
     written_id: IdWriter | None = None,
@@ -91,7 +94,7 @@ def write_submission(
     `predictions_<lang>.tsv`: `run` holds its claims only. Returns the number of claims with fewer
     than `k` sources. Raises `InputError` when two claims get the same id.
     """
-    column = {2025: "post_id", 2026: "index"}[year]
+    column = _COLUMN_OF[year]
     prefix = f"{split}-" if split else ""
     claim_of: dict[str, str] = {}
     for claim in run.claim_ids:
@@ -105,3 +108,53 @@ def write_submission(
         writer.writerow((column, PREDICTIONS_COLUMN))
         writer.writerows(lists.items())
     return sum(len(ids) < k for ids in lists.values())
+
+
+def check_submission(
+    path: Path, year: Year, claims: Collection[str], sources: Collection[str], k: int = 5
+) -> None:
+    """Check a lab's TSV: every claim once, and for each `k` distinct sources, all of them known.
+
+    `claims` and `sources` are the lab's own ids. Raises `InputError`, with a line per problem.
+    """
+    problems, column = Problems(), _COLUMN_OF[year]
+    line_of: dict[str, int] = {}
+    columns = (column, PREDICTIONS_COLUMN)
+    for number, (claim, listed) in tsv_rows(path, columns, problems, only=True):
+        if line_of.setdefault(claim, number) != number:
+            problems.add(path, number, column, f"{claim!r} is already on line {line_of[claim]}")
+        elif claim not in claims:
+            problems.add(path, number, column, f"{claim!r} is no claim of this split")
+        before = len(problems)
+        ids = _id_list(path, number, listed, problems)
+        if len(problems) > before:
+            continue
+        if len(ids) != k or len(set(ids)) != k:
+            why = f"{len(set(ids))} distinct sources, not {k}"
+            problems.add(path, number, PREDICTIONS_COLUMN, why)
+        if unknown := [one for one in ids if one not in sources]:
+            why = f"{unknown[0]!r} is no source of the collection"
+            problems.add(path, number, PREDICTIONS_COLUMN, why)
+    for claim in claims:
+        if claim not in line_of:
+            problems.add(path, None, column, f"{claim!r} is missing")
+    problems.raise_if_any()
+
+
+def zip_submission(files: Sequence[Path], target: Path) -> None:
+    """Put checked files into a zip, whole or not at all; the same files give the same bytes."""
+    with atomic_path(target) as temporary, zipfile.ZipFile(temporary, "w") as packed:
+        for file in files:
+            entry = zipfile.ZipInfo(file.name)
+            entry.external_attr = 0o644 << 16
+            packed.writestr(entry, file.read_bytes(), zipfile.ZIP_DEFLATED)
+
+
+def is_submission_zip(path: Path) -> bool:
+    """Tell whether a file is a zip of prediction files and nothing else."""
+    try:
+        with zipfile.ZipFile(path) as packed:
+            names = packed.namelist()
+    except (OSError, zipfile.BadZipFile):
+        return False
+    return bool(names) and all(re.fullmatch(r"predictions(_[a-z]{2,3})?\.tsv", n) for n in names)

@@ -13,6 +13,7 @@ from claim2source.core.files import content_hash, file_hash, real_path, why_not_
 from claim2source.core.validate import read_json
 from claim2source.models import me5
 from claim2source.models.config import ModelConfig
+from claim2source.models.local import local_model
 from claim2source.models.manifest import Base
 
 log = logging.getLogger(__name__)
@@ -46,6 +47,7 @@ def base_files(config: ModelConfig) -> tuple[Path, Base]:
     Raises `UserError` where there is no such model, or where it needs code of its own or .bin
     weights that the config does not allow by name.
     """
+    config = local_model(config)
     folder = Path(config.name)
     if folder.is_dir():
         if config.revision is not None:

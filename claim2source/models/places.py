@@ -9,6 +9,7 @@ from pathlib import Path
 from claim2source.core.files import write_text
 from claim2source.core.folders import run_settings
 from claim2source.io.store import default_root
+from claim2source.models.local import local_name
 
 # A base that was a folder is recorded by its name alone, after this.
 LOCAL = f".{os.sep}"
@@ -44,8 +45,9 @@ def _note(sha256: str) -> Path:
 def find_base(record: str, sha256: str, checkpoint: Path, group: str = "model") -> str:
     """Find the folder of a recorded base; return the record itself where there is none.
 
-    Its run's config names it as `name` of this group, or the user's cache, or it lies beside the
-    checkpoint or in the current folder. Whoever loads it compares its hash.
+    Its run's config names it as `name` of this group, or the user's cache, or it lies among the
+    user's models, beside the checkpoint or in the current folder. Whoever loads it compares its
+    hash.
     """
     if not record.startswith(LOCAL):
         return record
@@ -55,7 +57,8 @@ def find_base(record: str, sha256: str, checkpoint: Path, group: str = "model") 
         places.append(_note(sha256).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         pass
-    places += [str(checkpoint.resolve().parent / name), str(Path(name).resolve())]
+    beside = checkpoint.resolve().parent / name
+    places += [local_name(record), str(beside), str(Path(name).resolve())]
     return next((place for place in places if place and Path(place).is_dir()), record)
 
 

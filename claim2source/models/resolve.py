@@ -29,6 +29,7 @@ from claim2source.models.hub import (
     require_files,
     tokenizer_hash,
 )
+from claim2source.models.local import local_model, local_name
 from claim2source.models.manifest import EXPORT_FILE, FILE, Base, Manifest, SourceModel
 from claim2source.models.places import LOCAL
 from claim2source.models.sentence_transformers import settings_of
@@ -93,7 +94,7 @@ def resolve(
     would contradict it are refused. `dtype` loads the weights in another type, and a quantized
     base unquantized, as merging does.
     """
-    config = model if isinstance(model, ModelConfig) else ModelConfig(name=str(model))
+    config = local_model(model if isinstance(model, ModelConfig) else ModelConfig(name=str(model)))
     folder = checkpoint_folder(config.name)
     if (folder / FILE).is_file() or folder != Path(config.name):
         _refuse_overrides(config)
@@ -119,7 +120,7 @@ def resolve(
 
 def checkpoint_folder(name: str | Path) -> Path:
     """Return the checkpoint that a training run chose; any other folder as it is."""
-    folder = Path(name)
+    folder = Path(local_name(str(name)))
     is_run = (folder / RUN_FILE).is_file() and not (folder / FILE).is_file()
     return chosen_checkpoint(folder) if is_run else folder
 
@@ -261,12 +262,14 @@ def _load_base(
         why = f"no such folder is known here: {Path(recorded.name).name!r}; put it or a link to it"
         raise InputError.at(place, field="base.name", why=f"{why} beside {place.parent}")
     # Its code runs where it ran in training, if this user allows it: a manifest cannot.
-    base_config = replace(
-        config,
-        name=recorded.name,
-        revision=recorded.revision,
-        allow_remote_code=config.allow_remote_code if settings.own_code else (),
-        bidirectional=None if settings.own_code else settings.bidirectional,
+    base_config = local_model(
+        replace(
+            config,
+            name=recorded.name,
+            revision=recorded.revision,
+            allow_remote_code=config.allow_remote_code if settings.own_code else (),
+            bidirectional=None if settings.own_code else settings.bidirectional,
+        )
     )
     # A packaged copy serves any revision: its hash is compared.
     files, base = packaged_files(recorded.name) or base_files(base_config)

@@ -15,6 +15,7 @@ from claim2source.core.run import Result, Run
 from claim2source.datasets.grouping import connected_groups
 from claim2source.evaluation.abstention import Outcomes, risk_coverage, safe_threshold
 from claim2source.mining.near_duplicates import same_papers
+from claim2source.models.local import local_models
 from claim2source.models.reranker_manifest import manifest_of
 from claim2source.pipeline.results import SystemResult
 from claim2source.pipeline.runner import SystemRunner
@@ -180,7 +181,9 @@ def choosing_claims(runner: SystemRunner, name: str) -> SelectionData:
     parts = all_parts(name, systems)
     dense = [runner.model(part).record for part in parts if systems[part].model is not None]
     stages = (stage for part in parts for _, stage in load_stages(systems[part].stages))
-    manifests = [*dense, *(manifest_of(model) for stage in stages for model in models_of(stage))]
+    with local_models(settings.models):
+        others = [manifest_of(model) for stage in stages for model in models_of(stage)]
+    manifests = [*dense, *others]
     try:
         return known_to_none(
             [

@@ -23,9 +23,8 @@ from claim2source.io.posts import Post
 from claim2source.io.store import Store
 from claim2source.models import resolve
 from claim2source.pipeline.calibrate import DENSE, FUSED, LEXICAL, stages_of
-from claim2source.pipeline.runner import stage_depth
 from claim2source.pipeline.stages import apply_stage, counts_terms, informed, over, placed
-from claim2source.pipeline.systems import SystemConfig, Systems, load_stages
+from claim2source.pipeline.systems import SystemConfig, Systems, load_stages, stage_depth
 from claim2source.text.language import detect
 from claim2source.verify.abstain import DEEPEST, AbstainModel, abstained, presence
 

@@ -10,7 +10,7 @@ from claim2source.core.errors import ConfigError, UserError
 from claim2source.core.records import Dataset
 from claim2source.core.report import NotRun
 from claim2source.evaluation.families import Family
-from claim2source.pipeline.evaluate import ScoredSystem, Scoring
+from claim2source.pipeline.evaluate import ScoredSystem, Scoring, unjudged
 from claim2source.pipeline.evaluate_systems import Cell, not_run_row
 from claim2source.pipeline.results import RunSettings
 from claim2source.pipeline.runner import SystemRunner
@@ -141,7 +141,8 @@ class AttachedRun:
         """Name stages for the report of all checkpoints, and remember what is tested there."""
         whole = f"{checkpoint}+{pipeline}"
         names = {stage: f"{whole}: {stage}" for stage in stages.scored}
-        said = [note for note in stages.report.notes if note not in self.dataset.notes]
+        known = {*self.dataset.notes, *unjudged(self.dataset)}
+        said = [note for note in stages.report.notes if note not in known]
         self.notes += [f"{whole}: {note}" for note in said]
         # Simulated stages, and what follows them, are in none of these tests.
         tests = stages.report.tests[:1]

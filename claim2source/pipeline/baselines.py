@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from claim2source.core.config import (
     as_plain,
-    flag,
     list_field,
     require,
     require_one_of,
@@ -20,20 +18,22 @@ from claim2source.core.files import content_hash, file_hash
 from claim2source.core.folders import require_output
 from claim2source.core.report import Report, SystemReport
 from claim2source.core.tables import render
-from claim2source.datasets import load
 from claim2source.evaluation.families import Family
 from claim2source.evaluation.reports import LoadedSystem, whole_run
 from claim2source.io.wandb import log_tables, require_tracking
+from claim2source.models.local import local_name, with_local_models
 from claim2source.pipeline.evaluate import (
     ScoredSystem,
     Scoring,
     add_tests,
     make_report,
     write_runs,
+    write_submissions,
 )
 from claim2source.pipeline.evaluate_systems import (
     ALL_FORMS,
     Cell,
+    cells_of,
     distinct_forms,
     run_cells,
     score_cell,
@@ -42,6 +42,8 @@ from claim2source.pipeline.options import EvaluationOptions
 from claim2source.pipeline.results import DEPTH, RunSettings
 from claim2source.pipeline.runner import SystemRunner
 from claim2source.pipeline.selection import ChoosingOptions
+from claim2source.pipeline.stages import models_of
+from claim2source.pipeline.submit import load_reported, require_submittable, submit
 from claim2source.pipeline.systems import (
     PAPERS_LABEL,
     SYSTEMS_FOLDER,
@@ -50,7 +52,7 @@ from claim2source.pipeline.systems import (
     all_parts,
     is_tuned,
     label_of,
-    local_model,
+    load_stages,
     read_systems,
 )
 from claim2source.pipeline.views import report_parts, report_tables, write_markdown
@@ -77,8 +79,6 @@ class BaselinesConfig(EvaluationOptions, ChoosingOptions):
         val_share: share carved out.
         val_seed: seed of the carving.
         rewrites: JSON lines {"_id": claim, "text": ..}: a rewriting appended to each claim.
-        models: folder of models by the last part of their name (models/all-mpnet-base-v2),
-            taken before the hub's.
     """
 
     out: Path
@@ -93,8 +93,6 @@ class BaselinesConfig(EvaluationOptions, ChoosingOptions):
     val_share: float = field(default=0.1, kw_only=True)
     val_seed: int = field(default=13, kw_only=True)
     rewrites: Path | None = None
-    models: Path | None = None
-    offline: bool = flag("do not ask the hub: models from folders, packages and its cache")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -104,6 +102,7 @@ class BaselinesConfig(EvaluationOptions, ChoosingOptions):
         ChoosingOptions.__post_init__(self)
 
 
+@with_local_models
 def evaluate_baselines(config: BaselinesConfig) -> str:
     """Run every system over every claim form, write `config.out`, return the table as text.
 
@@ -113,7 +112,7 @@ def evaluate_baselines(config: BaselinesConfig) -> str:
     require_output(config.out)
     require_tracking(config.wandb)
     systems, names = named_systems(config.files, config.systems)
-    dataset = load(config.dataset, config.split, config.languages, lenient=config.lenient)
+    dataset = load_reported(config.dataset, config.split, config.languages, lenient=config.lenient)
     rewrites = read_rewrites(config.rewrites) if config.rewrites else {}
     if config.rewrites and rewrites.keys().isdisjoint(claim.id for claim in dataset.claims):
         raise UserError(f"{config.rewrites}: no rewriting of a claim of {config.split}")
@@ -129,16 +128,17 @@ def evaluate_baselines(config: BaselinesConfig) -> str:
     needed = dict.fromkeys(part for name in names for part in all_parts(name, systems))
     runner = SystemRunner({name: systems[name] for name in needed}, dataset, settings)
     forms, notes = distinct_forms(config.claims, dataset)
-    with hub_access(config.offline):
-        table = run_cells(
-            runner,
-            names,
-            forms,
-            lambda cell: _cell(config, runner, cell),
-            name=config.dataset,
-            program=PROGRAM,
-            notes=notes,
-        )
+    rows = [cell.name for cell in cells_of(names, runner.systems, forms)]
+    require_submittable(config.submit, dataset, rows, "choose with --systems and --claims")
+    table = run_cells(
+        runner,
+        names,
+        forms,
+        lambda cell: _cell(config, runner, cell),
+        name=config.dataset,
+        program=PROGRAM,
+        notes=notes,
+    )
     report = table.report
     if config.tests and dataset.golds:
         families = declared_families(report.systems, systems)
@@ -147,6 +147,8 @@ def evaluate_baselines(config: BaselinesConfig) -> str:
         report = replace(report, notes=(*report.notes, *missing))
     title = f"{config.dataset}, {config.split}"
     parts = report_parts(report, wide=True)
+    if config.submit is not None and rows[0] in table.systems:
+        parts += submit(config.submit, table.systems[rows[0]].run, dataset)
     write_markdown(config.out, title, parts)
     # Last: when it lies there, all that it names does too.
     report.write(config.out)
@@ -157,6 +159,8 @@ def evaluate_baselines(config: BaselinesConfig) -> str:
         program="baselines",
         config=as_plain(config),
     )
+    if config.submit is not None and report.not_run:
+        raise UserError(f"submit: {rows[0]} did not run: {report.not_run[0].reason}")
     return f"{title}\n{render(parts)}"
 
 
@@ -197,6 +201,7 @@ def _cell(config: BaselinesConfig, runner: SystemRunner, cell: Cell) -> ScoredSy
         key=key,
     )
     write_runs(scored.run, data, folder / "runs")
+    write_submissions(scored.run, data, folder)
     alone = make_report(data, {cell.name: report}, cell.name, name=config.dataset, program=PROGRAM)
     alone.write(folder)
     return replace(scored, report=report)
@@ -230,13 +235,20 @@ def _key(config: BaselinesConfig, runner: SystemRunner, cell: Cell) -> str:
     parts: dict[str, Any] = {
         "format": _FORMAT,
         "systems": {name: as_plain(systems[name]) for name in names},
-        "weights": {name: _weights(config, systems, name) for name in names},
+        "weights": {
+            name: None if (model := systems[name].model) is None else _weights(model.name)
+            for name in names
+        },
         "claims": cell.form,
         "split": runner.reported.split,
         "data": runner.data(cell.form).fingerprint,
         "depth": DEPTH,
         "bootstrap": [config.repeats, config.seed],
     }
+    # One that a stage reads may lie in a folder, where another may lie by now.
+    behind = [model for name in names for model in _behind(systems[name])]
+    if any(Path(local_name(model)).is_dir() for model in behind):
+        parts["weights behind"] = {model: _weights(model) for model in behind}
     if files := [path for name in names for path in _run_files(systems[name])]:
         parts["runs"] = [file_hash(path) if path.is_file() else None for path in files]
     if any(systems[name].model is not None for name in names):
@@ -256,31 +268,20 @@ def _run_files(system: SystemConfig) -> list[Path]:
     return [*system.run.files.values(), *([] if selections is None else [selections])]
 
 
-def _weights(config: BaselinesConfig, systems: Systems, name: str) -> Any:
+def _behind(system: SystemConfig) -> list[str]:
+    """Name the models of a system's stages; of one that cannot run there are none."""
+    stages = [] if system.unsupported is not None else load_stages(system.stages)
+    return [model for _, stage in stages for model in models_of(stage)]
+
+
+def _weights(model: str) -> Any:
     """Identify a folder's content; a hub's model is identified by its revision."""
-    model = systems[name].model
-    if model is None:
-        return None
-    folder = Path(local_model(model, config.models).name)
+    folder = Path(local_name(model))
     if not folder.is_dir():
         return None
     # Sizes and times, not hashes: seven billion weights take longer to read than to skip.
     states = {str(path.relative_to(folder)): path.stat() for path in sorted(folder.rglob("*"))}
     return {name: [state.st_size, state.st_mtime_ns] for name, state in states.items()}
-
-
-@contextmanager
-def hub_access(offline: bool) -> Iterator[None]:
-    """Keep the hub from being asked for anything, if `offline`."""
-    from huggingface_hub import constants
-
-    before = constants.HF_HUB_OFFLINE
-    try:
-        # The environment variable is read once, when the library is imported.
-        constants.HF_HUB_OFFLINE = before or offline
-        yield
-    finally:
-        constants.HF_HUB_OFFLINE = before
 
 
 def declared_families(reports: Mapping[str, SystemReport], systems: Systems) -> list[Family]:

@@ -20,15 +20,16 @@ from claim2source.core.errors import ConfigError, InputError, UserError
 from claim2source.core.folders import RUN_FILE, require_output
 from claim2source.core.records import Dataset
 from claim2source.core.report import MAIN_METRIC, Report, Table, TrainingReport
+from claim2source.core.run import Run
 from claim2source.core.tables import render
-from claim2source.datasets import load
 from claim2source.evaluation.families import Family
 from claim2source.evaluation.metrics import cutoff
 from claim2source.io.wandb import log_tables, require_tracking
 from claim2source.models import Manifest, ModelConfig
+from claim2source.models.local import with_local_models
 from claim2source.models.manifest import FILE as MANIFEST
 from claim2source.models.resolve import checkpoint_folder, chosen_checkpoint
-from claim2source.pipeline.attached import AttachedRun, read_attached
+from claim2source.pipeline.attached import AttachedRun, Pipeline, read_attached
 from claim2source.pipeline.evaluate import (
     METRICS,
     ScoredSystem,
@@ -44,6 +45,7 @@ from claim2source.pipeline.results import DEPTH, RunSettings
 from claim2source.pipeline.runner import SystemRunner
 from claim2source.pipeline.style_grid import GridRun
 from claim2source.pipeline.style_texts import StyleOptions, require_stage
+from claim2source.pipeline.submit import load_reported, require_submittable, submit
 from claim2source.pipeline.systems import PAPERS_BM25, HybridConfig, SystemConfig, Systems
 from claim2source.pipeline.views import report_parts, report_tables, write_markdown
 from claim2source.text import ClaimForm, Rendering
@@ -54,6 +56,10 @@ STYLES_FOLDER = "styles"
 ROUTED = "routed"
 _BM25 = "bm25 of the papers"
 CLAIM_FORMS: tuple[ClaimForm, ...] = get_args(ClaimForm)
+_ONE = (
+    "name one checkpoint (of a training run, --only chosen), one pipeline behind it at most, and "
+    "neither --claims nor --hybrid (eval/pipeline.py and eval/hybrid.py submit such)"
+)
 
 
 @dataclass(frozen=True)
@@ -153,6 +159,7 @@ def _is_route(word: str) -> bool:
     return bool(sign) and len(language) in (2, 3) and language.isalpha() and language.islower()
 
 
+@with_local_models
 def evaluate_checkpoints(config: CheckpointConfig) -> str:
     """Score every checkpoint named, write `config.out`, return the table as text.
 
@@ -164,8 +171,10 @@ def evaluate_checkpoints(config: CheckpointConfig) -> str:
     require_output(config.out)
     require_tracking(config.wandb)
     pipelines = read_attached("stages", config.stages or ())
-    dataset = load(config.dataset, config.split, config.languages, lenient=config.lenient)
+    dataset = load_reported(config.dataset, config.split, config.languages, lenient=config.lenient)
     checkpoints, chosen = checkpoints_of(config)
+    submitted = _submitted(config, [one.name for one in checkpoints], pipelines)
+    require_submittable(config.submit, dataset, submitted, _ONE)
     systems: dict[str, ScoredSystem] = {}
     grid = None
     if "styles" in (config.stages or ()):
@@ -193,10 +202,9 @@ def evaluate_checkpoints(config: CheckpointConfig) -> str:
         report = add_tests(report, systems, families, dataset, config.repeats, config.seed)
     report.write(config.out)
     title = f"{config.dataset}, {config.split}"
-    if not report.scored:
-        write_markdown(config.out, title, ["No golds: nothing to score."])
-        return f"{title}: no golds, nothing to score; submissions are in {config.out}"
     parts = report_parts(report, "checkpoint")
+    if config.submit is not None:
+        parts += submit(config.submit, _run_of(submitted[0], systems, attached), dataset)
     write_markdown(config.out, title, parts)
     if grid is not None:
         found = grid.grid(name=config.dataset, program="eval/checkpoint.py")
@@ -235,6 +243,25 @@ def checkpoints_of(config: CheckpointConfig) -> tuple[list[Checkpoint], str | No
     except UserError:
         chosen = None  # the run has not ended: its epochs so far are scored all the same
     return found, chosen
+
+
+def _submitted(
+    config: CheckpointConfig, checkpoints: Sequence[str], pipelines: Sequence[Pipeline]
+) -> list[str]:
+    """Name what could be submitted: a pipeline's last stage stands for its first one."""
+    behind = [f"{name}+{one.name}" for name in checkpoints for one in pipelines]
+    hybrids = [f"H-{name}" for name in checkpoints if config.hybrid]
+    forms = [f"{name}.{form}" for name in checkpoints for form in config.claims or ()]
+    return [*(behind or checkpoints), *hybrids, *forms]
+
+
+def _run_of(name: str, systems: Mapping[str, ScoredSystem], attached: AttachedRun) -> Run:
+    """Take the ranking of a checkpoint, or of the pipeline behind it."""
+    for row in attached.not_run:
+        if row.system == name:
+            raise UserError(f"submit: {name} did not run: {row.reason}")
+    ends = [row for row in attached.rows if row.startswith(f"{name}: ")]
+    return systems[ends[-1] if ends else name].run
 
 
 def _kept_epochs(run: Path) -> list[Path]:
@@ -293,6 +320,7 @@ def evaluate_checkpoint(
 def _run_settings(config: CheckpointConfig) -> RunSettings:
     return RunSettings(
         config.dataset,
+        models=config.models,
         store=config.open_store(),
         device=config.device,
         index=config.index,

@@ -242,7 +242,7 @@ def make_report(
         systems,
         languages,
         top,
-        notes=dataset.notes,
+        notes=(*dataset.notes, *unjudged(dataset)),
         provenance=provenance,
     )
 
@@ -310,8 +310,8 @@ def write_runs(run: Run, dataset: Dataset, folder: Path) -> None:
         write_trec_run(part, folder / f"{language}.trec")
 
 
-def write_submissions(run: Run, dataset: Dataset, folder: Path, *, both: bool = True) -> None:
-    """Write the labs' submission files: 2026's by language and, with `both`, 2025's.
+def write_submissions(run: Run, dataset: Dataset, folder: Path) -> None:
+    """Write the labs' submission files: 2026's by language, and 2025's.
 
     Earlier ones of other languages are removed.
     """
@@ -324,9 +324,8 @@ def write_submissions(run: Run, dataset: Dataset, folder: Path, *, both: bool = 
             k=SUBMITTED,
             written_id=written_index(dataset.split, language),
         )
-    if both:
-        path = folder / "submission_2025" / "predictions.tsv"
-        write_submission(run, path, 2025, k=SUBMITTED, split=dataset.split)
+    path = folder / "submission_2025" / "predictions.tsv"
+    write_submission(run, path, 2025, k=SUBMITTED, split=dataset.split)
 
 
 def _remove_others(folder: Path, name: str, dataset: Dataset, ending: str) -> None:
@@ -345,6 +344,29 @@ def by_language(run: Run, dataset: Dataset) -> Iterator[tuple[str, Run]]:
     for language in dataset.languages:
         claims = [claim.id for claim in dataset.claims if claim.lang == language]
         yield language, run.restricted(claims)
+
+
+def unjudged(dataset: Dataset) -> list[str]:
+    """Say which claims of a split cannot be scored, since they have no gold."""
+    if not dataset.golds:
+        return [f"No golds in {dataset.split}: nothing to score; runs and submissions are written."]
+    without = {
+        lang: sum(not claim.golds for claim in dataset.claims if claim.lang == lang)
+        for lang in dataset.languages
+    }
+    judged = {claim.lang for claim in dataset.claims if claim.golds}
+    blind = [lang for lang in dataset.languages if lang not in judged]
+    found = []
+    if blind:
+        scored = [lang for lang in dataset.languages if lang in judged]
+        found.append(
+            f"No {' or '.join(blind)} claim of {dataset.split} has a gold: these are ranked and "
+            f"not scored, and the macro average is that of {', '.join(scored)}."
+        )
+    some = [f"{without[lang]} {lang}" for lang in judged if without[lang]]
+    if some:
+        found.append(f"Claims without a gold are ranked and not scored: {', '.join(sorted(some))}.")
+    return found
 
 
 def require_golds(dataset: Dataset, name: str) -> None:

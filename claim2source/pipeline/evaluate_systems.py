@@ -119,14 +119,14 @@ def run_cells(
     """Score every system over every form with `score`; what fails is listed as not run."""
     done: dict[Cell, ScoredSystem] = {}
     not_run: dict[Cell, NotRun] = {}
-    cells = _cells(ordered(names, runner.systems), runner.systems, forms)
+    cells = cells_of(ordered(names, runner.systems), runner.systems, forms)
     for cell in watched(cells, "systems", len(cells)):
         try:
             done[cell] = score(cell)
         except (UserError, MemoryError, RuntimeError) as error:
             # CUDA and FAISS raise RuntimeErrors: one cell's failure is not the table's.
             not_run[cell] = not_run_row(cell, runner.systems, error)
-    shown = _cells(names, runner.systems, forms)
+    shown = cells_of(names, runner.systems, forms)
     systems = {cell.name: done[cell] for cell in shown if cell in done}
     reports = {
         cell: replace(scored.report, runs=f"{cell}/runs") for cell, scored in systems.items()
@@ -139,7 +139,7 @@ def run_cells(
     return SystemsTable(replace(report, notes=(*report.notes, *notes), not_run=rows), systems)
 
 
-def _cells(names: Sequence[str], systems: Systems, forms: Sequence[ClaimForm]) -> list[Cell]:
+def cells_of(names: Sequence[str], systems: Systems, forms: Sequence[ClaimForm]) -> list[Cell]:
     """List the cells of systems; one with claims of its own is run over those alone."""
     found = []
     for name in names:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Literal
 from claim2source.core.config import require, require_between
 from claim2source.engines import Engine
 from claim2source.io.store import Store
+from claim2source.models.local import ModelOptions
 
 if TYPE_CHECKING:
     from claim2source.pipeline.asking import Finder
@@ -19,7 +20,7 @@ INDEX = "CLAIM2SOURCE_INDEX"
 
 
 @dataclass(frozen=True, kw_only=True)
-class FinderOptions:
+class FinderOptions(ModelOptions):
     """Say which index is asked, and what follows it.
 
     Args:

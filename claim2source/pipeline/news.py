@@ -12,7 +12,6 @@ from claim2source.core.folders import require_output
 from claim2source.core.records import Dataset
 from claim2source.core.report import MACRO, Intervals, Report
 from claim2source.core.tables import Cell, Part, TextTable, render
-from claim2source.datasets import load
 from claim2source.evaluation.analysis.news_errors import (
     ErrorConfig,
     errors_parts,
@@ -20,23 +19,25 @@ from claim2source.evaluation.analysis.news_errors import (
     write_errors,
 )
 from claim2source.evaluation.families import Family, score_intervals
-from claim2source.io.wandb import log_tables, require_tracking
+from claim2source.io.wandb import log_tables
+from claim2source.models.local import with_local_models
 from claim2source.pipeline.evaluate import (
     ScoredSystem,
     Scoring,
     add_tests,
     make_report,
-    require_golds,
     score_result,
     score_system,
     with_depth_notes,
     write_runs,
+    write_submissions,
 )
 from claim2source.pipeline.events import EventsConfig, event_sets, with_events, write_events
 from claim2source.pipeline.results import SystemResult
 from claim2source.pipeline.runner import SystemRunner
 from claim2source.pipeline.selection import ChoosingOn, ChoosingOptions
 from claim2source.pipeline.staged import StagedOptions, read_pipeline
+from claim2source.pipeline.submit import submit
 from claim2source.pipeline.systems import SystemConfig, label_of, load_stages
 from claim2source.pipeline.views import report_parts, report_tables, write_markdown
 from claim2source.text.spacy_text import load_pipeline
@@ -84,10 +85,10 @@ class NewsConfig(StagedOptions, ChoosingOptions):
         return self.choosing("auto")
 
 
+@with_local_models
 def evaluate_news(config: NewsConfig) -> str:
     """Run a system, score it and its variants; write `config.out`, return the tables."""
     require_output(config.out)
-    require_tracking(config.wandb)
     systems, name = read_pipeline(config.pipeline, config.system, config.files, staged=False)
     if config.reranker is not None:
         systems[name] = with_reranker(systems[name], config.reranker)
@@ -96,8 +97,12 @@ def evaluate_news(config: NewsConfig) -> str:
         injected = f"{name}, gold injected"
         systems[injected] = with_golds(systems[name])
         variants[injected] = True
-    dataset = load(config.dataset, config.split, lenient=config.lenient)
-    require_golds(dataset, config.dataset)
+    dataset = config.reported([one for one, wanted in variants.items() if wanted], "--golds found")
+    for key, needs in (("golds", config.golds != "found"), ("same_event", config.same_event)):
+        allowed = f"what needs no golds: {config.split} has none"
+        require(bool(dataset.golds) or not needs, key, getattr(config, key), allowed)
+    honest = config.submit is None or variants[name]
+    require(honest, "submit", str(config.submit), "none of a ranking with injected golds")
     if config.same_event:
         load_pipeline(config.events.pipeline)  # where it is missing, now rather than at the end
     runner = config.runner(systems, dataset, DEPTH)
@@ -115,14 +120,19 @@ def evaluate_news(config: NewsConfig) -> str:
         scored |= {one.report.name: one for one in again}
     report = _report(scored, main, dataset, config)
     report = replace(report, notes=(*report.notes, *filter(None, notes)))
-    found = sort_claims(scored[main].run, dataset, config.errors)
     for one in scored.values():
         write_runs(one.run, dataset, config.out / one.report.runs)
-    write_errors(found, config.errors, config.out / "errors.csv")
+    if variants[name]:
+        write_submissions(scored[name].run, dataset, config.out)
     report.write(config.out)
     title = f"{config.dataset}, {config.split}: {main}"
     parts: list[Part] = [title, *report_parts(report)]
-    parts += [*bounds_parts(report), *errors_parts(found, config.errors)]
+    parts += bounds_parts(report)
+    if dataset.golds:
+        found = sort_claims(scored[main].run, dataset, config.errors)
+        write_errors(found, config.errors, config.out / "errors.csv")
+        parts += errors_parts(found, config.errors)
+    parts += submit(config.submit, scored[main].run, dataset)
     write_markdown(config.out, "Tweets to news", parts)
     log_tables(
         config.wandb,
@@ -243,6 +253,8 @@ def _report(
     report = make_report(dataset, reports, main, name=config.dataset, program=PROGRAM)
     report = with_depth_notes(report, scored, dataset)
     first = f"{main}: first stage"
+    if not dataset.golds:
+        return report
     if config.tests and config.repeats:
         pairs = ((main, first),) if first in scored else ()
         families = [Family("Re-ranked against the first stage", pairs)] if pairs else []

@@ -10,11 +10,12 @@ from claim2source.core.config import flag, require_repeats, require_seed
 from claim2source.datasets import LENIENT
 from claim2source.io.store import Store, VectorType
 from claim2source.io.wandb import Tracking
+from claim2source.models.local import ModelOptions
 from claim2source.retrieve import IndexConfig
 
 
 @dataclass(frozen=True, kw_only=True)
-class StoreOptions:
+class StoreOptions(ModelOptions):
     """Say how data are loaded, where vectors and runs are stored, and what computes them.
 
     Args:
@@ -52,6 +53,8 @@ class EvaluationOptions(SearchOptions):
         repeats: draws of the bootstrap and permutations of the tests, both by gold paper.
         seed: seed of both.
         wandb: log the tables to Weights & Biases.
+        submit: zip file for the lab's submission of the one system that is reported: checked, every
+            claim with five sources. With several, the program says how to choose one.
     """
 
     repeats: int = 10_000
@@ -60,6 +63,7 @@ class EvaluationOptions(SearchOptions):
         "add intervals, paired tests and the papers' numbers to the report", default=True
     )
     wandb: Tracking = "off"
+    submit: Path | None = None
 
     def __post_init__(self) -> None:
         require_repeats("repeats", self.repeats)

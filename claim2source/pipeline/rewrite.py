@@ -34,6 +34,7 @@ from claim2source.llm import (
     require_answers,
 )
 from claim2source.models.config import ModelConfig
+from claim2source.models.local import ModelOptions, with_local_models
 from claim2source.text.language import detect, language_name
 from claim2source.text.prompts import Prompt, read_prompt
 from claim2source.text.quality import Similarity, quality
@@ -58,7 +59,7 @@ SHOWN = 5
 
 
 @dataclass(frozen=True)
-class RewriteConfig:
+class RewriteConfig(ModelOptions):
     """Settings of `scripts/rewrite.py`.
 
     Args:
@@ -107,6 +108,7 @@ class RewriteConfig:
         return [STYLES[name] for name in REWRITTEN if name in self.styles]
 
 
+@with_local_models
 def rewrite(config: RewriteConfig) -> None:
     """Rewrite the texts of every style and write them; raise `UserError` last where some are left.
 

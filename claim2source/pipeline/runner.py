@@ -13,6 +13,7 @@ from claim2source.core.report import Choice
 from claim2source.core.run import Result, Run, join_results
 from claim2source.core.stage import Index, Retriever
 from claim2source.models import Manifest, Resolved, checkpoint_folder, resolve
+from claim2source.models.local import local_models
 from claim2source.models.manifest import FILE as MANIFEST
 from claim2source.pipeline.choosing import choose
 from claim2source.pipeline.out_of_fold import check_model, read_out_of_fold, score_out_of_fold
@@ -38,8 +39,8 @@ from claim2source.pipeline.systems import (
     dense_of,
     expanded,
     load_stages,
-    local_model,
     model_of,
+    stage_depth,
     with_checkpoint,
 )
 from claim2source.retrieve import BM25, BM25Config, Dense, FusionConfig, fuse
@@ -111,7 +112,8 @@ class SystemRunner:
         """
         self._keep_only(all_parts(name, self.systems))
         data = self.reported if dataset is None else self._once(dataset)
-        return self._run(name, form, data, self.settings.depth)
+        with local_models(self.settings.models):
+            return self._run(name, form, data, self.settings.depth)
 
     def _run(
         self, name: str, asked: ClaimForm | None, dataset: Dataset, depth: int
@@ -216,7 +218,8 @@ class SystemRunner:
         if self._resolved is None or self._resolved[0] != name:
             self._resolved = None  # before the next one is read: two may not fit
             try:
-                resolved = resolve(local_model(model, self.settings.models), self.settings.device)
+                with local_models(self.settings.models):
+                    resolved = resolve(model, self.settings.device)
             except UserError as error:
                 # Not asked again for every form and hybrid: the hub may take long to say no.
                 self._refused[name] = str(error)
@@ -342,7 +345,8 @@ class SystemRunner:
         manifest = self.model(dense).manifest if model is not None else None
         if model is None or manifest is None or manifest.refit is None:
             return None
-        folder = checkpoint_folder(local_model(model, self.settings.models).name)
+        with local_models(self.settings.models):
+            folder = checkpoint_folder(model.name)
         before = folder.with_name(manifest.refit)
         return before if (before / MANIFEST).is_file() else None
 
@@ -570,12 +574,6 @@ class SystemRunner:
         self._indexes = {key: value for key, value in self._indexes.items() if key[0] in needed}
         if self._resolved is not None and self._resolved[0] not in needed:
             self._resolved = None
-
-
-def stage_depth(system: SystemConfig) -> int:
-    """Tell how deep the stages of a system look."""
-    stages = (stage for _, stage in load_stages(system.stages))
-    return max((int(getattr(stage, "depth", 0)) for stage in stages), default=0)
 
 
 def run_system(

@@ -14,7 +14,7 @@ from claim2source.core.run import Run
 from claim2source.models import resolve
 from claim2source.pipeline.results import RunSettings
 from claim2source.pipeline.stages import over, placed
-from claim2source.pipeline.systems import SystemConfig, Systems, load_stages, local_model
+from claim2source.pipeline.systems import SystemConfig, Systems, load_stages
 from claim2source.retrieve import BM25, Dense, fuse
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ class Answering:
             other = self._first(self.systems[system.hybrid.dense])
             return lambda claims: fuse(sparse(claims), other(claims), fusion, k=depth)
         assert system.model is not None
-        resolved = resolve(local_model(system.model, self.settings.models), self.settings.device)
+        resolved = resolve(system.model, self.settings.device)
         dense = Dense(
             resolved,
             rendering=system.rendering,

@@ -10,13 +10,11 @@ import numpy as np
 
 from claim2source.core.config import as_plain, list_field, read_entries, require
 from claim2source.core.errors import ConfigError, InputError
-from claim2source.core.folders import require_output
 from claim2source.core.records import Dataset
 from claim2source.core.report import MACRO, Choice, Report
 from claim2source.core.run import Result, Run
 from claim2source.core.stage import Stage
 from claim2source.core.tables import Part, render
-from claim2source.datasets import load
 from claim2source.evaluation.families import Family
 from claim2source.evaluation.html.way import way_page
 from claim2source.evaluation.moves import Moves, gold_moves, moves_table
@@ -36,6 +34,7 @@ from claim2source.pipeline.options import EvaluationOptions
 from claim2source.pipeline.results import DEPTH, RunSettings, SystemResult
 from claim2source.pipeline.runner import SystemRunner
 from claim2source.pipeline.selection import ChoosingOn
+from claim2source.pipeline.submit import load_reported, require_submittable, submit
 from claim2source.pipeline.systems import (
     SIMULATED,
     SYSTEMS_FOLDER,
@@ -65,7 +64,6 @@ class StagedOptions(EvaluationOptions):
         dataset: folder in BEIR layout, or `demo`.
         split: split to report on.
         claims: claim form of the first stage; none: the system's own.
-        models: folder of models by the last part of their name, taken before the hub's.
     """
 
     out: Path
@@ -73,12 +71,21 @@ class StagedOptions(EvaluationOptions):
     split: str = "dev"
     files: list[Path] = list_field(Path, help="YAML files of systems; none: all of configs/systems")
     claims: ClaimForm | None = None
-    models: Path | None = None
 
     @property
     def choosing_on(self) -> ChoosingOn:
         """Name the claims that settings of the systems are chosen on."""
         return ChoosingOn(lenient=self.lenient)
+
+    def reported(self, rows: Sequence[str], how: str = "") -> Dataset:
+        """Load the split to report on; `rows` and `how` as for `require_submittable`.
+
+        Before anything is run it is known what can be scored and submitted.
+        """
+        require_tracking(self.wandb)
+        dataset = load_reported(self.dataset, self.split, lenient=self.lenient)
+        require_submittable(self.submit, dataset, rows, how)
+        return dataset
 
     def runner(self, systems: Systems, dataset: Dataset, depth: int = DEPTH) -> SystemRunner:
         """Make what runs these systems, keeping `depth` sources of a claim at least."""
@@ -151,7 +158,7 @@ class ScoredStages:
             make_report(dataset, alone, name, name=self.report.dataset, program=program).write(
                 place
             )
-        write_submissions(self.last.run, dataset, folder, both=False)
+        write_submissions(self.last.run, dataset, folder)
         runs = {name: one.run for name, one in self.scored.items()}
         title = f"{self.report.dataset}, {self.report.split}"
         way_page(runs, dataset, folder / PAGE, title=title)
@@ -209,6 +216,7 @@ def read_pipeline(
 
 def evaluate_staged(
     config: StagedOptions,
+    dataset: Dataset,
     systems: Systems,
     name: str,
     *,
@@ -218,11 +226,8 @@ def evaluate_staged(
 ) -> str:
     """Run a system's stages, score and test each; write `config.out`, return the tables.
 
-    `choices` are what was chosen of the last stage.
+    `dataset` is `config.reported`; `choices` are what was chosen of the last stage.
     """
-    require_output(config.out)
-    require_tracking(config.wandb)
-    dataset = load(config.dataset, config.split, lenient=config.lenient)
     runner = config.runner(systems, dataset)
     found = runner.run(name, config.claims)
     repeats = config.repeats if config.tests else 0
@@ -240,6 +245,7 @@ def evaluate_staged(
     stages = replace(stages.with_choices(choices), versions=versions)
     stages.write(dataset, config.out)
     parts: list[Part] = [f"{config.dataset}, {config.split}: {name}", *stages.parts()]
+    parts += submit(config.submit, stages.last.run, dataset)
     write_markdown(config.out, heading, parts)
     log_tables(
         config.wandb,
@@ -292,10 +298,9 @@ def score_stages(
     shuffled = [is_shuffled(stage) for _, stage in load_stages(settings)]
     for stage, depth, before, after in zip(names[1:], depths, results, results[1:], strict=False):
         moved = gold_moves(before.result.run, after.result.run, dataset, depth)
-        moves[stage] = depth, moved if dataset.golds else {}
+        moves[stage] = depth, moved
         said += stage_lines(stage, depth, before.result.run, after.result)
-        total = moved.get(MACRO) if dataset.golds else None
-        if work := verified(after.result, total, shuffled[len(moves) - 1]):
+        if work := verified(after.result, moved.get(MACRO), shuffled[len(moves) - 1]):
             verifiers[stage] = work
             said.append(f"{stage}: {work.sentence()}.")
     report = replace(report, notes=tuple(said))

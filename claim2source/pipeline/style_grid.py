@@ -21,7 +21,7 @@ from claim2source.core.report import (
     SystemCost,
     SystemReport,
 )
-from claim2source.core.run import Cost
+from claim2source.core.run import Cost, Run
 from claim2source.core.tables import Cell as Text
 from claim2source.core.tables import Part, TextTable
 from claim2source.datasets.grouping import gold_groups
@@ -53,10 +53,10 @@ from claim2source.pipeline.evaluate import (
     Scoring,
     make_report,
     published_beside,
-    require_golds,
     run_tests,
     score_system,
     write_runs,
+    write_submissions,
 )
 from claim2source.pipeline.evaluate_systems import Cell, not_run_row
 from claim2source.pipeline.results import StageResult, SystemResult
@@ -160,8 +160,7 @@ class GridRun:
     """Run and score the grid of one system after another, over the texts of one split.
 
     `texts` gives every style's texts for either text of a claim; none: as the options say, for
-    the data set in `folder`. Raises `UserError` on a split
-    without golds.
+    the data set in `folder`. A split without golds is ranked and not scored.
     """
 
     def __init__(
@@ -174,7 +173,6 @@ class GridRun:
         repeats: int = 10_000,
         seed: int = 0,
     ) -> None:
-        require_golds(dataset, dataset.name)
         self.dataset, self.options = dataset, options
         self.folder, self.repeats, self.seed = folder, repeats, seed
         self._texts = texts or (lambda claims: read_texts(options, dataset, folder, claims))
@@ -275,36 +273,39 @@ class GridRun:
         """Score a cell: every claim has the mean of its scores over the versions."""
         style = self._styles[cell]
         one = score_system(cell, found[0], self.dataset, Scoring(METRICS, 0))
-        assert one.scores is not None  # there are golds
+        cost = sum((each.cost for each in found), Cost())
+        stored = all(stage.result.stored for each in found for stage in each.stages)
+        report = replace(
+            one.report,
+            style=style if self._is_papers(style, texts) else f"{style}, not the papers'",
+            cost=SystemCost.of(cost, stored, found[0].parameters),
+            failures={**one.report.failures, **lost},
+            rewrites=None if style == f"{SOURCE}{CLAIM}" else str(self.options.texts or RULES),
+            # Of several versions there is no one run; without golds it is the first one's.
+            runs=f"runs/{cell}" if len(found) == 1 or one.scores is None else "",
+        )
+        if one.scores is None:
+            return replace(one, report=report)
         others = [
             scoring.evaluate(each.result.run, self.dataset.qrels, METRICS, one.scores.claim_ids)
             for each in found[1:]
         ]
         scores = mean_scores([one.scores, *others])
         languages = language_table(scores, self.dataset.claims)
-        cost = sum((each.cost for each in found), Cost())
-        stored = all(stage.result.stored for each in found for stage in each.stages)
-        return ScoredSystem(
-            replace(
-                one.report,
-                style=style if self._is_papers(style, texts) else f"{style}, not the papers'",
-                languages=languages,
-                macro=macro(languages),
-                cost=SystemCost.of(cost, stored, found[0].parameters),
-                failures={**one.report.failures, **lost},
-                rewrites=None if style == f"{SOURCE}{CLAIM}" else str(self.options.texts or RULES),
-                # Of several versions there is no one run.
-                runs=f"runs/{cell}" if len(found) == 1 else "",
-            ),
-            found[0].result.run,
-            scores,
-        )
+        report = replace(report, languages=languages, macro=macro(languages))
+        return ScoredSystem(report, found[0].result.run, scores)
 
     def _is_papers(self, style: str, texts: Texts) -> bool:
         """Tell whether a cell is what a published table's is: a model's rewriting alone."""
         used = [one for name, one in texts.items() if name in style]
         replaced = self.options.combine == "replace" or not used
         return replaced and not any(one.by == RULES for one in used)
+
+    def rankings(self, claims: str, sources: str, form: ClaimForm) -> int:
+        """Count the rankings of a cell: one for each pair of versions of its texts."""
+        read = rewritten_text(self.options.rewritten, form, self.dataset)
+        versions, _ = plan_texts(self.options, self.dataset, self.folder, read)
+        return versions[claims] * versions[sources]
 
     def plan(self, names: Sequence[str], systems: Systems, form: ClaimForm) -> list[Part]:
         """Say what `add` would have rewritten, encoded and searched for these systems."""
@@ -329,6 +330,8 @@ class GridRun:
         `names` is the order of the systems in its tables; none: as they ran.
         """
         retrievers = tuple(n for n in names or self._retrievers if n in self._retrievers)
+        if not self.dataset.golds:
+            return self._unscored(name, program)
         reports = {cell: one.report for cell, one in self._bounded().items()}
         report = make_report(self.dataset, reports, None, name=name, program=program)
         families = []
@@ -353,6 +356,22 @@ class GridRun:
             published=self._published(reports, report),
         )
         return StyleGrid(report, retrievers, self.options.asked_claims, self.options.asked_sources)
+
+    def _unscored(self, name: str, program: str) -> StyleGrid:
+        """Put the cells of a split without golds into a report; its tables have no rows."""
+        reports = {cell: one.report for cell, one in self._cells.items()}
+        report = make_report(self.dataset, reports, None, name=name, program=program)
+        notes = (*report.notes, *self._notes())
+        report = replace(report, notes=notes, not_run=tuple(self._not_run))
+        return StyleGrid(report, (), self.options.asked_claims, self.options.asked_sources)
+
+    def run_of(self, system: str, claims: str, sources: str) -> Run:
+        """Return the ranking of a cell. Raises `UserError` where it did not run."""
+        cell = cell_name(system, claims, sources)
+        if cell not in self._cells:
+            why = next((row.reason for row in self._not_run if row.system == system), "")
+            raise UserError(f"submit: {system} did not run: {why}")
+        return self._cells[cell].run
 
     def _bounded(self) -> dict[str, ScoredSystem]:
         """Bound MRR@5 of all cells by the same draws: in one matrix product."""
@@ -424,13 +443,16 @@ class GridRun:
         """Name the tables of a grid, for W&B."""
         found = [part for part in grid_parts(grid, wide=True) if isinstance(part, TextTable)]
         kinds = [f"{kind} {lang}" for lang in grid.languages for kind in ("best", "grid")]
-        return {"quality": self._quality(), **dict(zip(kinds, found, strict=True))}
+        # Where no cell has scores there is no table of them.
+        named = dict(zip(kinds if found else [], found, strict=True))
+        return {"quality": self._quality(), **named}
 
     def write(self, grid: StyleGrid, out: Path, title: str) -> None:
         """Write runs, reports, `grid.json`, `grid.csv`, `quality.csv` and heat maps to a folder."""
         for one in self._cells.values():
             if one.report.runs:
                 write_runs(one.run.top(WRITTEN), self.dataset, out / one.report.runs)
+                write_submissions(one.run, self.dataset, out / one.report.runs)
         grid.report.write(out)
         write_json(out / GRID_FILE, grid.plain())
         write_text(out / "grid.csv", as_csv(grid))

@@ -12,11 +12,10 @@ from claim2source.core.config import as_plain, require
 from claim2source.core.folders import require_output
 from claim2source.core.report import MACRO
 from claim2source.core.tables import Part, render
-from claim2source.datasets import load
 from claim2source.evaluation.families import Family
 from claim2source.evaluation.moves import gold_moves
 from claim2source.evaluation.verifiers import Verified, verified, verified_table
-from claim2source.io.wandb import log_tables, require_tracking
+from claim2source.io.wandb import log_tables
 from claim2source.pipeline.evaluate import (
     ScoredSystem,
     Scoring,
@@ -24,6 +23,7 @@ from claim2source.pipeline.evaluate import (
     make_report,
     score_result,
     write_runs,
+    write_submissions,
 )
 from claim2source.pipeline.staged import StagedOptions, is_shuffled
 from claim2source.pipeline.systems import STAGE_KINDS, SystemConfig, Systems, load_stages
@@ -65,8 +65,7 @@ def evaluate_sweep(
     """Run a system and its variations, and test each against it; write `config.out`."""
     changed = variations(systems[name], vary)
     require_output(config.out)
-    require_tracking(config.wandb)
-    dataset = load(config.dataset, config.split, lenient=config.lenient)
+    dataset = config.reported(list(changed), "leave out --vary")
     runner = config.runner({**systems, **changed}, dataset)
     scoring = Scoring(repeats=config.repeats if config.tests else 0, seed=config.seed)
     scored: dict[str, ScoredSystem] = {}
@@ -78,6 +77,7 @@ def evaluate_sweep(
         report = replace(one.report, claims=found.form, sources=found.sources, runs=folder)
         scored[variation] = replace(one, report=report)
         write_runs(one.run, dataset, config.out / folder)
+        write_submissions(one.run, dataset, config.out / folder)
         stage = load_stages(system.stages)[-1][1]
         depth = int(getattr(stage, "depth", 0))
         moves = gold_moves(found.stages[-2].result.run, one.run, dataset, depth)

@@ -426,6 +426,12 @@ def with_checkpoint(systems: Systems, part: str, name: str, checkpoint: str) -> 
     }
 
 
+def stage_depth(system: SystemConfig) -> int:
+    """Tell how deep the stages of a system look."""
+    stages = (stage for _, stage in load_stages(system.stages))
+    return max((int(getattr(stage, "depth", 0)) for stage in stages), default=0)
+
+
 def dense_of(name: str, systems: Systems) -> str:
     """Name a hybrid's dense part; another system is its own."""
     hybrid = systems[name].hybrid
@@ -498,23 +504,3 @@ def ordered(names: Sequence[str], systems: Systems) -> list[str]:
         return first, names.index(name)
 
     return sorted(names, key=place)
-
-
-def local_model(model: ModelConfig, folder: Path | None) -> ModelConfig:
-    """Take a model from `folder/NAME` if there is such a folder; else leave it as it is.
-
-    NAME is the last part of the model's name: all-mpnet-base-v2.
-    """
-    if folder is None or not (place := folder / Path(model.name).name).is_dir():
-        return model
-
-    def trusted(names: tuple[str, ...]) -> tuple[str, ...]:
-        return (str(place),) if model.name in names else ()
-
-    return replace(
-        model,
-        name=str(place),
-        revision=None,
-        allow_bin=trusted(model.allow_bin),
-        allow_remote_code=trusted(model.allow_remote_code),
-    )

@@ -27,6 +27,7 @@ from claim2source.llm import (
     default_answers,
     require_answers,
 )
+from claim2source.models.local import ModelOptions, with_local_models
 from claim2source.models.seq2seq import Seq2SeqConfig
 from claim2source.text.language import language_name
 from claim2source.text.prompts import Prompt, read_prompt
@@ -44,7 +45,7 @@ SHOWN = 10
 
 
 @dataclass(frozen=True)
-class TranslateConfig:
+class TranslateConfig(ModelOptions):
     """Settings of `scripts/translate.py`.
 
     Args:
@@ -89,6 +90,7 @@ class Translated:
     why: str = ""
 
 
+@with_local_models
 def translate(config: TranslateConfig) -> None:
     """Translate and write; raise `UserError` last where texts were left over."""
     folder = _checked_folder(config)

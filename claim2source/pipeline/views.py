@@ -108,8 +108,6 @@ def report_parts(report: Report, title: str = "system", wide: bool = False) -> l
     """
     table = overview_table(report) if wide else report.score_table(title)
     parts: list[Part] = [table] if table is not None else []
-    if table is None and report.systems:
-        parts.append("No golds: nothing to score; runs and submissions are written.")
     if wide:
         parts += interval_parts(report)
     parts += choices_parts(report)

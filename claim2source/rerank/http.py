@@ -24,6 +24,7 @@ from claim2source.core.errors import UserError
 from claim2source.core.terminal import printable_line, shortened
 from claim2source.llm.api_key import read_key, require_key_env, state_of
 from claim2source.llm.retry import PASSING, retry_after, wait_before
+from claim2source.models.local import local_name
 from claim2source.rerank.frame import NOT_A_NUMBER, Pair, Reranker, Scored
 from claim2source.rerank.yes_no import INSTRUCTIONS
 
@@ -198,7 +199,8 @@ class Http(Reranker):
         from transformers import AutoTokenizer
 
         try:
-            tokenizer: Any = AutoTokenizer.from_pretrained(self.tokenizer, trust_remote_code=False)
+            place = local_name(self.tokenizer)
+            tokenizer: Any = AutoTokenizer.from_pretrained(place, trust_remote_code=False)
         except Exception as error:  # libraries raise anything for what is no tokenizer
             raise UserError(f"tokenizer {self.tokenizer!r}: {shortened(str(error), 200)}") from None
 

@@ -21,6 +21,7 @@ from claim2source.models.hub import (
     one_line,
     uses_bin,
 )
+from claim2source.models.local import local_model
 from claim2source.models.manifest import FILE as MANIFEST
 from claim2source.models.manifest import Base
 from claim2source.models.reranker_manifest import (
@@ -128,11 +129,13 @@ class LocalReranker(Reranker):
             name, revision, adapter = weights_of(place, manifest)
             labels = manifest.reranker.labels
         # Only a re-ranker's head is loaded: how its attention looks is in its own config.
-        config = ModelConfig(
-            name,
-            revision,
-            bidirectional=False,
-            allow_remote_code=self.allow_remote_code,
+        config = local_model(
+            ModelConfig(
+                name,
+                revision,
+                bidirectional=False,
+                allow_remote_code=self.allow_remote_code,
+            )
         )
         folder, base = base_files(config)
         if uses_bin(folder):

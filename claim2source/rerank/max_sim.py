@@ -16,6 +16,7 @@ import numpy as np
 
 from claim2source.models import checkpoint_folder, tokenizer_hash
 from claim2source.models.config import Pooling
+from claim2source.models.local import local_name
 from claim2source.models.manifest import FILE
 from claim2source.models.reranker_manifest import RerankerManifest, trained_reranker
 from claim2source.rerank.encoder import EncoderReranker
@@ -62,12 +63,12 @@ class MaxSim(EncoderReranker):
         from claim2source.models.load import load
 
         folder, manifest = self.trained
-        name, _, _ = weights_of(folder, manifest)
+        place = Path(local_name(weights_of(folder, manifest)[0]))
         settings = manifest.reranker.encoder
         assert settings is not None
         said(self, "max_length", settings.max_length)
-        encoder = load(Path(name), settings, self.place.device)
-        encoder.weights = manifest.weights.identity({"tokenizer": tokenizer_hash(Path(name))})
+        encoder = load(place, settings, self.place.device)
+        encoder.weights = manifest.weights.identity({"tokenizer": tokenizer_hash(place)})
         encoder.name = manifest.base.name
         return encoder
 

@@ -68,6 +68,7 @@ def _checkpoints(config: FinetuneConfig, run: RunFolder, folder: Path) -> Checkp
         dataset=config.data.dataset,
         split=config.data.report_split,
         model=config.model.for_checkpoint(run.path),
+        models=config.after.models,
         store=config.store,
         wandb=wandb_mode(config.wandb.mode),
         device=config.device,

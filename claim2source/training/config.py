@@ -257,7 +257,7 @@ class AfterConfig:
         baselines: names of systems in `files`; claims are rendered as in the run.
         report: write `report.html`, one page of figures of checkpoints and baselines.
         files: YAML files of systems; empty: all of configs/systems.
-        models: folder of models by the last part of their name, used instead of the hub.
+        models: folder of models by the last part of their name, taken before the hub's.
         stages: what is attached to every checkpoint: `styles`, the grid of text styles, or files
             of pipelines, whose first stage it is.
         styles: the grid of text styles.

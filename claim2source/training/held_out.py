@@ -10,10 +10,11 @@ from claim2source.core.errors import ConfigError, UserError
 from claim2source.core.records import Claim, Dataset
 from claim2source.datasets import carve_val, load
 from claim2source.models import Manifest, checkpoint_folder
+from claim2source.models.local import local_models, local_name
 from claim2source.models.manifest import DataRecord
 from claim2source.models.reranker_manifest import RerankerManifest, manifest_of
 from claim2source.pipeline.stages import models_of as stage_models
-from claim2source.pipeline.systems import Systems, all_parts, load_stages, local_model
+from claim2source.pipeline.systems import Systems, all_parts, load_stages
 from claim2source.training.config import RunConfig
 
 log = logging.getLogger(__name__)
@@ -42,14 +43,15 @@ def require_held_out(key: str, names: Iterable[str], val: Dataset, config: RunCo
 
 
 def models_of(name: str, systems: Systems, folder: Path | None = None) -> list[str]:
-    """Name the models of a system, its parts and their stages; `folder` as for `local_model`."""
+    """Name the models of a system, its parts and their stages; those in `folder` by their place."""
     found: list[str] = []
     for part in all_parts(name, systems):
         model = systems[part].model
-        found += [] if model is None else [local_model(model, folder).name]
+        found += [] if model is None else [model.name]
         for _, stage in load_stages(systems[part].stages):
             found += stage_models(stage)
-    return found
+    with local_models(folder):
+        return [local_name(model) for model in found]
 
 
 def _trained(name: str) -> Iterator[tuple[str, Trained]]:

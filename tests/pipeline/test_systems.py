@@ -8,8 +8,7 @@ import pytest
 
 from claim2source.core.errors import UserError
 from claim2source.evaluation.published.tables import load_published
-from claim2source.models import ModelConfig
-from claim2source.pipeline.systems import label_of, local_model, ordered, read_systems
+from claim2source.pipeline.systems import label_of, ordered, read_systems
 from claim2source.retrieve import FusionConfig
 from tests.shared_data import REPOSITORY
 
@@ -176,13 +175,3 @@ def test_hybrids_come_behind_their_dense_part() -> None:
     for name in DENSE_2025:
         assert names.index(f"H-{name}") == names.index(name) + 1
     assert ordered(["H-MPNet", "BM25"], systems) == ["H-MPNet", "BM25"]
-
-
-def test_a_folder_of_models_comes_before_the_hub(tmp_path: Path) -> None:
-    model = ModelConfig("org/net", revision="a" * 40, pooling="cls", allow_bin=("org/net",))
-    assert local_model(model, None) == local_model(model, tmp_path) == model
-    (tmp_path / "net").mkdir()
-    found = local_model(model, tmp_path)
-    place = str(tmp_path / "net")
-    assert (found.name, found.revision, found.allow_bin) == (place, None, (place,))
-    assert found.pooling == "cls" and found.allow_remote_code == ()

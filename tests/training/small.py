@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import torch
@@ -59,6 +60,23 @@ def save_small_model(folder: Path, dropout: float = 0.1) -> Path:
         attention_probs_dropout_prob=dropout,
     )
     BertModel(config).save_pretrained(folder)
+    return folder
+
+
+def say_pooling(folder: Path, length: int = 64) -> Path:
+    """Write the sentence-transformers files that name mean pooling and a length."""
+    kinds = {"": "Transformer", "1_Pooling": "Pooling"}
+    modules = [
+        {"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.models.{kind}"}
+        for i, (path, kind) in enumerate(kinds.items())
+    ]
+    (folder / "1_Pooling").mkdir()
+    for name, content in {
+        "modules.json": modules,
+        "sentence_bert_config.json": {"max_seq_length": length},
+        "1_Pooling/config.json": {"pooling_mode_mean_tokens": True},
+    }.items():
+        (folder / name).write_text(json.dumps(content))
     return folder
 
 

@@ -255,3 +255,15 @@ def test_the_runs_own_page_at_wandb_is_closed_first() -> None:
     log.loggers = [Csv(), WandbPage(Page())]
     log.close()
     assert done == ["csv success", "finish"]
+
+
+def test_the_folder_of_models_is_that_of_checkpoints_and_baselines(
+    setup: tuple[Path, Path], systems: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found: list[Path | None] = []
+    for name in ("evaluate_checkpoints", "evaluate_baselines"):
+        monkeypatch.setattr(after, name, lambda config: found.append(config.models) or "done")
+    monkeypatch.setattr(after, "html_report", lambda *_, **__: "done")
+    config = asked(setup, tmp_path, systems, after__models=tmp_path)
+    after.evaluate_after(config, RunFolder(tmp_path))
+    assert found == [tmp_path, tmp_path]

@@ -16,6 +16,7 @@ from claim2source.core.run import Result, Run
 from claim2source.io.store import Store
 from claim2source.models import checkpoint_folder
 from claim2source.models.hub import weight_files, weights_hash
+from claim2source.models.local import local_model, local_models
 from claim2source.models.manifest import FILE
 from claim2source.pipeline.results import RunSettings
 from claim2source.pipeline.runner import SystemRunner
@@ -26,7 +27,6 @@ from claim2source.pipeline.systems import (
     Systems,
     all_parts,
     expanded,
-    local_model,
     on_checkpoint,
     read_systems,
 )
@@ -42,13 +42,19 @@ PLAIN = "BM25"
 def system_hash(name: str, systems: Systems, folder: Path | None = None) -> str:
     """Hash what decides a system's ranking, beside the data: its settings, its models' weights.
 
-    `folder` as for `local_model`. A checkpoint is known by its manifest, wherever it lies.
+    Models in `folder` are taken before the hub's. A checkpoint is known by its manifest, wherever
+    it lies.
     """
+    with local_models(folder):
+        return content_hash(_decided(name, systems))
+
+
+def _decided(name: str, systems: Systems) -> list[str | list[str]]:
     found: list[str | list[str]] = []
     for part in all_parts(name, systems):
         system = systems[part]
         if system.model is not None:
-            model = local_model(system.model, folder)
+            model = local_model(system.model)
             known = _weights(model.name) or model.name
             system = replace(system, model=replace(model, name=known))
         # A fitted fusion, or a trained re-ranker: another may lie there by now.
@@ -56,7 +62,7 @@ def system_hash(name: str, systems: Systems, folder: Path | None = None) -> str:
         files = [file_hash(one) for one in named if Path(one).is_file()]
         weights = [one for one in map(_weights, named) if one is not None]
         found += [repr(system), files, weights]
-    return content_hash(found)
+    return found
 
 
 def _weights(name: str) -> str | None:

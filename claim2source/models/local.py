@@ -1,0 +1,104 @@
+"""Take models from a folder of the user's in place of the hub, whatever asks for them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import wraps
+from pathlib import Path
+from typing import Concatenate, ParamSpec, TypeVar
+
+from claim2source.core.config import flag
+from claim2source.core.errors import ConfigError
+from claim2source.core.files import why_not_folder
+from claim2source.models.config import ModelConfig
+
+# Of the process, as the hub's own switch is: stages load models late, and in threads.
+_folder: Path | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelOptions:
+    """Say where a program's models are.
+
+    Args:
+        models: folder of models by the last part of their name (models/all-mpnet-base-v2), taken
+            before the hub's: of first stages, re-rankers and all else that is loaded.
+    """
+
+    models: Path | None = None
+    offline: bool = flag("do not ask the hub: models from folders, packages and its cache")
+
+
+C = TypeVar("C", bound=ModelOptions)
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+@contextmanager
+def local_models(folder: Path | None, offline: bool = False) -> Iterator[None]:
+    """Take models from `folder/NAME`, NAME being the last part of their name, before the hub.
+
+    This holds for whatever is loaded within, first stages and later ones, bases of adapters and
+    tokenizers. `offline` keeps the hub from being asked for anything. Without a folder the one
+    that holds already does.
+    """
+    from huggingface_hub import constants
+
+    global _folder
+    if folder is not None and (why := why_not_folder(folder)) is not None:
+        raise ConfigError("models", str(folder), f"a folder of models ({why})")
+    before = _folder, constants.HF_HUB_OFFLINE
+    try:
+        _folder = _folder if folder is None else folder
+        # The environment variable is read once, when the library is imported.
+        constants.HF_HUB_OFFLINE = constants.HF_HUB_OFFLINE or offline
+        yield
+    finally:
+        _folder, constants.HF_HUB_OFFLINE = before
+
+
+def with_local_models(
+    work: Callable[Concatenate[C, P], R],
+) -> Callable[Concatenate[C, P], R]:
+    """Have a program's work take models from where its settings say."""
+
+    @wraps(work)
+    def within(config: C, *arguments: P.args, **named: P.kwargs) -> R:
+        with local_models(config.models, config.offline):
+            return work(config, *arguments, **named)
+
+    return within
+
+
+def local_name(name: str) -> str:
+    """Return the folder that stands for a model's name, if there is one; else the name itself.
+
+    A name that is a folder itself is that folder.
+    """
+    if _folder is None or Path(name).exists() or not Path(name).name:
+        return name
+    place = _folder / Path(name).name
+    return str(place) if place.is_dir() else name
+
+
+def local_model(model: ModelConfig) -> ModelConfig:
+    """Take a model from the folder of models if it is there; else leave it as it is.
+
+    What is allowed to the model by its name is allowed to that folder; no commit is asked for.
+    """
+    place = local_name(model.name)
+    if place == model.name:
+        return model
+
+    def trusted(names: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(place if name == model.name else name for name in names)
+
+    return replace(
+        model,
+        name=place,
+        revision=None,
+        allow_bin=trusted(model.allow_bin),
+        allow_remote_code=trusted(model.allow_remote_code),
+    )

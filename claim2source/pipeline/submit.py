@@ -1,0 +1,140 @@
+"""Load the split that a program reports on, and submit a system's ranking of it to the labs."""
+
+from __future__ import annotations
+
+import logging
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from claim2source.core.config import require
+from claim2source.core.errors import InputError
+from claim2source.core.files import require_writable
+from claim2source.core.records import Dataset
+from claim2source.core.run import Run
+from claim2source.datasets import load
+from claim2source.datasets.checkthat2026 import LANGUAGES, written_index
+from claim2source.io.submissions import (
+    IdWriter,
+    Year,
+    check_submission,
+    is_submission_zip,
+    write_submission,
+    zip_submission,
+)
+from claim2source.pipeline.evaluate import SUBMITTED, by_language, unjudged
+
+log = logging.getLogger(__name__)
+
+
+def load_reported(
+    dataset: str, split: str, languages: Sequence[str] | None = None, *, lenient: bool = False
+) -> Dataset:
+    """Load the split to report on, and say what of it cannot be scored, before anything is run."""
+    found = load(dataset, split, languages, lenient=lenient)
+    for note in unjudged(found):
+        log.warning("%s", note)
+    return found
+
+
+def year_of(dataset: Dataset) -> Year:
+    """Tell whose files a split is submitted in: the lab of 2026 has several languages.
+
+    Its claims are called `<split>-<language>-<index>`, those of 2025 `<split>-<post_id>`.
+    """
+    named = all(c.id.startswith(f"{dataset.split}-{c.lang}-") for c in dataset.claims)
+    return 2026 if named or dataset.languages != ("en",) else 2025
+
+
+def require_submittable(
+    file: Path | None, dataset: Dataset, rows: Sequence[str], how: str = ""
+) -> None:
+    """Raise `UserError` where a submission could not be written, before anything is run.
+
+    `rows` are the systems and claim forms of the report, of which there must be one; `how` says
+    how to choose one.
+    """
+    if file is None:
+        return
+    good = file.suffix.casefold() == ".zip"
+    require(good, "submit", str(file), "a file whose name ends in .zip")
+    shown = ", ".join(rows[:5]) + (", .." if len(rows) > 5 else "")
+    several = f"one system and claim form; here are {len(rows)} ({shown}): {how}"
+    require(len(rows) == 1, "submit", str(file), several)
+    year = year_of(dataset)
+    foreign = [lang for lang in dataset.languages if year == 2026 and lang not in LANGUAGES]
+    allowed = f"claims in {', '.join(LANGUAGES)}, as the lab has; there are some in {foreign}"
+    require(not foreign, "submit", str(file), allowed)
+    sources = len(dataset.sources)
+    allowed = f"{SUBMITTED} sources a claim; the pool has {sources}"
+    require(sources >= SUBMITTED, "submit", str(file), allowed)
+    for written in _parts(dataset, year).values():
+        _claim_of(written, year)
+    require_writable(file, "file")
+    if file.exists() and not is_submission_zip(file):
+        raise InputError.at(file, why="would be replaced, but is no submission of ours")
+
+
+def submit(file: Path | None, run: Run, dataset: Dataset) -> list[str]:
+    """Write a ranking as a lab's files, check them, zip them; return what is to be said of it.
+
+    A claim with fewer sources than the lab wants gets further ones of the pool, behind its own.
+    Nothing is written where the files are not as the lab wants them.
+    """
+    if file is None:
+        return []
+    year, pool = year_of(dataset), [source.id for source in dataset.sources]
+    runs = dict(by_language(run, dataset)) if year == 2026 else {"": run}
+    said, short = [], 0
+    with tempfile.TemporaryDirectory() as folder:
+        files = []
+        for part, written in _parts(dataset, year).items():
+            path = Path(folder) / (f"predictions_{part}.tsv" if part else "predictions.tsv")
+            claim_of = _claim_of(written, year)
+            own = runs[part]
+            short += sum(len(own.sources(claim, SUBMITTED)) < SUBMITTED for claim in written)
+            whole = Run.from_lists(
+                {claim: _filled(own, claim, pool) for claim in written}, pool=run.pool
+            )
+            write_submission(whole, path, year, SUBMITTED, written_id=written.__getitem__)
+            check_submission(path, year, claim_of, set(pool), SUBMITTED)
+            files.append(path)
+            said.append(f"{path.name} ({len(written)} claims)")
+        zip_submission(files, file)
+    found = [f"Submission in the form of CheckThat! {year}: {file}: {', '.join(said)}."]
+    if short:
+        found.append(
+            f"{short} claims have fewer than {SUBMITTED} ranked sources: others of the pool stand "
+            "behind them in the submission, and in no run."
+        )
+    return found
+
+
+def _parts(dataset: Dataset, year: Year) -> dict[str, dict[str, str]]:
+    """Map the claims of each file, by its language, to the lab's own ids."""
+    if year == 2025:
+        prefix = f"{dataset.split}-"
+        return {"": {claim.id: claim.id.removeprefix(prefix) for claim in dataset.claims}}
+    found: dict[str, dict[str, str]] = {}
+    for lang in dataset.languages:
+        own: IdWriter = written_index(dataset.split, lang)
+        found[lang] = {c.id: own(c.id) for c in dataset.claims if c.lang == lang}
+    return found
+
+
+def _claim_of(written: dict[str, str], year: Year) -> dict[str, str]:
+    """Turn claim -> id around. Raises `InputError` where two claims have the same id."""
+    found: dict[str, str] = {}
+    for claim, name in written.items():
+        if found.setdefault(name, claim) != claim:
+            why = f"{name!r} would stand for both {found[name]!r} and {claim!r}"
+            raise InputError.at("submission", field="index" if year == 2026 else "post_id", why=why)
+    return found
+
+
+def _filled(run: Run, claim: str, pool: Sequence[str]) -> list[tuple[str, float]]:
+    """List a claim's first sources, and as many others of the pool as are missing."""
+    ids = run.sources(claim, SUBMITTED)
+    others = (source for source in pool if source not in ids)
+    ids = [*ids, *(next(others) for _ in range(SUBMITTED - len(ids)))]
+    return [(source, float(-place)) for place, source in enumerate(ids)]

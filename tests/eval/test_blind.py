@@ -1,0 +1,310 @@
+"""Splits without judgements, or with those of some languages: every program that ranks."""
+
+from __future__ import annotations
+
+import ast
+import csv
+import zipfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from claim2source.core.errors import ConfigError, UserError
+from claim2source.core.records import Dataset, Qrels
+from claim2source.core.report import Report
+from claim2source.datasets.beir import write_beir
+from claim2source.io.trec import read_run
+from eval import (
+    abstain,
+    baselines,
+    checkpoint,
+    compare,
+    hybrid,
+    news,
+    pipeline,
+    report,
+    rerank,
+    style_grid,
+)
+from eval import verify as verify_
+from tests.llm_server import LLMServer
+from tests.llm_server import verifiers as play
+from tests.training.small import save_small_model, say_pooling, small_splits
+from train import fusion
+
+Start = Callable[..., LLMServer]
+Main = Callable[[Sequence[str] | None], None]
+Listed = dict[tuple[str, str], list[str]]
+SYSTEMS = """
+BM25: {{bm25: {{k1: 1.2}}}}
+Words: {{bm25: {{analysis: whitespace, k1: 0.9}}}}
+Both: {{hybrid: {{sparse: BM25, dense: Words}}}}
+Chosen:
+  bm25: {{k1: 1.2}}
+  stages:
+    - {{verify: select, depth: 5, llm: {{model: m, url: '{url}'}}}}
+"""
+STAGES = """
+stages:
+  - {{retrieve: dense, model: {{name: {model}}}}}
+  - {{verify: select, depth: 5, llm: {{model: m, url: '{url}'}}}}
+"""
+
+
+def last_shown(asked: play.Question) -> int:
+    return len(asked.papers) - 1
+
+
+class World:
+    """A data set with a blind split and one whose German claims are blind; files; a server."""
+
+    def __init__(self, folder: Path, server: LLMServer) -> None:
+        train, dev = small_splits()
+        blind, part = (
+            [replace(c, id=f"{split}-{c.lang}-{i // 2}") for i, c in enumerate(dev.claims)]
+            for split in ("test", "part")
+        )
+        blind = [replace(claim, golds=()) for claim in blind]
+        part = [replace(c, golds=c.golds if c.lang == "en" else ()) for c in part]
+        judged = Qrels({c.id: {c.golds[0]: 1} for c in part if c.golds})
+        splits = [
+            Dataset(tuple(blind), dev.sources, Qrels({}), "test"),
+            Dataset(tuple(part), dev.sources, judged, "part"),
+        ]
+        self.data = folder / "data"
+        write_beir([train, dev, *splits], self.data)
+        # The task's index is unique within a file only.
+        self.claims = {(lang, str(index)) for lang in ("en", "de") for index in range(6)}
+        self.pool = {source.id for source in dev.sources}
+        self.server, self.folder = server, folder
+        self.model = say_pooling(save_small_model(folder / "model"))
+        self.systems = folder / "systems.yaml"
+        self.systems.write_text(SYSTEMS.format(url=server.url))
+        self.pipeline = folder / "stages.yaml"
+        self.pipeline.write_text(STAGES.format(url=server.url, model=self.model))
+
+    def run(self, main: Main, split: str, out: str, *words: object) -> Path:
+        said = [f"--dataset={self.data}", f"--split={split}", f"--out={self.folder / out}"]
+        main([*said, f"--store={self.folder / 'store'}", *map(str, words)])
+        return self.folder / out
+
+    def listed(self, folder: Path) -> Listed:
+        files = (folder / "submission_2026").iterdir()
+        return read_listed({file.name: file.read_text() for file in files})
+
+
+def read_listed(files: Mapping[str, str]) -> Listed:
+    """Language and index -> sources, of the contents of a submission's files."""
+    found = {}
+    for name, text in files.items():
+        rows = list(csv.reader(text.splitlines(), delimiter="\t"))
+        assert rows[0] == ["index", "preds"]
+        lang = name.removeprefix("predictions_").removesuffix(".tsv")
+        found |= {(lang, index): ast.literal_eval(ids) for index, ids in rows[1:]}
+    return found
+
+
+def zipped(file: Path) -> Listed:
+    with zipfile.ZipFile(file) as packed:
+        assert packed.namelist() == ["predictions_en.tsv", "predictions_de.tsv"]
+        return read_listed({name: packed.read(name).decode() for name in packed.namelist()})
+
+
+@pytest.fixture
+def world(tmp_path: Path, llm_server: Start) -> World:
+    return World(tmp_path, llm_server(play.Verifier(last_shown)))
+
+
+def words_of(world: World, name: str) -> tuple[Main, list[object], list[str]]:
+    """A program, its arguments, and the folders that get a run and a submission."""
+    files, chosen = f"--files={world.systems}", "--system=Chosen"
+    stages = f"--stages={world.pipeline}"
+    model = [f"--checkpoint={world.model}"]
+    named = world.model.name
+    table: dict[str, tuple[Main, list[object], list[str]]] = {
+        "pipeline": (pipeline.main, [f"--config={world.pipeline}"], ["."]),
+        "rerank": (rerank.main, [files, chosen], ["."]),
+        "verify": (verify_.main, [files, chosen], ["."]),
+        "vary": (
+            verify_.main,
+            [files, chosen, '--vary={"verify.depth": [3]}'],
+            ["runs/0", "runs/1"],
+        ),
+        "checkpoint": (checkpoint.main, [*model, stages], [".", f"{named}+stages"]),
+        "forms": (
+            checkpoint.main,
+            [*model, "--hybrid", "--claims", "translated"],
+            [".", f"H-{named}", f"{named}.translated", f"H-{named}.translated"],
+        ),
+        "styles": (
+            checkpoint.main,
+            [*model, "--stages=styles"],
+            [".", f"styles/runs/{named}.S0C1"],
+        ),
+        "baselines": (
+            baselines.main,
+            [files, "--systems", "BM25", "Chosen", "--claims", "original"],
+            ["BM25.original", "Chosen.original"],
+        ),
+        "hybrid": (hybrid.main, model, ["."]),
+        "style_grid": (
+            style_grid.main,
+            [files, "--systems=BM25", '--claim_styles=["C1"]', '--source_styles=["S0"]'],
+            ["runs/BM25.S0C0", "runs/BM25.S0C1"],
+        ),
+        "news": (news.main, [f"--config={world.systems}", "--system=BM25"], ["."]),
+        "abstain": (abstain.main, [files, "--system=Both", "--repeats=20"], ["."]),
+        "fusion": (
+            fusion.main,
+            [f"--views={world.folder / 'views.yaml'}", files, "--system=BM25"],
+            ["."],
+        ),
+    }
+    if name == "fusion":
+        (world.folder / "views.yaml").write_text(
+            "words: {score: bm25, part: all}\ntitle: {score: bm25, part: title}\n"
+        )
+    return table[name]
+
+
+NOTHING = "No golds in test: nothing to score"
+# Each program on each kind of split takes two seconds or more.
+QUICK = ("rerank", "checkpoint", "baselines", "style_grid")
+
+
+def programs(*names: str) -> list[Any]:
+    """Parameters; all but a few are slow."""
+    return [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in names]
+
+
+ALL = (
+    "pipeline rerank verify vary checkpoint forms styles baselines hybrid style_grid news abstain "
+    "fusion"
+).split()
+
+
+@pytest.mark.parametrize("name", programs(*ALL))
+def test_a_blind_split_is_ranked_and_said_to_be_blind(
+    world: World, name: str, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    main, words, folders = words_of(world, name)
+    out = world.run(main, "test", "out", *words)
+    found = Report.read(out)
+    assert found.systems and not found.scored and not found.tests and not found.not_run
+    assert any(NOTHING in note for note in found.notes)
+    # Said before anything was run, and with what is printed last and kept.
+    assert NOTHING in caplog.records[0].getMessage()
+    assert NOTHING in capsys.readouterr().out and NOTHING in (out / "report.md").read_text()
+    for folder in folders:
+        listed = world.listed(out / folder)
+        assert set(listed) == world.claims
+        assert all(set(ids) <= world.pool for ids in listed.values())
+    runs = {one.runs for one in found.systems.values()}
+    assert all(read_run(out / place / "de.trec").run.claim_ids for place in runs)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ALL)
+def test_languages_without_judgements_are_ranked_and_not_scored(
+    world: World, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    main, words, folders = words_of(world, name)
+    repeats = [] if name == "abstain" else ["--repeats=20"]
+    out = world.run(main, "part", "out", *words, *repeats)
+    found = Report.read(out)
+    assert found.scored and not found.not_run
+    for system in found.scored:
+        assert list(system.languages) == ["en"]
+        assert system.macro["mrr@5"] == system.languages["en"]["mrr@5"]
+    assert any("No de claim of part has a gold" in note for note in found.notes)
+    for folder in folders:
+        assert set(world.listed(out / folder)) == world.claims
+
+
+def test_pages_and_comparisons_are_of_what_has_judgements(world: World) -> None:
+    main, words, _ = words_of(world, "baselines")
+    words = [words[0], "--systems", "BM25", "Words", "--claims", "original", "--repeats=20"]
+    out = world.run(main, "part", "out", *words)
+    report.main([f"--reports={out}", f"--out={world.folder / 'page.html'}", "--repeats=20"])
+    assert "6 claims with a gold" in (world.folder / "page.html").read_text()
+    said = [f"--reports={out}", f"--out={world.folder / 'compared'}", "--repeats=20"]
+    compare.main(said)
+    assert "Words.original" in (world.folder / "compared" / "compare.md").read_text()
+    blind = world.run(main, "test", "blind", *words, "--wandb=offline")
+    with pytest.raises(UserError, match="scores"):
+        report.main([f"--reports={blind}", f"--out={world.folder / 'none.html'}"])
+    assert list((blind / "wandb").glob("offline-run-*"))
+
+
+def test_a_pipeline_behind_a_checkpoint_has_a_submission_of_its_own(world: World) -> None:
+    main, words, _ = words_of(world, "checkpoint")
+    out = world.run(main, "test", "out", *words)
+    first, last = world.listed(out), world.listed(out / f"{world.model.name}+stages")
+    for claim, ids in first.items():
+        # The verifier takes the fifth.
+        assert last[claim] == [ids[4], *ids[:4]]
+
+
+@pytest.mark.parametrize(
+    "name",
+    programs("pipeline", "rerank", "verify", "checkpoint", "hybrid", "news", "abstain", "fusion"),
+)
+def test_a_submission_is_the_last_stages_checked_and_zipped(world: World, name: str) -> None:
+    main, words, folders = words_of(world, name)
+    file = world.folder / "new" / "mine.zip"
+    out = world.run(main, "test", "out", *words, f"--submit={file}")
+    rows, listed = zipped(file), world.listed(out / folders[-1])
+    assert set(rows) == world.claims
+    for claim, ids in rows.items():
+        assert len(set(ids)) == len(ids) == 5 and set(ids) <= world.pool
+        # What the ranking lacks stands behind it.
+        assert ids[: len(listed[claim])] == listed[claim]
+    before = file.read_bytes()
+    world.run(main, "test", "again", *words, f"--submit={file}")
+    assert file.read_bytes() == before
+
+
+def test_one_cell_of_a_table_is_submitted(world: World) -> None:
+    main, words, _ = words_of(world, "baselines")
+    file = f"--submit={world.folder / 'mine.zip'}"
+    with pytest.raises(ConfigError, match="--systems and --claims"):
+        world.run(main, "test", "out", *words, file)
+    assert not world.server.requests and not (world.folder / "out").exists()
+    one = [words[0], "--systems", "Chosen", "--claims", "translated", file]
+    out = world.run(main, "test", "out", *one)
+    listed = world.listed(out / "Chosen.translated")
+    rows = zipped(world.folder / "mine.zip")
+    assert all(ids[: len(listed[claim])] == listed[claim] for claim, ids in rows.items())
+    main, words, _ = words_of(world, "style_grid")
+    world.run(main, "test", "grid", *words, file)
+    listed = world.listed(world.folder / "grid" / "runs" / "BM25.S0C1")
+    rows = zipped(world.folder / "mine.zip")
+    assert all(ids[: len(listed[claim])] == listed[claim] for claim, ids in rows.items())
+    with pytest.raises(ConfigError, match="--claim_styles"):
+        world.run(main, "test", "more", words[0], words[1], file)
+
+
+@pytest.mark.parametrize(
+    ("name", "more", "match"),
+    [
+        ("pipeline", "--submit={}/mine.tsv", "ends in .zip"),
+        ("verify", "--submit={}/data", "ends in .zip"),
+        ("vary", "--submit={}/mine.zip", "one system and claim form"),
+        ("forms", "--submit={}/mine.zip", "neither --claims nor --hybrid"),
+        ("news", "--submit={}/mine.zip --golds=injected", "golds|injected"),
+        ("pipeline", "--submit={}/other.zip", "no submission of ours"),
+        ("pipeline", "--submit={}/systems.yaml/mine.zip", "not a folder"),
+    ],
+)
+def test_what_cannot_be_submitted_is_known_before_anything_is_paid(
+    world: World, name: str, more: str, match: str
+) -> None:
+    (world.folder / "other.zip").write_bytes(b"a user's own")
+    main, words, _ = words_of(world, name)
+    with pytest.raises(UserError, match=match):
+        world.run(main, "test", "out", *words, *more.format(world.folder).split())
+    assert not world.server.requests and not (world.folder / "out").exists()
+    assert (world.folder / "other.zip").read_bytes() == b"a user's own"

@@ -1,0 +1,211 @@
+"""From the lab's raw files to a checked and zipped submission; what the check refuses."""
+
+from __future__ import annotations
+
+import ast
+import csv
+import json
+import os
+import subprocess
+import sys
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from claim2source.core.errors import ConfigError, InputError, UserError
+from claim2source.core.records import Claim, Dataset, Qrels, Source
+from claim2source.core.report import Report
+from claim2source.core.run import Run
+from claim2source.io.submissions import check_submission
+from claim2source.io.trec import read_run
+from claim2source.pipeline.submit import require_submittable, submit, year_of
+from claim2source.pipeline.systems import SYSTEMS_FOLDER
+from tests.llm_server import LLMServer
+from tests.llm_server import verifiers as play
+from tests.shared_data import REPOSITORY
+from tests.training.reranker.small import small_rerankers
+from tests.training.small import TOPICS, say_pooling
+
+LANGUAGES = ("en", "de", "fr")
+POOL = tuple(Source(f"p{i}", f"Title {i}", "Text.") for i in range(7))
+
+
+def raw_files(folder: Path) -> dict[str, list[int]]:
+    """Write the task's files, the test without golds; returns the test's indices by language."""
+    folder.mkdir()
+    papers = [
+        {
+            "pubkey": 9000 + i,
+            "title": f"Effect of {topic} on health",
+            "abstract": f"We studied {topic} in {100 + i} adults.",
+            "venue": "A Journal",
+            "authors": "A. Author",
+        }
+        for i, topic in enumerate(TOPICS[:15])
+    ]
+    (folder / "collection_data.json").write_text(json.dumps(papers))
+    indices = {}
+    translations = []
+    for place, lang in enumerate(LANGUAGES):
+        indices[lang] = list(range(3 - place, 8))  # the same numbers in several languages
+        claims = [{"index": i, "text": f"study {i} on {TOPICS[i]} ({lang})"} for i in indices[lang]]
+        (folder / f"{lang}_test.json").write_text(json.dumps(claims))
+        train = [{"index": i, "text": f"{TOPICS[i]} {lang}", "pubkey": 9000 + i} for i in range(4)]
+        (folder / f"{lang}_train.json").write_text(json.dumps(train))
+        translations += [
+            {"index": i, "lang": lang, "split": "test", "translation": f"study on {TOPICS[i]}"}
+            for i in indices[lang]
+            if lang != "en"
+        ]
+    lines = "".join(json.dumps(row) + "\n" for row in translations)
+    (folder / "translations.jsonl").write_text(lines)
+    return indices
+
+
+@pytest.mark.slow
+def test_the_winning_system_is_submitted_from_the_labs_raw_files(
+    tmp_path: Path, llm_server: Callable[..., LLMServer]
+) -> None:
+    """The shipped pipeline as a process, with small weights and a server that plays the model."""
+    verifier = play.Verifier(lambda asked: len(asked.papers) - 1)
+    server = llm_server(verifier, model="moonshotai/Kimi-K2.6")
+    indices = raw_files(tmp_path / "raw")
+    made, models = small_rerankers(tmp_path / "small"), tmp_path / "models"
+    say_pooling(made["encoder"], 64)
+    models.mkdir()
+    (models / "Qwen3-Reranker-8B").symlink_to(made["yes_no"])
+    (models / "GritLM-7B").symlink_to(made["encoder"])
+    (models / "gritlm_f_paper").symlink_to(made["encoder"])
+    # As shipped, but for the server's address and the small model's length.
+    text = (SYSTEMS_FOLDER / "claim2source_2026.yaml").read_text()
+    assert text.count("http://localhost:8000/v1") == 1
+    config = tmp_path / "claim2source_2026.yaml"
+    config.write_text(text.replace("http://localhost:8000/v1", server.url))
+    papers = (SYSTEMS_FOLDER / "papers_2026.yaml").read_text()
+    (tmp_path / "papers_2026.yaml").write_text(papers.replace("max_length: 512", "max_length: 64"))
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    environment.pop("HF_HUB_OFFLINE", None)
+
+    def program(file: str, *words: object) -> str:
+        command = [sys.executable, str(REPOSITORY / file), *map(str, words)]
+        done = subprocess.run(
+            command, cwd=tmp_path, env=environment, text=True, capture_output=True, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout + done.stderr
+
+    program(
+        "scripts/prepare.py",
+        *("checkthat2026", "--input=raw", "--output=data"),
+        "--translations=raw/translations.jsonl",
+    )
+    said = program(
+        "eval/pipeline.py",
+        *(f"--config={config}", "--files=papers_2026.yaml", "--models=models", "--offline"),
+        *("--dataset=data", "--split=test", "--device=cpu", "--out=out", "--submit=sub/mine.zip"),
+    )
+    assert said.index("No golds in test") < said.index("predictions_fr.tsv (")
+    assert server.requests == sum(map(len, indices.values()))
+    known = {str(9000 + i) for i in range(15)}
+    with zipfile.ZipFile(tmp_path / "sub" / "mine.zip") as packed:
+        assert packed.namelist() == [f"predictions_{lang}.tsv" for lang in LANGUAGES]
+        for lang in LANGUAGES:
+            content = packed.read(f"predictions_{lang}.tsv")
+            beside = tmp_path / "out" / "submission_2026" / f"predictions_{lang}.tsv"
+            assert content == beside.read_bytes()
+            header, *rows = csv.reader(content.decode().splitlines(), delimiter="\t")
+            assert header == ["index", "preds"]
+            assert [int(index) for index, _ in rows] == indices[lang]
+            before = read_run(tmp_path / "out" / "runs" / "1" / f"{lang}.trec").run
+            for index, listed in rows:
+                ids = ast.literal_eval(listed)
+                assert len(ids) == len(set(ids)) == 5 and set(ids) <= known
+                # The verifier's own choice: the tenth of the re-ranker's.
+                ranked = before.sources(f"test-{lang}-{index}")
+                assert ids == [ranked[9], *ranked[:4]]
+    report = Report.read(tmp_path / "out")
+    assert len(report.systems) == 3 and not report.scored
+    assert (tmp_path / "out" / "report.md").is_file()
+
+
+def dataset(*ids: str, split: str = "test", lang: str = "en") -> Dataset:
+    return Dataset(tuple(Claim(one, "text", lang) for one in ids), POOL, Qrels({}), split)
+
+
+def test_the_year_follows_from_the_claims() -> None:
+    assert year_of(dataset("test-1", "test-2")) == 2025
+    assert year_of(dataset("test-en-1", "test-en-2")) == 2026
+    assert year_of(dataset("test-1", lang="de")) == 2026
+
+
+def test_a_2025_submission_has_one_file_and_is_filled_up_where_the_ranking_is_short(
+    tmp_path: Path,
+) -> None:
+    data = dataset("test-7", "test-8", "test-9")
+    run = Run.from_lists({"test-8": [("p3", 2.0), ("p0", 1.0)], "test-7": [("p6", 1.0)]})
+    said = submit(tmp_path / "a.zip", run, data)
+    with zipfile.ZipFile(tmp_path / "a.zip") as packed:
+        assert packed.namelist() == ["predictions.tsv"]
+        text = packed.read("predictions.tsv").decode()
+    rows = list(csv.reader(text.splitlines(), delimiter="\t"))
+    assert rows == [
+        ["post_id", "preds"],
+        ["7", "['p6', 'p0', 'p1', 'p2', 'p3']"],
+        ["8", "['p3', 'p0', 'p1', 'p2', 'p4']"],
+        ["9", "['p0', 'p1', 'p2', 'p3', 'p4']"],
+    ]
+    assert "3 claims have fewer than 5" in " ".join(said)
+    assert submit(None, run, data) == []
+
+
+def test_a_submission_that_the_lab_would_refuse_is_not_written(tmp_path: Path) -> None:
+    run = Run.from_lists({"test-1": [(f"x{i}", -float(i)) for i in range(6)]})
+    with pytest.raises(InputError, match="'x0' is no source"):
+        submit(tmp_path / "a.zip", run, dataset("test-1"))
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("text", "match"),
+    [
+        ("index\tpreds\n1\t{five}\n", "'2' is missing"),
+        ("index\tpreds\n1\t{five}\n2\t{five}\n3\t{five}\n", "'3' is no claim"),
+        ("index\tpreds\n1\t{five}\n1\t{five}\n2\t{five}\n", "already on line 2"),
+        ("index\tpreds\n1\t{five}\n2\t['p0','p1','p2','p3']\n", "4 distinct sources, not 5"),
+        ("index\tpreds\n1\t{five}\n2\t['p0','p0','p1','p2','p3']\n", "4 distinct sources, not 5"),
+        ("index\tpreds\n1\t{five}\n2\t['p0','p1','p2','p3','p4','p5']\n", "6 distinct"),
+        ("index\tpreds\n1\t{five}\n2\t['p0','p1','p2','p3','q']\n", "'q' is no source"),
+        ("index\tpreds\n1\t{five}\n2\tp0 p1\n", "not a list of ids"),
+        ("post_id\tpreds\n1\t{five}\n2\t{five}\n", "the header must be index <tab> preds"),
+        ("", "header|missing"),
+    ],
+)
+def test_a_file_is_checked_as_the_lab_checks_it(tmp_path: Path, text: str, match: str) -> None:
+    file = tmp_path / "predictions_en.tsv"
+    file.write_text(text.format(five="['p0','p1','p2','p3','p4']"))
+    with pytest.raises(InputError, match=match):
+        check_submission(file, 2026, {"1", "2"}, {source.id for source in POOL})
+    file.write_text("index\tpreds\n1\t['p0','p1','p2','p3','p4']\n2\t['p6','p1','p2','p3','p4']\n")
+    check_submission(file, 2026, {"1", "2"}, {source.id for source in POOL})
+
+
+def test_what_is_wrong_with_the_data_is_known_at_once(tmp_path: Path) -> None:
+    file, rows = tmp_path / "a.zip", ["a"]
+    require_submittable(None, dataset("test-1", lang="xx"), [])
+    require_submittable(file, dataset("test-en-1", "test-1"), rows)
+    with pytest.raises(ConfigError, match="xx"):
+        require_submittable(file, dataset("test-1", lang="xx"), rows)
+    with pytest.raises(InputError, match="'1' would stand for both"):
+        require_submittable(file, dataset("test-de-1", "test-1", lang="de"), rows)
+    few = Dataset(dataset("test-1").claims, POOL[:4], Qrels({}), "test")
+    with pytest.raises(ConfigError, match="the pool has 4"):
+        require_submittable(file, few, rows)
+    for wrong in ([], ["a", "b"]):
+        with pytest.raises(UserError, match=f"here are {len(wrong)}"):
+            require_submittable(file, dataset("test-1"), wrong, "choose")
+    with zipfile.ZipFile(file, "w") as packed:
+        packed.writestr("thesis.tex", "a user's own")
+    with pytest.raises(InputError, match="no submission of ours"):
+        require_submittable(file, dataset("test-1"), rows)

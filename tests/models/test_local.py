@@ -1,0 +1,172 @@
+"""A folder of models before the hub: for every model of every stage of the shipped systems."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import huggingface_hub
+import numpy as np
+import pytest
+
+from claim2source.core.errors import ConfigError, InputError
+from claim2source.core.records import Claim, Source
+from claim2source.core.run import Result, Run
+from claim2source.models import ModelConfig, checkpoint_folder, resolve
+from claim2source.models.hub import base_files
+from claim2source.models.local import local_model, local_models, local_name
+from claim2source.models.seq2seq import Seq2SeqConfig
+from claim2source.pipeline.stages import apply_stage
+from claim2source.pipeline.systems import (
+    SYSTEMS_FOLDER,
+    Systems,
+    expanded,
+    load_stages,
+    read_systems,
+)
+from claim2source.rerank.encoder import EncoderReranker
+from claim2source.rerank.load import LocalReranker
+from claim2source.verify.nli import NLI
+from tests.training.reranker.small import small_rerankers
+from tests.training.small import say_pooling
+
+CLAIMS = (Claim("c", "masks stop flu", "de", "masks stop flu"),)
+SOURCES = tuple(Source(f"s{i}", f"masks and flu {i}", f"flu {i}") for i in range(3))
+FIRST = Result(Run.from_lists({"c": [(source.id, 3.0 - i) for i, source in enumerate(SOURCES)]}))
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What the hub was asked for; it gives nothing."""
+    found: list[str] = []
+
+    def download(name: str, *_: Any, **__: Any) -> str:
+        found.append(name)
+        raise OSError(f"asked the hub for {name}")
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
+    return found
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """An encoder, a cross-encoder and a generative model, long enough for every config."""
+    from transformers import BertConfig, BertForSequenceClassification, BertModel
+
+    made = small_rerankers(tmp_path_factory.mktemp("small"))
+    for name, kind in (("encoder", BertModel), ("cross_encoder", BertForSequenceClassification)):
+        shape = BertConfig.from_pretrained(made[name], max_position_embeddings=8192)
+        kind(shape).save_pretrained(made[name])
+    say_pooling(made["encoder"], 512)
+    return made
+
+
+def shipped() -> Systems:
+    return expanded(read_systems(sorted(SYSTEMS_FOLDER.glob("*.yaml"))))
+
+
+def local_stages(systems: Systems) -> list[Any]:
+    """The re-rankers that run here, of all systems; a stage that may be asked is one too."""
+    stages = [stage for one in systems.values() for _, stage in load_stages(one.stages)]
+    inner = [getattr(stage, "stage", stage) for stage in stages]
+    return [one for one in inner if isinstance(one, EncoderReranker | LocalReranker)]
+
+
+@pytest.mark.slow
+def test_every_model_of_the_shipped_systems_is_taken_from_the_folder(
+    small: dict[str, Path], tmp_path: Path, asked: list[str]
+) -> None:
+    systems, kinds = shipped(), {"CrossEncoder": "cross_encoder", "YesNo": "yes_no"}
+    stages = local_stages(systems)
+    # A checkpoint of the user's is named like a model: it may lie in the folder too.
+    dense = [one.model for one in systems.values() if one.model and one.unsupported is None]
+    assert len(dense) > 30 and {type(one).__name__ for one in stages} == {*kinds, "MaxSim"}
+    for name in {one.model for one in stages} | {one.name for one in dense}:
+        place = tmp_path / Path(name).name
+        if not place.exists():
+            place.symlink_to(small["encoder"])
+    for stage in stages:
+        place = tmp_path / Path(stage.model).name
+        if (kind := kinds.get(type(stage).__name__)) is not None:
+            place.unlink(missing_ok=True)
+            place.symlink_to(small[kind])
+    with local_models(tmp_path):
+        for model in {model.name: model for model in dense}.values():
+            found = resolve(model, "cpu")
+            assert Path(found.base.name) == small["encoder"].resolve(), model.name
+        for stage in {(type(one), one.model): one for one in stages}.values():
+            result = apply_stage(stage, CLAIMS, SOURCES, FIRST, device="cpu")
+            assert not result.failures and len(result.run.sources("c")) == 3, stage.model
+    assert asked == []
+    # Without the folder the hub would be asked for all of them.
+    for model in dense[:1]:
+        with pytest.raises(Exception, match="hub"):
+            resolve(model, "cpu")
+    assert asked
+
+
+def test_other_models_are_taken_from_the_folder_too(
+    small: dict[str, Path], tmp_path: Path, asked: list[str]
+) -> None:
+    """Adapters' bases, translation models, tokenizers of servers, NLI; also in threads."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    from claim2source.rerank.http import Http
+
+    (tmp_path / "opus-mt-de-en").symlink_to(small["encoder"])
+    (tmp_path / "nli-deberta-v3-base").symlink_to(small["cross_encoder"])
+    config = Seq2SeqConfig("Helsinki-NLP/opus-mt-{language}-en")
+    named = ModelConfig((config.name or "").replace("{language}", "de"))
+    with local_models(tmp_path), ThreadPoolExecutor(1) as pool:
+        assert base_files(named)[0] == tmp_path / "opus-mt-de-en"
+        assert pool.submit(base_files, named).result()[0] == tmp_path / "opus-mt-de-en"
+        http = Http(model="m", tokenizer="org/opus-mt-de-en", max_tokens_per_doc=2)
+        assert http._tokens("masks and flu", 2) == "masks and"
+        with pytest.raises(Exception, match="three classes|3"):  # found, and no NLI model
+            NLI().identity, NLI().network
+    assert asked == []
+
+
+def test_what_the_folder_stands_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = ModelConfig(
+        "org/net", revision="a" * 40, pooling="cls", allow_bin=("org/net", "org/base")
+    )
+    assert local_model(model) == model
+    (tmp_path / "models" / "net").mkdir(parents=True)
+    place = str(tmp_path / "models" / "net")
+    with local_models(tmp_path / "models"):
+        found = local_model(model)
+        assert (found.name, found.revision) == (place, None)
+        assert found.allow_bin == (place, "org/base") and found.allow_remote_code == ()
+        assert found.pooling == "cls" and checkpoint_folder("org/net") == Path(place)
+        # A folder that is named itself is that folder, what is not there is left as it is.
+        own = tmp_path / "mine" / "net"
+        own.mkdir(parents=True)
+        assert local_name(str(own)) == str(own) and local_name("org/other") == "org/other"
+        with local_models(None):
+            assert local_name("org/net") == place
+    assert local_name("org/net") == "org/net"
+    with pytest.raises(ConfigError, match="models"), local_models(tmp_path / "none"):
+        pass
+
+
+def test_an_adapters_base_is_found_in_the_folder(
+    small: dict[str, Path], tmp_path: Path, asked: list[str], save_tiny: Callable[..., Path]
+) -> None:
+    """A base that was a folder is recorded by its name alone; one of the hub by its whole name."""
+    from tests.training.export.test_soup import saved
+
+    base = say_pooling(save_tiny(tmp_path / "there" / "mini"))
+    checkpoint = saved(base, tmp_path / "run" / "lora", "lora", 1)
+    texts = ["a claim", "b paper"]
+    with local_models(None):
+        before = resolve(str(checkpoint), "cpu").encoder.encode(texts, "claim")[0]
+    (tmp_path / "models").mkdir()
+    shutil.move(base, tmp_path / "models" / "mini")
+    with pytest.raises(InputError, match="mini"):
+        resolve(str(checkpoint), "cpu")
+    with local_models(tmp_path / "models"):
+        after = resolve(str(checkpoint), "cpu").encoder.encode(texts, "claim")[0]
+    assert np.array_equal(before, after) and asked == []
