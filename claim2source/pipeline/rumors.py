@@ -30,12 +30,12 @@ from claim2source.verify.stance import HIGHEST, LLMStance, ScoredStance, Stance
 
 RerankBy = Literal["none", "cosine", "cross_encoder", "llm"]
 StanceBy = Literal["none", "cosine", "llm", "nli"]
-Weights = Literal["raw", "min_max", "equal"]
+Weights = Literal["raw", "positive", "min_max", "equal"]
 FIRST_STAGE, RERANK, STANCE = "BM25", "re-rank", "stance"
 # Those of the stages where none is named.
 _MODELS = {"cosine": Cosine.model, "cross_encoder": CrossEncoder.model, "nli": NLI.model}
 NO_STANCE = "no stance for any evidence"
-NO_WEIGHT = "no score above 0 to weigh stances by"
+NO_WEIGHT = "weights of stances that sum to 0"
 
 
 @dataclass(frozen=True)
@@ -94,8 +94,9 @@ class VerdictConfig:
 
     Args:
         threshold: above 0, at most 2.
-        weights: scores as they are (`raw`, as published), scaled over a rumour's evidence to 0
-            to 1 (`min_max`), or all `equal`.
+        weights: scores as they are, negative ones too (`raw`, as published). Our repairs, since a
+            score below 0 turns its stance round: below 0 counts as 0 (`positive`), scaled over a
+            rumour's evidence to 0 to 1 (`min_max`), or all `equal`.
         drop_unverifiable: hand in no evidence where the verdict is NOT ENOUGH INFO.
     """
 
@@ -263,10 +264,9 @@ def verdict_of(mean: float | None, threshold: float) -> Label:
 def mean_stance(
     stances: Sequence[float], scores: Sequence[float], weights: Weights
 ) -> float | None:
-    """Average stances by the scores of their tweets; None where there is none to average.
+    """Average stances by the scores of their tweets; None where the weights sum to 0.
 
-    NaN stances are left out, and scores below 0 count as 0: a cosine below 0 would turn a stance
-    round.
+    NaN stances are left out. With `raw` weights below 0 the mean may lie outside -2 to 2.
     """
     own, given = np.array(stances, np.float64), np.array(scores, np.float64)
     own, given = own[~np.isnan(own)], given[~np.isnan(own)]
@@ -275,9 +275,10 @@ def mean_stance(
     elif weights == "min_max" and len(given):
         low, high = given.min(), given.max()
         given = (given - low) / (high - low) if high > low else np.ones_like(given)
-    given = np.maximum(given, 0.0)
+    elif weights == "positive":
+        given = np.maximum(given, 0.0)
     total = given.sum()
-    return float(own @ given / total) if total > 0 else None
+    return float(own @ given / total) if total else None
 
 
 def run_rumors(
