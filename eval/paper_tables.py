@@ -172,8 +172,10 @@ def row_lines(table: Table, row: Row, columns: Sequence[Column], cells: Cells) -
     """Show a row as printed, with its marks; ours below; then, where known, the differences."""
     printed, ours, differences, inside = [row.name], ["  ours"], ["  difference"], []
     for column in columns:
-        flags = "".join(chr(97 + place) for place in table.flags_of(row.name, column.name))
-        mark = f"[{flags}]" if flags else ""
+        places = [*table.flags_of(row.name, column.name)]
+        if table.empty and table.value(row.name, column.name) is None:
+            places.append(len(table.flags))  # the note on empty cells comes after the flags'
+        mark = f"[{''.join(chr(97 + place) for place in places)}]" if places else ""
         printed.append(column.text(table.value(row.name, column.name)) + mark)
         ours.append(our_text(table, row, column, cells))
         cell = cells.get((row.name, column.name))
@@ -203,6 +205,8 @@ def our_text(table: Table, row: Row, column: Column, cells: Cells) -> str:
 def notes(table: Table, cells: Cells) -> list[Part]:
     """Explain the marks of a table."""
     lines = [f"[{chr(97 + i)}] unreliable: {flag.reason}." for i, flag in enumerate(table.flags)]
+    if table.empty:
+        lines.append(f"[{chr(97 + len(table.flags))}] empty: {table.empty}.")
     if table.note:
         lines.append(f"Note: {table.note}")
     others = (ours.system for ours in cells.values() if not ours.same)

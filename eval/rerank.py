@@ -24,7 +24,7 @@ class RerankConfig(StagedOptions, ChoosingOptions):
     """Settings of `eval/rerank.py`.
 
     Args:
-        system: name of a system with stages, of the YAML files.
+        system: name of a system of the YAML files; one without stages is its first stage alone.
         run: a ranking of another program (TREC, a lab's TSV, the 2026 paper's score JSON) in
             place of the system's first stage.
         val: claims that a mix, a fusion and routes are chosen on: `carved` from the training
@@ -60,7 +60,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 def rerank(config: RerankConfig) -> str:
     """Run a system's stages, score and test each; write `config.out`, return the tables.
 
-    Raises `UserError` for a system that is not there, or has no stages.
+    Raises `UserError` for a system that is not there.
     """
     require_output(config.out)
     systems = read_staged(config.files, config.system, config.run)

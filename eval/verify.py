@@ -27,7 +27,7 @@ class VerifyConfig(StagedOptions):
     """Settings of `eval/verify.py`.
 
     Args:
-        system: name of a system with stages, of the YAML files.
+        system: name of a system of the YAML files; one without stages is its first stage alone.
         run: a ranking of another program (TREC, a lab's TSV, the 2026 paper's score JSON) in
             place of the system's first stage.
         choose_on: split on whose claims `when.margin_below` of the last stage is chosen, such as
@@ -55,7 +55,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 def verify(config: VerifyConfig) -> str:
     """Run a system's stages, score and test each; write `config.out`, return the tables.
 
-    Raises `UserError` for a system that is not there, or has no stages.
+    Raises `UserError` for a system that is not there.
     """
     require_output(config.out)
     systems = read_staged(config.files, config.system, config.run)

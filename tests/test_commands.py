@@ -1,4 +1,4 @@
-"""Check that programs accept every command in README.md, BENCHMARKS.md and docs/log.md."""
+"""Check that programs accept every command in pages and in the remarks of configs."""
 
 from __future__ import annotations
 
@@ -10,9 +10,12 @@ from typing import Any
 import pytest
 
 from claim2source.cli import PROGRAMS
+from claim2source.core.config import read_entries
 from claim2source.core.keys import with_places
 from claim2source.pipeline.checkpoints import route_words
-from claim2source.pipeline.staged import pipeline_words
+from claim2source.pipeline.baselines import named_systems
+from claim2source.pipeline.staged import pipeline_words, read_pipeline, read_staged
+from claim2source.pipeline.systems import SystemConfig
 from eval.index import index_words
 from scripts.plan import read_options as read_plan
 from tests.shared_data import REPOSITORY
@@ -115,6 +118,52 @@ def test_every_command_shown_is_one_its_program_takes(
     }
     paths = [path for pattern in expected[page] for path in REPOSITORY.glob(pattern)]
     assert paths and {str(path.relative_to(REPOSITORY)) for path in paths} <= seen
+
+
+CONFIGS = sorted((REPOSITORY / "configs").rglob("*.yaml"))
+
+
+def remarked(path: Path, folder: Path) -> list[tuple[str, list[str]]]:
+    """The commands in a config's remarks, each as the shell reads it."""
+    text = path.read_text(encoding="utf-8")
+    starts = r"(?:python|accelerate launch|bash scripts/\S+) "
+    lines = re.findall(rf"^ *# ({starts}(?:.*\\\n *# )*.*\n)", text, re.MULTILINE)
+    # A line that begins with an option goes on from one that ends in a backslash.
+    assert not re.search(r"[^\\]\n *#  +--", text), path.name
+    found = []
+    for line in lines:
+        found += commands(LAUNCHED + re.sub(r"\\\n *# ", " ", line), folder)
+    return [(program, words) for program, words in found if program]
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: f"{path.parent.name}/{path.name}")
+def test_every_command_in_a_configs_remarks_is_one_its_program_takes(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(REPOSITORY)
+    found = [(program, read(program, words)) for program, words in remarked(path, tmp_path)]
+    assert found
+    if path.parent.name != "systems":
+        return
+    # What the file is for runs by a command in it: each of its systems takes the named one's place.
+    alone = "stages" if "\nstages:" in path.read_text(encoding="utf-8") else None
+    runs = {
+        "eval/baselines.py": lambda given, name: named_systems(given.files, [name]),
+        "eval/pipeline.py": lambda given, name: read_pipeline(given.pipeline, name, given.files),
+        "eval/rerank.py": lambda given, name: read_staged(given.files, name, None),
+        "eval/verify.py": lambda given, name: read_staged(given.files, name, None),
+    }
+    own = str(path.relative_to(REPOSITORY))
+    given = [
+        (runs[program], config)
+        for program, config in found
+        if program in runs
+        and own in map(str, [getattr(config, "pipeline", ""), *(config.files or ())])
+    ]
+    assert given
+    for name in read_entries(SystemConfig, path, alone=alone):
+        for run, config in given:
+            run(config, name)
 
 
 def test_an_option_that_is_missing_or_renamed_is_seen() -> None:

@@ -24,6 +24,7 @@ from claim2source.pipeline.baselines import BaselinesConfig
 from claim2source.pipeline.checkpoints import CheckpointConfig
 from claim2source.pipeline.news import NewsConfig
 from claim2source.pipeline.staged import pipeline_words
+from claim2source.pipeline.translate import TranslateConfig
 from claim2source.training.config import FinetuneConfig
 from claim2source.training.distill_config import DistillConfig
 from claim2source.training.reranker.config import RerankerConfig
@@ -409,20 +410,17 @@ READERS: dict[str, Callable[[Sequence[str]], Any]] = {
     "eval/checkpoint.py": partial(parsed, CheckpointConfig),
     "eval/hybrid.py": partial(parsed, HybridConfig),
     "eval/score.py": read_score,
-}
-# Programs that the 2026 experiment's page does not use.
-MORE_READERS = {
-    "train/pairs.py": partial(parsed, PairsConfig),
-    "train/distill.py": partial(parsed, DistillConfig),
-    "train/finetune_reranker.py": partial(parsed, RerankerConfig),
-    "eval/news.py": lambda words: parsed(NewsConfig, pipeline_words(words)),
-    "eval/style_grid.py": partial(parsed, StyleGridConfig),
+    "eval/pipeline.py": lambda words: parsed(
+        load_program("eval/pipeline.py").PipelineConfig, pipeline_words(words)
+    ),
+    "eval/paper_tables.py": lambda words: parsed(load_program("eval/paper_tables.py").Config, words),
+    "scripts/translate.py": partial(parsed, TranslateConfig),
 }
 # Each prints its words as the shell gives them to it; what is no program of ours does nothing.
 STUBS = """
 python() { printf '%s\\0' "$@"; printf '\\036'; }
 accelerate() { shift; python "$@"; }
-pip() { :; }; hf() { :; }; cat() { :; }
+pip() { :; }; hf() { :; }; cat() { :; }; bash() { :; }
 """
 
 
@@ -483,25 +481,6 @@ def test_a_flag_that_is_renamed_is_seen(tmp_path: Path) -> None:
         READERS[program](words)
     with pytest.raises(AssertionError, match="no_such_program"):
         commands("no_such_program --x\n", tmp_path)
-
-
-@pytest.mark.parametrize("path", FILES + GRIDS, ids=lambda path: path.name)
-def test_every_command_in_a_configs_remarks_is_one_its_program_takes(
-    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(REPOSITORY)
-    text = path.read_text(encoding="utf-8")
-    shell = re.findall(
-        r"^ *# ((?:python|accelerate launch) (?:.*\\\n *# )*.*\n)", text, re.MULTILINE
-    )
-    assert shell or path not in GRIDS
-    for line in shell:
-        ((program, words),) = commands(re.sub(r"\\\n *# ", " ", line), tmp_path)
-        (READERS | MORE_READERS)[program](words)
-    if path == PAPER:
-        merged, (evaluation,) = "checkpoints/gritlm_f_merged", (x for x in shell if "eval/" in x)
-        assert f"--checkpoint {merged} --model.max_length 512" in evaluation
-        assert any("train/merge.py" in line and f"--out {merged}" in line for line in shell)
 
 
 def test_the_translations_that_the_2026_experiment_shows_are_ones_it_takes(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from claim2source.core.records import Dataset
 from claim2source.core.report import NotRun
 from claim2source.evaluation.families import Family
 from claim2source.pipeline.evaluate import ScoredSystem, Scoring, unjudged
-from claim2source.pipeline.evaluate_systems import Cell, not_run_row
+from claim2source.pipeline.evaluate_systems import Cell, form_of_failed, not_run_row
 from claim2source.pipeline.results import RunSettings
 from claim2source.pipeline.runner import SystemRunner
 from claim2source.pipeline.staged import ScoredStages, read_pipeline, score_stages
@@ -109,11 +109,13 @@ class AttachedRun:
         for pipeline in self.pipelines:
             whole = f"{checkpoint}+{pipeline.name}"
             systems = pipeline.on(path, routes, dense)
+            runner = SystemRunner(systems, self.dataset, self.settings)
             try:
-                stages = self._scored(pipeline.name, systems)
+                stages = self._scored(runner, pipeline.name)
             except (UserError, MemoryError, RuntimeError) as error:
                 # One pipeline's failure is not the checkpoint's.
-                row = not_run_row(Cell(pipeline.name, "original"), systems, error)
+                form = form_of_failed(runner, pipeline.name)
+                row = not_run_row(Cell(pipeline.name, form), systems, error)
                 self.not_run.append(replace(row, system=whole))
                 continue
             stages.write(self.dataset, self.out / whole)
@@ -122,8 +124,7 @@ class AttachedRun:
         self.rows |= added
         return added
 
-    def _scored(self, name: str, systems: Systems) -> ScoredStages:
-        runner = SystemRunner(systems, self.dataset, self.settings)
+    def _scored(self, runner: SystemRunner, name: str) -> ScoredStages:
         return score_stages(
             runner.run(name),
             runner.systems,

@@ -11,6 +11,8 @@ from claim2source.core.errors import ConfigError, UserError
 from claim2source.core.progress import watched
 from claim2source.core.records import Dataset
 from claim2source.core.report import NotRun, Report
+from claim2source.models import Manifest, checkpoint_folder
+from claim2source.models.manifest import FILE as MANIFEST
 from claim2source.pipeline.evaluate import (
     ScoredSystem,
     Scoring,
@@ -24,6 +26,7 @@ from claim2source.pipeline.selection import NothingToChooseOn
 from claim2source.pipeline.systems import (
     SystemConfig,
     Systems,
+    dense_of,
     label_of,
     ordered,
     parts_of,
@@ -158,6 +161,18 @@ def distinct_forms(asked: Sequence[str], dataset: Dataset) -> tuple[list[ClaimFo
     distinct: list[ClaimForm] = [] if forms == ["paired"] else ["original"]
     distinct += [form for form in forms if form == "paired"]
     return distinct, [note] if others else []
+
+
+def form_of_failed(runner: SystemRunner, name: str) -> ClaimForm:
+    """Name the claim form of a system that could not run, as far as its files tell."""
+    try:
+        return runner.form_of(name, None)
+    except (UserError, MemoryError, RuntimeError):
+        model = runner.systems[dense_of(name, runner.systems)].model
+        folder = checkpoint_folder(model.name) if model is not None else None
+        if folder is None or not (folder / MANIFEST).is_file():
+            return "original"
+        return Manifest.read(folder).rendering.claims
 
 
 def not_run_row(

@@ -72,7 +72,11 @@ def with_chosen_margin(
 
 
 def without_when(systems: Systems, name: str) -> Systems:
-    """Have a system's last stage asked about all claims."""
+    """Have a system's last stage asked about all claims.
+
+    Raises `ConfigError` for a system without stages.
+    """
+    require(bool(systems[name].stages), "system", name, "a system with stages")
     last = {key: value for key, value in systems[name].stages[-1].items() if key != WHEN}
     return _with_last(systems, name, last)
 

@@ -41,6 +41,7 @@ from claim2source.pipeline.systems import (
     SystemConfig,
     Systems,
     expanded,
+    label_of,
     load_stages,
     read_systems,
 )
@@ -166,16 +167,13 @@ class ScoredStages:
 
 
 def read_staged(files: Sequence[Path], name: str, run: Path | None) -> Systems:
-    """Read systems, of which one with stages is to be run, perhaps over another program's ranking.
+    """Read systems, of which one is to be run, perhaps over another program's ranking.
 
-    Raises `ConfigError` where it is not there, or has no stages.
+    One without stages is its first stage alone. Raises `ConfigError` where it is not there.
     """
     systems = read_systems(files or sorted(SYSTEMS_FOLDER.glob("*.yaml")))
-    staged = [other for other, one in systems.items() if one.stages]
-    allowed = f"one of {', '.join(staged) or 'none here'}"
-    require(name in systems, "system", name, allowed)
+    require(name in systems, "system", name, f"one of {', '.join(systems)}")
     system = systems[name]
-    require(bool(system.stages), "system", name, "a system with stages")
     if run is not None:
         ranking = SavedRunConfig({ALL: run})
         stages = system.stages[system.retrieve is not None :]
@@ -284,6 +282,7 @@ def score_stages(
         folder = f"runs/{place}"
         described = replace(
             score.report,
+            model=label_of(found.system, systems, place),
             claims=found.form,
             sources=found.sources,
             simulated=place > real,

@@ -58,7 +58,7 @@ from claim2source.pipeline.evaluate import (
     write_runs,
     write_submissions,
 )
-from claim2source.pipeline.evaluate_systems import Cell, not_run_row
+from claim2source.pipeline.evaluate_systems import Cell, form_of_failed, not_run_row
 from claim2source.pipeline.results import StageResult, SystemResult
 from claim2source.pipeline.runner import SystemRunner
 from claim2source.pipeline.style_texts import (
@@ -200,7 +200,7 @@ class GridRun:
             cells = self._run(runner, system, form, name)
         except (UserError, MemoryError, RuntimeError) as error:
             # CUDA and FAISS raise RuntimeErrors: one system's failure is not the grid's.
-            shown = Cell(system, form or "original")
+            shown = Cell(system, form or form_of_failed(runner, system))
             self._not_run.append(not_run_row(shown, runner.systems, error))
             return
         self._retrievers.append(name)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -111,7 +111,8 @@ class SystemConfig:
             where the dense part is untrained, else on the claims that its training held out.
         label: name by which reports and published tables know the model; none: a BM25's own
             name, the model's, or `hybrid:` and the dense part's label (`bm25-tuned` and
-            `tuned-hybrid:` where settings are chosen). The 2025 paper's BM25 is `bm25`.
+            `tuned-hybrid:` where settings are chosen), then every stage with what its settings
+            change. The 2025 paper's BM25 is `bm25`.
         unsupported: why this program cannot run it; it is listed as not run.
         advice: what to do where its weights are missing.
     """
@@ -366,6 +367,8 @@ def _first(name: str, entry: Mapping[str, Any], system: SystemConfig, known: Sys
             system,
             **first,
             claims=system.claims or named.claims,
+            # Of a part of routes, which is the named system and no more.
+            label=system.label or (None if system.stages or config.checkpoint else named.label),
             depth=depth or named.depth,
             stages=[*named.stages, *system.stages],
             unsupported=system.unsupported or named.unsupported,
@@ -405,7 +408,9 @@ def on_checkpoint(
         path = routes.get(language, checkpoint)
         taken[language] = f"{part} with {path}"
         found |= with_checkpoint(found, part, taken[language], path)
-    return found | {name: replace(system, routes=taken, unsupported=None, advice=None)}
+    # With other checkpoints it is no longer what its label says.
+    system = replace(system, routes=taken, label=None, unsupported=None, advice=None)
+    return found | {name: system}
 
 
 def with_checkpoint(systems: Systems, part: str, name: str, checkpoint: str) -> Systems:
@@ -467,11 +472,27 @@ def all_parts(name: str, systems: Systems) -> list[str]:
     return found
 
 
-def label_of(name: str, systems: Systems) -> str:
-    """Return the name by which reports and published tables know a system's model."""
+def label_of(name: str, systems: Systems, stages: int | None = None) -> str:
+    """Return the name by which reports and published tables know a system's model.
+
+    `stages` is the number of stages after the first one that it is the name of; none: all.
+    """
     system = systems[name]
-    if system.label is not None:
+    taken = system.stages if stages is None else system.stages[:stages]
+    if system.label is not None and taken == system.stages:
         return system.label
+    first = _label_of_first(name, systems)
+    return " + ".join([first, *(_label_of_stage(*stage) for stage in load_stages(taken))])
+
+
+def _label_of_first(name: str, systems: Systems) -> str:
+    system = systems[name]
+    if system.routes is not None:
+        found = {
+            language: "|".join(label_of(part, systems) for part in parts)
+            for language, parts in candidates(system).items()
+        }
+        return f"routes({', '.join(f'{lang}={found[lang]}' for lang in sorted(found))})"
     if system.hybrid is not None:
         sparse = label_of(system.hybrid.sparse, systems)
         kind = "tuned-hybrid" if is_tuned(name, systems) else "hybrid"
@@ -485,6 +506,31 @@ def label_of(name: str, systems: Systems) -> str:
         own = "bm25-own" if name.casefold() == PAPERS_LABEL else name
         return "bm25-tuned" if system.tune else own
     return name
+
+
+# Settings of stages that say how they are run: they change no score.
+_RUNTIME = ("url", "key_env", "concurrency", "timeout", "retries", "retry_failed", "batch_tokens")
+_RUNTIME += ("max_wait", "max_requests", "max_tokens_total", "allow_remote_code")
+
+
+def _label_of_stage(name: str, stage: Any) -> str:
+    """Name a stage, its models, and the settings that are not its defaults."""
+    if isinstance(stage, Conditional):
+        return f"{_label_of_stage(name, stage.stage)} when {_label_of_stage('', stage.when)}"
+
+    def changed(config: Any, front: str = "") -> Iterator[str]:
+        for one in dataclasses.fields(config):
+            value = getattr(config, one.name)
+            made = one.default_factory
+            default = one.default if made is dataclasses.MISSING else made()
+            if one.name == "model" and value:
+                yield f"{front}model={Path(value).name}"
+            elif dataclasses.is_dataclass(value):
+                yield from changed(value, f"{front}{one.name}.")
+            elif one.name not in _RUNTIME and value != default:
+                yield f"{front}{one.name}={value}"
+
+    return f"{name}({', '.join(changed(stage))})"
 
 
 def is_tuned(name: str, systems: Systems) -> bool:

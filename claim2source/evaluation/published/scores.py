@@ -143,6 +143,8 @@ def _is_row(row: Row, system: LoadedSystem, named: Mapping[str, str]) -> bool:
         return system.name == named[row.name]
 
     def known(model: str) -> tuple[str, str]:
+        if "(" in model:  # composed of several, none of which is a folder's name
+            return "", model.casefold()
         kind, _, name = model.rpartition(":")
         return kind, Path(name).name.casefold()
 

@@ -99,8 +99,9 @@ class Flag:
 class Table:
     """Hold a published table; with `relative_to`, other columns are differences to that one.
 
-    Raises ValueError without rows or columns, on a row of another length than the columns, and on
-    the name of a row or column that the table does not have.
+    `empty` says why cells have no value. Raises ValueError without rows or columns, on a row of
+    another length than the columns, and on the name of a row or column that the table does not
+    have.
     """
 
     __pydantic_config__: ClassVar[Any] = _STRICT
@@ -115,6 +116,7 @@ class Table:
     flags: tuple[Flag, ...] = ()
     relative_to: str | None = None
     note: str = ""
+    empty: str = ""
 
     def __post_init__(self) -> None:
         rows, columns = ({part.name for part in parts} for parts in (self.rows, self.columns))
@@ -194,4 +196,4 @@ def _expanded(paper: Mapping[str, Any], raw: Mapping[str, Any]) -> dict[str, Any
     table["flags"] = [
         {**flag, "reason": " ".join(flag["reason"].split())} for flag in table.pop("unreliable", ())
     ]
-    return {**table, "note": " ".join(raw.get("note", "").split())}
+    return table | {key: " ".join(raw.get(key, "").split()) for key in ("note", "empty")}
