@@ -413,7 +413,9 @@ READERS: dict[str, Callable[[Sequence[str]], Any]] = {
     "eval/pipeline.py": lambda words: parsed(
         load_program("eval/pipeline.py").PipelineConfig, pipeline_words(words)
     ),
-    "eval/paper_tables.py": lambda words: parsed(load_program("eval/paper_tables.py").Config, words),
+    "eval/paper_tables.py": lambda words: parsed(
+        load_program("eval/paper_tables.py").Config, words
+    ),
     "scripts/translate.py": partial(parsed, TranslateConfig),
 }
 # Each prints its words as the shell gives them to it; what is no program of ours does nothing.

@@ -2,11 +2,27 @@
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 
 from claim2source.core.files import content_hash
+
+# Signs that NFKC would write as letters of the word before them.
+_SIGNS = str.maketrans("\u2122\u2120", "  ")
+
+
+def nfkc(text: str) -> str:
+    """Write equal texts in one way: accents, ligatures, subscripts, full-width letters (NFKC).
+
+    ASCII stays as it is.
+
+    Example:
+        >>> nfkc("CO\u2082, \ufb01brosis and Vaxil\u2122")
+        'CO2, fibrosis and Vaxil '
+    """
+    return text if text.isascii() else unicodedata.normalize("NFKC", text.translate(_SIGNS))
 
 
 @dataclass(frozen=True, slots=True)

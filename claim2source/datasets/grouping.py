@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from claim2source.core.records import Claim, Qrels
+from claim2source.core.records import Claim, Qrels, nfkc
 
 
 def connected_groups(keys: Iterable[Sequence[str]]) -> list[int]:
@@ -47,8 +47,8 @@ def gold_groups(qrels: Qrels, claim_ids: Iterable[str]) -> np.ndarray:
 
 
 def plain_text(text: str) -> str:
-    """Return a text in small letters with single spaces: equal for identical claims."""
-    return " ".join(text.casefold().split())
+    """Return a text in NFKC and small letters with single spaces: equal for identical claims."""
+    return " ".join(nfkc(text).casefold().split())
 
 
 def golds_by_text(claims: Sequence[Claim]) -> dict[str, frozenset[str]]:

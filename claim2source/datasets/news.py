@@ -13,7 +13,7 @@ from typing import Literal
 from claim2source.core.config import require_between
 from claim2source.core.errors import Problems
 from claim2source.core.files import why_not_file
-from claim2source.core.records import Claim, Dataset, Qrels, Source
+from claim2source.core.records import Claim, Dataset, Qrels, Source, nfkc
 from claim2source.datasets.beir import check_folders, source_of, write_beir
 from claim2source.datasets.checkthat2026 import Prepared
 from claim2source.io.jsonl import JsonLines
@@ -100,7 +100,7 @@ def headline_share(post: str, title: str) -> float:
         >>> headline_share("Wow! Dow drops 1,200 points, again", "Dow drops 1,200 points")
         1.0
     """
-    words, others = _WORDS(title.casefold()), _WORDS(post.casefold())
+    words, others = (_WORDS(nfkc(text).casefold()) for text in (title, post))
     blocks = SequenceMatcher(None, words, others, autojunk=False).get_matching_blocks()
     return sum(block.size for block in blocks) / len(words) if words else 0.0
 

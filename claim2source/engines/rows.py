@@ -11,6 +11,7 @@ from hashlib import sha256
 import numpy as np
 
 from claim2source.core.config import require
+from claim2source.core.records import nfkc
 from claim2source.datasets.papers import Paper, last_day
 
 _LANGUAGE = re.compile(r"[a-z]{2,3}")
@@ -111,4 +112,4 @@ def half(vectors: np.ndarray) -> np.ndarray:
 
 def venue_key(venue: str) -> str:
     """Write a venue's name as it is compared."""
-    return " ".join(venue.casefold().split())
+    return " ".join(nfkc(venue).casefold().split())

@@ -61,7 +61,7 @@ from claim2source.text.rewrites import read_rewrites
 
 PROGRAM = "eval/baselines.py"
 # Counted up when the same settings would give another report.
-_FORMAT = 5
+_FORMAT = 6
 
 
 @dataclass(frozen=True)

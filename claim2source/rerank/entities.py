@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from claim2source.core.config import require_between
+from claim2source.core.records import nfkc
 from claim2source.llm.work import Answer, Request
 from claim2source.rerank.asked import (
     Asked,
@@ -102,7 +103,7 @@ def matched(data: Mapping[str, object], count: int) -> np.ndarray:
 
 def _plain(texts: object) -> set[str]:
     found = texts if isinstance(texts, list) else []
-    return {" ".join(str(text).casefold().split()) for text in found} - {""}
+    return {" ".join(nfkc(str(text)).casefold().split()) for text in found} - {""}
 
 
 def _request(prompt: Prompt, one: Listed, texts: Sequence[str], sample: int) -> Request:

@@ -27,6 +27,7 @@ from claim2source.core.run import Cost, Result, Run
 from claim2source.core.validate import read_json, validated
 from claim2source.rerank.frame import DEEPEST, Placeable, ranked_by
 from claim2source.rerank.similarities import Models, Scorer, ViewConfig
+from claim2source.retrieve.bm25 import FORMATS
 
 Ranker = Literal["linear", "lambdamart"]
 
@@ -178,7 +179,8 @@ class Learned(Placeable):
     def identity(self) -> Mapping[str, object]:
         """Describe the fitted fusion, and the pool that it counts over if not what it is given."""
         pool = self.__dict__.get("_pool")
-        return asdict(self.fusion) | ({} if pool is None else {"pool": pool})
+        made = {"analysis": FORMATS["terms"]} if self.counts_terms else {}
+        return asdict(self.fusion) | made | ({} if pool is None else {"pool": pool})
 
     @property
     def counts_terms(self) -> bool:

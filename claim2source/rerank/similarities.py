@@ -12,7 +12,7 @@ import numpy as np
 
 from claim2source.core.config import require, require_one_of
 from claim2source.core.files import content_hash
-from claim2source.core.records import Claim, Source
+from claim2source.core.records import Claim, Source, nfkc
 from claim2source.datasets.pool_pairs import sentences_of
 from claim2source.io.store import Store
 from claim2source.models import ModelConfig, Resolved, resolve
@@ -371,7 +371,7 @@ def _grams(texts: Sequence[str], view: ViewConfig, language: str) -> list[str]:
     )
     speller = SPELLERS.get(view.bm25.language, str)
     split = tokenize(
-        list(map(speller, texts)),
+        [speller(nfkc(text)) for text in texts],
         stopwords=left_out,
         stemmer=stemmer,
         return_ids=False,

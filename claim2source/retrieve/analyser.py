@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from claim2source.core.provenance import version
 from claim2source.core.records import Claim, Source
 from claim2source.retrieve.bm25 import (
-    FORMAT,
     BM25Config,
     analysis_of,
     prepared,
@@ -31,7 +30,7 @@ class Analyser:
         libraries = {name: version(name) for name in ("bm25s", "PyStemmer")}
         if self.config.analysis == "lemmas":
             libraries |= pipeline_identity(self.config.pipeline)
-        return {"analysis": str(FORMAT), **libraries}
+        return {"analysis": str(self.config.format), **libraries}
 
     def sources(self, sources: Sequence[Source]) -> list[list[str]]:
         """List the terms of each source, in text order, repeated ones repeated."""

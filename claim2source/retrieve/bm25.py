@@ -14,7 +14,7 @@ import numpy as np
 from claim2source.core.config import require_between
 from claim2source.core.memory import peak_memory, reset_peak_memory
 from claim2source.core.provenance import version
-from claim2source.core.records import Claim, Source
+from claim2source.core.records import Claim, Source, nfkc
 from claim2source.core.run import Cost, Failure, Result, Run
 from claim2source.core.stage import Claims, as_claims
 from claim2source.io.store import Store
@@ -36,8 +36,8 @@ _STOP_WORDS = {"en": "STOPWORDS_EN", "de": "STOPWORDS_GERMAN", "fr": "STOPWORDS_
 _OWN_STOP_WORDS = {"ar": STOP_WORDS}
 # What makes spellings of a word the same before texts are cut into words.
 SPELLERS = {"ar": spelled}
-# Counted up when the same settings and texts would give another run.
-FORMAT = 3
+# Of each analysis; counted up when the same settings and texts would give another run.
+FORMATS = {"terms": 4, "whitespace": 3, "lemmas": 3}
 _COUNTS = ("indptr", "documents", "frequencies", "lengths")
 NO_TERM = "no term in common with any source"
 # Scores held at a time (8 MiB): they stay in the processor's cache.
@@ -49,8 +49,8 @@ class BM25Config:
     """BM25's settings.
 
     Args:
-        analysis: `terms` (lower case, stop words out, stemmed); `whitespace`, the papers' and
-            the organisers' variant: str.split, nothing else; or `lemmas`, the news paper's
+        analysis: `terms` (NFKC, lower case, stop words out, stemmed); `whitespace`, the papers'
+            and the organisers' variant: str.split, nothing else; or `lemmas`, the news paper's
             released one: spaCy's lemmas, lower case, without stop words and what is not letters
             and digits. The last two have rank_bm25's BM25Okapi scores; set k1 to 1.5 and b to
             0.75 for its defaults.
@@ -87,6 +87,11 @@ class BM25Config:
         require_between("bm25.k1", self.k1, 0, 1000)
         require_between("bm25.b", self.b, 0, 1)
         require_between("bm25.title_weight", self.title_weight, 1, 100)
+
+    @property
+    def format(self) -> int:
+        """Number the version of the analysis: another one gives other terms."""
+        return FORMATS[self.analysis]
 
     @property
     def sources(self) -> SourceForm:
@@ -200,7 +205,7 @@ class BM25Index:
             versions |= pipeline_identity(self.config.pipeline)
         return {
             "stage": "bm25",
-            "bm25": [FORMAT, asdict(self.config)],
+            "bm25": [self.config.format, asdict(self.config)],
             "versions": versions,
             **request_key(claims, claim_texts, self._sources_hash, k),
         }
@@ -276,13 +281,17 @@ class BM25Index:
                 array = getattr(postings.counts, name)
                 np.save(folder / f"{name}.npy", array, allow_pickle=False)
             np.save(folder / "weights.npy", postings.weights, allow_pickle=False)
-        return {"bm25": self.config, "sources": len(self.source_ids), "terms": len(vocabulary)}
+        counts = {"sources": len(self.source_ids), "terms": len(vocabulary)}
+        return {"bm25": self.config, "analysis": self.config.format, **counts}
 
     @classmethod
     def load(cls, folder: IndexFolder) -> BM25Index:
         """Open what `save` wrote; arrays are memory-mapped."""
         sources, terms = folder.count("sources"), folder.count("terms")
         index = cls((), folder.settings("bm25", BM25Config))
+        # Folders of before 0.3 do not say it.
+        if folder.values.get("analysis", FORMATS["whitespace"]) != index.config.format:
+            raise folder.wrong("analysis", "another version made these terms: index again")
         index.source_ids = folder.strings("ids.jsonl", sources)
         analysis = analysis_of(index.config)
         vocabulary = folder.strings("vocabulary.jsonl", terms)
@@ -340,13 +349,18 @@ def stemmer_of(config: BM25Config) -> Any | None:
 
 
 def prepared(texts: list[str], config: BM25Config) -> list[str]:
-    """Prepare texts for their analysis: as they are, or spaCy's lemmas of them."""
-    return lemma_texts(texts, config.pipeline) if config.analysis == "lemmas" else texts
+    """Prepare texts for their analysis: in NFKC, as they are, or spaCy's lemmas of them."""
+    if config.analysis == "lemmas":
+        return lemma_texts(texts, config.pipeline)
+    return list(map(nfkc, texts)) if config.analysis == "terms" else texts
 
 
 def prepared_claims(texts: list[str], config: BM25Config) -> list[str]:
     """Prepare texts of claims, which may be cleaned first."""
-    return prepared(list(map(clean_post, texts)) if config.clean else texts, config)
+    if config.clean:
+        # In NFKC first: a handle or a hashtag ends where an accent stands apart.
+        texts = [clean_post(nfkc(text) if config.analysis == "terms" else text) for text in texts]
+    return prepared(texts, config)
 
 
 def stop_words_of(config: BM25Config, language: str) -> set[str]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from claim2source.core.config import require_between
-from claim2source.core.records import Claim, Source
+from claim2source.core.records import Claim, Source, nfkc
 from claim2source.retrieve.bm25 import SPELLERS, BM25Config, BM25Index, Language
 from claim2source.text.tweets import TweetFields, tweet_fields
 
@@ -79,8 +79,8 @@ class FieldedIndex:
         )
 
     def _fields(self, tweet: str) -> TweetFields:
-        # First: to a regular expression, a vowel sign ends a word or a hashtag.
-        spelled = SPELLERS.get(self.language, str)(tweet)
+        # First: to a regular expression, an accent or a vowel sign ends a word or a hashtag.
+        spelled = SPELLERS.get(self.language, str)(nfkc(tweet))
         return tweet_fields(
             spelled, keep_words=self.config.hashtag_words, shortest=self.config.shortest
         )

@@ -31,7 +31,8 @@ STATIC = FOLDER / "static"
 # What is shown as a page where it is refused.
 PATHS = ("/", "/docs", "/enter")
 DAYS = 30
-_WORD = re.compile(r"\w+(?:[-'’.]\w+)*")
+# With accents that stand apart from their letters.
+_WORD = re.compile(r"[\w\u0300-\u036f]+(?:[-'’.][\w\u0300-\u036f]+)*")
 _HOST = re.compile(r"[A-Za-z0-9.:\[\]_-]+")
 _FIELDS = ("post", "lang", "date", "k")
 LANGUAGES = {AUTO: "detect", "en": "English", "de": "German", "fr": "French"}

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from statistics import fmean
 
+from claim2source.core.records import nfkc
+
 _ADDRESS = re.compile(r"(?:https?://|www\.|pic\.twitter\.com/)\S+")
 _TAG = re.compile(r"(?<![\w@#])[@#]\w+(?:-\d+)*")
 # Groups of thousands by space (French), point or comma; not the digits within COVID-19 or H1N1.
@@ -57,7 +59,7 @@ def numbers(text: str) -> dict[str, bool]:
 
 def spelt(text: str) -> set[str]:
     """Find the small numbers that are written as words, in English, German or French."""
-    words = set(_WORD.findall(text.lower().replace("-", " ")))
+    words = set(_WORD.findall(nfkc(text).lower().replace("-", " ")))
     return {_SPELT[word] for word in words & _SPELT.keys()}
 
 
@@ -67,7 +69,7 @@ def entities(text: str) -> set[str]:
     Words with an inner capital or a digit, acronyms, and capitalised words within a sentence;
     in lower case. German nouns are among them.
     """
-    text = _ADDRESS.sub(" ", text)
+    text = _ADDRESS.sub(" ", nfkc(text))
     found = set()
     for match in _WORD.finditer(text):
         word = match[0].rstrip("-'’")
@@ -150,7 +152,7 @@ def quality(
             kept_numbers.append(len(before & (after | spelt(new))) / len(before))
         new_numbers.append(len(after - before - written_before))
         if names:
-            words = {word.rstrip("-'’") for word in set(_WORD.findall(new.lower()))}
+            words = {word.rstrip("-'’") for word in set(_WORD.findall(nfkc(new).lower()))}
             kept_entities.append(len(names & words) / len(names))
     cosines = None if similarity is None else similarity(originals, texts)
     return Quality(

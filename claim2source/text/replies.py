@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 
+from claim2source.core.records import nfkc
 from claim2source.io.text_files import why_not_text
 from claim2source.text.language import why_not_in
 
@@ -54,4 +55,4 @@ def why_bad_reply(
 
 
 def _plain(text: str) -> str:
-    return " ".join(re.findall(r"\w+", text.lower()))
+    return " ".join(re.findall(r"\w+", nfkc(text).lower()))

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from claim2source.core.config import require_between
-from claim2source.core.records import Claim, Dataset, Source
+from claim2source.core.records import Claim, Dataset, Source, nfkc
 from claim2source.core.run import Run
 from claim2source.core.tables import Cell, Part, TextTable
 from claim2source.evaluation.metrics import judged_claims
@@ -104,7 +104,7 @@ def content_terms(text: str) -> frozenset[str]:
     import Stemmer
     from bm25s.stopwords import STOPWORDS_EN
 
-    words = {word for word in _TERMS(text.lower()) if word not in STOPWORDS_EN}
+    words = {word for word in _TERMS(nfkc(text).lower()) if word not in STOPWORDS_EN}
     return frozenset(Stemmer.Stemmer("english").stemWords(sorted(words)))
 
 

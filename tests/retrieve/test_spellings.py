@@ -1,0 +1,159 @@
+"""Words match however Unicode writes them: accents apart, ligatures, subscripts, full width."""
+
+from __future__ import annotations
+
+import json
+import unicodedata
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from claim2source.core.errors import InputError
+from claim2source.core.records import Claim, Source, nfkc
+from claim2source.datasets import load
+from claim2source.datasets.grouping import golds_by_text
+from claim2source.datasets.news import headline_share
+from claim2source.io.store import Store
+from claim2source.rerank.entities import matched
+from claim2source.rerank.similarities import Scorer, ViewConfig
+from claim2source.retrieve import BM25, BM25Config, BM25Index, bm25, load_index
+from claim2source.retrieve.analyser import Analyser
+from claim2source.retrieve.fielded import FieldedConfig, FieldedIndex
+from claim2source.text.quality import quality
+
+# Each with another way to write it, which is not the same string.
+SPELLINGS = [
+    ("protéine kinase", unicodedata.normalize("NFD", "protéine kinase")),
+    ("fibrosis", "ﬁbrosis"),
+    ("CO2 uptake", "CO₂ uptake"),
+    ("COVID vaccine", "ＣＯＶＩＤ vaccine"),
+    ("Ångström", "A\u030angstro\u0308m"),
+    ("Vaxil trial", "Vaxil™ trial"),
+]
+
+
+@pytest.mark.parametrize(("one", "other"), SPELLINGS)
+@pytest.mark.parametrize("field", ["title", "abstract", "venue"])
+def test_either_side_may_be_written_either_way(one: str, other: str, field: str) -> None:
+    assert one != other
+    scores = set()
+    for source, claim in ((one, one), (one, other), (other, one), (other, other)):
+        # A second source keeps lengths apart from what matches.
+        pool = [replace(Source("p"), **{field: source}), Source("q", abstract="other things here")]
+        index = BM25Index(pool, BM25Config(metadata=True))
+        found = index.rank([Claim("c", f"they say {claim}!")], 5).scored("c")
+        assert list(found) == ["p"], (source, claim)
+        scores.add(found["p"])
+    assert len(scores) == 1
+    for language in ("de", "fr"):
+        claims = [Claim("c", claim, language) for claim in (one, other)]
+        index = BM25Index([Source("p", abstract=other)], BM25Config(language=language))
+        first, second = index.terms(claims).split()
+        assert list(first) == list(second) and len(first)
+
+
+def test_scores_of_ascii_texts_are_what_they_were(monkeypatch: pytest.MonkeyPatch) -> None:
+    demo = load("demo", "dev")
+    sources = [
+        replace(s, title=s.title.encode("ascii", "ignore").decode(), abstract=text)
+        for s in demo.sources
+        if (text := s.abstract).isascii()
+    ]
+    claims = [claim for claim in demo.claims if claim.text.isascii()]
+    assert len(sources) > 100 and len(claims) > 50
+    now = BM25Index(sources).top(claims, 20)
+    monkeypatch.setattr(bm25, "nfkc", lambda text: text)
+    before = BM25Index(sources).top(claims, 20)
+    assert all(np.array_equal(a, b) for a, b in zip(now, before, strict=True))
+
+
+def test_the_papers_white_space_is_left_as_it_is() -> None:
+    index = BM25Index([Source("p", abstract="ﬁbrosis"), Source("q")], BM25Config("whitespace"))
+    assert [
+        len(terms) for terms in index.terms([Claim("a", "fibrosis"), Claim("b", "ﬁbrosis")]).split()
+    ] == [0, 1]
+    assert BM25Config("whitespace").format == 3 < BM25Config().format
+
+
+def test_a_cleaned_post_loses_handles_and_signs_in_any_spelling() -> None:
+    source = Source("p", abstract="José studied vaccine safety, as the vaccine trial says")
+    index = BM25Index([source], BM25Config(clean=True, stop_words=False, stemmer=False))
+    plain = index.terms([Claim("c", "@José vaccine #vaccine")]).split()[0]
+    assert len(plain) == 2  # the handle is gone
+    for post in (
+        unicodedata.normalize("NFD", "@José vaccine #vaccine"),
+        "＠José vaccine ＃vaccine",
+    ):
+        assert list(index.terms([Claim("c", post)]).split()[0]) == list(plain), post
+
+
+def test_hashtags_of_tweets_are_whole_in_any_spelling() -> None:
+    tweets = ["la #Santé publique", "rien du tout"]
+    index = FieldedIndex(
+        [Source(f"t{i}", abstract=text) for i, text in enumerate(tweets)], FieldedConfig(), "fr"
+    )
+    apart = unicodedata.normalize("NFD", "voici #Santé")
+    found = [index.field_scores(Claim("c", text, "fr")) for text in ("voici #Santé", apart)]
+    assert np.array_equal(*found) and found[0][1, 0] > 0
+
+
+@pytest.mark.parametrize("terms", ["words", "bigrams", "characters"])
+def test_the_fusions_words_match_in_any_spelling(terms: str) -> None:
+    pool = [
+        Source("p", "CO₂ uptake rises", "ﬁbrosis study"),
+        Source("q", "no such thing", "at all"),
+    ]
+    view = ViewConfig(terms=terms)  # type: ignore[arg-type]
+    claims = [
+        Claim("a", "CO2 uptake and fibrosis study"),
+        Claim("b", "CO₂ uptake and ﬁbrosis study"),
+    ]
+    one, other = Scorer(pool).scores(view, claims, [["p", "q"]] * 2)
+    assert one[0] > 0 and np.array_equal(one, other)
+
+
+def test_another_analysis_is_neither_read_from_the_store_nor_from_a_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = Store(tmp_path / "store")
+    sources, claims = [Source("p", abstract="ﬁbrosis")], [Claim("c", "fibrosis")]
+    own = bm25.FORMATS
+    with monkeypatch.context() as old:
+        old.setattr(bm25, "FORMATS", {**own, "terms": 3})
+        old.setattr(bm25, "nfkc", lambda text: text)
+        assert not BM25(store=store).index(sources).search(claims).run.sources("c")
+        before = Analyser(BM25Config()).versions
+    found = BM25(store=store).index(sources).search(claims)
+    assert found.run.sources("c") == ["p"] and not found.stored
+    assert before != Analyser(BM25Config()).versions
+    for name, config in (("terms", BM25Config()), ("whitespace", BM25Config("whitespace"))):
+        folder = tmp_path / name
+        BM25Index(sources, config).save(folder)
+        assert load_index(folder).search(claims).run.sources("c") == ["p"] * (name == "terms")
+        manifest = folder / "manifest.json"
+        written = json.loads(manifest.read_text())
+        del written["analysis"]  # a folder of version 0.2
+        manifest.write_text(json.dumps(written))
+    with pytest.raises(InputError, match="analysis: .*index again"):
+        load_index(tmp_path / "terms")
+    assert load_index(tmp_path / "whitespace").search([Claim("c", "ﬁbrosis")]).run.sources("c")
+
+
+def test_other_comparisons_of_words_know_the_spellings_too() -> None:
+    for one, other in SPELLINGS:
+        claims = [Claim("a", one, golds=("p",)), Claim("b", other, golds=("q",))]
+        same = golds_by_text(claims)["a"] == {"p", "q"}
+        assert same
+        assert headline_share(other, one) == 1
+        answer = {"query_entities": [one], "documents": [{"document": 1, "entities": [other]}]}
+        assert matched(answer, 1)[0] == 1
+    kept = quality(["we saw CO₂ fall"], ["CO2 falls"])
+    assert kept is not None and kept.entities == 1
+
+
+def test_plain_letters_stay_and_twice_is_once() -> None:
+    text = "".join(map(chr, range(128)))
+    assert nfkc(text) is text
+    assert all(nfkc(nfkc(other)) == nfkc(other) for _, other in SPELLINGS)
