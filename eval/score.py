@@ -28,6 +28,7 @@ from claim2source.evaluation.metrics import (
     cutoff,
     depth_notes,
     evaluate,
+    notes_on_themselves,
 )
 from claim2source.evaluation.significance import PairedTest, paired_randomisation
 from claim2source.io.released import RankedBy, read_selections, with_selected
@@ -108,7 +109,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             tests[metric] = paired_randomisation(
                 one[metric], other[metric], groups, config.repeats, config.seed
             )
-    notes = depth_notes(lists, config.metrics)
+    notes = [*depth_notes(lists, config.metrics), *notes_on_themselves(lists, qrels)]
     say(as_json(runs, tests, notes) if config.json else as_text(runs, tests, notes))
 
 

@@ -12,8 +12,8 @@ import pytest
 from claim2source.cli import PROGRAMS
 from claim2source.core.config import read_entries
 from claim2source.core.keys import with_places
-from claim2source.pipeline.checkpoints import route_words
 from claim2source.pipeline.baselines import named_systems
+from claim2source.pipeline.checkpoints import route_words
 from claim2source.pipeline.staged import pipeline_words, read_pipeline, read_staged
 from claim2source.pipeline.systems import SystemConfig
 from eval.index import index_words

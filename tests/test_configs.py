@@ -22,7 +22,6 @@ from claim2source.core.files import file_hash
 from claim2source.datasets import checkthat2026
 from claim2source.pipeline.baselines import BaselinesConfig
 from claim2source.pipeline.checkpoints import CheckpointConfig
-from claim2source.pipeline.news import NewsConfig
 from claim2source.pipeline.staged import pipeline_words
 from claim2source.pipeline.translate import TranslateConfig
 from claim2source.training.config import FinetuneConfig
@@ -30,12 +29,10 @@ from claim2source.training.distill_config import DistillConfig
 from claim2source.training.reranker.config import RerankerConfig
 from claim2source.training.reranker.first_stage import FirstStage
 from eval.hybrid import HybridConfig
-from eval.style_grid import StyleGridConfig
 from tests.shared_data import REPOSITORY
 from train.interpolate import InterpolateConfig
 from train.merge import MergeConfig
 from train.mine import MineConfig
-from train.pairs import PairsConfig
 
 KINDS: dict[str, type[Any]] = {
     "finetune": FinetuneConfig,

@@ -31,7 +31,8 @@ class Claim:
 
     `lang` is an ISO 639-1 code, `translation` its English translation, `golds` the ids of the
     sources it means (empty where unknown), `candidates` the ids a stage may choose from (None:
-    the whole pool).
+    the whole pool), `excluded` ids that are never ranked for it: the claim itself, where the pool
+    has it.
 
     Example:
         >>> import claim2source as c2s
@@ -45,6 +46,7 @@ class Claim:
     translation: str | None = None
     golds: tuple[str, ...] = ()
     candidates: tuple[str, ...] | None = None
+    excluded: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +131,11 @@ class Dataset:
         """Hash of every claim, source and judgement: the data hash of a manifest."""
         return content_hash(
             {
-                "claims": [asdict(claim) for claim in self.claims],
+                # What is excluded follows from the ids.
+                "claims": [
+                    {key: value for key, value in asdict(claim).items() if key != "excluded"}
+                    for claim in self.claims
+                ],
                 "sources": [asdict(source) for source in self.sources],
                 "qrels": {claim: dict(grades) for claim, grades in self.qrels.grades.items()},
             }

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from claim2source.core.records import Claim
+from claim2source.core.records import Claim, Qrels
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -69,6 +69,23 @@ class Run:
         counts = np.bincount(claim_rows, minlength=len(claim_ids))
         offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
         return cls(tuple(claim_ids), offsets, codes.astype(np.int32), vocabulary, scores, pool)
+
+    def without_themselves(self, qrels: Qrels) -> tuple[Run, int]:
+        """Leave out sources that have their claim's id and are no gold of it, and count them.
+
+        BEIR's rule: such a source is the claim itself.
+        """
+        places = np.searchsorted(self.vocabulary, np.array(self.claim_ids, dtype=object))
+        left_out = np.zeros(len(self.codes), dtype=bool)
+        for claim, place in zip(self.claim_ids, places.tolist(), strict=True):
+            same = place < len(self.vocabulary) and self.vocabulary[place] == claim
+            if same and claim not in qrels.golds(claim):
+                left_out[self.rows(claim)] = self.codes[self.rows(claim)] == place
+        if not left_out.any():
+            return self, 0
+        kept = np.concatenate([[0], np.cumsum(~left_out)])[self.offsets]
+        codes, scores = self.codes[~left_out], self.scores[~left_out]
+        return replace(self, offsets=kept, codes=codes, scores=scores), int(left_out.sum())
 
     @classmethod
     def from_rows(

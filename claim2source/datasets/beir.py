@@ -63,7 +63,8 @@ def load(
     Claims are those that `qrels/<split>.tsv` judges, in the order of queries.jsonl, with
     `golds` the sources graded above 0; sources are the whole corpus. Claims without any
     judgement belong to a split by their `metadata.split`, or, where the split has no qrels
-    file, by an id that begins with `<split>-`; their golds are empty.
+    file, by an id that begins with `<split>-`; their golds are empty. A source with a claim's id,
+    unless it is judged to be its gold, is the claim itself and never ranked for it.
 
     With `lenient`, or `lenient: true` in the folder's `dataset.yaml`, sources and claims that are
     empty or repeated are left out, as are judgements of claims that are not there and metadata
@@ -164,7 +165,7 @@ def read_beir(
                 problems.add(queries.path, query.line, "metadata.candidates", why)
         claims.append(_with_golds(query.claim, qrels, pool))
     problems.raise_if_any()
-    notes = problems.said(split)
+    notes = (*problems.said(split), *_themselves(split, claims))
     for note in notes:
         log.warning("%s", note)
     dataset = Dataset(tuple(claims), sources, qrels, split, folder.resolve().name, notes)
@@ -179,12 +180,22 @@ def read_beir(
 
 
 def _with_golds(claim: Claim, qrels: Qrels, pool: Collection[str]) -> Claim:
-    """Give a claim its golds of the pool, and no candidates from elsewhere."""
+    """Give a claim its golds of the pool, no candidates from elsewhere, and never itself."""
     golds = tuple(gold for gold in qrels.golds(claim.id) if gold in pool)
+    itself = (claim.id,) if claim.id in pool and claim.id not in golds else ()
     if claim.candidates is None:
-        return replace(claim, golds=golds)
+        return replace(claim, golds=golds, excluded=itself)
     candidates = tuple(source for source in claim.candidates if source in pool)
-    return replace(claim, golds=golds, candidates=candidates)
+    return replace(claim, golds=golds, candidates=candidates, excluded=itself)
+
+
+def _themselves(split: str, claims: Sequence[Claim]) -> list[str]:
+    """Say how many claims are sources of the pool, too."""
+    found = [claim.id for claim in claims if claim.excluded]
+    if not found:
+        return []
+    are = f"{len(found)} of {len(claims)} claims have the id of a source, such as {found[0]!r}"
+    return [f"{split}: {are}: no claim is ranked for itself, as in BEIR."]
 
 
 def _read_split(

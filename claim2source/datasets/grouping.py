@@ -52,9 +52,12 @@ def plain_text(text: str) -> str:
 
 
 def golds_by_text(claims: Sequence[Claim]) -> dict[str, frozenset[str]]:
-    """Map every claim id to the golds of all claims with its text, case and spaces aside."""
+    """Map every claim id to the golds of all claims with its text, case and spaces aside.
+
+    What is `excluded` for them is added: no claim is a negative of itself.
+    """
     texts = [plain_text(claim.text) for claim in claims]
     golds: dict[str, frozenset[str]] = {}
     for claim, text in zip(claims, texts, strict=True):
-        golds[text] = golds.get(text, frozenset()).union(claim.golds)
+        golds[text] = golds.get(text, frozenset()).union(claim.golds, claim.excluded)
     return {claim.id: golds[text] for claim, text in zip(claims, texts, strict=True)}

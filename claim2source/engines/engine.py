@@ -218,7 +218,12 @@ class _Part:
 
     def search(self, claims: Claims, k: int = 100) -> Result:
         started, asked = time.perf_counter(), as_claims(claims)
-        lists = self._search(asked, self._where, k)
+        deeper = k + max((len(claim.excluded) for claim in asked), default=0)
+        found = self._search(asked, self._where, deeper)
+        lists = {
+            claim.id: [hit for hit in found[claim.id] if hit[0] not in claim.excluded][:k]
+            for claim in asked
+        }
         run = Run.from_lists(lists, pool=candidate_pool(asked))
         return Result(run, cost=Cost(time.perf_counter() - started, len(asked)))
 

@@ -123,8 +123,9 @@ def evaluate(
     """Score every judged claim; one without predictions gets 0.
 
     Metrics are `mrr@k`, `recall@k`, `hit@k` (is a gold among the first k), `p@k`, `ndcg@k`,
-    `map`, `map@k`. `claim_ids` restricts and orders the claims. Raises `ConfigError` on an
-    unknown metric, ValueError on a claim without a gold, `UserError` when there are no claims.
+    `map`, `map@k`. `claim_ids` restricts and orders the claims. A source of the claim's own id
+    counts as not ranked. Raises `ConfigError` on an unknown metric, ValueError on a claim without a
+    gold, `UserError` when there are no claims.
     """
     if not metrics:
         raise ConfigError("metrics", list(metrics), f"at least one of {ALLOWED}")
@@ -139,7 +140,7 @@ def evaluate(
         metric: _MEASURES[metric.split("@")[0]] @ k if k else _MEASURES[metric]
         for metric, k in zip(metrics, cutoffs, strict=True)
     }
-    judged = run.restricted(claims).rescored()
+    judged = run.restricted(claims).without_themselves(qrels)[0].rescored()
     if None not in cutoffs:
         judged = judged.top(max(k for k in cutoffs if k))
     position = {claim: i for i, claim in enumerate(claims)}
@@ -149,6 +150,16 @@ def evaluate(
     for value in evaluator.iter_calc(_as_mapping(judged)):
         values[value.measure][position[value.query_id]] = value.value
     return Scores(claims, {metric: values[measure] for metric, measure in measures.items()})
+
+
+def notes_on_themselves(runs: Mapping[str, Run], qrels: Qrels) -> list[str]:
+    """Say which runs rank claims for themselves, which no score counts."""
+    counts = {name: run.without_themselves(qrels)[1] for name, run in runs.items()}
+    return [
+        f"{name}: {count} claims rank a source of their own id, which is left out, as in BEIR."
+        for name, count in counts.items()
+        if count
+    ]
 
 
 def _as_mapping(run: Run) -> dict[str, dict[str, float]]:

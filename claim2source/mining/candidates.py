@@ -110,11 +110,15 @@ class Candidates:
         if not self._depth:
             nothing = np.empty((len(claims), 0))
             return _Lists(nothing.astype(np.int64), nothing.astype(np.float32))
-        kept = similarities >= floors_of_best(similarities, self._depth)[:, None]
+        deeper = self._depth + max(len(claim.excluded) for claim in claims)
+        floors = floors_of_best(similarities, min(deeper, similarities.shape[1]))
+        kept = similarities >= floors[:, None]
         for row, claim in enumerate(claims):
             if claim.candidates is not None:
                 kept[row] = False
                 kept[row, self.sources.candidates(claim)] = True
+            if claim.excluded:
+                kept[row, self.sources.excluded(claim)] = False
         return _Lists(*top_of_rows(similarities, kept, self._depth, self._order[:-1]))
 
     def _fused(

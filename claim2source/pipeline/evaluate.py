@@ -106,11 +106,12 @@ def evaluate(
 def with_depth_notes(
     report: Report, systems: Mapping[str, ScoredSystem], dataset: Dataset
 ) -> Report:
-    """Note the metrics that look deeper than a system's lists."""
+    """Note the metrics that look deeper than a system's lists, and claims ranked for themselves."""
     runs = {name: one.run for name, one in systems.items() if one.report.macro}
+    own = scoring.notes_on_themselves(runs, dataset.qrels)
     metrics = [m for one in report.scored[:1] for m in one.macro if m != "queries"]
     deep = scoring.depth_notes(runs, metrics, len(dataset.sources))
-    return replace(report, notes=(*report.notes, *deep))
+    return replace(report, notes=(*report.notes, *deep, *own))
 
 
 def score_result(

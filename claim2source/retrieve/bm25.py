@@ -314,7 +314,8 @@ def _top(
 ) -> tuple[np.ndarray, np.ndarray]:
     scores = postings.scores_of(terms)
     bound = [row for row, claim in enumerate(claims) if claim.candidates is not None]
-    found = postings.matching(terms, scores, depth)
+    # As many more as may be taken away again.
+    found = postings.matching(terms, scores, depth + max(len(c.excluded) for c in claims))
     if bound:
         # The best of the pool may not be among a claim's candidates.
         every = terms.split()
@@ -324,6 +325,9 @@ def _top(
         allowed = np.zeros(scores.shape[1], dtype=bool)
         allowed[ids.candidates(claims[row])] = True
         found[row] &= allowed
+    for row, claim in enumerate(claims):
+        if claim.excluded:
+            found[row, ids.excluded(claim)] = False
     return top_of_rows(scores, found, depth, ids.order)
 
 

@@ -26,12 +26,15 @@ def sources_hash(sources: Sequence[Source], texts: Sequence[str]) -> str:
 def request_key(
     claims: Sequence[Claim], texts: Sequence[Any], sources: str, k: int
 ) -> dict[str, Any]:
-    """Describe a search: claims by id, text and candidates, `sources_hash`, depth.
+    """Describe a search: claims by id, text and what may be ranked, `sources_hash`, depth.
 
     `texts` are JSON values, one for each claim.
     """
     pools = [sorted(c.candidates) if c.candidates is not None else None for c in claims]
-    asked = [[c.id, *rest] for c, *rest in zip(claims, texts, pools, strict=True)]
+    asked = [
+        [c.id, text, pool, *([list(c.excluded)] if c.excluded else ())]
+        for c, text, pool in zip(claims, texts, pools, strict=True)
+    ]
     return {"format": _FORMAT, "depth": k, "claims": content_hash(asked), "sources": sources}
 
 

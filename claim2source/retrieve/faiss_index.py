@@ -118,11 +118,18 @@ class VectorIndex:
         positions = np.full((len(claims), depth), -1, dtype=np.int64)
         scores = np.zeros((len(claims), depth), dtype=np.float32)
         free = [row for row, claim in enumerate(claims) if claim.candidates is None and depth]
-        for start in range(0, len(free), CHUNK):
-            rows = free[start : start + CHUNK]
+        whole = [row for row in free if not claims[row].excluded]
+        for start in range(0, len(whole), CHUNK):
+            rows = whole[start : start + CHUNK]
             positions[rows], scores[rows] = self._top(vectors[rows], depth)
         for row, claim in enumerate(claims):
-            if claim.candidates is not None:
+            if claim.candidates is None and claim.excluded and depth:
+                left_out = self.ids.excluded(claim)
+                deeper = min(depth + len(left_out), len(self.ids))
+                (places,), (own,) = self._top(vectors[row : row + 1], deeper)
+                kept = np.flatnonzero((places >= 0) & ~np.isin(places, left_out))[:depth]
+                positions[row, : len(kept)], scores[row, : len(kept)] = places[kept], own[kept]
+            elif claim.candidates is not None:
                 places = self.ids.candidates(claim)
                 positions[row], scores[row] = self._best_of(places, vectors[row], depth)
         return self.ids.run(claims, positions, scores)

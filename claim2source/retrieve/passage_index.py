@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import cached_property
 
@@ -65,7 +65,9 @@ class PassageIndex(VectorIndex):
         return Run.from_lists(ranked, pool=candidate_pool(claims))
 
     def _of_passages(self, claim: Claim) -> Claim:
-        if claim.candidates is None:
-            return claim
-        known = (self._passages.get(source, ()) for source in claim.candidates)
-        return replace(claim, candidates=tuple(passage for part in known for passage in part))
+        def passages(sources: Iterable[str]) -> tuple[str, ...]:
+            known = (self._passages.get(source, ()) for source in sources)
+            return tuple(passage for part in known for passage in part)
+
+        candidates = None if claim.candidates is None else passages(claim.candidates)
+        return replace(claim, candidates=candidates, excluded=passages(claim.excluded))

@@ -128,7 +128,8 @@ class SavedIndex:
 def _within(claim: Claim, run: Run, k: int) -> list[tuple[str, float]]:
     listed = run.scored(claim.id).items()
     allowed = claim.candidates
-    return [pair for pair in listed if allowed is None or pair[0] in allowed][:k]
+    kept = [pair for pair in listed if allowed is None or pair[0] in allowed]
+    return [pair for pair in kept if pair[0] not in claim.excluded][:k]
 
 
 def _refuse(path: Path, field: str, strange: Sequence[str], where: str) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import numpy as np
 
@@ -41,7 +41,14 @@ class SourceIds:
 
     def candidates(self, claim: Claim) -> np.ndarray:
         """Positions of a claim's candidates, ascending; ids that are not here are left out."""
-        places = (self.position_of.get(source, -1) for source in claim.candidates or ())
+        return self._places(set(claim.candidates or ()).difference(claim.excluded))
+
+    def excluded(self, claim: Claim) -> np.ndarray:
+        """Positions of the sources that are not ranked for a claim, ascending."""
+        return self._places(claim.excluded)
+
+    def _places(self, sources: Collection[str]) -> np.ndarray:
+        places = (self.position_of.get(source, -1) for source in sources)
         return np.array(sorted(set(places) - {-1}), dtype=np.int64)
 
     def run(self, claims: Sequence[Claim], positions: np.ndarray, scores: np.ndarray) -> Run:

@@ -22,8 +22,8 @@ def tweet_fields(tweet: str, *, keep_words: bool = True, shortest: int = 1) -> T
     """Remove addresses and emojis from a tweet, and part its hashtags from its text.
 
     With `keep_words` the words of a tag also stay in the text, `_` parting them; words of fewer
-    than `shortest` characters leave it. Texts must be in NFKC, and Arabic `spelled`: accents apart and
-    vowel signs end words here.
+    than `shortest` characters leave it. Texts must be in NFKC, and Arabic `spelled`: accents apart
+    and vowel signs end words here.
     """
     plain = EMOJI.sub(" ", LINK.sub(" ", tweet))
     hashtags = tuple(_HASHTAG.findall(plain))
