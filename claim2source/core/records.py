@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
@@ -9,6 +10,7 @@ from functools import cached_property
 
 from claim2source.core.files import content_hash
 
+_WORDS = re.compile(r"\w+").findall
 # Signs that NFKC would write as letters of the word before them.
 _SIGNS = str.maketrans("\u2122\u2120", "  ")
 
@@ -125,6 +127,21 @@ class Dataset:
         """Keep the pool, and only the claims in these languages."""
         wanted = set(languages)
         return self.with_claims(claim for claim in self.claims if claim.lang in wanted)
+
+    @cached_property
+    def twins(self) -> Mapping[str, str]:
+        """Map sources to the first one with the same title and abstract, where there are several.
+
+        Case, punctuation and Unicode form aside.
+        """
+        first: dict[str, str] = {}
+        found: dict[str, str] = {}
+        for source in self.sources:
+            words = " ".join(_WORDS(nfkc(f"{source.title}\n{source.abstract}").casefold()))
+            one = first.setdefault(words, source.id) if words else source.id
+            if one != source.id:
+                found |= {one: one, source.id: one}
+        return found
 
     @cached_property
     def fingerprint(self) -> str:

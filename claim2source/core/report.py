@@ -25,6 +25,7 @@ Settings = Mapping[str, Any]  # JSON values: a system's or a choice's settings, 
 # How settings are chosen: see `Choice`.
 Rule = Literal["one_se", "best"]
 COST_COLUMNS = ("seconds", "items/s", "peak MB", "tokens", "parameters")
+TWINS = "Sources of the same title and abstract under another id (twins), which tie with a gold:"
 _STRICT: Any = {"extra": "forbid"}
 
 
@@ -157,6 +158,22 @@ class Intervals:
 
 
 @dataclass(frozen=True)
+class Twins:
+    """Say what sources of the same text under another id do to a system's scores.
+
+    Of all `golds` of the claims, `of_golds` have such a twin, `ties` are ranked with one at the
+    same score, and for `lost` claims a twin of their gold is first in its place. `as_one` is MRR@5
+    by language and `macro` if a gold and its twins counted as one source.
+    """
+
+    golds: int
+    of_golds: int
+    ties: int
+    lost: int
+    as_one: Mapping[str, float]
+
+
+@dataclass(frozen=True)
 class SystemReport:
     """Describe one system over one claim form: its scores, how it was made, what it cost.
 
@@ -166,7 +183,8 @@ class SystemReport:
     a checkpoint's manifest states; `slices` are scores of a part of the claims,
     such as those with a gold seen in training; `simulated` says that a made-up server had a part in
     it, so that it is compared with nothing; `runs` is the folder of its TREC runs, relative to
-    the report's; `key` identifies all that made it; `speed` is measured by programs that say so.
+    the report's; `key` identifies all that made it; `speed` is measured by programs that say so;
+    `twins` is there where golds have a source of the same text.
     """
 
     __pydantic_config__: ClassVar[Any] = _STRICT
@@ -195,6 +213,7 @@ class SystemReport:
     runs: str = ""
     key: str = ""
     speed: Speed | None = None
+    twins: Twins | None = None
 
     @property
     def table(self) -> Table:
@@ -426,6 +445,19 @@ class Report:
                 rows.append([name, language, *cells, int(row["queries"]), *cost])
         return TextTable([title, "language", *metrics, *interval, "queries", *COST_COLUMNS], rows)
 
+    @property
+    def twins_table(self) -> TextTable | None:
+        """Tabulate what sources of a gold's text do to each system; None where there is none."""
+        columns = ["system", "golds", "with a twin", "tied", "first rank lost to a twin"]
+        columns += [f"{MAIN_METRIC} macro", "twins as one"]
+        rows: list[list[Cell]] = [
+            [s.name, one.golds, one.of_golds, one.ties, one.lost]
+            + [s.macro.get(MAIN_METRIC), one.as_one[MACRO]]
+            for s in self.scored
+            if (one := s.twins) is not None
+        ]
+        return TextTable(columns, rows) if rows else None
+
     def __str__(self) -> str:
         return render(self._parts())
 
@@ -435,7 +467,9 @@ class Report:
     def _parts(self) -> list[Part]:
         table = self.score_table()
         scores = table or "No golds: nothing to score."
-        return [f"{self.dataset}, {self.split}", scores, *self.notes]
+        twins = self.twins_table
+        known = [TWINS, twins] if twins is not None else []
+        return [f"{self.dataset}, {self.split}", scores, *self.notes, *known]
 
     def to_json(self) -> dict[str, Any]:
         """Return the JSON form: what a system does not state is left out."""

@@ -11,7 +11,8 @@ import ir_measures
 import numpy as np
 
 from claim2source.core.errors import ConfigError, UserError
-from claim2source.core.records import Claim, Qrels, sorted_languages
+from claim2source.core.records import Claim, Dataset, Qrels, sorted_languages
+from claim2source.core.report import MACRO, MAIN_METRIC, Twins
 from claim2source.core.run import Run
 
 ALLOWED = "mrr@K, recall@K, hit@K, p@K, ndcg@K, map, map@K, with K from 1 to 1000000"
@@ -215,6 +216,37 @@ def score_languages(
     """
     judged = [claim.id for claim in claims if qrels.golds(claim.id)]
     return language_table(evaluate(run, qrels, metrics, judged), claims)
+
+
+def twins_in(run: Run, dataset: Dataset) -> Twins | None:
+    """Count the golds that tie with a source of the same text; None where no gold has one."""
+    first, judged = dataset.twins, judged_claims(dataset.qrels)
+    golds = [(claim, gold) for claim in judged for gold in dataset.qrels.golds(claim)]
+    having = [(claim, gold) for claim, gold in golds if gold in first]
+    if not having:
+        return None
+    run = run.without_themselves(dataset.qrels)[0]
+    ranked = {claim: run.scored(claim) for claim in run.claim_ids}
+    ties = lost = 0
+    for claim, gold in having:
+        scored = ranked.get(claim, {})
+        twins = [s for s in scored if s != gold and first.get(s) == first[gold]]
+        ties += any(scored[twin] == scored.get(gold) for twin in twins)
+    values = np.zeros(len(judged))
+    for place, claim in enumerate(judged):
+        wanted = dataset.qrels.golds(claim)
+        whole = {first.get(gold, gold) for gold in wanted}
+        order = list(dict.fromkeys(first.get(source, source) for source in ranked.get(claim, {})))
+        rank = next((rank for rank, source in enumerate(order[:5], 1) if source in whole), None)
+        values[place] = 1 / rank if rank else 0.0
+        best = next(iter(ranked.get(claim, {})), None)
+        lost += best is not None and best not in wanted and first.get(best, best) in whole
+    scores = Scores(judged, {MAIN_METRIC: values})
+    table = language_table(scores, dataset.claims)
+    as_one = {
+        lang: float(row[MAIN_METRIC]) for lang, row in (*table.items(), (MACRO, macro(table)))
+    }
+    return Twins(len(golds), len(having), ties, lost, as_one)
 
 
 def macro(by_language: Mapping[str, Mapping[str, float]]) -> dict[str, float]:

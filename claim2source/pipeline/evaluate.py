@@ -132,7 +132,8 @@ def score_result(
     claims = judged_claims(dataset.qrels)
     scores = scoring.evaluate(result.run, dataset.qrels, settings.metrics, claims)
     languages = language_table(scores, dataset.claims)
-    report = replace(report, languages=languages, macro=macro(languages))
+    twins = scoring.twins_in(result.run, dataset)
+    report = replace(report, languages=languages, macro=macro(languages), twins=twins)
     if settings.repeats and MAIN_METRIC in settings.metrics:
         bounds = score_intervals(scores, dataset, MAIN_METRIC, settings.repeats, settings.seed)
         report = replace(report, intervals=bounds)

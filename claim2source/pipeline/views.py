@@ -8,7 +8,7 @@ from typing import Any
 
 from claim2source.core.files import write_text
 from claim2source.core.records import sorted_languages
-from claim2source.core.report import COST_COLUMNS, MACRO, MAIN_METRIC, Report, cost_cells
+from claim2source.core.report import COST_COLUMNS, MACRO, MAIN_METRIC, TWINS, Report, cost_cells
 from claim2source.core.tables import Cell, Part, TextTable, render
 from claim2source.core.terminal import printable_line
 from claim2source.evaluation.choices import choice_notes, choice_text, tried_table, val_table
@@ -112,6 +112,8 @@ def report_parts(report: Report, title: str = "system", wide: bool = False) -> l
         parts += interval_parts(report)
     parts += choices_parts(report)
     parts += report.notes
+    if (twins := report.twins_table) is not None:
+        parts += [TWINS, twins]
     if (left := not_run_table(report)) is not None:
         parts += [f"Not run ({len(report.not_run)}):", left]
     return [*parts, *tests_parts(report)]
@@ -125,6 +127,7 @@ def report_tables(report: Report, title: str = "system", wide: bool = False) -> 
         "scores": overview_table(report) if wide else report.score_table(title),
         "intervals": intervals[0] if wide and intervals else None,
         "not run": not_run_table(report),
+        "Twins": report.twins_table,
         **{f"Tests: {test.family}": family_table(test, costs) for test in report.tests},
     }
     # The one table among the paragraphs on published numbers.

@@ -25,6 +25,7 @@ from claim2source.evaluation.html.plots import (
     line_plot,
     scatter_plot,
 )
+from claim2source.evaluation.metrics import twins_in
 from claim2source.evaluation.ranks import BUCKETS, NOT_FOUND, bucket_changes, changes_table
 from claim2source.evaluation.reports import LoadedSystem, distinct_ends
 from claim2source.evaluation.slices import breakdown, slices_of
@@ -123,6 +124,7 @@ def sections_of(compared: Compared) -> list[Section]:
         _chosen(compared),
         _recall(compared),
         _changes(compared),
+        _twins(compared),
         _representations(compared),
         _cost(compared),
     ]
@@ -220,6 +222,24 @@ def _chosen(compared: Compared) -> Section:
     )
     numbers = [Numbers(name, _texts(*table[:2])) for name, table in tables.items() if table]
     return Section("Chosen on val", note=note, numbers=numbers)
+
+
+def _twins(compared: Compared) -> Section:
+    """Show how many golds tie with a source of the same text, and what that costs."""
+    scored, title = compared.scored, "Twins"
+    found = {name: twins_in(run, scored.dataset) for name, run in scored.runs.items()}
+    columns = ["system", "golds", "with a twin", "tied", "first rank lost to a twin", "as one"]
+    rows: list[list[Cell]] = [
+        [name, one.golds, one.of_golds, one.ties, one.lost, one.as_one[MACRO]]
+        for name, one in found.items()
+        if one is not None
+    ]
+    note = (
+        "Sources of the same title and abstract under another id. No text tells them apart; as one "
+        f"is macro {MAIN_METRIC} if a gold and its twins counted as one source."
+    )
+    numbers = [Numbers(title, _texts(columns, rows))] if rows else []
+    return Section(title, note=note, numbers=numbers)
 
 
 def _recall(compared: Compared) -> Section:

@@ -1,0 +1,106 @@
+"""Sources of the same text under two ids: how many golds tie with one, and MRR@5 as one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import claim2source as c2s
+from claim2source.core.records import Claim, Dataset, Qrels, Source
+from claim2source.core.report import Report
+from claim2source.core.run import Run
+from claim2source.core.tables import render
+from claim2source.evaluation.html.page import html_report
+from claim2source.pipeline.evaluate import Scoring, make_report, score_result, write_runs
+from claim2source.pipeline.views import report_parts, report_tables
+from tests.shared_data import shared
+
+SOURCES = (
+    Source("a1", "Masks work", 'They "do", says CO₂'),
+    Source("a2", "MASKS WORK", "They 'do' says CO2"),
+    Source("a3", "Masks work", "They do, says CO2."),
+    Source("b", "Masks", "work they do says CO2 too"),
+    Source("c", "Tea"),
+    Source("d"),
+    Source("e", "!!!"),
+    Source("f", "..."),
+)
+GOLDS = {"q1": "a1", "q2": "a2", "q3": "a1", "q4": "b", "q5": "a3", "q6": "c"}
+RUN = {
+    # The twin is first at the same score: lost, and a tie.
+    "q1": [("a1", 2.0), ("a2", 2.0), ("b", 1.0)],
+    # Both twins before it, at another score: lost, no tie.
+    "q2": [("a1", 3.0), ("a3", 2.5), ("a2", 2.0)],
+    # As one it is second, not fourth.
+    "q3": [("b", 4.0), ("a2", 3.0), ("a3", 2.0), ("a1", 1.0)],
+    # No twin of the gold, but three twins before it that take one place.
+    "q4": [("a1", 9.0), ("a2", 8.0), ("a3", 7.0), ("b", 1.0)],
+    # Only a twin is found.
+    "q5": [("a1", 1.0)],
+    "q6": [("c", 1.0)],
+}
+
+
+def dataset() -> Dataset:
+    claims = tuple(Claim(c, c, "de" if c == "q6" else "en", golds=(g,)) for c, g in GOLDS.items())
+    return Dataset(claims, SOURCES, Qrels({c: {g: 1} for c, g in GOLDS.items()}), "dev")
+
+
+def test_twins_are_of_one_text_whatever_its_signs() -> None:
+    assert dataset().twins == {"a1": "a1", "a2": "a1", "a3": "a1"}
+    assert c2s.load("demo", "dev").twins == {}
+
+
+def test_what_twins_do_is_counted_by_hand() -> None:
+    report = c2s.evaluate(Run.from_lists(RUN), dataset(), repeats=0)
+    twins = report.systems["system"].twins
+    assert twins is not None
+    # Ties go by id, descending: a2 stands before a1 for q1.
+    assert (twins.golds, twins.of_golds, twins.ties, twins.lost) == (6, 4, 1, 3)
+    english = (1 + 1 + 1 / 2 + 1 / 2 + 1) / 5
+    assert twins.as_one["en"] == pytest.approx(english) and twins.as_one["de"] == 1
+    assert twins.as_one["macro"] == pytest.approx((english + 1) / 2)
+    plain = (1 / 2 + 1 / 3 + 1 / 4 + 1 / 4 + 0) / 5
+    assert report.macro["mrr@5"] == pytest.approx((plain + 1) / 2)
+    # Where no gold has a twin nothing is said, whatever else the pool repeats.
+    other = replace(dataset(), qrels=Qrels({"q6": {"c": 1}}))
+    found = c2s.evaluate(Run.from_lists(RUN), other, repeats=0)
+    assert found.systems["system"].twins is None and found.twins_table is None
+
+
+def test_report_text_tables_and_page_say_so(tmp_path: Path) -> None:
+    data, run = dataset(), Run.from_lists(RUN)
+    one = score_result("mine", run, data, Scoring(repeats=0))
+    report = make_report(data, {"mine": replace(one.report, runs="runs")}, "mine")
+    shown = "under another id (twins)"
+    assert shown in str(report) and shown in render(report_parts(report))
+    assert shown in render(report_parts(report, wide=True), "markdown")
+    (row,) = report_tables(report)["Twins"].rows
+    assert list(row[:5]) == ["mine", 6, 4, 1, 3]
+    folder = tmp_path / "data"
+    c2s_write(data, folder)
+    replace(report, dataset=str(folder)).write(tmp_path / "out")
+    assert Report.read(tmp_path / "out").systems["mine"].twins == one.report.twins
+    write_runs(run, data, tmp_path / "out" / "runs")
+    html_report([tmp_path / "out"], tmp_path / "page.html", repeats=20)
+    page = (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert "Twins" in page and "first rank lost to a twin" in page
+    assert f"{one.report.twins.as_one['macro']:.4f}" in page  # type: ignore[union-attr]
+
+
+def c2s_write(data: Dataset, folder: Path) -> None:
+    from claim2source.datasets.beir import write_beir
+
+    kept = tuple(source for source in data.sources if f"{source.title}{source.abstract}")
+    write_beir(replace(data, sources=kept), folder)
+
+
+@pytest.mark.parametrize("name", ["tweets-factchecks"])
+def test_fact_checks_that_are_there_twice(name: str) -> None:
+    dev = c2s.load(shared(name), "dev")
+    run = c2s.BM25().index(dev.sources).search(dev.claims, 100)
+    twins = c2s.evaluate(run, dev, repeats=0).systems["system"].twins
+    assert twins is not None and 0 < twins.ties <= twins.of_golds < twins.golds
+    assert twins.lost > 10 and twins.as_one["macro"] > 0.05 + c2s.evaluate(run, dev).macro["mrr@5"]
