@@ -28,7 +28,7 @@ from claim2source.evaluation.metrics import (
     cutoff,
     depth_notes,
     evaluate,
-    notes_on_themselves,
+    without_themselves,
 )
 from claim2source.evaluation.significance import PairedTest, paired_randomisation
 from claim2source.io.released import RankedBy, read_selections, with_selected
@@ -87,6 +87,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     qrels = read_qrels(config.qrels)
     runs: dict[str, Scored] = {}
     lists: dict[str, Run] = {}
+    left_out: list[str] = []
     golds = {claim: qrels.golds(claim) for claim in qrels.claim_ids}
     chosen = config.selections
     selections = None if chosen is None else read_selections(chosen)
@@ -97,6 +98,8 @@ def main(argv: Sequence[str] | None = None) -> None:
             language = file.language_among(list(selections))
             selected = with_selected(complete_run(file), chosen, selections, language)
             found[f"{name} + {chosen.stem}"] = selected
+        found, own = without_themselves(found, qrels)
+        left_out += own
         for called, run in found.items():
             lists[called] = run
             covered = coverage(run, qrels, str(path))
@@ -109,7 +112,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             tests[metric] = paired_randomisation(
                 one[metric], other[metric], groups, config.repeats, config.seed
             )
-    notes = [*depth_notes(lists, config.metrics), *notes_on_themselves(lists, qrels)]
+    notes = [*depth_notes(lists, config.metrics), *left_out]
     say(as_json(runs, tests, notes) if config.json else as_text(runs, tests, notes))
 
 

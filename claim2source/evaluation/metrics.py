@@ -124,9 +124,8 @@ def evaluate(
     """Score every judged claim; one without predictions gets 0.
 
     Metrics are `mrr@k`, `recall@k`, `hit@k` (is a gold among the first k), `p@k`, `ndcg@k`,
-    `map`, `map@k`. `claim_ids` restricts and orders the claims. A source of the claim's own id
-    counts as not ranked. Raises `ConfigError` on an unknown metric, ValueError on a claim without a
-    gold, `UserError` when there are no claims.
+    `map`, `map@k`. `claim_ids` restricts and orders the claims. Raises `ConfigError` on an
+    unknown metric, ValueError on a claim without a gold, `UserError` when there are no claims.
     """
     if not metrics:
         raise ConfigError("metrics", list(metrics), f"at least one of {ALLOWED}")
@@ -141,7 +140,7 @@ def evaluate(
         metric: _MEASURES[metric.split("@")[0]] @ k if k else _MEASURES[metric]
         for metric, k in zip(metrics, cutoffs, strict=True)
     }
-    judged = run.restricted(claims).without_themselves(qrels)[0].rescored()
+    judged = run.restricted(claims).rescored()
     if None not in cutoffs:
         judged = judged.top(max(k for k in cutoffs if k))
     position = {claim: i for i, claim in enumerate(claims)}
@@ -153,12 +152,12 @@ def evaluate(
     return Scores(claims, {metric: values[measure] for metric, measure in measures.items()})
 
 
-def notes_on_themselves(runs: Mapping[str, Run], qrels: Qrels) -> list[str]:
-    """Say which runs rank claims for themselves, which no score counts."""
-    counts = {name: run.without_themselves(qrels)[1] for name, run in runs.items()}
-    return [
+def without_themselves(runs: Mapping[str, Run], qrels: Qrels) -> tuple[dict[str, Run], list[str]]:
+    """Leave claims that are ranked for themselves out of runs, and say where there were some."""
+    found = {name: run.without_themselves(qrels) for name, run in runs.items()}
+    return {name: run for name, (run, _) in found.items()}, [
         f"{name}: {count} claims rank a source of their own id, which is left out, as in BEIR."
-        for name, count in counts.items()
+        for name, (_, count) in found.items()
         if count
     ]
 
@@ -225,7 +224,6 @@ def twins_in(run: Run, dataset: Dataset) -> Twins | None:
     having = [(claim, gold) for claim, gold in golds if gold in first]
     if not having:
         return None
-    run = run.without_themselves(dataset.qrels)[0]
     ranked = {claim: run.scored(claim) for claim in run.claim_ids}
     ties = lost = 0
     for claim, gold in having:

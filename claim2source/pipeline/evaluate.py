@@ -91,34 +91,39 @@ def evaluate(
         >>> list(report.languages), report.macro["mrr@5"] > 0.1
         (['en', 'de', 'fr'], True)
     """
-    named = results if isinstance(results, Mapping) else {"system": results}
+    given = results if isinstance(results, Mapping) else {"system": results}
+    runs = {name: one if isinstance(one, Run) else one.run for name, one in given.items()}
+    _, notes = scoring.without_themselves(runs, dataset.qrels)
     scoring_settings = Scoring(metrics, repeats, seed, seen_golds)
     scored = {
         name: score_result(name, result, dataset, scoring_settings)
-        for name, result in named.items()
+        for name, result in given.items()
     }
     systems = {name: one.report for name, one in scored.items()}
-    return with_depth_notes(
-        make_report(dataset, systems, next(iter(systems), None)), scored, dataset
-    )
+    report = make_report(dataset, systems, next(iter(systems), None))
+    report = replace(report, notes=(*report.notes, *notes))
+    return with_depth_notes(report, scored, dataset)
 
 
 def with_depth_notes(
     report: Report, systems: Mapping[str, ScoredSystem], dataset: Dataset
 ) -> Report:
-    """Note the metrics that look deeper than a system's lists, and claims ranked for themselves."""
+    """Note the metrics that look deeper than a system's lists."""
     runs = {name: one.run for name, one in systems.items() if one.report.macro}
-    own = scoring.notes_on_themselves(runs, dataset.qrels)
     metrics = [m for one in report.scored[:1] for m in one.macro if m != "queries"]
     deep = scoring.depth_notes(runs, metrics, len(dataset.sources))
-    return replace(report, notes=(*report.notes, *deep, *own))
+    return replace(report, notes=(*report.notes, *deep))
 
 
 def score_result(
     name: str, result: Run | Result, dataset: Dataset, settings: Scoring
 ) -> ScoredSystem:
-    """Score one result; without golds there is nothing but its cost."""
+    """Score one result; without golds there is nothing but its cost.
+
+    A source of a claim's own id is left out, unless it is a gold of it.
+    """
     result = Result(result) if isinstance(result, Run) else result
+    result = replace(result, run=result.run.without_themselves(dataset.qrels)[0])
     report = SystemReport(
         name,
         name,

@@ -163,10 +163,10 @@ def distinct_forms(asked: Sequence[str], dataset: Dataset) -> tuple[list[ClaimFo
     return distinct, [note] if others else []
 
 
-def form_of_failed(runner: SystemRunner, name: str) -> ClaimForm:
+def form_of_failed(runner: SystemRunner, name: str, asked: ClaimForm | None = None) -> ClaimForm:
     """Name the claim form of a system that could not run, as far as its files tell."""
     try:
-        return runner.form_of(name, None)
+        return runner.form_of(name, asked)
     except (UserError, MemoryError, RuntimeError):
         model = runner.systems[dense_of(name, runner.systems)].model
         folder = checkpoint_folder(model.name) if model is not None else None

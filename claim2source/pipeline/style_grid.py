@@ -200,7 +200,7 @@ class GridRun:
             cells = self._run(runner, system, form, name)
         except (UserError, MemoryError, RuntimeError) as error:
             # CUDA and FAISS raise RuntimeErrors: one system's failure is not the grid's.
-            shown = Cell(system, form or form_of_failed(runner, system))
+            shown = Cell(system, form_of_failed(runner, system, form))
             self._not_run.append(not_run_row(shown, runner.systems, error))
             return
         self._retrievers.append(name)

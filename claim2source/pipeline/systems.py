@@ -481,6 +481,8 @@ def label_of(name: str, systems: Systems, stages: int | None = None) -> str:
     taken = system.stages if stages is None else system.stages[:stages]
     if system.label is not None and taken == system.stages:
         return system.label
+    if system.retrieve is not None:
+        return name  # its parts are known once it is `expanded`
     first = _label_of_first(name, systems)
     return " + ".join([first, *(_label_of_stage(*stage) for stage in load_stages(taken))])
 

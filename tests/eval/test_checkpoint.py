@@ -22,11 +22,15 @@ from claim2source.evaluation.reports import read_reports
 from claim2source.io.trec import read_run
 from claim2source.models import resolve
 from claim2source.pipeline import checkpoints
+from claim2source.pipeline.attached import read_attached
 from claim2source.pipeline.checkpoints import (
     CheckpointConfig,
     evaluate_checkpoints,
     route_words,
 )
+from claim2source.pipeline.evaluate_systems import form_of_failed
+from claim2source.pipeline.runner import SystemRunner
+from claim2source.pipeline.systems import on_checkpoint
 from claim2source.rerank.max_sim import MaxSim
 from claim2source.retrieve import BM25, BM25Config, Dense, FusionConfig, fuse
 from claim2source.text import Rendering
@@ -690,3 +694,18 @@ def test_a_pipeline_that_cannot_run_leaves_the_checkpoints_rows(
     assert list(report["systems"]) == ["epoch-1"]
     (row,) = report["not_run"]
     assert row["system"] == "epoch-1+p" and "absent" in row["reason"]
+    # The form that it would have been run with is the checkpoint's, or the pipeline's own.
+    assert row["claims"] == "bilingual"
+    broken = tmp_path / "broken"
+    shutil.copytree(one, broken)
+    for weights in broken.glob("*.safetensors"):
+        weights.unlink()
+    own = "claims: translated\n" + (tmp_path / "p.yaml").read_text()
+    for text, form in ((own, "translated"), ((tmp_path / "p.yaml").read_text(), "bilingual")):
+        (tmp_path / "q.yaml").write_text(text)
+        pipeline = read_attached("stages", [str(tmp_path / "q.yaml")])[0]
+        systems = on_checkpoint(pipeline.systems, "q", str(broken))
+        runner = SystemRunner(systems, load(data, "dev"))
+        with pytest.raises(UserError):
+            runner.run("q")
+        assert form_of_failed(runner, "q") == form

@@ -98,10 +98,17 @@ def test_each_stage_is_scored_written_and_tested(
     assert [one.macro for one in again.systems.values()] == [
         one.macro for one in report.systems.values()
     ]
-    for name, why in (("Plain", "a system with stages"), ("None", "one of Two")):
-        with pytest.raises(UserError, match=why):
-            main(["--system", name, "--out", str(tmp_path / "no"), *said])
+    with pytest.raises(UserError, match="one of Two, Plain"):
+        main(["--system", "None", "--out", str(tmp_path / "no"), *said])
     assert not (tmp_path / "no").exists()
+    # A system without stages is its first stage alone.
+    main(["--system", "Plain", "--out", str(tmp_path / "plain"), *said])
+    plain = Report.read(tmp_path / "plain")
+    assert list(plain.systems) == names[:1] and plain.tests == ()
+    assert plain.systems[names[0]].macro == report.systems[names[0]].macro
+    with pytest.raises(UserError, match="no re-ranker"):
+        words = ["--choose_mix", "0.5", "--out", str(tmp_path / "no")]
+        main(["--system", "Plain", *words, *said])
 
 
 @pytest.mark.slow

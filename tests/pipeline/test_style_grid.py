@@ -184,6 +184,11 @@ def test_a_system_that_cannot_run_is_listed_and_the_others_go_on(dataset: Datase
     grid, run = grid_of(dataset, [styled("C1", C1), styled("S1", S1)], systems=systems)
     assert grid.retrievers == ("BM25",)
     assert [(row.system, row.advice) for row in grid.report.not_run] == [("broken", "get it")]
+    bilingual = replace(broken, claims="bilingual")
+    grid, _ = grid_of(
+        dataset, [styled("C1", C1), styled("S1", S1)], systems={"broken": bilingual, "BM25": BM25}
+    )
+    assert [row.claims for row in grid.report.not_run] == ["bilingual"]
     assert "Not run (1):" in run.parts(grid)
     empty, run = grid_of(dataset, [], systems={"broken": broken})
     assert empty.plain() == {}

@@ -1,0 +1,234 @@
+"""The 2026 paper's stages: one description of each system, in its row of tables 3 to 5."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import pytest
+
+import claim2source as c2s
+from claim2source.core.errors import ConfigError
+from claim2source.core.records import Dataset
+from claim2source.core.report import Report
+from claim2source.datasets.beir import write_beir
+from claim2source.evaluation.published.tables import load_published
+from claim2source.pipeline.staged import read_pipeline
+from claim2source.pipeline.sweep import variations
+from claim2source.pipeline.systems import (
+    SYSTEMS_FOLDER,
+    Systems,
+    label_of,
+    load_stages,
+    on_checkpoint,
+    read_systems,
+)
+from eval.paper_tables import main as paper_tables
+from eval.rerank import main as rerank
+from eval.verify import main as verify
+from tests.llm_server import LLMServer
+from tests.llm_server import verifiers as play
+from tests.shared_data import shared
+
+NAMES = ("papers_2026", "rerankers", "rerankers_ours", "verifiers")
+FILES = [SYSTEMS_FOLDER / f"{name}.yaml" for name in NAMES]
+TABLES = {table.id: table for table in load_published()}
+ROWS = {
+    "2026-chosen": {"GritLM-(F)": "FirstStage-2026"},
+    "2026-stage2": {
+        "none, GritLM-(F)": "FirstStage-2026",
+        **{n: n for n in ("Nemotron", "BGE", "Jina", "Qwen3-0.6B", "Qwen3-8B", "Qwen3-8B-IT")},
+    },
+    "2026-stage3": {name: name for name in ("Gemma-4", "MiniMax-M2.5", "Kimi-K2.6")},
+    "2026-test": {"Claim2Source": "Kimi-K2.6"},
+}
+
+
+def named(systems: Systems, name: str) -> str:
+    return label_of(name, systems)
+
+
+def test_every_row_of_the_stages_is_one_shipped_system() -> None:
+    systems = read_systems(FILES)
+    for table, rows in ROWS.items():
+        assert {row.name for row in TABLES[table].rows} == set(rows)
+        for row, name in rows.items():
+            models = TABLES[table].row(row).models
+            assert [one for one in systems if named(systems, one) in models] == [name], row
+    # The re-ranked order is a row of its own in reports of verifiers.
+    it = TABLES["2026-stage2"].row("Qwen3-8B-IT").models
+    assert all(label_of(one, systems, 1) in it for one in ROWS["2026-stage3"].values())
+    assert all(
+        label_of(one, systems, 0) in TABLES["2026-chosen"].rows[0].models
+        for one in ROWS["2026-stage3"].values()
+    )
+
+
+def test_the_submission_is_the_verifiers_file_kimi() -> None:
+    systems = read_systems(FILES)
+    winner, name = read_pipeline(SYSTEMS_FOLDER / "claim2source_2026.yaml")
+    kimi = systems["Kimi-K2.6"]
+    assert load_stages(winner[name].stages) == load_stages(kimi.stages)
+    assert winner[name].claims == kimi.claims == "bilingual"
+    assert label_of(name, winner) == named(systems, "Kimi-K2.6")
+    (_, _), (_, stage) = load_stages(kimi.stages)
+    said = asdict(stage)  # type: ignore[call-overload]
+    assert (said["sources"], said["llm"]["max_tokens"], said["depth"]) == ("released", 4096, 10)
+    ours = load_stages(systems["Kimi-K2.6-ours"].stages)[1][1]
+    assert asdict(ours)["sources"] == "metadata"  # type: ignore[call-overload]
+
+
+def test_another_setting_checkpoint_or_label_is_in_no_row() -> None:
+    systems = read_systems(FILES)
+    rows = {m for table in ROWS for row in TABLES[table].rows for m in row.models}
+    changed = variations(
+        systems["Kimi-K2.6"], {"verify.depth": [20], "rerank.claims": ["original"]}
+    )
+    for name, one in list(changed.items())[1:]:
+        assert label_of(name, {**systems, name: one}) not in rows
+    # What says how it is run is the same system.
+    moved = variations(systems["Kimi-K2.6"], {"verify.llm.url": ["http://gpu:1/v1"]})
+    ((name, one),) = list(moved.items())[1:]
+    assert label_of(name, {**systems, name: one}) in rows
+    assert named(on_checkpoint(systems, "Kimi-K2.6", "C", {"de": "B"}), "Kimi-K2.6") not in rows
+    labelled = {**systems, "mine": replace(systems["Kimi-K2.6"], label="mine")}
+    assert label_of("mine", labelled) == "mine"
+    # A stage is not its first stage alone.
+    dense = {**systems, "E5": replace(systems["E5"], label=None, stages=systems["BGE"].stages)}
+    assert label_of("E5", dense) != "intfloat/e5-large-v2" == label_of("E5", dense, 0)
+
+
+def small(folder: Path) -> Dataset:
+    """Four claims of three languages over a dozen sources, in a folder that says it is ct26."""
+    dev = c2s.load("demo", "dev")
+    claims = [
+        c
+        for lang, n in (("en", 2), ("de", 1), ("fr", 1))
+        for c in [c for c in dev.claims if c.lang == lang][:n]
+    ]
+    golds = {gold for claim in claims for gold in claim.golds}
+    pool = [s for s in dev.sources if s.id in golds]
+    pool += [s for s in dev.sources if s.id not in golds][: 12 - len(pool)]
+    data = replace(dev.with_claims(claims), sources=tuple(pool))
+    qrels = replace(data.qrels, grades={c.id: dict.fromkeys(c.golds, 1) for c in claims})
+    data = replace(data, qrels=qrels)
+    write_beir(data, folder)
+    return data
+
+
+@pytest.mark.slow
+def test_ours_stands_beside_theirs_in_tables_3_and_4(
+    tmp_path: Path, llm_server: Callable[..., LLMServer], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The shipped files, with small models in the place of theirs."""
+    small(tmp_path / "ct26")
+    folder = tmp_path / "Qwen3-Reranker-8B"
+    folder.symlink_to(shared("vllm/model"))
+    server = llm_server(play.Verifier(lambda asked: 0), models=["moonshotai/Kimi-K2.6"])
+    first = tmp_path / "first.yaml"
+    first.write_text(
+        "GritLM: {label: GritLM-7B-metadata, bm25: {metadata: true}}\n"
+        "GritLM-F: {label: GritLM-F, bm25: {metadata: true, k1: 2.0}}\n"
+    )
+    stages = tmp_path / "verifiers.yaml"
+    text = (SYSTEMS_FOLDER / "verifiers.yaml").read_text(encoding="utf-8")
+    text = text.replace("Qwen/Qwen3-Reranker-8B", str(folder))
+    text = text.replace(
+        "{model: moonshotai/Kimi-K2.6,", f"{{url: '{server.url}', model: moonshotai/Kimi-K2.6,"
+    )
+    stages.write_text(text, encoding="utf-8")
+    words = ["--files", str(first), str(stages), "--dataset", str(tmp_path / "ct26")]
+    words += ["--repeats", "30", "--store", str(tmp_path / "store"), "--device", "cpu"]
+    out = tmp_path / "out"
+    verify(["--system", "Kimi-K2.6", "--out", str(out), *words])
+    assert "Published numbers beside ours" in capsys.readouterr().out
+    report = Report.read(out)
+    beside = {(one.table, one.row, one.column) for one in report.published}
+    columns = ("EN", "DE", "FR", "AVG")
+    expected = {
+        (table, row, column)
+        for table, row in (
+            ("2026-chosen", "GritLM-(F)"),
+            ("2026-stage2", "none, GritLM-(F)"),
+            ("2026-stage2", "Qwen3-8B-IT"),
+            ("2026-stage3", "Kimi-K2.6"),
+        )
+        for column in columns
+    }
+    assert beside >= expected and {one for one in beside if one[0] != "2026-stage1"} == expected
+    assert all(one.low is not None and one.high is not None for one in report.published)
+    last = report.systems["2. verify select"].macro["mrr@5"]
+    (ours,) = [x.ours for x in report.published if (x.row, x.column) == ("Kimi-K2.6", "AVG")]
+    assert ours == pytest.approx(last)
+    paper_tables(["--reports", str(out), "--tables", "2026-stage2", "2026-stage3", "--format=csv"])
+    rows = {
+        (row["row"], row["column"]): row
+        for row in csv.DictReader(io.StringIO(capsys.readouterr().out))
+    }
+    for table, row, column in expected:
+        if table != "2026-chosen":
+            assert rows[row, column]["ours"] and rows[row, column]["low"], (row, column)
+    assert not rows["Gemma-4", "AVG"]["ours"] and not rows["BGE", "EN"]["ours"]
+    paper_tables(["--tables", "2026-stage2"])
+    printed = capsys.readouterr().out
+    (line,) = [line for line in printed.splitlines() if line.strip().startswith("none, GritLM")]
+    assert line.rstrip().endswith("-[cd]") and "[d] empty: " in printed
+    # The first stage runs alone by the same command, and is the same rows.
+    rerank(["--system", "Kimi-K2.6", "--out", str(tmp_path / "r"), *words])
+    first.write_text(
+        first.read_text() + "First: {routes: {de: GritLM-F, default: GritLM}, claims: bilingual}\n"
+    )
+    capsys.readouterr()
+    rerank(["--system", "First", "--out", str(tmp_path / "first"), *words])
+    alone = Report.read(tmp_path / "first")
+    assert list(alone.systems) == ["first stage"] and not alone.tests
+    assert alone.systems["first stage"].macro == report.systems["first stage"].macro
+    assert {one.row for one in alone.published if one.table == "2026-stage2"} == {
+        "none, GritLM-(F)"
+    }
+    with pytest.raises(ConfigError, match="a system with stages"):
+        verify(
+            [
+                "--system",
+                "First",
+                "--choose_on",
+                "train",
+                "--out",
+                str(tmp_path / "no"),
+                "--dataset",
+                "demo",
+                *words[:3],
+            ]
+        )
+
+
+def test_every_empty_cell_of_a_table_has_a_reason(capsys: pytest.CaptureFixture[str]) -> None:
+    for table in TABLES.values():
+        empty = any(None in row.values for row in table.rows)
+        assert bool(table.empty) is empty, table.id
+
+
+def test_a_model_is_read_in_one_way_by_all_systems_of_a_paper() -> None:
+    """Two entries of one model differ in what their files are there to compare, and no more."""
+    systems = read_systems(
+        [p for p in sorted(SYSTEMS_FOLDER.glob("*.yaml")) if p.stem != "as_released"]
+    )
+    models: dict[str, set[str]] = {}
+    for system in systems.values():
+        if system.model is not None:
+            models.setdefault(system.model.name, set()).add(repr(system.model))
+    assert len(models) > 10 and all(len(ways) == 1 for ways in models.values())
+    # The re-rankers and verifiers of the papers' files: one description of each model and task.
+    stages: dict[object, set[str]] = {}
+    for name, system in systems.items():
+        if not name.endswith("-ours") and name not in ("ours", "Qwen3-8B"):
+            for kind, stage in load_stages(system.stages[system.retrieve is not None :]):
+                model = getattr(stage, "model", None) or getattr(
+                    getattr(stage, "llm", None), "model", None
+                )
+                if model is not None and not kind.endswith("attribution"):  # six fusions, one model
+                    stages.setdefault((kind, model), set()).add(repr(stage))
+    assert all(len(ways) == 1 for ways in stages.values()), stages
