@@ -12,10 +12,11 @@ import pytest
 from claim2source.cli import PROGRAMS
 from claim2source.core.config import read_entries
 from claim2source.core.keys import with_places
+from claim2source.pipeline import staged
 from claim2source.pipeline.baselines import named_systems
 from claim2source.pipeline.checkpoints import route_words
 from claim2source.pipeline.staged import pipeline_words, read_pipeline, read_staged
-from claim2source.pipeline.systems import SystemConfig
+from claim2source.pipeline.systems import SystemConfig, Systems, read_systems
 from eval.index import index_words
 from scripts.plan import read_options as read_plan
 from tests.shared_data import REPOSITORY
@@ -146,24 +147,32 @@ def test_every_command_in_a_configs_remarks_is_one_its_program_takes(
     if path.parent.name != "systems":
         return
     # What the file is for runs by a command in it: each of its systems takes the named one's place.
+    known: dict[tuple[Path, ...], Systems] = {}
+
+    def read_once(files: Sequence[Path], beside: Sequence[Path] = ()) -> Systems:
+        key = (*files, Path(), *beside)
+        if key not in known:
+            known[key] = read_systems(files, beside)
+        return dict(known[key])
+
+    monkeypatch.setattr(staged, "read_systems", read_once)
     alone = "stages" if "\nstages:" in path.read_text(encoding="utf-8") else None
-    runs = {
-        "eval/baselines.py": lambda given, name: named_systems(given.files, [name]),
-        "eval/pipeline.py": lambda given, name: read_pipeline(given.pipeline, name, given.files),
-        "eval/rerank.py": lambda given, name: read_staged(given.files, name, None),
-        "eval/verify.py": lambda given, name: read_staged(given.files, name, None),
-    }
-    own = str(path.relative_to(REPOSITORY))
-    given = [
-        (runs[program], config)
-        for program, config in found
-        if program in runs
-        and own in map(str, [getattr(config, "pipeline", ""), *(config.files or ())])
-    ]
-    assert given
-    for name in read_entries(SystemConfig, path, alone=alone):
-        for run, config in given:
-            run(config, name)
+    names = list(read_entries(SystemConfig, path, alone=alone))
+    own, runs = str(path.relative_to(REPOSITORY)), 0
+    for program, config in found:
+        files = [getattr(config, "pipeline", ""), *(getattr(config, "files", None) or ())]
+        if own not in map(str, files):
+            continue
+        if program == "eval/baselines.py":
+            assert named_systems(config.files, names)[1] == names
+        elif program == "eval/pipeline.py":
+            assert [
+                read_pipeline(config.pipeline, name, config.files)[1] for name in names
+            ] == names
+        elif program in ("eval/rerank.py", "eval/verify.py"):
+            assert all(name in read_staged(config.files, name, None) for name in names)
+        runs += program.startswith("eval/")
+    assert runs
 
 
 def test_an_option_that_is_missing_or_renamed_is_seen() -> None:
