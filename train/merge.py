@@ -20,7 +20,7 @@ from claim2source.models.hub import weights_hash
 from claim2source.models.manifest import EXPORT_FILE
 from claim2source.training.export.scaling import ScaledCheckpoint, refuse_existing, require_scalable
 from claim2source.training.export.sentence_transformers import (
-    check_tokens,
+    check_export,
     write_modules,
     write_tokenizer,
 )
@@ -78,14 +78,15 @@ def merge(config: MergeConfig) -> list[str]:
     with atomic_folder(config.out) as folder:
         sha256 = scaled.save_model(folder, scale, settings.dtype)
         write_tokenizer(folder, scaled.resolved.folder, scaled.encoder)
-        check_tokens(folder, scaled.encoder)
         width = scaled.encoder.model.config.hidden_size
         write_modules(folder, settings, width, scaled.encoder.dense)
         weights = replace(weights, scale=recorded)
         manifest = replace(scaled.manifest, encoder=settings, weights=weights)
         manifest.write_export(folder, checkpoint=scaled.folder.name, scale=recorded, sha256=sha256)
+        scaled.set(scale)
+        only = weights.trained == "query_only"
+        lines = check_export(folder, scaled.encoder, settings.dtype, claims_only=only)
         base = check_base(scaled)
-    lines = []
     if weights.trained == "query_only":
         other, name = manifest.source_model, f"the base, {manifest.base.name}"
         lines.append(

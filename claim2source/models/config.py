@@ -53,7 +53,9 @@ class EncoderSettings:
 
     The fields are those of `ModelConfig`, without any left open; one `max_length` serves claims
     and sources, in mining, training and evaluation. With `own_code` the model runs with the code
-    that its repository ships.
+    that its repository ships. A model's folder alone says `lower_case`, which lowers the case
+    before the tokenizer does anything, and `truncate_dim`, the dimensions that are kept, of length
+    1 again where vectors are normalised.
     """
 
     pooling: Pooling = "mean"
@@ -64,10 +66,13 @@ class EncoderSettings:
     bidirectional: bool = False
     quantization: Quantization | None = None
     own_code: bool = False
+    lower_case: bool = False
+    truncate_dim: int | None = None
 
     def __post_init__(self) -> None:
-        for key in ("normalize", "bidirectional", "own_code"):
+        for key in ("normalize", "bidirectional", "own_code", "lower_case"):
             require(isinstance(getattr(self, key), bool), key, getattr(self, key), "true or false")
+        require_between("truncate_dim", self.truncate_dim, 1, 10**6, none=True)
         _check(self, "")
 
 

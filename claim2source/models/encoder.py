@@ -33,6 +33,8 @@ _ORIGIN = (
     "transformers_version",
     "use_cache",
 )
+# Settings that stores of vectors are older than: where they are off, vectors are as before.
+_NEWER = ("lower_case", "truncate_dim")
 # Tokens in a row of packed texts: longer rows are not faster, shorter ones are slower.
 _ROW_TOKENS = 4096
 # Cost of one more group of texts, in padded tokens: in attention alone, in a forward pass, and
@@ -84,8 +86,12 @@ class Encoder:
     @property
     def dimensions(self) -> int:
         """Return the length of a vector."""
-        if self.dense is not None:
-            return int(self.dense.out_features)  # type: ignore[arg-type]
+        whole = self.width if self.dense is None else int(self.dense.out_features)  # type: ignore[arg-type]
+        return min(whole, self.settings.truncate_dim or whole)
+
+    @property
+    def width(self) -> int:
+        """Return the length of a pooled vector, before a Dense layer."""
         return int(self.model.config.hidden_size)
 
     @property
@@ -108,19 +114,17 @@ class Encoder:
         if masked and not self.tokenizer.is_fast:
             allowed = "true: this model's tokenizer does not say where its tokens lie"
             raise ConfigError("model.template.pool_prefix", False, allowed)
-        end = self._end()
+        end = self.end()
         length = self.settings.max_length
         if prefix and length <= (taken := len(self.tokenizer(prefix)["input_ids"]) + len(end)):
             allowed = f"{taken + 1} or more: the {side}'s template takes {taken}"
             raise ConfigError("model.max_length", length, allowed)
-        # Only a prefix may hold special tokens: a post must not end itself with "</s>".
-        plain = not any(token in prefix for token in self.tokenizer.all_special_tokens)
         encoded = self.tokenizer(
             [prefix + text for text in texts],
             truncation=True,
             max_length=length - len(end),
             padding=False,
-            split_special_tokens=plain,
+            split_special_tokens=self.reads_plainly(prefix),
             return_attention_mask=False,
             return_token_type_ids=False,
             return_offsets_mapping=masked,
@@ -133,7 +137,14 @@ class Encoder:
         skips = [_covered(ends, len(prefix)) for ends in encoded["offset_mapping"]]
         return [Tokens(row, min(skip, len(row) - 1)) for row, skip in zip(ids, skips, strict=True)]
 
-    def _end(self) -> tuple[int, ...]:
+    def reads_plainly(self, prefix: str) -> bool:
+        """Tell whether special tokens' names are plain text: a post must not end itself with one.
+
+        Not where the prefix holds special tokens.
+        """
+        return not any(token in prefix for token in self.tokenizer.all_special_tokens)
+
+    def end(self) -> tuple[int, ...]:
         """Return the token to append, unless the tokenizer appends it by itself."""
         name = self.settings.template.append_token
         if not name:
@@ -173,6 +184,7 @@ class Encoder:
             pooled = self._pool(hidden, batch)
         if self.dense is not None:
             pooled = self.dense({"sentence_embedding": pooled})["sentence_embedding"]
+        pooled = pooled[:, : self.settings.truncate_dim]
         return torch.nn.functional.normalize(pooled, dim=-1) if self.settings.normalize else pooled
 
     def _pool(self, hidden: Tensor, batch: TokenBatch) -> Tensor:
@@ -200,7 +212,8 @@ class Encoder:
         """Return everything but the text that a vector depends on; None while weights change."""
         if self.weights is None:
             return None
-        settings = asdict(self.settings)
+        said = asdict(self.settings).items()
+        settings = {name: value for name, value in said if value or name not in _NEWER}
         # The prefix is hashed with the text: two sides with one prefix share their vectors.
         template = settings.pop("template")
         ends = {key: template[key] for key in ("pool_prefix", "append_token")}
@@ -395,7 +408,7 @@ class Encoder:
     def _token_budget(self) -> int:
         # Small batches stay in a CPU's cache; on a GPU, a wide model's activations must fit
         # beside its weights.
-        return 4096 if self.device.type == "cpu" else min(2**17, 2**27 // self.dimensions)
+        return 4096 if self.device.type == "cpu" else min(2**17, 2**27 // self.width)
 
 
 def _covered(offsets: Sequence[tuple[int, int]], length: int) -> int:

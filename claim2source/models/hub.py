@@ -37,6 +37,8 @@ _TOKENIZER = (
     "tokenizer.json tokenizer_config.json special_tokens_map.json vocab.txt vocab.json merges.txt "
     "added_tokens.json"
 )
+# Modules of sentence-transformers that choose a model by what a text is; `Asym` until version 5.
+_ROUTERS = ("Router", "Asym")
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _Permission = Literal["allow_remote_code", "allow_bin"]
 
@@ -269,13 +271,34 @@ def dense_hash(folder: Path) -> str | None:
 
 
 def _checked_hash(config: ModelConfig, folder: Path) -> str:
+    for kind, _ in module_folders(folder):
+        if kind in _ROUTERS:
+            # Its weights lie in the folders of its routes.
+            why = f"module {kind} is not supported: it has a model for each side"
+            raise InputError.at(folder / "modules.json", field="type", why=why)
     if not weight_files(folder) or (_needs_bin(folder) and not _allowed(config, "allow_bin")):
+        if (other := _other_weights(folder)) is not None:
+            raise InputError.at(other[0], why=other[1])
         why = (
             "no *.safetensors here, or none of a layer behind the pooling; weights in .bin files "
             f"are read only with {_how_to_allow(config, 'allow_bin')}"
         )
         raise InputError.at(folder, why=why)
     return weights_hash(folder)
+
+
+def _other_weights(folder: Path) -> tuple[Path, str] | None:
+    """Find what a folder without safetensors has in their place, and say why it is not read."""
+    if weight_files(folder):
+        return None
+    adapter = folder / ADAPTER_CONFIG_FILE
+    if adapter.is_file():
+        return adapter, "an adapter without its base: merge it into its base first"
+    for pattern, name in (("*.gguf", "GGUF"), ("*.onnx", "ONNX"), ("openvino*.xml", "OpenVINO")):
+        files = sorted((*folder.glob(pattern), *folder.glob(f"*/{pattern}")))
+        if files:
+            return files[0], f"weights in {name} are not read; *.safetensors are"
+    return None
 
 
 def tokenizer_files(folder: Path) -> list[Path]:

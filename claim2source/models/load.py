@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -27,9 +28,15 @@ _ENCODER_HALF = ("t5", "mt5")
 
 
 def load(
-    folder: Path, settings: EncoderSettings, device: str | None, attention: Attention | None = None
+    folder: Path,
+    settings: EncoderSettings,
+    device: str | None,
+    attention: Attention | None = None,
+    shorten: bool = False,
 ) -> Encoder:
     """Load a model and its tokenizer.
+
+    With `shorten`, texts are cut to what the model has positions for, where settings allow more.
 
     The caller has checked that the model's own code may run (`settings.own_code`). Raises
     `UserError` for files that are no model, and for settings this model or machine cannot have.
@@ -79,18 +86,34 @@ def load(
         tokenizer.pad_token = tokenizer.eos_token
     # Texts are cut at their end, whatever the tokenizer's files say.
     tokenizer.truncation_side = "right"
+    if settings.lower_case:
+        _lower_case(tokenizer, folder)
     positions = positions_of(model)
     if positions is not None and settings.max_length > positions:
-        raise ConfigError("model.max_length", settings.max_length, f"at most {positions}")
+        if shorten:
+            settings = replace(settings, max_length=positions)
+        else:
+            raise ConfigError("model.max_length", settings.max_length, f"at most {positions}")
     if settings.quantization is None:
         model = model.to(target)
     encoder = Encoder(model.eval(), tokenizer, settings, weights=None)
-    dense = load_dense(folder, encoder.dimensions)
+    dense = load_dense(folder, encoder.width)
     encoder.dense = None if dense is None else dense.to(target)
     if settings.bidirectional and not _sees_ahead(encoder):
         kind = model.config.model_type
         raise ConfigError("model.bidirectional", True, f"false: {kind} models here look back only")
     return encoder
+
+
+def _lower_case(tokenizer: Any, folder: Path) -> None:
+    """Lower the case before all else that the tokenizer does, as sentence-transformers does."""
+    from tokenizers.normalizers import Lowercase, Sequence
+
+    if not tokenizer.is_fast:
+        why = "do_lower_case: this model's tokenizer is none that can be told to"
+        raise InputError.at(folder, why=why)
+    core = tokenizer.backend_tokenizer
+    core.normalizer = Sequence([Lowercase(), *([core.normalizer] if core.normalizer else [])])
 
 
 def _device(device: str | None) -> str:

@@ -104,7 +104,8 @@ def resolve(
     if export is not None and config.template == Template():
         config = replace(config, template=export.encoder.template, prompts=False)
     settings = settings_of(replace(config, dtype=dtype or config.dtype), files)
-    encoder = _load(files, settings, device, config.attention)
+    shorten = config.max_length is None
+    encoder = _load(files, settings, device, config.attention, shorten)
     encoder.weights, encoder.name = _identity(base, files), base.name
     if export is None:
         return Resolved(encoder, base, files)
@@ -140,12 +141,16 @@ def chosen_checkpoint(run_folder: Path) -> Path:
 
 
 def _load(
-    folder: Path, settings: EncoderSettings, device: str | None, attention: Attention | None
+    folder: Path,
+    settings: EncoderSettings,
+    device: str | None,
+    attention: Attention | None,
+    shorten: bool = False,
 ) -> Encoder:
     """Load a folder of model files; torch and transformers are imported with the first one."""
     from claim2source.models.load import load
 
-    return load(folder, settings, device, attention)
+    return load(folder, settings, device, attention, shorten)
 
 
 def _refuse_overrides(config: ModelConfig) -> None:
@@ -206,7 +211,7 @@ def _project(
 
     assert manifest.source_model is not None
     check_hash(folder / PROJECTION, manifest.weights.projection)
-    encoder.dense = load_projection(folder, encoder.dimensions).to(encoder.device)
+    encoder.dense = load_projection(folder, encoder.width).to(encoder.device)
     encoder.source_encoder = _late(manifest.source_model, folder / FILE, config, device)
 
 
@@ -242,8 +247,13 @@ def _asked(record: SourceModel, config: ModelConfig) -> ModelConfig:
     folder = checkpoint_folder(record.name)
     if (folder / FILE).is_file():
         return model
-    settings = {one.name: getattr(record.encoder, one.name) for one in fields(EncoderSettings)}
-    if settings.pop("own_code"):
+    known = {one.name for one in fields(ModelConfig)}
+    settings: dict[str, Any] = {
+        one.name: getattr(record.encoder, one.name)
+        for one in fields(EncoderSettings)
+        if one.name in known
+    }
+    if record.encoder.own_code:
         settings["bidirectional"] = None
     else:
         settings["allow_remote_code"] = ()

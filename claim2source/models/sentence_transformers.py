@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import logging
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -14,7 +15,19 @@ from claim2source.models.hub import check_code, module_folders, one_line, read_o
 if TYPE_CHECKING:
     import torch
 
+log = logging.getLogger(__name__)
+
 _TANH = "torch.nn.modules.activation.Tanh"
+_MODULES, _SAID = "modules.json", "config_sentence_transformers.json"
+# Of a Transformer's config: what would change vectors here, and parts where only these do not.
+_UNSUPPORTED = ("processing_kwargs", "query_length", "document_length", "query_expansion")
+_ATTENTION = ("attn_implementation", "torch_dtype", "dtype", "low_cpu_mem_usage")
+_SIDES = ("padding_side", "truncation_side", "use_fast", "model_max_length", "fix_mistral_regex")
+_HARMLESS = {
+    **dict.fromkeys(("model_args", "model_kwargs"), (*_ATTENTION, "add_pooling_layer")),
+    **dict.fromkeys(("tokenizer_args", "processor_kwargs"), _SIDES),
+    **dict.fromkeys(("config_args", "config_kwargs"), (*_ATTENTION, "use_cache")),
+}
 _ACTIVATIONS = ("torch.nn.modules.linear.Identity", _TANH)
 # Names of prompts by side, as `encode_query` and `encode_document` look for them.
 _CLAIM_PROMPTS, _SOURCE_PROMPTS = ("query",), ("document", "passage", "corpus")
@@ -28,6 +41,8 @@ class FolderSettings:
     normalize: bool = True
     max_length: int | None = None
     template: Template = Template()
+    lower_case: bool = False
+    truncate_dim: int | None = None
 
 
 def settings_of(config: ModelConfig, folder: Path) -> EncoderSettings:
@@ -50,6 +65,10 @@ def settings_of(config: ModelConfig, folder: Path) -> EncoderSettings:
         if pooling == "cls" and not template.pool_prefix:
             allowed = "prefixes, or model.prompts: false; this model's files leave the prompt out "
             raise ConfigError("model.template", None, allowed + "of cls pooling: not supported")
+    if not template.append_token:
+        template = replace(template, append_token=_absent_end(folder, own_code))
+    if config.normalize is None and not declared.normalize:
+        _warn_of_similarity(folder)
     bidirectional = config.bidirectional
     if bidirectional is None:
         bidirectional = read_object(folder / "config.json").get("is_causal") is False
@@ -62,6 +81,8 @@ def settings_of(config: ModelConfig, folder: Path) -> EncoderSettings:
         bidirectional,
         config.quantization,
         own_code,
+        declared.lower_case,
+        declared.truncate_dim,
     )
 
 
@@ -75,7 +96,7 @@ def read_folder(folder: Path) -> FolderSettings:
         return FolderSettings()
     from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
 
-    pooling, include_prompt, length = None, True, None
+    pooling, include_prompt, length, lower_case = None, True, None, False
     for kind, place in modules:
         if kind == "Pooling":
             config = _read_config(Pooling, place)
@@ -84,17 +105,97 @@ def read_folder(folder: Path) -> FolderSettings:
             pooling = "+".join("last" if mode == "lasttoken" else str(mode) for mode in modes)
             include_prompt = config.get("include_prompt", True) is not False
         elif kind == "Transformer":
-            length = _max_length(_read_config(Transformer, place), place)
+            config = _read_config(Transformer, place)
+            _check_transformer(config, folder, place)
+            length, lower_case = _max_length(config, place), config.get("do_lower_case") is True
         elif kind == "StaticEmbedding":
             pooling, length = "mean", _max_length(read_object(place / "config.json"), place)
         elif kind == "Dense":
             _read_dense(folder)  # before gigabytes of weights are read
         elif kind != "Normalize":
             # Vectors without this module would be wrong.
-            file = folder / "modules.json"
+            file = folder / _MODULES
             raise InputError.at(file, field="type", why=f"module {kind} is not supported")
-    normalize = any(kind == "Normalize" for kind, _ in modules)
-    return FolderSettings(pooling, normalize, length, _read_prompts(folder, include_prompt))
+    return FolderSettings(
+        pooling,
+        any(kind == "Normalize" for kind, _ in modules),
+        length,
+        _read_prompts(folder, include_prompt),
+        lower_case,
+        _truncate_dim(folder),
+    )
+
+
+def _check_transformer(config: dict[str, object], folder: Path, place: Path) -> None:
+    """Raise `InputError` for what a Transformer module does that would not be done here."""
+    if place.resolve() != folder.resolve():
+        why = f"the Transformer's files lie in {place.name}; they are read from the model's folder"
+        raise InputError.at(folder / _MODULES, field="path", why=why)
+    file = place / "sentence_bert_config.json"
+    for key in _UNSUPPORTED:
+        if config.get(key):
+            raise InputError.at(file, field=key, why=f"{config[key]!r} is not supported")
+    for key, harmless in _HARMLESS.items():
+        said = config.get(key)
+        for name in said if isinstance(said, dict) else ():
+            if name not in harmless:
+                raise InputError.at(file, field=f"{key}.{name}", why="is not supported")
+    modalities = config.get("modality_config")
+    text = modalities.get("text") if isinstance(modalities, dict) else None
+    if text != {"method": "forward", "method_output_name": "last_hidden_state"}:
+        why = f"texts are read by {text!r}, not by the last hidden state"
+        raise InputError.at(file, field="modality_config", why=why)
+
+
+def _truncate_dim(folder: Path) -> int | None:
+    """Read how many dimensions of a vector are kept; None for all of them."""
+    file = folder / _SAID
+    size = read_object(file).get("truncate_dim") if file.is_file() else None
+    if size is None:
+        return None
+    if not isinstance(size, int) or isinstance(size, bool) or size < 1:
+        raise InputError.at(file, field="truncate_dim", why=f"{size!r}: not a number of dimensions")
+    return size
+
+
+def _warn_of_similarity(folder: Path) -> None:
+    """Warn where a folder compares vectors otherwise than by the dot products that rank here."""
+    file = folder / _SAID
+    kind = read_object(file).get("similarity_fn_name", "dot") if file.is_file() else "dot"
+    if kind not in ("dot", None):
+        log.warning(
+            "%s: compares by %s, and no Normalize module makes that of the dot products that rank "
+            "here; model.normalize: true ranks by cosine",
+            *(file, kind),
+        )
+
+
+def _absent_end(folder: Path, own_code: bool) -> str:
+    """Name the end token that tokenizer_config.json asks for, where tokenizer.json adds none.
+
+    transformers 5 reads tokenizer.json alone, and the last word would be pooled (e5-mistral).
+    Raises `InputError` where a first token is asked for and not added.
+    """
+    file = folder / "tokenizer_config.json"
+    said = read_object(file) if file.is_file() else {}
+    wanted = {edge for edge in ("bos", "eos") if said.get(f"add_{edge}_token") is True}
+    if not wanted or not (folder / "tokenizer.json").is_file():
+        return ""
+    from transformers import AutoTokenizer
+
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=own_code)
+        ids = tokenizer("a")["input_ids"]
+    except Exception:  # libraries raise anything; whoever loads the model says it
+        return ""
+    if "bos" in wanted and ids[0] != tokenizer.bos_token_id:
+        why = "true, but tokenizer.json adds no first token"
+        raise InputError.at(file, field="add_bos_token", why=why)
+    if "eos" not in wanted or ids[-1] == tokenizer.eos_token_id:
+        return ""
+    if tokenizer.eos_token is None:
+        raise InputError.at(file, field="add_eos_token", why="true, but there is no eos_token")
+    return str(tokenizer.eos_token)
 
 
 def _read_config(module: Any, place: Path) -> dict[str, object]:
@@ -115,6 +216,9 @@ def _max_length(config: dict[str, object], place: Path) -> int | None:
     """Return the tokens per text; sentence-transformers 6 writes them to the tokenizer's config."""
     # model2vec names it otherwise.
     length = config.get("max_seq_length", config.get("max_length"))
+    for key in ("tokenizer_args", "processor_kwargs"):
+        if isinstance(said := config.get(key), dict):
+            length = said.get("model_max_length", length)
     file = place / "tokenizer_config.json"
     if length is None and file.is_file():
         length = read_object(file).get("model_max_length")
@@ -130,7 +234,7 @@ def _read_prompts(folder: Path, include_prompt: bool) -> Template:
     A side without a prompt of its own has that of `default_prompt_name`, as `encode` gives it,
     unless that is the other side's.
     """
-    file = folder / "config_sentence_transformers.json"
+    file = folder / _SAID
     if not file.is_file():
         return Template()
     config = read_object(file)
@@ -165,7 +269,7 @@ def _read_dense(folder: Path) -> tuple[Path, object] | None:
         return None
     if kinds[:3] != ["Transformer", "Pooling", "Dense"] or kinds.count("Dense") > 1:
         why = "a Dense module is supported once, right behind the pooling"
-        raise InputError.at(folder / "modules.json", field="type", why=why)
+        raise InputError.at(folder / _MODULES, field="type", why=why)
     from sentence_transformers.sentence_transformer.modules import Dense
 
     place = modules[2][1]

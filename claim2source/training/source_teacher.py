@@ -35,6 +35,8 @@ class SourceTeacher:
     def __init__(self, config: FinetuneConfig, student: Encoder) -> None:
         assert config.teacher is not None
         self.config, self.student = config, student
+        allowed = "a model whose folder states no truncate_dim: a student has its teacher's length"
+        require(student.settings.truncate_dim is None, "model.name", config.model.name, allowed)
         found = resolve(config.teacher, config.device)
         found.rendering_for(config.rendering)
         self.encoder = found.encoder

@@ -322,7 +322,7 @@ def test_settings_that_nothing_implements_are_refused():
 @pytest.mark.parametrize(("width", "budget"), [(384, 2**17), (1024, 2**17), (4096, 2**15)])
 def test_wide_models_get_smaller_batches_on_a_gpu(tiny, monkeypatch, width, budget):
     encoder = tiny()
-    monkeypatch.setattr(Encoder, "dimensions", width)
+    monkeypatch.setattr(Encoder, "width", width)
     assert encoder._token_budget() == 4096
     monkeypatch.setattr(Encoder, "device", torch.device("cuda"))
     assert encoder._token_budget() == budget

@@ -9,57 +9,151 @@ from typing import TYPE_CHECKING, Any
 from claim2source.core.errors import UserError
 from claim2source.core.files import write_json
 from claim2source.core.provenance import version
-from claim2source.models import EncoderSettings, Side
-from claim2source.models.hub import tokenizer_files
+from claim2source.models import Dtype, EncoderSettings, Side
+from claim2source.models.hub import one_line, read_object, tokenizer_files
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from claim2source.models import Encoder
 
 _PROMPTS: tuple[tuple[Side, str], ...] = (("claim", "query"), ("source", "document"))
-# Beginnings of posts: before each of them the prefix must end where a token ends.
+# Beginnings of posts, before each of which the prefix must end where a token ends; then an empty
+# text, and spaces at both ends.
 _PROBES = ("new study: masks work", "A", "42 % fewer", "@who says", "#covid", "ärztlich", "😷 ok")
+_EDGES = ("", "  OK\n")
+# Most that a vector's numbers may differ by, as a share of the largest; in 16 bits, its angle.
+_ROUNDING, _LEAST_COSINE = 1e-4, 0.98
 
 
 def write_tokenizer(folder: Path, source: Path, encoder: Encoder) -> None:
-    """Copy the tokenizer from `source`; write the encoder's where it has no padding token."""
-    from transformers import AutoTokenizer
+    """Copy the tokenizer from `source`, and make it read texts by itself as the encoder does.
+
+    It pads and cuts at the end, ends a text with the template's token, and reads the names of
+    special tokens in a text as the text that they are.
+    """
+    from tokenizers import Tokenizer
+    from tokenizers.processors import Sequence, TemplateProcessing
 
     for file in tokenizer_files(source):
         shutil.copyfile(file, folder / file.name)
-    if AutoTokenizer.from_pretrained(folder, trust_remote_code=False).pad_token_id is None:
-        encoder.tokenizer.save_pretrained(str(folder))
-
-
-def check_tokens(folder: Path, encoder: Encoder) -> None:
-    """Raise `UserError` where the folder's tokenizer would read or pool other tokens."""
-    from transformers import AutoTokenizer
-
-    tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
-    template, length = encoder.settings.template, encoder.settings.max_length
-    if encoder.settings.pooling == "mean" and isinstance(template.pool_prefix, str):
-        raise UserError(
-            f"template.pool_prefix: {template.pool_prefix}: sentence-transformers pools the "
-            "prefixes of both sides or of neither"
+    tokenizer: Any = encoder.tokenizer
+    config, core_file = folder / "tokenizer_config.json", folder / "tokenizer.json"
+    said = read_object(config) if config.is_file() else {}
+    said |= {"padding_side": "right", "truncation_side": "right"}
+    said["split_special_tokens"] = all(map(encoder.reads_plainly, _prefixes(encoder)))
+    if "pad_token" not in said and tokenizer.pad_token is not None:
+        said["pad_token"] = tokenizer.pad_token
+    if end := encoder.end():
+        token = encoder.settings.template.append_token
+        if not core_file.is_file():
+            tokenizer.save_pretrained(str(folder))
+        core = Tokenizer.from_file(str(core_file))
+        adds = TemplateProcessing(
+            single=f"$A:0 {token}:0",
+            pair=f"$A:0 {token}:0 $B:1 {token}:1",
+            special_tokens=[(token, end[0])],
         )
-    for side, _ in _PROMPTS:
-        prefix = template.prefix(side)
-        texts = [prefix + probe for probe in _PROBES]
-        theirs = tokenizer(texts, truncation=True, max_length=length)["input_ids"]
-        ours = encoder.tokenize(_PROBES, side)
-        if [tuple(ids) for ids in theirs] != [tokens.ids for tokens in ours]:
-            raise UserError(
-                f"the {side}s' token ids are not those that this model's tokenizer gives alone; "
-                "sentence-transformers would make other vectors"
-            )
-        if prefix and _masks_prefix(encoder.settings):
-            alone = tokenizer(prefix, truncation=True, max_length=length)["input_ids"]
-            # As sentence-transformers counts: the prompt's tokens without a closing special one.
-            counted = len(alone) - (alone[-1] in tokenizer.all_special_ids)
-            if any(tokens.skip != counted for tokens in ours):
+        core.post_processor = Sequence(
+            [core.post_processor, adds] if core.post_processor else [adds]
+        )
+        core.save(str(core_file))
+        if token == tokenizer.eos_token:
+            # What versions of transformers before 5 go by.
+            said["add_eos_token"] = True
+    write_json(config, said)
+
+
+def _prefixes(encoder: Encoder) -> list[str]:
+    return [encoder.settings.template.prefix(side) for side, _ in _PROMPTS]
+
+
+def check_export(
+    folder: Path, encoder: Encoder, dtype: Dtype, *, claims_only: bool = False
+) -> list[str]:
+    """Load the folder with sentence-transformers, and compare its tokens and vectors with ours.
+
+    `dtype` is that of its weights. Both read a batch of unequal lengths, with a text that is cut,
+    an empty one, the names of special tokens, upper case and accents. Returns what cannot be the
+    same there, as lines. Raises `UserError` for anything else that differs.
+    """
+    import torch
+    from sentence_transformers import SentenceTransformer
+
+    settings = encoder.settings
+    if settings.pooling == "mean" and isinstance(settings.template.pool_prefix, str):
+        raise UserError(
+            f"template.pool_prefix: {settings.template.pool_prefix}: sentence-transformers pools "
+            "the prefixes of both sides or of neither"
+        )
+    try:
+        model: Any = SentenceTransformer(
+            str(folder),
+            device="cpu",
+            local_files_only=True,
+            trust_remote_code=settings.own_code,
+            model_kwargs={"dtype": torch.float32},
+        ).eval()
+    except Exception as error:  # libraries raise anything for files that do not fit
+        raise UserError(
+            f"sentence-transformers cannot load the export: {one_line(error)}"
+        ) from None
+    named = f"Ends {' '.join(encoder.tokenizer.all_special_tokens)} here"
+    texts = [*_PROBES, *_EDGES, "A Study of Masks in Zürich. " * settings.max_length, named]
+    # One tokenizer reads both sides: the names are special in both, or in neither.
+    plain = [encoder.reads_plainly(prefix) for prefix in _prefixes(encoder)]
+    notes = []
+    for side, name in _PROMPTS[: 1 if claims_only else None]:
+        prefix = settings.template.prefix(side)
+        read, ours = model.preprocess(texts, prompt=prefix or None), encoder.tokenize(texts, side)
+        counted = 0
+        if settings.pooling == "mean" and prefix and not settings.template.pool_prefix:
+            counted = int(read["prompt_length"])
+            if any(one.skip != counted for one in ours if len(one.ids) > counted):
                 raise UserError(
                     f"template.{side}: {prefix!r} does not end where a token ends; "
                     "sentence-transformers would leave other tokens out of the pooling"
                 )
+        mask = read["attention_mask"].bool()
+        theirs = [tuple(r[m].tolist()) for r, m in zip(read["input_ids"], mask, strict=True)]
+        rows = list(range(len(texts)))
+        if len(theirs[texts.index("")]) <= counted:
+            rows.remove(texts.index(""))
+            notes.append(
+                f"an empty {side} has no token to pool in sentence-transformers, and the vector 0"
+            )
+        if theirs[-1] != ours[-1].ids and plain[0] is not plain[1]:
+            rows.remove(len(texts) - 1)
+            notes.append(
+                f"the name of a special token in a {side} is special in sentence-transformers, "
+                "since the other side's prefix has such tokens"
+            )
+        if not mask[:, 0][rows].all() or any(theirs[row] != ours[row].ids for row in rows):
+            raise UserError(
+                f"the {side}s' token ids are not those that this model's tokenizer gives alone; "
+                "sentence-transformers would make other vectors"
+            )
+        kept = [texts[row] for row in rows]
+        found = getattr(model, f"encode_{name}")(kept, batch_size=len(kept), convert_to_tensor=True)
+        why = _difference(found, torch.from_numpy(encoder.encode(kept, side)[0]), settings, dtype)
+        if why:
+            raise UserError(f"the {side}s' vectors in sentence-transformers are others: {why}")
+    return notes
+
+
+def _difference(found: Tensor, expected: Tensor, settings: EncoderSettings, dtype: Dtype) -> str:
+    """Say how vectors differ by more than rounding; empty where they do not."""
+    from torch.nn.functional import cosine_similarity, normalize
+
+    if found.shape != expected.shape:
+        return f"{found.shape[1]} dimensions, not {expected.shape[1]}"
+    if settings.normalize and settings.truncate_dim:
+        # They are cut after they were normalised, and compared by cosine.
+        found = normalize(found)
+    cosine = float(cosine_similarity(found, expected).min())
+    apart = float((found - expected).abs().max() / expected.abs().max())
+    good = apart <= _ROUNDING if dtype == "float32" else cosine >= _LEAST_COSINE
+    return "" if good else f"a cosine of {cosine:.4f}, numbers that differ by {apart:.2%}"
 
 
 def write_modules(
@@ -93,15 +187,19 @@ def write_modules(
         "include_prompt": not _masks_prefix(settings),
     }
     write_json(folder / "1_Pooling" / "config.json", pooling)
-    length = {"max_seq_length": settings.max_length, "do_lower_case": False}
+    length = {
+        "max_seq_length": settings.max_length,
+        "do_lower_case": settings.lower_case,
+    }
     write_json(folder / "sentence_bert_config.json", length)
-    prompts = {
+    said = {
         "__version__": {name: version(name) for name in ("transformers", "torch")},
         "prompts": {name: settings.template.prefix(side) for side, name in _PROMPTS},
         "default_prompt_name": None,
         "similarity_fn_name": "cosine" if settings.normalize else "dot",
+        "truncate_dim": settings.truncate_dim,
     }
-    write_json(folder / "config_sentence_transformers.json", prompts)
+    write_json(folder / "config_sentence_transformers.json", said)
 
 
 def _masks_prefix(settings: EncoderSettings) -> bool:
