@@ -32,9 +32,6 @@ def write_tokenizer(folder: Path, source: Path, encoder: Encoder) -> None:
     It pads and cuts at the end, ends a text with the template's token, and reads the names of
     special tokens in a text as the text that they are.
     """
-    from tokenizers import Tokenizer
-    from tokenizers.processors import Sequence, TemplateProcessing
-
     for file in tokenizer_files(source):
         shutil.copyfile(file, folder / file.name)
     tokenizer: Any = encoder.tokenizer
@@ -48,20 +45,30 @@ def write_tokenizer(folder: Path, source: Path, encoder: Encoder) -> None:
         token = encoder.settings.template.append_token
         if not core_file.is_file():
             tokenizer.save_pretrained(str(folder))
-        core = Tokenizer.from_file(str(core_file))
-        adds = TemplateProcessing(
-            single=f"$A:0 {token}:0",
-            pair=f"$A:0 {token}:0 $B:1 {token}:1",
-            special_tokens=[(token, end[0])],
-        )
-        core.post_processor = Sequence(
-            [core.post_processor, adds] if core.post_processor else [adds]
-        )
-        core.save(str(core_file))
+        core = read_object(core_file)
+        core["post_processor"] = _ending(core.get("post_processor"), token, end[0])
+        write_json(core_file, core)
         if token == tokenizer.eos_token:
             # What versions of transformers before 5 go by.
             said["add_eos_token"] = True
     write_json(config, said)
+
+
+def _ending(processor: Any, token: str, number: int) -> dict[str, Any]:
+    """Let the post-processor of a tokenizer.json end every text with a token too."""
+    # Two templates in a row would put the token into each part of what the first one made.
+    several = processor is not None and processor["type"] == "Sequence"
+    parts = processor["processors"] if several else [processor] if processor else []
+    template = next((part for part in parts if part["type"] == "TemplateProcessing"), None)
+    if template is None:
+        texts = [{"Sequence": {"id": name, "type_id": i}} for i, name in enumerate("AB")]
+        template = {"type": "TemplateProcessing", "special_tokens": {}}
+        template |= {"single": texts[:1], "pair": texts}
+        parts.append(template)
+    for kind, last in (("single", 0), ("pair", 1)):
+        template[kind].append({"SpecialToken": {"id": token, "type_id": last}})
+    template["special_tokens"][token] = {"id": token, "ids": [number], "tokens": [token]}
+    return {"type": "Sequence", "processors": parts}
 
 
 def _prefixes(encoder: Encoder) -> list[str]:

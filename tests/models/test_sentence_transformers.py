@@ -1,0 +1,242 @@
+"""Settings of a sentence-transformers folder: the vectors are those that it gives itself."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from claim2source.core.errors import InputError, UserError
+from claim2source.core.files import write_json
+from claim2source.io.store import Store
+from claim2source.models import ModelConfig, resolve
+from tests.models.mistral import save_mistral, save_tokenizer
+from tests.training.points import byte_level
+
+TEXTS = ["Masks WORK in Zürich", "a", "", "Öl und Vitamin D: WOW! " * 9, "ends here </s> [SEP] now"]
+
+
+def declare(folder: Path, *kinds: str, pooling: str = "mean", **said: Any) -> Path:
+    """Write what sentence-transformers would beside a transformers model.
+
+    `said` are values by file: `sbert`, `whole` or `tokenizer`.
+    """
+    paths = {"Transformer": "", "Pooling": "1_Pooling", "Normalize": "2_Normalize"}
+    modules = [
+        {
+            "idx": i,
+            "name": str(i),
+            "path": paths[kind],
+            "type": f"sentence_transformers.models.{kind}",
+        }
+        for i, kind in enumerate(kinds or paths)
+    ]
+    write_json(folder / "modules.json", modules)
+    width = json.loads((folder / "config.json").read_text())["hidden_size"]
+    (folder / "1_Pooling").mkdir(exist_ok=True)
+    content = {"embedding_dimension": width, "pooling_mode": pooling}
+    write_json(folder / "1_Pooling" / "config.json", content)
+    write_json(folder / "sentence_bert_config.json", {"max_seq_length": 24} | said.get("sbert", {}))
+    write_json(folder / "config_sentence_transformers.json", said.get("whole", {}))
+    file = folder / "tokenizer_config.json"
+    write_json(file, json.loads(file.read_text()) | said.get("tokenizer", {}))
+    return folder
+
+
+@pytest.fixture
+def cased(tmp_path: Path, save_tiny: Callable[..., Path]) -> Path:
+    """A model whose tokenizer tells upper from lower case, byte by byte."""
+    folder = save_tiny(tmp_path / "cased", vocab_size=300)
+    byte_level(folder, pad=True)
+    return folder
+
+
+def theirs(folder: Path, **more: Any) -> np.ndarray:
+    from sentence_transformers import SentenceTransformer
+
+    found: np.ndarray = SentenceTransformer(str(folder), device="cpu", **more).encode(TEXTS)
+    return found
+
+
+def ours(folder: Path, **more: Any) -> np.ndarray:
+    return resolve(ModelConfig(str(folder), **more), "cpu").encoder.encode(TEXTS, "claim")[0]
+
+
+WITH_TOKENS = [0, 1, 3]  # neither an empty text, which has none here, nor names of special ones
+
+
+def test_case_is_lowered_before_a_cased_tokenizer_reads(cased: Path, tmp_path: Path) -> None:
+    declare(cased, sbert={"do_lower_case": True})
+    found = resolve(ModelConfig(str(cased)), "cpu").encoder
+    vectors = found.encode(TEXTS, "claim")[0]
+    assert np.abs(vectors - theirs(cased))[WITH_TOKENS].max() < 1e-5
+    lowered = found.encode([TEXTS[0].lower()], "claim")[0][0]
+    assert np.abs(lowered - vectors[0]).max() < 1e-5
+    # The store tells apart what a version that ignored it has written.
+    kept = Store(tmp_path / "store")
+    declare(cased)
+    plain = resolve(ModelConfig(str(cased)), "cpu").encoder
+    before = plain.encode(TEXTS, "claim", store=kept)[0]
+    assert np.abs(before - vectors)[0].max() > 1e-2
+    assert np.array_equal(found.encode(TEXTS, "claim", store=kept)[0], vectors)
+
+
+@pytest.mark.parametrize("normalize", [True, False])
+def test_only_the_first_dimensions_are_kept(normalize: bool, cased: Path) -> None:
+    kinds = ["Transformer", "Pooling", *(["Normalize"] if normalize else [])]
+    declare(cased, *kinds, whole={"truncate_dim": 5})
+    found = resolve(ModelConfig(str(cased)), "cpu").encoder
+    vectors, expected = found.encode(TEXTS, "claim")[0], theirs(cased)
+    assert vectors.shape == expected.shape == (len(TEXTS), 5) and found.dimensions == 5
+    if normalize:
+        # They compare by cosine, which is the dot product here.
+        expected /= np.linalg.norm(expected, axis=1, keepdims=True)
+    assert np.abs(vectors - expected)[WITH_TOKENS].max() < 1e-5
+    whole = declare(cased, *kinds, whole={"truncate_dim": 99})
+    assert ours(whole).shape == (len(TEXTS), 16)
+    for odd in ("5", 0, True):
+        declare(cased, *kinds, whole={"truncate_dim": odd})
+        with pytest.raises(InputError, match=r"transformers\.json: truncate_dim: .*dimensions"):
+            ours(cased)
+
+
+def test_an_end_that_only_the_tokenizers_config_asks_for_is_appended(tmp_path: Path) -> None:
+    """E5-Mistral's files: without it, last-token pooling reads the last word."""
+    folder = save_mistral(tmp_path / "mistral")
+    (config := folder / "config.json").write_text(
+        json.dumps({k: v for k, v in json.loads(config.read_text()).items() if k != "auto_map"})
+    )
+    save_tokenizer(folder, adds_eos=True)
+    declare(folder, pooling="lasttoken")
+    expected = ours(folder)
+    assert resolve(ModelConfig(str(folder)), "cpu").encoder.settings.template.append_token == ""
+    core = folder / "tokenizer.json"
+    save_tokenizer(folder)
+    declare(folder, pooling="lasttoken", tokenizer={"add_eos_token": True})
+    found = resolve(ModelConfig(str(folder)), "cpu").encoder
+    assert found.settings.template.append_token == "</s>"
+    assert np.array_equal(found.encode(TEXTS, "claim")[0], expected)
+    assert all(tokens.ids[-1] == 2 for tokens in found.tokenize(TEXTS, "claim"))
+    assert max(len(tokens.ids) for tokens in found.tokenize(TEXTS, "claim")) == 24
+    # A first token cannot be put there: that is said.
+    said = json.loads(core.read_text())
+    core.write_text(json.dumps(said | {"post_processor": None}))
+    with pytest.raises(InputError, match=r"tokenizer_config\.json: add_bos_token: true, but"):
+        ours(folder)
+
+
+@pytest.mark.parametrize(
+    ("sbert", "tokenizer", "expected"),
+    [
+        ({"max_seq_length": None}, {"model_max_length": 200}, 64),
+        ({"max_seq_length": None}, {"model_max_length": 20}, 20),
+        ({"max_seq_length": 200}, {"model_max_length": 20}, 64),
+        ({"max_seq_length": 12}, {"model_max_length": 20}, 12),
+        ({"max_seq_length": 40, "tokenizer_args": {"model_max_length": 20}}, {}, 20),
+    ],
+)
+def test_the_smaller_of_two_lengths_is_taken(
+    sbert: dict[str, Any], tokenizer: dict[str, Any], expected: int, cased: Path
+) -> None:
+    declare(cased, sbert=sbert, tokenizer=tokenizer)
+    assert resolve(ModelConfig(str(cased)), "cpu").encoder.settings.max_length == expected
+    if (sbert["max_seq_length"] or 0) < 64:
+        assert np.abs(ours(cased) - theirs(cased))[WITH_TOKENS].max() < 1e-5
+    # What a user writes is not changed without a word.
+    with pytest.raises(UserError, match=r"model\.max_length: 65 .*at most 64"):
+        ours(cased, max_length=65)
+
+
+@pytest.mark.parametrize("kind", ["cosine", "euclidean"])
+def test_a_similarity_that_dot_products_are_not_is_warned_of(
+    kind: str, cased: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    declare(cased, "Transformer", "Pooling", whole={"similarity_fn_name": kind})
+    assert np.abs(ours(cased) - theirs(cased))[WITH_TOKENS].max() < 1e-5
+    (line,) = caplog.messages
+    assert kind in line and "model.normalize: true" in line
+    caplog.clear()
+    ours(cased, normalize=True)
+    declare(cased, "Transformer", "Pooling", whole={"similarity_fn_name": "dot"})
+    ours(cased)
+    declare(cased, whole={"similarity_fn_name": "cosine"})
+    ours(cased)
+    assert not caplog.messages
+
+
+@pytest.mark.parametrize(
+    ("sbert", "field"),
+    [
+        ({"processing_kwargs": {"text": {"max_length": 9}}}, "processing_kwargs"),
+        ({"query_length": 9}, "query_length"),
+        ({"document_length": 9}, "document_length"),
+        ({"tokenizer_args": {"add_prefix_space": True}}, "tokenizer_args.add_prefix_space"),
+        ({"config_kwargs": {"is_causal": False}}, "config_kwargs.is_causal"),
+        (
+            {
+                "modality_config": {"text": {"method": "forward", "method_output_name": "logits"}},
+                "module_output_name": "token_embeddings",
+            },
+            "modality_config",
+        ),
+    ],
+)
+def test_what_would_change_vectors_is_refused_by_its_name(
+    sbert: dict[str, Any], field: str, cased: Path
+) -> None:
+    declare(cased, sbert=sbert)
+    with pytest.raises(InputError, match=rf"sentence_bert_config\.json: {field}: ") as caught:
+        ours(cased)
+    assert "\n" not in str(caught.value)
+
+
+def test_how_a_folder_pads_does_not_matter(cased: Path) -> None:
+    """Left padding moves the positions of a short text beside a long one there, never here."""
+    right = ours(declare(cased, tokenizer={"padding_side": "right"}))
+    left = ours(declare(cased, tokenizer={"padding_side": "left"}))
+    assert np.array_equal(left, right)
+    assert np.abs(theirs(cased) - left)[WITH_TOKENS].max() > 1e-2
+
+
+def test_a_router_is_refused_by_its_name(cased: Path, tmp_path: Path) -> None:
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.sentence_transformer.modules import Pooling, Router, Transformer
+
+    sides = [[Transformer(str(cased)), Pooling(16)] for _ in range(2)]
+    router = SentenceTransformer(modules=[Router.for_query_document(*sides)], device="cpu")
+    router.save(str(tmp_path / "router"))
+    with pytest.raises(InputError, match=r"modules\.json: type: module Router is not supported"):
+        ours(tmp_path / "router", pooling="mean", max_length=24)
+
+
+@pytest.mark.parametrize(
+    ("file", "said"),
+    [
+        ("model-Q4_K_M.gguf", "GGUF"),
+        ("onnx/model.onnx", "ONNX"),
+        ("openvino/openvino_model.xml", "OpenVINO"),
+        ("adapter_config.json", "adapter"),
+    ],
+)
+def test_weights_of_other_kinds_are_named(file: str, said: str, cased: Path) -> None:
+    (cased / "model.safetensors").unlink()
+    (cased / file).parent.mkdir(exist_ok=True)
+    (cased / file).write_text("{}")
+    with pytest.raises(InputError, match=rf"{Path(file).name}: .*{said}") as caught:
+        ours(cased, pooling="mean", max_length=24)
+    assert "\n" not in str(caught.value)
+
+
+def test_weights_of_a_transformer_in_a_folder_of_its_own(cased: Path) -> None:
+    declare(cased)
+    modules = json.loads((cased / "modules.json").read_text())
+    modules[0]["path"] = "0_Transformer"
+    write_json(cased / "modules.json", modules)
+    shutil.copytree(cased, cased / "0_Transformer")
+    with pytest.raises(InputError, match=r"modules\.json: path: .*0_Transformer"):
+        ours(cased)
