@@ -186,6 +186,9 @@ def _sees_ahead(encoder: Encoder) -> bool:
 def positions_of(model: Any) -> int | None:
     """Count the tokens a model has positions for; RoBERTa reserves some for padding."""
     positions = getattr(model.config, "max_position_embeddings", None)
-    table = getattr(getattr(model, "embeddings", None), "position_embeddings", None)
+    # A classifier's embeddings lie in the model beneath its head.
+    embeddings = getattr(model, "embeddings", None)
+    embeddings = embeddings or getattr(getattr(model, "base_model", None), "embeddings", None)
+    table = getattr(embeddings, "position_embeddings", None)
     padding = getattr(table, "padding_idx", None)
     return positions if positions is None or padding is None else positions - padding - 1

@@ -222,10 +222,13 @@ def load_cross_encoder(
     """Load a cross-encoder that gives raw logits. Raises `UserError` for what is none.
 
     `labels` are the logits of a pair, by default those of the settings: 1 of a re-ranker. One that
-    `trains` may begin without a head: that is random then.
+    `trains` may begin without a head: that is random then. The activation that its files name is
+    left as `model.named_activation`.
     """
     import torch
     from sentence_transformers import CrossEncoder
+
+    from claim2source.models.load import positions_of
 
     labels = settings.labels if labels is None else labels
     more: dict[str, Any] = {"ignore_mismatched_sizes": True} if trains else {}
@@ -235,7 +238,6 @@ def load_cross_encoder(
             device=_device(settings.device),
             num_labels=labels if trains else None,
             max_length=max_length,
-            activation_fn=torch.nn.Identity(),
             trust_remote_code=settings.own_code,
             local_files_only=True,
             model_kwargs={"dtype": settings.dtype, "use_safetensors": True, **more},
@@ -247,13 +249,36 @@ def load_cross_encoder(
         if labels == 1:
             raise UserError(f"{found} scores for a pair; a re-ranker has 1")
         raise UserError(f"{found} scores for a pair; {labels} are needed")
+    _set_padding(folder, model[0].model.config.get_text_config(), model.tokenizer)
+    positions = positions_of(model[0].model)
+    if positions is not None:
+        if max_length is not None and max_length > positions:
+            key = "model.max_length" if trains else "max_length"
+            raise ConfigError(key, max_length, f"at most {positions}")
+        model.tokenizer.model_max_length = min(model.tokenizer.model_max_length, positions)
     if settings.adapter is not None:
         with_adapter(model[0].model, settings.adapter)
+    # Beside the modules: an activation is one, and no part of the network.
+    object.__setattr__(model, "named_activation", model.activation_fn)
+    model.activation_fn = torch.nn.Identity()
     if settings.dtype != "float32":
         keep_head(model)
     if not trains:
         first_token_alone(model[0].model)
     return model.eval()
+
+
+def _set_padding(folder: Path, config: Any, tokenizer: Any) -> None:
+    """Give a classifier without a padding token its tokenizer's, else the end of a text.
+
+    Without one it takes a pair at a time. Raises `InputError` where there is neither.
+    """
+    if tokenizer.pad_token_id is None:
+        tokenizer.pad_token = tokenizer.eos_token
+    if config.pad_token_id is None:
+        config.pad_token_id = tokenizer.pad_token_id
+    if config.pad_token_id is None:
+        raise InputError.at(folder, why="neither a pad_token_id, nor a pad or an end token")
 
 
 def keep_head(model: CrossEncoder) -> None:

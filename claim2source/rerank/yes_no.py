@@ -133,6 +133,8 @@ class YesNo(LocalReranker):
 
         The names of special tokens in a text are plain text.
         """
+        from claim2source.models.load import positions_of
+
         tokenizer: Any = self.network[1]
         head, _, end = self.prompt(Pair("", ""))
         first, last = (
@@ -141,7 +143,8 @@ class YesNo(LocalReranker):
         bodies = [self.prompt(pair)[1] for pair in pairs]
         claims = [self.prompt(Pair(pair.claim, ""))[1].rstrip() for pair in pairs]
         plain = {"add_special_tokens": False, "split_special_tokens": True}
-        room = self.told[0] - len(first) - len(last)
+        length = min(self.told[0], positions_of(self.network[0]) or self.told[0])
+        room = length - len(first) - len(last)
         found = []
         rows = tokenizer(bodies, **plain)["input_ids"]
         for body, claim in zip(rows, tokenizer(claims, **plain)["input_ids"], strict=True):

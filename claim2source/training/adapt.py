@@ -65,6 +65,19 @@ def check_layers(model: torch.nn.Module, config: RunConfig, *, own_code: bool) -
             }
             allowed = "layers of this model: " + ", ".join(sorted(linear))
             raise ConfigError("lora.targets", name, allowed)
+    if config.lora.dropout and any(p.ndim == 3 for p in model.parameters()):
+        _check_experts(model, config)
+
+
+def _check_experts(model: Any, config: RunConfig) -> None:
+    """Raise `ConfigError` where adapters lie on a mixture's experts: they know no dropout."""
+    with torch.device("meta"):
+        empty = type(model)(copy.deepcopy(model.config))
+    try:
+        _with_adapter(empty, config, None)
+    except ValueError as error:
+        allowed = f"0 over a mixture of experts: {' '.join(str(error).split())}"
+        raise ConfigError("lora.dropout", config.lora.dropout, allowed) from None
 
 
 def adapt(encoder: Encoder, config: FinetuneConfig) -> None:

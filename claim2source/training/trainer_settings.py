@@ -44,6 +44,27 @@ REFUSED = {
     "limit_test_batches": "`data.report_split` is ranked as a whole at the end",
     "limit_predict_batches": "a run predicts nothing",
 }
+_EPOCHS = (
+    "the weights that are trained are scored and saved; the key `soup` averages those of epochs"
+)
+# Classes of Lightning's callbacks and plugins that would change a run behind these arguments, with
+# all that derive from them -> why.
+_BACK_DOORS = {
+    "GradientAccumulationScheduler": REFUSED["accumulate_grad_batches"],
+    "BatchSizeFinder": "the key `optimisation.batch_size` says it",
+    "LearningRateFinder": "the key `optimisation.learning_rate` says it",
+    "StochasticWeightAveraging": _EPOCHS,
+    "WeightAveraging": _EPOCHS,
+    "BaseFinetuning": "the keys `tuning` and `optimisation.train_layers` say what is trained",
+    "ModelPruning": "the key `tuning` says which weights are trained, and none are removed",
+    "Checkpoint": "the keys `keep` and `optimisation.save_every` say what is saved",
+    "SpikeDetection": "steps that are not finite are skipped; `optimisation.max_grad_norm` clips",
+    "ProgressBar": REFUSED["enable_progress_bar"],
+    "BasePredictionWriter": REFUSED["limit_predict_batches"],
+    "Precision": REFUSED["precision"],
+    "CheckpointIO": "the run writes its state; the key `optimisation.save_every` says how often",
+    "ClusterEnvironment": _LAUNCHER,
+}
 
 
 def check_names(settings: Mapping[str, _Value]) -> None:
@@ -78,7 +99,20 @@ def trainer_arguments(settings: Mapping[str, _Value]) -> dict[str, Any]:
         raise ConfigError(
             "trainer", ", ".join(settings), f"what pl.Trainer takes: {said}"
         ) from None
+    for name in ("callbacks", "plugins"):
+        parts = made.get(name) or []
+        for part in parts if isinstance(parts, list) else [parts]:
+            _check_part(name, part)
     return {name: made[name] for name in settings}
+
+
+def _check_part(name: str, part: object) -> None:
+    """Raise `ConfigError` for a callback or a plugin that would contradict the run."""
+    for kind in type(part).__mro__:
+        library = kind.__module__.split(".")[0]
+        if kind.__name__ in _BACK_DOORS and library in ("pytorch_lightning", "lightning_fabric"):
+            allowed = f"nothing here: {_BACK_DOORS[kind.__name__]}"
+            raise ConfigError(f"trainer.{name}", type(part).__name__, allowed)
 
 
 def make_trainer(arguments: Mapping[str, Any]) -> pl.Trainer:

@@ -217,17 +217,24 @@ def _merged(model: Any) -> Iterator[tuple[str, Tensor]]:
     from peft.tuners.lora import LoraLayer
 
     base = model.get_base_model()
-    layers = {name: m for name, m in base.named_modules() if isinstance(m, LoraLayer)}
+    layers: dict[str, Any] = {n: m for n, m in base.named_modules() if isinstance(m, LoraLayer)}
+    # The experts of a mixture are one parameter, wrapped in a layer for each that is adapted.
+    adapted = {
+        f"{_plain(name)}.{getattr(layer, 'parameter_name', 'weight')}": layer
+        for name, layer in layers.items()
+    }
     for name, value in base.state_dict().items():
-        owner, _, rest = name.partition(".base_layer.")
-        if rest and owner in layers:
-            if rest == "weight":
-                layer: Any = layers[owner]
-                deltas = [layer.get_delta_weight(adapter) for adapter in layer.active_adapters]
-                value = value.float() + sum(delta.float() for delta in deltas)
-            yield f"{owner}.{rest}", value
-        elif not any(name.startswith(f"{layer}.") for layer in layers):
-            yield name, value
+        owners = [layer for layer in layers if name.startswith(f"{layer}.")]
+        if any(not name.startswith(f"{owner}.base_layer.") for owner in owners):
+            continue  # a part of an adapter
+        if (layer := adapted.get(_plain(name))) is not None:
+            deltas = [layer.get_delta_weight(adapter) for adapter in layer.active_adapters]
+            value = value.float() + sum(delta.float() for delta in deltas)
+        yield _plain(name), value
+
+
+def _plain(name: str) -> str:
+    return name.replace(".base_layer", "")
 
 
 def _save(folder: Path, model: Any, weights: Iterable[tuple[str, Tensor]], dtype: Dtype) -> None:

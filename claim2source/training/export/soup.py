@@ -33,6 +33,7 @@ _VARIANTS = (
     "use_dora",
     "lora_bias",
     "trainable_token_indices",
+    "target_parameters",
     "rank_pattern",
     "alpha_pattern",
 )

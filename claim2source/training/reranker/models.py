@@ -12,6 +12,7 @@ from typing import Any
 
 import pytorch_lightning as pl
 import torch
+from sentence_transformers.util import fullname
 from torch import Tensor
 
 from claim2source.core.config import require
@@ -19,7 +20,7 @@ from claim2source.core.errors import ConfigError, UserError
 from claim2source.core.files import atomic_folder, file_hash, write_json
 from claim2source.models import Encoder, ModelConfig, Weights, resolve, tokenizer_files
 from claim2source.models.hub import ADAPTER_CONFIG_FILE
-from claim2source.models.load import load, positions_of
+from claim2source.models.load import load
 from claim2source.models.manifest import FILE, Base
 from claim2source.models.places import base_record
 from claim2source.models.reranker_manifest import (
@@ -191,9 +192,6 @@ class CrossEncoderToTrain(TrainedReranker):
         pl.seed_everything(self.config.optimisation.seed, verbose=False)
         labels, length = config.labels, config.max_length
         self.network = load_cross_encoder(self.folder, settings, length, labels, trains=True)
-        positions = positions_of(self.network[0].model)
-        if length is not None and positions is not None:
-            require(length <= positions, "model.max_length", length, f"at most {positions}")
         # Cut to all that the files allow, where nothing is said.
         self.length = length
         self.model = self.network[0].model if self.config.tuning == "lora" else self.network
@@ -256,8 +254,20 @@ class CrossEncoderToTrain(TrainedReranker):
         return found.float().reshape(-1, self.labels)
 
     def write_full(self, folder: Path) -> None:
-        """Write the whole model, as sentence-transformers loads it."""
-        self.network.save_pretrained(str(folder), create_model_card=False)
+        """Write the whole model, as sentence-transformers loads it, with its base's activation."""
+        network: Any = self.network
+        if not self.headless:
+            network.activation_fn = network.named_activation
+            # Versions of sentence-transformers before 6 read it here.
+            config = network[0].model.config
+            known = getattr(config, "sentence_transformers", None) or {}
+            config.sentence_transformers = known | {
+                "activation_fn": fullname(network.activation_fn)
+            }
+        try:
+            network.save_pretrained(str(folder), create_model_card=False)
+        finally:
+            network.activation_fn = torch.nn.Identity()
 
 
 def _has_head(folder: Path, labels: int) -> bool:
