@@ -4,11 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from claim2source.core.records import Claim
+from claim2source.core.records import Claim, Dataset
+from claim2source.datasets.grouping import golds_by_text
+from claim2source.io.store import Store
+from claim2source.text import Rendering
 
+if TYPE_CHECKING:
+    from claim2source.models import Encoder
+
+# Texts encoded of either side where nothing else needs their vectors.
+_SAMPLED = 128
 # Random pairs: claims drawn, and sources drawn for each of them.
 CLAIMS, SOURCES = 512, 16
 
@@ -20,6 +29,27 @@ class RandomBaseline:
     mean: float
     deviation: float
     pairs: int
+
+
+def sampled_baseline(
+    dataset: Dataset, encoder: Encoder, rendering: Rendering, store: Store, seed: int
+) -> RandomBaseline:
+    """Score random pairs of a data set, of which a sample is encoded."""
+    draw = np.random.default_rng([seed, len(dataset.sources)])
+
+    def some(count: int) -> list[int]:
+        return sorted(draw.permutation(count)[:_SAMPLED].tolist())
+
+    claims = [dataset.claims[i] for i in some(len(dataset.claims))]
+    sources = [dataset.sources[i] for i in some(len(dataset.sources))]
+
+    def encoded(claims: Sequence[Claim]) -> np.ndarray:
+        return encoder.encode(rendering.claim_texts(claims), "claim", store=store)[0]
+
+    vectors, _ = encoder.encode(rendering.source_texts(sources), "source", store=store)
+    ids, golds = [source.id for source in sources], golds_by_text(dataset.claims)
+    pool = np.arange(len(sources))
+    return random_baseline(claims, encoded, vectors, pool, ids, golds, seed)
 
 
 def random_baseline(

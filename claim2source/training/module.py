@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import fields
 from typing import Any
@@ -21,6 +22,9 @@ from claim2source.training.ready import ReadyBatch, ready_batch
 from claim2source.training.steps import MOST_SKIPPED, TrainingModule
 from claim2source.training.stop import StopSignals
 from claim2source.training.strategies import most_chunks
+from claim2source.training.temperature import first_loss_sentences
+
+log = logging.getLogger(__name__)
 
 __all__ = ["MOST_SKIPPED", "RetrieverModule"]
 
@@ -41,6 +45,8 @@ class RetrieverModule(TrainingModule):
     ) -> None:
         super().__init__(encoder.model, config, optimizer_steps, stop)
         self.encoder, self.pairs, self.loss_config = encoder, pairs, losses
+        # Sources that a claim of the last batch was compared with.
+        self.candidates = 0
 
     def ready(self, plan: BatchPlan) -> ReadyBatch:
         """Make the tensors of a planned batch, before its step and in another thread."""
@@ -65,6 +71,15 @@ class RetrieverModule(TrainingModule):
             self.window.taught.append(taught(batch.teacher, batch.positives, kind))
         return passed, ready.plan
 
+    def on_train_batch_end(self, *arguments: Any) -> None:
+        """Compare the first step's loss with chance."""
+        if self.steps_done != 1 or not self.window.closed or not self.trainer.is_global_zero:
+            return
+        if self.loss_config.info_nce.weight:
+            loss, temperature = self.step.terms["info_nce"], self.config.temperature
+            for line in first_loss_sentences(loss, self.candidates, temperature):
+                log.warning("%s", line)
+
     def _forward(self, ready: ReadyBatch) -> Forward:
         """Compute the loss of one batch, and note its terms."""
         chunks = ready.chunks
@@ -75,6 +90,7 @@ class RetrieverModule(TrainingModule):
             with torch.autocast(vectors.device.type, enabled=False):
                 place = ready.place.to(vectors.device, non_blocking=True)
                 inputs = self._inputs(ready.batch, vectors[place])
+                self.candidates = len(inputs.sources)
                 loss, parts = combined(inputs, self.loss_config, self.config.temperature)
             self.window.terms.append({**parts, "loss": loss.detach()})
             return loss

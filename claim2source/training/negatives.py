@@ -13,6 +13,7 @@ from claim2source.core.records import Dataset
 from claim2source.core.tables import TextTable
 from claim2source.io.store import Store
 from claim2source.mining import MinedRow, Miner, read_mined, write_mined
+from claim2source.mining.baseline import RandomBaseline, sampled_baseline
 from claim2source.models import Encoder
 from claim2source.training.config import FinetuneConfig
 from claim2source.training.distributed import World, barrier, gather_values
@@ -78,6 +79,7 @@ class RunNegatives(KeptNegatives):
     ) -> None:
         super().__init__(train, run, world)
         self.config, self.teacher, self.store = config, teacher, store
+        self.baseline: RandomBaseline | None = None
 
     def first(self, encoder: Encoder) -> list[MinedRow]:
         """Mine with the base model, copy the config's file, or take the teacher's candidates."""
@@ -95,6 +97,13 @@ class RunNegatives(KeptNegatives):
                 write_mined(_pairs(self.train), self.current)
             else:
                 self._mine(encoder)
+        if self.world.is_first:
+            if self.baseline is None:
+                seed = self.config.mining.seed
+                rendering, store = self.config.rendering, self.store
+                self.baseline = sampled_baseline(self.train, encoder, rendering, store, seed)
+            temperature = self.config.optimisation.temperature
+            self.sentences += temperature_sentences(self.baseline, temperature)
         return self._read()
 
     def again(self, encoder: Encoder, epoch: int) -> list[MinedRow]:
@@ -132,9 +141,8 @@ class RunNegatives(KeptNegatives):
         miner = Miner(self.train, encoder, rendering, mining, self.store, progress=True)
         rows = miner.mine()
         write_mined(rows if pairs is None else _in_places_of(pairs, rows), self.current)
-        temperature = self.config.optimisation.temperature
-        fits = temperature_sentences(miner.counts.baseline, temperature)
-        self.sentences = [*miner.counts.sentences(), *fits]
+        self.baseline = miner.counts.baseline
+        self.sentences = miner.counts.sentences()
 
 
 def _in_places_of(pairs: Sequence[MinedRow], mined: Iterable[MinedRow]) -> list[MinedRow]:

@@ -44,9 +44,7 @@ REFUSED = {
     "limit_test_batches": "`data.report_split` is ranked as a whole at the end",
     "limit_predict_batches": "a run predicts nothing",
 }
-_EPOCHS = (
-    "the weights that are trained are scored and saved; the key `soup` averages those of epochs"
-)
+_EPOCHS = "the trained weights are scored and saved; a retriever's key `soup` averages epochs"
 # Classes of Lightning's callbacks and plugins that would change a run behind these arguments, with
 # all that derive from them -> why.
 _BACK_DOORS = {
@@ -59,6 +57,7 @@ _BACK_DOORS = {
     "ModelPruning": "the key `tuning` says which weights are trained, and none are removed",
     "Checkpoint": "the keys `keep` and `optimisation.save_every` say what is saved",
     "SpikeDetection": "steps that are not finite are skipped; `optimisation.max_grad_norm` clips",
+    "ThroughputMonitor": "the run logs claims and tokens a second; `optimisation.log_every` says when",
     "ProgressBar": REFUSED["enable_progress_bar"],
     "BasePredictionWriter": REFUSED["limit_predict_batches"],
     "Precision": REFUSED["precision"],
@@ -103,6 +102,12 @@ def trainer_arguments(settings: Mapping[str, _Value]) -> dict[str, Any]:
         parts = made.get(name) or []
         for part in parts if isinstance(parts, list) else [parts]:
             _check_part(name, part)
+    # A strategy may bring such parts along.
+    strategy = made.get("strategy")
+    for part in ("_precision_plugin", "_checkpoint_io"):
+        _check_part("strategy", getattr(strategy, part, None))
+    if getattr(strategy, "_model_averaging_period", None):
+        raise ConfigError("trainer.strategy", "model_averaging_period", f"nothing here: {_EPOCHS}")
     return {name: made[name] for name in settings}
 
 
