@@ -57,7 +57,7 @@ _BACK_DOORS = {
     "ModelPruning": "the key `tuning` says which weights are trained, and none are removed",
     "Checkpoint": "the keys `keep` and `optimisation.save_every` say what is saved",
     "SpikeDetection": "steps that are not finite are skipped; `optimisation.max_grad_norm` clips",
-    "ThroughputMonitor": "the run logs claims and tokens a second; `optimisation.log_every` says when",
+    "ThroughputMonitor": "the run logs them; the key `optimisation.log_every` says when",
     "ProgressBar": REFUSED["enable_progress_bar"],
     "BasePredictionWriter": REFUSED["limit_predict_batches"],
     "Precision": REFUSED["precision"],

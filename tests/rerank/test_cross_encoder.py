@@ -12,6 +12,12 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from transformers import (
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+    RobertaConfig,
+    RobertaForSequenceClassification,
+)
 
 from claim2source.core.errors import ConfigError, InputError, UserError
 from claim2source.core.records import Claim, Source
@@ -23,7 +29,7 @@ from claim2source.rerank.cross_encoder import CrossEncoder
 from claim2source.rerank.frame import NOT_A_NUMBER, Pair, Reranker
 from claim2source.rerank.load import first_token_alone
 from tests.models.mistral import declare_code
-from tests.rerank.tiny import save_cross_encoder
+from tests.rerank.tiny import save_cross_encoder, save_qwen
 
 DRAW = random.Random(0)
 WORDS = ["a", "b", "c", "claim", "paper", "vaccine", "works", "passage", "."]
@@ -82,6 +88,53 @@ def test_the_last_layer_computes_its_first_token_alone(folder: Path) -> None:
         layer.output.register_forward_hook(lambda *given: shapes.append(tuple(given[-1].shape)))
     assert np.allclose(scored_by(stage), predicted(folder, PAIRS), atol=1e-4)
     assert all(shape[1] == 1 for shape in shapes[1::2]) and shapes[0][1] > 1
+
+
+@pytest.mark.parametrize("pads", [True, False])
+def test_a_classifier_without_a_padding_token_pads_with_its_tokenizers(
+    pads: bool, tmp_path: Path
+) -> None:
+    """Qwen3ForSequenceClassification, as trainers write it; without a pad token the end one pads."""
+    folder = save_qwen(tmp_path / "qwen", pads)
+    assert json.loads((folder / "config.json").read_text())["pad_token_id"] is None
+    found = scored(CrossEncoder(model=str(folder), batch_tokens=10**6))
+    model = AutoModelForSequenceClassification.from_pretrained(folder).eval()
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    expected = []
+    for pair in PAIRS:
+        ids = tokenizer(*pair, return_tensors="pt", return_token_type_ids=False)
+        with torch.inference_mode():
+            expected.append(float(model(**ids).logits[0, 0]))
+    assert np.std(expected) > 0.1 and len({len(pair.source) for pair in PAIRS}) > 1
+    assert np.allclose(found, expected, atol=1e-4)
+    if not pads:
+        said = json.loads((folder / "tokenizer_config.json").read_text())
+        (folder / "tokenizer_config.json").write_text(json.dumps(said | {"eos_token": None}))
+        with pytest.raises(InputError, match="neither a pad_token_id, nor a pad or an end token"):
+            scored(CrossEncoder(model=str(folder)))
+
+
+@pytest.mark.parametrize("kind", ["bert", "roberta"])
+def test_a_pair_is_cut_to_what_the_model_has_positions_for(
+    kind: str, tmp_path: Path, tiny_folder: Path
+) -> None:
+    """Its tokenizer states more; RoBERTa keeps two positions for itself."""
+    folder = save_cross_encoder(tmp_path / "model", tiny_folder, max_position_embeddings=18)
+    if kind == "roberta":
+        sizes = json.loads((folder / "config.json").read_text())
+        keys = ("vocab_size", "hidden_size", "num_attention_heads", "intermediate_size")
+        said = {key: sizes[key] for key in keys} | {"pad_token_id": 0, "num_hidden_layers": 2}
+        config = RobertaConfig(
+            **said, max_position_embeddings=19, num_labels=1, initializer_range=0.5
+        )
+        RobertaForSequenceClassification(config).save_pretrained(folder)
+    said = json.loads((folder / "tokenizer_config.json").read_text())
+    (folder / "tokenizer_config.json").write_text(json.dumps(said | {"model_max_length": 64}))
+    found = scored(CrossEncoder(model=str(folder)))
+    assert np.allclose(found, predicted(folder, PAIRS, max_length=18), atol=1e-4)
+    assert np.abs(found - scored(CrossEncoder(model=str(folder), max_length=12))).max() > 1e-3
+    with pytest.raises(ConfigError, match="max_length: 19 .*at most 18"):
+        scored(CrossEncoder(model=str(folder), max_length=19))
 
 
 def test_an_activation_that_the_files_name_is_not_applied(folder: Path, tmp_path: Path) -> None:

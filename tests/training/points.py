@@ -33,7 +33,12 @@ def config(folder: Path, **changes: Any) -> ModelConfig:
 
 
 def write_point(
-    model: ModelConfig, folder: Path, kind: str, move: float = 0.3, targets: Any = "all-linear"
+    model: ModelConfig,
+    folder: Path,
+    kind: str,
+    move: float = 0.3,
+    targets: Any = "all-linear",
+    dropout: float = 0.1,
 ) -> Encoder:
     """Disturb and save a checkpoint; returns its encoder as it is in memory."""
     from peft import LoraConfig, get_peft_model
@@ -43,7 +48,7 @@ def write_point(
     with torch.random.fork_rng(), torch.no_grad():
         torch.manual_seed(1)  # an adapter's beginning is random too
         if kind == "lora":
-            lora = LoraConfig(r=2, lora_alpha=8, target_modules=targets, lora_dropout=0.1)
+            lora = LoraConfig(r=2, lora_alpha=8, target_modules=targets, lora_dropout=dropout)
             encoder.model = get_peft_model(encoder.model, lora)  # type: ignore[assignment]
         if kind != "base":
             for parameter in encoder.model.parameters():

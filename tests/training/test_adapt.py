@@ -13,10 +13,11 @@ from claim2source.core.errors import ConfigError, UserError
 from claim2source.models import Manifest, ModelConfig, Weights, resolve
 from claim2source.models.resolve import ADAPTER_FILE
 from claim2source.text import Rendering
-from claim2source.training.adapt import adapt
+from claim2source.training.adapt import adapt, check_adaptable
 from claim2source.training.checkpoint import save_checkpoint
 from claim2source.training.config import FinetuneConfig
 from tests.models.mistral import save_mistral
+from tests.training.export.test_merge import save_experts
 
 SEVEN = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
 TEXTS = ["the study", "vaccines work, they say", "x"]
@@ -291,3 +292,14 @@ def test_the_last_layers_are_trained_and_nothing_before_them(tiny_folder):
     assert frozen and all(name.startswith("embeddings.") for name in frozen)
     with pytest.raises(UserError, match=f"train_layers.*at most {last + 1}, the layers"):
         adapted(tiny_folder, *words, str(last + 2))
+
+
+def test_dropout_over_a_mixtures_experts_is_refused_before_training(tmp_path):
+    base = save_experts(tmp_path / "base", "Qwen3Moe")
+    encoder = resolve(ModelConfig(str(base), pooling="last", max_length=16), "cpu").encoder
+    with pytest.raises(ConfigError, match=r"lora\.dropout: 0\.1 .*mixture of experts") as error:
+        check_adaptable(encoder, config_of(base, "--lora.dropout=0.1"))
+    assert len(error.value.lines) == 1
+    check_adaptable(encoder, config_of(base))
+    # Layers of attention alone know dropout.
+    check_adaptable(encoder, config_of(base, "--lora.dropout=0.1", "--lora.targets=[q_proj]"))

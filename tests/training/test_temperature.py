@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from claim2source.mining.baseline import RandomBaseline
-from claim2source.training.temperature import temperature_sentences
+from claim2source.training.finetune import finetune
+from claim2source.training.temperature import first_loss_sentences, temperature_sentences
+from tests.training.small import small_config, small_setup
 
 
 def said(deviation: float, temperature: float) -> str:
@@ -39,3 +43,51 @@ def test_the_share_is_that_of_the_perplexity(ratio: float) -> None:
     percent = re.search(r"over (\d+)% of", said(0.02, 0.02 / ratio))
     assert percent is not None
     assert int(percent[1]) == pytest.approx(100 * perplexity / len(scores), abs=1)
+
+
+def test_a_first_loss_far_above_chance_is_warned_of() -> None:
+    assert first_loss_sentences(2.08, 8, 0.05) == first_loss_sentences(3.5, 8, 0.05) == []
+    for loss in (322.0, float("inf"), float("nan")):
+        (line,) = first_loss_sentences(loss, 8, 0.05)
+        assert f"{loss:.3g}" in line and "2.08" in line and "temperature 0.05" in line
+    # More sources are a harder guess, and one alone is none.
+    assert first_loss_sentences(8.0, 512, 0.05) == []
+    assert first_loss_sentences(0.0, 1, 0.05) == []
+
+
+@pytest.fixture(scope="module")
+def setup(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    return small_setup(tmp_path_factory.mktemp("small"))
+
+
+@pytest.mark.parametrize("way", ["no negatives", "a mined file", "mined here, by shares of scores"])
+def test_every_run_looks_at_random_pairs_and_at_its_first_loss(
+    way: str,
+    setup: tuple[Path, Path],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Dot products of a random BERT's vectors, whose length is no 1."""
+    more: dict[str, Any] = {
+        "no negatives": {"optimisation__negatives": 0},
+        "a mined file": {"mined": tmp_path / "mined.jsonl"},
+        "mined here, by shares of scores": {},
+    }[way]
+    more |= {"optimisation__epochs": 1, "optimisation__save_every": 0, "optimisation__seed": 1}
+    if "mined" in more:
+        finetune(small_config(*setup, tmp_path / "before", **more | {"mined": "null"}))
+        mined = tmp_path / "before" / "mined.jsonl"
+        (tmp_path / "mined.jsonl").write_bytes(mined.read_bytes())
+        capsys.readouterr()
+        caplog.clear()
+    for normalize in (False, True)[: 2 if way == "no negatives" else 1]:
+        config = small_config(
+            *setup, tmp_path / str(normalize), model__normalize=str(normalize).lower(),
+            optimisation__temperature=0.002 if not normalize else 0.05, **more,
+        )  # fmt: skip
+        finetune(config)
+        wrong = not normalize
+        assert ("optimisation.temperature 0.002 is sharp" in capsys.readouterr().out) is wrong
+        assert any("the first loss is" in line for line in caplog.messages) is wrong
+        caplog.clear()

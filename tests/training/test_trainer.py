@@ -23,6 +23,8 @@ EARLY = {
     "class_path": "pytorch_lightning.callbacks.EarlyStopping",
     "init_args": {"monitor": "val/macro/mrr@5", "mode": "max", "patience": 1, "min_delta": 2.0},
 }
+PLUGINS = "pytorch_lightning.plugins"
+DDP = {"class_path": "pytorch_lightning.strategies.DDPStrategy"}
 
 
 class Seen(pl.Callback):
@@ -87,6 +89,120 @@ def test_what_the_trainer_does_not_take_is_one_error(settings: dict[str, Any], s
     with pytest.raises(ConfigError, match=said) as error:
         trainer_arguments(settings)
     assert len(error.value.lines) == 1
+
+
+# What each callback of Lightning's is made with; those that work, and the key of the others.
+GIVEN: dict[str, dict[str, Any]] = {
+    "EarlyStopping": {"monitor": "loss"},
+    "EMAWeightAveraging": {"decay": 0.5},
+    "GradientAccumulationScheduler": {"scheduling": {0: 2}},
+    "OnExceptionCheckpoint": {"dirpath": "."},
+    "ModelPruning": {"pruning_fn": "l1_unstructured"},
+    "StochasticWeightAveraging": {"swa_lrs": 0.1},
+    "ThroughputMonitor": {"batch_size_fn": "builtins.len"},
+    "Timer": {"duration": {"seconds": 1000}},
+}
+WORKING = (
+    "DeviceStatsMonitor EarlyStopping LambdaCallback LearningRateMonitor ModelSummary "
+    "RichModelSummary Timer"
+).split()
+KEYS = {
+    "BackboneFinetuning": "tuning",
+    "BaseFinetuning": "tuning",
+    "BasePredictionWriter": "predicts nothing",
+    "BatchSizeFinder": "optimisation.batch_size",
+    "Checkpoint": "keep",
+    "EMAWeightAveraging": "soup",
+    "GradientAccumulationScheduler": "optimisation.accumulation",
+    "LearningRateFinder": "optimisation.learning_rate",
+    "ModelCheckpoint": "keep",
+    "ModelPruning": "tuning",
+    "OnExceptionCheckpoint": "optimisation.save_every",
+    "ProgressBar": "its own progress",
+    "RichProgressBar": "its own progress",
+    "SpikeDetection": "optimisation.max_grad_norm",
+    "StochasticWeightAveraging": "soup",
+    "TQDMProgressBar": "its own progress",
+    "ThroughputMonitor": "optimisation.log_every",
+    "WeightAveraging": "soup",
+}
+
+
+def made_by_path(name: str) -> dict[str, Any]:
+    path = f"pytorch_lightning.callbacks.{name}"
+    return {"class_path": path, "init_args": GIVEN.get(name, {})}
+
+
+class Doubled(pl.callbacks.GradientAccumulationScheduler):
+    """One of a user's own."""
+
+    def __init__(self) -> None:
+        super().__init__({0: 2})
+
+
+def test_every_callback_of_lightning_works_or_is_refused() -> None:
+    """A new version's others would be found here."""
+    assert {"Callback", *WORKING, *KEYS} == set(pl.callbacks.__all__)
+
+
+@pytest.mark.parametrize("name", sorted(KEYS))
+def test_callbacks_that_contradict_the_run_are_refused_with_its_key(name: str) -> None:
+    with pytest.raises(ConfigError, match=rf"trainer\.callbacks: .*{KEYS[name]}") as error:
+        trainer_arguments({"callbacks": [made_by_path("Timer"), made_by_path(name)]})
+    assert len(error.value.lines) == 1 and name in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"callbacks": [{"class_path": f"{__name__}.Doubled"}]}, r"callbacks: .*accumulation"),
+        (
+            {"plugins": [{"class_path": f"{PLUGINS}.precision.DoublePrecision"}]},
+            r"plugins: 'DoublePrecision' .*optimisation\.precision",
+        ),
+        (
+            {"plugins": {"class_path": f"{PLUGINS}.io.TorchCheckpointIO"}},
+            r"plugins: 'TorchCheckpointIO' .*save_every",
+        ),
+        (
+            {"plugins": [{"class_path": f"{PLUGINS}.environments.LightningEnvironment"}]},
+            r"plugins: .*launcher",
+        ),
+        (
+            {"strategy": DDP | {"init_args": {"model_averaging_period": 4}}},
+            r"strategy: 'model_averaging_period' .*soup",
+        ),
+        (
+            {
+                "strategy": DDP
+                | {
+                    "init_args": {
+                        "precision_plugin": {"class_path": f"{PLUGINS}.precision.DoublePrecision"}
+                    }
+                }
+            },
+            r"strategy: 'DoublePrecision' .*optimisation\.precision",
+        ),
+    ],
+)
+def test_other_back_doors_are_refused(settings: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=rf"trainer\.{said}"):
+        trainer_arguments(settings)
+
+
+def test_the_other_callbacks_change_nothing_in_a_run(
+    setup: tuple[Path, Path], tmp_path: Path
+) -> None:
+    more: dict[str, Any] = {"optimisation__epochs": 1, "optimisation__save_every": 0}
+    trained(setup, tmp_path / "plain", {}, **more)
+    callbacks = [made_by_path(name) for name in WORKING]
+    trained(setup, tmp_path / "all", {"callbacks": callbacks}, **more)
+    files = [tmp_path / n / "checkpoints/epoch-1/model.safetensors" for n in ("plain", "all")]
+    assert files[0].read_bytes() == files[1].read_bytes()
+    with pytest.raises(ConfigError, match="GradientAccumulationScheduler"):
+        accumulated = {"callbacks": [made_by_path("GradientAccumulationScheduler")]}
+        trained(setup, tmp_path / "refused", accumulated, **more)
+    assert not (tmp_path / "refused").exists()
 
 
 def test_a_command_line_sets_them_and_leaves_nothing_where_they_are_wrong(

@@ -18,8 +18,10 @@ from safetensors.torch import load_file
 from claim2source.core.errors import ConfigError, InputError, UserError
 from claim2source.core.files import file_hash
 from claim2source.models import Encoder, Manifest, ModelConfig, Template, resolve
+from claim2source.models.resolve import set_adapter_scale
 from claim2source.text import Rendering
 from claim2source.training.export.scaling import ScaledCheckpoint, _refuse_variants
+from claim2source.training.export.soup import read_ingredients, save_soup
 from tests.models import mistral as gritlm
 from tests.training.points import (
     RENDERING,
@@ -144,6 +146,52 @@ def test_a_prefix_pooled_on_one_side_alone_is_not_exported(base: Path, tmp_path:
     with pytest.raises(UserError, match="pool_prefix: claim: .*both sides or of neither"):
         export(tmp_path / "point", tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+def save_experts(folder: Path, kind: str) -> Path:
+    """A mixture of experts, which transformers holds in one parameter for all of them."""
+    import transformers
+
+    torch.manual_seed(0)
+    experts = "num_local_experts" if kind == "Mixtral" else "num_experts"
+    sizes: dict[str, Any] = {
+        "vocab_size": 300,
+        "hidden_size": 32,
+        "intermediate_size": 40,
+        "moe_intermediate_size": 24,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 8,
+        "num_experts_per_tok": 2,
+        "initializer_range": 0.2,
+        "max_position_embeddings": 64,
+        experts: 4,
+    }
+    shape = getattr(transformers, f"{kind}Config")(**sizes)
+    getattr(transformers, f"{kind}Model")(shape).save_pretrained(folder)
+    byte_level(folder, pad=True)
+    return folder
+
+
+@pytest.mark.parametrize("kind", ["Mixtral", "Qwen3Moe"])
+def test_adapters_over_experts_are_merged(kind: str, tmp_path: Path) -> None:
+    model = config(save_experts(tmp_path / "base", kind), pooling="last", max_length=32)
+    encoder = write_point(model, tmp_path / "point", "lora", move=0.1, dropout=0.0)
+    wrapped = {m.parameter_name for m in encoder.model.modules() if hasattr(m, "parameter_name")}
+    assert wrapped >= {"gate_up_proj", "down_proj"}
+    plain = vectors(resolve(model, "cpu").encoder)
+    assert np.abs(plain - vectors(encoder)).max() > 1e-2
+    for scale in (1.0, 0.5, 0.0):
+        set_adapter_scale(encoder.model, scale)
+        out = export(tmp_path / "point", tmp_path / f"out-{scale}", scale=scale)
+        assert weights_of(out).keys() == weights_of(tmp_path / "base").keys()
+        assert np.abs(their_vectors(out) - vectors(encoder)).max() < 1e-4, scale
+        assert np.abs(vectors(resolve(out, "cpu").encoder) - vectors(encoder)).max() < 1e-4
+    with pytest.raises(InputError, match="target_parameters .*no mean"):
+        other = write_point(model, tmp_path / "other", "lora", move=0.2, dropout=0.0)
+        assert other is not encoder
+        save_soup(read_ingredients([tmp_path / "point", tmp_path / "other"]), tmp_path / "soup")
 
 
 @pytest.mark.parametrize("scale", [None, 0.0, 0.5, 1.0, 1.5])

@@ -1,0 +1,68 @@
+"""Re-rankers to train: what their folders say is kept in what is written."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from claim2source.training.reranker.models import load_to_train
+from claim2source.training.reranker.run import finetune_reranker
+from tests.rerank.tiny import save_qwen
+from tests.training.reranker.small import small_config, small_rerankers
+
+WHOLE = "config_sentence_transformers.json"
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    return small_rerankers(tmp_path_factory.mktemp("small"))
+
+
+def test_a_classifier_without_a_padding_token_is_trained_and_read(
+    made: dict[str, Path], tmp_path: Path
+) -> None:
+    from sentence_transformers import CrossEncoder as Theirs
+
+    folder = save_qwen(tmp_path / "qwen", pads=False)
+    more: dict[str, Any] = {"optimisation__epochs": 1, "optimisation__save_every": 0}
+    finetune_reranker(small_config(made, tmp_path / "run", model__name=folder, **more))
+    place = tmp_path / "run" / "checkpoints" / "epoch-1"
+    # What is handed over pads too: a batch of pairs of unequal lengths.
+    pairs = [("a", "b"), ("a", "b " * 20)]
+    model = Theirs(str(place), device="cpu", activation_fn=torch.nn.Identity())
+    alone = [float(model.predict([pair])[0]) for pair in pairs]
+    assert np.allclose(model.predict(pairs), alone, atol=1e-4)
+
+
+@pytest.mark.parametrize("named", ["Sigmoid", "Identity", "Tanh", None])
+def test_a_tuned_cross_encoder_keeps_its_bases_activation(
+    named: str | None, made: dict[str, Path], tmp_path: Path
+) -> None:
+    """In both its configs, read by versions of sentence-transformers before and since 6."""
+    from sentence_transformers import CrossEncoder as Theirs
+
+    base = Path(shutil.copytree(made["cross_encoder"], tmp_path / "base"))
+    path = None if named is None else getattr(torch.nn, named)
+    if path is not None:
+        model = Theirs(str(base), device="cpu", activation_fn=path())
+        model.save_pretrained(str(base))
+    expected = Theirs(str(base), device="cpu").activation_fn
+    config = small_config(made, tmp_path / "run", model__name=base, optimisation__epochs=1)
+    reranker = load_to_train(config)
+    reranker.write_full(tmp_path / "tuned")
+    tuned = Theirs(str(tmp_path / "tuned"), device="cpu")
+    assert type(tuned.activation_fn) is type(expected) is (path or torch.nn.Sigmoid)
+    whole = f"{type(expected).__module__}.{type(expected).__name__}"
+    for file, part in (("config.json", "sentence_transformers"), (WHOLE, None)):
+        said = json.loads((tmp_path / "tuned" / file).read_text())
+        assert (said if part is None else said[part])["activation_fn"] == whole
+    # Training and our stages go by logits.
+    pair = [("masks work", "a study of masks")]
+    raw = Theirs(str(base), device="cpu", activation_fn=torch.nn.Identity()).predict(pair)
+    assert reranker.network.predict(pair)[0] == pytest.approx(raw[0], abs=1e-5)
