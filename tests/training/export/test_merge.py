@@ -174,6 +174,7 @@ def save_experts(folder: Path, kind: str) -> Path:
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["Mixtral", "Qwen3Moe"])
 def test_adapters_over_experts_are_merged(kind: str, tmp_path: Path) -> None:
     model = config(save_experts(tmp_path / "base", kind), pooling="last", max_length=32)
@@ -182,12 +183,11 @@ def test_adapters_over_experts_are_merged(kind: str, tmp_path: Path) -> None:
     assert wrapped >= {"gate_up_proj", "down_proj"}
     plain = vectors(resolve(model, "cpu").encoder)
     assert np.abs(plain - vectors(encoder)).max() > 1e-2
-    for scale in (1.0, 0.5, 0.0):
-        set_adapter_scale(encoder.model, scale)
-        out = export(tmp_path / "point", tmp_path / f"out-{scale}", scale=scale)
-        assert weights_of(out).keys() == weights_of(tmp_path / "base").keys()
-        assert np.abs(their_vectors(out) - vectors(encoder)).max() < 1e-4, scale
-        assert np.abs(vectors(resolve(out, "cpu").encoder) - vectors(encoder)).max() < 1e-4
+    set_adapter_scale(encoder.model, 0.5)
+    out = export(tmp_path / "point", tmp_path / "out", scale=0.5)
+    assert weights_of(out).keys() == weights_of(tmp_path / "base").keys()
+    assert np.abs(their_vectors(out) - vectors(encoder)).max() < 1e-4
+    assert np.abs(vectors(resolve(out, "cpu").encoder) - vectors(encoder)).max() < 1e-4
     with pytest.raises(InputError, match="target_parameters .*no mean"):
         other = write_point(model, tmp_path / "other", "lora", move=0.2, dropout=0.0)
         assert other is not encoder
