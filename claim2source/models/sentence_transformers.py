@@ -66,7 +66,7 @@ def settings_of(config: ModelConfig, folder: Path) -> EncoderSettings:
             allowed = "prefixes, or model.prompts: false; this model's files leave the prompt out "
             raise ConfigError("model.template", None, allowed + "of cls pooling: not supported")
     if not template.append_token:
-        template = replace(template, append_token=_absent_end(folder, own_code))
+        template = replace(template, append_token=_absent_end(folder))
     if config.normalize is None and not declared.normalize:
         _warn_of_similarity(folder)
     bidirectional = config.bidirectional
@@ -170,7 +170,7 @@ def _warn_of_similarity(folder: Path) -> None:
         )
 
 
-def _absent_end(folder: Path, own_code: bool) -> str:
+def _absent_end(folder: Path) -> str:
     """Name the end token that tokenizer_config.json asks for, where tokenizer.json adds none.
 
     transformers 5 reads tokenizer.json alone, and the last word would be pooled (e5-mistral).
@@ -184,9 +184,9 @@ def _absent_end(folder: Path, own_code: bool) -> str:
     from transformers import AutoTokenizer
 
     try:
-        tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=own_code)
+        tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
         ids = tokenizer("a")["input_ids"]
-    except Exception:  # libraries raise anything; whoever loads the model says it
+    except Exception:  # code of its own, or files that whoever loads the model complains of
         return ""
     if "bos" in wanted and ids[0] != tokenizer.bos_token_id:
         why = "true, but tokenizer.json adds no first token"

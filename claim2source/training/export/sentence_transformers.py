@@ -93,12 +93,14 @@ def check_export(
             f"template.pool_prefix: {settings.template.pool_prefix}: sentence-transformers pools "
             "the prefixes of both sides or of neither"
         )
+    if settings.own_code:
+        return ["not compared with sentence-transformers: the model runs with code of its own"]
     try:
         model: Any = SentenceTransformer(
             str(folder),
             device="cpu",
             local_files_only=True,
-            trust_remote_code=settings.own_code,
+            trust_remote_code=False,
             model_kwargs={"dtype": torch.float32},
         ).eval()
     except Exception as error:  # libraries raise anything for files that do not fit

@@ -12,7 +12,6 @@ from typing import Any
 
 import pytorch_lightning as pl
 import torch
-from sentence_transformers.util import fullname
 from torch import Tensor
 
 from claim2source.core.config import require
@@ -255,6 +254,8 @@ class CrossEncoderToTrain(TrainedReranker):
 
     def write_full(self, folder: Path) -> None:
         """Write the whole model, as sentence-transformers loads it, with its base's activation."""
+        from sentence_transformers.util import fullname
+
         network: Any = self.network
         if not self.headless:
             network.activation_fn = network.named_activation
