@@ -1,25 +1,26 @@
-"""Record the results of every program on the demo set, and compare those of two versions.
+"""Record what every program makes on small data, and compare the results of two versions.
 
 python scripts/snapshot.py --out DIR [--repository PATH] [--data DIR] [--only NAME ...]
-python scripts/snapshot.py --compare DIR_BEFORE DIR_AFTER
+python scripts/snapshot.py --compare DIR_BEFORE DIR_AFTER [--only NAME ...]
 
-Programs run as processes in DIR/work, and nothing is imported from the package: one script serves
-every version. DIR/NAME holds a case's exit code, output, reports, runs, submissions, mined rows
-and the hashes of its weights. Scores, tests, runs, submissions and weights must be equal. Texts,
-moved files and additions are listed but do not count as differences; costs, paths and dates are
-not compared.
+The cases stand in scripts/snapshot.yaml. Programs run as processes in DIR/work, and nothing is
+imported from the package: one script serves every version; language models are played by the
+repository's tests/llm_server. Runs are compared by system, claim form and language, scores by
+system, language and metric, weights by value, data by rows, a language model's answers by what it
+was asked. Moved files and additions are listed but do not count as differences; costs, paths,
+dates and pages are not compared.
 """
 
 from __future__ import annotations
 
 import argparse
 import csv
-import difflib
 import hashlib
 import io
 import json
 import os
 import re
+import resource
 import shutil
 import subprocess
 import sys
@@ -27,52 +28,26 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from string import Template
 from typing import Any
 
-# Command lines by name, run in DIR/work; later ones use what earlier ones made.
-CASES_TEXT = """
-finetune: train/finetune.py --config {r}/configs/finetune/demo.yaml {threads} --out finetune
-mine: train/mine.py --dataset demo {minilm} --out mine/mined.jsonl
-mine_golds: train/mine.py {minilm} --mining.pool train-golds --out mine_golds/mined.jsonl
-interpolate: train/interpolate.py {run} --scales 0 0.5 1 --split test --out interpolate
-merge: train/merge.py {run} --out merge
-checkpoint_run: eval/checkpoint.py {run} {test} --out checkpoint_run
-checkpoint_forms: eval/checkpoint.py {run} {test} --only chosen {forms} --out checkpoint_forms
-checkpoint_bare: eval/checkpoint.py {bare} {test} --out checkpoint_bare
-encode: eval/encode.py --model.name finetune --dataset demo --splits dev
-hybrid: eval/hybrid.py {run} {test} --out hybrid
-tune_bm25: eval/tune_bm25.py {test} --out tune_bm25
-score: eval/score.py --qrels qrels.tsv --run b.trec a.trec --metrics mrr@5 recall@100
-score_json: eval/score.py --qrels qrels.tsv --run b.trec a.trec --json
-baselines: eval/baselines.py {offline} --systems {quick} {test} --out baselines
-compare: eval/compare.py --reports checkpoint_run hybrid --out compare
-paper_tables: eval/paper_tables.py --reports baselines checkpoint_bare
-paper_tables_md: eval/paper_tables.py --reports baselines checkpoint_bare --format markdown
-paper_tables_csv: eval/paper_tables.py --reports baselines checkpoint_bare --format csv
-report: eval/report.py --reports checkpoint_run baselines --out report/report.html
-ct25_hybrid: eval/hybrid.py {bare} {ct25} {as_known} --out ct25_hybrid
-ct25_checkpoint: eval/checkpoint.py {bare} {ct25} {as_known} --hybrid --out ct25_checkpoint
-ct25_tune_bm25: eval/tune_bm25.py {ct25} --out ct25_tune_bm25
-"""
-CASES = dict(line.split(": ", 1) for line in CASES_TEXT.strip().splitlines())
-SHORT = {
-    "minilm": "--model.name sentence-transformers/all-MiniLM-L6-v2",
-    "bare": "--checkpoint sentence-transformers/all-MiniLM-L6-v2",
-    "run": "--checkpoint finetune",
-    "test": "--dataset demo --split test",
-    "forms": "--claims original translated bilingual --hybrid",
-    "offline": "--files {offline_yaml} --offline",
-    "quick": "BM25 BM25-okapi BM25-tuned MiniLM MPNet mE5-4bit "
-    "H-MiniLM H-mE5-4bit HT-MiniLM HR-MiniLM",
-    "ct25": "--dataset ct25 --split dev",
-    "as_known": "--model.max_length 256 --rendering.sources title_abstract",
+import yaml
+
+TABLE = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text("utf-8"))
+CASES: dict[str, list[str]] = {
+    name: [given] if isinstance(given, str) else given for name, given in TABLE["cases"].items()
 }
-COPIED = {".json", ".md", ".trec", ".tsv", ".csv", ".jsonl", ".html"}
-COSTS = ("seconds", "items/s", "peak MB", "tokens", "parameters")
-CHOICE = "analysis stop_words stemmer metadata title_weight k1 b method scale rrf_k depth alpha"
+POSTS = 8  # of each language, that `find` is asked about
+# Files that are compared row by row, or as a whole; of other JSON the parts that `facts_of` knows.
+ROWS = (".trec", ".tsv", ".jsonl")
+WHOLE = {"fusion.json", "abstain.json", "verification.json", "grid.json", "anova.json"}
+MODEL = {"manifest.json", "modules.json", "config.json"}  # beside such files lie a model's
+COSTS = {"cost", "seconds", "speed", "milliseconds", "batch_milliseconds", "peak_memory_bytes"}
+CHOICE = "analysis stop_words stemmer metadata title_weight k1 b method scale rrf_k depth alpha mix"
 OTHER = "slices ranks rank_changes anova lost runs paired_test claims missing repeated ignored"
 NO_NAMES = {"runs", "files", "submission_2025", "submission_2026", "submissions"}
-APART = ("moved", "added", "text")
+APART = ("moved", "added", "removed")
+SHOWN = 12  # differences of a case and kind that are printed
 Facts = dict[tuple[str, ...], Any]
 Differences = dict[str, list[str]]
 
@@ -91,11 +66,14 @@ def main() -> int:
     parser.add_argument("--compare", nargs=2, type=Path, metavar=("BEFORE", "AFTER"))
     given = parser.parse_args()
     if given.compare:
-        return compare(*given.compare)
+        return compare(*given.compare, given.only)
     if given.out is None:
         parser.error("--out or --compare is needed")
     take(given)
     return 0
+
+
+# Taking
 
 
 def take(given: argparse.Namespace) -> None:
@@ -105,47 +83,142 @@ def take(given: argparse.Namespace) -> None:
     own = {"PYTHONPATH": repository, "CLAIM2SOURCE_DATA": data, "CLAIM2SOURCE_STORE": out / "store"}
     own |= {"OMP_NUM_THREADS": given.threads, "HF_HUB_OFFLINE": 1, "WANDB_MODE": "disabled"}
     environment = {**os.environ, **{key: str(value) for key, value in own.items()}}
-    files = (repository / "configs" / name / "offline.yaml" for name in ("systems", "baselines"))
-    filled = {**SHORT, "r": repository, "threads": f"--threads {given.threads}"}
-    filled["offline_yaml"] = next((str(path) for path in files if path.is_file()), "offline.yaml")
+    places = {"r": repository, "data": data, "threads": given.threads, "out": out}
     work.mkdir(parents=True, exist_ok=True)
     if given.overwrite and not given.only:
         shutil.rmtree(out / "store", ignore_errors=True)
-    for name in given.only or CASES:
-        case = out / name
-        if (case / "exit_code").is_file() and not given.overwrite:
-            print(f"{name}: done before", flush=True)
-            continue
-        if name.startswith("ct25") and not (data / "ct25").is_dir():
-            print(f"{name}: left out, no {data / 'ct25'}", flush=True)
-            continue
-        for folder in (case, work / name):
-            shutil.rmtree(folder, ignore_errors=True)
-        case.mkdir()
-        if name.startswith("score"):
-            prepare_scoring(repository, work)
-        # Twice: an abbreviation's text may name the repository.
-        program, *words = CASES[name].format(**filled).format(**filled).split()
-        started = time.perf_counter()
-        command = [sys.executable, str(repository / program), *words]
-        done = subprocess.run(command, cwd=work, env=environment, capture_output=True, text=True)
-        for file, text in (("stdout", done.stdout), ("stderr", done.stderr)):
-            for place, word in ((out, "@OUT@"), (repository, "@REPOSITORY@"), (data, "@DATA@")):
-                text = text.replace(str(place), word)
-            (case / file).write_text(text, encoding="utf-8")
-        copy_results(work / name, case)
-        (case / "exit_code").write_text(f"{done.returncode}\n")
-        seconds = time.perf_counter() - started
-        print(f"{name}: {seconds:.1f} s, exit code {done.returncode}", flush=True)
+    with Answering(repository) as server:
+        filled = {**TABLE["words"], **places, "llm": server.url}
+        write_inputs(repository, work, filled, environment)
+        for name in given.only or CASES:
+            case = out / name
+            if (case / "exit_code").is_file() and not given.overwrite:
+                print(f"{name}: done before", flush=True)
+                continue
+            words = command_of(name, repository, filled)
+            if not words:
+                print(f"{name}: left out, no program or data for it", flush=True)
+                continue
+            for folder in (case, work / name):
+                shutil.rmtree(folder, ignore_errors=True)
+            case.mkdir()
+            if name == "score":
+                prepare_scoring(out, work)
+            server.answers.clear()
+            started, cpu = time.perf_counter(), cpu_seconds()
+            done = subprocess.run(
+                [sys.executable, *words], cwd=work, env=environment, capture_output=True, text=True
+            )
+            cost = {"seconds": time.perf_counter() - started, "cpu": cpu_seconds() - cpu}
+            for file, text in (("stdout", done.stdout), ("stderr", done.stderr)):
+                for place in ("out", "r", "data", "llm"):
+                    text = text.replace(str(filled[place]), f"@{place}@")
+                (case / file).write_text(text, encoding="utf-8")
+            (case / "answers.jsonl").write_text("".join(sorted(server.answers)), "utf-8")
+            (case / "cost.json").write_text(json.dumps(cost))
+            copy_results(work / name, case)
+            (case / "exit_code").write_text(f"{done.returncode}\n")
+            spent = f"{cost['seconds']:.0f} s, {cost['cpu']:.0f} s of CPU"
+            print(f"{name}: {spent}, exit code {done.returncode}", flush=True)
+    costs = [json.loads(path.read_text()) for path in sorted(out.glob("*/cost.json"))]
+    total = {key: sum(cost[key] for cost in costs) for key in ("seconds", "cpu")}
+    print(f"{len(costs)} cases: {total['seconds']:.0f} s, {total['cpu']:.0f} s of CPU")
 
 
-def prepare_scoring(repository: Path, work: Path) -> None:
-    """Copy the demo's qrels and two English runs to the paths that `eval/score.py` gets."""
-    qrels = next((repository / "claim2source").rglob("demo/qrels/test.tsv"))
-    shutil.copyfile(qrels, work / "qrels.tsv")
-    found = by_system(work / "checkpoint_run", ".trec")
-    for name, epoch in (("a", 0), ("b", 1)):
-        shutil.copyfile(found[f"epoch-{epoch}/en.trec"], work / f"{name}.trec")
+def command_of(name: str, repository: Path, filled: Mapping[str, Any]) -> list[str]:
+    """Return the words of the first variant of a case that the repository has; none: no words."""
+    for variant in CASES[name]:
+        program, *words = fill(variant, filled).split()
+        absent = []
+        while program.startswith("!"):
+            absent.append(program[1:])
+            program, *words = words
+        if any((repository / path).exists() for path in absent):
+            continue
+        # The program runs in `work`, where the slices lie.
+        data = (str(filled["data"]), "slices/")
+        needed = [filled["out"] / "work" / word for word in words if word.startswith(data)]
+        if (repository / program).is_file() and all(path.exists() for path in needed):
+            return [str(repository / program), *words]
+    return []
+
+
+def fill(text: str, filled: Mapping[str, Any]) -> str:
+    """Put values in the place of `$names`, also in values."""
+    while (found := Template(text).safe_substitute(filled)) != text:
+        text = found
+    return text
+
+
+def write_inputs(
+    repository: Path, work: Path, filled: Mapping[str, Any], environment: Mapping[str, str]
+) -> None:
+    """Write the systems, in the repository's grammar, the posts, and the judgements to score by."""
+    upgrade = repository / "scripts" / "upgrade_systems.py"
+    for name, text in TABLE["files"].items():
+        (work / name).write_text(fill(text, filled), "utf-8")
+        if upgrade.is_file():
+            command = [sys.executable, str(upgrade), name]
+            done = subprocess.run(command, cwd=work, env=environment, capture_output=True)
+            if done.returncode == 0:
+                (work / name).write_bytes(done.stdout)
+    for name, slice in TABLE["slices"].items():
+        if (filled["data"] / slice["of"]).is_dir():
+            write_slice(filled["data"] / slice["of"], work / "slices" / name, slice)
+    demo = next((repository / "claim2source").rglob("demo/queries.jsonl")).parent
+    shutil.copyfile(demo / "qrels" / "test.tsv", work / "qrels.tsv")
+    by_language = defaultdict(list)
+    for row in read_jsonl(demo / "queries.jsonl"):
+        if row["_id"].startswith("test"):
+            language = row["metadata"]["lang"]
+            by_language[language].append({"id": row["_id"], "text": row["text"], "lang": language})
+    posts = [post for found in by_language.values() for post in found[:POSTS]]
+    write_jsonl(work / "posts.jsonl", posts)
+
+
+def write_slice(data: Path, folder: Path, slice: Mapping[str, Any]) -> None:
+    """Write the first claims of a data set, their sources, and others."""
+    (folder / "qrels").mkdir(parents=True, exist_ok=True)
+    claims, golds = set(), set()
+    for split in ("train", "dev"):
+        lines = (data / "qrels" / f"{split}.tsv").read_text("utf-8").splitlines()
+        lines = lines[: 1 + slice[split]]
+        (folder / "qrels" / f"{split}.tsv").write_text("\n".join(lines) + "\n", "utf-8")
+        claims |= {line.split("\t")[0] for line in lines[1:]}
+        golds |= {line.split("\t")[1] for line in lines[1:]}
+    sources = read_jsonl(data / "corpus.jsonl")
+    others = [row["_id"] for row in sources if row["_id"] not in golds]
+    kept = golds | set(others[: slice["sources"] - len(golds)])
+    write_jsonl(folder / "corpus.jsonl", [row for row in sources if row["_id"] in kept])
+    posts = [row for row in read_jsonl(data / "queries.jsonl") if row["_id"] in claims]
+    write_jsonl(folder / "queries.jsonl", posts)
+
+
+def read_jsonl(path: Path) -> list[dict[str, Any]]:
+    """Read a row from each line."""
+    return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+
+
+def write_jsonl(path: Path, rows: list[dict[str, Any]]) -> None:
+    """Write a row to each line."""
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows), "utf-8")
+
+
+def prepare_scoring(out: Path, work: Path) -> None:
+    """Copy two English runs of another case to the paths that the case `score` names."""
+    runs = sorted(
+        (key, path)
+        for key, path in by_system(out / "checkpoint_run", []).items()
+        if path.name == "en.trec"
+    )
+    for name, (_, path) in zip("ab", runs[:1] + runs[-1:], strict=True):
+        shutil.copyfile(path, work / f"{name}.trec")
+
+
+def cpu_seconds() -> float:
+    """Return the CPU time, of user and system, of all processes that have ended."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def copy_results(made: Path, case: Path) -> None:
@@ -154,68 +227,136 @@ def copy_results(made: Path, case: Path) -> None:
     for path in sorted(path for path in made.rglob("*") if path.is_file()):
         weights = hashlib.sha256(path.read_bytes()) if path.suffix == ".safetensors" else None
         listing[str(path.relative_to(made))] = weights and weights.hexdigest()
-        model = any((path.parent / name).exists() for name in ("manifest.json", "modules.json"))
-        if path.suffix in COPIED and not model:
+        model = any((path.parent / name).exists() for name in MODEL) and path.name != "report.json"
+        if path.suffix in (*ROWS, ".json", ".csv") and not model:
             copy = case / "files" / path.relative_to(made)
             copy.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(path, copy)
     (case / "listing.json").write_text(json.dumps(listing, indent=1))
 
 
-def by_system(folder: Path, suffix: str) -> dict[str, Path]:
-    """Map files by "SYSTEM/NAME" in any folder; by path where that is ambiguous."""
-    found: dict[str, list[Path]] = defaultdict(list)
-    for path in sorted(folder.rglob(f"*{suffix}")):
-        parents = [part for part in path.relative_to(folder).parts[:-1] if part not in NO_NAMES]
-        found[f"{parents[-1] if parents else only_system(folder)}/{path.name}"].append(path)
+class Answering:
+    """Play a language model whose replies depend on the texts alone that it is asked about.
+
+    `answers` has each text and reply as a line of JSON.
+    """
+
+    def __init__(self, repository: Path) -> None:
+        sys.path.insert(0, str(repository))
+        from tests.llm_server import LLMServer, Reply
+
+        self.answers: set[str] = set()
+        self.reply_of = Reply
+        self.server = LLMServer(self.reply)
+        self.server.keep_bodies = False
+
+    def __enter__(self) -> Answering:
+        self.server.start()
+        self.url = self.server.url
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.server.stop()
+
+    def reply(self, chat: Any) -> Any:
+        """Reply to a chat, and remember it."""
+        reply = self.replied(chat)
+        row = {"asked": texts_of(chat), "reply": getattr(reply, "text", reply)}
+        self.answers.add(json.dumps(row, sort_keys=True) + "\n")
+        return reply
+
+    def replied(self, chat: Any) -> Any:
+        """Choose, order or score by a hash of post and papers; rewrite other texts."""
+        texts = texts_of(chat)
+        found = re.findall(r"^(?:Paper (\S+)\n|\[(\d+)\] )(.*)$", texts.pop("papers", ""), re.M)
+        labels = [letter or number for letter, number, _ in found]
+        drawn = [draw(*texts.values(), title.strip()) for *_, title in found]
+        order = sorted(range(len(drawn)), key=lambda place: drawn[place])
+        if chat.choices:
+            letter = labels[order[0]] if draw(*texts.values()) < 0.9 else chat.choices[-1]
+            top = {choice: -1.0 if choice == letter else -3.0 for choice in chat.choices}
+            return self.reply_of(letter, logprobs=[(letter, -1.0, top)])
+        if chat.schema is None:
+            # Tags are drawn for each request; the rest of the prompt says what is to be written.
+            prompt = re.sub(r"<[^<>]*>", "", chat.system)
+            text = " ".join(re.sub(r"[#@]\w+", "", next(iter(texts.values()))).split())
+            return f"{text} {1000 * draw(prompt, text):.0f}"
+        replies = {}
+        for name, kind in chat.schema["properties"].items():
+            if kind["type"] == "array":
+                replies[name] = [place + 1 for place in order]
+            elif kind["type"] == "string":
+                replies[name] = "It fits."
+            elif name == "selected_paper":
+                replies[name] = order[0] + 1
+            else:
+                low, high = kind.get("minimum", 0), kind.get("maximum", 1)
+                replies[name] = low + round((high - low) * draw(*texts.values()))
+        return json.dumps(replies)
+
+
+def texts_of(chat: Any) -> dict[str, str]:
+    """Return what a chat is about, by tag, without the number that keeps a tag apart."""
+    return {re.sub(r"-\d+$", "", tag): text for tag, text in chat.data.items()}
+
+
+def draw(*texts: str) -> float:
+    """Return a number from 0 to 1 that depends on the texts alone."""
+    return int(hashlib.sha256("\n".join(texts).encode()).hexdigest()[:8], 16) / 16**8
+
+
+# Reading what was recorded
+
+
+def by_system(folder: Path, renamed: list[tuple[str, str]]) -> dict[tuple[str, ...], Path]:
+    """Map files by (system, claim form, name), where a report says them, else by their folder's."""
+    known = {}
+    for file in sorted(folder.rglob("report.json"), key=lambda path: -len(path.parts)):
+        for name, one in systems_of(json.loads(file.read_text("utf-8"))).items():
+            if one.get("runs"):
+                place = (file.parent / one["runs"]).resolve()
+                known[place] = (canonical(name, renamed), one.get("claims", ""))
+    found = defaultdict(list)
+    for path in sorted(folder.rglob("*")):
+        if path.suffix in ROWS or path.name in WHOLE:
+            parents = [part for part in path.relative_to(folder).parts[:-1] if part not in NO_NAMES]
+            own = (parents[-1] if parents else "", "")
+            found[*known.get(path.parent.resolve(), own), path.name].append(path)
     return {
-        key if len(paths) == 1 else str(path.relative_to(folder)): path
+        key if len(paths) == 1 else (str(path.relative_to(folder)),): path
         for key, paths in found.items()
         for path in paths
     }
 
 
-def only_system(folder: Path) -> str:
-    """Return the system of files outside any system's folder: the top report's."""
-    if not (folder / "report.json").is_file():
-        return ""
-    report = json.loads((folder / "report.json").read_text(encoding="utf-8"))
-    names = [name for name, _ in systems_of(report, "")]
-    return names[0] if len(names) == 1 or {"checkpoint", "macro"} <= report.keys() else ""
+def canonical(name: str, renamed: list[tuple[str, str]]) -> str:
+    """Return the name that the table's case has for a system."""
+    for pattern, written in renamed:
+        name = re.sub(pattern, written, name)
+    return name
 
 
-def systems_of(report: Mapping[str, Any], folder: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Yield name and entry of every system of a report of any version, or of a nested report."""
-    if "systems" in report:
-        yield from report["systems"].items()
-    elif {"before", "after", "seen_unseen"} <= report.keys():
-        for key, name in (("before", "step 0"), ("after", "chosen")):
-            slices = {part: tables[key] for part, tables in report["seen_unseen"].items()}
-            yield name, {"languages": report[key], "slices": slices}
-    elif {"step_0", "as_trained", "after"} <= report.keys():
-        for key, name in (("step_0", "step 0"), ("as_trained", "scale 1"), ("after", "picked")):
-            yield name, {"languages": report[key]}
-    else:
-        if {"checkpoint", "macro"} <= report.keys():
-            yield folder or Path(report["checkpoint"]).name, report
-        yield from report.get("checkpoints", {}).items()
+def systems_of(report: Any) -> dict[str, Any]:
+    """Return the systems of a report by name; of other JSON none."""
+    systems = report.get("systems") if isinstance(report, dict) else None
+    return systems if isinstance(systems, dict) else {}
 
 
-def facts_of(report: Any, file: str, folder: str = "") -> Facts:
-    """Flatten a report of any version into scores, intervals, tests, choices by key."""
+def facts_of(report: Any, file: str) -> Facts:
+    """Flatten a report into scores, intervals, tests and choices by key."""
     facts: Facts = {}
-    systems = dict(systems_of(report, folder)) if isinstance(report, dict) else {}
-    for name, part in systems.items():
+    for name, part in systems_of(report).items():
         macro = {"macro": part["macro"]} if part.get("macro") else {}
         facts |= scores_in(name, {**part.get("languages", {}), **macro})
         for cut, table in (part.get("slices") or {}).items():
             facts |= scores_in(f"{name}, {cut} golds", table)
-        intervals = part.get("intervals") or {}
-        for metric, bounds in intervals.get("values", intervals).items():
-            for language, ends in bounds.items() if isinstance(bounds, dict) else ():
+        for metric, bounds in ((part.get("intervals") or {}).get("values") or {}).items():
+            for language, ends in bounds.items():
                 facts[name, language, f"{metric} interval"] = ends
-        for reason, claims in (part.get("failures") or {}).items():
-            facts[name, "failures", reason] = claims
+        stages = [stage.get("failures") or {} for stage in part.get("stages") or ()]
+        for failures in (part.get("failures") or {}, *stages):
+            for reason, claims in failures.items():
+                facts[name, "failures", reason] = claims
     for part in walk(report):
         facts |= facts_anywhere(part)
     if isinstance(report, dict):
@@ -241,35 +382,20 @@ def facts_anywhere(part: Mapping[str, Any]) -> Facts:
         facts |= {(test, key): value for key, value in part.items() if key != "comparisons"}
         for one in part["comparisons"]:
             pair = f"{one['system']} against {one['baseline']}"
-            facts |= {(test, pair, key): value for key, value in one.items()}
-    if "split" in part and isinstance(part.get("claims"), int):
-        facts["chosen on", part["split"], f"{part['claims']} claims"] = "there"
+            names = ("system", "baseline")
+            facts |= {(test, pair, key): v for key, v in one.items() if key not in names}
     if {"table", "row", "column", "ours"} <= part.keys():
         cell = (part["table"], part["row"], part["column"], str(part.get("system", "")))
         for key in ("published", "ours", "difference", "low", "high", "inside"):
             facts["published", *cell, key] = part[key]
-    # A setting that was tried or chosen: flat with its score in 0.1.0, apart from it since.
-    settings = part.get("settings", part)
-    score = part.get("score", part.get("mrr@5"))
-    if isinstance(score, float) and ("k1" in settings or "method" in settings):
-        facts["choice", setting_words(settings), f"val mrr@5 {score:.9f}"] = "there"
-    chosen = {what: part[what] for what in ("bm25", "fusion") if isinstance(part.get(what), dict)}
-    if part.get("what") in ("bm25", "fusion"):
-        chosen = {part["what"]: {**settings, "mrr@5": score}}
-    for what, settings_chosen in chosen.items():
-        if "mrr@5" in settings_chosen:
-            facts["chosen", what, setting_words(settings_chosen)] = "there"
-    if isinstance(score, float) and part.get("scores") and "scale" in settings:
-        facts |= scores_in(f"val, scale {settings['scale']:g}", part["scores"])
-    if isinstance(part.get("scales"), dict) and "default" in part:
-        facts |= {("picked", language, "scale"): v for language, v in part["scales"].items()}
+    settings, score = part.get("settings"), part.get("score")
+    if isinstance(settings, dict) and isinstance(score, float):
+        words = ", ".join(f"{key} {settings[key]}" for key in CHOICE.split() if key in settings)
+        words = words or json.dumps(settings, sort_keys=True)
+        what = ("chosen", part["what"]) if "what" in part else ("tried",)
+        facts[*what, words, f"score {score:.6f}"] = "there"
     chosen_keys = ("chosen_epoch", "chosen_scale")
     return facts | {("training", key): part[key] for key in chosen_keys if key in part}
-
-
-def setting_words(settings: Mapping[str, Any]) -> str:
-    """Write the settings of a choice in one line."""
-    return ", ".join(f"{key} {settings[key]}" for key in CHOICE.split() if key in settings)
 
 
 def scores_in(system: str, table: Mapping[str, Mapping[str, Any]]) -> Facts:
@@ -290,7 +416,7 @@ def leaves(value: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, 
     """Yield paths and numbers of a JSON value; a list's row is named by its strings."""
     if isinstance(value, dict):
         for key, inner in value.items():
-            yield from () if key in ("cost", "seconds") else leaves(inner, (*path, key))
+            yield from () if key in COSTS else leaves(inner, (*path, key))
     elif isinstance(value, list):
         for place, inner in enumerate(value):
             row = inner.values() if isinstance(inner, dict) else ()
@@ -300,14 +426,12 @@ def leaves(value: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, 
         yield path, value
 
 
-def facts_in(case: Path) -> Facts:
+def facts_in(case: Path, renamed: list[tuple[str, str]]) -> Facts:
     """Flatten all reports of a case, top one first, its losses, and its output if it is data."""
     facts: Facts = {}
-    files = (case / "files").rglob("*.json")
+    files = (path for path in (case / "files").rglob("*.json") if path.name not in WHOLE)
     for path in sorted(files, key=lambda path: (len(path.parts), path)):
-        inside = path.relative_to(case / "files").parts[:-1]
-        found = facts_of(json.loads(path.read_text("utf-8")), path.name, "/".join(inside[-1:]))
-        for key, value in found.items():
+        for key, value in facts_of(json.loads(path.read_text("utf-8")), path.name).items():
             # Where two files of one version disagree, both values are compared.
             known = facts.setdefault(key, value)
             facts[key] = known if equal(known, value) else [known, value]
@@ -315,151 +439,203 @@ def facts_in(case: Path) -> Facts:
         for row in csv.DictReader(io.StringIO(path.read_text("utf-8"))):
             facts |= {("step", row["step"], k): v for k, v in row.items() if k[:4] == "loss" and v}
     text = (case / "stdout").read_text("utf-8")
-    if text.startswith("{"):
+    if text.startswith('{"post"'):
+        for answer in map(json.loads, text.splitlines()):
+            for paper in answer["papers"]:
+                key = ("find", answer["post"], f"rank {paper['rank']}")
+                facts[*key, "id"] = paper["id"]
+                facts |= {(*key, *path): value for path, value in leaves(paper)}
+    elif text.startswith("{"):
         facts |= facts_of(json.loads(text), "stdout")
     elif text.startswith("table,row,column"):
         for row in csv.DictReader(io.StringIO(text)):
             facts |= facts_anywhere({**row, "system": ""})
-    return facts
+    return {tuple(canonical(part, renamed) for part in key): v for key, v in facts.items()}
+
+
+def content_of(path: Path) -> Any:
+    """Read a run as (claim, source, score) in order, other files as rows or JSON without costs."""
+    text = path.read_text("utf-8")
+    if path.suffix == ".json":
+        return plain(json.loads(text))
+    if path.suffix == ".jsonl":
+        return [plain(json.loads(line)) for line in text.splitlines()]
+    rows = [
+        re.split(r"[\t ]" if path.suffix == ".trec" else r"\t", row) for row in text.splitlines()
+    ]
+    if path.suffix == ".trec":
+        return [[row[0], row[2], float(row[4])] for row in sorted(rows, key=lambda row: row[0])]
+    return rows
+
+
+def plain(value: Any) -> Any:
+    """Return a JSON value without costs."""
+    if isinstance(value, dict):
+        return {key: plain(inner) for key, inner in value.items() if key not in COSTS}
+    return [plain(inner) for inner in value] if isinstance(value, list) else value
 
 
 def equal(one: Any, other: Any) -> bool:
-    """Tell whether two values are equal, numbers to 1e-9."""
+    """Tell whether two values are equal, numbers to 1e-6."""
     if isinstance(one, list) and isinstance(other, list):
         return len(one) == len(other) and all(map(equal, one, other))
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(equal(one[key], other[key]) for key in one)
     if isinstance(one, int | float) and isinstance(other, int | float):
-        return one == other or abs(one - other) <= 1e-9 or (one != one and other != other)
+        return one == other or abs(one - other) <= 1e-6 or (one != one and other != other)
     return bool(one == other)
 
 
-def compare(before: Path, after: Path) -> int:
+# Comparing
+
+
+def compare(before: Path, after: Path, only: list[str] | None = None) -> int:
     """Compare two snapshots and print what differs; return 1 if anything that counts differs."""
     differences: Differences = defaultdict(list)
     both = (before, after)
     names = [name for name in CASES if any((f / name / "exit_code").is_file() for f in both)]
+    names = [name for name in names if only is None or name in only]
     compared = 0
     for name in names:
         one, other = cases = [folder / name for folder in both]
-        if absent := [case for case in cases if not (case / "exit_code").is_file()]:
+        absent = [case for case in cases if not (case / "exit_code").is_file()]
+        if absent == [other] and name in TABLE["removed"]:
+            differences["removed"].append(f"{name}: {TABLE['removed'][name]}")
+            continue
+        if absent:
             differences["cases"].append(f"{name}: not in {absent[0].parent}")
             continue
         codes = [(case / "exit_code").read_text().strip() for case in cases]
         if codes[0] != codes[1]:
             differences["exit codes"].append(f"{name}: {codes[0]} before, {codes[1]} after")
-        compared += compare_facts(name, one, other, differences)
-        for suffix in (".trec", ".tsv", ".jsonl"):
-            compared += compare_files(name, one, other, differences, suffix)
+        renamed = list((TABLE["renamed"].get(name) or {}).items())
+        compared += compare_facts(name, one, other, renamed, differences)
+        compared += compare_files(name, one, other, renamed, differences)
         compared += compare_weights(name, one, other, differences)
-        compare_texts(name, one, other, differences)
-    differences = {section: lines for section, lines in differences.items() if lines}
+        compared += compare_answers(name, one, other, differences)
     for section in sorted(differences, key=lambda section: (section in APART, section)):
-        counts = ", not counted" if section in APART else ""
-        print(
-            f"\n== {section} ({len(differences[section])}{counts})", *differences[section], sep="\n"
-        )
+        lines = differences[section]
+        print(f"\n== {section} ({len(lines)}{', not counted' if section in APART else ''})")
+        shown: Counter[str] = Counter()
+        for line in lines:
+            shown[name := line.partition(":")[0]] += 1
+            if shown[name] <= SHOWN:
+                print(line)
+        for name, count in shown.items():
+            if count > SHOWN:
+                print(f"{name}: {count - SHOWN} more")
     wrong = sum(len(lines) for section, lines in differences.items() if section not in APART)
     result = f"{wrong} differ" if wrong else "equal"
     print(f"\n{len(names)} cases, {compared} values and files compared: {result}")
     return int(wrong > 0 or not names)
 
 
-def compare_facts(name: str, one: Path, other: Path, differences: Differences) -> int:
-    """Compare the scores, intervals, tests and published numbers of a case."""
-    old, new = facts_in(one), facts_in(other)
+def compare_facts(
+    name: str, one: Path, other: Path, renamed: list[tuple[str, str]], differences: Differences
+) -> int:
+    """Compare the scores, intervals, tests, choices and published numbers of a case."""
+    old, new = facts_in(one, renamed), facts_in(other, renamed)
     for key, value in old.items():
         found = new.get(key, "absent")
         if not equal(value, found):
             differences["scores"].append(f"{name}: {' / '.join(key)}: {value} -> {found}")
     added = Counter(key[0] for key in new.keys() - old.keys())
-    differences["added"] += [
-        f"{name}: {what}: {count} values" for what, count in sorted(added.items())
-    ]
+    differences["added"] += [f"{name}: {what}: {n} values" for what, n in sorted(added.items())]
     return len(old)
 
 
-def compare_files(name: str, one: Path, other: Path, differences: Differences, suffix: str) -> int:
+def compare_files(
+    name: str, one: Path, other: Path, renamed: list[tuple[str, str]], differences: Differences
+) -> int:
     """Compare files by system and name; those without a partner by their content."""
-    old, new = (by_system(folder / "files", suffix) for folder in (one, other))
+    old, new = (by_system(folder / "files", renamed) for folder in (one, other))
     spare = {key: path for key, path in new.items() if key not in old}
     for key, path in old.items():
-        partner = new.get(key)
+        said, partner = f"{name}: {' / '.join(key)}", new.get(key)
         if partner is None:
-            partner = next((p for p in spare.values() if not file_difference(path, p)), None)
+            same = (p for p in spare.values() if p.suffix == path.suffix)
+            partner = next((p for p in same if not file_difference(path, p)), None)
             spare = {key: p for key, p in spare.items() if p != partner}
         if partner is None:
-            differences[f"{suffix} files"].append(f"{name}: {key}: absent after, under any name")
+            differences[f"{path.suffix} files"].append(f"{said}: absent after, under any name")
             continue
         if why := file_difference(path, partner):
-            differences[f"{suffix} files"].append(f"{name}: {key}: {why}")
+            differences[f"{path.suffix} files"].append(f"{said}: {why}")
         at = path.relative_to(one / "files"), partner.relative_to(other / "files")
         if at[0] != at[1]:
             differences["moved"].append(f"{name}: {at[0]} -> {at[1]}")
-    differences["added"] += [
-        f"{name}: {path.relative_to(other / 'files')}" for path in spare.values()
-    ]
+    added = [path.relative_to(other / "files") for path in spare.values()]
+    differences["added"] += [f"{name}: {path}" for path in added]
     return len(old)
 
 
 def file_difference(one: Path, other: Path) -> str:
-    """Describe how two files differ, tags of runs aside; empty where they are equal."""
-    if one.suffix != ".trec" or one.read_bytes() == other.read_bytes():
-        return "" if one.read_bytes() == other.read_bytes() else "other bytes"
-    old, new = ([line.split()[:5] for line in path.open(encoding="utf-8")] for path in (one, other))
-    changed = sum(a[:4] != b[:4] for a, b in zip(old, new, strict=False))
-    if changed or len(old) != len(new):
-        return f"{changed} rows rank otherwise; {len(old)} rows before, {len(new)} after"
-    most = max((abs(float(a[4]) - float(b[4])) for a, b in zip(old, new, strict=True)), default=0)
-    return f"ranks are equal, scores differ by up to {most:.2g}" if most else ""
+    """Describe how two files differ, tags of runs and costs aside; empty where they are equal."""
+    if one.read_bytes() == other.read_bytes():
+        return ""
+    old, new = content_of(one), content_of(other)
+    if equal(old, new):
+        return ""
+    if not isinstance(old, list):
+        changed = [key for key in old if not equal(old[key], new.get(key))]
+        return f"{', '.join(changed) or 'keys'} differ"
+    rows = f"{len(old)} rows before, {len(new)} after"
+    changed = sum(not equal(a, b) for a, b in zip(old, new, strict=False))
+    if one.suffix != ".trec" or len(old) != len(new):
+        return f"{changed} rows differ; {rows}"
+    moved = sum(a[:2] != b[:2] for a, b in zip(old, new, strict=True))
+    most = max(abs(a[2] - b[2]) for a, b in zip(old, new, strict=True))
+    return f"{moved} rows rank otherwise; {rows}; scores differ by up to {most:.2g}"
 
 
 def compare_weights(name: str, one: Path, other: Path, differences: Differences) -> int:
-    """Compare the weights by hash and, of an exported model, the names of its files."""
+    """Compare the weights by hash or value and, of an exported model, the names of its files."""
     old, new = (json.loads((folder / "listing.json").read_text()) for folder in (one, other))
+    works = [folder.parent / "work" / name for folder in (one, other)]
     known = {file: sha256 for file, sha256 in old.items() if sha256 or name == "merge"}
     for file, sha256 in known.items():
-        same = [path for path, found in new.items() if found == sha256 and sha256]
-        if new.get(file, "") != sha256 and same:
-            differences["moved"].append(f"{name}: {file} -> {same[0]}")
-        elif new.get(file, "") != sha256:
+        if file in new and new[file] == sha256:
+            continue
+        # The file of the same name first.
+        others = sorted((path for path in new if new[path]), key=lambda path: path != file)
+        same = [path for path in others if new[path] == sha256] or (
+            path for path in others if same_weights(works[0] / file, works[1] / path)
+        )
+        partner = next(iter(same), None) if sha256 else None
+        if partner is None:
             why = "other weights" if file in new else "absent after"
             differences["weights"].append(f"{name}: {file}: {why}")
+        elif partner != file:
+            differences["moved"].append(f"{name}: {file} -> {partner}")
     return len(known)
 
 
-def compare_texts(name: str, one: Path, other: Path, differences: Differences) -> None:
-    """Show how terminal, Markdown and HTML tables differ, columns of cost aside."""
-    pages = [p.relative_to(one) for p in sorted(one.rglob("*")) if p.suffix in (".md", ".html")]
-    for file in [Path("stdout"), *pages]:
-        if not (other / file).is_file():
-            differences["text"].append(f"{name}: {file}: absent after")
-            continue
-        lines = [without_costs((folder / file).read_text("utf-8")) for folder in (one, other)]
-        found = list(
-            difflib.unified_diff(lines[0], lines[1], f"{name}/{file}", "after", lineterm="", n=0)
-        )
-        more = [f"... {len(found) - 24} lines more"] if len(found) > 24 else []
-        if found:
-            differences["text"].append("\n".join(line[:200] for line in [*found[:24], *more]))
+def same_weights(one: Path, other: Path) -> bool:
+    """Tell whether two files hold the same tensors to 1e-6; not where one is no longer there."""
+    import numpy as np
+    from safetensors import SafetensorError
+    from safetensors.numpy import load_file
+
+    if not (one.is_file() and other.is_file()):
+        return False
+    try:
+        old, new = load_file(one), load_file(other)
+    except (SafetensorError, TypeError, KeyError):  # a type that numpy lacks: by hash alone
+        return False
+    return old.keys() == new.keys() and all(
+        old[key].shape == new[key].shape and np.allclose(old[key], new[key], rtol=0, atol=1e-6)
+        for key in old
+    )
 
 
-def without_costs(text: str) -> list[str]:
-    """Return the lines of a text without costs, progress bars, alignment and seconds."""
-    if text.startswith("<!"):
-        text = re.sub(r"<(svg|style|script).*?</\1>", "", text, flags=re.DOTALL)
-        text = re.sub(r"<[^>]+>", "", re.sub(r"</t[dh]>\s*<t[dh][^>]*>", "  ", text))
-    if text.startswith("table,row,column"):
-        rows = csv.DictReader(io.StringIO(text))
-        return [", ".join(row[key] for key in row if key not in COSTS) for row in rows]
-    lines, costly = [], False
-    for line in text.splitlines():
-        if re.search(r"\d%.*\d/\d+ \[", line):
-            continue  # a progress bar
-        cells = re.split(r"\s*\|\s*|\s{2,}", line.strip().strip("|").strip())
-        # The columns of cost are a table's last; an empty line ends it.
-        costly = tuple(cells[-len(COSTS) :]) == COSTS or (costly and bool(line.strip()))
-        cells = cells[: -len(COSTS)] if costly and len(cells) > len(COSTS) else cells
-        lines.append(re.sub(r"\d+(\.\d+)? s\b", "@ s", "  ".join(cells)))
-    return lines
+def compare_answers(name: str, one: Path, other: Path, differences: Differences) -> int:
+    """Compare what a language model was asked about and replied, in any order."""
+    old, new = (set((f / "answers.jsonl").read_text("utf-8").splitlines()) for f in (one, other))
+    for line in sorted(old - new):
+        differences["answers"].append(f"{name}: absent after: {line[:150]}")
+    if new - old:
+        differences["added"].append(f"{name}: {len(new - old)} answers")
+    return len(old)
 
 
 if __name__ == "__main__":

@@ -1,14 +1,258 @@
-"""What a snapshot runs: every kind of system that needs no hub."""
+"""A comparison of snapshots reports what changed, and not what only moved; commands are mapped."""
 
 from __future__ import annotations
 
-import yaml
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
-from scripts.snapshot import SHORT
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+from scripts import snapshot
 from tests.shared_data import REPOSITORY
 
+CASE = "pipeline"
+RUN = "q1 Q0 a 1 0.9 tag\nq1 Q0 b 2 0.5 tag\nq2 Q0 b 1 0.7 tag\n"
+REPORT = {
+    "systems": {
+        "learned": {
+            "claims": "bilingual",
+            "languages": {"en": {"mrr@5": 0.75, "queries": 2}},
+            "macro": {"mrr@5": 0.75},
+            "stages": [{"name": "verify", "failures": {"no reply": 1}, "cost": {"seconds": 3}}],
+            "choices": [{"what": "bm25", "settings": {"k1": 1.2}, "score": 0.5}],
+            "runs": "runs/learned",
+        }
+    },
+    "paired_tests": [
+        {
+            "family": "stages",
+            "average": "macro",
+            "comparisons": [{"system": "learned", "baseline": "BM25", "p": 0.03}],
+        }
+    ],
+}
+ANSWER = {"asked": {"post": "Otters carry it", "papers": "Paper 1\nOtters"}, "reply": "1"}
+FIND = {"post": "1", "papers": [{"rank": 1, "id": "a", "score": 0.5, "present": 0.9}]}
 
-def test_a_snapshot_runs_every_kind_of_hybrid() -> None:
-    offline = (REPOSITORY / "configs" / "systems" / "offline.yaml").read_text(encoding="utf-8")
-    quick = set(SHORT["quick"].split())
-    assert {"H-MiniLM", "HT-MiniLM", "HR-MiniLM"} <= quick <= yaml.safe_load(offline).keys()
+
+def edit_json(change: Callable[[Any], None]) -> Callable[[Path], None]:
+    def edit(path: Path) -> None:
+        value = json.loads(path.read_text())
+        change(value)
+        path.write_text(json.dumps(value))
+
+    return edit
+
+
+def edit_text(old: str, new: str) -> Callable[[Path], None]:
+    def edit(path: Path) -> None:
+        assert old in path.read_text()
+        path.write_text(path.read_text().replace(old, new, 1))
+
+    return edit
+
+
+def write_weights(folder: Path, value: float) -> None:
+    weights = np.full((2, 3), value, np.float32)
+    save_file({"w": weights}, folder / "work" / CASE / "model.safetensors")
+
+
+@pytest.fixture
+def folders(tmp_path: Path) -> tuple[Path, Path]:
+    """Two equal snapshots of one case."""
+    before = tmp_path / "before"
+    made, case = before / "work" / CASE, before / CASE
+    (made / "runs" / "learned").mkdir(parents=True)
+    case.mkdir()
+    (made / "report.json").write_text(json.dumps(REPORT))
+    (made / "runs" / "learned" / "en.trec").write_text(RUN)
+    (made / "submission.tsv").write_text("index\tpreds\n1\t['a']\n")
+    (made / "mined.jsonl").write_text('{"claim": "q1", "negatives": ["b"], "scores": [0.5]}\n')
+    (made / "fusion.json").write_text('{"views": [{"name": "bm25", "weight": 0.25}]}')
+    write_weights(before, 1.0)
+    snapshot.copy_results(made, case)
+    (case / "stdout").write_text(json.dumps(FIND) + "\n")
+    (case / "answers.jsonl").write_text(json.dumps(ANSWER) + "\n")
+    (case / "exit_code").write_text("0\n")
+    shutil.copytree(before, tmp_path / "after")
+    return before, tmp_path / "after"
+
+
+def relisted(after: Path, value: float) -> None:
+    write_weights(after, value)
+    listing = after / CASE / "listing.json"
+    listing.write_text(
+        listing.read_text().replace(json.loads(listing.read_text())["model.safetensors"], "other")
+    )
+
+
+RUNS = "files/runs/learned/en.trec"
+SYSTEM = REPORT["systems"]["learned"]
+CHANGED: dict[str, tuple[str, Callable[[Path], None], str]] = {
+    "ranking": (RUNS, edit_text("q1 Q0 a 1 0.9 tag\nq1 Q0 b", "q1 Q0 b 1 0.9 tag\nq1 Q0 a"), "2 rows rank"),
+    "run's score": (RUNS, edit_text("0.9", "0.90001"), "0 rows rank otherwise"),
+    "run's length": (RUNS, edit_text("q2 Q0 b 1 0.7 tag\n", ""), "3 rows before, 2 after"),
+    "missing run": (RUNS, Path.unlink, "absent after"),
+    "score": ("files/report.json", edit_text("0.75", "0.7499"), "0.75 -> 0.7499"),
+    "failures": ("files/report.json", edit_text('"no reply": 1', '"no reply": 2'), "1 -> 2"),
+    "test": ("files/report.json", edit_text("0.03", "0.04"), "0.03 -> 0.04"),
+    "choice": ("files/report.json", edit_text("1.2", "1.5"), "k1 1.2"),
+    "missing report": ("files/report.json", Path.unlink, "-> absent"),
+    "submission": ("files/submission.tsv", edit_text("['a']", "['b']"), "1 rows differ"),
+    "mined row": ("files/mined.jsonl", edit_text('"b"', '"c"'), "1 rows differ"),
+    "fusion's weight": ("files/fusion.json", edit_text("0.25", "0.26"), "views differ"),
+    "answer": ("answers.jsonl", edit_text('"reply": "1"', '"reply": "2"'), "absent after"),
+    "missing answer": ("answers.jsonl", lambda path: path.write_text(""), "absent after"),
+    "found paper": ("stdout", edit_text('"id": "a"', '"id": "b"'), "a -> b"),
+    "found paper's score": ("stdout", edit_text("0.5", "0.51"), "0.5 -> 0.51"),
+    "exit code": ("exit_code", lambda path: path.write_text("2\n"), "0 before, 2 after"),
+    "vanished case": ("exit_code", Path.unlink, f"{CASE}: not in"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", CHANGED)
+def test_what_changed_is_reported(
+    what: str, folders: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert snapshot.compare(*folders) == 0 and ": equal" in capsys.readouterr().out
+    file, change, said = CHANGED[what]
+    change(folders[1] / CASE / file)
+    assert snapshot.compare(*folders) == 1
+    printed = capsys.readouterr().out
+    assert said in printed and ": equal" not in printed
+    # From the other side as well, where something is there that was not: that is no difference.
+    assert snapshot.compare(*reversed(folders)) == (0 if what.startswith("missing") else 1)
+
+
+def test_weights_are_compared_by_value(
+    folders: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    relisted(folders[1], 1.0 + 1e-7)
+    assert snapshot.compare(*folders) == 0
+    write_weights(folders[1], 1.0001)
+    assert snapshot.compare(*folders) == 1 and "other weights" in capsys.readouterr().out
+    # Where the weights themselves were deleted, hashes decide.
+    shutil.rmtree(folders[1] / "work")
+    assert snapshot.compare(*folders) == 1
+
+
+def test_what_moved_is_no_difference(
+    folders: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Another folder, another order of claims, other tags and costs; a system's new name."""
+    case = folders[1] / CASE
+    (case / "files" / "rows").mkdir()
+    shutil.move(case / RUNS, case / "files" / "rows" / "0-en.trec")
+    shutil.rmtree(case / "files" / "runs")
+    shutil.move(case / "files" / "submission.tsv", case / "files" / "rows" / "task.tsv")
+    lines = RUN.replace("tag", "other").splitlines(keepends=True)
+    (case / "files" / "rows" / "0-en.trec").write_text("".join(lines[2:] + lines[:2]))
+    listing = case / "listing.json"
+    listing.write_text(listing.read_text().replace('"model.safe', '"checkpoints/model.safe'))
+    edit_text('"seconds": 3', '"seconds": 9')(case / "files" / "report.json")
+    assert snapshot.compare(*folders) == 0
+    assert "== moved (3, not counted)" in capsys.readouterr().out
+    # Moved and changed is a difference.
+    edit_text("0.9", "0.8")(case / "files" / "rows" / "0-en.trec")
+    assert snapshot.compare(*folders) == 1
+
+
+def test_new_names_of_systems_are_mapped(
+    folders: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    report = folders[1] / CASE / "files" / "report.json"
+    report.write_text(report.read_text().replace('"learned"', '"ours x bilingual x 1"'))
+    assert snapshot.compare(*folders) == 1
+    names = {CASE: {"^ours x (.*) x 1": "learned"}}
+    monkeypatch.setitem(snapshot.TABLE, "renamed", names)
+    assert snapshot.compare(*folders) == 0
+    edit_text("0.75", "0.7")(report)
+    assert snapshot.compare(*folders) == 1
+
+
+def test_a_case_that_was_removed_is_no_difference(
+    folders: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(snapshot.TABLE, "removed", {CASE: "nobody used it"})
+    shutil.rmtree(folders[1] / CASE)
+    assert snapshot.compare(*folders) == 0
+    # What is removed must not come from nowhere, and where it still runs it is compared.
+    assert snapshot.compare(*reversed(folders)) == 1
+
+
+def test_the_newest_command_that_a_repository_has_is_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    variants = ["eval/new.py --all $many", "!eval/both.py eval/old.py --one", "eval/both.py --two"]
+    monkeypatch.setitem(snapshot.CASES, CASE, variants)
+    (tmp_path / "eval").mkdir()
+    filled = {"many": "$few b", "few": "a", "data": tmp_path / "data", "out": tmp_path}
+
+    def words() -> list[str]:
+        return snapshot.command_of(CASE, tmp_path, filled)[1:]
+
+    assert words() == []
+    (tmp_path / "eval" / "old.py").touch()
+    assert words() == ["--one"]
+    (tmp_path / "eval" / "both.py").touch()
+    assert words() == ["--two"]
+    (tmp_path / "eval" / "new.py").touch()
+    assert words() == ["--all", "a", "b"]
+    monkeypatch.setitem(snapshot.CASES, CASE, ["eval/new.py --dataset $data/ct25"])
+    assert words() == []  # without its data
+    (tmp_path / "data" / "ct25").mkdir(parents=True)
+    assert words() == ["--dataset", str(tmp_path / "data" / "ct25")]
+
+
+def test_every_case_has_a_program_here() -> None:
+    words = {**snapshot.TABLE["words"], "r": REPOSITORY, "data": "/data", "llm": "", "threads": 1}
+    for name, variants in snapshot.CASES.items():
+        programs = [
+            next(word for word in snapshot.fill(one, words).split() if not word.startswith("!"))
+            for one in variants
+        ]
+        removed = name in snapshot.TABLE["removed"]
+        assert removed or any((REPOSITORY / program).is_file() for program in programs), name
+        assert "$" not in snapshot.fill(variants[0], words), name
+    for name in (*snapshot.TABLE["removed"], *snapshot.TABLE["renamed"]):
+        assert name in snapshot.CASES
+
+
+def test_replies_depend_on_what_is_asked_about_alone() -> None:
+    model = snapshot.Answering(REPOSITORY)
+    papers = "Paper 1\nBees and flowers\nLong.\n\nPaper 2\nOtters\nShort."
+
+    def chat(system: str = "Choose.", **more: Any) -> SimpleNamespace:
+        given = {"data": {"post": "Otters!", "papers": papers}, "choices": [], "schema": None}
+        return SimpleNamespace(system=system, **{**given, **more})
+
+    schema = {
+        "properties": {"reasoning": {"type": "string"}, "selected_paper": {"type": "integer"}}
+    }
+    picked = json.loads(model.reply(chat(schema=schema)))["selected_paper"]
+    other = "Paper 1\nOtters\nShort.\n\nPaper 2\nBees and flowers\nLong."
+    data = {"post-2": "Otters!", "papers-2": other}
+    assert (
+        json.loads(model.reply(chat("Other.", schema=schema, data=data)))["selected_paper"]
+        == 3 - picked
+    )
+    ordered = {"properties": {"order": {"type": "array"}}}
+    assert json.loads(model.reply(chat(schema=ordered)))["order"] == [picked, 3 - picked]
+    letters = {
+        "post": "Otters!",
+        "papers": papers.replace("Paper 1", "Paper A").replace("Paper 2", "Paper B"),
+    }
+    said = model.reply(chat(data=letters, choices=["A", "B", "C"]))
+    assert said.text in ("ABC"[picked - 1], "C") and said.logprobs
+    plain = {"post": "Otters #carry it"}
+    one, two = (
+        model.reply(chat(system, data=plain)) for system in ("Summarise <a>", "Rewrite <a>")
+    )
+    assert one != two and one == model.reply(chat("Summarise <b-7>", data=plain))
+    assert len(model.answers) == 6
