@@ -20,13 +20,13 @@ import io
 import json
 import os
 import re
-import resource
 import shutil
 import subprocess
 import sys
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
+from itertools import groupby
 from pathlib import Path
 from string import Template
 from typing import Any
@@ -37,7 +37,6 @@ TABLE = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text("utf-8"))
 CASES: dict[str, list[str]] = {
     name: [given] if isinstance(given, str) else given for name, given in TABLE["cases"].items()
 }
-POSTS = 8  # of each language, that `find` is asked about
 # Files that are compared row by row, or as a whole; of other JSON the parts that `facts_of` knows.
 ROWS = (".trec", ".tsv", ".jsonl")
 WHOLE = {"fusion.json", "abstain.json", "verification.json", "grid.json", "anova.json"}
@@ -46,6 +45,7 @@ COSTS = {"cost", "seconds", "speed", "milliseconds", "batch_milliseconds", "peak
 CHOICE = "analysis stop_words stemmer metadata title_weight k1 b method scale rrf_k depth alpha mix"
 OTHER = "slices ranks rank_changes anova lost runs paired_test claims missing repeated ignored"
 NO_NAMES = {"runs", "files", "submission_2025", "submission_2026", "submissions"}
+ENGLISH = "sleep coffee masks sugar exercise noise stress smoking vaccines pollution music walking"
 APART = ("moved", "added", "removed")
 SHOWN = 12  # differences of a case and kind that are printed
 Facts = dict[tuple[str, ...], Any]
@@ -69,25 +69,22 @@ def main() -> int:
         return compare(*given.compare, given.only)
     if given.out is None:
         parser.error("--out or --compare is needed")
-    take(given)
-    return 0
+    return take(given)
 
 
-# Taking
-
-
-def take(given: argparse.Namespace) -> None:
-    """Run the cases that are not done yet, and record their results."""
+def take(given: argparse.Namespace) -> int:
+    """Run the cases that are not done yet, and record their results; return 0."""
     out, repository = given.out.resolve(), given.repository.resolve()
     data, work = (given.data or repository / ".." / "shared" / "data").resolve(), out / "work"
-    own = {"PYTHONPATH": repository, "CLAIM2SOURCE_DATA": data, "CLAIM2SOURCE_STORE": out / "store"}
+    own = {"PYTHONPATH": repository, "CLAIM2SOURCE_DATA": data}
     own |= {"OMP_NUM_THREADS": given.threads, "HF_HUB_OFFLINE": 1, "WANDB_MODE": "disabled"}
     environment = {**os.environ, **{key: str(value) for key, value in own.items()}}
     places = {"r": repository, "data": data, "threads": given.threads, "out": out}
     work.mkdir(parents=True, exist_ok=True)
     if given.overwrite and not given.only:
         shutil.rmtree(out / "store", ignore_errors=True)
-    with Answering(repository) as server:
+    model = Answering(repository)
+    with model.server as server:
         filled = {**TABLE["words"], **places, "llm": server.url}
         write_inputs(repository, work, filled, environment)
         for name in given.only or CASES:
@@ -102,9 +99,11 @@ def take(given: argparse.Namespace) -> None:
             for folder in (case, work / name):
                 shutil.rmtree(folder, ignore_errors=True)
             case.mkdir()
-            if name == "score":
-                prepare_scoring(out, work)
-            server.answers.clear()
+            model.answers.clear()
+            # Who asks the model has a store of its own: there, nothing was answered before.
+            inputs = [work / word for word in words if (work / word).is_file()]
+            asks = any(server.url in text for text in (*words, *map(Path.read_text, inputs)))
+            environment["CLAIM2SOURCE_STORE"] = str((case if asks else out) / "store")
             started, cpu = time.perf_counter(), cpu_seconds()
             done = subprocess.run(
                 [sys.executable, *words], cwd=work, env=environment, capture_output=True, text=True
@@ -114,7 +113,7 @@ def take(given: argparse.Namespace) -> None:
                 for place in ("out", "r", "data", "llm"):
                     text = text.replace(str(filled[place]), f"@{place}@")
                 (case / file).write_text(text, encoding="utf-8")
-            (case / "answers.jsonl").write_text("".join(sorted(server.answers)), "utf-8")
+            (case / "answers.jsonl").write_text("".join(sorted(model.answers)), "utf-8")
             (case / "cost.json").write_text(json.dumps(cost))
             copy_results(work / name, case)
             (case / "exit_code").write_text(f"{done.returncode}\n")
@@ -123,6 +122,7 @@ def take(given: argparse.Namespace) -> None:
     costs = [json.loads(path.read_text()) for path in sorted(out.glob("*/cost.json"))]
     total = {key: sum(cost[key] for cost in costs) for key in ("seconds", "cpu")}
     print(f"{len(costs)} cases: {total['seconds']:.0f} s, {total['cpu']:.0f} s of CPU")
+    return 0
 
 
 def command_of(name: str, repository: Path, filled: Mapping[str, Any]) -> list[str]:
@@ -153,7 +153,7 @@ def fill(text: str, filled: Mapping[str, Any]) -> str:
 def write_inputs(
     repository: Path, work: Path, filled: Mapping[str, Any], environment: Mapping[str, str]
 ) -> None:
-    """Write the systems, in the repository's grammar, the posts, and the judgements to score by."""
+    """Write the table's files, systems in the repository's grammar, and its slices of data."""
     upgrade = repository / "scripts" / "upgrade_systems.py"
     for name, text in TABLE["files"].items():
         (work / name).write_text(fill(text, filled), "utf-8")
@@ -162,33 +162,24 @@ def write_inputs(
             done = subprocess.run(command, cwd=work, env=environment, capture_output=True)
             if done.returncode == 0:
                 (work / name).write_bytes(done.stdout)
-    for name, slice in TABLE["slices"].items():
-        if (filled["data"] / slice["of"]).is_dir():
-            write_slice(filled["data"] / slice["of"], work / "slices" / name, slice)
-    demo = next((repository / "claim2source").rglob("demo/queries.jsonl")).parent
-    shutil.copyfile(demo / "qrels" / "test.tsv", work / "qrels.tsv")
-    by_language = defaultdict(list)
-    for row in read_jsonl(demo / "queries.jsonl"):
-        if row["_id"].startswith("test"):
-            language = row["metadata"]["lang"]
-            by_language[language].append({"id": row["_id"], "text": row["text"], "lang": language})
-    posts = [post for found in by_language.values() for post in found[:POSTS]]
-    write_jsonl(work / "posts.jsonl", posts)
+    for name, part in TABLE["slices"].items():
+        if (filled["data"] / part["of"]).is_dir():
+            write_slice(filled["data"] / part["of"], work / "slices" / name, part)
 
 
-def write_slice(data: Path, folder: Path, slice: Mapping[str, Any]) -> None:
+def write_slice(data: Path, folder: Path, part: Mapping[str, Any]) -> None:
     """Write the first claims of a data set, their sources, and others."""
     (folder / "qrels").mkdir(parents=True, exist_ok=True)
     claims, golds = set(), set()
     for split in ("train", "dev"):
         lines = (data / "qrels" / f"{split}.tsv").read_text("utf-8").splitlines()
-        lines = lines[: 1 + slice[split]]
+        lines = lines[: 1 + part[split]]
         (folder / "qrels" / f"{split}.tsv").write_text("\n".join(lines) + "\n", "utf-8")
         claims |= {line.split("\t")[0] for line in lines[1:]}
         golds |= {line.split("\t")[1] for line in lines[1:]}
     sources = read_jsonl(data / "corpus.jsonl")
     others = [row["_id"] for row in sources if row["_id"] not in golds]
-    kept = golds | set(others[: slice["sources"] - len(golds)])
+    kept = golds | set(others[: part["sources"] - len(golds)])
     write_jsonl(folder / "corpus.jsonl", [row for row in sources if row["_id"] in kept])
     posts = [row for row in read_jsonl(data / "queries.jsonl") if row["_id"] in claims]
     write_jsonl(folder / "queries.jsonl", posts)
@@ -204,21 +195,9 @@ def write_jsonl(path: Path, rows: list[dict[str, Any]]) -> None:
     path.write_text("".join(f"{json.dumps(row)}\n" for row in rows), "utf-8")
 
 
-def prepare_scoring(out: Path, work: Path) -> None:
-    """Copy two English runs of another case to the paths that the case `score` names."""
-    runs = sorted(
-        (key, path)
-        for key, path in by_system(out / "checkpoint_run", []).items()
-        if path.name == "en.trec"
-    )
-    for name, (_, path) in zip("ab", runs[:1] + runs[-1:], strict=True):
-        shutil.copyfile(path, work / f"{name}.trec")
-
-
 def cpu_seconds() -> float:
     """Return the CPU time, of user and system, of all processes that have ended."""
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
+    return sum(os.times()[2:4])
 
 
 def copy_results(made: Path, case: Path) -> None:
@@ -250,14 +229,6 @@ class Answering:
         self.server = LLMServer(self.reply)
         self.server.keep_bodies = False
 
-    def __enter__(self) -> Answering:
-        self.server.start()
-        self.url = self.server.url
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.server.stop()
-
     def reply(self, chat: Any) -> Any:
         """Reply to a chat, and remember it."""
         reply = self.replied(chat)
@@ -279,7 +250,12 @@ class Answering:
         if chat.schema is None:
             # Tags are drawn for each request; the rest of the prompt says what is to be written.
             prompt = re.sub(r"<[^<>]*>", "", chat.system)
-            text = " ".join(re.sub(r"[#@]\w+", "", next(iter(texts.values()))).split())
+            text = next(iter(texts.values()))
+            if "text" in texts:  # to be translated
+                words = sorted(ENGLISH.split(), key=lambda word: draw(prompt, text, word))[:2]
+                kept = " ".join(re.findall(r"[#@]\w+|\d+(?:[.,]\d+)*", text))
+                return f"They say the new study of {words[0]} found more {words[1]} {kept}"
+            text = " ".join(re.sub(r"[#@]\w+", "", text).split())
             return f"{text} {1000 * draw(prompt, text):.0f}"
         replies = {}
         for name, kind in chat.schema["properties"].items():
@@ -303,9 +279,6 @@ def texts_of(chat: Any) -> dict[str, str]:
 def draw(*texts: str) -> float:
     """Return a number from 0 to 1 that depends on the texts alone."""
     return int(hashlib.sha256("\n".join(texts).encode()).hexdigest()[:8], 16) / 16**8
-
-
-# Reading what was recorded
 
 
 def by_system(folder: Path, renamed: list[tuple[str, str]]) -> dict[tuple[str, ...], Path]:
@@ -381,9 +354,8 @@ def facts_anywhere(part: Mapping[str, Any]) -> Facts:
         test = f"test {part['family']} ({part['average']})"
         facts |= {(test, key): value for key, value in part.items() if key != "comparisons"}
         for one in part["comparisons"]:
-            pair = f"{one['system']} against {one['baseline']}"
-            names = ("system", "baseline")
-            facts |= {(test, pair, key): v for key, v in one.items() if key not in names}
+            pair = f"{one.pop('system')} against {one.pop('baseline')}"
+            facts |= {(test, pair, key): value for key, value in one.items()}
     if {"table", "row", "column", "ours"} <= part.keys():
         cell = (part["table"], part["row"], part["column"], str(part.get("system", "")))
         for key in ("published", "ours", "difference", "low", "high", "inside"):
@@ -394,8 +366,8 @@ def facts_anywhere(part: Mapping[str, Any]) -> Facts:
         words = words or json.dumps(settings, sort_keys=True)
         what = ("chosen", part["what"]) if "what" in part else ("tried",)
         facts[*what, words, f"score {score:.6f}"] = "there"
-    chosen_keys = ("chosen_epoch", "chosen_scale")
-    return facts | {("training", key): part[key] for key in chosen_keys if key in part}
+    chosen = ("chosen_epoch", "chosen_scale")
+    return facts | {("training", key): part[key] for key in chosen if key in part}
 
 
 def scores_in(system: str, table: Mapping[str, Mapping[str, Any]]) -> Facts:
@@ -407,9 +379,9 @@ def walk(value: Any) -> Iterator[Mapping[str, Any]]:
     """Yield every mapping of a JSON value."""
     if isinstance(value, dict):
         yield value
-    for inner in value.values() if isinstance(value, dict) else value:
-        if isinstance(inner, dict | list):
-            yield from walk(inner)
+        value = list(value.values())
+    for inner in value if isinstance(value, list) else ():
+        yield from walk(inner)
 
 
 def leaves(value: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
@@ -437,7 +409,8 @@ def facts_in(case: Path, renamed: list[tuple[str, str]]) -> Facts:
             facts[key] = known if equal(known, value) else [known, value]
     for path in (case / "files").rglob("metrics.csv"):
         for row in csv.DictReader(io.StringIO(path.read_text("utf-8"))):
-            facts |= {("step", row["step"], k): v for k, v in row.items() if k[:4] == "loss" and v}
+            losses = {k: float(v) for k, v in row.items() if k.startswith("loss") and v}
+            facts |= {("step", row["step"], k): v for k, v in losses.items()}
     text = (case / "stdout").read_text("utf-8")
     if text.startswith('{"post"'):
         for answer in map(json.loads, text.splitlines()):
@@ -460,12 +433,10 @@ def content_of(path: Path) -> Any:
         return plain(json.loads(text))
     if path.suffix == ".jsonl":
         return [plain(json.loads(line)) for line in text.splitlines()]
-    rows = [
-        re.split(r"[\t ]" if path.suffix == ".trec" else r"\t", row) for row in text.splitlines()
-    ]
-    if path.suffix == ".trec":
-        return [[row[0], row[2], float(row[4])] for row in sorted(rows, key=lambda row: row[0])]
-    return rows
+    if path.suffix == ".tsv":
+        return [line.split("\t") for line in text.splitlines()]
+    rows = sorted(map(str.split, text.splitlines()), key=lambda row: row[0])
+    return [[row[0], row[2], float(row[4])] for row in rows]
 
 
 def plain(value: Any) -> Any:
@@ -486,16 +457,11 @@ def equal(one: Any, other: Any) -> bool:
     return bool(one == other)
 
 
-# Comparing
-
-
 def compare(before: Path, after: Path, only: list[str] | None = None) -> int:
     """Compare two snapshots and print what differs; return 1 if anything that counts differs."""
     differences: Differences = defaultdict(list)
-    both = (before, after)
-    names = [name for name in CASES if any((f / name / "exit_code").is_file() for f in both)]
-    names = [name for name in names if only is None or name in only]
-    compared = 0
+    both, compared = (before, after), 0
+    names = [n for n in only or CASES if any((f / n / "exit_code").is_file() for f in both)]
     for name in names:
         one, other = cases = [folder / name for folder in both]
         absent = [case for case in cases if not (case / "exit_code").is_file()]
@@ -516,14 +482,9 @@ def compare(before: Path, after: Path, only: list[str] | None = None) -> int:
     for section in sorted(differences, key=lambda section: (section in APART, section)):
         lines = differences[section]
         print(f"\n== {section} ({len(lines)}{', not counted' if section in APART else ''})")
-        shown: Counter[str] = Counter()
-        for line in lines:
-            shown[name := line.partition(":")[0]] += 1
-            if shown[name] <= SHOWN:
-                print(line)
-        for name, count in shown.items():
-            if count > SHOWN:
-                print(f"{name}: {count - SHOWN} more")
+        for name, group in groupby(lines, key=lambda line: line.partition(":")[0]):
+            first, rest = (found := list(group))[:SHOWN], len(found) - SHOWN
+            print(*first, *([f"{name}: {rest} more"] if rest > 0 else []), sep="\n")
     wrong = sum(len(lines) for section, lines in differences.items() if section not in APART)
     result = f"{wrong} differ" if wrong else "equal"
     print(f"\n{len(names)} cases, {compared} values and files compared: {result}")
@@ -571,8 +532,6 @@ def compare_files(
 
 def file_difference(one: Path, other: Path) -> str:
     """Describe how two files differ, tags of runs and costs aside; empty where they are equal."""
-    if one.read_bytes() == other.read_bytes():
-        return ""
     old, new = content_of(one), content_of(other)
     if equal(old, new):
         return ""
@@ -580,11 +539,10 @@ def file_difference(one: Path, other: Path) -> str:
         changed = [key for key in old if not equal(old[key], new.get(key))]
         return f"{', '.join(changed) or 'keys'} differ"
     rows = f"{len(old)} rows before, {len(new)} after"
-    changed = sum(not equal(a, b) for a, b in zip(old, new, strict=False))
+    pairs = list(zip(old, new, strict=False))
     if one.suffix != ".trec" or len(old) != len(new):
-        return f"{changed} rows differ; {rows}"
-    moved = sum(a[:2] != b[:2] for a, b in zip(old, new, strict=True))
-    most = max(abs(a[2] - b[2]) for a, b in zip(old, new, strict=True))
+        return f"{sum(not equal(*pair) for pair in pairs)} rows differ; {rows}"
+    moved, most = sum(a[:2] != b[:2] for a, b in pairs), max(abs(a[2] - b[2]) for a, b in pairs)
     return f"{moved} rows rank otherwise; {rows}; scores differ by up to {most:.2g}"
 
 
