@@ -253,7 +253,7 @@ class Answering:
             text = next(iter(texts.values()))
             if "text" in texts:  # to be translated
                 words = sorted(ENGLISH.split(), key=lambda word: draw(prompt, text, word))[:2]
-                kept = " ".join(re.findall(r"[#@]\w+|\d+(?:[.,]\d+)*", text))
+                kept = " ".join(re.findall(r"[#@]\w+|\d+(?:[.,]\d+)* ?%?", text))
                 return f"They say the new study of {words[0]} found more {words[1]} {kept}"
             text = " ".join(re.sub(r"[#@]\w+", "", text).split())
             return f"{text} {1000 * draw(prompt, text):.0f}"
