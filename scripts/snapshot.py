@@ -66,7 +66,7 @@ def main() -> int:
     parser.add_argument("--compare", nargs=2, type=Path, metavar=("BEFORE", "AFTER"))
     given = parser.parse_args()
     if given.compare:
-        return compare(*given.compare, given.only)
+        return compare(given.compare[0], given.compare[1], given.only)
     if given.out is None:
         parser.error("--out or --compare is needed")
     return take(given)
@@ -257,7 +257,7 @@ class Answering:
                 return f"They say the new study of {words[0]} found more {words[1]} {kept}"
             text = " ".join(re.sub(r"[#@]\w+", "", text).split())
             return f"{text} {1000 * draw(prompt, text):.0f}"
-        replies = {}
+        replies: dict[str, Any] = {}
         for name, kind in chat.schema["properties"].items():
             if kind["type"] == "array":
                 replies[name] = [place + 1 for place in order]
@@ -500,8 +500,8 @@ def compare_facts(
         found = new.get(key, "absent")
         if not equal(value, found):
             differences["scores"].append(f"{name}: {' / '.join(key)}: {value} -> {found}")
-    added = Counter(key[0] for key in new.keys() - old.keys())
-    differences["added"] += [f"{name}: {what}: {n} values" for what, n in sorted(added.items())]
+    for what, count in sorted(Counter(key[0] for key in new.keys() - old.keys()).items()):
+        differences["added"].append(f"{name}: {what}: {count} values")
     return len(old)
 
 
@@ -525,8 +525,8 @@ def compare_files(
         at = path.relative_to(one / "files"), partner.relative_to(other / "files")
         if at[0] != at[1]:
             differences["moved"].append(f"{name}: {at[0]} -> {at[1]}")
-    added = [path.relative_to(other / "files") for path in spare.values()]
-    differences["added"] += [f"{name}: {path}" for path in added]
+    for path in spare.values():
+        differences["added"].append(f"{name}: {path.relative_to(other / 'files')}")
     return len(old)
 
 

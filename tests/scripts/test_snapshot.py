@@ -18,7 +18,7 @@ from tests.shared_data import REPOSITORY
 
 CASE = "pipeline"
 RUN = "q1 Q0 a 1 0.9 tag\nq1 Q0 b 2 0.5 tag\nq2 Q0 b 1 0.7 tag\n"
-REPORT = {
+REPORT: dict[str, Any] = {
     "systems": {
         "learned": {
             "claims": "bilingual",
@@ -37,7 +37,10 @@ REPORT = {
         }
     ],
 }
-ANSWER = {"asked": {"post": "Otters carry it", "papers": "Paper 1\nOtters"}, "reply": "1"}
+ANSWER: dict[str, Any] = {
+    "asked": {"post": "Otters carry it", "papers": "Paper 1\nOtters"},
+    "reply": "1",
+}
 FIND = {"post": "1", "papers": [{"rank": 1, "id": "a", "score": 0.5, "present": 0.9}]}
 
 
@@ -93,8 +96,7 @@ def relisted(after: Path, value: float) -> None:
 
 
 RUNS = "files/runs/learned/en.trec"
-SYSTEM = REPORT["systems"]["learned"]
-CHANGED: dict[str, tuple[str, Callable[[Path], None], str]] = {
+CHANGED: dict[str, tuple[str, Callable[[Path], object], str]] = {
     "ranking": (RUNS, edit_text("q1 Q0 a 1 0.9 tag\nq1 Q0 b", "q1 Q0 b 1 0.9 tag\nq1 Q0 a"), "2 rows rank"),
     "run's score": (RUNS, edit_text("0.9", "0.90001"), "0 rows rank otherwise"),
     "run's length": (RUNS, edit_text("q2 Q0 b 1 0.7 tag\n", ""), "3 rows before, 2 after"),
@@ -127,7 +129,7 @@ def test_what_changed_is_reported(
     printed = capsys.readouterr().out
     assert said in printed and ": equal" not in printed
     # From the other side as well, where something is there that was not: that is no difference.
-    assert snapshot.compare(*reversed(folders)) == (0 if what.startswith("missing") else 1)
+    assert snapshot.compare(folders[1], folders[0]) == (0 if what.startswith("missing") else 1)
 
 
 def test_weights_are_compared_by_value(
@@ -183,7 +185,7 @@ def test_a_case_that_was_removed_is_no_difference(
     shutil.rmtree(folders[1] / CASE)
     assert snapshot.compare(*folders) == 0
     # What is removed must not come from nowhere, and where it still runs it is compared.
-    assert snapshot.compare(*reversed(folders)) == 1
+    assert snapshot.compare(folders[1], folders[0]) == 1
 
 
 def test_the_newest_command_that_a_repository_has_is_run(
@@ -229,7 +231,11 @@ def test_replies_depend_on_what_is_asked_about_alone() -> None:
     papers = "Paper 1\nBees and flowers\nLong.\n\nPaper 2\nOtters\nShort."
 
     def chat(system: str = "Choose.", **more: Any) -> SimpleNamespace:
-        given = {"data": {"post": "Otters!", "papers": papers}, "choices": [], "schema": None}
+        given: dict[str, Any] = {
+            "data": {"post": "Otters!", "papers": papers},
+            "choices": [],
+            "schema": None,
+        }
         return SimpleNamespace(system=system, **{**given, **more})
 
     schema = {
