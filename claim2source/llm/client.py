@@ -20,9 +20,9 @@ from claim2source.core.files import content_hash
 from claim2source.core.progress import Progress
 from claim2source.llm.answers import AnswerStore, Stored
 from claim2source.llm.config import LLMConfig
-from claim2source.llm.parse import read_reply
-from claim2source.llm.retry import wait_before
-from claim2source.llm.server import Again, Refused, Reply, Server, Unusable
+from claim2source.llm.http import Refused, wait_before
+from claim2source.llm.parse import read_reply, why_unfinished
+from claim2source.llm.server import Again, Reply, Server, Unusable, refused_part
 from claim2source.llm.work import (
     NO_REPLY,
     NOT_ASKED,
@@ -109,6 +109,8 @@ class LLM:
         self._is_known = False
         # Schemas that the server refuses to keep to: their replies are parsed.
         self._loose: set[str] = set()
+        # Parameters that the model refuses, see `server.OPTIONAL`.
+        self._without: set[str] = set()
 
     def plan(self, requests: Sequence[Request]) -> Plan:
         """Count what `answer` would ask for, and estimate the tokens; nothing is asked."""
@@ -117,7 +119,7 @@ class LLM:
             key = key_of(request, self.config)
             if key in found:
                 repeated += 1
-            elif self._is_done(request, self.answers.get(key), None):
+            elif self._is_done(request, self._stored(request, key), None):
                 stored += 1
             else:
                 found[key] = request
@@ -148,6 +150,12 @@ class LLM:
                 *(what, len(failed), len(answers), reasons(failed), named, more),
             )
         return answers
+
+    def _stored(self, request: Request, key: str) -> Stored | None:
+        """Look up a stored reply; older stores hold some that did not end by themselves."""
+        found = self.answers.get(key)
+        unfinished = found is not None and why_unfinished(request, found.raw, found.finish)
+        return None if unfinished else found
 
     def _judged(
         self, request: Request, stored: Stored | None, check: Check | None
@@ -186,7 +194,7 @@ class _Run:
         first = dict(zip(reversed(keys), reversed(requests), strict=True))
         jobs = deque[_Job]()
         for key in dict.fromkeys(keys):
-            job = _Job(key, first[key], self.store.get(key))
+            job = _Job(key, first[key], self.llm._stored(first[key], key))
             if job.before is not None:
                 self.found[key] = job.before
             if not self._is_done(job):
@@ -246,9 +254,9 @@ class _Run:
             self.progress.update(1, self._note())
 
     async def _settle(self, job: _Job) -> None:
-        """Ask until a reply is good or was asked for often enough; store each."""
+        """Ask until a reply is good or was asked for often enough; store each that is whole."""
         # Another process may have answered it since.
-        job.before = self.store.get(job.key)
+        job.before = self.llm._stored(job.request, job.key)
         if job.before is not None:
             self.found[job.key] = job.before
         while not self._is_done(job):
@@ -266,38 +274,59 @@ class _Run:
             answer = self.llm._judged(job.request, stored, self.check)
             job.before = replace(stored, failure=None if answer is None else answer.failure)
             self.found[job.key] = job.before
-            done = self._is_done(job)
-            self.store.put(job.key, job.before, keep=not done)
-            if done:
-                self.held.discard(job.key)
-                return
+            if why_unfinished(job.request, reply.text, reply.finish) is None:
+                done = self._is_done(job)
+                self.store.put(job.key, job.before, keep=not done)
+                if done:
+                    self.held.discard(job.key)
 
     async def _reply(self, request: Request, again: bool) -> Reply | str:
-        """Ask for one reply, past what passes; returns the reason where there is none."""
+        """Ask for one reply, past what passes and as the model wants to be asked.
+
+        Returns the reason where there is none.
+        """
+        llm = self.llm
         form = "" if request.schema is None else content_hash(request.schema)
         form = "choices" if request.choices else form
-        strict = bool(form) and form not in self.llm._loose
+        strict, without = bool(form) and form not in llm._loose, {*llm._without}
 
         async def ask() -> Reply:
-            reply = await self.server.ask(request, strict=strict, again=again)
-            self.llm.used += reply.usage
+            reply = await self.server.ask(request, strict=strict, again=again, without=without)
+            llm.used += reply.usage
             return reply
 
-        try:
+        while True:
             try:
-                return await self._retried(request, ask)
+                reply = await self._retried(request, ask)
             except Refused as error:
-                if not strict or error.status not in (400, 422):
-                    raise
-            strict = False
-            reply = await self._retried(request, ask)
-            if not isinstance(reply, str) and form not in self.llm._loose:
-                self.llm._loose.add(form)
-                log.warning("%s: the server refuses its form; replies are parsed", self.what)
+                if part := refused_part(error, without):
+                    without.add(part)
+                elif strict and error.status in (400, 422) and not error.is_too_large:
+                    strict = False
+                else:
+                    return self._no_reply(error)
+                continue
+            if not isinstance(reply, str):
+                self._remember(form if form and not strict else None, without)
             return reply
-        except Refused as error:
-            self.llm._lost = 0
-            return f"refused by the server ({error.status}): {error.why}"
+
+    def _no_reply(self, error: Refused) -> str:
+        """Say what a server refused; one that speaks otherwise is soon left alone."""
+        if error.status == 200:
+            self._count_lost(error.why)
+            return f"{NO_REPLY}: {error.why}"
+        self.llm._lost = 0
+        return f"refused by the server ({error.status}): {error.why}"
+
+    def _remember(self, loose: str | None, without: set[str]) -> None:
+        """Ask all that follows as the model wants it, and say once what that is."""
+        llm = self.llm
+        if loose is not None and loose not in llm._loose:
+            llm._loose.add(loose)
+            log.warning("%s: the server refuses its form; replies are parsed", self.what)
+        for name in sorted(without - llm._without):
+            log.warning("%s: the model refuses %s; it is asked without", self.what, name)
+        llm._without |= without
 
     async def _retried(
         self, request: Request, ask: Callable[[], Awaitable[Result]]
@@ -320,10 +349,13 @@ class _Run:
                 break
             if attempt < self.config.retries:
                 await self.clock.sleep(wait_before(attempt, after))
+        self._count_lost(why)
+        return f"{NO_REPLY}: {why}"
+
+    def _count_lost(self, why: str) -> None:
         self.llm._lost += 1
         if self.llm._lost >= max(LOST, self.config.concurrency) and not self.llm._stop:
             self.llm._stop = f"the server does not answer ({why})"
-        return f"{NO_REPLY}: {why}"
 
     def _may_wait(self, after: float | None) -> bool:
         """Have all requests wait as long as the server wants; False where that is too long."""

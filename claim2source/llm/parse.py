@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from claim2source.llm.work import Answer, Request, Schema
+from claim2source.text.control import without_control, without_thoughts
 
 # Why a reply is no good, in the words that reports count.
 CUT = "cut off by max_tokens"
@@ -20,18 +21,20 @@ NOT_JSON = "not JSON"
 NOT_A_CHOICE = "not one of the choices"
 NO_FIT = "does not fit the schema"
 REFUSED = "refused by the server's filter"
+UNFINISHED = "not ended by itself: finish_reason"
 # A reply may be this many times as long as what the user's message holds, or LONGEST characters.
 TIMES, LONGEST = 3, 2500
 # Lines of the prompt that are shorter may stand in a good reply.
 ECHOED = 40
 MOST_BRACES = 1000
+FENCE = "```"
 _LABEL = re.compile(r"^(?:- |[A-Z][a-z]+: )")
 
-_THINK = re.compile(r"<(think|thinking|thought|reasoning)>.*?</\1>", re.DOTALL | re.IGNORECASE)
-# A template may open the block itself, and max_tokens may leave it open.
-_THOUGHT = re.compile(r"\A.*</(?:think|thinking|thought|reasoning)>", re.DOTALL | re.IGNORECASE)
-_OPEN = re.compile(r"\A\s*<(?:think|thinking|thought|reasoning)>.*\Z", re.DOTALL | re.IGNORECASE)
-_FENCED = re.compile(r"```[ \t]*\w*[ \t]*\n(.*?)\n?[ \t]*```", re.DOTALL)
+# So many layers of fences, quotes and preambles are taken off.
+MOST_LAYERS = 8
+# Characters of a reply that is read at all, and of an object that stands within other text.
+MOST_READ, MOST_WITHIN = 2**20, 2**16
+_INFO = re.compile(r"[ \t]*+\w*+[ \t]*+\n")
 _NOUN = (
     r"(?:translat(?:ion|ed)|rewrit(?:e|ten|ing)|pre-?processed|cleaned|formal|scientific|"
     r"academic|english|style|transferred|final|revised|version|text|tweet|post|claims?|abstract|"
@@ -66,39 +69,49 @@ _QUOTES = (('"', '"'), ("“", "”"), ("„", "“"), ("„", "”"), ("«", "�
 def read_reply(request: Request, raw: str, finish: str | None) -> Answer:
     """Judge a reply: an answer with text, data or choice, or one with a `failure`."""
     answer = Answer(request.id, raw=raw)
-    text = without_thoughts(raw).strip()
+    if (why := why_unfinished(request, raw, finish)) is not None:
+        return replace(answer, failure=why)
+    if len(raw) > MOST_READ:
+        return replace(answer, failure=TOO_LONG)
+    said = without_thoughts(raw).strip()
+    text = without_control(said)
     if request.choices:
         choice = _choice(request, text)
-        if choice is not None:
-            # One token is all there is room for: a cut choice is whole.
-            return replace(answer, text=choice)
-        return replace(answer, failure=CUT if finish == "length" else NOT_A_CHOICE)
-    if finish == "length":
-        return replace(answer, failure=CUT)
-    if finish == "content_filter":
-        return replace(answer, failure=REFUSED)
+        return replace(answer, text=choice or "", failure=None if choice else NOT_A_CHOICE)
     if not text:
         return replace(answer, failure=EMPTY)
     if request.schema is not None:
-        data, why = json_object(text, request.schema)
-        return replace(answer, text=text, data=data, failure=why)
+        data, failure = json_object(text, request.schema)
+        if data is None and text != said:
+            # A token within a string of the object is no end.
+            data, failure = json_object(said, request.schema)
+        return replace(answer, text=text, data=data, failure=failure)
     text = cleaned(text, _tags(request))
     return replace(answer, text=text, failure=_why_not_text(request, text))
 
 
-def without_thoughts(text: str) -> str:
-    """Remove think blocks, also one that was opened before the reply or never closed."""
-    return _OPEN.sub("", _THOUGHT.sub("", _THINK.sub("", text)))
+def why_unfinished(request: Request, raw: str, finish: str | None) -> str | None:
+    """Say why a reply did not end by itself: it is no answer, and asked for anew by the next run.
+
+    A cut choice is whole where no other one begins with it: one token is all there is room for.
+    """
+    if finish == "stop":
+        return None
+    if finish == "length":
+        text = without_control(without_thoughts(raw[:MOST_READ]))
+        choice = _choice(request, text) if request.choices else None
+        others = (other for other in request.choices if other != choice)
+        whole = choice is not None and not any(other.startswith(choice) for other in others)
+        return None if whole else CUT
+    return REFUSED if finish == "content_filter" else f"{UNFINISHED} {finish or 'null'}"
 
 
 def cleaned(text: str, tags: frozenset[str] = frozenset()) -> str:
     """Remove what models put around a text: fences, tags of the prompt, preambles and quotes."""
-    before = None
     text = text.strip()
-    while text != before:
+    for _ in range(MOST_LAYERS):
         before = text
-        if (found := _FENCED.fullmatch(text)) is not None:
-            text = found[1].strip()
+        text = _unfenced(text)
         for tag in tags:
             if text.startswith(f"<{tag}>") and text.endswith(f"</{tag}>"):
                 text = text[len(tag) + 2 : -len(tag) - 3].strip()
@@ -110,7 +123,17 @@ def cleaned(text: str, tags: frozenset[str] = frozenset()) -> str:
             around = len(text) > 1 and text.startswith(left) and text.endswith(right)
             if around and left not in inside and right not in inside:
                 text = inside.strip()
+        if text == before:
+            break
     return text
+
+
+def _unfenced(text: str) -> str:
+    """Take a text out of the fence around all of it."""
+    info = _INFO.match(text, len(FENCE)) if text.startswith(FENCE) else None
+    if info is None or not text.endswith(FENCE) or len(text) < info.end() + len(FENCE):
+        return text
+    return text[info.end() : -len(FENCE)].strip()
 
 
 def json_object(text: str, schema: Schema) -> tuple[dict[str, object] | None, str | None]:
@@ -132,7 +155,9 @@ def json_object(text: str, schema: Schema) -> tuple[dict[str, object] | None, st
 
 def _objects(text: str) -> Iterator[dict[str, object]]:
     """Yield the JSON objects of a reply in the order in which they are believed."""
-    candidates = [text, *reversed([found[1] for found in _FENCED.finditer(text)])]
+    fenced = [part for part in text.split(FENCE)[1:-1] if "{" in part and _INFO.match(part)]
+    candidates = [_INFO.sub("", part, count=1) for part in fenced[: -MOST_BRACES - 1 : -1]]
+    candidates.insert(0, text)
     for candidate in candidates:
         try:
             found = _DECODER.decode(candidate.strip())
@@ -150,8 +175,9 @@ def _balanced(text: str) -> list[dict[str, object]]:
         if place < 0:
             break
         try:
-            value, end = _DECODER.raw_decode(text, place)
+            value, length = _DECODER.raw_decode(text[place : place + MOST_WITHIN])
             found.append(value)
+            end = place + length
         except (ValueError, RecursionError):
             end = place + 1
         place = text.find("{", end)

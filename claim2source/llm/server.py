@@ -1,6 +1,7 @@
 """Speak with a server through the `openai` package: one request, one reply or the reason of none.
 
-Nothing is asked again here. The key is taken out of whatever comes back.
+Nothing is asked again here: the package's own retries know no budgets, and do not tell what passes
+from what cannot succeed. The key is taken out of whatever comes back.
 """
 
 from __future__ import annotations
@@ -8,23 +9,50 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import re
+from collections.abc import Collection
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 from claim2source.core.errors import UserError
-from claim2source.core.terminal import printable_line, shortened
 from claim2source.llm.api_key import state_of
 from claim2source.llm.config import LLMConfig
-from claim2source.llm.retry import PASSING, retry_after
+from claim2source.llm.http import (
+    HEADERS,
+    Refused,
+    bounded_client,
+    other_shape,
+    refusal,
+    retry_after,
+    shown,
+)
 from claim2source.llm.work import Request, Token, Usage, prompt_tokens
-
-if TYPE_CHECKING:
-    from openai import APIStatusError
 
 # A greedy reply that failed would come again: the second try is sampled, and with another seed.
 SECOND_TEMPERATURE, SECOND_SEED = 0.3, 1_000_003
 NO_LIST = (404, 405, 501)
+# With these no other request can succeed either.
+_USELESS = (401, 402, 403, 404, 405, 501)
 _SHORTEST_KEY = 4
+# No reply has more tokens; SQLite holds no number above 2**63.
+_MOST_TOKENS = 2**40
+_BROKEN = (LookupError, TypeError, ValueError, AttributeError, OverflowError, RecursionError)
+# What some models refuse to be asked; without it they are asked all the same.
+OPTIONAL = {
+    "max_tokens": r"max_tokens",
+    "temperature": r"temperature",
+    "top_p": r"top_p",
+    "seed": r"seed",
+    "chat_template_kwargs": r"chat_template(?:_kwargs)?|enable_thinking",
+}
+# Of a content's parts; others are thoughts, pictures or refusals.
+_TEXTS = ("text", "output_text")
+_UNWANTED = re.compile(
+    r"unsupported|unknown|unrecogni[sz]ed|unexpected|unavailable|n[o'’]t (?:be )?(?:support|permit"
+    r"|allow|specif|accept)|extra (?:field|input|key)|deprecated|only the default"
+    r"|only \S+ (?:is|are) (?:allowed|supported)",
+    re.IGNORECASE,
+)
 
 
 class Unusable(UserError):
@@ -36,14 +64,6 @@ class Again(Exception):
 
     def __init__(self, why: str, after: float | None = None) -> None:
         self.why, self.after = why, after
-        super().__init__(why)
-
-
-class Refused(Exception):
-    """Say with what status and words a server refused a request for good."""
-
-    def __init__(self, status: int, why: str) -> None:
-        self.status, self.why = status, why
         super().__init__(why)
 
 
@@ -61,6 +81,7 @@ class Server:
     """Ask one server; open while the `async with` lasts."""
 
     def __init__(self, config: LLMConfig) -> None:
+        from httpx2 import Limits
         from openai import AsyncOpenAI
 
         # At their lower levels they log the headers of replies, which may repeat the key.
@@ -72,6 +93,8 @@ class Server:
             api_key=self._key or "none",
             max_retries=0,
             timeout=config.timeout,
+            default_headers=HEADERS,
+            http_client=bounded_client()(limits=Limits(max_connections=None)),
         )
         self._create = self._client.chat.completions.with_raw_response.create
 
@@ -84,7 +107,7 @@ class Server:
     async def models(self) -> list[str] | None:
         """List the names of the server's models; None where it has no such list."""
         try:
-            found = await self._sent(self._client.models.with_raw_response.list())
+            found, _ = await self._sent(self._client.models.with_raw_response.list())
             return [str(model["id"]) for model in found["data"]]
         except (KeyError, TypeError):
             return None
@@ -93,25 +116,36 @@ class Server:
                 return None
             raise self._unusable(error) from None
 
-    async def ask(self, request: Request, *, strict: bool = True, again: bool = False) -> Reply:
+    async def ask(
+        self,
+        request: Request,
+        *,
+        strict: bool = True,
+        again: bool = False,
+        without: Collection[str] = (),
+    ) -> Reply:
         """Ask once. Raises `Again`, `Refused`, or `Unusable` where no request can succeed.
 
         `strict` has the server keep to schema or choices. `again` says that an earlier reply
-        failed.
+        failed. `without` names those of `OPTIONAL` that the model refuses.
         """
         try:
-            found = await self._sent(self._create(**self._body(request, strict, again)))
+            found, content = await self._sent(
+                self._create(**self._body(request, strict, again, without))
+            )
         except Refused as error:
-            if error.status in (401, 403, 404):
+            if error.status in _USELESS or error.is_spent or 300 <= error.status < 400:
                 raise self._unusable(error) from None
             raise
+        if isinstance(found, dict) and found.get("error"):
+            raise self._shown(refusal(200, content))
         try:
             return self._reply(request, found)
-        except (KeyError, IndexError, TypeError, ValueError, AttributeError):
-            raise Again("a reply that is no chat completion") from None
+        except _BROKEN:
+            raise self._shown(other_shape(content, "no chat completion")) from None
 
-    async def _sent(self, call: Any) -> Any:
-        """Await a call of the SDK, all of it within the time-out; parse its JSON."""
+    async def _sent(self, call: Any) -> tuple[Any, bytes]:
+        """Await a call of the SDK, all of it within the time-out; return its JSON and bytes."""
         import openai
 
         try:
@@ -123,38 +157,43 @@ class Server:
         except openai.APIConnectionError:
             raise Again("broken connection") from None
         except openai.APIStatusError as error:
-            raise self._of_status(error) from None
+            refused = refusal(error.status_code, error.response.content)
+            if refused.passes:
+                after = retry_after(error.response.headers)
+                raise Again(f"status {error.status_code}", after) from None
+            raise self._shown(refused) from None
         except openai.OpenAIError:
             raise Again("a reply that is no chat completion") from None
+        except Refused as error:
+            raise self._shown(error) from None
         try:
-            return json.loads(response.content)
+            return json.loads(response.content), response.content
         except (ValueError, RecursionError):
             raise Again("a reply that is no chat completion") from None
 
-    def _of_status(self, error: APIStatusError) -> Again | Refused:
-        status = error.status_code
-        if status >= 500 or status in PASSING:
-            return Again(f"status {status}", retry_after(error.response.headers))
-        body = error.body
-        said = body.get("message") if isinstance(body, dict) else None
-        text = said if isinstance(said, str) else error.message
-        return Refused(status, shortened(printable_line(self._hidden(text)), 300))
+    def _shown(self, refused: Refused) -> Refused:
+        """Make one line of a refusal's words, without the key."""
+        return Refused(refused.status, shown(self._hidden(refused.why)), refused.codes)
 
     def _unusable(self, error: Refused) -> Unusable:
         config = self.config
-        if error.status in (401, 403):
+        if error.status in (401, 403) and not error.is_spent:
             key = state_of(config.key_env, config.url)
             return Unusable(
                 f"config: llm.key_env: the key in {config.key_env} {key} by {config.base_url} "
                 f"(status {error.status}): {error.why}"
             )
+        if error.status < 400:
+            return Unusable(f"config: llm.url: {config.base_url}: {error.why}")
         return Unusable(
             f"config: llm.model: {config.base_url} refused {config.model!r} "
             f"(status {error.status}): {error.why}"
         )
 
-    def _body(self, request: Request, strict: bool, again: bool) -> dict[str, Any]:
-        """Write the request as vLLM 0.32 takes it."""
+    def _body(
+        self, request: Request, strict: bool, again: bool, without: Collection[str]
+    ) -> dict[str, Any]:
+        """Write the request as vLLM 0.32 takes it, or as a model does that refuses some of it."""
         config = self.config
         temperature, seed = config.temperature, config.seed
         if again:
@@ -179,18 +218,26 @@ class Server:
         elif strict and request.schema is not None:
             schema = {"name": "reply", "schema": dict(request.schema), "strict": True}
             body["response_format"] = {"type": "json_schema", "json_schema": schema}
+        if "max_tokens" in without:
+            body["max_completion_tokens"] = body["max_tokens"]
+        for name in without:
+            body.pop(name, None)
+            extra.pop(name, None)
         return body | ({"extra_body": extra} if extra else {})
 
     def _reply(self, request: Request, found: Any) -> Reply:
+        """Read a reply. Raises one of `_BROKEN` where it is no chat completion."""
         choice = found["choices"][0]
-        text = choice["message"].get("content") or ""
-        if not isinstance(text, str):
-            raise TypeError("content is no text")
+        text = _text(choice["message"].get("content"))
         text = self._hidden(text.encode("utf-8", "replace").decode("utf-8"))
-        used = found.get("usage") or {}
+        finish = choice.get("finish_reason")
+        if not isinstance(finish, str | None):
+            raise TypeError("finish_reason is no text")
+        used = found.get("usage")
+        used = {} if used is None else used
         # Not every server counts.
-        prompt = used.get("prompt_tokens") or prompt_tokens(request)
-        completion = used.get("completion_tokens") or len(text) // 4 + 1
+        prompt = _count(used.get("prompt_tokens")) or prompt_tokens(request)
+        completion = _count(used.get("completion_tokens")) or len(text) // 4 + 1
         logprobs = (choice.get("logprobs") or {}).get("content") or ()
         tokens = tuple(
             Token(
@@ -200,10 +247,43 @@ class Server:
             )
             for token in logprobs
         )
-        return Reply(text, choice.get("finish_reason"), Usage(int(prompt), int(completion)), tokens)
+        finish = finish and shown(self._hidden(finish))
+        return Reply(text, finish, Usage(prompt, completion), tokens)
 
     def _hidden(self, text: str) -> str:
         """Take the key out of a text: a server may repeat what it was sent."""
         if len(self._key) < _SHORTEST_KEY:
             return text
         return text.replace(self._key, f"<{self.config.key_env}>")
+
+
+def refused_part(error: Refused, known: Collection[str]) -> str | None:
+    """Name what of `OPTIONAL` a refusal is about and is not `known` yet."""
+    said = f"{error.codes} {error.why}"
+    if error.status not in (400, 422) or not _UNWANTED.search(said):
+        return None
+    for name, pattern in OPTIONAL.items():
+        if name not in known and re.search(rf"(?<!\w)(?:{pattern})(?!\w)", said):
+            return name
+    return None
+
+
+def _text(content: object) -> str:
+    """Read a message's content: a text, or parts, of which those that are text count."""
+    if isinstance(content, list):
+        parts = [{"text": part} if isinstance(part, str) else part for part in content]
+        return "".join(part["text"] for part in parts if part.get("type", "text") in _TEXTS)
+    if not isinstance(content, str | None):
+        raise TypeError("content is no text")
+    return content or ""
+
+
+def _count(tokens: object) -> int:
+    """Read a number of tokens. Raises `ValueError` for what is none."""
+    if tokens is None:
+        return 0
+    if isinstance(tokens, bool) or not isinstance(tokens, int | float):
+        raise TypeError("no number of tokens")
+    if not 0 <= tokens <= _MOST_TOKENS or tokens != int(tokens):
+        raise ValueError("no number of tokens")
+    return int(tokens)

@@ -6,6 +6,7 @@ fails neither its request nor itself: it is halved until the server takes it.
 
 from __future__ import annotations
 
+import json
 import logging
 import math
 import re
@@ -21,15 +22,25 @@ import numpy as np
 
 from claim2source.core.config import require, require_between, require_one_of
 from claim2source.core.errors import UserError
-from claim2source.core.terminal import printable_line, shortened
+from claim2source.core.terminal import shortened
 from claim2source.llm.api_key import read_key, require_key_env, state_of
-from claim2source.llm.retry import PASSING, retry_after, wait_before
+from claim2source.llm.http import (
+    HEADERS,
+    Refused,
+    other_shape,
+    post,
+    refusal,
+    retry_after,
+    shown,
+    wait_before,
+)
 from claim2source.models.local import local_name
 from claim2source.rerank.frame import NOT_A_NUMBER, Pair, Reranker, Scored
 from claim2source.rerank.yes_no import INSTRUCTIONS
+from claim2source.text.control import defused
 
 if TYPE_CHECKING:
-    import httpx
+    import httpx2
 
 log = logging.getLogger(__name__)
 
@@ -51,24 +62,11 @@ _RAW: Mapping[Dialect, tuple[str, bool]] = {
     "tei": ("raw_scores", True),
 }
 _TOO_LONG = re.compile(r"token|length|too (long|large)|exceed", re.IGNORECASE)
-_REFUSALS = (400, 413, 422)
+_REFUSALS = (400, 422)
 # A document is not halved below so many characters.
 _SHORTEST = 16
 _LONGEST_WAIT = 900.0
 _CLOSEST = 1e-7
-
-
-class _Refused(Exception):
-    """Say why a server refused a request for good."""
-
-    def __init__(self, status: int, why: str) -> None:
-        self.status, self.why = status, why
-        super().__init__(why)
-
-    @property
-    def is_too_long(self) -> bool:
-        """Tell whether shorter documents may be taken."""
-        return self.status == 413 or (self.status in _REFUSALS and bool(_TOO_LONG.search(self.why)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -187,9 +185,11 @@ class Http(Reranker):
             log.warning("%s: %d documents too long for it were cut", self.label, work.halved)
 
     def _cut(self, pair: Pair) -> Pair:
-        if self._tokens is None:
-            return pair
-        return Pair(pair.claim, str(self._tokens(pair.source, self.max_tokens_per_doc)))
+        """Cut a source, and part the control tokens: the server writes texts into a prompt."""
+        claim, source = map(defused, pair)
+        if self._tokens is not None:
+            source = str(self._tokens(source, self.max_tokens_per_doc))
+        return Pair(claim, source)
 
     @cached_property
     def _tokens(self) -> Any:
@@ -221,19 +221,22 @@ class _Work:
     halved: int = 0
     raw: bool | None = None
     _key: str = field(init=False, repr=False)
-    _client: httpx.Client = field(init=False, repr=False)
+    _client: httpx2.Client = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        import httpx
+        import httpx2
 
         # At their lower levels they log the headers of replies, which may repeat the key.
-        for name in ("httpx", "httpcore"):
+        for name in ("httpx2", "httpcore2"):
             logging.getLogger(name).setLevel(logging.WARNING)
         settings = self.settings
         self._key = read_key(settings.key_env, settings.url)
-        headers = {"Authorization": f"Bearer {self._key}"} if self._key else {}
-        self._client = httpx.Client(
-            base_url=settings.url.strip().rstrip("/"), headers=headers, timeout=settings.timeout
+        key = {"Authorization": f"Bearer {self._key}"} if self._key else {}
+        self._client = httpx2.Client(
+            base_url=settings.url.strip().rstrip("/"),
+            headers={**HEADERS, **key},
+            timeout=settings.timeout,
+            limits=httpx2.Limits(max_connections=None),
         )
         if settings.scale != "auto":
             self.raw = settings.scale == "raw"
@@ -265,21 +268,23 @@ class _Work:
         rows = list(texts)
         try:
             scores = self._ask(claim, list(texts.values()), 0 if alone else None)
-        except _Refused as error:
-            if first and not error.is_too_long and error.status < 500:
+        except Refused as error:
+            is_too_long = _is_too_long(error)
+            if error.is_spent or (first and not is_too_long and not error.passes):
                 raise self._unusable(error) from None
-            if len(rows) > 1:
+            # What is refused for another reason than its texts is refused in parts as well.
+            if len(rows) > 1 and (is_too_long or error.passes or error.status in _REFUSALS):
                 for part in (rows[: len(rows) // 2], rows[len(rows) // 2 :]):
                     # Not tried again and again: the whole request was.
                     self._fill(claim, {row: texts[row] for row in part}, found, why, False, True)
                 return
-            (text,) = texts.values()
-            if error.is_too_long and len(text) > _SHORTEST:
+            text = texts[rows[0]]
+            if len(rows) == 1 and is_too_long and len(text) > _SHORTEST:
                 self.halved += len(text) == len(self.pairs[rows[0]].source)
                 half = {rows[0]: text[: len(text) // 2]}
                 self._fill(claim, half, found, why, False, alone)
                 return
-            why[rows[0]] = f"status {error.status}: {error.why}"
+            why |= dict.fromkeys(rows, f"status {error.status}: {error.why}")
             return
         lacking = [row for row, score in zip(rows, scores, strict=True) if not math.isfinite(score)]
         for row, score in zip(rows, scores, strict=True):
@@ -343,12 +348,13 @@ class _Work:
             body[name] = value
         return body
 
-    def _results(self, reply: Any, count: int) -> list[float]:
+    def _results(self, reply: bytes, count: int) -> list[float]:
         """Read scores by `index`; NaN where the reply has none."""
         names = {"vllm_score": "data", "vllm_rerank": "results", "jina": "results"}
         name = names.get(self.settings.dialect)
         try:
-            entries = reply[name] if name is not None else reply
+            found = json.loads(reply)
+            entries = found[name] if name is not None else found
             scores = [math.nan] * count
             for entry in entries:
                 place = entry["index"]
@@ -356,35 +362,33 @@ class _Work:
                 if isinstance(place, int) and 0 <= place < count and value is not None:
                     scores[place] = float(value)
             return scores
-        except (KeyError, TypeError, ValueError, AttributeError):
-            raise _Refused(
-                500, f"a reply that dialect {self.settings.dialect} does not have"
-            ) from None
+        except (LookupError, TypeError, ValueError, AttributeError, RecursionError, OverflowError):
+            what = f"not of the dialect {self.settings.dialect}"
+            raise self._shown(_error_in(reply) or other_shape(reply, what)) from None
 
-    def _sent(self, body: Mapping[str, Any], retries: int | None) -> Any:
-        """Send a request; its JSON. Raises `_Refused`, or `UserError` for a server that is gone."""
-        import httpx
+    def _sent(self, body: Mapping[str, Any], retries: int | None) -> bytes:
+        """Send a request. Raises `Refused`, or `UserError` for a server that is gone."""
+        import httpx2
 
         settings = self.settings
         tries = 1 + (settings.retries if retries is None else retries)
         for attempt in range(tries):
             last = attempt == tries - 1
             try:
-                response = self._client.post(_PATHS[settings.dialect], json=dict(body))
-            except httpx.HTTPError as error:
+                response = post(self._client, _PATHS[settings.dialect], body)
+            except httpx2.HTTPError as error:
                 if last:
                     why = f"{settings.url}: {type(error).__name__}: {self._hidden(str(error))}"
                     raise UserError(f"the re-ranker's server cannot be reached: {why}") from None
                 time.sleep(wait_before(attempt, None))
                 continue
-            status = response.status_code
-            if status == 200:
-                try:
-                    return response.json()
-                except ValueError:
-                    raise _Refused(500, "a reply that is no JSON") from None
-            if last or not (status >= 500 or status in PASSING):
-                raise _Refused(status, self._hidden(_said(response)))
+            except Refused as error:
+                raise self._shown(error) from None
+            if response.status_code == 200:
+                return response.content
+            refused = refusal(response.status_code, response.content)
+            if last or not refused.passes:
+                raise self._shown(refused)
             after = retry_after(response.headers)
             if after is not None and after > _LONGEST_WAIT:
                 why = f"{settings.url} wants to be left alone for {after:.0f} s"
@@ -392,14 +396,18 @@ class _Work:
             time.sleep(wait_before(attempt, after))
         raise AssertionError("unreachable")
 
+    def _shown(self, refused: Refused) -> Refused:
+        """Make one line of a refusal's words, without the key."""
+        return Refused(refused.status, self._hidden(refused.why), refused.codes)
+
     def _hidden(self, text: str) -> str:
         """Make one short line of a server's words, without the key."""
         hidden = text.replace(self._key, f"<{self.settings.key_env}>") if self._key else text
-        return shortened(printable_line(hidden), 300)
+        return shown(hidden)
 
-    def _unusable(self, error: _Refused) -> UserError:
+    def _unusable(self, error: Refused) -> UserError:
         settings = self.settings
-        if error.status in (401, 403):
+        if error.status in (401, 403) and not error.is_spent:
             known = state_of(settings.key_env, settings.url)
             return UserError(
                 f"config: key_env: the key in {settings.key_env} {known} by {settings.url} "
@@ -411,19 +419,19 @@ class _Work:
         )
 
 
-def _said(response: httpx.Response) -> str:
-    """Read a refusal's message, wherever a server puts it."""
+def _is_too_long(error: Refused) -> bool:
+    """Tell whether shorter documents may be taken."""
+    wide = error.status in _REFUSALS and bool(_TOO_LONG.search(error.why))
+    return wide or error.is_too_large
+
+
+def _error_in(reply: bytes) -> Refused | None:
+    """Read the error that a server sent with status 200; None where it sent none."""
     try:
-        said = response.json()
-    except ValueError:
-        return response.text
-    for name in ("error", "detail", "message"):
-        inner = said.get(name) if isinstance(said, dict) else None
-        if isinstance(inner, str):
-            return inner
-        if isinstance(inner, dict) and isinstance(inner.get("message"), str):
-            return str(inner["message"])
-    return response.text
+        found = json.loads(reply)
+    except (ValueError, RecursionError):
+        return None
+    return refusal(200, reply) if isinstance(found, dict) and found.get("error") else None
 
 
 def _logit(score: float) -> float:

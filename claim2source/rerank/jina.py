@@ -19,6 +19,7 @@ from claim2source.models.hub import one_line
 from claim2source.rerank.batches import scored_alone
 from claim2source.rerank.frame import Pair, Scored
 from claim2source.rerank.load import LocalReranker, load_with_code
+from claim2source.text.control import defused
 
 # Counted up when the same settings would give other scores.
 _FORMAT = 1
@@ -71,7 +72,8 @@ class Jina(LocalReranker):
         for claim, rows in by_claim.items():
 
             def score(places: Sequence[int], claim: str = claim) -> np.ndarray:
-                return self._rerank(claim, [pairs[place].source for place in places])
+                texts = [defused(pairs[place].source) for place in places]
+                return self._rerank(defused(claim), texts)
 
             for start in range(0, len(rows), self.documents):
                 yield from scored_alone(rows[start : start + self.documents], score)

@@ -22,6 +22,7 @@ from claim2source.models.reranker_manifest import RerankerKind
 from claim2source.rerank.batches import CHUNK, scored_alone, token_budget
 from claim2source.rerank.frame import Pair, Scored
 from claim2source.rerank.load import LocalReranker, load_causal, said
+from claim2source.text.control import defused
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -125,7 +126,9 @@ class YesNo(LocalReranker):
         _, instruction, template = self.told
         told = INSTRUCTIONS.get(instruction, instruction)
         head = f"<|im_start|>system\n{SYSTEM}<|im_end|>\n<|im_start|>user\n"
-        body = f"<Instruct>: {told}\n<Query>: {pair.claim}\n<Document>: {pair.source}"
+        # Tokenizers split the special tokens of a text, but not `<think>` or `<tool_call>`.
+        claim, source = map(defused, pair)
+        body = f"<Instruct>: {told}\n<Query>: {claim}\n<Document>: {source}"
         return head, body, _ENDINGS[template]
 
     def tokens(self, pairs: Sequence[Pair]) -> list[list[int]]:
