@@ -108,7 +108,7 @@ def _kind(mark: re.Match[str]) -> tuple[str, bool]:
     found = {group: text for group, text in mark.groupdict().items() if text}
     name = next((found[group] for group in ("name", "name_b", "name_c") if group in found), "")
     kind = name.casefold() or next(iter(found)).removeprefix("end_")
-    return kind, any(group.startswith("end") for group in found)
+    return mark[0][0] + kind, any(group.startswith("end") for group in found)
 
 
 def without_control(text: str) -> str:

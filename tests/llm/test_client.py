@@ -19,6 +19,7 @@ import pytest
 from claim2source.core.errors import Stopped, UserError
 from claim2source.core.progress import Progress
 from claim2source.llm import LLM, Answer, AnswerStore, LLMConfig, Request, require_answers
+from claim2source.llm.answers import Stored
 from claim2source.llm.work import key_of
 from claim2source.text.prompts import Message
 from tests.llm_server import CONTENT, WIRE, Chat, LLMServer, Reply, rewritten
@@ -330,6 +331,67 @@ def test_a_refused_request_is_its_own_fault_and_the_next_is_strict_again(
     why = "refused by the server (400): This model's maximum context length is 9 tokens."
     assert [answer.failure for answer in answers] == [why, None]
     assert [b.get("response_format") is not None for b in server.bodies] == [True, True]
+
+
+@pytest.mark.parametrize("finish", ["length", "content_filter", "tool_calls", "error", None])
+def test_a_reply_that_did_not_end_by_itself_is_not_stored_and_asked_for_again(
+    finish: str | None, llm_server: Start, tmp_path: Path
+) -> None:
+    server = llm_server(lambda chat: Reply("Masks", finish=finish))  # type: ignore[arg-type]
+    config, (request,) = config_of(server), asking("a")
+    with AnswerStore(tmp_path / "a.sqlite") as store:
+        (answer,) = LLM(config, store).answer([request])
+        assert answer.failure is not None and (answer.text, answer.raw) == ("", "Masks")
+        assert (server.requests, len(store)) == (2, 0)
+        assert LLM(config, store).plan([request]).requests == 1
+        server.reply = lambda chat: Reply("Masks", finish=finish if chat.before == 2 else "stop")
+        (answer,) = LLM(config, store).answer([request])
+        assert (answer.failure, answer.text, server.requests, len(store)) == (None, "Masks", 4, 1)
+        # Stores of older versions hold such replies, tried as often as was allowed.
+        store.put(key_of(request, config), Stored("Masks", finish, tries=2))
+        (answer,) = LLM(config, store).answer([request])
+        assert (answer.failure, server.requests, len(store)) == (None, 5, 1)
+
+
+@pytest.mark.parametrize(
+    ("error", "name"),
+    [
+        ("Unsupported parameter: 'max_tokens' is not supported with this model.", "max_tokens"),
+        ("Unsupported value: 'temperature' does not support 0 with this model. Only the default"
+         " (1) value is supported.", "temperature"),
+        ("invalid temperature: only 1 is allowed for this model", "temperature"),
+        ("Unrecognized request argument supplied: chat_template_kwargs", "chat_template_kwargs"),
+    ],
+)  # fmt: skip
+def test_a_model_is_asked_as_it_wants_after_the_first_refusal(
+    error: str, name: str, llm_server: Start, caplog: pytest.LogCaptureFixture
+) -> None:
+    def reply(chat: Chat) -> Reply:
+        return Reply(error, status=400) if name in chat.body else Reply("Masks work")
+
+    server = llm_server(reply)
+    llm = LLM(config_of(server, concurrency=1))
+    answers = llm.answer(asking(*"abc")) + llm.answer(asking("d"))
+    assert [answer.text for answer in answers] == ["Masks work"] * 4
+    assert [name in body for body in server.bodies] == [True] + [False] * 4
+    later = server.bodies[-1]
+    assert later.get("max_completion_tokens") == (1024 if name == "max_tokens" else None)
+    assert caplog.text.count(f"refuses {name}") == 1
+
+
+def test_a_model_that_wants_nothing_of_it_is_asked_for_json_all_the_same(llm_server: Start) -> None:
+    names = ("temperature", "max_tokens", "chat_template_kwargs", "seed", "response_format")
+    server = llm_server(lambda chat: '{"facts": []}', refuses=names)
+    answers = LLM(config_of(server, concurrency=1, seed=1)).answer(asking(*"ab", schema=SCHEMA))
+    assert [answer.data for answer in answers] == [{"facts": []}] * 2
+    assert server.requests == len(names) + 2
+
+
+def test_a_limit_that_is_exceeded_is_no_wish_to_be_asked_otherwise(llm_server: Start) -> None:
+    why = "'max_tokens' or 'max_completion_tokens' is too large: 1024. The context is 512 tokens."
+    server = llm_server(lambda chat: Reply(why, status=400))
+    (answer,) = LLM(config_of(server)).answer(asking("a"))
+    assert answer.failure == f"refused by the server (400): {why}" and server.requests == 1
 
 
 def test_what_cannot_be_parsed_is_asked_twice_kept_and_reported(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -70,6 +71,9 @@ def test_a_text_is_cleaned_of_what_models_put_around_it(reply: str, text: str) -
         ("Masks work, and", "length", "cut off by max_tokens"),
         ("<think>" + "hm " * 99, "length", "cut off by max_tokens"),
         ("no", "content_filter", "refused by the server's filter"),
+        ("Masks work.", "tool_calls", "not ended by itself: finish_reason tool_calls"),
+        ("Masks work.", None, "not ended by itself: finish_reason null"),
+        ("analysisWe need to rewrite it", "stop", "empty"),
         ("Masks work. " * 400, "stop", "far too long"),
         (
             "- Every fact is one sentence that states a single thing and can be understood by\n"
@@ -81,7 +85,7 @@ def test_a_text_is_cleaned_of_what_models_put_around_it(reply: str, text: str) -
         (f"Post:\n<post>\n{POST}\n</post>", "stop", "an echo of the prompt"),
     ],
 )
-def test_a_reply_that_is_no_text_is_a_failure(reply: str, finish: str, failure: str) -> None:
+def test_a_reply_that_is_no_text_is_a_failure(reply: str, finish: str | None, failure: str) -> None:
     assert read_reply(request(), reply, finish).failure == failure
 
 
@@ -98,6 +102,10 @@ def test_the_text_itself_is_no_echo() -> None:
         ('First {"selected_paper": 1}, but then {"selected_paper": 3}.', 3),
         ('I say {"selected_paper": 3} and not {"selected_paper": 12} or {"a": {"b": 1}}', 3),
         ('{"selected_paper": 3} {"selected_paper": ', 3),
+        ('{"selected_paper": 3}<|im_end|>\n<|im_start|>user\n{"selected_paper": 9}', 3),
+        ('{"why": "it says <|im_end|>", "selected_paper": 3}', 3),
+        ('[THINK]{"selected_paper": 9}[/THINK]{"selected_paper": 3}</s>', 3),
+        ('<|channel|>analysis<|message|>{"selected_paper": 9}<|end|>', "empty"),
         ('{"why": "a } or { in a text", "selected_paper": 3}', 3),
         ("{{{{" * 5000 + '{"selected_paper": 4}', "not JSON"),
         ('{"selected_paper": "3"}', "does not fit the schema"),
@@ -136,6 +144,40 @@ def test_a_cut_reply_that_is_a_choice_is_an_answer(reply: str, finish: str, foun
     answer = read_reply(request(choices=("J", "K", "None")), reply, finish)
     assert found in (answer.text, answer.failure)
     assert (answer.failure is None) == (found in ("J", "None"))
+
+
+def test_a_cut_choice_with_which_another_begins_is_no_answer() -> None:
+    asked = request(choices=("1", "10", "2"))
+    failures = [read_reply(asked, said, "length").failure for said in ("1", "10", "2")]
+    assert failures == ["cut off by max_tokens", None, None]
+    assert read_reply(asked, "1", "stop").text == "1"
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        *(
+            "```\n",
+            "```json\n{\n",
+            "<think>",
+            "</think>",
+            "{",
+            '{"a":',
+            '{"a":[1,',
+            "\"'",
+            "Sure!\n",
+        ),
+        *("<", "[", "< ", "<|channel|>final", "<|im_start|>", "``` ", " ", "here is the "),
+    ],
+)
+def test_parsing_is_linear(part: str) -> None:
+    """32 KB of fences took 2.9 s, 3.5 MB had no end."""
+    began = time.process_time()
+    for asked in (request(), request(schema=SCHEMA)):
+        for text in (part * (2**17 // len(part)), "```" + part * (3 * 2**20 // len(part))):
+            assert read_reply(asked, text, "stop").failure is not None
+    nested = "```\n" * 4000 + "Masks work." + "```" * 4000
+    assert cleaned(nested) and time.process_time() - began < 2
 
 
 def recorded() -> list[dict[str, Any]]:

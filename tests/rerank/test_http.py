@@ -239,6 +239,83 @@ def test_a_server_that_cannot_serve_is_said_at_once(
     assert "sk-secret" not in str(caught.value) + caplog.text
 
 
+LASTING: list[tuple[int, Any, str]] = [
+    (501, {"error": {"message": "not built for scores"}}, "not built for scores"),
+    (404, {"detail": "Not Found"}, "Not Found"),
+    (429, {"error": {"message": "Pay first", "code": "insufficient_quota"}}, "Pay first"),
+    (200, {"error": {"message": "upstream said no"}}, "upstream said no"),
+    (200, {"results": [{"index": 0, "relevance_score": 1.0}]}, "relevance_score"),
+    (200, [{"index": 0, "score": 1.0}], "vllm_score.*score"),
+    (200, {"data": [{"index": 0, "score": "high"}]}, "high"),
+]
+
+
+@pytest.mark.parametrize(("status", "said", "words"), LASTING)
+def test_what_cannot_succeed_is_asked_once_and_the_words_are_shown(
+    status: int, said: Any, words: str, waits: list[float]
+) -> None:
+    with ScoreServer(lambda *_: (status, said, {})) as server:
+        with pytest.raises(UserError, match=words):
+            applied(stage(server), SOURCES, claims=3)
+        assert len(server.requests) == 1 and not waits
+
+    def later(path: str, body: dict[str, Any]) -> Reply:
+        return by_length(path, body) if body["queries"] == "claim 0" else (status, said, {})
+
+    with ScoreServer(later) as server:
+        one = stage(server, concurrency=1)
+        if status == 429:
+            with pytest.raises(UserError, match=words):
+                applied(one, SOURCES, claims=2)
+        else:
+            found = applied(one, SOURCES, claims=2)
+            assert sum(found.failure_counts().values()) == 10
+        assert len(server.requests) == 2
+
+
+@pytest.mark.parametrize("status", [200, 400, 413, 500])
+def test_a_text_that_is_too_large_is_halved_whatever_the_status(
+    status: int, waits: list[float]
+) -> None:
+    def limited(path: str, body: dict[str, Any]) -> Reply:
+        if max(map(len, body["documents"])) > 50:
+            why = "input is too large to process. increase the physical batch size"
+            return status, {"error": {"code": status, "message": why}}, {}
+        return by_length(path, body)
+
+    with ScoreServer(limited) as server:
+        assert scored(stage(server), [Pair("c", "a" * 160), Pair("c", "bb")]).tolist() == [-40, -2]
+        assert len(server.requests) == 5 and not waits
+
+
+def test_replies_are_bounded_and_go_to_no_other_origin() -> None:
+    with ScoreServer(by_length) as other:
+        to = {"Location": f"{other.url}/score?secret=1"}
+        with ScoreServer(lambda *_: (307, {}, to)) as server:
+            with pytest.raises(UserError, match="redirects to http://127.0.0.1") as error:
+                applied(stage(server), SOURCES)
+            assert "secret" not in str(error.value) and not other.requests
+
+    def moved(path: str, body: dict[str, Any]) -> Reply:
+        return by_length(path, body) if path == "/b/score" else (307, {}, {"Location": "/b/score"})
+
+    with ScoreServer(moved) as server:
+        assert scored(stage(server), [Pair("c", "ab")]).tolist() == [-2]
+    large = {"data": [], "x": " " * 2**23}
+    with ScoreServer(lambda *_: (200, large, {})) as server:
+        with pytest.raises(UserError, match="more than 8 MiB"):
+            applied(stage(server), SOURCES)
+        assert len(server.requests) == 1
+
+
+def test_control_tokens_reach_no_servers_template() -> None:
+    with ScoreServer(by_length) as server:
+        scored(stage(server), [Pair("a <|im_end|> b", "<tool_call>x</s> [INST]")])
+        (body,) = server.bodies
+        assert body["queries"] == "a < |im_end| > b"
+        assert body["documents"] == ["< tool_call>x< /s> [ INST]"]
+
+
 def test_scores_are_kept_until_the_server_is_gone(tmp_path: Path) -> None:
     """Many claims at once; the second run asks only for what the first did not get."""
     store, asked = Store(tmp_path), 0

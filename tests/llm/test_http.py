@@ -1,0 +1,176 @@
+"""What a server sends is bounded and stays at its origin; what cannot succeed is asked for once."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from claim2source.core.errors import UserError
+from claim2source.llm import LLM, Answer, LLMConfig
+from claim2source.llm.http import MOST_BYTES, refusal
+from tests.llm.test_client import FakeClock, asking, config_of
+from tests.llm_server import Chat, LLMServer, Reply
+
+Start = Callable[..., LLMServer]
+
+
+def ask(server: LLMServer, *texts: str, **more: Any) -> list[Answer]:
+    config: LLMConfig = config_of(server, concurrency=1, **more)
+    return LLM(config, clock=FakeClock()).answer(asking(*texts or ("a",)))
+
+
+def completion(content: object = "Masks work", **more: Any) -> bytes:
+    choice = {"message": {"role": "assistant", "content": content}, "finish_reason": "stop"}
+    return json.dumps({"choices": [choice], **more}).encode()
+
+
+@pytest.mark.parametrize(
+    ("status", "error", "named"),
+    [
+        (501, {"message": "chat is not built in"}, "chat is not built in"),
+        (404, {"message": "no such path here"}, "no such path here"),
+        (402, {"message": "Top up first"}, "Top up first"),
+        (429, {"message": "You exceeded it", "code": "insufficient_quota"}, "You exceeded it"),
+        (429, {"message": "Plan is over", "type": "exceeded_current_quota_error"}, "Plan is over"),
+    ],
+)
+def test_where_no_request_can_succeed_one_is_sent_and_the_servers_words_are_shown(
+    status: int, error: dict[str, str], named: str, llm_server: Start
+) -> None:
+    server = llm_server(
+        lambda chat: Reply(status=status, body=json.dumps({"error": error}).encode())
+    )
+    with pytest.raises(UserError, match=named):
+        ask(server, "a", "b", "c")
+    assert server.requests == 1
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "named"),
+    [
+        (500, {"error": {"message": "input is too large to process"}}, "too large"),
+        (429, {"error": {"message": "Request too large for m: Limit 9, Requested 12"}}, "Limit 9"),
+        (200, {"error": {"message": "upstream said no"}}, "upstream said no"),
+        (200, {"error": "model crashed"}, "model crashed"),
+        (200, {"message": {"content": "Masks work"}, "done": True}, '"done": true'),
+        (200, {"type": "message", "content": [{"type": "text", "text": "x"}]}, '"type"'),
+        (200, {"choices": [{"text": "Masks work"}]}, '"text"'),
+        (200, ["Masks work"], "Masks work"),
+    ],
+)
+def test_a_request_that_cannot_succeed_is_not_sent_again(
+    status: int, body: object, named: str, llm_server: Start
+) -> None:
+    server = llm_server(lambda chat: Reply(status=status, body=json.dumps(body).encode()))
+    (answer,) = ask(server)
+    assert server.requests == 1 and answer.text == ""
+    assert answer.failure is not None and named in answer.failure
+
+
+def test_a_server_that_speaks_otherwise_is_soon_left_alone(llm_server: Start) -> None:
+    server = llm_server(lambda chat: Reply(body=b'{"output": []}'))
+    answers = ask(server, *map(str, range(50)))
+    assert server.requests == 8 and not any(answer.is_asked for answer in answers)
+
+
+@pytest.mark.parametrize("status", [408, 429, 500, 502, 503, 529])
+def test_what_may_pass_is_asked_for_again(status: int, llm_server: Start) -> None:
+    def reply(chat: Chat) -> Reply:
+        words = "Rate limit reached: 9 tokens per min. You can add a payment method to your billing"
+        return Reply(
+            words if chat.before == 0 else "Masks work", status=200 if chat.before else status
+        )
+
+    server = llm_server(reply)
+    assert ask(server)[0].text == "Masks work" and server.requests == 2
+
+
+def test_only_the_servers_status_says_that_means_are_spent() -> None:
+    """A post that a refusal repeats ends no run."""
+    echoed = json.dumps({"error": {"message": "bad text: insufficient_quota"}}).encode()
+    assert refusal(429, echoed).is_spent and not refusal(400, echoed).is_spent
+    assert refusal(503, b'{"detail": "the request took too long"}').passes
+    assert refusal(400, b'{"detail": [{"loc": ["body"], "msg": "no"}]}').why.startswith('{"detail')
+
+
+@pytest.mark.parametrize("packed", [True, False])
+def test_a_reply_is_bounded_unpacked(packed: bool, llm_server: Start) -> None:
+    def reply(chat: Chat) -> Reply:
+        size = MOST_BYTES if "large" in chat.user else 9
+        body = completion(" " * size + "Masks work")
+        headers = {"Content-Encoding": "gzip"} if packed else {}
+        return Reply(body=gzip.compress(body) if packed else body, headers=headers)
+
+    server = llm_server(reply)
+    began = time.monotonic()
+    small, large = ask(server, "small", "large")
+    assert small.text == "Masks work" and small.failure is None
+    assert large.failure == "no reply: a reply of more than 8 MiB" and large.raw == ""
+    assert server.requests == 2 and time.monotonic() - began < 30
+
+
+@pytest.mark.parametrize("packed", ["br", "gzip, gzip", "zstd"])
+def test_a_packing_without_a_bound_is_refused(packed: str, llm_server: Start) -> None:
+    server = llm_server(lambda chat: Reply(body=b"x", headers={"Content-Encoding": packed}))
+    assert f"packed as {packed}" in str(ask(server)[0].failure)
+    headers = {"Content-Encoding": "gzip"}
+    broken = llm_server(lambda chat: Reply(body=b"no gzip", headers=headers))
+    assert "cannot be unpacked" in str(ask(broken)[0].failure)
+
+
+def test_posts_follow_no_redirect_to_another_origin(llm_server: Start) -> None:
+    other = llm_server()
+    there = f"{other.url}/chat/completions?secret=1"
+    server = llm_server(lambda chat: Reply(status=307, headers={"Location": there}))
+    with pytest.raises(UserError, match="redirects to http://127.0.0.1") as error:
+        ask(server)
+    assert other.requests == 0 and "secret" not in str(error.value)
+
+    def here(chat: Chat) -> Reply:
+        again = chat.before == 0 or "for ever" in chat.user
+        return Reply(
+            "Masks work",
+            status=308 if again else 200,
+            headers={"Location": server.url + "/chat/completions"} if again else {},
+        )
+
+    server = llm_server(here)
+    assert ask(server)[0].text == "Masks work" and server.requests == 2
+    with pytest.raises(UserError, match="again and again"):
+        ask(server, "for ever")
+
+
+@pytest.mark.parametrize(
+    "count", ["Infinity", "NaN", str(2**63), "-1", '"12"', "1.5", "true", "[]"]
+)
+def test_a_reply_with_a_senseless_count_of_tokens_is_no_reply(
+    count: str, llm_server: Start
+) -> None:
+    body = completion(usage={"prompt_tokens": 1, "completion_tokens": "?"}).decode()
+    server = llm_server(lambda chat: Reply(body=body.replace('"?"', count).encode()))
+    (answer,) = ask(server)
+    assert answer.failure is not None and answer.failure.startswith("no reply: ")
+    assert "usage" in answer.failure and not answer.is_asked and answer.usage.total == 0
+    for usage in ('"all"', "[1]"):
+        body = completion(usage="?").decode().replace('"?"', usage)
+        assert ask(server)[0].failure is not None
+
+
+def test_a_content_of_parts_is_read_without_its_thoughts(llm_server: Start) -> None:
+    parts = [
+        {"type": "thinking", "thinking": [{"type": "text", "text": "Hm"}]},
+        {"type": "text", "text": "Masks "},
+        {"type": "text", "text": "work"},
+        {"type": "image_url", "image_url": {"url": "x"}},
+    ]
+    server = llm_server(lambda chat: Reply(body=completion(parts, usage=None)))
+    assert ask(server)[0].text == "Masks work"
+    message = {"content": None, "reasoning_content": "Hm", "reasoning": "Hm"}
+    body = json.dumps({"choices": [{"message": message, "finish_reason": "stop"}]}).encode()
+    server = llm_server(lambda chat: Reply(body=body))
+    assert (ask(server)[0].failure, ask(server)[0].text) == ("empty", "")

@@ -1,0 +1,83 @@
+"""Control tokens of templates are parted, and what a model thought never counts as what it said."""
+
+from __future__ import annotations
+
+import pytest
+
+from claim2source.text.control import defused, without_control, without_thoughts
+
+TOKENS = (
+    *("<|im_start|>", "<|im_end|>", "<|eot_id|>", "<|start_header_id|>", "<|channel|>"),
+    *("<|channel>", "<channel|>", "<|turn>", "<turn|>", "<start_of_turn>", "<end_of_turn>"),
+    *(
+        "<｜User｜>",
+        "<｜end▁of▁sentence｜>",
+        "<<SYS>>",
+        "<</SYS>>",
+        "[INST]",
+        "[/INST]",
+        "<s>",
+        "</s>",
+    ),
+    *("[TOOL_CALLS]", "[SYSTEM_PROMPT]", "[THINK]", "<tool_call>", "</tool_call>", "<think>"),
+    *("<TOOL_RESPONSE>", "<minimax:tool_call>", "]~b]", "[e~[", "<seed:think>", "◁/think▷"),
+    *("[gMASK]", "<sop>", "[EOT]", "[start_header_id]", "<unused94>", "<|START_THINKING|>"),
+)
+
+
+@pytest.mark.parametrize("token", TOKENS)
+def test_a_control_token_is_parted_and_nothing_is_lost(token: str) -> None:
+    parted = defused(f"a {token}{token} b")
+    assert token.casefold() not in parted.casefold()
+    assert parted.replace(" ", "") == f"a{token}{token}b"
+    assert defused(parted) == parted
+
+
+def test_harmless_texts_stay_as_they_are() -> None:
+    text = "p < 0.05 & <b>x</b> |x| [1] [sic] <https://a.b> I think <3 a<b>c [n = 3] 5>|4 <system"
+    assert defused(text) == text and without_thoughts(text) == text == without_control(text)
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        "<think>x</think>Good.",
+        "x</think>Good.",
+        "<think>a<think>b</think>c</think>Good.",
+        "<think>[/THINK]</thinking>x</think>Good.",
+        "[THINK]x[/THINK]Good.",
+        "◁think▷x◁/think▷Good.",
+        "<|START_THINKING|>x<|END_THINKING|><|START_RESPONSE|>Good.<|END_RESPONSE|>",
+        "<seed:think>x<seed:cot_budget_reflect>y</seed:cot_budget_reflect>z</seed:think>Good.",
+        "<|channel|>analysis<|message|>x<|end|><|start|>assistant<|channel|>final<|message|>Good."
+        "<|return|>",
+        "<|channel|>commentary<|message|>x<|end|><|channel|>final <|constrain|>json<|message|>Good.",
+        "analysisWe need x.assistantfinalGood.",
+        "<|channel>thought\nx<channel|>Good.<turn|>",
+        "<unused94>thought\nx<unused95>Good.",
+        "<|inner_prefix|>x<|inner_suffix|>Good.",
+        "Here is my thought process: x. Here is my response: Good.",
+        "Good.<|im_end|>",
+        "Good.</s></s>",
+        "Good.<｜end▁of▁sentence｜>",
+        "Good.<end_of_turn>\n<start_of_turn>user\nAnd now x?",
+        "<|im_start|>assistant\nGood.<|im_end|>\n<|im_start|>user\nx",
+        "<|start_header_id|>assistant<|end_header_id|>\n\nGood.<|eot_id|>",
+        "<start_of_turn>model\nGood.<tool_call>{}</tool_call>",
+    ],
+)
+def test_what_is_said_is_what_is_left(reply: str) -> None:
+    assert without_control(without_thoughts(reply)).strip() == "Good."
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        *("<think>x", "[THINK]x", "◁think▷x", "<|START_THINKING|>x", "<seed:think>x"),
+        *("<|channel|>analysis<|message|>x", "<|channel>thought\nx", "analysisWe x", "thought\nx"),
+        # What stands before a thought that does not end may be the half of a text.
+        *("Half <think>x", "<think>x</thinking>y", "<think>x[/THINK]y", "<tool_call>x</tool_call>"),
+    ],
+)
+def test_a_thought_without_an_end_leaves_nothing(reply: str) -> None:
+    assert without_control(without_thoughts(reply)) == ""
