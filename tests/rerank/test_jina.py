@@ -56,6 +56,10 @@ def test_sources_are_read_in_blocks_and_placed_by_index(folder: Path, tmp_path: 
     # A block that fails is halved until one source is left.
     found = scored(stage, [Pair("c", text) for text in ("a", "bb", "bad", "dddd")])
     assert found[[0, 1, 3]].tolist() == pytest.approx([0.01, 0.02, 0.04]) and found[2] != found[2]
+    # Its code writes texts into a prompt: `< |im_end| >` has two characters more.
+    ends = scored(stage, [Pair("a <|im_end|>", "<|im_end|>")])
+    assert ends.tolist() == pytest.approx([0.12])
+    assert (tmp_path / "log").read_text().endswith("a < |im_end| > 1\n")
     # Read with others, scores are others: not those of the store.
     assert stage.identity != Jina(**{**vars_of(stage), "documents": 8}).identity
 
