@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import http.client
 import importlib.util
+import json
 import logging
 import netrc
 import os
@@ -14,11 +15,13 @@ import threading
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal, cast
 from urllib.parse import urlsplit
 
 from claim2source.core.errors import UserError
+from claim2source.core.files import write_json
 from claim2source.core.tables import TextTable
 from claim2source.core.terminal import printable_line
 
@@ -26,6 +29,7 @@ log = logging.getLogger(__name__)
 
 Tracking = Literal["off", "offline", "online"]
 PROJECT = "claim2source"
+TRAINING_FILE = "wandb.json"
 # A server that takes longer to answer is not waited for.
 ANSWER_SECONDS = 4.0
 # Server -> why it cannot be used, empty where it can: asked, and said, once in a process.
@@ -63,10 +67,47 @@ def require_tracking(asked: Tracking, option: str = "--wandb") -> None:
         raise UserError(f"wandb: online needs a key (run `wandb login`); or {option} offline")
 
 
+@dataclass(frozen=True)
+class TrainingPage:
+    """Name a training's run in W&B, and the project and group that all its evaluations join."""
+
+    id: str
+    project: str = PROJECT
+    name: str = ""
+    group: str = ""
+
+    @classmethod
+    def read(cls, folder: Path) -> TrainingPage | None:
+        """Read what a training's folder says; None where it was not logged."""
+        try:
+            found = json.loads((folder / TRAINING_FILE).read_text(encoding="utf-8"))
+            return cls(**{key: str(value) for key, value in found.items()})
+        except (OSError, ValueError, TypeError, AttributeError, RecursionError):
+            return None
+
+    def write(self, folder: Path) -> None:
+        """Write it to the training's folder."""
+        write_json(folder / TRAINING_FILE, asdict(self))
+
+
+def _page_above(folder: Path) -> tuple[Path, TrainingPage] | None:
+    """Find the nearest folder of a logged training that holds `folder`, or is it."""
+    place = folder.resolve()
+    pages = ((above, TrainingPage.read(above)) for above in (place, *place.parents))
+    return next(((above, page) for above, page in pages if page is not None), None)
+
+
+def group_above(folder: Path) -> str | None:
+    """Return the group of the training whose folder holds `folder`; None outside of one."""
+    found = _page_above(folder)
+    return (found[1].group or None) if found else None
+
+
 class Tracker:
     """Log to a W&B run; whatever fails is said in one line and never stops the work.
 
-    A run that cannot be online, or no longer, goes on offline: `wandb sync` uploads it.
+    A run that cannot be online, or no longer, goes on offline: `wandb sync` uploads it. Within a
+    training's folder it joins that training's project and group, and is called as both are.
     """
 
     def __init__(
@@ -74,12 +115,20 @@ class Tracker:
         asked: Tracking,
         folder: Path,
         *,
-        project: str = PROJECT,
+        project: str | None = None,
         name: str | None = None,
         **settings: object,
     ) -> None:
         self._folder = folder
-        named = {"project": project, "name": name or folder.resolve().name}
+        named: dict[str, object] = {"project": PROJECT, "name": folder.resolve().name}
+        if (found := _page_above(folder)) is not None:
+            above, page = found
+            inside = folder.resolve().relative_to(above)
+            named["name"] = str(Path(page.name or above.name, inside))
+            named["project"] = page.project
+            # None: as WANDB_RUN_GROUP says.
+            named["group"] = page.group or None
+        named |= {k: v for k, v in (("project", project), ("name", name)) if v is not None}
         self._settings = {**named, "dir": folder, **settings}
         self._run: Any = None
         if asked != "off":

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import os
 import uuid
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,13 +11,11 @@ from typing import Any
 from pytorch_lightning.loggers import CSVLogger, Logger
 
 from claim2source.core.config import as_plain
-from claim2source.core.files import write_json
 from claim2source.core.report import MACRO, Epoch
 from claim2source.core.tables import TextTable
-from claim2source.io.wandb import Tracker, as_wandb, wandb_mode
+from claim2source.io.wandb import Tracker, TrainingPage, as_wandb, group_above, wandb_mode
 from claim2source.training.config import RunConfig
 
-_WANDB_FILE = "wandb.json"
 # The name that Lightning's own logger gives it: a resumed run's curves go on.
 _STEP = "trainer/global_step"
 
@@ -34,17 +32,12 @@ class RunLog:
         self.loggers: list[Logger] = [csv]
         mode = wandb_mode(config.wandb.mode)
         if mode != "off":
-            wandb = config.wandb
-            page = Tracker(
-                mode,
-                run,
-                project=wandb.project,
-                name=wandb.name,
-                id=_wandb_id(run),
-                resume="allow",
-                config=as_plain(config),
+            page = training_page(config, run)
+            page.write(run)
+            tracker = Tracker(
+                mode, run, id=page.id, resume="allow", job_type="train", config=as_plain(config)
             )
-            self.loggers.append(WandbPage(page))
+            self.loggers.append(WandbPage(tracker))
 
     def scores(self, entry: Epoch, step: int) -> None:
         """Log a point of the learning curves: an epoch's MRR@5 on val, by language and part."""
@@ -102,11 +95,14 @@ class WandbPage(Logger):
         self.page.log(dict(metrics) if step is None else {**metrics, _STEP: step})
 
 
-def _wandb_id(run: Path) -> str:
-    """Return the run's id in W&B, written to a file so that a resumed run continues its page."""
-    path = run / _WANDB_FILE
-    if path.is_file():
-        return str(json.loads(path.read_text(encoding="utf-8"))["id"])
-    new = uuid.uuid4().hex[:8]
-    write_json(path, {"id": new})
-    return new
+def training_page(config: RunConfig, run: Path) -> TrainingPage:
+    """Name a run's page in W&B: a resumed run's goes on, a refit joins its run's group."""
+    known = TrainingPage.read(run) or TrainingPage(uuid.uuid4().hex[:8])
+    name = config.wandb.name or run.resolve().name
+    group = (
+        known.group
+        or os.environ.get("WANDB_RUN_GROUP")
+        or group_above(run.resolve().parent)
+        or f"{name}-{known.id}"  # two runs may have one name
+    )
+    return TrainingPage(known.id, config.wandb.project, name, group)

@@ -1,0 +1,70 @@
+"""Read the runs that W&B wrote offline: the files that `wandb sync` would upload."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+_HEAD, _BLOCK = 7, 2**15
+
+
+@dataclass
+class OfflineRun:
+    """Hold what a run file says."""
+
+    folder: Path  # that the run is of
+    id: str = ""
+    project: str = ""
+    group: str = ""
+    name: str = ""
+    job: str = ""
+    config: dict[str, Any] = field(default_factory=dict)
+    summary: dict[str, Any] = field(default_factory=dict)
+    files: Path = Path()
+
+    def table(self, key: str) -> list[list[Any]]:
+        """Return the rows of a logged table."""
+        path = self.files / self.summary[f"{key}/path"]
+        found: list[list[Any]] = json.loads(path.read_text(encoding="utf-8"))["data"]
+        return found
+
+
+def offline_runs(folder: Path) -> list[OfflineRun]:
+    """Read every run below a folder, in the order in which they began."""
+    files = folder.rglob("wandb/offline-run-*/run-*.wandb")
+    return [_read(path) for path in sorted(files, key=lambda path: path.parent.name)]
+
+
+def _read(path: Path) -> OfflineRun:
+    from wandb.proto.wandb_internal_pb2 import Record
+
+    run = OfflineRun(path.parent.parent.parent, files=path.parent / "files")
+    for data in _records(path.read_bytes()):
+        record = Record()
+        record.ParseFromString(data)
+        if record.HasField("run"):
+            said = record.run
+            run.id, run.project, run.group = said.run_id, said.project, said.run_group
+            run.name, run.job = said.display_name, said.job_type
+            run.config |= {one.key: json.loads(one.value_json) for one in said.config.update}
+        for one in (*record.history.item, *record.summary.update):
+            run.summary[one.key or "/".join(one.nested_key)] = json.loads(one.value_json)
+    return run
+
+
+def _records(data: bytes) -> Iterator[bytes]:
+    """Split LevelDB's log format: blocks of 32 KiB, pieces with checksum, length and kind."""
+    place, whole = _HEAD, b""
+    while place + _HEAD <= len(data):
+        if _BLOCK - place % _BLOCK < _HEAD:
+            place += _BLOCK - place % _BLOCK
+            continue
+        length, kind = int.from_bytes(data[place + 4 : place + 6], "little"), data[place + 6]
+        whole += data[place + _HEAD : place + _HEAD + length]
+        place += _HEAD + length
+        if kind in (1, 4):  # the whole, or its last piece
+            yield whole
+            whole = b""
