@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, Union, get_args, get_or
 
 import yaml
 
-from claim2source.core.errors import ConfigError, InputError, UserError, shown
+from claim2source.core.errors import ConfigError, InputError, UserError, said_once, shown
 from claim2source.core.files import why_not_file
 from claim2source.core.keys import did_you_mean, short_help
 from claim2source.core.program import in_our_words, usage_of
@@ -94,6 +94,7 @@ def _parser_for(kind: type[Config], program: str, description: str) -> ArgumentP
     return parser
 
 
+@said_once()
 def read_config(
     kind: type[Config],
     argv: Sequence[str] | None,

@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 import tempfile
+import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ from claim2source.core.terminal import printable, printable_line, shortened
 EXIT_CODE = 2
 UNFORESEEN = 1
 MOST_SHOWN = 20
+_WAITED = 10.0  # seconds, within which a launcher ends the processes beside one that failed
 # Errors of writing that the user can correct though they name no file.
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _SECRETS = ("KEY", "TOKEN", "SECRET", "PASSWORD")
@@ -165,6 +167,24 @@ class Counting(Problems):
         said = names or {}
         kinds = (f"{said.get(k, k)}: {n} (first: {self._first[k]})" for k, n in self.counts.items())
         return "; ".join(kinds)
+
+
+@contextlib.contextmanager
+def said_once() -> Iterator[None]:
+    """Let the first of a launcher's processes report a `UserError` that all of them raise.
+
+    The others wait to be ended by the launcher; one that is not ended reports it too.
+    """
+    try:
+        yield
+    except UserError:
+        launched = "TORCHELASTIC_RUN_ID" in os.environ
+        if launched and os.environ.get("LOCAL_RANK", "0") != "0":
+            try:
+                time.sleep(_WAITED)
+            except Stopped:
+                raise SystemExit(EXIT_CODE) from None
+        raise
 
 
 def run_program(

@@ -34,6 +34,8 @@ _IGNORED_BY_LIGHTNING = {
     "ACCELERATE_DYNAMO_BACKEND": ("--dynamo_backend", ("no",)),
     "ACCELERATE_GRADIENT_ACCUMULATION_STEPS": ("--gradient_accumulation_steps", ("1",)),
 }
+# What starts several processes, on GPUs and on the CPU alike.
+_SEVERAL = "--multi_gpu --num_processes N --num_machines 1 --mixed_precision no --dynamo_backend no"
 _OUR_KEYS = {
     "--mixed_precision": "set optimisation.precision",
     "--gradient_accumulation_steps": "set optimisation.accumulation",
@@ -64,11 +66,13 @@ class World:
         return self.rank == 0
 
 
-def launched_world(environment: Mapping[str, str] | None = None) -> World:
+def launched_world(
+    environment: Mapping[str, str] | None = None, device: str | None = None
+) -> World:
     """Read the world from the launcher's environment variables; without them, one process.
 
-    Raises `UserError` for launcher options that Lightning would ignore, and for numbers that
-    contradict each other.
+    Raises `UserError` for launcher options that Lightning, or a training on `device`, would ignore,
+    and for numbers that contradict each other.
     """
     env = os.environ if environment is None else environment
     for variable, (option, harmless) in _IGNORED_BY_LIGHTNING.items():
@@ -79,11 +83,16 @@ def launched_world(environment: Mapping[str, str] | None = None) -> World:
                 f"accelerate launch {option} ({variable}={env[variable]}) "
                 f"would be ignored: {instead}"
             )
+    on_cpu = env.get("ACCELERATE_USE_CPU", "").strip().lower() in ("true", "1", "yes")
     launched = any(name.startswith("ACCELERATE_") for name in env)
     if not env.get("WORLD_SIZE", "").strip() and launched and env.get("MASTER_ADDR"):
+        instead = f"in place of --cpu, use {_SEVERAL}" if on_cpu else f"use {_SEVERAL}"
         raise UserError(
-            "accelerate launch was asked for several processes and started one; add --multi_gpu"
+            f"accelerate launch was asked for several processes and started one: {instead} "
+            "(this runs on the CPU too, with --device cpu where there is a GPU)"
         )
+    if on_cpu and device != "cpu" and torch.cuda.is_available():
+        raise UserError("accelerate launch --cpu would be ignored: use --device cpu")
     size = _number(env, "WORLD_SIZE", 1)
     local = _number(env, "LOCAL_WORLD_SIZE", size)
     rank = _number(env, "RANK", 0)

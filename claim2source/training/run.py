@@ -17,7 +17,7 @@ from typing import Any, Generic, TypeVar
 import pytorch_lightning as pl
 import torch
 
-from claim2source.core.errors import Stopped, UserError
+from claim2source.core.errors import Stopped, UserError, said_once
 from claim2source.core.files import same_file
 from claim2source.core.report import Report
 from claim2source.core.terminal import say
@@ -70,10 +70,11 @@ def run_training(
     `check` raises what can be known before anything is loaded; `make` loads the data and the model,
     and writes nothing. Raises `UserError` for anything the user can correct.
     """
-    world = launched_world()
-    use_cores(world.local_size, config.threads)
-    require_tracking(wandb_mode(config.wandb.mode), "--wandb.mode")
-    check(config)
+    with said_once():
+        world = launched_world(device=config.device)
+        use_cores(world.local_size, config.threads)
+        require_tracking(wandb_mode(config.wandb.mode), "--wandb.mode")
+        check(config)
     if not world.is_first:
         # What a lenient loading leaves out is said once.
         logging.getLogger("claim2source.datasets").setLevel(logging.ERROR)
@@ -309,6 +310,8 @@ class TrainingRun(ABC, Generic[Config, Data]):
         # Chunks are moved one after the other, in the step.
         warnings.filterwarnings("ignore", message=".*overridden `transfer_batch_to_device`.*")
         warnings.filterwarnings("ignore", message="You requested to overfit.*shuffling.*")
+        # Every process logs the scores that the first one computed.
+        warnings.filterwarnings("ignore", message=r".*self\.log\('val/.*sync_dist=True")
         # The rate goes on where the first step is skipped.
         warnings.filterwarnings("ignore", message=".*lr_scheduler.step.*before.*optimizer.step.*")
         ours: dict[str, Any] = {

@@ -60,7 +60,8 @@ def test_harmless_values_pass() -> None:
             "ACCELERATE_DYNAMO_BACKEND": "NO",
             "ACCELERATE_GRADIENT_ACCUMULATION_STEPS": "1",
             "ACCELERATE_USE_CPU": "True",
-        }
+        },
+        "cpu",
     )
 
 
@@ -118,8 +119,25 @@ def test_several_processes_asked_for_and_one_started_is_refused() -> None:
     launcher = {"ACCELERATE_MIXED_PRECISION": "no", "MASTER_ADDR": "127.0.0.1"}
     with pytest.raises(UserError, match="--multi_gpu"):
         launched_world(launcher)
+    # `--cpu` starts one process, and accelerate takes no --multi_gpu beside it.
+    with pytest.raises(UserError, match="in place of --cpu, use --multi_gpu --num_processes N "):
+        launched_world(launcher | {"ACCELERATE_USE_CPU": "True"})
     assert launched_world(launcher | {"WORLD_SIZE": "1"}).size == 1
     assert launched_world({"MASTER_ADDR": "127.0.0.1"}).size == 1  # a cluster's, not the launcher's
+
+
+def test_the_launchers_cpu_is_not_ignored_where_there_is_a_gpu(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    launcher = {"ACCELERATE_USE_CPU": "True"}
+    for there in (False, True):
+        monkeypatch.setattr(torch.cuda, "is_available", lambda there=there: there)
+        assert launched_world(launcher, "cpu").size == 1
+        if there:
+            with pytest.raises(UserError, match="--device cpu"):
+                launched_world(launcher)
+        else:
+            assert launched_world(launcher).size == 1
 
 
 def test_a_world_that_no_launcher_started_is_not_waited_for(
