@@ -438,7 +438,7 @@ class Report:
         for system in self.scored:
             name = f"{system.name} (chosen)" if system.name == self.chosen else system.name
             for language, row in system.table.items():
-                cells: list[Cell] = [row[metric] for metric in metrics]
+                cells: list[Cell] = [row.get(metric) for metric in metrics]
                 if bounded:
                     cells.append(system.bounds(language))
                 cost = cost_cells(system.cost if language == MACRO else None)
@@ -457,6 +457,13 @@ class Report:
             if (one := s.twins) is not None
         ]
         return TextTable(columns, rows) if rows else None
+
+    def not_run_table(self) -> TextTable | None:
+        """Tabulate the systems that did not run, why, and what to do."""
+        rows: list[list[Cell]] = [
+            [row.system, row.claims, row.reason, row.advice] for row in self.not_run
+        ]
+        return TextTable(["system", "claims", "why", "what to do"], rows) if rows else None
 
     def __str__(self) -> str:
         return render(self._parts())

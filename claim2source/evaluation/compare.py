@@ -130,11 +130,17 @@ def read_scored(
 ) -> tuple[str, dict[str, LoadedSystem], ScoredRuns]:
     """Read reports' systems and score their runs; return the data set's folder, systems, scores.
 
-    Simulated systems are left out. Without a data set or split, it is the one that all the reports
+    Simulated systems are left out, and cells of a grid of text styles beside the systems that they
+    are of. Without a data set or split, it is the one that all the reports
     name. Raises `UserError` where the reports differ, hold no scores, or have runs of other claims.
     """
     found = [system for system in read_reports(reports) if not system.report.simulated]
-    systems = {system.name: system for system in found}
+    named = {(system.report_folder, system.report.name) for system in found}
+    systems = {
+        one.name: one
+        for one in found
+        if one.style == "S0C0" or (one.report_folder, one.system) not in named
+    }
     if not systems:
         raise UserError("reports: none of them holds a system with scores that is not simulated")
     folder, split = common_data([*systems.values()], dataset, split)

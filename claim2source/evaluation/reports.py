@@ -134,6 +134,12 @@ def read_reports(folders: Sequence[Path]) -> list[LoadedSystem]:
     return _distinct_names(systems)
 
 
+def named_reports(folders: Sequence[Path]) -> dict[str, Report]:
+    """Map what tells the folders apart to their reports."""
+    distinct = list({real_path(folder): Path(folder).absolute() for folder in folders}.values())
+    return dict(zip(distinct_ends(distinct), map(Report.read, distinct), strict=True))
+
+
 def trainings_of(folders: Sequence[Path]) -> dict[str, TrainingReport]:
     """Map the reports of training runs, by what tells their folders apart, to the training."""
     distinct = list({real_path(folder): Path(folder).absolute() for folder in folders}.values())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -22,7 +22,7 @@ from claim2source.core.report import (
 )
 from claim2source.core.tables import Cell, Part, TextTable
 from claim2source.evaluation.families import family_parts
-from claim2source.evaluation.metrics import Scores
+from claim2source.evaluation.metrics import Scores, macro
 from claim2source.text.styles import CLAIM_STYLES, SOURCE_STYLES
 
 if TYPE_CHECKING:
@@ -46,10 +46,11 @@ CSV_COLUMNS = (
     "published_delta",
     "unreliable",
 )
-_LEGEND = (
+LEGEND = (
     "S0C0 is absolute, the other cells are differences to it. ^: the best cell of its row. "
     "*: differs from S0C0 (paired test by gold paper, Holm over the row, 5 %)."
 )
+_PLAIN = f"{SOURCE}{CLAIM}"
 _QUESTION = "?: unreliable, no target; "
 
 
@@ -66,6 +67,33 @@ class StyleGrid:
     retrievers: tuple[str, ...]
     claims: tuple[str, ...]
     sources: tuple[str, ...]
+
+    @classmethod
+    def of(cls, report: Report, languages: Sequence[str] | None = None) -> StyleGrid | None:
+        """Read a grid back from the report that holds its cells; None where it holds none.
+
+        The texts as they are may stand there under the retriever's own name. `languages` limits
+        the scores.
+        """
+        cells: dict[str, SystemReport] = {}
+        for name, one in report.systems.items():
+            retriever, _, cell = name.rpartition(".")
+            if not one.macro or one.style == _PLAIN or not one.style.startswith(cell or "-"):
+                continue
+            plain = cell_name(retriever, CLAIM, SOURCE)
+            base = report.systems.get(plain) or report.systems.get(retriever)
+            if base is not None:
+                cells |= {plain: _limited(base, languages), name: _limited(one, languages)}
+        styles = {name.rpartition(".")[2] for name in cells}
+        claims = tuple(c for c in CLAIM_STYLES if any(s.endswith(c) for s in styles))
+        sources = tuple(s for s in SOURCE_STYLES if any(one.startswith(s) for one in styles))
+        retrievers = tuple(
+            name
+            for name in dict.fromkeys(name.rpartition(".")[0] for name in cells)
+            if all(cell_name(name, c, s) in cells for c in claims for s in sources)
+        )
+        found = cls(replace(report, systems=cells), retrievers, claims, sources)
+        return found if retrievers else None
 
     @property
     def languages(self) -> tuple[str, ...]:
@@ -138,6 +166,13 @@ class StyleGrid:
         }
 
 
+def _limited(report: SystemReport, languages: Sequence[str] | None) -> SystemReport:
+    if not languages:
+        return report
+    kept = {lang: row for lang, row in report.languages.items() if lang in languages}
+    return replace(report, languages=kept, macro=macro(kept) if kept else {})
+
+
 def mean_scores(parts: Sequence[Scores]) -> Scores:
     """Average every claim's scores over the versions of its texts.
 
@@ -166,7 +201,15 @@ def grid_parts(grid: StyleGrid, wide: bool = False) -> list[Part]:
             columns = ["retriever", *(f"{sources}{claims}" for claims, sources in cells)]
             rows = list(_rows(grid, language, cells))
             parts.append(TextTable(columns, rows, numeric=[False, *[True] * len(cells)]))
-    return [*parts, _LEGEND, *_published_notes(grid)] if grid.retrievers else []
+    return [*parts, LEGEND, *_published_notes(grid)] if grid.retrievers else []
+
+
+def grid_tables(grid: StyleGrid) -> dict[str, TextTable]:
+    """Name the tables of a grid, those of the best cells and of all."""
+    found = [part for part in grid_parts(grid, wide=True) if isinstance(part, TextTable)]
+    kinds = [f"{kind} {lang}" for lang in grid.languages for kind in ("best", "grid")]
+    # Where no cell has scores there is no table of them.
+    return dict(zip(kinds if found else [], found, strict=True))
 
 
 def comparison_parts(grid: StyleGrid) -> list[Part]:

@@ -37,13 +37,14 @@ from claim2source.pipeline.evaluate import (
     add_tests,
     make_report,
     score_system,
+    without_gold,
     write_runs,
     write_submissions,
 )
 from claim2source.pipeline.options import EvaluationOptions
 from claim2source.pipeline.results import DEPTH, RunSettings
 from claim2source.pipeline.runner import SystemRunner
-from claim2source.pipeline.style_grid import GridRun
+from claim2source.pipeline.style_grid import GridRun, with_cells
 from claim2source.pipeline.style_texts import StyleOptions, require_stage
 from claim2source.pipeline.submit import load_reported, require_submittable, submit
 from claim2source.pipeline.systems import PAPERS_BM25, HybridConfig, SystemConfig, Systems
@@ -192,7 +193,13 @@ def evaluate_checkpoints(config: CheckpointConfig) -> str:
     main = checkpoints[0].name if len(checkpoints) == 1 else chosen
     reports = {name: scored.report for name, scored in systems.items()}
     report = make_report(dataset, reports, main, name=config.dataset, program=program)
-    notes = (*report.notes, *_left_out(config), *_notes(config, dataset, systems), *attached.notes)
+    notes = (
+        *report.notes,
+        *without_gold(dataset),
+        *_left_out(config),
+        *_notes(config, dataset, systems),
+        *attached.notes,
+    )
     not_run = tuple(attached.not_run)
     training = _training(config)
     report = replace(report, chosen=chosen, notes=notes, training=training, not_run=not_run)
@@ -200,19 +207,21 @@ def evaluate_checkpoints(config: CheckpointConfig) -> str:
         own = {name: one for name, one in reports.items() if name not in attached.rows}
         families = [*declared_families(replace(report, systems=own)), *attached.families(STEP_0)]
         report = add_tests(report, systems, families, dataset, config.repeats, config.seed)
-    report.write(config.out)
     title = f"{config.dataset}, {config.split}"
-    parts = report_parts(report, "checkpoint")
+    parts, tables = report_parts(report, "checkpoint"), report_tables(report, "checkpoint")
+    if grid is not None:
+        found = grid.grid(name=config.dataset, program=program)
+        grid.write(found, config.out / STYLES_FOLDER, f"Styles: {title}")
+        parts += ["Styles:", *grid.parts(found)]
+        tables |= {f"styles {name}": table for name, table in grid.tables(found).items()}
+        report = with_cells(report, found, STYLES_FOLDER)
+    report.write(config.out)
     if config.submit is not None:
         parts += submit(config.submit, _run_of(submitted[0], systems, attached), dataset)
     write_markdown(config.out, title, parts)
-    if grid is not None:
-        found = grid.grid(name=config.dataset, program="eval/checkpoint.py")
-        grid.write(found, config.out / STYLES_FOLDER, f"Styles: {title}")
-        parts += ["Styles:", *grid.parts(found)]
     log_tables(
         config.wandb,
-        report_tables(report, "checkpoint"),
+        tables,
         folder=config.out,
         program="checkpoint",
         config=as_plain(config),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -252,6 +253,17 @@ def make_report(
         notes=(*dataset.notes, *unjudged(dataset)),
         provenance=provenance,
     )
+
+
+def without_gold(dataset: Dataset) -> list[str]:
+    """Say how many claims have no score, where others have one."""
+    if not dataset.golds:
+        return []
+    judged = {*judged_claims(dataset.qrels)}
+    missing = Counter(claim.lang for claim in dataset.claims if claim.id not in judged)
+    whole = Counter(claim.lang for claim in dataset.claims)
+    parts = [f"{missing[lang]} of {whole[lang]} claims in {lang}" for lang in sorted(missing)]
+    return [f"Ranked, not scored, since they have no gold: {', '.join(parts)}."] if parts else []
 
 
 def run_tests(

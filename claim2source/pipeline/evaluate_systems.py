@@ -19,6 +19,7 @@ from claim2source.pipeline.evaluate import (
     make_report,
     score_system,
     with_depth_notes,
+    without_gold,
 )
 from claim2source.pipeline.results import RunSettings
 from claim2source.pipeline.runner import SystemRunner
@@ -139,7 +140,8 @@ def run_cells(
     cut = {cell.name: done[cell] for cell in done if runner.systems[cell.system].stages}
     report = with_depth_notes(report, cut, runner.reported)
     rows = tuple(not_run[cell] for cell in shown if cell in not_run)
-    return SystemsTable(replace(report, notes=(*report.notes, *notes), not_run=rows), systems)
+    notes = (*report.notes, *without_gold(runner.reported), *notes)
+    return SystemsTable(replace(report, notes=notes, not_run=rows), systems)
 
 
 def cells_of(names: Sequence[str], systems: Systems, forms: Sequence[ClaimForm]) -> list[Cell]:

@@ -44,6 +44,7 @@ from claim2source.evaluation.style_grid import (
     comparison_parts,
     draw,
     grid_parts,
+    grid_tables,
     mean_scores,
     table_csv,
 )
@@ -70,7 +71,7 @@ from claim2source.pipeline.style_texts import (
     rewritten_text,
 )
 from claim2source.pipeline.systems import Systems, all_parts, candidates
-from claim2source.pipeline.views import not_run_table, write_markdown
+from claim2source.pipeline.views import write_markdown
 from claim2source.retrieve import FusionConfig, fuse
 from claim2source.text import ClaimForm, Rendering
 from claim2source.text.render import why_same_forms
@@ -435,17 +436,13 @@ class GridRun:
         if self._data and self.options.made:
             parts += ["Rewritten texts beside their originals:", self._quality()]
         parts += grid_parts(grid, wide)
-        if (left := not_run_table(grid.report)) is not None:
+        if (left := grid.report.not_run_table()) is not None:
             parts += [f"Not run ({len(grid.report.not_run)}):", left]
         return parts
 
     def tables(self, grid: StyleGrid) -> dict[str, TextTable]:
         """Name the tables of a grid, for W&B."""
-        found = [part for part in grid_parts(grid, wide=True) if isinstance(part, TextTable)]
-        kinds = [f"{kind} {lang}" for lang in grid.languages for kind in ("best", "grid")]
-        # Where no cell has scores there is no table of them.
-        named = dict(zip(kinds if found else [], found, strict=True))
-        return {"quality": self._quality(), **named}
+        return {"quality": self._quality(), **grid_tables(grid)}
 
     def write(self, grid: StyleGrid, out: Path, title: str) -> None:
         """Write runs, reports, `grid.json`, `grid.csv`, `quality.csv` and heat maps to a folder."""
@@ -465,6 +462,37 @@ class GridRun:
                 )
         parts = [*self.parts(grid, wide=True), *comparison_parts(grid)]
         write_markdown(out, title, parts)
+
+
+def with_cells(report: Report, grid: StyleGrid, folder: str) -> Report:
+    """Add a grid's cells, written to `folder`, to the report that has its systems.
+
+    S0C0 is in it already, under the system's own name.
+    """
+    own = {cell_name(name, CLAIM, SOURCE): name for name in grid.retrievers}
+    cells = {
+        name: replace(one, runs=one.runs and f"{folder}/{one.runs}")
+        for name, one in grid.report.systems.items()
+        if name not in own
+    }
+    tests = tuple(
+        replace(
+            test,
+            comparisons=tuple(replace(one, baseline=own[one.baseline]) for one in test.comparisons),
+        )
+        for test in grid.report.tests
+    )
+    notes = [f"Styles: {one}" for one in grid.report.notes if one not in report.notes]
+    not_run = [replace(one, system=f"{one.system}: styles") for one in grid.report.not_run]
+    published = [one for one in grid.report.published if one.system not in own]
+    return replace(
+        report,
+        systems={**report.systems, **cells},
+        tests=(*report.tests, *tests),
+        notes=(*report.notes, *notes),
+        not_run=(*report.not_run, *not_run),
+        published=(*report.published, *published),
+    )
 
 
 def _fused(base: SystemResult, found: SystemResult, config: FusionConfig) -> SystemResult:

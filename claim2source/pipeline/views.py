@@ -86,14 +86,6 @@ def choices_parts(report: Report) -> list[Part]:
     return parts + [part for title, table in found.items() if table for part in (title, table)]
 
 
-def not_run_table(report: Report) -> TextTable | None:
-    """Tabulate the systems that did not run, why, and what to do."""
-    rows: list[list[Cell]] = [
-        [row.system, row.claims, row.reason, row.advice] for row in report.not_run
-    ]
-    return TextTable(["system", "claims", "why", "what to do"], rows) if rows else None
-
-
 def tests_parts(report: Report) -> list[Part]:
     """Describe the paired tests and the published numbers beside ours."""
     costs = {system.name: system.cost for system in report.systems.values()}
@@ -114,7 +106,7 @@ def report_parts(report: Report, title: str = "system", wide: bool = False) -> l
     parts += report.notes
     if (twins := report.twins_table) is not None:
         parts += [TWINS, twins]
-    if (left := not_run_table(report)) is not None:
+    if (left := report.not_run_table()) is not None:
         parts += [f"Not run ({len(report.not_run)}):", left]
     return [*parts, *tests_parts(report)]
 
@@ -126,7 +118,7 @@ def report_tables(report: Report, title: str = "system", wide: bool = False) -> 
     found = {
         "scores": overview_table(report) if wide else report.score_table(title),
         "intervals": intervals[0] if wide and intervals else None,
-        "not run": not_run_table(report),
+        "not run": report.not_run_table(),
         "Twins": report.twins_table,
         **{f"Tests: {test.family}": family_table(test, costs) for test in report.tests},
     }

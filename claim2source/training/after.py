@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable
 from pathlib import Path
 
+from claim2source.core.errors import ConfigError
 from claim2source.core.terminal import say
 from claim2source.evaluation.html.page import html_report
 from claim2source.io.wandb import wandb_mode
@@ -27,17 +28,20 @@ def check_after(config: FinetuneConfig) -> None:
     if "styles" in config.after.stages:
         config.after.styles.check()
     if config.after.baselines:
-        named_systems(config.after.files, config.after.baselines)
+        try:
+            named_systems(config.after.files, config.after.baselines)
+        except ConfigError as error:
+            raise ConfigError("after.baselines", error.value, error.allowed) from None
 
 
-def evaluate_after(config: FinetuneConfig, run: RunFolder) -> None:
+def evaluate_after(config: FinetuneConfig, run: RunFolder) -> tuple[Path, ...]:
     """Score the kept checkpoints and the named baselines on the report split; write the page.
 
-    Everything goes to the run's folder `evaluation`. A failure is logged and skipped: the run
-    is finished, and stays so.
+    Everything goes to the run's folder `evaluation`; what was written is returned. A failure is
+    logged and skipped: the run is finished, and stays so.
     """
-    if not (config.after.baselines or config.after.report or config.after.stages):
-        return
+    if not config.after.wanted:
+        return ()
     folder = run.path / FOLDER
     done = []
     if _tried("the checkpoints", lambda: evaluate_checkpoints(_checkpoints(config, run, folder))):
@@ -47,7 +51,10 @@ def evaluate_after(config: FinetuneConfig, run: RunFolder) -> None:
         if _tried("the baselines", lambda: evaluate_baselines(settings)):
             done.append(folder / BASELINES)
     if config.after.report and done:
-        _tried("the page", lambda: _page(config, folder, done))
+        reports = list(done)
+        if _tried("the page", lambda: _page(config, folder, reports)):
+            done.append(folder / PAGE)
+    return tuple(done)
 
 
 def _tried(what: str, work: Callable[[], str]) -> bool:
@@ -74,6 +81,8 @@ def _checkpoints(config: FinetuneConfig, run: RunFolder, folder: Path) -> Checkp
         device=config.device,
         languages=config.languages,
         lenient=config.data.lenient,
+        claims=list(config.after.claims),
+        hybrid=config.after.hybrid,
         stages=list(config.after.stages),
         styles=config.after.styles,
     )
@@ -87,7 +96,7 @@ def _baselines(config: FinetuneConfig, folder: Path) -> BaselinesConfig:
         split=config.data.report_split,
         files=list(config.after.files),
         systems=list(config.after.baselines),
-        claims=[config.rendering.claims],
+        claims=list(dict.fromkeys([config.rendering.claims, *config.after.claims])),
         languages=config.languages,
         train_split=config.data.train_split,
         val_share=config.data.val_share,

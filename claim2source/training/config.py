@@ -13,6 +13,7 @@ from claim2source.core.config import (
     require,
     require_between,
     require_finite,
+    require_one_of,
     require_seed,
 )
 from claim2source.core.report import Rule
@@ -20,6 +21,7 @@ from claim2source.mining import MiningConfig
 from claim2source.models import ModelConfig
 from claim2source.pipeline.style_texts import STAGES, StyleOptions, require_stage
 from claim2source.text import Rendering
+from claim2source.text.render import FORMS
 from claim2source.training.losses import LossesConfig
 from claim2source.training.trainer_settings import TrainerSettings, check_names
 
@@ -256,6 +258,9 @@ class AfterConfig:
     Args:
         baselines: names of systems in `files`; claims are rendered as in the run.
         report: write `report.html`, one page of figures of checkpoints and baselines.
+        claims: score checkpoints and baselines in these forms of claims too: original, translated,
+            bilingual.
+        hybrid: score each checkpoint's fusion with the papers' BM25 too: min-max, alpha 0.5.
         files: YAML files of systems; empty: all of configs/systems.
         models: folder of models by the last part of their name, taken before the hub's.
         stages: what is attached to every checkpoint: `styles`, the grid of text styles, or files
@@ -265,14 +270,23 @@ class AfterConfig:
 
     baselines: tuple[str, ...] = ()
     report: bool = False
+    claims: tuple[str, ...] = ()
+    hybrid: bool = False
     files: tuple[Path, ...] = ()
     models: Path | None = None
     stages: tuple[str, ...] = ()
     styles: StyleOptions = field(default_factory=StyleOptions)
 
     def __post_init__(self) -> None:
+        for form in self.claims:
+            require_one_of("after.claims", form, FORMS)
         for stage in self.stages:
             require_stage("after.stages", stage)
+
+    @property
+    def wanted(self) -> bool:
+        """Tell whether anything is to be scored at the end."""
+        return bool(self.baselines or self.report or self.claims or self.hybrid or self.stages)
 
 
 @dataclass(frozen=True)

@@ -394,6 +394,6 @@ class Finetuning(TrainingRun[FinetuneConfig, TrainingData]):
             logs.figure("scales_plot", plot_scales(report, self.run.path))
         logs.close()
         say(run_text(report))
-        evaluate_after(self.config, self.run)
-        say(next_steps(self.config, folder, chosen.epoch > 0))
+        evaluated = evaluate_after(self.config, self.run)
+        say(next_steps(self.config, folder, chosen.epoch > 0, evaluated))
         return report

@@ -7,42 +7,50 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from claim2source.core.program import command_of
+from claim2source.training.after import CHECKPOINTS, FOLDER
 from claim2source.training.config import FinetuneConfig
 
 
-def next_steps(config: FinetuneConfig, chosen: Path, trained: bool) -> str:
+def next_steps(
+    config: FinetuneConfig, chosen: Path, trained: bool, evaluated: Sequence[Path] = ()
+) -> str:
     """Name the chosen checkpoint, and the commands that evaluate it and that export it.
 
-    Where the model before training was chosen there is nothing to export: the second command
-    writes the evaluation as a page.
+    `evaluated` are the reports, and the page, that the run's end has written: what is there is
+    named, not suggested. Where the model before training was chosen there is nothing to export:
+    the second command writes the evaluation as a page.
     """
     run, data = str(config.out), config.data
-    evaluation = str(config.out / "evaluation")
+    evaluation = str(config.out / FOLDER)
     needs = [
         *_option("--model.allow_remote_code", config.model.allow_remote_code),
         *_option("--model.allow_bin", config.model.allow_bin),
         *_option("--model.attention", [config.model.attention] if config.model.attention else ()),
     ]
     lenient = ["--lenient"] if data.lenient else []
-    evaluate = [
-        *("--checkpoint", run, "--dataset", data.dataset, "--split", data.report_split),
-        *_option("--languages", config.languages or ()),
-        *_option("--store", [str(config.store)] if config.store else ()),
-        *_option("--device", [config.device] if config.device else ()),
-        *lenient,
-        *needs,
-        *("--out", evaluation),
-    ]
+    reports = [str(path) for path in evaluated if path.suffix != ".html"]
+    commands = []
+    if config.out / FOLDER / CHECKPOINTS not in evaluated:
+        evaluate = [
+            *("--checkpoint", run, "--dataset", data.dataset, "--split", data.report_split),
+            *_option("--languages", config.languages or ()),
+            *_option("--store", [str(config.store)] if config.store else ()),
+            *_option("--device", [config.device] if config.device else ()),
+            *lenient,
+            *needs,
+            *("--out", evaluation),
+        ]
+        commands.append(("eval/checkpoint.py", evaluate))
     if trained:
-        second = "train/merge.py", ["--checkpoint", run, *needs, "--out", f"{run}-merged"]
-    else:
-        second = (
-            "eval/report.py",
-            ["--reports", evaluation, *lenient, "--out", f"{evaluation}/report.html"],
-        )
-    commands = [("eval/checkpoint.py", evaluate), second]
+        merge = ["--checkpoint", run, *needs, "--out", f"{run}-merged"]
+        commands.append(("train/merge.py", merge))
+    elif len(reports) == len(evaluated):
+        page = [*_option("--reports", reports or [evaluation]), *lenient]
+        commands.append(("eval/report.py", [*page, "--out", f"{evaluation}/report.html"]))
     lines = [f"  {command_of(program)} {shlex.join(words)}" for program, words in commands]
-    return "\n".join(["", f"chosen checkpoint: {chosen}", "next:", *lines])
+    found = [f"evaluation: {', '.join(map(str, evaluated))}"] if evaluated else []
+    lines = ["next:", *lines] if lines else []
+    return "\n".join(["", f"chosen checkpoint: {chosen}", *found, *lines])
 
 
 def _option(name: str, values: Sequence[str]) -> list[str]:

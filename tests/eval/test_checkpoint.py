@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import pytest
 
 from claim2source.core.config import read_config
 from claim2source.core.errors import ConfigError, UserError
+from claim2source.core.records import Claim
 from claim2source.datasets import load, write_beir
 from claim2source.evaluation.metrics import evaluate
 from claim2source.evaluation.reports import read_reports
@@ -224,6 +226,21 @@ def test_metrics_deeper_than_the_lists_are_left_out(
     assert {len(ranked.sources(claim)) for claim in ranked.claim_ids} == {4}
     with pytest.raises(ConfigError, match="depth: 0 .*1 to 1000000"):
         configured("--checkpoint=x", "--out=y", "--depth=0")
+
+
+def test_claims_without_a_gold_are_ranked_and_counted(
+    trained: tuple[Path, Path], tmp_path: Path
+) -> None:
+    """A language that no score speaks of is not lost without a word."""
+    run, data = trained
+    dev = load(data, "dev")
+    more = tuple(Claim(f"dev-fr{i}", f"une étude {i}", "fr", f"a study {i}") for i in range(3))
+    write_beir([replace(dev, claims=(*dev.claims, *more))], tmp_path / "data")
+    words = ["--no_tests", "--hybrid", "--claims=translated"]
+    text = evaluated(run / "checkpoints" / "epoch-1", tmp_path / "data", tmp_path / "out", *words)
+    (note,) = json.loads((tmp_path / "out" / "report.json").read_text())["notes"]
+    assert "no gold: 3 of 3 claims in fr." in note and note in text
+    assert len(read_run(tmp_path / "out" / "runs" / "fr.trec").run.claim_ids) == 3
 
 
 def test_languages_restrict(trained: tuple[Path, Path], tmp_path: Path) -> None:

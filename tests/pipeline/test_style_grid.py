@@ -15,17 +15,17 @@ from hypothesis import strategies as st
 
 from claim2source.core.errors import ConfigError, InputError, UserError
 from claim2source.core.records import Claim, Dataset, Qrels, Source
-from claim2source.core.report import MACRO
+from claim2source.core.report import MACRO, NotRun, Report
 from claim2source.datasets import write_beir
 from claim2source.evaluation.metrics import Scores
-from claim2source.evaluation.style_grid import StyleGrid, mean_scores
+from claim2source.evaluation.style_grid import StyleGrid, grid_tables, mean_scores
 from claim2source.io.store import Store
 from claim2source.llm import LLMConfig
 from claim2source.models import ModelConfig
 from claim2source.pipeline import style_texts
 from claim2source.pipeline.results import RunSettings
 from claim2source.pipeline.runner import SystemRunner
-from claim2source.pipeline.style_grid import GridRun
+from claim2source.pipeline.style_grid import GridRun, with_cells
 from claim2source.pipeline.style_texts import (
     StyleOptions,
     StyleTexts,
@@ -111,6 +111,32 @@ def test_every_cell_is_the_one_that_was_computed_by_hand(dataset: Dataset) -> No
     low, high = grid.cell("BM25", "C0", "S1").intervals.of("mrr@5")  # type: ignore[union-attr, misc]
     assert low < 0.25 < high
     assert "Of claims in other languages the translation is rewritten." in grid.report.notes
+
+
+def test_cells_are_rows_of_the_report_that_has_their_system(dataset: Dataset) -> None:
+    """The grid that is read back from it is the same, whole or in one language."""
+    grid, _ = grid_of(dataset, [styled("C1", C1, {**C1, "a": ""}), styled("S1", S1)])
+    base = replace(grid.cell("BM25", "C0", "S0"), name="BM25")
+    missing = NotRun("Gone", "original", "is not there", "")
+    whole = replace(grid, report=replace(grid.report, not_run=(missing,)))
+    alone = replace(grid.report, systems={"BM25": base}, tests=(), notes=("first",), published=())
+    report = with_cells(alone, whole, "styles")
+    assert list(report.systems) == ["BM25", "BM25.S0C1", "BM25.S1C0", "BM25.S1C1"]
+    # Of two versions there is no one run.
+    runs = [one.runs for one in report.systems.values()]
+    assert runs == [base.runs, "", "styles/runs/BM25.S1C0", ""]
+    assert {c.baseline for test in report.tests for c in test.comparisons} == {"BM25"}
+    assert report.notes[0] == "first" and "Styles: C1, S1: rewritten by some-model." in report.notes
+    assert [row.system for row in report.not_run] == ["Gone: styles"]
+    assert Report.__str__(report).count("BM25.S1C1") == 3  # en, de, macro
+    for found in (StyleGrid.of(report), StyleGrid.of(grid.report)):
+        assert found is not None and values(found) == values(grid)
+        assert grid_tables(found).keys() == grid_tables(grid).keys()
+        assert grid_tables(found)["grid macro"] == grid_tables(grid)["grid macro"]
+    german = StyleGrid.of(report, ["de"])
+    assert german is not None and german.languages == (MACRO,)
+    assert values(german) == values(grid, language="de")
+    assert StyleGrid.of(alone) is None
 
 
 @pytest.mark.parametrize("combine", ["append", "fuse"])

@@ -67,6 +67,8 @@ TWO = [
 ]
 
 
+# What is said on stderr of a run in which nothing goes wrong.
+OURS = ("training: ", "WARNING: val has ")
 KILLED: dict[str, object] = {
     "optimisation__epochs": 4,
     "optimisation__chunk_size": 5,
@@ -93,6 +95,24 @@ def setup(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 
 @pytest.mark.slow
+def test_a_mistake_in_two_processes_is_said_once(setup: tuple[Path, Path], tmp_path: Path) -> None:
+    """Also by the launcher's --cpu, which starts one and is told what starts two."""
+    words = arguments(*setup, tmp_path / "run")
+    one = [*LAUNCH, "--cpu", "--num_processes", "2", *ONE[len(LAUNCH) + 3 :]]
+    for command, why in (
+        ([*TWO, *words, "--no.key=3"], "--no.key"),
+        ([*TWO, *words, '--trainer={"devices": 3}'], "trainer.devices"),
+        ([*TWO, *words, "--after.baselines=[Nothing]"], "after.baselines: 'Nothing'"),
+        ([*one, *words], " ".join(TWO[len(LAUNCH) : -3]).replace(" 2 ", " N ")),
+    ):
+        done = run(command, tmp_path)
+        said = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
+        assert done.returncode != 0 and len(said) == 1 and why in said[0], done.stderr
+        assert "terminated" not in done.stderr
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.slow
 def test_launched_from_anywhere(setup: tuple[Path, Path], tmp_path: Path) -> None:
     """With W&B offline: no key, no account, no network."""
     more: dict[str, object] = {
@@ -106,8 +126,7 @@ def test_launched_from_anywhere(setup: tuple[Path, Path], tmp_path: Path) -> Non
     # Results are on stdout; how far it is, and nothing of libraries, on stderr.
     assert "training: " not in done.stdout and "\nnext:\n" in done.stdout
     assert re.search(r"^training: \d+ of \d+, loss \d", done.stderr, re.MULTILINE)
-    ours = ("training: ", "WARNING: val has ")
-    assert all(line.startswith(ours) for line in done.stderr.splitlines()), done.stderr
+    assert all(line.startswith(OURS) for line in done.stderr.splitlines()), done.stderr
     assert "\r" not in done.stdout + done.stderr and "\x1b" not in done.stdout + done.stderr
     assert (tmp_path / "run" / "report.json").is_file()
     (folder,) = (tmp_path / "run" / "wandb").glob("offline-run-*")
@@ -185,10 +204,17 @@ def test_two_processes_take_the_step_of_the_mean_gradient(
         "optimisation__warmup_ratio": 0,
         "optimisation__max_grad_norm": limit,
         "optimisation__chunk_size": chunk,
+        "after__hybrid": True,
     }
     done = run([*TWO, *arguments(*setup, out, **more)], tmp_path)
     assert done.returncode == 0, done.stderr[-3000:]
     assert done.stdout.count("MRR@5 on dev") == 1  # one process reports
+    # Neither libraries nor a second process have anything to say.
+    assert all(line.startswith(OURS) for line in done.stderr.splitlines()), done.stderr
+    assert done.stderr.count("WARNING: ") == 1
+    evaluated = Report.read(out / "evaluation" / "checkpoints")
+    assert list(evaluated.systems) == ["epoch-0", "H-epoch-0", "epoch-1", "H-epoch-1"]
+    assert done.stdout.count("\nchosen checkpoint: ") == 1 and "checkpoint.py" not in done.stdout
     state = TrainingState.load(out / "state.pt")
     assert state.world_size == 2 and state.steps_done == 1 and len(state.random) == 2
     assert not torch.equal(*(random["cpu"] for random in state.random))  # nor is dropout the same

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import logging
 from pathlib import Path
@@ -9,16 +10,17 @@ from typing import Any
 
 import pytest
 
+from claim2source.core.config import read_config
 from claim2source.core.errors import ConfigError
 from claim2source.core.folders import foreign_file
 from claim2source.core.report import Report
-from claim2source.io.wandb import Tracker
+from claim2source.pipeline.checkpoints import CheckpointConfig, evaluate_checkpoints
 from claim2source.training import after
 from claim2source.training.finetune import finetune
-from claim2source.training.loggers import RunLog, WandbPage
 from claim2source.training.run_folder import RunFolder
 from tests.report_files import without_costs
 from tests.training.small import small_config, small_setup
+from tests.wandb_runs import offline_runs
 
 SYSTEMS = """
 BM25: {bm25: {analysis: whitespace, k1: 1.2, b: 1.0}}
@@ -51,6 +53,8 @@ def asked(setup: tuple[Path, Path], out: Path, systems: Path, **more: Any) -> An
         after__stages='["styles"]',
         after__styles__claim_styles='["C1"]',
         after__styles__source_styles='["S3"]',
+        after__claims='["original"]',
+        after__hybrid="true",
         **more,
     )
 
@@ -59,9 +63,26 @@ def asked(setup: tuple[Path, Path], out: Path, systems: Path, **more: Any) -> An
 def finished(
     setup: tuple[Path, Path], systems: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Path:
+    """A run with all that may be attached, and with W&B offline."""
     out = tmp_path_factory.mktemp("runs") / "run"
-    finetune(asked(setup, out, systems))
+    more = {"wandb__mode": "offline", "wandb__project": "claims", "wandb__name": "my run"}
+    finetune(asked(setup, out, systems, **more))
     return out
+
+
+def pair(epoch: int) -> list[str]:
+    return [f"epoch-{epoch}", f"H-epoch-{epoch}"]
+
+
+def read_grid(path: Path) -> list[str]:
+    """The differences to S0C0 by system, as the page shows them."""
+    with open(path, newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    return [
+        f"{float(row['delta']):+.4f}"
+        for row in rows
+        if (row["claims"], row["sources"]) != ("C0", "S0")
+    ]
 
 
 def read(path: Path) -> dict[str, Any]:
@@ -73,27 +94,95 @@ def read(path: Path) -> dict[str, Any]:
 def test_checkpoints_baselines_and_page_lie_beside_the_report(finished: Path) -> None:
     said, folder = read(finished / "report.json"), finished / "evaluation"
     grid = read(folder / "checkpoints" / "styles" / "grid.json")
-    assert {name: list(cells) for name, cells in grid.items()} == {
-        "epoch-0": ["C0", "C1"],
-        "epoch-1": ["C0", "C1"],
-    }
+    names = ["epoch-0", "H-epoch-0", "epoch-1", "H-epoch-1"]
+    assert {name: list(cells) for name, cells in grid.items()} == dict.fromkeys(names, ["C0", "C1"])
     assert foreign_file(finished) is None
     checkpoints = read(folder / "checkpoints" / "report.json")
-    assert list(checkpoints["systems"]) == ["epoch-0", "epoch-1"]
+    # Other forms, hybrids and cells of the grid are rows like the checkpoints.
+    forms = [f"{name}{form}" for i in (0, 1) for form in ("", ".original") for name in pair(i)]
+    cells = [f"{name}.{cell}" for name in names for cell in ("S0C1", "S3C0", "S3C1")]
+    assert list(checkpoints["systems"]) == [*forms, *cells]
+    for name, row in checkpoints["systems"].items():
+        assert row["cost"] and len(row["languages"]) == 2 and row["intervals"]
+        assert (folder / "checkpoints" / row["runs"] / "de.trec").is_file()
+        if name in cells:
+            system, _, cell = name.rpartition(".")
+            assert row["macro"]["mrr@5"] == grid[system][cell[2:]][cell[:2]]
+    families = {test["family"]: test["comparisons"] for test in checkpoints["tests"]}
+    against = {one["baseline"] for one in families["H-epoch-1: every cell against S0C0"]}
+    assert against == {"H-epoch-1"}
     assert checkpoints["systems"]["epoch-0"]["macro"] == pytest.approx(
         said["systems"]["step 0"]["macro"]
     )
     assert checkpoints["chosen"] == f"epoch-{said['training']['chosen_epoch']}"
     baselines = read(folder / "baselines" / "report.json")
     # Only those named, in the run's own representation of claims; one cannot be had.
-    assert list(baselines["systems"]) == ["BM25.bilingual"]
+    assert list(baselines["systems"]) == ["BM25.original", "BM25.bilingual"]
     assert baselines["systems"]["BM25.bilingual"]["macro"]["queries"] == 12
     assert [(row["system"], row["advice"]) for row in baselines["not_run"]] == [
         ("Absent", "ask for it")
-    ]
+    ] * 2
     page = (folder / "report.html").read_text(encoding="utf-8")
-    assert all(name in page for name in ("epoch-0", "epoch-1", "BM25.bilingual"))
+    assert all(name in page for name in (*forms, "BM25.bilingual"))
+    assert f"{len(forms) + 2} systems" in page  # cells are a table of the page, no more systems
+    grids = read_grid(folder / "checkpoints" / "styles" / "grid.csv")
+    assert "<h2>Text styles</h2>" in page and grids and all(cell in page for cell in grids)
+    assert "<td>ask for it</td>" in page and "rewritten by rules" in page
     assert not list(finished.rglob("*.tmp"))
+
+
+@pytest.mark.slow
+def test_one_training_is_one_group_of_named_runs_in_wandb(finished: Path) -> None:
+    runs = {one.job: one for one in offline_runs(finished)}
+    assert len(offline_runs(finished)) == len(runs) == 4
+    assert {one.project for one in runs.values()} == {"claims"}
+    (group,) = {one.group for one in runs.values()}
+    assert group == f"my run-{runs['train'].id}"
+    assert {job: one.name for job, one in runs.items()} == {
+        "train": "my run",
+        "checkpoint": "my run/evaluation/checkpoints",
+        "baselines": "my run/evaluation/baselines",
+        "report": "my run/evaluation",
+    }
+    # Each has what its report has, and nothing of the others.
+    report = Report.read(finished / "evaluation" / "checkpoints")
+    assert [row[0] for row in runs["checkpoint"].table("scores") if row[1] == "macro"] == [
+        f"{name} (chosen)" if name == report.chosen else name
+        for name, one in report.systems.items()
+        if one.style == "S0C0"
+    ]
+    cells = {row[0]: row[1:] for row in runs["checkpoint"].table("styles_grid_macro")}
+    assert list(cells) == ["epoch-0", "H-epoch-0", "epoch-1", "H-epoch-1"]
+    for name, row in cells.items():
+        for cell, text in zip(("S0C1", "S3C0", "S3C1"), row[1:], strict=True):
+            there = report.systems[f"{name}.{cell}"].macro["mrr@5"]
+            gain = there - report.systems[name].macro["mrr@5"]
+            assert float(text.strip(" ^*")) == pytest.approx(gain, abs=1e-4)
+    assert runs["report"].table("styles_grid_macro") == runs["checkpoint"].table(
+        "styles_grid_macro"
+    )
+    assert [row[0] for row in runs["baselines"].table("not_run")] == ["Absent"] * 2
+    assert "val/macro/mrr@5" in runs["train"].summary and "scores/path" not in runs["train"].summary
+    assert runs["checkpoint"].config["hybrid"] is True
+
+
+@pytest.mark.slow
+def test_what_is_evaluated_later_joins_the_group(
+    finished: Path, setup: tuple[Path, Path], tmp_path: Path
+) -> None:
+    """As "next:" says, in the run's folder; elsewhere it is a run by itself."""
+    for out in (finished / "evaluation" / "more", tmp_path / "more"):
+        words = [f"--checkpoint={finished}", f"--dataset={setup[1]}", f"--out={out}"]
+        words += ["--only=chosen", "--wandb=offline", "--no_tests"]
+        config = read_config(CheckpointConfig, words, program="p", description="d")
+        evaluate_checkpoints(config)
+    (inside,), (apart,) = (
+        offline_runs(out) for out in (finished / "evaluation" / "more", tmp_path)
+    )
+    (group,) = {one.group for one in offline_runs(finished)}
+    assert (inside.project, inside.group) == ("claims", group)
+    assert inside.name == "my run/evaluation/more"
+    assert (apart.project, apart.group, apart.name) == ("claim2source", "", "more")
 
 
 def test_the_runs_wandb_mode_is_that_of_all_that_follows(
@@ -233,28 +322,6 @@ def test_languages_of_the_run_are_those_of_the_page(
     assert list(baselines["systems"]["BM25.bilingual"]["languages"]) == ["de"]
     page = (out / "evaluation" / "report.html").read_text(encoding="utf-8")
     assert "6 claims with a gold" in page
-
-
-def test_the_runs_own_page_at_wandb_is_closed_first() -> None:
-    """Else what is logged afterwards would go into it."""
-    done: list[str] = []
-
-    class Csv:
-        def finalize(self, status: str) -> None:
-            done.append(f"csv {status}")
-
-    class Page(Tracker):
-        def __init__(self) -> None: ...
-
-        def define_steps(self, step: str) -> None: ...
-
-        def close(self) -> None:
-            done.append("finish")
-
-    log = RunLog.__new__(RunLog)
-    log.loggers = [Csv(), WandbPage(Page())]
-    log.close()
-    assert done == ["csv success", "finish"]
 
 
 def test_the_folder_of_models_is_that_of_checkpoints_and_baselines(

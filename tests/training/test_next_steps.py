@@ -52,6 +52,22 @@ def test_they_are_quoted_and_repeat_what_evaluation_needs(monkeypatch: pytest.Mo
     assert merged.model.allow_remote_code == ("org/own", "org/two")
 
 
+def test_what_the_runs_end_has_done_is_named_and_not_suggested() -> None:
+    folder = CONFIG.out / "evaluation"
+    done = [folder / "checkpoints", folder / "baselines", folder / "report.html"]
+    chosen = CONFIG.out / "checkpoints" / "epoch-1"
+    text = next_steps(CONFIG, chosen, True, done)
+    assert "checkpoint.py" not in text and "report.py" not in text and "merge.py" in text
+    assert all(str(path) in text for path in done)
+    # Nothing is left to do; without the page, that is.
+    assert "next:" not in next_steps(CONFIG, chosen, False, done)
+    (page,) = next_steps(CONFIG, chosen, False, done[:2]).split("next:\n")[1:]
+    read = read_config(ReportConfig, shlex.split(page)[2:], program="p", description="d")
+    assert read.reports == done[:2] and read.out == done[2]
+    # The checkpoints could not be scored.
+    assert "checkpoint.py" in next_steps(CONFIG, chosen, True, done[1:])
+
+
 def test_the_base_itself_is_not_exported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["train/finetune.py"])
     plain = replace(CONFIG, store=None, device=None, languages=None, model=ModelConfig())

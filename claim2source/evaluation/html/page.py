@@ -17,7 +17,7 @@ from claim2source.evaluation.compare import read_scored
 from claim2source.evaluation.html.claims import NOBODY, SEVERAL, claim_entries
 from claim2source.evaluation.html.sections import DEPTHS, Compared, sections_of
 from claim2source.evaluation.html.verdict import verdict
-from claim2source.evaluation.reports import files_of_report, trainings_of
+from claim2source.evaluation.reports import files_of_report, named_reports, trainings_of
 from claim2source.io.wandb import Tracking, log_tables, require_tracking
 
 FOLDER = Path(__file__).parent
@@ -61,7 +61,9 @@ def html_report(
         lenient=lenient,
     )
     trainings = trainings_of(reports)
-    compared = Compared(scored, systems, repeats, seed, bool(languages), trainings)
+    compared = Compared(
+        scored, systems, repeats, seed, languages or (), trainings, named_reports(reports)
+    )
     sections = sections_of(compared)
     best = max(compared.bars[MACRO].values(), key=lambda bar: bar.value)
     entries, total = claim_entries(scored, claims), len(scored.claim_ids)

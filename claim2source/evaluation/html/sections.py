@@ -12,7 +12,15 @@ from typing import NamedTuple
 
 import numpy as np
 
-from claim2source.core.report import COST_COLUMNS, MACRO, MAIN_METRIC, TrainingReport, cost_cells
+from claim2source.core.report import (
+    COST_COLUMNS,
+    MACRO,
+    MAIN_METRIC,
+    Report,
+    SystemReport,
+    TrainingReport,
+    cost_cells,
+)
 from claim2source.core.tables import Cell, TextTable, text_of
 from claim2source.evaluation.choices import choices_table, tried_table, val_table
 from claim2source.evaluation.compare import ScoredRuns
@@ -29,6 +37,7 @@ from claim2source.evaluation.metrics import twins_in
 from claim2source.evaluation.ranks import BUCKETS, NOT_FOUND, bucket_changes, changes_table
 from claim2source.evaluation.reports import LoadedSystem, distinct_ends
 from claim2source.evaluation.slices import breakdown, slices_of
+from claim2source.evaluation.style_grid import LEGEND, StyleGrid, grid_tables
 
 DEPTHS = (1, 2, 5, 10, 20, 50, 100)
 SHADES = 9  # classes h0 to h9
@@ -39,16 +48,17 @@ _MOST_NAMES = 14  # lines or points that are all named
 class Compared:
     """Hold what the sections show.
 
-    `subset`: only some languages are shown, while the costs in the reports are of all of them.
-    `trainings` are what the reports say of training runs, by name.
+    `subset`: only these languages are shown, while the costs in the reports are of all of them.
+    `trainings` are what the reports say of training runs, by name; `reports` are the reports.
     """
 
     scored: ScoredRuns
     systems: Mapping[str, LoadedSystem]
     repeats: int
     seed: int
-    subset: bool = False
+    subset: Sequence[str] = ()
     trainings: Mapping[str, TrainingReport] = field(default_factory=dict)
+    reports: Mapping[str, Report] = field(default_factory=dict)
 
     @cached_property
     def bars(self) -> dict[str, dict[str, Bar]]:
@@ -126,7 +136,9 @@ def sections_of(compared: Compared) -> list[Section]:
         _changes(compared),
         _twins(compared),
         _representations(compared),
+        _styles(compared),
         _cost(compared),
+        _left_out(compared),
     ]
     return [section for section in sections if section.svg or section.tables]
 
@@ -319,6 +331,45 @@ def shades(values: np.ndarray, low: float) -> list[list[int]]:
     top = float(np.nanmax(values))
     grades = np.nan_to_num(SHADES * (values - low) / ((top - low) or 1.0))
     return [[int(grade) for grade in row] for row in np.ceil(grades - 1e-9)]
+
+
+def _styles(compared: Compared) -> Section:
+    """Show the grids of text styles that the reports hold."""
+    found = {name: StyleGrid.of(one, compared.subset) for name, one in compared.reports.items()}
+    grids = {name: grid for name, grid in found.items() if grid is not None}
+    numbers = [
+        Numbers(f"Styles{f', {name}' * (len(grids) > 1)}: {kind}", _texts(*table[:2]))
+        for name, grid in grids.items()
+        for kind, table in grid_tables(grid).items()
+    ]
+    return Section("Text styles", note=LEGEND, numbers=numbers)
+
+
+def _left_out(compared: Compared) -> Section:
+    """List what did not run, what failed and what the reports say of themselves."""
+    reports = compared.reports.values()
+    failed = [
+        [name, reason, claims]
+        for report in reports
+        for system in report.systems.values()
+        for name, failures in _failures(system).items()
+        for reason, claims in failures.items()
+    ]
+    rows = [row for report in reports if (table := report.not_run_table()) for row in table.rows]
+    notes = dict.fromkeys(note for report in reports for note in report.notes)
+    tables = {
+        "Not run": (["system", "claims", "why", "what to do"], rows),
+        "Failures": (["system", "why", "claims"], failed),
+        "Notes": (["note"], [[note] for note in notes]),
+    }
+    numbers = [Numbers(name, _texts(*table)) for name, table in tables.items() if table[1]]
+    return Section("Left out and failed", numbers=numbers)
+
+
+def _failures(system: SystemReport) -> dict[str, Mapping[str, int]]:
+    """Name the failures of a system and of the stages before its last."""
+    stages = {f"{system.name}: {stage.name}": stage.failures for stage in system.stages[:-1]}
+    return {**stages, system.name: system.failures}
 
 
 def _cost(compared: Compared) -> Section:
