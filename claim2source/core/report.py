@@ -451,8 +451,10 @@ class Report:
         columns = ["system", "golds", "with a twin", "tied", "first rank lost to a twin"]
         columns += [f"{MAIN_METRIC} macro", "twins as one"]
         rows: list[list[Cell]] = [
-            [s.name, one.golds, one.of_golds, one.ties, one.lost]
-            + [s.macro.get(MAIN_METRIC), one.as_one[MACRO]]
+            [
+                *(s.name, one.golds, one.of_golds, one.ties, one.lost),
+                *(s.macro.get(MAIN_METRIC), one.as_one[MACRO]),
+            ]
             for s in self.scored
             if (one := s.twins) is not None
         ]
@@ -475,7 +477,7 @@ class Report:
         table = self.score_table()
         scores = table or "No golds: nothing to score."
         twins = self.twins_table
-        known = [TWINS, twins] if twins is not None else []
+        known: list[Part] = [TWINS, twins] if twins is not None else []
         return [f"{self.dataset}, {self.split}", scores, *self.notes, *known]
 
     def to_json(self) -> dict[str, Any]:
@@ -517,8 +519,8 @@ class Report:
         # As JSON, where a list may stand for a tuple.
         report = validated(Report, json.dumps(raw), path)
         for key, text in report._places():
-            if why := why_not_inside(text):
-                raise InputError.at(path, field=key, why=f"{shown(text)} {why}")
+            if reason := why_not_inside(text):
+                raise InputError.at(path, field=key, why=f"{shown(text)} {reason}")
         return report
 
     def _places(self) -> Iterator[tuple[str, str]]:

@@ -511,8 +511,10 @@ def _label_of_first(name: str, systems: Systems) -> str:
 
 
 # Settings of stages that say how they are run: they change no score.
-_RUNTIME = ("url", "key_env", "concurrency", "timeout", "retries", "retry_failed", "batch_tokens")
-_RUNTIME += ("max_wait", "max_requests", "max_tokens_total", "allow_remote_code")
+_RUNTIME = (
+    *("url", "key_env", "concurrency", "timeout", "retries", "retry_failed", "batch_tokens"),
+    *("max_wait", "max_requests", "max_tokens_total", "allow_remote_code"),
+)
 
 
 def _label_of_stage(name: str, stage: Any) -> str:

@@ -348,16 +348,17 @@ def _styles(compared: Compared) -> Section:
 def _left_out(compared: Compared) -> Section:
     """List what did not run, what failed and what the reports say of themselves."""
     reports = compared.reports.values()
-    failed = [
+    failed: list[list[Cell]] = [
         [name, reason, claims]
         for report in reports
         for system in report.systems.values()
         for name, failures in _failures(system).items()
         for reason, claims in failures.items()
     ]
-    rows = [row for report in reports if (table := report.not_run_table()) for row in table.rows]
+    left = [table for report in reports if (table := report.not_run_table()) is not None]
+    rows: list[Sequence[Cell]] = [row for table in left for row in table.rows]
     notes = dict.fromkeys(note for report in reports for note in report.notes)
-    tables = {
+    tables: dict[str, tuple[list[str], Sequence[Sequence[Cell]]]] = {
         "Not run": (["system", "claims", "why", "what to do"], rows),
         "Failures": (["system", "why", "claims"], failed),
         "Notes": (["note"], [[note] for note in notes]),
