@@ -9,6 +9,7 @@ from importlib import import_module
 from claim2source import __version__
 from claim2source.core.errors import UserError, run_program
 from claim2source.core.keys import did_you_mean
+from claim2source.core.old_names import refuse_old_program
 
 # Subcommand -> (module, what it does).
 PROGRAMS = {
@@ -31,9 +32,6 @@ PROGRAMS = {
     "find": ("eval.find", "find the papers that a post may mean, or none, in an index"),
     "index": ("eval.index", "make an index of papers that find searches, or let it grow"),
     "serve": ("eval.serve", "serve an index: a page, an API, a tool for agents"),
-    "snapshot": ("eval.snapshot", "write everything that an index holds to a folder"),
-    "restore": ("eval.restore", "make an index of a snapshot, without encoding again"),
-    "migrate": ("eval.migrate", "copy an index to another place, without encoding again"),
     "encode": ("eval.encode", "encode a data set into the store, ahead of evaluation"),
     "checkpoint": ("eval.checkpoint", "evaluate a training folder, a checkpoint or any model"),
     "hybrid": ("eval.hybrid", "evaluate BM25, a dense model and their fusion"),
@@ -74,6 +72,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         return
     known = name.replace("_", "-")
     if known not in PROGRAMS:
+        refuse_old_program(known)
         why = f"no such subcommand; {did_you_mean(known, PROGRAMS)}there are: {', '.join(PROGRAMS)}"
         raise UserError(f"{name}: {why}")
     import_module(f"claim2source.{PROGRAMS[known][0]}").main(words)

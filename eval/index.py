@@ -1,4 +1,4 @@
-"""Make an index of papers, or let it grow: `python eval/index.py SOURCE --out DIR|URL`.
+"""Make an index of papers, or let it grow: `python eval/index.py SOURCE --out DIR`.
 
 SOURCE is `demo` or another data set, or a file or folder of JSON (corpus.jsonl, works of OpenAlex
 and Crossref), XML of PubMed or JATS, RIS, NBIB, BibTeX, CSV or Parquet. What is in the index as it
@@ -27,8 +27,8 @@ from claim2source.datasets import folder_of
 from claim2source.datasets.beir import QRELS
 from claim2source.datasets.paper_files import Format, PaperFiles
 from claim2source.engines import Engine, is_engine, open_engine
+from claim2source.engines.engine import folder_of as index_folder
 from claim2source.engines.growing import BATCH, OpenStore, batches, fill_store, grow, opened
-from claim2source.engines.open import kind_of
 from claim2source.io.text_files import read_lines
 from claim2source.models import ModelConfig, Resolved, resolve
 from claim2source.models.local import local_model, with_local_models
@@ -45,7 +45,7 @@ class IndexProgramConfig(StoreOptions):
     """Settings of `eval/index.py`; SOURCE may stand first, and `--model X` is `--model.name X`.
 
     Args:
-        out: folder of the index, or qdrant://HOST:PORT/COLLECTION; it is made, or grows.
+        out: folder of the index; it is made, or grows.
         source: papers to write: a data set (`demo`), a file, or a folder of files.
         model: a checkpoint, a training run's folder or a model; none: the index's own, at first
             the packaged MiniLM.
@@ -129,7 +129,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 @with_local_models
 def write_index(config: IndexProgramConfig) -> None:
     """Write papers into an index, or remove some."""
-    kind_of(config.out)
+    index_folder(config.out)
     gone = None if config.delete is None else [*map(str.strip, read_lines(config.delete))]
     if config.source is None:
         engine = open_engine(config.out)

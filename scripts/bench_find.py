@@ -216,7 +216,7 @@ def build(
         "write_seconds": round(writing, 1),
         "build_seconds": round(building, 1),
         "cpu_seconds": round(time.process_time() - cpu, 1),  # drawing the papers included
-        "disk_mb": round((engine.stats().size or 0) / 2**20),
+        "disk_mb": round(engine.stats().size / 2**20),
         "memory_before_mb": round(before / 2**20),
         "memory_written_mb": round(written / 2**20),
         "memory_built_mb": round(peak_memory() / 2**20),

@@ -30,10 +30,9 @@ from claim2source.core.errors import UserError, run_program
 from claim2source.core.records import Claim, Source
 from claim2source.core.terminal import say
 from claim2source.datasets.papers import Paper
-from claim2source.engines.lance import LanceEngine
+from claim2source.engines import Engine
 from claim2source.engines.manifest import IndexManifest
-from claim2source.engines.rows import Rows, half, stamp_of
-from claim2source.engines.sentences import SPLIT
+from claim2source.engines.rows import SPLIT, Rows, half, stamp_of
 from claim2source.retrieve import BM25, BM25Config
 from claim2source.retrieve.analyser import Analyser
 from claim2source.text import Rendering
@@ -155,17 +154,15 @@ def note(journal: Path, line: str) -> None:
         file.write(line + "\n")
 
 
-def opened(folder: Path, config: Config) -> LanceEngine:
+def opened(folder: Path, config: Config) -> Engine:
     """Open the index, or make it."""
     if (folder / "manifest.json").is_file():
-        return LanceEngine.open(folder, exact_below=config.exact_below)
+        return Engine.open(folder, exact_below=config.exact_below)
     bm25 = BM25Config()
     keys: dict[str, object] = {"encoders": {"claim": {}, "source": {}}}
     versions = Analyser(bm25).versions
-    manifest = IndexManifest(
-        "lancedb", keys, None, Rendering(), bm25, versions, WIDTH, sentences=SPLIT
-    )
-    return LanceEngine.create(folder, manifest, exact_below=config.exact_below)
+    manifest = IndexManifest(keys, None, Rendering(), bm25, versions, WIDTH, sentences=SPLIT)
+    return Engine.create(folder, manifest, exact_below=config.exact_below)
 
 
 def soak(config: Config, folder: Path) -> str:

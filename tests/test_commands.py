@@ -22,7 +22,6 @@ from scripts.plan import read_options as read_plan
 from tests.shared_data import REPOSITORY
 from tests.test_configs import commands, load_program, parsed, read_prepare
 
-COPIES = ("snapshot", "restore", "migrate")
 STAGES = [
     f"docs/{name}.md" for name in ("rerank", "verify", "abstain", "news", "rumors", "find", "serve")
 ]
@@ -73,13 +72,7 @@ def read(program: str, words: Sequence[str]) -> Any:
         words = pipeline_words(words)
     if program == "eval/index.py":
         words = index_words(words)
-    places = {
-        "find": ("post",),
-        "snapshot": ("index", "out"),
-        "restore": ("snapshot", "out"),
-        "migrate": ("index", "out"),
-    }
-    words = with_places(words, places.get(Path(program).stem, ()))
+    words = with_places(words, ("post",) if program == "eval/find.py" else ())
     if program in ("eval/checkpoint.py", "eval/pipeline.py"):
         words = route_words(words)
     # A config of the reader's own stands for that of the user.
@@ -115,7 +108,7 @@ def test_every_command_shown_is_one_its_program_takes(
         "docs/news.md": ["eval/news.py", "eval/paper_tables.py"],
         "docs/rumors.md": ["eval/rumors.py", "eval/paper_tables.py"],
         "docs/serve.md": ["eval/serve.py"],
-        "docs/find.md": [f"eval/{name}.py" for name in ("index", "find", *COPIES)],
+        "docs/find.md": [f"eval/{name}.py" for name in ("index", "find")],
     }
     paths = [path for pattern in expected[page] for path in REPOSITORY.glob(pattern)]
     assert paths and {str(path.relative_to(REPOSITORY)) for path in paths} <= seen

@@ -52,7 +52,6 @@ HEAVY = (
     "openai",
     "jsonschema",
     "lancedb",
-    "qdrant_client",
 )
 # The floor that serves is imported only once a program's arguments are read.
 SERVING = ("fastapi", "starlette", "uvicorn", "mcp")

@@ -19,6 +19,7 @@ import yaml
 from claim2source.core.errors import ConfigError, InputError, UserError, said_once, shown
 from claim2source.core.files import why_not_file
 from claim2source.core.keys import did_you_mean, short_help
+from claim2source.core.old_names import successor
 from claim2source.core.program import in_our_words, usage_of
 from claim2source.core.shipped import shipped
 
@@ -119,6 +120,9 @@ def read_config(
     elif common and {"-h", "--help"} & {*words}:
         print(short_help(parser_for(kind, name, description), common), end="")
         sys.exit(0)
+    for key in (word[2:].partition("=")[0] for word in words if word.startswith("--")):
+        if now := successor(program, key):
+            raise UserError(f"config: {key}: is gone; {now}")
     words = _check_files(kind, words, places, program)
     _refuse_empty(kind, words)
     # jsonargparse prints what it has read up to --print_config: it must come last.
@@ -316,6 +320,7 @@ def _check_files(kind: type, words: list[str], places: dict[str, str], program: 
             option = [f"--config={path}"]
         root = _compose(Path(path)) if named else None
         if root is not None:
+            _refuse_old(root, Path(path), program)
             _check_keys(kind, root, Path(path), "", places)
         # jsonargparse refuses a file without keys.
         if root is not None or not named:
@@ -374,6 +379,15 @@ def _check_scalars(root: yaml.Node, path: Path) -> None:
             if why:
                 line = node.start_mark.line + 1
                 raise InputError.at(path, line, why=f"{node.value[:40]!r} {why}")
+
+
+def _refuse_old(node: yaml.Node, path: Path, program: str, prefix: str = "") -> None:
+    """Raise `InputError` for a key of a YAML mapping that is gone."""
+    for key, value in node.value if isinstance(node, yaml.MappingNode) else ():
+        name = f"{prefix}{key.value}"
+        if now := successor(program, name):
+            raise InputError.at(path, key.start_mark.line + 1, name, f"is gone; {now}")
+        _refuse_old(value, path, program, f"{name}.")
 
 
 def _check_keys(

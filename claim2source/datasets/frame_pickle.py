@@ -1,12 +1,19 @@
 """Read a pickled pandas DataFrame of plain columns without running anything in it.
 
-`pickle_machine` turns the pickle into a description; here it is checked and becomes columns.
+Names in a pickle are never imported: those that such a frame needs stand for records of what it
+would call and set, and any other name or opcode is refused. The records are then checked, and
+become columns.
 """
 
 from __future__ import annotations
 
+import io
 import math
+import pickle
+import pickletools
 import re
+import struct
+from collections.abc import Callable
 from datetime import date, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -15,10 +22,11 @@ import numpy as np
 import pyarrow
 
 from claim2source.core.errors import InputError
-from claim2source.datasets.pickle_machine import Built, Name, Refused, described
 
 Cell = str | int | float | bool | None
 
+# Bytes of a file: an opcode of one byte can make a list of 64.
+MOST = 2**28
 _DTYPE = re.compile(r"b1|[iu][1248]|f[248]|O8|M8|m8")
 _UNITS = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 _RESOLUTIONS = {7: "s", 8: "ms", 9: "us", 10: "ns"}
@@ -26,6 +34,150 @@ _NOT_A_TIME = -(2**63)
 _EPOCH = datetime(1970, 1, 1)
 # A regular file holds every cell once; reading shared buffers many times over is an attack.
 _MOST_READ = 4
+# What libraries raise for bytes that are no pickle, or no frame.
+_DAMAGED = (
+    *(ValueError, TypeError, LookupError, AttributeError, ArithmeticError, EOFError),
+    *(pickle.UnpicklingError, struct.error),
+)
+_NAMES = {
+    "frame": "pandas.DataFrame pandas.core.frame.DataFrame",
+    "manager": "pandas.core.internals.managers.BlockManager",
+    "block": "pandas._libs.internals._unpickle_block pandas.core.internals.blocks.new_block",
+    "new index": "pandas.core.indexes.base._new_Index",
+    "index": "pandas.Index pandas.core.indexes.base.Index pandas.core.indexes.numeric.Int64Index",
+    "range index": "pandas.RangeIndex pandas.core.indexes.range.RangeIndex",
+    "backed": "pandas._libs.arrays.__pyx_unpickle_NDArrayBacked",
+    "array class": (
+        "pandas.arrays.DatetimeArray pandas.core.arrays.datetimes.DatetimeArray "
+        "pandas.arrays.TimedeltaArray pandas.core.arrays.timedeltas.TimedeltaArray "
+        "pandas.arrays.StringArray pandas.core.arrays.string_.StringArray"
+    ),
+    "string dtype": "pandas.StringDtype pandas.core.arrays.string_.StringDtype",
+    "arrow strings": (
+        "pandas.arrays.ArrowStringArray pandas.core.arrays.string_arrow.ArrowStringArray"
+    ),
+    "missing": "pandas.NA pandas._libs.missing.NA",
+    "not a time": (
+        "pandas._libs.tslibs.nattype._nat_unpickle pandas._libs.tslibs.nattype.__nat_unpickle"
+    ),
+    "timestamp": "pandas._libs.tslibs.timestamps._unpickle_timestamp",
+    "date": "datetime.date",
+    "datetime": "datetime.datetime",
+    "ndarray": "numpy.ndarray",
+    "dtype": "numpy.dtype",
+    "array": "numpy.core.multiarray._reconstruct numpy._core.multiarray._reconstruct",
+    "array of buffer": "numpy.core.numeric._frombuffer numpy._core.numeric._frombuffer",
+    "scalar": "numpy.core.multiarray.scalar numpy._core.multiarray.scalar",
+    "slice": "builtins.slice __builtin__.slice",
+    "bytes": (
+        "builtins.bytes __builtin__.bytes builtins.bytearray __builtin__.bytearray "
+        "_codecs.encode pyarrow.lib.py_buffer"
+    ),
+    "arrow type": "pyarrow.lib.type_for_alias",
+    "arrow array": "pyarrow.lib._restore_array",
+}
+# (module, name) -> what it stands for: exact pairs, as pandas 1.5, 2 and 3 write them for a frame
+# of plain columns, with numpy 1 or 2, with or without pyarrow.
+ADMITTED: dict[tuple[str, str], str] = {
+    (name.rpartition(".")[0], name.rpartition(".")[2]): kind
+    for kind, names in _NAMES.items()
+    for name in names.split()
+}
+# All that protocols 2 to 5 need for a frame of plain columns.
+_OPCODES = frozenset(
+    """
+    PROTO FRAME STOP MARK NONE NEWTRUE NEWFALSE BININT BININT1 BININT2 LONG1 LONG4 BINFLOAT
+    SHORT_BINUNICODE BINUNICODE BINUNICODE8 SHORT_BINBYTES BINBYTES BINBYTES8 BYTEARRAY8
+    EMPTY_LIST APPEND APPENDS EMPTY_DICT SETITEM SETITEMS EMPTY_TUPLE TUPLE1 TUPLE2 TUPLE3 TUPLE
+    BINPUT LONG_BINPUT MEMOIZE BINGET LONG_BINGET GLOBAL STACK_GLOBAL REDUCE NEWOBJ BUILD
+    """.split()
+)
+
+
+class Refused(Exception):
+    """Say why a pickle is not read."""
+
+
+class Built:
+    """Record a call of an admitted name, and the state that its object would be given."""
+
+    __slots__ = ("args", "state")
+    kind = ""
+    args: tuple[Any, ...]
+    state: Any
+
+    def __new__(cls, *args: Any) -> Built:
+        """Record a call."""
+        made = object.__new__(cls)
+        made.args, made.state = args, None
+        return made
+
+    def __setstate__(self, state: Any) -> None:
+        """Record the state."""
+        self.state = state
+
+
+# An admitted name stands for a class of its kind: a call of it makes a record.
+_KINDS: dict[str, type[Built]] = {
+    kind: type("Name", (Built,), {"kind": kind, "__slots__": ()}) for kind in _NAMES
+}
+
+
+def _step(name: str, code: int) -> Callable[[Any], None]:
+    """Choose what an opcode does."""
+
+    def refuse(_: Any) -> None:
+        raise Refused(f"refused opcode {name}: no DataFrame of plain columns needs it")
+
+    # pickle's own makes room for as many bytes as are claimed, before it reads them.
+    code = pickle.BINBYTES8[0] if name == "BYTEARRAY8" else code
+    return _Restricted.dispatch[code] if name in _OPCODES else refuse
+
+
+class _Restricted(pickle._Unpickler):
+    """Unpickle records.
+
+    Of pickle's two this is the one written in Python, whose opcodes can be left out: the other
+    gives names from a cache of extension codes without asking `find_class`, and makes room for
+    a memo of the size that is claimed.
+    """
+
+    def find_class(self, module: str, name: str) -> type[Built]:
+        """Return the class of an admitted name."""
+        kind = ADMITTED.get((module, name))
+        if kind is None:
+            shown = f"{module}.{name}"[:200]
+            raise Refused(
+                f"refused {shown!r}: not part of a DataFrame of plain columns; nothing was run "
+                "(own data with such columns: save it again with text, numbers and dates only)"
+            )
+        return _KINDS[kind]
+
+    def load_setitem(self) -> None:
+        """Set one entry of a dict."""
+        value, key = self.stack.pop(), self.stack.pop()
+        self._update([key, value])
+
+    def load_setitems(self) -> None:
+        """Set entries of a dict."""
+        self._update(self.pop_mark())
+
+    def _update(self, items: list[Any]) -> None:
+        # Only text keys: hashing a tuple nested a million deep would overflow the C stack.
+        if type(self.stack[-1]) is not dict or any(type(key) is not str for key in items[::2]):
+            raise Refused("damaged: entries for something that is not a dict of text keys")
+        self.stack[-1].update(zip(items[::2], items[1::2], strict=True))
+
+    dispatch = {
+        **pickle._Unpickler.dispatch,
+        pickle.SETITEM[0]: load_setitem,
+        pickle.SETITEMS[0]: load_setitems,
+    }
+
+
+_Restricted.dispatch = {
+    ord(opcode.code): _step(opcode.name, ord(opcode.code)) for opcode in pickletools.opcodes
+}
 
 
 def read_frame(path: str | Path) -> dict[str, list[Cell]]:
@@ -34,19 +186,22 @@ def read_frame(path: str | Path) -> dict[str, list[Cell]]:
     Cells are str, int, float, bool or None; None, NaN, NA and NaT all become None. Dates are
     ISO 8601 text (`2020-01-31` at midnight, else `2020-01-31T12:00:00`), durations seconds.
     Raises `InputError` naming the file and the (module, name) that is refused, or what makes
-    the file unreadable. Memory stays proportional to the size of the file.
+    the file unreadable. Memory stays proportional to the size of the file, at most `MOST` bytes.
     """
     try:
+        size = Path(path).stat().st_size
+        if size > MOST:
+            raise InputError.at(path, why=f"{size} bytes; a pickle is read up to {MOST}")
         data = Path(path).read_bytes()
     except FileNotFoundError:
         raise InputError.at(path, why="no such file") from None
     except OSError as error:
         raise InputError.at(path, why=f"cannot be read: {error.strerror}") from None
     try:
-        return _Reader(_MOST_READ * len(data)).frame(described(data))
+        return _Reader(_MOST_READ * len(data)).frame(_Restricted(io.BytesIO(data)).load())
     except Refused as refusal:
         raise InputError.at(path, why=str(refusal)) from None
-    except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError) as error:
+    except _DAMAGED as error:
         why = f"not a pickled DataFrame of plain columns, or damaged ({_short(error)})"
         raise InputError.at(path, why=why) from None
     except (RecursionError, MemoryError):
@@ -74,7 +229,7 @@ class _Reader:
         _need(self.budget >= 0, "it claims more data than the file holds")
 
     def built(self, value: Any, *kinds: str) -> Built:
-        _need(type(value) is Built and value.kind in kinds, f"no {' or '.join(kinds)}")
+        _need(isinstance(value, Built) and value.kind in kinds, f"no {' or '.join(kinds)}")
         return value
 
     def frame(self, top: Any) -> dict[str, list[Cell]]:
@@ -106,7 +261,7 @@ class _Reader:
         return [str(label) for label in columns[0]]
 
     def places(self, placement: Any, most: int) -> list[int]:
-        if type(placement) is Built and placement.kind == "slice":
+        if isinstance(placement, Built) and placement.kind == "slice":
             places = range(*placement.args)
             _need(len(places) <= most, "a block has more columns than the frame")
             return list(places)
@@ -125,7 +280,7 @@ class _Reader:
             arrays = [
                 part
                 for part in node.state
-                if type(part) is Built and part.kind in ("array", "array of buffer")
+                if isinstance(part, Built) and part.kind in ("array", "array of buffer")
             ]
             _need(len(arrays) == 1, "an extension array without its data")
             node = arrays[0]
@@ -183,9 +338,9 @@ class _Reader:
             return value
         if type(value) is float:
             return None if math.isnan(value) else value
-        if type(value) is Name and value.kind == "missing":
+        if value is _KINDS["missing"]:
             return None
-        _need(type(value) is Built, f"a cell is a {type(value).__name__}")
+        _need(isinstance(value, Built), f"a cell is a {type(value).__name__}")
         return self.object_cell(value)
 
     def object_cell(self, node: Built) -> Cell:

@@ -1,9 +1,7 @@
-"""Indexes that grow: engines that store papers with their terms and vectors, and search them."""
+"""An index that grows: a folder that stores papers with their terms and vectors."""
 
-from claim2source.engines.copy import migrate, restore
-from claim2source.engines.engine import Engine, Found, Stats
+from claim2source.engines.engine import Engine, Found, Stats, is_engine, open_engine
 from claim2source.engines.growing import Grown, grow, grow_engine
-from claim2source.engines.open import create_engine, is_engine, open_engine
 from claim2source.engines.rows import Rows, Where
 
 __all__ = [
@@ -13,11 +11,8 @@ __all__ = [
     "Rows",
     "Stats",
     "Where",
-    "create_engine",
     "grow",
     "grow_engine",
     "is_engine",
-    "migrate",
     "open_engine",
-    "restore",
 ]

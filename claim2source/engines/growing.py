@@ -13,11 +13,9 @@ from claim2source.core.files import content_hash
 from claim2source.core.progress import Progress
 from claim2source.core.records import Source
 from claim2source.datasets.papers import Paper
-from claim2source.engines.engine import Engine
+from claim2source.engines.engine import Engine, folder_of, is_engine, open_engine
 from claim2source.engines.manifest import IndexManifest
-from claim2source.engines.open import create_engine, is_engine, kind_of, open_engine
-from claim2source.engines.rows import Rows, half, stamp_of
-from claim2source.engines.sentences import SPLIT, sentence_vectors, split
+from claim2source.engines.rows import SPLIT, Rows, half, sentence_vectors, split, stamp_of
 from claim2source.io.store import EmbeddingSpace, MadeBy, Store, VectorType
 from claim2source.models import ModelConfig
 from claim2source.retrieve import BM25Config
@@ -185,7 +183,7 @@ def opened(
     Raises `UserError` where other settings than `bm25` made it.
     """
     if not is_engine(place):
-        return create_engine(place, IndexManifest.of(kind_of(place), dense, bm25, sentences))
+        return Engine.create(folder_of(place), IndexManifest.of(dense, bm25, sentences))
     engine = open_engine(place)
     engine.lock()
     try:

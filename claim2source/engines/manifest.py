@@ -12,7 +12,7 @@ from typing import Any, Literal, Self
 from claim2source.core.errors import InputError, UserError
 from claim2source.core.files import content_hash, write_json
 from claim2source.core.validate import read_json, validated
-from claim2source.engines.sentences import SPLIT
+from claim2source.engines.rows import SPLIT
 from claim2source.models import ModelConfig
 from claim2source.retrieve import BM25Config
 from claim2source.retrieve.analyser import Analyser
@@ -22,7 +22,6 @@ from claim2source.text import Rendering
 log = logging.getLogger(__name__)
 
 MANIFEST = "manifest.json"
-Kind = Literal["lancedb", "qdrant"]
 
 
 @dataclass(frozen=True)
@@ -32,14 +31,12 @@ class IndexManifest:
     `encoders` names everything that its vectors were made by, `analyser` the code that made its
     terms. What follows is of the last build: `papers` and their `average_length` in terms; where
     the vectors are divided into `partitions`, of which `probes` are searched with the sampled
-    `recall`, on `trained` papers (in Qdrant's graph `probes` is its `hnsw_ef`). `stale`: papers
-    were replaced or removed since then. `copying` names what a copy that is not complete yet is
-    made of. `abstain` is the model of abstention (`verify.abstain.AbstainModel`) that was fitted
-    to the index. `sentences` is the version of the split (`engines.sentences.SPLIT`) of the
-    sentences whose vectors it keeps; 0: it keeps none.
+    `recall`, on `trained` papers. `stale`: papers were replaced or removed since then. `abstain` is
+    the model of abstention (`verify.abstain.AbstainModel`) that was fitted to the index.
+    `sentences` is the version of the split (`engines.rows.SPLIT`) of the sentences whose vectors
+    it keeps; 0: it keeps none.
     """
 
-    index: Kind
     encoders: Mapping[str, object]
     model: ModelConfig | None
     rendering: Rendering
@@ -53,15 +50,13 @@ class IndexManifest:
     recall: float = 1.0
     trained: int = 0
     stale: bool = False
-    copying: str = ""
     abstain: Mapping[str, object] | None = None
     sentences: int = 0
+    index: Literal["lancedb"] = "lancedb"
     format: Literal[1] = 1
 
     @classmethod
-    def of(
-        cls, index: Kind, dense: Dense, bm25: BM25Config | None = None, sentences: bool = True
-    ) -> Self:
+    def of(cls, dense: Dense, bm25: BM25Config | None = None, sentences: bool = True) -> Self:
         """Describe a new index whose sources `dense` encodes.
 
         Raises `UserError` while weights change: nothing could say later whose vectors these are.
@@ -73,7 +68,6 @@ class IndexManifest:
         bm25 = bm25 or BM25Config()
         source: Any = dense.encoder.source_encoder or dense.encoder
         return cls(
-            index,
             json.loads(json.dumps(keys)),
             model,
             dense.rendering,
@@ -89,7 +83,10 @@ class IndexManifest:
         path = folder / MANIFEST
         if not path.is_file():
             raise InputError.at(folder, why=f"not an index: it has no {MANIFEST}")
-        return cls.parsed(json.dumps(read_json(path)), path)
+        values = read_json(path)
+        if isinstance(values, dict) and values.pop("copying", ""):  # of an older version
+            raise InputError.at(folder, why="a copy that was not finished: copy the folder again")
+        return cls.parsed(json.dumps(values), path)
 
     @classmethod
     def parsed(cls, text: str, path: Path) -> Self:
@@ -100,22 +97,6 @@ class IndexManifest:
         # What a model may run or read is the user's to allow, not a file's.
         model = replace(found.model, allow_remote_code=(), allow_bin=())
         return replace(found, model=model)
-
-    def emptied(self, index: Kind, copying: str) -> Self:
-        """Describe an empty index that this one is copied to."""
-        return type(self)(
-            index,
-            self.encoders,
-            self.model,
-            self.rendering,
-            self.bm25,
-            self.analyser,
-            self.dimensions,
-            average_length=self.average_length,
-            copying=copying,
-            abstain=self.abstain,
-            sentences=self.sentences,
-        )
 
     def write(self, folder: Path) -> None:
         """Write the manifest, atomically."""

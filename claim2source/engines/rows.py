@@ -1,22 +1,37 @@
-"""What an engine stores of a paper, and the filter of a search."""
+"""Hold what an index stores of papers: fields, terms, vectors and sentences; and its filter."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from hashlib import sha256
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from claim2source.core.config import require
-from claim2source.core.records import nfkc
-from claim2source.datasets.papers import Paper, last_day
+from claim2source.core.records import Source, nfkc
+from claim2source.datasets.papers import Paper, first_day, last_day
+from claim2source.datasets.pool_pairs import sentences_of
+from claim2source.io.store import Store
+from claim2source.retrieve.dense import TextEncoder
+
+if TYPE_CHECKING:
+    import pyarrow
 
 _LANGUAGE = re.compile(r"[a-z]{2,3}")
 # Of the hash of a paper's fields: enough that two versions of one paper never look alike.
 _STAMP = 32
+PAPER = ("id", "title", "abstract", "authors", "venue", "date", "doi", "url", "lang")
+# Vectors of a paper's sentences, one after the other, as bytes.
+SENTENCES = "sentences"
+_HALF = np.dtype("<f2")
+# Version of the split: vectors that were stored under another one belong to other sentences.
+SPLIT = 1
+# Sentences of an abstract that are compared with a post.
+MOST = 40
 
 
 @dataclass(frozen=True)
@@ -113,3 +128,106 @@ def half(vectors: np.ndarray) -> np.ndarray:
 def venue_key(venue: str) -> str:
     """Write a venue's name as it is compared."""
     return " ".join(nfkc(venue).casefold().split())
+
+
+def columns_of(sentences: bool) -> list[str]:
+    """Name what `rows_of` needs."""
+    return [*PAPER, "stamp", "terms", "vector"] + [SENTENCES] * sentences
+
+
+def schema_of(dimensions: int, sentences: bool = False) -> pyarrow.Schema:
+    """Name the columns of papers, with vectors of this length, also of their sentences."""
+    import pyarrow as pa
+
+    kinds: dict[str, pa.DataType] = dict.fromkeys((*PAPER, "stamp", "venue_key", "terms"))
+    kinds = {name: pa.string() for name in kinds} | {
+        "authors": pa.list_(pa.string()),
+        "day": pa.int32(),
+        "length": pa.int32(),
+        "vector": pa.list_(pa.float16(), dimensions),
+    }
+    kinds |= {SENTENCES: pa.binary()} if sentences else {}
+    return pa.schema([pa.field(name, kind, nullable=False) for name, kind in kinds.items()])
+
+
+def table_of(rows: Rows, schema: pyarrow.Schema) -> pyarrow.Table:
+    """Write papers as a table. Raises ValueError where vectors do not fit the schema."""
+    import pyarrow as pa
+
+    papers = rows.papers
+    columns: dict[str, Any] = {
+        name: [getattr(paper.source, name) for paper in papers]
+        for name in ("id", "title", "abstract", "authors", "venue", "date")
+    }
+    columns |= {name: [getattr(paper, name) for paper in papers] for name in ("doi", "url", "lang")}
+    columns |= {
+        "stamp": list(rows.stamps),
+        "venue_key": [venue_key(paper.source.venue) for paper in papers],
+        "terms": list(rows.terms),
+        "day": [first_day(paper.source.date) for paper in papers],
+        "length": [len(terms.split()) for terms in rows.terms],
+    }
+    dimensions = schema.field("vector").type.list_size
+    if rows.vectors.dtype != np.float16 or rows.vectors.shape[1:] != (dimensions,):
+        what = f"{rows.vectors.dtype} {list(rows.vectors.shape)}"
+        raise ValueError(f"vectors are {what}, not float16 [papers, {dimensions}]")
+    flat = pa.array(np.ascontiguousarray(rows.vectors).ravel())
+    columns["vector"] = pa.FixedSizeListArray.from_arrays(flat, dimensions)
+    if SENTENCES in schema.names:
+        if rows.sentences is None or any(one.shape[1:] != (dimensions,) for one in rows.sentences):
+            raise ValueError("the index keeps vectors of sentences, float16 [sentences, d]")
+        columns[SENTENCES] = [one.astype(_HALF).tobytes() for one in rows.sentences]
+    return pa.table([columns[field.name] for field in schema], schema=schema)
+
+
+def vectors_of(column: Any) -> np.ndarray:
+    """Read a column of vectors, [rows, d] float16."""
+    if hasattr(column, "combine_chunks"):
+        column = column.combine_chunks()
+    flat = np.asarray(column.flatten())
+    return flat.reshape(len(column), -1)
+
+
+def rows_of(batch: pyarrow.RecordBatch) -> Rows:
+    """Read papers of `columns_of`."""
+    listed = batch.select([*PAPER, "stamp", "terms"]).to_pylist()
+    vectors, sentences = vectors_of(batch["vector"]), None
+    if SENTENCES in batch.schema.names:
+        sentences = [half_of(one, vectors.shape[1]) for one in batch[SENTENCES].to_pylist()]
+    return Rows(
+        [paper_of(row) for row in listed],
+        [row["terms"] for row in listed],
+        vectors,
+        [row["stamp"] for row in listed],
+        sentences,
+    )
+
+
+def half_of(stored: bytes, dimensions: int) -> np.ndarray:
+    """Read the vectors of a paper's sentences, [sentences, d] float16."""
+    return np.frombuffer(stored, _HALF).reshape(-1, dimensions)
+
+
+def paper_of(row: Mapping[str, Any]) -> Paper:
+    """Read a paper."""
+    source = Source(
+        **{name: row[name] for name in ("id", "title", "abstract", "venue", "date")},
+        authors=tuple(row["authors"]),
+    )
+    return Paper(source, row["doi"], row["url"], row["lang"])
+
+
+def split(paper: Paper) -> list[str]:
+    """List the sentences of a paper's abstract, the first `MOST` of them."""
+    return sentences_of(paper.source.abstract)[:MOST]
+
+
+def sentence_vectors(
+    papers: Sequence[Paper], encoder: TextEncoder, store: Store | None
+) -> list[np.ndarray]:
+    """Encode the sentences of each paper, [sentences, d] float16."""
+    parts = [split(paper) for paper in papers]
+    texts = [text for part in parts for text in part]
+    vectors, _ = encoder.encode(texts, "source", store=store, progress=None)
+    ends = np.cumsum([len(part) for part in parts])
+    return np.split(half(vectors), ends[:-1]) if parts else []

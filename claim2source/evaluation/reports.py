@@ -106,14 +106,11 @@ class LoadedSystem:
             return dict(self.memory)
         folder = self.report_folder / self.report.runs
         files = {lang: folder / f"{lang}.trec" for lang in self.languages}
-        found: dict[str, Run | Path] = {
-            lang: path for lang, path in files.items() if path.is_file()
-        }
-        for lang in found:
-            path = files[lang]
+        there = {lang: path for lang, path in files.items() if path.is_file()}
+        for path in there.values():
             if not real_path(path).is_relative_to(real_path(self.report_folder)):
                 raise InputError.at(path, why="is a link that leads out of the report's folder")
-        return found
+        return dict(there)
 
     def interval(self, metric: str, language: str) -> tuple[float, float] | None:
         """Return the report's 95 % interval of a metric, None where it has none."""

@@ -17,8 +17,7 @@ from claim2source.core.stage import Stage
 from claim2source.datasets.papers import Paper, last_day
 from claim2source.engines import Engine, Found, Where
 from claim2source.engines.growing import batches
-from claim2source.engines.rows import stamp_of
-from claim2source.engines.sentences import SPLIT, split
+from claim2source.engines.rows import SPLIT, split, stamp_of
 from claim2source.io.posts import Post
 from claim2source.io.store import Store
 from claim2source.models import resolve

@@ -24,7 +24,7 @@ class FinderOptions(ModelOptions):
     """Say which index is asked, and what follows it.
 
     Args:
-        index: folder of the index, or qdrant://HOST:PORT/COLLECTION; none: CLAIM2SOURCE_INDEX.
+        index: folder of the index; none: CLAIM2SOURCE_INDEX.
         pipeline: YAML file of a system whose stages follow the index, which is its first stage.
         system: which system of that file; none: the one that has stages.
         threshold: probability that the paper is there below which it is none of these; none: as
@@ -43,7 +43,7 @@ class FinderOptions(ModelOptions):
     device: Literal["cpu", "cuda"] | None = None
 
     def __post_init__(self) -> None:
-        require(self.index is not None, "index", None, f"a folder or an address, or {INDEX}")
+        require(self.index is not None, "index", None, f"a folder, or {INDEX}")
         require_between("threshold", self.threshold, 0, 1, none=True)
         require(self.system is None or self.pipeline is not None, "system", self.system, "none")
 

@@ -1,15 +1,11 @@
-"""The engines that the contract is tested on, and what they must agree with."""
+"""Papers for an index, and what its scores must agree with."""
 
 from __future__ import annotations
 
-import os
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from hashlib import sha256
-from pathlib import Path
-from uuid import uuid4
 
 import bm25s
 import faiss
@@ -17,42 +13,13 @@ import numpy as np
 
 from claim2source.core.records import Source
 from claim2source.datasets.papers import Paper, first_day
-from claim2source.engines.engine import Engine, Hits
-from claim2source.engines.lance import LanceEngine
+from claim2source.engines.engine import Hits
 from claim2source.engines.manifest import IndexManifest
-from claim2source.engines.qdrant import QdrantEngine
-from claim2source.engines.rows import Rows, Where, half, stamp_of, venue_key
-from claim2source.engines.sentences import SPLIT
+from claim2source.engines.rows import SPLIT, Rows, Where, half, stamp_of, venue_key
 from claim2source.retrieve import BM25Config
 from claim2source.retrieve.analyser import Analyser
 from claim2source.text import Rendering
 
-# The address of a Qdrant server, such as qdrant://localhost:6333, for tests only: the collections
-# that they make there are left.
-SERVER = os.environ.get("QDRANT_URL", "").rstrip("/")
-
-
-def place_of(kind: str, folder: Path) -> str:
-    """Name the place of an index that belongs to a folder."""
-    if kind == "lancedb":
-        return str(folder)
-    # Local mode waits for the disk at each paper; memory does not.
-    server = "qdrant://:memory:" if kind == "qdrant" else SERVER
-    return f"{server}/test-{sha256(str((_RUN, folder)).encode()).hexdigest()[:20]}"
-
-
-_RUN = uuid4().hex
-# A further engine is one line more: how it is made, at a place below a folder.
-ENGINES: dict[str, Callable[[Path, IndexManifest], Engine]] = {
-    "lancedb": lambda folder, manifest: LanceEngine.create(folder, manifest),
-    "qdrant": lambda folder, manifest: QdrantEngine.create(
-        place_of("qdrant", folder), replace(manifest, index="qdrant")
-    ),
-}
-if SERVER:
-    ENGINES["qdrant_server"] = lambda folder, manifest: QdrantEngine.create(
-        place_of("qdrant_server", folder), replace(manifest, index="qdrant")
-    )
 WIDTH = 24
 NEAR = 1e-3
 _WORDS = {
@@ -69,7 +36,7 @@ def manifest_of(
     bm25 = bm25 or BM25Config()
     keys = {"encoders": {"claim": {"weights": "w"}, "source": {"weights": "w"}}}
     versions = Analyser(bm25).versions
-    made = IndexManifest("lancedb", keys, None, Rendering(), bm25, versions, width)
+    made = IndexManifest(keys, None, Rendering(), bm25, versions, width)
     return replace(made, sentences=sentences)
 
 
@@ -110,7 +77,7 @@ class Corpus:
         return cls(tuple(papers), vectors, BM25Config(language=language))  # type: ignore[arg-type]
 
     def rows(self, places: Sequence[int] | range | None = None) -> Rows:
-        """What an engine is given of the papers at these places."""
+        """What an index is given of the papers at these places."""
         papers = [self.papers[i] for i in (range(len(self.papers)) if places is None else places)]
         terms = Analyser(self.bm25).sources([paper.source for paper in papers])
         vectors = self.vectors if places is None else self.vectors[list(places)]

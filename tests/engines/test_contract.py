@@ -1,7 +1,9 @@
-"""What every engine does: the scores of bm25s and FAISS, after any history, under any filter."""
+"""What an index does: the scores of bm25s and FAISS, after any history, under any filter."""
 
 from __future__ import annotations
 
+import json
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,12 +16,11 @@ import pytest
 from claim2source.core.errors import ConfigError, InputError, UserError
 from claim2source.core.records import Claim, Source
 from claim2source.datasets.papers import Paper, first_day, last_day, plain_doi
-from claim2source.engines import Engine, Where, migrate, open_engine, restore
-from claim2source.engines.lance import LanceEngine
+from claim2source.engines import Engine, Where, is_engine, open_engine
 from claim2source.engines.rows import EVERYWHERE, Rows, half, stamp_of
 from claim2source.retrieve import BM25, BM25Config
 from claim2source.retrieve.analyser import Analyser
-from tests.engines.engines import ENGINES, WIDTH, Corpus, agrees, manifest_of, place_of, spoken
+from tests.engines.engines import WIDTH, Corpus, agrees, manifest_of, spoken
 from tests.shared_data import REPOSITORY
 
 FILTERS = [
@@ -44,20 +45,15 @@ POSTS = [
 ]
 
 
-@pytest.fixture(scope="module", params=list(ENGINES))
-def kind(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
 @pytest.fixture(scope="module")
 def corpus() -> Corpus:
     return Corpus.drawn(800)
 
 
 @pytest.fixture(scope="module")
-def engine(kind: str, corpus: Corpus, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
+def engine(corpus: Corpus, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
     """An engine with the corpus, built; do not change it."""
-    made = ENGINES[kind](tmp_path_factory.mktemp("engine") / "index", manifest_of())
+    made = Engine.create(tmp_path_factory.mktemp("engine") / "index", manifest_of())
     made.upsert(corpus.rows())
     made.build()
     yield made
@@ -94,16 +90,14 @@ def test_a_list_may_be_deeper_than_the_index_or_empty(engine: Engine, corpus: Co
     assert engine.dense(vector, 0) == engine.lexical(["w1"], 0) == engine.lexical([], 5) == []
 
 
-def test_terms_and_scores_are_those_of_our_index_in_three_languages(
-    kind: str, tmp_path: Path
-) -> None:
+def test_terms_and_scores_are_those_of_our_index_in_three_languages(tmp_path: Path) -> None:
     for language, post in [
         ("en", "The masked are running: studies of vaccinations"),
         ("de", "Die Studie über Häuser: Maske, Ausbruch, Impfung"),
         ("fr", "L'étude des masques et de l'été: vaccinée"),
     ]:
         corpus = Corpus.drawn(150, language)
-        engine = ENGINES[kind](tmp_path / language, manifest_of(corpus.bm25))
+        engine = Engine.create(tmp_path / language, manifest_of(corpus.bm25))
         engine.upsert(corpus.rows())
         engine.build()
         claim = Claim("c", post, language)
@@ -117,11 +111,9 @@ def test_terms_and_scores_are_those_of_our_index_in_three_languages(
         engine.close()
 
 
-def test_an_index_that_grew_shrank_and_changed_scores_as_one_made_at_once(
-    kind: str, tmp_path: Path
-) -> None:
+def test_an_index_that_grew_shrank_and_changed_scores_as_one_made_at_once(tmp_path: Path) -> None:
     old, new = Corpus.drawn(300), Corpus.drawn(300, seed=5)
-    engine = ENGINES[kind](tmp_path / "index", manifest_of())
+    engine = Engine.create(tmp_path / "index", manifest_of())
     for start in (0, 100, 200):
         engine.upsert(old.rows(range(start, start + 100)))
         engine.build()
@@ -153,8 +145,8 @@ def test_an_index_that_grew_shrank_and_changed_scores_as_one_made_at_once(
     engine.close()
 
 
-def test_an_index_may_be_empty(kind: str, tmp_path: Path, corpus: Corpus) -> None:
-    engine = ENGINES[kind](tmp_path / "index", manifest_of())
+def test_an_index_may_be_empty(tmp_path: Path, corpus: Corpus) -> None:
+    engine = Engine.create(tmp_path / "index", manifest_of())
     for filled in (False, True):
         if filled:
             engine.upsert(corpus.rows(range(5)))
@@ -181,7 +173,7 @@ def test_an_index_whose_making_was_killed_opens_empty(tmp_path: Path, corpus: Co
         assert open_engine(folder).stats().papers == 3
 
 
-def test_papers_come_back_as_they_were_given(kind: str, tmp_path: Path) -> None:
+def test_papers_come_back_as_they_were_given(tmp_path: Path) -> None:
     odd = Paper(
         Source('it\'s "x"\\; --', "\x1b[31mT\x00", "a\nb\t'", ("O'Neil", ""), "V\u202e", "März"),
         "10.1/x",
@@ -191,7 +183,7 @@ def test_papers_come_back_as_they_were_given(kind: str, tmp_path: Path) -> None:
     papers = [odd, Paper(Source("漢字"))]
     vectors = half(np.eye(2, WIDTH))
     rows = Rows(papers, ["a b a", ""], vectors, [*map(stamp_of, papers)])
-    engine = ENGINES[kind](tmp_path / "index", manifest_of(sentences=0))
+    engine = Engine.create(tmp_path / "index", manifest_of(sentences=0))
     engine.upsert(rows)
     engine.build()
     ids = [paper.source.id for paper in papers]
@@ -212,59 +204,55 @@ def test_papers_come_back_as_they_were_given(kind: str, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="repeats"):
         rows.only([0, 0])
     engine.close()
-    keeping = ENGINES[kind](tmp_path / "keeping", manifest_of())
+    keeping = Engine.create(tmp_path / "keeping", manifest_of())
     for bad in (None, [np.zeros((1, 5), np.float16)] * 2):
         with pytest.raises(ValueError, match="vectors of sentences"):
             keeping.upsert(replace(rows, sentences=bad))
     keeping.close()
 
 
-def test_a_snapshot_is_restored_and_an_index_migrated_as_they_were(
-    kind: str, engine: Engine, corpus: Corpus, tmp_path: Path
+def test_a_copy_of_the_folder_is_a_copy_of_the_index(
+    engine: Engine, corpus: Corpus, tmp_path: Path
 ) -> None:
-    assert engine.snapshot(tmp_path / "snapshot") == len(corpus.papers)
-    for made in (
-        restore(tmp_path / "snapshot", place_of(kind, tmp_path / "restored")),
-        migrate(engine, tmp_path / "migrated"),
-    ):
-        check(made, corpus, k=10)
-        assert made.manifest == replace(engine.manifest, index=made.manifest.index)
-        made.close()
-    with pytest.raises(InputError, match="holds an index already"):
-        restore(tmp_path / "snapshot", tmp_path / "migrated")
-    with pytest.raises(InputError, match="an index lies here"):
-        engine.snapshot(tmp_path / "migrated")
-    with pytest.raises(InputError, match="files: missing"):
-        restore(tmp_path / "migrated", tmp_path / "x")
-    engine.snapshot(tmp_path / "snapshot")  # an older snapshot may be replaced
-    file = tmp_path / "snapshot" / "papers.parquet"
-    file.write_bytes(file.read_bytes()[:-9] + b"\0" * 9)
-    with pytest.raises(InputError, match="damaged or exchanged"):
-        restore(tmp_path / "snapshot", tmp_path / "x")
-    assert not (tmp_path / "x").exists()
-
-
-def test_a_copy_that_was_stopped_goes_on(
-    engine: Engine, corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    whole = engine.rows
-
-    def stopping(size: int = 0) -> Iterator[Rows]:
-        yield from list(whole(100))[:3]
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(engine, "rows", stopping)
-    with pytest.raises(KeyboardInterrupt):
-        migrate(engine, tmp_path / "copy")
-    monkeypatch.setattr(engine, "rows", whole)
-    assert open_engine(tmp_path / "copy").stats().papers == 300
-    copy = migrate(engine, tmp_path / "copy")
+    before = {path: path.stat().st_mtime_ns for path in engine.folder.rglob("*")}
+    engine.lock()  # a writer's lock is copied too
+    shutil.copytree(engine.folder, tmp_path / "copy")
+    engine.close()
+    shutil.move(tmp_path / "copy", tmp_path / "moved")
+    copy = open_engine(tmp_path / "moved")
     check(copy, corpus, k=10)
+    assert copy.manifest == engine.manifest and copy.stats().papers == len(corpus.papers)
+    copy.delete(["p3"])
+    copy.build()
     copy.close()
+    check(copy, corpus.only([i for i in range(len(corpus.papers)) if i != 3]), k=10)
+    check(engine, corpus, k=10)
+    assert all(path.stat().st_mtime_ns == time for path, time in before.items() if path.is_file())
+
+
+def test_what_older_versions_wrote_is_opened_or_refused(tmp_path: Path, corpus: Corpus) -> None:
+    engine = Engine.create(tmp_path / "idx", manifest_of())
+    engine.upsert(corpus.rows(range(5)))
+    engine.close()
+    file = tmp_path / "idx" / "manifest.json"
+    values = json.loads(file.read_text())
+    file.write_text(json.dumps({"index": "lancedb", **values, "copying": ""}))
+    assert open_engine(tmp_path / "idx").stats().papers == 5
+    file.write_text(json.dumps({**values, "copying": "abc"}))
+    with pytest.raises(InputError, match="a copy that was not finished: copy the folder again"):
+        open_engine(tmp_path / "idx")
+    file.write_text(json.dumps({**values, "index": "qdrant"}))
+    with pytest.raises(InputError, match="index: 'qdrant' is not allowed"):
+        open_engine(tmp_path / "idx")
+    for address in ("qdrant://localhost:6333/papers", "qdrants://me:secret@host/papers"):
+        for use in (open_engine, is_engine):
+            with pytest.raises(UserError, match="is gone; an index is a folder now") as caught:
+                use(address)
+            assert "secret" not in str(caught.value) and "\n" not in str(caught.value)
 
 
 def test_one_process_writes_while_others_read(tmp_path: Path, corpus: Corpus) -> None:
-    engine = ENGINES["lancedb"](tmp_path / "index", manifest_of())
+    engine = Engine.create(tmp_path / "index", manifest_of())
     engine.upsert(corpus.rows(range(10)))
     reader = open_engine(tmp_path / "index")
     code = (
@@ -282,7 +270,7 @@ def test_one_process_writes_while_others_read(tmp_path: Path, corpus: Corpus) ->
 
 
 def test_what_does_not_fit_is_refused_in_one_line(tmp_path: Path, corpus: Corpus) -> None:
-    engine = ENGINES["lancedb"](tmp_path / "index", manifest_of())
+    engine = Engine.create(tmp_path / "index", manifest_of())
     for bm25, key in (
         (BM25Config(language="de"), "language"),
         (BM25Config(k1=1.5), "k1"),
@@ -297,17 +285,17 @@ def test_what_does_not_fit_is_refused_in_one_line(tmp_path: Path, corpus: Corpus
     engine.close()
     for bm25 in (BM25Config(k1=1.5), BM25Config(b=1.0), BM25Config("whitespace")):
         with pytest.raises(ConfigError, match="bm25"):
-            LanceEngine.create(tmp_path / "other", manifest_of(bm25))
+            Engine.create(tmp_path / "other", manifest_of(bm25))
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.tex").write_text("x")
     for place, why in [
         (tmp_path / "mine", "not an index"),
-        ("http://localhost/x", "neither a folder nor an address"),
+        ("http://localhost/x", "is no folder"),
     ]:
         with pytest.raises(UserError, match=why):
             open_engine(place)
     with pytest.raises(InputError, match="it is not replaced"):
-        LanceEngine.create(tmp_path / "mine", manifest_of())
+        Engine.create(tmp_path / "mine", manifest_of())
     assert [path.name for path in (tmp_path / "mine").iterdir()] == ["thesis.tex"]
     manifest = tmp_path / "index" / "manifest.json"
     whole = manifest.read_text()
@@ -356,7 +344,7 @@ def test_above_a_size_partitions_are_searched_with_the_recall_that_was_asked_for
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
     corpus = replace(corpus, vectors=half(vectors))
     said: list[str] = []
-    engine = LanceEngine.create(tmp_path / "index", manifest_of(), exact_below=1000)
+    engine = Engine.create(tmp_path / "index", manifest_of(), exact_below=1000)
     engine.upsert(corpus.rows())
     engine.build(said.append)
     made = engine.manifest

@@ -14,7 +14,7 @@ from claim2source.core.records import Claim, Source
 from claim2source.datasets.papers import Paper
 from claim2source.engines import grow, grow_engine, open_engine
 from claim2source.engines.growing import OpenStore, fill_store, opened
-from claim2source.engines.sentences import MOST, SPLIT, split
+from claim2source.engines.rows import MOST, SPLIT, split
 from claim2source.io.store import Store
 from claim2source.models import ModelConfig, resolve
 from claim2source.retrieve import BM25, BM25Config, Dense, FusionConfig, Hybrid

@@ -6,6 +6,7 @@ import contextlib
 import csv
 import io
 import json
+import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
@@ -18,11 +19,10 @@ import pytest
 from claim2source.core.errors import UserError
 from claim2source.core.records import Source
 from claim2source.datasets.papers import Paper
-from claim2source.engines import Where, migrate, open_engine
+from claim2source.engines import Where, open_engine
 from claim2source.engines.growing import grow, opened
 from claim2source.engines.manifest import IndexManifest
-from claim2source.engines.rows import stamp_of
-from claim2source.engines.sentences import SPLIT
+from claim2source.engines.rows import SPLIT, stamp_of
 from claim2source.io.fetch import Fetcher
 from claim2source.io.posts import Post
 from claim2source.models import ModelConfig
@@ -229,7 +229,7 @@ def test_the_features_are_the_scores_of_the_stages(index: str) -> None:
 def test_papers_that_are_not_built_in_are_told(
     index: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    copy = migrate(open_engine(index), tmp_path / "copy")
+    copy = open_engine(shutil.copytree(index, tmp_path / "copy"))
     (rows,) = copy.rows()
     copy.upsert(rows.only([0, 1]))
     copy.close()
@@ -376,7 +376,7 @@ def test_a_learned_fusion_counts_terms_over_the_whole_index(
     (other,) = Scorer(those).scores(view.view, [Post("0", POST).claim("en")], [ids])
     assert np.abs(other - scores).max() > 0.01
     # A paper that is added while it is warm counts too.
-    copy = migrate(open_engine(index), tmp_path / "copy")
+    copy = open_engine(shutil.copytree(index, tmp_path / "copy"))
     finder = Finder(copy, read_pipeline(file, None))
     finder.find([Post("0", POST)])
     copy.upsert(replace(next(copy.rows()).only([0]), papers=[NEW], stamps=[stamp_of(NEW)]))

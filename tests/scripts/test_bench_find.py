@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from claim2source.datasets.papers import Paper
-from claim2source.engines.lance import LanceEngine
-from claim2source.engines.sentences import split
+from claim2source.engines import Engine
+from claim2source.engines.rows import split
 from claim2source.retrieve import BM25Config
 from claim2source.retrieve.analyser import Analyser
 from scripts.bench_find import BenchConfig, Drawn, Exact, growth, main, report
@@ -69,7 +69,7 @@ def test_papers_and_their_terms_are_those_of_the_seed() -> None:
 
 def test_recall_is_counted_against_all_vectors(tmp_path: Path) -> None:
     corpus = Corpus.drawn(300)
-    engine = LanceEngine.create(tmp_path / "idx", manifest_of())
+    engine = Engine.create(tmp_path / "idx", manifest_of())
     exact = Exact(np.random.default_rng(1).normal(size=(5, WIDTH)).astype(np.float32), k=20)
     for start in range(0, 300, 70):
         exact.see(corpus.vectors[start : start + 70])
