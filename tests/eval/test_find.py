@@ -491,7 +491,7 @@ def test_the_index_may_be_named_by_the_environment(
 ) -> None:
     monkeypatch.delenv(INDEX, raising=False)
     with pytest.raises(
-        UserError, match=f"index: None is not allowed; allowed: a folder or an address, or {INDEX}"
+        UserError, match=f"index: None is not allowed; allowed: a folder, or {INDEX}"
     ):
         main([POST])
     monkeypatch.setenv(INDEX, index)
