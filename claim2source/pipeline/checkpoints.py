@@ -37,7 +37,6 @@ from claim2source.pipeline.evaluate import (
     add_tests,
     make_report,
     score_system,
-    without_gold,
     write_runs,
     write_submissions,
 )
@@ -195,7 +194,6 @@ def evaluate_checkpoints(config: CheckpointConfig) -> str:
     report = make_report(dataset, reports, main, name=config.dataset, program=program)
     notes = (
         *report.notes,
-        *without_gold(dataset),
         *_left_out(config),
         *_notes(config, dataset, systems),
         *attached.notes,

@@ -255,17 +255,6 @@ def make_report(
     )
 
 
-def without_gold(dataset: Dataset) -> list[str]:
-    """Say how many claims have no score, where others have one."""
-    if not dataset.golds:
-        return []
-    judged = {*judged_claims(dataset.qrels)}
-    missing = Counter(claim.lang for claim in dataset.claims if claim.id not in judged)
-    whole = Counter(claim.lang for claim in dataset.claims)
-    parts = [f"{missing[lang]} of {whole[lang]} claims in {lang}" for lang in sorted(missing)]
-    return [f"Ranked, not scored, since they have no gold: {', '.join(parts)}."] if parts else []
-
-
 def run_tests(
     systems: Mapping[str, ScoredSystem],
     families: Sequence[Family],
@@ -369,11 +358,9 @@ def unjudged(dataset: Dataset) -> list[str]:
     """Say which claims of a split cannot be scored, since they have no gold."""
     if not dataset.golds:
         return [f"No golds in {dataset.split}: nothing to score; runs and submissions are written."]
-    without = {
-        lang: sum(not claim.golds for claim in dataset.claims if claim.lang == lang)
-        for lang in dataset.languages
-    }
-    judged = {claim.lang for claim in dataset.claims if claim.golds}
+    golds = {*judged_claims(dataset.qrels)}
+    without = Counter(claim.lang for claim in dataset.claims if claim.id not in golds)
+    judged = {claim.lang for claim in dataset.claims if claim.id in golds}
     blind = [lang for lang in dataset.languages if lang not in judged]
     found = []
     if blind:

@@ -19,7 +19,6 @@ from claim2source.pipeline.evaluate import (
     make_report,
     score_system,
     with_depth_notes,
-    without_gold,
 )
 from claim2source.pipeline.results import RunSettings
 from claim2source.pipeline.runner import SystemRunner
@@ -140,7 +139,7 @@ def run_cells(
     cut = {cell.name: done[cell] for cell in done if runner.systems[cell.system].stages}
     report = with_depth_notes(report, cut, runner.reported)
     rows = tuple(not_run[cell] for cell in shown if cell in not_run)
-    notes = (*report.notes, *without_gold(runner.reported), *notes)
+    notes = (*report.notes, *notes)
     return SystemsTable(replace(report, notes=notes, not_run=rows), systems)
 
 

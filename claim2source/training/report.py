@@ -21,7 +21,7 @@ from claim2source.evaluation.choices import choice_notes
 from claim2source.io.store import Store
 from claim2source.models import resolve
 from claim2source.pipeline.choosing import SEEN, UNSEEN
-from claim2source.pipeline.evaluate import evaluate_encoder, make_report, without_gold
+from claim2source.pipeline.evaluate import evaluate_encoder, make_report
 from claim2source.training.choose import ChosenCheckpoint, part_name
 from claim2source.training.config import FinetuneConfig
 from claim2source.training.curve import TO_CHOOSE_BY, Picked, curve_table, draw
@@ -70,8 +70,7 @@ def build_report(
     report = make_report(
         data.report, systems, name, name=config.data.dataset, program="train/finetune.py"
     )
-    notes = (*report.notes, *without_gold(data.report))
-    report = replace(report, chosen=name, training=training, notes=notes)
+    report = replace(report, chosen=name, training=training)
     report.write(run.path)
     return report
 

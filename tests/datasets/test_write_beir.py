@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -64,7 +65,12 @@ def datasets(draw: st.DrawFn) -> list[Dataset]:
                 grades[claim.id] = {s: draw(st.integers(-1, 3)) for s in chosen}
         qrels = Qrels(grades)
         with_golds = tuple(
-            Claim(c.id, c.text, c.lang, c.translation, qrels.golds(c.id), c.candidates) for c in own
+            replace(
+                claim,
+                golds=qrels.golds(claim.id),
+                excluded=tuple({claim.id} & {*pool} - {*qrels.golds(claim.id)}),
+            )
+            for claim in own
         )
         if own:
             parts.append(Dataset(with_golds, tuple(sources), qrels, split, "again"))

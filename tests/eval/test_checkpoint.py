@@ -239,7 +239,7 @@ def test_claims_without_a_gold_are_ranked_and_counted(
     words = ["--no_tests", "--hybrid", "--claims=translated"]
     text = evaluated(run / "checkpoints" / "epoch-1", tmp_path / "data", tmp_path / "out", *words)
     (note,) = json.loads((tmp_path / "out" / "report.json").read_text())["notes"]
-    assert "no gold: 3 of 3 claims in fr." in note and note in text
+    assert note.startswith("No fr claim of dev has a gold") and note in text
     assert len(read_run(tmp_path / "out" / "runs" / "fr.trec").run.claim_ids) == 3
 
 

@@ -353,9 +353,10 @@ def test_failures_of_a_language_model_are_counted(
     assert system["failures"] == {"stance: not JSON": 2, "stance: no stance for any evidence": 1}
     labels, _ = read_verification(tmp_path / "out" / "verification.json", load_rumors(path))
     assert labels["r1"] == "NOT ENOUGH INFO" and labels["r2"] == "SUPPORTS"
-    # Scores below 0 weigh no stance, and then it is not for a lack of stances.
+    # Scores below 0 weigh no stance by our repair, and then it is not for a lack of stances.
     encoder = save_cross_encoder(tmp_path / "encoder", tiny_folder, seed=2)
     words = (*words, "--rerank.by", "cross_encoder", "--rerank.model", str(encoder))
+    words = (*words, "--verdict.weights", "positive")
     report = run(tmp_path / "below", path, *words, config="system2")
     run_of = read_evidence(tmp_path / "below" / "evidence.trec", load_rumors(path))
     assert max(run_of.scored("r2").values()) < 0
@@ -363,7 +364,7 @@ def test_failures_of_a_language_model_are_counted(
     assert system["failures"] == {
         "stance: not JSON": 2,
         "stance: no stance for any evidence": 1,
-        "stance: no score above 0 to weigh stances by": 2,
+        "stance: weights of stances that sum to 0": 2,
     }
 
 
