@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, GetCoreSchemaHandler
@@ -21,18 +21,22 @@ AUTO = "auto"
 CHARACTERS, POSTS, PAPERS = 20_000, 32, 100
 # What Python strips is no text; ASCII digits only.
 _SOME = r"[^\s\x1c-\x1f]"
-_DAY = r"^[1-9][0-9]{3}(-(0[1-9]|1[0-2])(-(0[1-9]|[12][0-9]|3[01])(T.*)?)?)?$"
+_TIME = r"[Tt ]([01][0-9]|2[0-3])(:?[0-5][0-9](:?[0-5][0-9]([.,][0-9]+)?)?)?"
+_TIME += r"([Zz]|[+-]([01][0-9]|2[0-3])(:?[0-5][0-9])?)?"
+_MONTH, _DATE = "(0[1-9]|1[0-2])", "(0[1-9]|[12][0-9]|3[01])"
+_DAY = rf"^[1-9][0-9]{{3}}(-{_MONTH}(-{_DATE}({_TIME})?)?|{_MONTH}{_DATE}{_TIME})?$"
+_NOTHING = r"^[ \t\r\n]*$"
 
 
 @dataclass(frozen=True)
 class Optional:
-    """Take null and "" in a field for its default, and say in the schema that null is allowed."""
+    """Take null and "" in a field for its default, and say so in the schema."""
 
     default: Any = None
 
     def given(self, value: object) -> object:
         """Return a value, or the default where none is given."""
-        absent = value is None or isinstance(value, str) and not value.strip()
+        absent = value is None or isinstance(value, str) and not value.strip(" \t\r\n")
         return self.default if absent else value
 
     def __get_pydantic_core_schema__(self, kind: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
@@ -40,22 +44,23 @@ class Optional:
         return no_info_before_validator_function(self.given, handler(kind))
 
     def __get_pydantic_json_schema__(self, core: CoreSchema, handler: JsonHandler) -> Any:
-        """Add null to the type's schema."""
+        """Add null and empty text to the type's schema."""
         schema = handler(core)
-        if "anyOf" in schema:
-            return schema
         about = {name: schema.pop(name) for name in ("description", "examples") if name in schema}
-        return {"anyOf": [schema, {"type": "null"}], **about}
+        kinds = [kind for kind in schema.get("anyOf", [schema]) if kind != {"type": "null"}]
+        return {
+            "anyOf": [*kinds, {"type": "string", "pattern": _NOTHING}, {"type": "null"}],
+            **about,
+        }
 
 
 def day_of(value: object) -> object:
     """Cut an ISO time to the day that it is written with; leave what is no time as it is."""
-    if not isinstance(value, str) or len(value) < len("20200512T10") or value.strip() != value:
+    if not isinstance(value, str) or len(value) <= len("2020-05-12"):
         return value
-    try:
-        return datetime.fromisoformat(value.upper()).date().isoformat()
-    except ValueError:
-        raise ValueError("is no date or ISO time, such as 2021-05-04T10:00:00Z") from None
+    if not re.fullmatch(_DAY.strip("^$"), value):
+        return value
+    return value[:10] if value[4] == "-" else f"{value[:4]}-{value[4:6]}-{value[6:8]}"
 
 
 Text = Annotated[

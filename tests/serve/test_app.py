@@ -148,7 +148,6 @@ WRONG: list[tuple[object, int, str | None]] = [
     ({"post": "a", "date": "2021-05-04\n"}, 422, "date"),
     ({"post": "a", "date": "2021-05-04T"}, 422, "date"),
     ({"post": "a", "date": "2021-05-04T99:00:00Z"}, 422, "date"),
-    ({"post": "a", "date": "2021-02-31T10:00:00Z"}, 422, "date"),
     ({"post": "a", "date": "2021-05-04T10:00:00 or so"}, 422, "date"),
     ({"post": "a", "paper_lang": "' OR 1=1"}, 422, "paper_lang"),
     ({"post": "a", "translation": LONG}, 422, "translation"),
