@@ -142,6 +142,10 @@ class _Restricted(pickle._Unpickler):
     a memo of the size that is claimed.
     """
 
+    # The Python class has these; the stubs do not know them.
+    stack: list[Any]
+    pop_mark: Callable[[], list[Any]]
+
     def find_class(self, module: str, name: str) -> type[Built]:
         """Return the class of an admitted name."""
         kind = ADMITTED.get((module, name))
@@ -170,8 +174,8 @@ class _Restricted(pickle._Unpickler):
 
     dispatch = {
         **pickle._Unpickler.dispatch,
-        pickle.SETITEM[0]: load_setitem,
-        pickle.SETITEMS[0]: load_setitems,
+        pickle.SETITEM[0]: load_setitem,  # type: ignore[dict-item]
+        pickle.SETITEMS[0]: load_setitems,  # type: ignore[dict-item]
     }
 
 
