@@ -327,6 +327,7 @@ def test_a_source_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         PaperFiles.of("empty")
 
 
+@pytest.mark.slow
 def test_few_papers_are_in_memory(tmp_path: Path) -> None:
     import tracemalloc
 

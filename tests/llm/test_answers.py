@@ -123,6 +123,7 @@ def refused(path: Path) -> bool:
     return False
 
 
+@pytest.mark.slow
 def test_a_damaged_store_is_one_line_that_says_what_to_do(tmp_path: Path) -> None:
     whole = full(tmp_path / "whole").read_bytes()
     assert not refused(tmp_path / "whole")

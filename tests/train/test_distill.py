@@ -263,6 +263,7 @@ def test_a_teacher_that_was_trained_on_val_is_refused(
         write_teachers_run(config, systems, "T", load(setup[1], "dev"))
 
 
+@pytest.mark.slow
 def test_what_contradicts_the_student_is_refused(
     setup: tuple[Path, Path], teacher: Path, tmp_path: Path
 ) -> None:

@@ -96,6 +96,7 @@ def test_every_tensor_is_pinned_once_for_a_gpu(
     assert all(torch.equal(one, other) for one, other in pairs)
 
 
+@pytest.mark.slow
 def test_a_run_that_fails_within_an_epoch_ends_the_thread_and_goes_on_exactly(
     setup: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
