@@ -75,7 +75,7 @@ class AbstainConfig(EvaluationOptions, ChoosingOptions):
     out: Path
     dataset: str = "demo"
     split: str = "dev"
-    files: list[Path] = list_field(Path, help="YAML files of systems; none: all of configs/systems")
+    files: list[Path] = list_field(help="YAML files of systems; none: all of configs/systems")
     claims: ClaimForm | None = None
     target: Target = "present"
     risk: float = MOST_RISK

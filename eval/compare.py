@@ -60,9 +60,7 @@ class Config:
     """
 
     out: Path
-    reports: list[Path] = list_field(
-        Path, repeats=True, help="folders that eval/checkpoint.py or eval/hybrid.py wrote"
-    )
+    reports: list[Path] = list_field(help="folders that eval/checkpoint.py or eval/hybrid.py wrote")
     dataset: str | None = None
     split: str | None = None
     baseline: str | None = None

@@ -36,7 +36,7 @@ class EncodeConfig(StoreOptions):
     """
 
     dataset: str = "demo"
-    splits: list[str] = list_field(str, ["dev"], help="splits whose claims are encoded")
+    splits: list[str] = list_field(["dev"], help="splits whose claims are encoded")
     model: ModelConfig = field(default_factory=ModelConfig)
     rendering: Rendering | None = None
 

@@ -53,7 +53,7 @@ class FindConfig(FinderOptions):
     csv: bool = flag("print a row for each paper")
     bibtex: bool = flag("print every paper as BibTeX")
     fetch: bool = flag("read the post at an address of Bluesky or Mastodon")
-    instances: list[str] = list_field(str, [], help="further hosts of Mastodon for --fetch")
+    instances: list[str] = list_field([], help="further hosts of Mastodon for --fetch")
 
     def __post_init__(self) -> None:
         one = (self.post is None) != (self.input is None)

@@ -72,7 +72,7 @@ class IndexProgramConfig(StoreOptions):
     bm25: BM25Config | None = None
     format: Format | None = None
     columns: list[str] = list_field(
-        str, [], help="of CSV and Parquet: FIELD=COLUMN, such as id=pmid abstract=summary"
+        [], help="of CSV and Parquet: FIELD=COLUMN, such as id=pmid abstract=summary"
     )
     delete: Path | None = None
     claims: str | None = None

@@ -55,16 +55,16 @@ class Config:
     """
 
     reports: list[Path] | None = list_field(
-        Path, repeats=True, help="folders that eval/checkpoint.py or eval/hybrid.py wrote"
+        help="folders that eval/checkpoint.py or eval/hybrid.py wrote"
     )
     qrels: list[Path] | None = list_field(
-        Path, repeats=True, help="judgements of the runs, for intervals; none: reports' own"
+        help="judgements of the runs, for intervals; none: reports' own"
     )
     rows: list[str] | None = list_field(
-        str, repeats=True, help="rows that names do not match: 'GritLM-F=NAME' puts system NAME in"
+        help="rows that names do not match: 'GritLM-F=NAME' puts system NAME in"
     )
     tables: list[str] | None = list_field(
-        str, help="only these tables or papers, such as 2025-styles or 2026; none: all"
+        help="only these tables or papers, such as 2025-styles or 2026; none: all"
     )
     format: Literal["text", "markdown", "csv"] = "text"
     out: Path | None = None

@@ -41,9 +41,7 @@ class Config:
     """
 
     out: Path
-    reports: list[Path] = list_field(
-        Path, repeats=True, help="folders that eval/checkpoint.py or eval/hybrid.py wrote"
-    )
+    reports: list[Path] = list_field(help="folders that eval/checkpoint.py or eval/hybrid.py wrote")
     dataset: str | None = None
     split: str | None = None
     metric: str = "mrr@5"
@@ -52,7 +50,7 @@ class Config:
     repeats: int = 10_000
     seed: int = 0
     wandb: Tracking = "off"
-    languages: list[str] | None = list_field(str, help="claims in these languages only")
+    languages: list[str] | None = list_field(help="claims in these languages only")
     lenient: bool = flag(LENIENT)
 
     def __post_init__(self) -> None:

@@ -34,7 +34,7 @@ class RerankConfig(StagedOptions, ChoosingOptions):
     system: str
     run: Path | None = None
     choose_mix: list[float] = list_field(
-        float, help="weights of the stage before, among which the last re-ranker's is chosen"
+        help="weights of the stage before, among which the last re-ranker's is chosen"
     )
     val: Literal["auto", "carved", "train"] = "auto"
 

@@ -101,12 +101,12 @@ class RumorsConfig(RumorSystem, ModelOptions):
     out: Path
     split: str | None = None
     choose: list[str] = list_field(
-        str, (), help="bm25 (analysis, k1, b and boost), threshold (of the verdict), or both"
+        (), help="bm25 (analysis, k1, b and boost), threshold (of the verdict), or both"
     )
     choose_on: Path | None = None
     grid: RumorGrid = field(default_factory=RumorGrid)
     against: list[Path] | None = list_field(
-        Path, repeats=True, help="folders of this program to compare with: ANOVA and Tukey's HSD"
+        help="folders of this program to compare with: ANOVA and Tukey's HSD"
     )
     evidence: Path | None = None
     verification: Path | None = None

@@ -52,10 +52,8 @@ class Config:
     """
 
     qrels: Path
-    run: list[Path] = list_field(
-        Path, repeats=True, help="TREC runs, the lab's TSVs or the 2026 paper's score JSON"
-    )
-    metrics: list[str] = list_field(str, METRICS, help="mrr@K recall@K hit@K p@K ndcg@K map map@K")
+    run: list[Path] = list_field(help="TREC runs, the lab's TSVs or the 2026 paper's score JSON")
+    metrics: list[str] = list_field(METRICS, help="mrr@K recall@K hit@K p@K ndcg@K map map@K")
     json: bool = flag("print JSON, and nothing else, to stdout")
     repeats: int = 10_000
     seed: int = 0

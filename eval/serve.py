@@ -52,9 +52,9 @@ class ServeConfig(FinderOptions):
     rate: int = 120
     timeout: float = 60.0
     grace: int = 20
-    hosts: list[str] = list_field(str, [], help="further names in the Host header to answer to")
+    hosts: list[str] = list_field([], help="further names in the Host header to answer to")
     proxies: list[str] = list_field(
-        str, [], help="addresses of proxies that are believed whom they ask for"
+        [], help="addresses of proxies that are believed whom they ask for"
     )
     sentences: bool = flag("find each paper's sentence that is nearest to the post", default=True)
     log_posts: bool = flag("print every post on stderr; otherwise none is")

@@ -47,10 +47,10 @@ class StyleGridConfig(StyleOptions, EvaluationOptions):
     out: Path
     dataset: str = "demo"
     split: str = "dev"
-    files: list[Path] = list_field(Path, help="YAML files of systems; none: all of configs/systems")
-    systems: list[str] = list_field(str, help="only these systems of the files")
+    files: list[Path] = list_field(help="YAML files of systems; none: all of configs/systems")
+    systems: list[str] = list_field(help="only these systems of the files")
     claims: str = "translated"
-    languages: list[str] | None = list_field(str, help="score claims in these languages only")
+    languages: list[str] | None = list_field(help="score claims in these languages only")
     train_split: str = "train"
     dry_run: bool = flag("list what would be rewritten, encoded and searched, and stop")
 

@@ -93,11 +93,11 @@ class TuneConfig:
     val_seen_share: float | None = None
     rule: Rule = "one_se"
     bm25: BM25Config = field(default_factory=BM25Config)
-    k1: list[float] = list_field(float, BM25_K1, help="values of k1 to try")
-    b: list[float] = list_field(float, BM25_B, help="values of b to try")
-    title_weight: list[int] = list_field(int, BM25_TITLE_WEIGHT, help="title weights to try")
+    k1: list[float] = list_field(BM25_K1, help="values of k1 to try")
+    b: list[float] = list_field(BM25_B, help="values of b to try")
+    title_weight: list[int] = list_field(BM25_TITLE_WEIGHT, help="title weights to try")
     analyses: list[str] = list_field(
-        str, ["stop_words", "stemmer", "metadata"], help="parts of the analysis tried on and off"
+        ["stop_words", "stemmer", "metadata"], help="parts of the analysis tried on and off"
     )
     seed: int = 0
     lenient: bool = flag(LENIENT)

@@ -168,10 +168,8 @@ class AblateConfig:
     out: Path = Path("checkpoints/ablate")
     seed: int = 42
     store: Path | None = None
-    tables: list[str] | None = list_field(str, help="make only these tables")
-    rows: list[str] | None = list_field(
-        str, help="run only these rows; finished ones are shown too"
-    )
+    tables: list[str] | None = list_field(help="make only these tables")
+    rows: list[str] | None = list_field(help="run only these rows; finished ones are shown too")
 
     @property
     def vectors(self) -> Path:

@@ -196,7 +196,7 @@ class FoldRowsConfig:
     seed: int = 42
     store: Path | None = None
     first: bool = flag("train the first fold alone, and score its claims")
-    rows: list[str] | None = list_field(str, help="run only these rows; finished ones are shown")
+    rows: list[str] | None = list_field(help="run only these rows; finished ones are shown")
 
     def __post_init__(self) -> None:
         require_between("folds", self.folds, 2, 100)

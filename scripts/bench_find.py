@@ -81,7 +81,7 @@ class BenchConfig:
         seed: of the papers.
     """
 
-    sources: list[int] = list_field(int, [10_000], help="papers in the index, one after another")
+    sources: list[int] = list_field([10_000], help="papers in the index, one after another")
     requests: int = 100
     clients: int = 8
     repeats: int = 3

@@ -102,8 +102,8 @@ class BenchConfig:
     document_tokens: int = 300
     seed: int = 13
     recipe: str = "configs/finetune/ct25_minilm.yaml"
-    seeds: list[int] = list_field(int, [1, 2, 3], help="seeds of the recipe")
-    batches: list[int] = list_field(int, [8, 64], help="claims per step of the chunked rows")
+    seeds: list[int] = list_field([1, 2, 3], help="seeds of the recipe")
+    batches: list[int] = list_field([8, 64], help="claims per step of the chunked rows")
     compiled: bool = flag("measure with torch.compile too", True)
     variants: bool = flag("measure the largest batch with other kernels and weights too", True)
     seeded: bool = flag("train the recipe with each seed", True)

@@ -77,7 +77,7 @@ class BenchConfig:
     sources: int = 32
     repeats: int = 5
     seed: int = 13
-    batch_sizes: list[int] = list_field(int, [1, 8, DEFAULT_BATCH], help="of the peer")
+    batch_sizes: list[int] = list_field([1, 8, DEFAULT_BATCH], help="of the peer")
     cpu_time: bool = flag("compare processor seconds instead of seconds")
     qwen: bool = flag("also time Qwen3-Reranker-0.6B's shapes with random weights, on a GPU")
 

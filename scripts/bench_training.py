@@ -102,7 +102,7 @@ class BenchConfig:
     clock: Clock = "wall"
     ct25: Path | None = None
     only: Literal["ours", "peer"] | None = None
-    cells: list[str] = list_field(str, DEFAULT_CELLS, help="cells to time: " + ", ".join(CELLS))
+    cells: list[str] = list_field(DEFAULT_CELLS, help="cells to time: " + ", ".join(CELLS))
     all_cells: bool = flag("time all cells (about twice as long)")
     peaks: bool = flag("measure peak memory, each side in a process of its own", True)
     ablate: bool = flag("time ours with its pieces switched off one by one, and nothing else")

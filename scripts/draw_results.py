@@ -39,7 +39,7 @@ class DrawConfig:
 
     page: Path = Path("BENCHMARKS.md")
     out: Path = Path("docs/images/ct25.svg")
-    reports: list[Path] = list_field(Path, (), help="folders of reports: draw their costs")
+    reports: list[Path] = list_field((), help="folders of reports: draw their costs")
 
 
 def read_scores(page: str) -> dict[str, float]:

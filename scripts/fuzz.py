@@ -50,7 +50,7 @@ class Config:
     case: Path | None = None
     shrinking: float = 30.0
     into: Path | None = None
-    program: list[str] | None = list_field(str, help="these programs only, such as score")
+    program: list[str] | None = list_field(help="these programs only, such as score")
 
     def __post_init__(self) -> None:
         require(self.examples >= 1, "examples", self.examples, "1 or more")

@@ -21,7 +21,8 @@ import yaml
 
 import claim2source as c2s
 from claim2source.core import report as report_module
-from claim2source.core.config import parser_for, read_config
+from claim2source.core.config import read_config
+from claim2source.core.config_types import groups_of, options_of
 from claim2source.core.records import Dataset
 from claim2source.core.report import Report
 from claim2source.datasets import load
@@ -199,15 +200,12 @@ def shown(default: Any) -> str:
 def settings_table(kind: type) -> str:
     """The keys of a config with default and meaning, as its program's --help has them."""
     rows = ["| key | default | what |", "|---|---|---|"]
-    for action in parser_for(kind, "settings", "settings")._actions:
-        if action.dest in ("help", "config", "print_config") or action.dest.endswith(".help"):
+    for option in options_of(kind):
+        if option.key in groups_of(kind):  # one that may be absent: its keys follow
             continue
-        if action.default == "==SUPPRESS==":  # a group: its keys follow
-            continue
-        text = " ".join((action.help or "").split()).replace("|", "\\|").replace("<", "&lt;")
-        required = action.default is None and action.required
-        default = "" if required else shown(action.default)
-        rows.append(f"| `{action.dest}` | {default} | {text} |")
+        text = option.help.replace("|", "\\|").replace("<", "&lt;")
+        default = "" if option.required else shown(option.default)
+        rows.append(f"| `{option.key}` | {default} | {text} |")
     return "\n".join(rows)
 
 

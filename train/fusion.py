@@ -106,8 +106,8 @@ class LearnedFusionConfig(EvaluationOptions, ChoosingOptions):
     ranker: Ranker = "linear"
     folds: int = 5
     fold_seed: int = 13
-    files: list[Path] = list_field(Path, help="YAML files of systems; none: all of configs/systems")
-    against: list[str] = list_field(str, (), help="systems of the files to compare with")
+    files: list[Path] = list_field(help="YAML files of systems; none: all of configs/systems")
+    against: list[str] = list_field((), help="systems of the files to compare with")
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -87,7 +87,7 @@ class InterpolateConfig(SearchOptions, ChoosingOptions):
     pick: Literal["one", "per_language"] = "one"
     model: ModelConfig = field(default_factory=ModelConfig)
     wandb: WandbConfig = field(default_factory=WandbConfig)
-    scales: list[float] = list_field(float, SCALES, help="0 is the base, 1 what was trained")
+    scales: list[float] = list_field(SCALES, help="0 is the base, 1 what was trained")
     overwrite: bool = flag("replace an earlier interpolation in the output folder")
 
     def __post_init__(self) -> None:

@@ -63,7 +63,7 @@ class MineConfig:
     mining: MiningConfig = field(default_factory=MiningConfig)
     store: Path | None = None
     device: Literal["cpu", "cuda"] | None = None
-    languages: list[str] | None = list_field(str, help="mine claims in these languages only")
+    languages: list[str] | None = list_field(help="mine claims in these languages only")
     lenient: bool = flag(LENIENT)
 
     def __post_init__(self) -> None:

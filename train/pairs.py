@@ -49,7 +49,7 @@ class PairsConfig:
     dev_share: float = 0.05
     min_words: int = 8
     lang: str = "en"
-    kinds: list[Kind] = list_field(str, get_args(Kind), help="title, sentence or both")
+    kinds: list[Kind] = list_field(get_args(Kind), help="title, sentence or both")
     lenient: bool = flag(LENIENT)
     overwrite: bool = flag("replace an older data set there, which is moved to NAME.replaced")
 

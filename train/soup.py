@@ -54,7 +54,7 @@ class SoupConfig(StoreOptions):
     split: str = "dev"
     rule: Rule = "one_se"
     model: ModelConfig = field(default_factory=ModelConfig)
-    checkpoints: list[str] = list_field(str, (), help="checkpoints, or folders of training runs")
+    checkpoints: list[str] = list_field((), help="checkpoints, or folders of training runs")
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -1,98 +1,88 @@
-"""Read configs: a dataclass holds the defaults, a YAML file and flags what differs from them."""
+"""Read configs: dataclasses hold the defaults, YAML files and flags what differs from them."""
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import json
-import os
-import re
 import sys
-import types
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import islice
+from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, ClassVar, NoReturn, TypeVar, get_args, get_origin
 
 import yaml
 
+from claim2source.core.config_types import (
+    Bounds,
+    Option,
+    allowed_words,
+    groups_of,
+    hints_of,
+    is_list,
+    is_text,
+    items_of,
+    keys_of,
+    options_of,
+    parts_of,
+)
+from claim2source.core.config_yaml import compose, entries_of, is_null, line_of, plain_value
 from claim2source.core.errors import ConfigError, InputError, UserError, said_once, shown
-from claim2source.core.files import why_not_file
-from claim2source.core.keys import did_you_mean, short_help
+from claim2source.core.keys import did_you_mean, full_help, short_help
 from claim2source.core.old_names import successor
 from claim2source.core.program import in_our_words, usage_of
 from claim2source.core.shipped import shipped
 
-if TYPE_CHECKING:
-    from jsonargparse import ArgumentParser, Namespace
-
-# jsonargparse is imported where arguments are parsed: a config made in Python does not need it.
+# pydantic is imported where a value is checked: `--help` does without.
 Config = TypeVar("Config")
 MOST = 10**9  # of what is only counted
-_NAME = "a name or path; the current folder is ."
-_PARSERS: dict[tuple[type, str, str], ArgumentParser] = {}
+_FLAG = "a flag"  # in place of file and line
+_EMPTY = "a name or path; the current folder is ."
+
+
+def Between(low: float, high: float) -> Bounds:
+    """Bound a number of a config: `Annotated[float, Between(0, 1)]`, ends included."""
+    return Bounds(low, high)
+
+
+def Above(low: float, high: float = MOST) -> Bounds:
+    """Bound a number of a config from below, without that end itself."""
+    return Bounds(low, high, above=True)
+
+
+Count = Annotated[int, Between(0, MOST)]
+Number = Annotated[int, Between(1, MOST)]
+Amount = Annotated[float, Between(0, MOST)]
+Positive = Annotated[float, Above(0)]
+Share = Annotated[float, Between(0, 1)]
+Seed = Annotated[int, Between(0, 2**32 - 1)]  # NumPy takes none below 0
+Repeats = Annotated[int, Between(1, 1_000_000)]
+
+
+class Settings:
+    """Check a dataclass of settings when it is made: bounds of its types, then its own rules."""
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid"}
+
+    def __post_init__(self) -> None:
+        for name, hint in hints_of(type(self)).items():
+            if _is_bounded(hint):
+                _checked(hint, getattr(self, name), name, python=True)
+        self.check()
+
+    def check(self) -> None:
+        """Check the rules between keys; raise `ConfigError` by the key's name within the class."""
 
 
 def flag(help: str, default: bool = False) -> Any:
     """Declare a dataclass field that is set by `--name` alone and unset by `--no_name`."""
-    return dataclasses.field(default=default, metadata={"flag": help})
+    return dataclasses.field(default=default, metadata={"help": help})
 
 
-def list_field(
-    kind: type, default: Sequence[Any] | None = None, *, repeats: bool = False, help: str = ""
-) -> Any:
-    """Declare a dataclass field of several values: `--name a b`.
-
-    With `repeats` values add up: `--name a --name b`.
-    """
-    metadata = {"list_of": kind, "repeats": repeats, "help": help}
+def list_field(default: Sequence[Any] | None = None, *, help: str = "") -> Any:
+    """Declare a dataclass field of several values: `--name a b`, or `--name a --name b`."""
     if default is None:
-        return dataclasses.field(default=None, metadata=metadata)
-    return dataclasses.field(default_factory=lambda: list(default), metadata=metadata)
-
-
-def parser_for(kind: type[Config], program: str, description: str) -> ArgumentParser:
-    """Give the parser whose keys are the fields of the dataclass `kind`, with `--config FILE`.
-
-    It is built once a process: reading arguments leaves it as it was.
-    """
-    key = (kind, program, description)
-    if key not in _PARSERS:
-        _PARSERS[key] = _parser_for(*key)
-    return _PARSERS[key]
-
-
-def _parser_for(kind: type[Config], program: str, description: str) -> ArgumentParser:
-    """Build a parser."""
-    from jsonargparse import ActionYesNo, ArgumentParser
-
-    class Parser(ArgumentParser):
-        def parse_path(self, path: Any, *args: Any, **kwargs: Any) -> Namespace:
-            """Read a config as UTF-8, whatever the user's locale."""
-            text = Path(path).read_text(encoding="utf-8")
-            return self.parse_string(text, os.path.basename(path), *args, **kwargs)
-
-    # No abbreviations: a key added later must not change what a command means.
-    parser = Parser(prog=program, description=description, exit_on_error=False, allow_abbrev=False)
-    parser.add_argument("--config", action="config", help="YAML with what differs")
-    for action in parser._actions:
-        if "--print_config" in action.option_strings:
-            action.metavar = "[=flags]"  # jsonargparse's begins with a backspace
-    _resolve_types(kind)
-    own = {f.name: f for f in _fields(kind) if {"flag", "list_of"} & f.metadata.keys()}
-    parser.add_class_arguments(kind, as_group=False, skip={*own})
-    hints = get_type_hints(kind)
-    for name, spec in own.items():
-        if "flag" in spec.metadata:
-            action = ActionYesNo(yes_prefix="", no_prefix="no_")
-            text = spec.metadata["flag"]
-            parser.add_argument(f"--{name}", action=action, default=spec.default, help=text)
-        else:
-            none = spec.default_factory is dataclasses.MISSING
-            default = None if none else spec.default_factory()  # type: ignore[operator]
-            text = spec.metadata["help"]
-            parser.add_argument(f"--{name}", type=hints[name], default=default, help=text)
-    return parser
+        return dataclasses.field(default=None, metadata={"help": help})
+    return dataclasses.field(default_factory=lambda: list(default), metadata={"help": help})
 
 
 @said_once()
@@ -101,47 +91,34 @@ def read_config(
     argv: Sequence[str] | None,
     *,
     program: str,
-    description: str,
+    description: str | None,
     common: Mapping[str, str] | None = None,
 ) -> Config:
-    """Parse `argv` and the YAML files it names into an instance of the dataclass `kind`.
+    """Read `argv` and the YAML files it names into an instance of the dataclass `kind`.
 
-    Unknown keys and wrong types raise `UserError` naming the key; `--print_config` and
-    `--help` print and exit. With `common`, which says what the most usual keys are, `--help`
-    prints these alone, and `--help=all` every key.
+    What comes later wins. Unknown keys and wrong values raise `UserError` naming the key;
+    `--print_config` and `--help` print and exit. With `common`, which says what the most usual
+    keys are, `--help` prints these alone, and `--help=all` every key.
     """
-    from jsonargparse import ArgumentError
-
-    places: dict[str, str] = {}
-    name, description = usage_of(program), in_our_words(description, program)
     words = list(sys.argv[1:] if argv is None else argv)
-    if "--help=all" in words:
-        words = ["--help"]
-    elif common and {"-h", "--help"} & {*words}:
-        print(short_help(parser_for(kind, name, description), common), end="")
+    if {"-h", "--help", "--help=all"} & {*words}:
+        about = in_our_words(description or "", program)
+        name, options = usage_of(program), options_of(kind)
+        if common and "--help=all" not in words:
+            print(short_help(name, about, options, common), end="")
+        else:
+            print(full_help(name, about, options), end="")
         sys.exit(0)
-    for key in (word[2:].partition("=")[0] for word in words if word.startswith("--")):
-        if now := successor(program, key):
-            raise UserError(f"config: {key}: is gone; {now}")
-    words = _check_files(kind, words, places, program)
-    _refuse_empty(kind, words)
-    # jsonargparse prints what it has read up to --print_config: it must come last.
-    words.sort(key=lambda word: word.startswith("--print_config"))
-    parser = parser_for(kind, name, description)
-    try:
-        parsed = parser.parse_args(_join_lists(kind, words))
-    except ArgumentError as error:
-        raise UserError(_explain(kind, error, places)) from None
-    except (
-        ArithmeticError,
-        RecursionError,
-        ValueError,
-    ) as error:  # a number of 5,000 digits, 5,000 brackets
-        raise UserError(f"config: a value cannot be read: {error}") from None
-    try:
-        return build(kind, parser, parsed)
-    except ArgumentError as error:
-        raise UserError(_explain(kind, error, places)) from None
+    values: dict[str, Any] = {}
+    places: dict[str, str] = {}
+    rest = [word for word in words if word != "--print_config"]
+    while rest:
+        _take_option(kind, rest, values, places, program)
+    config = make(kind, values, places=places)
+    if "--print_config" in words:
+        print(to_yaml(config), end="")
+        sys.exit(0)
+    return config
 
 
 def read_entries(
@@ -154,333 +131,64 @@ def read_entries(
 
     Raises `UserError` with file, line and key as `read_config` does.
     """
-    from jsonargparse import ArgumentError
-
     path = shipped(path, folder)
-    root = _compose(path)
+    root = compose(path)
     if not isinstance(root, yaml.MappingNode):
         raise InputError.at(path, why="must be names, each with its keys below it")
-    values = yaml.safe_load(path.read_text(encoding="utf-8"))
-    parser = parser_for(kind, path.name, path.name)
+    named = list(entries_of(root, path))
+    if any(name == alone and isinstance(node, yaml.SequenceNode) for name, _, node in named):
+        named = [(path.stem, 1, root)]
     entries: dict[str, Config] = {}
-    named = root.value
-    if alone is not None and isinstance(values.get(alone), list):
-        name = yaml.ScalarNode("tag:yaml.org,2002:str", path.stem, root.start_mark, root.end_mark)
-        named, values = [(name, root)], {path.stem: values}
-    for key, node in named:
-        line = key.start_mark.line + 1
-        if not isinstance(key, yaml.ScalarNode) or not key.tag.endswith(":str"):
-            raise InputError.at(path, line, why="a name must be text")
-        if key.value in entries:
-            raise InputError.at(path, line, key.value, "is set twice in this file")
+    for name, line, node in named:
         places: dict[str, str] = {}
-        _check_keys(kind, node, path, "", places)
+        values = _plain_group(kind, node, path, places)
         try:
-            entries[key.value] = build(kind, parser, parser.parse_object(values[key.value]))
-        except ArgumentError as error:
-            raise UserError(_explain(kind, error, places)) from None
+            entries[name] = make(kind, values, places=places)
         except ConfigError as error:
             why = str(error).removeprefix("config: ")
-            raise InputError.at(path, line, key.value, why) from None
+            raise InputError.at(path, line, name, why) from None
     return entries
 
 
-def build(kind: type[Config], parser: ArgumentParser, parsed: Namespace) -> Config:
-    """Turn parsed values into the dataclass, which checks them."""
-    try:
-        values = parser.instantiate(parsed)
-        return kind(**{f.name: values[f.name] for f in _fields(kind)})
-    except ConfigError as error:
-        raise _with_whole_key(error, kind, parsed) from None
-    except ValueError as error:
-        # jsonargparse wraps errors of a dataclass that may be null.
-        if isinstance(error.__cause__, ConfigError):
-            raise _with_whole_key(error.__cause__, kind, parsed) from None
-        raise
+def make(
+    kind: type[Config],
+    values: Mapping[str, Any],
+    prefix: str = "",
+    places: Mapping[str, str] | None = None,
+) -> Config:
+    """Make a dataclass of plain values: mappings for its groups, lists, text, numbers.
 
+    `prefix` stands before the keys in messages, `places` maps keys to file and line.
 
-def _with_whole_key(error: ConfigError, kind: type, parsed: Namespace) -> ConfigError:
-    """Name the key as it was given: a group deeper than usual does not know where it stands."""
-    keys = [key for key, _, _ in _keys(kind) if f".{key}".endswith(f".{error.key}")]
-    given = [key for key in keys if parsed.get(key) == error.value]
-    return ConfigError(given[0], error.value, error.allowed) if len(given) == 1 else error
-
-
-def _fields(kind: type) -> tuple[dataclasses.Field[Any], ...]:
-    return dataclasses.fields(kind)
-
-
-def _resolve_types(kind: type) -> None:
-    """Put the types of the fields into the signatures of `kind` and of its groups, as classes.
-
-    jsonargparse looks up types given as text by running imports meant for type checkers: torch's.
+    Raises `ConfigError`, or `UserError` with the place, for what is unknown, missing or wrong.
     """
-    kind.__init__.__annotations__ = {**get_type_hints(kind), "return": None}  # type: ignore[misc]
-    for group in _groups(kind).values():
-        _resolve_types(group)
-
-
-def _groups(kind: type) -> dict[str, type]:
-    """Map the fields of a dataclass that are dataclasses themselves to their types."""
-    hints = get_type_hints(kind).items()
-    parts = ((name, part) for name, hint in hints for part in (hint, *get_args(hint)))
-    return {name: p for name, p in parts if isinstance(p, type) and dataclasses.is_dataclass(p)}
-
-
-def _lists(kind: type, prefix: str = "--") -> Iterator[tuple[str, Any, bool]]:
-    """Yield option, type of the items and whether values add up, of every list in `kind`."""
-    hints, groups = get_type_hints(kind), _groups(kind)
-    for spec in _fields(kind):
-        if spec.name in groups:
-            yield from _lists(groups[spec.name], f"{prefix}{spec.name}.")
-        for part in (hints[spec.name], *get_args(hints[spec.name])):
-            if get_origin(part) in (list, tuple):
-                yield f"{prefix}{spec.name}", get_args(part)[0], spec.metadata.get("repeats", False)
-
-
-def _switches(kind: type, prefix: str = "--") -> Iterator[str]:
-    """Yield the options of groups that are true or false: `--data.lenient` alone means true."""
-    for name, group in _groups(kind).items():
-        inside = f"{prefix}{name}."
-        yield from (inside + key for key, hint in get_type_hints(group).items() if hint is bool)
-        yield from _switches(group, inside)
-
-
-def _keys(kind: type, prefix: str = "") -> Iterator[tuple[str, Any, bool]]:
-    """Yield every key in `kind`, its type, and whether it may be empty text."""
-    hints, groups = get_type_hints(kind), _groups(kind)
-    for spec in _fields(kind):
-        yield f"{prefix}{spec.name}", hints[spec.name], spec.default == ""
-        if spec.name in groups:
-            yield from _keys(groups[spec.name], f"{prefix}{spec.name}.")
-
-
-def _names_something(hint: Any) -> bool:
-    """Tell whether a type is text or a path, or a list of paths: what "" would be no name of."""
-    parts = (hint, *get_args(hint))
-    lists = (item for part in parts if get_origin(part) is list for item in get_args(part))
-    return Path in (*parts, *lists) or str in parts
-
-
-def _is_empty(node: yaml.Node) -> bool:
-    """Tell whether a YAML value is empty text, or a list that holds some."""
-    if isinstance(node, yaml.SequenceNode):
-        return any(_is_empty(item) for item in node.value)
-    return node.tag.endswith(":str") and not str(node.value).strip()
-
-
-def _refuse_empty(kind: type, words: Sequence[str]) -> None:
-    """Raise `ConfigError` for `--key ""` where a name is needed: a path would mean `.`."""
-    refusing = {key for key, hint, empty in _keys(kind) if _names_something(hint) and not empty}
-    option = ""
-    for word in words:
-        if word.startswith("--"):
-            option, equals, word = word.removeprefix("--").partition("=")
-            if not equals:
-                continue
-        if not word.strip() and option in refusing:
-            raise ConfigError(option, word, _NAME)
-
-
-def _join_lists(kind: type, words: Sequence[str]) -> list[str]:
-    """Join `--names a b` to the one value that jsonargparse takes for a list, `[a, b]`."""
-    options = {option: (item, repeats) for option, item, repeats in _lists(kind)}
-    switches = set(_switches(kind))
-    joined: list[str] = []
-    rest = list(words)
-    while rest:
-        option, equals, value = rest.pop(0).partition("=")
-        values = [value] if equals else []
-        if option in switches and not equals and not (rest and not rest[0].startswith("--")):
-            equals, value = "=", "true"
-        if option not in options:
-            joined.append(f"{option}{equals}{value}")
-            continue
-        while not equals and rest and not rest[0].startswith("--"):
-            values.append(rest.pop(0))
-        item, repeats = options[option]
-        joined.append(f"{option}+" if repeats else option)
-        if values and not values[0].startswith("["):
-            # Quotes keep the language code `no` from being read as false.
-            shown = values if item in (int, float) else map(json.dumps, values)
-            values = [f"[{', '.join(shown)}]"]
-        joined += values
-    return joined
-
-
-def _check_files(kind: type, words: list[str], places: dict[str, str], program: str) -> list[str]:
-    """Check the YAML files that `words` name; returns the words without empty files."""
-    kept: list[str] = []
-    rest = iter(words)
-    for word in rest:
-        option = [word, *islice(rest, int(word == "--config"))]
-        _, named, path = "=".join(option).partition("--config=")
-        if named:
-            path = str(shipped(Path(path), program))
-            option = [f"--config={path}"]
-        root = _compose(Path(path)) if named else None
-        if root is not None:
-            _refuse_old(root, Path(path), program)
-            _check_keys(kind, root, Path(path), "", places)
-        # jsonargparse refuses a file without keys.
-        if root is not None or not named:
-            kept += option
-    return kept
-
-
-def _compose(path: Path) -> yaml.Node | None:
-    """Read a YAML file as nodes that know their lines. Raises `InputError`."""
-    with _refusing(path):
-        text = path.read_text(encoding="utf-8")
-        root: yaml.Node | None = yaml.compose(text, Loader=yaml.SafeLoader)
-        if root is not None:
-            _check_scalars(root, path)
-    return root
-
-
-@contextlib.contextmanager
-def _refusing(path: Path) -> Iterator[None]:
-    """Raise `InputError` where the body cannot read a YAML file."""
-    if why := why_not_file(path):
-        raise InputError.at(path, why=why)
-    try:
-        yield
-    except OSError as error:
-        raise InputError.at(path, why=(error.strerror or str(error)).lower()) from None
-    except UnicodeDecodeError:
-        raise InputError.at(path, why="not UTF-8") from None
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        why = getattr(error, "problem", None) or str(error)
-        raise InputError.at(path, mark.line + 1 if mark else None, why=f"not YAML: {why}") from None
-    except RecursionError:
-        raise InputError.at(path, why="nested too deeply") from None
-    except ValueError as error:
-        raise InputError.at(path, why=f"a value cannot be read: {error}") from None
-
-
-def _check_scalars(root: yaml.Node, path: Path) -> None:
-    """Raise `InputError` on a scalar that the YAML reader cannot turn into a value, or no path."""
-    loader, rest, count = yaml.SafeLoader(""), [root], 0
-    while rest:
-        node, count = rest.pop(), count + 1
-        if count > 100_000:  # aliases may go round, or stand for billions
-            raise InputError.at(path, why="holds more than 100000 values")
-        if isinstance(node, yaml.MappingNode):
-            rest += [part for pair in node.value for part in pair]
-        elif isinstance(node, yaml.SequenceNode):
-            rest += node.value
+    hints, groups, places = hints_of(kind), groups_of(kind), places or {}
+    fields = {f.name: f for f in dataclasses.fields(kind) if f.init}  # type: ignore[arg-type]
+    made: dict[str, Any] = {}
+    for name, value in values.items():
+        key = f"{prefix}{name}"
+        if name not in fields:
+            _refuse(key, value, f"one of {', '.join(fields)}", places)
+        if name in groups and isinstance(value, Mapping):
+            made[name] = make(groups[name], value, f"{key}.", places)
+        elif name in groups and dataclasses.is_dataclass(value):
+            made[name] = value
         else:
-            try:
-                loader.construct_object(node)
-                why = "holds a NUL character" if "\0" in node.value else ""
-            except (AttributeError, LookupError, ValueError, yaml.YAMLError):
-                why = "cannot be read as a value"
-            if why:
-                line = node.start_mark.line + 1
-                raise InputError.at(path, line, why=f"{node.value[:40]!r} {why}")
-
-
-def _refuse_old(node: yaml.Node, path: Path, program: str, prefix: str = "") -> None:
-    """Raise `InputError` for a key of a YAML mapping that is gone."""
-    for key, value in node.value if isinstance(node, yaml.MappingNode) else ():
-        name = f"{prefix}{key.value}"
-        if now := successor(program, name):
-            raise InputError.at(path, key.start_mark.line + 1, name, f"is gone; {now}")
-        _refuse_old(value, path, program, f"{name}.")
-
-
-def _check_keys(
-    kind: type,
-    node: yaml.Node,
-    path: Path,
-    prefix: str,
-    places: dict[str, str],
-    known: Sequence[str] = (),
-) -> None:
-    """Check what jsonargparse lets pass in a YAML mapping, and note the line of every key.
-
-    jsonargparse ignores repeated keys, groups that are no mappings, and null where the type does
-    not allow it; its error for a flag does not name the key.
-    """
-    line = node.start_mark.line + 1
-    fields = {f.name: f for f in _fields(kind)}
-    if not isinstance(node, yaml.MappingNode):
-        why = f"must be `key: value` lines; allowed keys: {', '.join(fields)}"
-        raise InputError.at(path, line, prefix.rstrip(".") or None, why)
-    groups, hints = _groups(kind), get_type_hints(kind)
-    known = known or [key for key, *_ in _keys(kind)]
-    for key, value in node.value:
-        line = key.start_mark.line + 1
-        if not isinstance(key, yaml.ScalarNode):
-            raise InputError.at(path, line, why="a key must be plain text")
-        name = f"{prefix}{key.value}"
-        if key.value not in fields:
-            meant = did_you_mean(name, known)
-            if name in known:  # as on the command line
-                group, _, last = name.rpartition(".")
-                meant = f"write `{last}` below `{group}:`; "
-            why = f"no such key; {meant}allowed: {', '.join(fields)}"
-            raise InputError.at(path, line, name, why)
-        if places.get(name, "").startswith(f"{path}:"):
-            raise InputError.at(path, line, name, "is set twice in this file")
-        places[name] = f"{path}:{line}"
-        hint, tag = hints[key.value], value.tag.rsplit(":", 1)[-1]
-        if tag == "null" and (type(None) in get_args(hint) or fields[key.value].default is None):
-            continue
-        if key.value in groups:
-            _check_keys(groups[key.value], value, path, f"{name}.", places, known)
-        elif _is_empty(value) and _names_something(hint) and fields[key.value].default != "":
-            raise InputError.at(path, line, name, f"'' is not allowed; allowed: {_NAME}")
-        elif tag == "null" or "flag" in fields[key.value].metadata and tag != "bool":
-            shown = repr(value.value) if isinstance(value, yaml.ScalarNode) else "this"
-            why = f"{shown} is not allowed; allowed: {_allowed(hint)}"
-            raise InputError.at(path, line, name, why)
-
-
-def _explain(kind: type, error: Exception, places: dict[str, str]) -> str:
-    """Rewrite jsonargparse's message as one line with key, value and what is allowed."""
-    text = " ".join(str(error).split())
-    if unknown := re.match("unrecognized arguments: (.*)", text):
-        flags = [word[2:].split("=")[0] for word in unknown[1].split() if word.startswith("--")]
-        meant = (did_you_mean(key, [key for key, *_ in _keys(kind)], "--") for key in flags)
-        return f"config: {text}; {''.join(meant)}--help=all explains every key"
-    match = re.match(r'Parser key "([\w.]+)": ?(.*)', text)
-    if match is None:
-        return f"config: {text}"
-    key, why = match.groups()
-    *path, last = key.split(".")
-    for part in path:
-        kind = _groups(kind).get(part, kind)
-    hint = _groups(kind).get(last) or get_type_hints(kind).get(last)
-    value = re.search(r".*(?:Got|Given) value: ?(.*)$", why)
-    if hint is not None and value is not None:
-        why = f"{shown(value[1])} is not allowed; allowed: {_allowed(hint)}"
-    return f"{places.get(key, 'config')}: {key}: {why}"
-
-
-def _allowed(hint: Any) -> str:
-    """Describe a type for a user."""
-    origin, inner = get_origin(hint), get_args(hint)
-    if origin is Literal:
-        return ", ".join(map(str, inner))
-    if origin in (Union, types.UnionType):
-        return " or ".join(_allowed(part) for part in inner)
-    if origin in (list, tuple):
-        if inner[0] in (int, float):
-            return "a list of numbers, such as [1, 2]"
-        return "a list, such as [a, b] (in quotes: numbers, no, yes, on and off)"
-    if dataclasses.is_dataclass(hint):
-        return f"its keys: {', '.join(f.name for f in dataclasses.fields(hint))}"
-    names = {
-        int: "a whole number",
-        float: "a number",
-        bool: "true or false",
-        type(None): "null",
-        str: "text",
-        Path: "a path",
-    }
-    return names.get(hint, getattr(hint, "__name__", str(hint)))
+            default = fields[name].default
+            if is_text(hints[name]) and default != "" and _is_empty(value):
+                _refuse(key, value, _EMPTY, places)
+            absent = value is None and default is None
+            made[name] = value if absent else _checked(hints[name], value, key, places=places)
+    no_default = dataclasses.MISSING
+    for name, field in fields.items():
+        missing = field.default is no_default and field.default_factory is no_default
+        if missing and name not in made:
+            raise UserError(f"config: {prefix}{name}: is required; give --{prefix}{name}")
+    try:
+        return kind(**made)
+    except ConfigError as error:
+        key = error.key if error.key.startswith(prefix) else f"{prefix}{error.key}"
+        raise ConfigError(key, error.value, error.allowed) from None
 
 
 def as_plain(value: Any) -> Any:
@@ -503,8 +211,180 @@ def require(condition: bool, key: str, value: Any, allowed: str) -> None:
         raise ConfigError(key, value, allowed)
 
 
+@cache
+def _is_bounded(hint: Any) -> bool:
+    return "Bounds(" in repr(hint) or "Literal[" in repr(hint)
+
+
+@cache
+def _adapter(hint: Any) -> Any:
+    from pydantic import ConfigDict, TypeAdapter
+
+    return TypeAdapter(hint, config=ConfigDict(allow_inf_nan=False, arbitrary_types_allowed=True))
+
+
+def _checked(
+    hint: Any,
+    value: Any,
+    key: str,
+    *,
+    places: Mapping[str, str] | None = None,
+    python: bool = False,
+) -> Any:
+    """Return a value as its type has it; raise naming the key where it is not allowed.
+
+    Python's own values are checked and stay as they are.
+    """
+    from pydantic import ValidationError
+
+    try:
+        if python:
+            _adapter(hint).validate_python(value)
+            return value
+        return _adapter(hint).validate_json(json.dumps(value), strict=True)
+    except (ValidationError, OverflowError, ValueError):
+        _refuse(key, value, allowed_words(hint), places)
+
+
+def _is_empty(value: Any) -> bool:
+    values = value if isinstance(value, list) else [value]
+    return any(isinstance(one, str) and not one.strip() for one in values)
+
+
+def _refuse(key: str, value: Any, allowed: str, places: Mapping[str, str] | None) -> NoReturn:
+    """Raise an error at the line that set `key`, or by the key alone."""
+    place = (places or {}).get(key, _FLAG)
+    if place != _FLAG:
+        raise UserError(f"{place}: {key}: {shown(value)} is not allowed; allowed: {allowed}")
+    raise ConfigError(key, value, allowed)
+
+
+def _merge(kind: type, into: dict[str, Any], values: Mapping[str, Any]) -> None:
+    groups = groups_of(kind)
+    for key, value in values.items():
+        if key in groups and isinstance(value, dict) and isinstance(into.get(key), dict):
+            _merge(groups[key], into[key], value)
+        else:
+            into[key] = value
+
+
+def _take_option(
+    kind: type, rest: list[str], plain: dict[str, Any], places: dict[str, str], program: str
+) -> None:
+    """Take the first option of the words with its values, over what was given before."""
+    word, equals, text = rest.pop(0).partition("=")
+    key, options = word.removeprefix("--"), {option.key: option for option in options_of(kind)}
+    if not word.startswith("--") or not key:
+        raise UserError(f"config: {word}: is no option; --help explains every key")
+    if now := successor(program, key):
+        raise UserError(f"config: {key}: is gone; {now}")
+    if key == "config":
+        path = shipped(Path(text if equals else _words(rest, word, 1)[0]), program)
+        if (root := compose(path)) is not None:
+            _merge(kind, plain, _plain_group(kind, root, path, places, program))
+        return
+    option, negated = options.get(key) or _entry_of(options, key), options.get(key[3:])
+    if option is None and key.startswith("no_") and negated is not None and negated.is_switch:
+        key, option, equals, text = negated.key, negated, "=", "false"
+    if option is None:
+        if inside := [name for name in options if name.startswith(f"{key}.")]:
+            raise ConfigError(key, " ".join(rest[:1]), f"its keys, such as --{inside[0]}")
+        meant = did_you_mean(key, options, "--")
+        raise UserError(f"config: --{key}: no such key; {meant}--help=all explains every key")
+    if option.is_switch and not equals and rest[:1] not in (["true"], ["false"]):
+        equals, text = "=", "true"
+    given = [text] if equals else _words(rest, word, None if is_list(option.hint) else 1)
+    *groups, name = key.split(".")
+    group = plain
+    for part in groups:
+        if not isinstance(group.get(part), dict):
+            group[part] = {}
+        group = group[part]
+    value, before = _plain_words(option.hint, given, key), group.get(name)
+    adds = places.get(key) == _FLAG and isinstance(before, list) and isinstance(value, list)
+    group[name] = [*before, *value] if adds else value
+    places[key] = _FLAG
+
+
+def _words(rest: list[str], option: str, most: int | None) -> list[str]:
+    """Take the values after an option: words up to the next one."""
+    taken: list[str] = []
+    while rest and not rest[0].startswith("--") and (most is None or len(taken) < most):
+        taken.append(rest.pop(0))
+    if not taken:
+        raise UserError(f"config: {option}: needs a value")
+    return taken
+
+
+def _entry_of(options: Mapping[str, Option], key: str) -> Option | None:
+    """Find the mapping that `--routes.de` puts an entry into."""
+    name, _, _ = key.rpartition(".")
+    option = options.get(name)
+    if option is None:
+        return None
+    for part in (option.hint, *get_args(option.hint)):
+        if get_origin(part) is dict:
+            return dataclasses.replace(option, key=key, hint=get_args(part)[1])
+    return None
+
+
+def _plain_words(hint: Any, words: list[str], key: str) -> Any:
+    """Read an option's words as YAML reads them; text stays as it is written."""
+    if is_list(hint) and not (len(words) == 1 and words[0].startswith("[")):
+        return [_plain_word(word, items_of(hint), key) for word in words]
+    return _plain_word(words[0], hint, key)
+
+
+def _plain_word(text: str, hint: Any, key: str) -> Any:
+    if is_text(hint) and not is_list(hint) and text != "null":
+        return text
+    try:
+        node = compose(text)
+        return None if node is None else plain_value(node, hint, "value")
+    except InputError as error:
+        raise ConfigError(key, text, f"a value as YAML has it ({error.problems[0].why})") from None
+
+
+def _plain_group(
+    kind: type,
+    node: yaml.Node,
+    path: Path,
+    places: dict[str, str],
+    program: str = "",
+    prefix: str = "",
+    known: Sequence[str] = (),
+) -> dict[str, Any]:
+    """Turn a YAML mapping into plain values by the keys of `kind`, noting the line of each."""
+    hints, groups = hints_of(kind), groups_of(kind)
+    known = known or keys_of(kind)
+    names = [f.name for f in dataclasses.fields(kind)]
+    if not isinstance(node, yaml.MappingNode):
+        why = f"must be `key: value` lines; allowed keys: {', '.join(names)}"
+        raise InputError.at(path, line_of(node), prefix.rstrip(".") or None, why)
+    values: dict[str, Any] = {}
+    for name, line, value in entries_of(node, path, prefix):
+        key = f"{prefix}{name}"
+        if now := successor(program, key):
+            raise InputError.at(path, line, key, f"is gone; {now}")
+        if name not in names:
+            meant = did_you_mean(key, known)
+            if key in known:  # as on the command line
+                group, _, last = key.rpartition(".")
+                meant = f"write `{last}` below `{group}:`; "
+            why = f"no such key; {meant}allowed: {', '.join(names)}"
+            raise InputError.at(path, line, key, why)
+        places[key] = f"{path}:{line}"
+        optional = type(None) in parts_of(hints[name])
+        if name in groups and not (is_null(value) and optional):
+            values[name] = _plain_group(
+                groups[name], value, path, places, program, f"{key}.", known
+            )
+        else:
+            values[name] = plain_value(value, hints[name], path)
+    return values
+
+
 def require_finite(key: str, value: float, *, positive: bool = False) -> None:
-    """Raise `ConfigError` unless a number is 0 (above 0 if `positive`) to a billion."""
     good = 0 <= value <= MOST and not (positive and value == 0)
     require(good, key, value, f"{'above 0' if positive else '0 or more'}, at most {MOST}")
 
@@ -512,22 +392,18 @@ def require_finite(key: str, value: float, *, positive: bool = False) -> None:
 def require_between(
     key: str, value: float | None, low: float, high: float, *, none: bool = False
 ) -> None:
-    """Raise `ConfigError` unless low <= value <= high, or, with `none`, there is no value."""
     good = none if value is None else low <= value <= high
     require(good, key, value, f"{low} to {high}{', or none' if none else ''}")
 
 
 def require_seed(key: str, value: int | None, *, none: bool = False) -> None:
-    """Raise `ConfigError` unless every library takes the seed: NumPy none below 0."""
     require_between(key, value, 0, 2**32 - 1, none=none)
 
 
 def require_repeats(key: str, value: int) -> None:
-    """Raise `ConfigError` on fewer draws or permutations than 1, or more than end in minutes."""
     require_between(key, value, 1, 1_000_000)
 
 
 def require_one_of(key: str, value: object, allowed: Sequence[str]) -> None:
-    """Raise `ConfigError` unless `value` is among the allowed."""
     if value not in allowed:
         raise ConfigError(key, value, ", ".join(allowed))

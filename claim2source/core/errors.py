@@ -109,6 +109,8 @@ class ConfigError(UserError):
 
 def shown(value: object) -> str:
     """Write a value for a message, at most 200 characters of it."""
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
     try:
         text = repr(value)
     except ValueError:  # Python writes no numbers of more than 4,300 digits

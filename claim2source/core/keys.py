@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from difflib import SequenceMatcher
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from jsonargparse import ArgumentParser
+from claim2source.core.config_types import Option, allowed_words
 
 MOST_NAMED = 3
 ALIKE = 0.7
+_COMMON_OPTIONS = (
+    "  --config FILE      YAML with what differs from the defaults; several: the later ones win",
+    "  --print_config     print every key and its value",
+)
 
 
 def nearest(name: str, known: Iterable[str]) -> list[str]:
@@ -60,23 +63,39 @@ def with_places(words: Sequence[str], names: Sequence[str]) -> list[str]:
     return found
 
 
-def short_help(parser: ArgumentParser, common: Mapping[str, str]) -> str:
+def short_help(
+    program: str, about: str, options: Iterable[Option], common: Mapping[str, str]
+) -> str:
     """Write the help of the keys in `common` alone, one line each, with their defaults."""
     width = max(len(key) for key in common) + 2
-    lines = [f"usage: {parser.prog} [--config FILE] [--key value ...]", ""]
-    lines.append(f"The {len(common)} keys that people change most, and their defaults:")
-    for key, what in common.items():
-        default = parser.get_default(key)
-        shown = str(default).lower() if isinstance(default, bool) else default
-        lines.append(f"  --{key:<{width}}{what} ({shown})")
-    return "\n".join(
-        [
-            *lines,
-            "",
-            "  --config FILE      YAML with what differs from the defaults",
-            "  --print_config     print every key and its value",
-            "  --help=all         explain every key",
-            "",
-            str(parser.description),
-        ]
-    )
+    defaults = {option.key: option.default for option in options}
+    lines = [f"The {len(common)} keys that people change most, and their defaults:"]
+    lines += [f"  --{key:<{width}}{what} ({_shown(defaults[key])})" for key, what in common.items()]
+    more = "  --help=all         explain every key"
+    return "\n".join([_usage(program), "", *lines, "", *_COMMON_OPTIONS, more, "", about, ""])
+
+
+def full_help(program: str, about: str, options: Iterable[Option]) -> str:
+    """Write the help of every key with its type and default."""
+    lines = [_usage(program), "", about, "", *_COMMON_OPTIONS]
+    for option in options:
+        switch = f"--{option.key}, --no_{option.key}"
+        kind = "" if option.is_switch else f" {allowed_words(option.hint)}"
+        default = "required" if option.required else f"default: {_shown(option.default)}"
+        head = f"  {switch if option.is_switch else '--' + option.key}{kind}"
+        lines += textwrap.wrap(head, 110, subsequent_indent=" " * 8)
+        text = f"{option.help} ({default})".strip()
+        lines += textwrap.wrap(text, 110, initial_indent=" " * 6, subsequent_indent=" " * 6)
+    return "\n".join([*lines, ""])
+
+
+def _usage(program: str) -> str:
+    return f"usage: {program} [--config FILE] [--key value ...]"
+
+
+def _shown(default: object) -> str:
+    if isinstance(default, bool) or default is None:
+        return str(default).lower().replace("none", "null")
+    if isinstance(default, list | tuple):
+        return "[" + ", ".join(map(str, default)) + "]"
+    return str(default) if default != "" else '""'

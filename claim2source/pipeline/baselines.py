@@ -84,10 +84,10 @@ class BaselinesConfig(EvaluationOptions, ChoosingOptions):
     out: Path
     dataset: str = "demo"
     split: str = "dev"
-    files: list[Path] = list_field(Path, help="YAML files of systems; none: all of configs/systems")
-    systems: list[str] = list_field(str, help="only these systems of the files")
-    claims: list[str] = list_field(str, FORMS, help="claim forms")
-    languages: list[str] | None = list_field(str, help="score claims in these languages only")
+    files: list[Path] = list_field(help="YAML files of systems; none: all of configs/systems")
+    systems: list[str] = list_field(help="only these systems of the files")
+    claims: list[str] = list_field(FORMS, help="claim forms")
+    languages: list[str] | None = list_field(help="score claims in these languages only")
     train_split: str = field(default="train", kw_only=True)
     val: Literal["auto", "carved", "train"] = "auto"
     val_share: float = field(default=0.1, kw_only=True)

@@ -91,15 +91,14 @@ class CheckpointConfig(EvaluationOptions):
     rendering: Rendering | None = None
     label: str | None = None
     claims: list[str] | None = list_field(
-        str, help="score these claim forms too: original, translated, bilingual"
+        help="score these claim forms too: original, translated, bilingual"
     )
     hybrid: bool = flag("score the fusion with the papers' BM25 too: min-max, alpha 0.5")
     depth: int = DEPTH
     routes: dict[str, str] = field(default_factory=dict)
     only: Literal["chosen"] | None = None
-    languages: list[str] | None = list_field(str, help="score claims in these languages only")
+    languages: list[str] | None = list_field(help="score claims in these languages only")
     stages: list[str] | None = list_field(
-        str,
         help="attach to every checkpoint: styles, the grid of text styles, or files of pipelines, "
         "whose first stage it is",
     )

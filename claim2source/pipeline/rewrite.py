@@ -84,8 +84,8 @@ class RewriteConfig(ModelOptions):
     llm: LLMConfig = field(default_factory=LLMConfig)
     answers: Path | None = None
     encoder: ModelConfig | None = None
-    styles: list[str] = list_field(str, REWRITTEN, help="C1 to C4 of claims, S1 to S3 of sources")
-    languages: list[str] | None = list_field(str, help="rewrite claims in these languages only")
+    styles: list[str] = list_field(REWRITTEN, help="C1 to C4 of claims, S1 to S3 of sources")
+    languages: list[str] | None = list_field(help="rewrite claims in these languages only")
     rules: bool = flag("rewrite by fixed rules: no model; says nothing of the papers' styles")
     lenient: bool = flag(LENIENT)
     overwrite: bool = flag("replace styles that are there and were made in another way")

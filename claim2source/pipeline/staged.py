@@ -70,7 +70,7 @@ class StagedOptions(EvaluationOptions):
     out: Path
     dataset: str = "demo"
     split: str = "dev"
-    files: list[Path] = list_field(Path, help="YAML files of systems; none: all of configs/systems")
+    files: list[Path] = list_field(help="YAML files of systems; none: all of configs/systems")
     claims: ClaimForm | None = None
 
     @property

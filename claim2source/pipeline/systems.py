@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from claim2source.core.config import build, parser_for, read_entries, require, require_between
+from claim2source.core.config import make, read_entries, require, require_between
 from claim2source.core.errors import ConfigError, InputError
 from claim2source.core.imports import import_named
 from claim2source.core.stage import Stage
@@ -252,16 +252,7 @@ def _stage_type(key: str, package: str, name: str) -> type:
 
 
 def _made(kind: type, settings: Mapping[str, Any], place: str) -> Any:
-    from jsonargparse import ArgumentError
-
-    names = [f.name for f in dataclasses.fields(kind)]
-    for key in settings:
-        require(key in names, f"{place}.{key}", settings[key], f"one of {', '.join(names)}")
-    parser = parser_for(kind, place, kind.__name__)
-    try:
-        return build(kind, parser, parser.parse_object(dict(settings)))
-    except ArgumentError as error:
-        raise ConfigError(place, dict(settings), " ".join(str(error).split())) from None
+    return make(kind, settings, f"{place}.")
 
 
 def expanded(systems: Systems, known: Systems | None = None) -> Systems:

@@ -68,7 +68,7 @@ class TranslateConfig(ModelOptions):
     seq2seq: Seq2SeqConfig = field(default_factory=Seq2SeqConfig)
     answers: Path | None = None
     report: Path | None = None
-    languages: list[str] | None = list_field(str, help="translate only these languages")
+    languages: list[str] | None = list_field(help="translate only these languages")
     sources: bool = flag("translate sources that are not English, too; their language is detected")
     strict: bool = flag("leave out translations that lost a number, percentage, @name or #name")
     overwrite: bool = flag("translate what has a translation again, and replace it")

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from claim2source.core.config import as_plain, build, parser_for
+from claim2source.core.config import as_plain, make
 from claim2source.core.errors import InputError, UserError
 from claim2source.core.files import atomic_folder, file_hash, why_not_file, write_json
 from claim2source.core.validate import read_json
@@ -96,13 +96,9 @@ class IndexFolder:
 
     def settings(self, field: str, kind: type[Settings]) -> Settings:
         """Settings of the dataclass `kind`, strictly."""
-        from jsonargparse import ArgumentError
-
-        parser = parser_for(kind, MANIFEST, MANIFEST)
         try:
-            values = dict(self.values[field])
-            return build(kind, parser, parser.parse_object(values))
-        except (KeyError, TypeError, ValueError, ArgumentError, UserError) as error:
+            return make(kind, dict(self.values[field]))
+        except (KeyError, TypeError, ValueError, UserError) as error:
             why = " ".join(str(error).split())
             raise self.wrong(field, f"missing or not {kind.__name__}: {why}") from None
 

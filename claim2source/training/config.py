@@ -330,7 +330,7 @@ class RunConfig:
     store: Path | None = None
     device: Literal["cpu", "cuda"] | None = None
     threads: int | None = None
-    languages: list[str] | None = list_field(str, help="train and report on these languages only")
+    languages: list[str] | None = list_field(help="train and report on these languages only")
     resume: bool = flag("continue from the run's last saved state")
     overwrite: bool = flag("replace a run in the output folder")
 
@@ -393,7 +393,7 @@ class FinetuneConfig(RunConfig):
     soup: bool = False
     after: AfterConfig = field(default_factory=AfterConfig)
     scales: list[float] | None = list_field(
-        float, help="scales tried on val: 0 is the base, 1 the best trained epoch as it is"
+        help="scales tried on val: 0 is the base, 1 the best trained epoch as it is"
     )
 
     def __post_init__(self) -> None:

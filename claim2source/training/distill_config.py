@@ -102,7 +102,7 @@ class DistillConfig(FinetuneConfig):
     measured: int = 100
     repeats: int = 10_000
     out: Path = Path("checkpoints/student")
-    files: list[Path] = list_field(Path, help="YAML files of systems; none: all of configs/systems")
+    files: list[Path] = list_field(help="YAML files of systems; none: all of configs/systems")
 
     def __post_init__(self) -> None:
         require_between("depth", self.depth, 1, 10**6)

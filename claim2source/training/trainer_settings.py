@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_type_hints
 
 from claim2source.core.errors import ConfigError
-from claim2source.core.imports import chosen_paths
+from claim2source.core.imports import import_named
 from claim2source.core.keys import did_you_mean
 
 if TYPE_CHECKING:
     import pytorch_lightning as pl
 
-# What YAML holds; `Any` would let jsonargparse make the classes that are named.
+# What YAML holds.
 _Value = bool | int | float | str | list | dict | None  # type: ignore[type-arg]
 TrainerSettings = dict[str, _Value]
 
@@ -76,28 +75,28 @@ def check_names(settings: Mapping[str, _Value]) -> None:
 def trainer_arguments(settings: Mapping[str, _Value]) -> dict[str, Any]:
     """Make the arguments of `pl.Trainer`: classes by their paths, with their `init_args`.
 
-    They are read as LightningCLI reads them. Raises `ConfigError` for an argument that the
+    They are written as LightningCLI takes them. Raises `ConfigError` for an argument that the
     Trainer does not have, a value of another type, and a class that cannot be made.
     """
     import pytorch_lightning as pl
-    from jsonargparse import ArgumentError, ArgumentParser
+    from pydantic import ConfigDict, TypeAdapter, ValidationError
 
     check_names(settings)
-    parser = ArgumentParser(exit_on_error=False)
-    parser.add_class_arguments(pl.Trainer, skip=set(REFUSED), fail_untyped=False)
-    known = {action.dest.split(".")[0] for action in parser._actions} - {"help"}
+    hints = get_type_hints(pl.Trainer.__init__)
+    known = hints.keys() - REFUSED.keys() - {"return"}
+    loose = ConfigDict(arbitrary_types_allowed=True)
+    made: dict[str, Any] = {}
     for name, value in settings.items():
         if name not in known:
             meant = did_you_mean(name, sorted(known))
             raise ConfigError(f"trainer.{name}", value, f"arguments of pl.Trainer; {meant}")
-    try:
-        with chosen_paths():
-            made = parser.instantiate_classes(parser.parse_object(copy.deepcopy(dict(settings))))
-    except (ArgumentError, ImportError, TypeError, ValueError) as error:
-        said = " ".join(str(error).split())
-        raise ConfigError(
-            "trainer", ", ".join(settings), f"what pl.Trainer takes: {said}"
-        ) from None
+        try:
+            made[name] = _made(value)
+            TypeAdapter(hints[name], config=loose).validate_python(made[name], strict=True)
+        except (AttributeError, ImportError, TypeError, ValueError) as error:
+            first = error.errors()[0] if isinstance(error, ValidationError) else None
+            said = " ".join((first["msg"] if first else str(error)).split())
+            raise ConfigError(f"trainer.{name}", value, f"what pl.Trainer takes: {said}") from None
     for name in ("callbacks", "plugins"):
         parts = made.get(name) or []
         for part in parts if isinstance(parts, list) else [parts]:
@@ -108,7 +107,20 @@ def trainer_arguments(settings: Mapping[str, _Value]) -> dict[str, Any]:
         _check_part("strategy", getattr(strategy, part, None))
     if getattr(strategy, "_model_averaging_period", None):
         raise ConfigError("trainer.strategy", "model_averaging_period", f"nothing here: {_EPOCHS}")
-    return {name: made[name] for name in settings}
+    return made
+
+
+def _made(value: Any) -> Any:
+    """Make the objects that a value names by `class_path`, with their `init_args`."""
+    if isinstance(value, list):
+        return [_made(part) for part in value]
+    if not isinstance(value, dict) or "class_path" not in value:
+        return value
+    if rest := value.keys() - {"class_path", "init_args"}:
+        raise ValueError(f"beside class_path stands {', '.join(sorted(rest))}, not init_args alone")
+    module, _, name = str(value["class_path"]).rpartition(".")
+    kind = getattr(import_named(module or "pytorch_lightning.callbacks"), name)
+    return kind(**{key: _made(part) for key, part in (value.get("init_args") or {}).items()})
 
 
 def _check_part(name: str, part: object) -> None:

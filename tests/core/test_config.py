@@ -60,9 +60,9 @@ class Settings:
     group: Group = field(default_factory=Group)
     maybe: Deep | None = None
     out: Path = Path("here")
-    run: list[Path] = list_field(Path, repeats=True, help="files that are read")
-    langs: list[str] | None = list_field(str, help="languages that are kept")
-    names: list[str] = list_field(str, ["a", "b"], help="names that are said")
+    run: list[Path] = list_field(help="files that are read")
+    langs: list[str] | None = list_field(help="languages that are kept")
+    names: list[str] = list_field(["a", "b"], help="names that are said")
     resume: bool = flag("go on from before")
 
 
@@ -133,7 +133,7 @@ def test_a_yaml_states_what_differs(read):
     )
 
 
-@pytest.mark.parametrize("written", ["5e-5", "5.0e-5", "0.00005", '"5e-5"', "5E-05"])
+@pytest.mark.parametrize("written", ["5e-5", "5.0e-5", "0.00005", "5E-05", "+5e-5", ".5e-4"])
 def test_every_spelling_of_a_float_is_a_number(read, written):
     rate = read(f"group:\n  rate: {written}\n").group.rate
     assert rate == 5e-5
@@ -159,7 +159,7 @@ def test_several_values(read):
     assert read("--run", "r", "s", "--run", "t").run == [Path("r"), Path("s"), Path("t")]
     assert read("--names", "c").names == ["c"]
     assert read("langs: null\n\n").langs is None
-    assert read('langs: ["no", fr]\n').langs == ["no", "fr"]
+    assert read("langs: [no, 01, fr]\n").langs == ["no", "01", "fr"]
 
 
 def test_reading_twice_shares_nothing():
@@ -167,13 +167,13 @@ def test_reading_twice_shares_nothing():
 
     @dataclass(frozen=True)
     class Named:
-        names: list[str] = list_field(str, ["x"], repeats=True, help="names.")
+        names: list[str] = list_field(["x"], help="names.")
         rate: float = 0.5
 
     def read(*words):
         return read_config(Named, words, program="t", description="t")
 
-    assert read("--names", "a", "--names", "b", "--rate=2") == Named(["x", "a", "b"], 2.0)
+    assert read("--names", "a", "--names", "b", "--rate=2") == Named(["a", "b"], 2.0)
     first = read()
     first.names.append("mine")
     assert read() == Named(["x"], 0.5)
@@ -190,8 +190,8 @@ REFUSED = {
     "grup: 4\n": "1: grup: no such key; did you mean group? allowed: group, maybe, out, run, langs, names, resume",
     "group:\n  deep:\n    nam: x\n": "3: group.deep.nam: no such key; did you mean group.deep.name? allowed: name",
     "config: other.yaml\n": "1: config: no such key",
-    "group:\n  steps: 2.5\n": "2: group.steps: '2.5' is not allowed; allowed: a whole number",
-    "group:\n  steps: true\n": "2: group.steps: 'True' is not allowed; allowed: a whole number",
+    "group:\n  steps: 2.5\n": "2: group.steps: 2.5 is not allowed; allowed: a whole number",
+    "group:\n  steps: true\n": "2: group.steps: true is not allowed; allowed: a whole number",
     "group:\n  mode: fp16\n": "2: group.mode: 'fp16' is not allowed; allowed: fp32, bf16",
     "group:\n  drop: x\n": "2: group.drop: 'x' is not allowed; allowed: a number or null",
     "group:\n  rate: 5e\n": "2: group.rate: '5e' is not allowed; allowed: a number",
@@ -201,15 +201,14 @@ REFUSED = {
     "out: x\ngroup:\n": "2: group: must be `key: value` lines",
     "group:\n- steps\n": "2: group: must be `key: value` lines",
     "run: r.txt\n": "1: run: 'r.txt' is not allowed; allowed: a list, such as [a, b]",
-    "langs: 3\n": "1: langs: '3' is not allowed; allowed: a list",
-    "langs: {a: b}\n": "1: langs: \"{'a': 'b'}\" is not allowed; allowed: a list",
-    "langs: [no]\n": "1: langs: '[False]' is not allowed; allowed: a list, such as [a, b] (in quotes: numbers, no, yes, on and off) or null",
-    "names: null\n": "1: names: 'null' is not allowed; allowed: a list, such as [a, b]",
-    "resume: null\n": "1: resume: 'null' is not allowed; allowed: true or false",
-    "resume: [true]\n": "1: resume: this is not allowed; allowed: true or false",
-    "group: {rate: null}\n": "1: group.rate: 'null' is not allowed; allowed: a number",
+    "langs: 3\n": "1: langs: 3 is not allowed; allowed: a list",
+    "langs: {a: b}\n": "1: langs: {'a': 'b'} is not allowed; allowed: a list",
+    "names: null\n": "1: names: null is not allowed; allowed: a list, such as [a, b]",
+    "resume: null\n": "1: resume: null is not allowed; allowed: true or false",
+    "resume: [true]\n": "1: resume: [True] is not allowed; allowed: true or false",
+    "group: {rate: null}\n": "1: group.rate: null is not allowed; allowed: a number",
     "resume: maybe\n": "1: resume: 'maybe' is not allowed; allowed: true or false",
-    "resume: 1\n": "1: resume: '1' is not allowed; allowed: true or false",
+    "resume: 1\n": "1: resume: 1 is not allowed; allowed: true or false",
     "- a\n": "1: must be `key: value` lines; allowed keys: group,",
     "text\n": "1: must be `key: value` lines",
     "group: {\n\n": "3: not YAML: ",
@@ -218,7 +217,6 @@ REFUSED = {
     "out: \x00\n": "not YAML",
     f"out: {'[' * 3000}{']' * 3000}\n": "nested too deeply",
     f"group: {{steps: {'9' * 5000}}}\n": f"1: '{'9' * 40}' cannot be read as a value",
-    "out: 2020-13-01\n": "1: '2020-13-01' cannot be read as a value",
     "out: !!binary é\n": "1: 'é' cannot be read as a value",
 }
 
@@ -248,17 +246,17 @@ def test_a_bad_file_is_one_line_with_file_line_and_key(read, tmp_path, text):
         (["--group.steps", "0"], "config: group.steps: 0 is not allowed; allowed: 1 or more"),
         (
             ["group:\n  rate: null\n"],
-            "0.yaml:2: group.rate: 'null' is not allowed; allowed: a number",
+            "0.yaml:2: group.rate: null is not allowed; allowed: a number",
         ),
-        (["--group.rate", "null"], "config: group.rate: 'None' is not allowed; allowed: a number"),
+        (["--group.rate", "null"], "config: group.rate: null is not allowed; allowed: a number"),
         (["--group", "3"], "config: group: "),
         (["--group", "null"], "config: group: "),
         (["--group.step", "3"], "--group.step"),
         (["--grou.steps", "3"], "--grou.steps"),
         (["--res"], "--res"),  # no abbreviations
         (["stray"], "stray"),
-        (["--langs"], "--langs/--langs+: expected one argument"),
-        (["--config"], "--config: expected one argument"),
+        (["--langs"], "--langs: needs a value"),
+        (["--config"], "--config: needs a value"),
         (["--config", "/no/such/file.yaml"], "/no/such/file.yaml: no such file"),
         (["--config=/no/such/file.yaml"], "/no/such/file.yaml: no such file"),
         (["--config", "/"], "/: is a folder, not a file"),
@@ -281,7 +279,7 @@ def test_a_file_that_is_not_utf8_is_said(tmp_path):
 
 
 def test_a_required_key_is_named(read):
-    with pytest.raises(UserError, match="required: out"):
+    with pytest.raises(UserError, match="out: is required"):
         read(kind=Required)
     assert read("--out", "x", kind=Required) == Required(Path("x"))
 
@@ -361,7 +359,7 @@ class Shared:
     """
 
     seed: int = 0
-    scales: list[float] | None = list_field(float, help="scales that are tried")
+    scales: list[float] | None = list_field(help="scales that are tried")
     tests: bool = flag("tests at the end", default=True)
 
 
@@ -374,7 +372,7 @@ class Program(Shared):
     """
 
     out: Path
-    run: list[Path] = list_field(Path, repeats=True, help="files that are read")
+    run: list[Path] = list_field(help="files that are read")
 
 
 def test_a_program_takes_the_settings_of_the_dataclass_it_inherits_from(read, capsys):
@@ -392,7 +390,7 @@ def test_a_program_takes_the_settings_of_the_dataclass_it_inherits_from(read, ca
     ):
         read("sed: 1\n", kind=Program)
     with pytest.raises(
-        UserError, match=r"scales: \"\['x'\]\" is not allowed; allowed: a list of numbers, such"
+        UserError, match=r"scales: \['x'\] is not allowed; allowed: a list of numbers, such"
     ):
         read("--out=o", "--scales", "x", kind=Program)
     text = " ".join(printed(read, capsys, "--help", kind=Program).split())

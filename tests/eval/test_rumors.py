@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
-from claim2source.core.config import as_plain, parser_for
+from claim2source.core.config import as_plain
 from claim2source.core.errors import ConfigError, InputError, UserError
 from claim2source.core.report import Report
 from claim2source.datasets.rumor_outputs import read_evidence, read_verification
@@ -55,7 +55,7 @@ def run(folder: Path, dataset: Path, *words: str, config: str | None = "system0"
 def test_a_config_says_what_differs_and_why(name: str) -> None:
     said = yaml.safe_load(CONFIGS[name].read_text(encoding="utf-8"))
     words = [f"--config={CONFIGS[name]}", "--dataset", "d.json", "--out", "o"]
-    plain = as_plain(parser_for(RumorSystem, "t", "t").get_defaults().as_dict())
+    plain = as_plain(RumorSystem())
     system = as_plain(system_of(parsed(RumorsConfig, words)))
     silent = [key for key, text in remarks(CONFIGS[name]).items() if len(text.strip(" #")) < 3]
     assert silent == []

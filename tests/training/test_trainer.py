@@ -80,9 +80,9 @@ def trainer_parameters() -> set[str]:
     ("settings", "said"),
     [
         ({"max_step": 5}, r"trainer\.max_step: 5 .*did you mean max_steps"),
-        ({"max_steps": "five"}, r"trainer: .*max_steps"),
-        ({"callbacks": [{"class_path": "no_such.Callback"}]}, r"trainer: .*no_such"),
-        ({"callbacks": [{**EARLY, "init_args": {"monitr": "x"}}]}, r"trainer: .*monitr"),
+        ({"max_steps": "five"}, r"trainer\.max_steps: 'five'"),
+        ({"callbacks": [{"class_path": "no_such.Callback"}]}, r"trainer\.callbacks: .*no_such"),
+        ({"callbacks": [{**EARLY, "init_args": {"monitr": "x"}}]}, r"trainer\.callbacks: .*monitr"),
     ],
 )
 def test_what_the_trainer_does_not_take_is_one_error(settings: dict[str, Any], said: str) -> None:

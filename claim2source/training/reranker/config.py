@@ -258,7 +258,7 @@ class RerankerConfig(RunConfig):
     choose_by: str = "mrr@5"
     collapse: bool = True
     out: Path = Path("checkpoints/reranker")
-    languages: list[str] | None = list_field(str, help="train and report on these languages only")
+    languages: list[str] | None = list_field(help="train and report on these languages only")
 
     def __post_init__(self) -> None:
         super().__post_init__()
