@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
 
-from claim2source.core.config import as_plain, list_field, read_config, require_between
+from claim2source.core.config import Between, as_plain, list_field, read_config
 from claim2source.core.errors import ConfigError, run_program
 from claim2source.core.files import atomic_path, write_json
 from claim2source.core.folders import require_output
@@ -78,12 +79,11 @@ class AbstainConfig(EvaluationOptions, ChoosingOptions):
     files: list[Path] = list_field(help="YAML files of systems; none: all of configs/systems")
     claims: ClaimForm | None = None
     target: Target = "present"
-    risk: float = MOST_RISK
+    risk: Annotated[float, Between(0.001, 0.999)] = MOST_RISK
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        ChoosingOptions.__post_init__(self)
-        require_between("risk", self.risk, 0.001, 0.999)
+    def check(self) -> None:
+        super().check()
+        ChoosingOptions.check(self)
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Annotated
 
 from claim2source.core.config import (
+    Between,
+    Repeats,
+    Seed,
+    Settings,
     flag,
     list_field,
     read_config,
     require,
-    require_between,
-    require_repeats,
-    require_seed,
 )
 from claim2source.core.errors import ConfigError, InputError, run_program
 from claim2source.core.files import finite, write_json, write_text
@@ -39,7 +41,7 @@ from claim2source.evaluation.slices import (
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(Settings):
     """Settings of `eval/compare.py`.
 
     Args:
@@ -66,22 +68,18 @@ class Config:
     baseline: str | None = None
     metric: str = "mrr@5"
     train_split: str = "train"
-    alpha: float = 0.05
-    repeats: int = 10_000
-    seed: int = 0
+    alpha: Annotated[float, Between(0.0001, 0.9999)] = 0.05
+    repeats: Repeats = 10_000
+    seed: Seed = 0
     lost_language: str = "de"
     posted: str | None = None
     translated: str | None = None
-    k: int = 5
+    k: Annotated[int, Between(1, 10**6)] = 5
     lenient: bool = flag(LENIENT)
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
         require(bool(self.reports), "reports", self.reports, "one or more folders")
         # The permutations that Holm needs grow with 1 / alpha.
-        require_between("alpha", self.alpha, 0.0001, 0.9999)
-        require_repeats("repeats", self.repeats)
-        require_seed("seed", self.seed)
-        require_between("k", self.k, 1, 10**6)
         cutoff(self.metric)
 
 

@@ -40,7 +40,7 @@ class EncodeConfig(StoreOptions):
     model: ModelConfig = field(default_factory=ModelConfig)
     rendering: Rendering | None = None
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
         require(bool(self.splits), "splits", self.splits, "one split or more")
 
 

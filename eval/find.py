@@ -12,8 +12,15 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Annotated
 
-from claim2source.core.config import flag, list_field, read_config, require, require_between
+from claim2source.core.config import (
+    Between,
+    flag,
+    list_field,
+    read_config,
+    require,
+)
 from claim2source.core.errors import ConfigError, InputError, UserError, run_program
 from claim2source.core.keys import with_places
 from claim2source.core.terminal import say
@@ -48,20 +55,19 @@ class FindConfig(FinderOptions):
     date: str | None = None
     venue: str | None = None
     paper_lang: str | None = None
-    k: int = 10
+    k: Annotated[int, Between(1, 1_000)] = 10
     json: bool = flag("print a list of papers as JSON; with --input one object a line")
     csv: bool = flag("print a row for each paper")
     bibtex: bool = flag("print every paper as BibTeX")
     fetch: bool = flag("read the post at an address of Bluesky or Mastodon")
     instances: list[str] = list_field([], help="further hosts of Mastodon for --fetch")
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
         one = (self.post is None) != (self.input is None)
         require(one, "post", self.post, "a post, or --input FILE")
-        super().__post_init__()
+        super().check()
         good = self.lang == AUTO or re.fullmatch("[a-z]{2,3}", self.lang) is not None
         require(good, "lang", self.lang, "auto, or a language code such as de")
-        require_between("k", self.k, 1, 1_000)
         several = self.json + self.csv + self.bibtex > 1
         require(not several, "csv", True, "one of --json, --csv and --bibtex")
         require(not self.instances or self.fetch, "instances", self.instances, "none without fetch")

@@ -67,9 +67,9 @@ class HybridConfig(EvaluationOptions, ChoosingOptions):
     model: ModelConfig = field(default_factory=ModelConfig)
     rendering: Rendering | None = None
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        ChoosingOptions.__post_init__(self)
+    def check(self) -> None:
+        super().check()
+        ChoosingOptions.check(self)
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -15,9 +15,16 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
-from claim2source.core.config import flag, list_field, read_config, require, require_between
+from claim2source.core.config import (
+    Between,
+    flag,
+    list_field,
+    read_config,
+    require,
+    require_between,
+)
 from claim2source.core.errors import ConfigError, UserError, run_program
 from claim2source.core.keys import with_places
 from claim2source.core.program import command_of
@@ -80,20 +87,19 @@ class IndexProgramConfig(StoreOptions):
     launcher: Literal["ray"] | None = None
     ray: str | None = None
     workers: int | None = None
-    batch: int = BATCH
-    check: bool = flag("read everything once before anything is written", default=True)
+    batch: Annotated[int, Between(1, 10**6)] = BATCH
+    read_first: bool = flag("read everything once before anything is written", default=True)
     abstention: bool = flag("fit abstention where claims are given", default=True)
     sentences: bool = flag(
         "keep the vectors of a new index's sentences: answers are then fast, indexing takes longer",
         default=True,
     )
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
         given = self.source is not None or self.delete is not None
         require(given, "source", self.source, "papers, or --delete FILE")
         for pair in self.columns:
             require("=" in pair, "columns", pair, "FIELD=COLUMN")
-        require_between("batch", self.batch, 1, 10**6)
         if self.shard is not None:
             shard_of(self.shard, {})
         if self.workers is not None:
@@ -145,7 +151,7 @@ def write_index(config: IndexProgramConfig) -> None:
     one = config.launcher is None or shards == 1
     require(one, "launcher", config.launcher, "none where Slurm, accelerate or --shard divides")
     # A pipe can be read only once.
-    files.check = config.check and shards == 1 and all(path.is_file() for path in files.files)
+    files.check = config.read_first and shards == 1 and all(path.is_file() for path in files.files)
     total = checked(files) if files.check else None
     choose_gpu(config, os.environ)
     resolved = resolved_model(config)

@@ -9,7 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from claim2source.core.config import list_field, read_config, require, require_repeats, require_seed
+from claim2source.core.config import (
+    Repeats,
+    Seed,
+    Settings,
+    list_field,
+    read_config,
+    require,
+)
 from claim2source.core.errors import ConfigError, UserError, run_program
 from claim2source.core.files import refuse_input, write_text
 from claim2source.core.folders import require_output_file
@@ -44,7 +51,7 @@ CSV_COLUMNS = (
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(Settings):
     """Settings of `eval/paper_tables.py`.
 
     Args:
@@ -68,12 +75,10 @@ class Config:
     )
     format: Literal["text", "markdown", "csv"] = "text"
     out: Path | None = None
-    repeats: int = 10_000
-    seed: int = 0
+    repeats: Repeats = 10_000
+    seed: Seed = 0
 
-    def __post_init__(self) -> None:
-        require_repeats("repeats", self.repeats)
-        require_seed("seed", self.seed)
+    def check(self) -> None:
         for named in self.rows or ():
             require("=" in named, "rows", named, "ROW=SYSTEM, such as GritLM-F=epoch-2")
 

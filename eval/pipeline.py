@@ -42,9 +42,9 @@ class PipelineConfig(StagedOptions, ChoosingOptions):
     checkpoint: str | None = None
     routes: dict[str, str] = field(default_factory=dict)
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        ChoosingOptions.__post_init__(self)
+    def check(self) -> None:
+        super().check()
+        ChoosingOptions.check(self)
         if self.routes and self.checkpoint is None:
             raise ConfigError("routes", self.routes, "none without --checkpoint")
 

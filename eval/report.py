@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 from claim2source.core.config import (
+    Between,
+    Repeats,
+    Seed,
+    Settings,
     flag,
     list_field,
     read_config,
     require,
-    require_between,
-    require_repeats,
-    require_seed,
 )
 from claim2source.core.errors import run_program
 from claim2source.core.terminal import say
@@ -24,7 +26,7 @@ from claim2source.io.wandb import Tracking
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(Settings):
     """Settings of `eval/report.py`.
 
     Args:
@@ -46,18 +48,15 @@ class Config:
     split: str | None = None
     metric: str = "mrr@5"
     baseline: str | None = None
-    claims: int = 1_000
-    repeats: int = 10_000
-    seed: int = 0
+    claims: Annotated[int, Between(0, 10**6)] = 1_000
+    repeats: Repeats = 10_000
+    seed: Seed = 0
     wandb: Tracking = "off"
     languages: list[str] | None = list_field(help="claims in these languages only")
     lenient: bool = flag(LENIENT)
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
         require(bool(self.reports), "reports", self.reports, "one or more folders")
-        require_between("claims", self.claims, 0, 10**6)
-        require_repeats("repeats", self.repeats)
-        require_seed("seed", self.seed)
         cutoff(self.metric)
 
 

@@ -38,9 +38,9 @@ class RerankConfig(StagedOptions, ChoosingOptions):
     )
     val: Literal["auto", "carved", "train"] = "auto"
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        ChoosingOptions.__post_init__(self)
+    def check(self) -> None:
+        super().check()
+        ChoosingOptions.check(self)
         for mix in self.choose_mix or ():
             require_between("choose_mix", mix, 0, 1)
 

@@ -13,6 +13,7 @@ from typing import Literal
 import numpy as np
 
 from claim2source.core.config import (
+    Seed,
     as_plain,
     flag,
     list_field,
@@ -20,7 +21,6 @@ from claim2source.core.config import (
     require,
     require_one_of,
     require_repeats,
-    require_seed,
 )
 from claim2source.core.errors import InputError, run_program
 from claim2source.core.files import finite, refuse_input, write_json
@@ -113,16 +113,15 @@ class RumorsConfig(RumorSystem, ModelOptions):
     store: Path | None = None
     device: Literal["cpu", "cuda"] | None = None
     repeats: int = 10_000
-    seed: int = 0
+    seed: Seed = 0
     simulated: bool = flag("a made-up server has a part in it: it is compared with nothing")
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def check(self) -> None:
+        super().check()
         for name in self.choose:
             require_one_of("choose", name, (BM25, THRESHOLD))
         if self.repeats:
             require_repeats("repeats", self.repeats)
-        require_seed("seed", self.seed)
         own = self.index == "own" or BM25 not in self.choose
         require(own, "index", self.index, "own where bm25 is chosen")
         judged = self.stance.by != "none" or THRESHOLD not in self.choose

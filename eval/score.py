@@ -8,12 +8,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from claim2source.core.config import (
+    Repeats,
+    Seed,
+    Settings,
     flag,
     list_field,
     read_config,
     require,
-    require_repeats,
-    require_seed,
 )
 from claim2source.core.errors import run_program
 from claim2source.core.run import Run
@@ -39,7 +40,7 @@ METRICS = ["mrr@1", "mrr@5", "mrr@10", "recall@10", "recall@100"]
 
 
 @dataclass
-class Config:
+class Config(Settings):
     """What to score.
 
     Args:
@@ -55,16 +56,14 @@ class Config:
     run: list[Path] = list_field(help="TREC runs, the lab's TSVs or the 2026 paper's score JSON")
     metrics: list[str] = list_field(METRICS, help="mrr@K recall@K hit@K p@K ndcg@K map map@K")
     json: bool = flag("print JSON, and nothing else, to stdout")
-    repeats: int = 10_000
-    seed: int = 0
+    repeats: Repeats = 10_000
+    seed: Seed = 0
     selections: Path | None = None
     ranked_by: RankedBy = "reranker"
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
         """Check what can be checked before any file is read."""
         require(bool(self.run), "run", self.run, "one or more files: --run FILE")
-        require_repeats("repeats", self.repeats)
-        require_seed("seed", self.seed)
         require(bool(self.metrics), "metrics", self.metrics, f"one or more of {ALLOWED}")
         for metric in self.metrics:
             cutoff(metric)

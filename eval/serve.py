@@ -14,8 +14,15 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
-from claim2source.core.config import flag, list_field, read_config, require, require_between
+from claim2source.core.config import (
+    Between,
+    flag,
+    list_field,
+    read_config,
+    require,
+)
 from claim2source.core.errors import InputError, Stopped, UserError, run_program
 from claim2source.core.terminal import say
 from claim2source.engines import open_engine
@@ -46,12 +53,12 @@ class ServeConfig(FinderOptions):
     """
 
     host: str = "127.0.0.1"
-    port: int = 8000
+    port: Annotated[int, Between(0, 65_535)] = 8000
     token_file: Path | None = None
-    places: int = 64
-    rate: int = 120
-    timeout: float = 60.0
-    grace: int = 20
+    places: Annotated[int, Between(1, 10_000)] = 64
+    rate: Annotated[int, Between(0, 1_000_000)] = 120
+    timeout: Annotated[float, Between(0.1, 3_600)] = 60.0
+    grace: Annotated[int, Between(0, 3_600)] = 20
     hosts: list[str] = list_field([], help="further names in the Host header to answer to")
     proxies: list[str] = list_field(
         [], help="addresses of proxies that are believed whom they ask for"
@@ -59,13 +66,8 @@ class ServeConfig(FinderOptions):
     sentences: bool = flag("find each paper's sentence that is nearest to the post", default=True)
     log_posts: bool = flag("print every post on stderr; otherwise none is")
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require_between("port", self.port, 0, 65_535)
-        require_between("places", self.places, 1, 10_000)
-        require_between("rate", self.rate, 0, 1_000_000)
-        require_between("timeout", self.timeout, 0.1, 3_600)
-        require_between("grace", self.grace, 0, 3_600)
+    def check(self) -> None:
+        super().check()
         require(bool(self.host.strip()), "host", self.host, "an address, such as 127.0.0.1")
 
     @property

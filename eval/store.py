@@ -9,19 +9,18 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
-from claim2source.core.config import flag, read_config, require_between
+from claim2source.core.config import MOST, Between, Settings, flag, read_config
 from claim2source.core.errors import run_program
 from claim2source.core.tables import Cell, TextTable, render
 from claim2source.core.terminal import say
 from claim2source.io.contents import DAY, Entry, chosen, entries, remove
 from claim2source.io.store import default_root
 
-MOST = 10**9
-
 
 @dataclass(frozen=True)
-class Config:
+class Config(Settings):
     """Settings of `eval/store.py`.
 
     Args:
@@ -31,14 +30,10 @@ class Config:
     """
 
     store: Path | None = None
-    older_than: float | None = None
-    at_most: float | None = None
+    older_than: Annotated[float, Between(0, MOST)] | None = None
+    at_most: Annotated[float, Between(0, MOST)] | None = None
     all: bool = flag("remove everything that the store holds")
     dry_run: bool = flag("only say what would be removed")
-
-    def __post_init__(self) -> None:
-        require_between("older_than", self.older_than, 0, MOST, none=True)
-        require_between("at_most", self.at_most, 0, MOST, none=True)
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -54,9 +54,9 @@ class StyleGridConfig(StyleOptions, EvaluationOptions):
     train_split: str = "train"
     dry_run: bool = flag("list what would be rewritten, encoded and searched, and stop")
 
-    def __post_init__(self) -> None:
-        StyleOptions.__post_init__(self)
-        EvaluationOptions.__post_init__(self)
+    def check(self) -> None:
+        StyleOptions.check(self)
+        EvaluationOptions.check(self)
         require_one_of("claims", self.claims, ALL_FORMS)
 
 

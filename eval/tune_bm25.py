@@ -7,15 +7,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from itertools import product
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from claim2source.core.config import (
+    Between,
+    Seed,
+    Settings,
     flag,
     list_field,
     read_config,
     require,
-    require_between,
-    require_seed,
     to_yaml,
 )
 from claim2source.core.errors import UserError, run_program
@@ -64,7 +65,7 @@ TUNED, DEFAULT = "bm25-tuned", "bm25-default"
 
 
 @dataclass(frozen=True)
-class TuneConfig:
+class TuneConfig(Settings):
     """Settings of `eval/tune_bm25.py`.
 
     Args:
@@ -89,8 +90,8 @@ class TuneConfig:
     train_split: str = "train"
     val: Literal["train", "carved"] = "train"
     val_share: float = 0.1
-    val_seed: int = 13
-    val_seen_share: float | None = None
+    val_seed: Seed = 13
+    val_seen_share: Annotated[float, Between(0, 0.9)] | None = None
     rule: Rule = "one_se"
     bm25: BM25Config = field(default_factory=BM25Config)
     k1: list[float] = list_field(BM25_K1, help="values of k1 to try")
@@ -99,10 +100,10 @@ class TuneConfig:
     analyses: list[str] = list_field(
         ["stop_words", "stemmer", "metadata"], help="parts of the analysis tried on and off"
     )
-    seed: int = 0
+    seed: Seed = 0
     lenient: bool = flag(LENIENT)
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
         for key in ("k1", "b", "title_weight"):
             require(bool(getattr(self, key)), key, getattr(self, key), "one or more values")
         for k1, b, weight in product(self.k1, self.b, self.title_weight):
@@ -111,9 +112,6 @@ class TuneConfig:
         for name in self.analyses:
             require(name in allowed, "analyses", name, ", ".join(sorted(allowed)))
         require(0 < self.val_share < 1, "val_share", self.val_share, "more than 0, less than 1")
-        require_seed("val_seed", self.val_seed)
-        require_between("val_seen_share", self.val_seen_share, 0, 0.9, none=True)
-        require_seed("seed", self.seed)
         other = self.split != self.train_split
         require(other, "split", self.split, "another than train_split's")
 

@@ -12,18 +12,19 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
 
 from claim2source.core.config import (
+    Between,
+    Seed,
     as_plain,
     list_field,
     read_config,
     read_entries,
     require,
-    require_between,
     require_one_of,
-    require_seed,
 )
 from claim2source.core.errors import run_program
 from claim2source.core.folders import require_output, require_output_file
@@ -102,19 +103,16 @@ class LearnedFusionConfig(EvaluationOptions, ChoosingOptions):
     checkpoint: str | None = None
     choose_on: Path | None = None
     claims: ClaimForm | None = None
-    depth: int = 100
+    depth: Annotated[int, Between(1, DEEPEST)] = 100
     ranker: Ranker = "linear"
-    folds: int = 5
-    fold_seed: int = 13
+    folds: Annotated[int, Between(2, 100)] = 5
+    fold_seed: Seed = 13
     files: list[Path] = list_field(help="YAML files of systems; none: all of configs/systems")
     against: list[str] = list_field((), help="systems of the files to compare with")
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        ChoosingOptions.__post_init__(self)
-        require_between("depth", self.depth, 1, DEEPEST)
-        require_between("folds", self.folds, 2, 100)
-        require_seed("fold_seed", self.fold_seed)
+    def check(self) -> None:
+        super().check()
+        ChoosingOptions.check(self)
 
 
 @dataclass(frozen=True, eq=False)

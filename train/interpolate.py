@@ -90,11 +90,11 @@ class InterpolateConfig(SearchOptions, ChoosingOptions):
     scales: list[float] = list_field(SCALES, help="0 is the base, 1 what was trained")
     overwrite: bool = flag("replace an earlier interpolation in the output folder")
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
         require(bool(self.scales), "scales", self.scales, "one or more numbers, 0 to 100")
         for scale in self.scales:
             require_between("scales", scale, 0, 100)
-        ChoosingOptions.__post_init__(self)
+        ChoosingOptions.check(self)
 
     @property
     def folder(self) -> Path:

@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Annotated
 
-from claim2source.core.config import flag, read_config, require_between
+from claim2source.core.config import Between, Settings, flag, read_config
 from claim2source.core.errors import UserError, run_program
 from claim2source.core.files import atomic_folder
 from claim2source.core.terminal import say
@@ -27,7 +28,7 @@ from claim2source.training.export.sentence_transformers import (
 
 
 @dataclass(frozen=True)
-class MergeConfig:
+class MergeConfig(Settings):
     """Settings of `train/merge.py`.
 
     Args:
@@ -42,13 +43,10 @@ class MergeConfig:
 
     checkpoint: str
     out: Path
-    scale: float | None = None
+    scale: Annotated[float, Between(0, 100)] | None = None
     dtype: Dtype | None = None
     model: ModelConfig = field(default_factory=ModelConfig)
     overwrite: bool = flag("replace an earlier export in the output folder")
-
-    def __post_init__(self) -> None:
-        require_between("scale", self.scale, 0, 100, none=True)
 
 
 def main(argv: Sequence[str] | None = None) -> None:

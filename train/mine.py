@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 from claim2source.core.config import (
+    Between,
+    Seed,
+    Settings,
     flag,
     list_field,
     read_config,
     require,
-    require_between,
-    require_one_of,
-    require_seed,
 )
 from claim2source.core.errors import run_program
 from claim2source.core.files import refuse_input
@@ -30,7 +30,7 @@ from claim2source.text.render import untranslated_sentences
 
 
 @dataclass(frozen=True)
-class MineConfig:
+class MineConfig(Settings):
     """Settings of `train/mine.py`.
 
     Args:
@@ -56,8 +56,8 @@ class MineConfig:
     dataset: str = "demo"
     split: str = "train"
     val_share: float = 0.1
-    val_seed: int = 13
-    val_seen_share: float | None = None
+    val_seed: Seed = 13
+    val_seen_share: Annotated[float, Between(0, 0.9)] | None = None
     model: ModelConfig = field(default_factory=ModelConfig)
     rendering: Rendering = field(default_factory=Rendering)
     mining: MiningConfig = field(default_factory=MiningConfig)
@@ -66,11 +66,8 @@ class MineConfig:
     languages: list[str] | None = list_field(help="mine claims in these languages only")
     lenient: bool = flag(LENIENT)
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
         require(0 <= self.val_share < 1, "val_share", self.val_share, "0 or more, less than 1")
-        require_seed("val_seed", self.val_seed)
-        require_one_of("format", self.format, ("ids", "gritlm"))
-        require_between("val_seen_share", self.val_seen_share, 0, 0.9, none=True)
 
 
 def mine(config: MineConfig) -> list[str]:

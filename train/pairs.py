@@ -9,16 +9,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import get_args
+from typing import Annotated, get_args
 
 from claim2source.core.config import (
+    Between,
+    Seed,
+    Settings,
     flag,
     list_field,
     read_config,
     require,
-    require_between,
     require_one_of,
-    require_seed,
 )
 from claim2source.core.errors import run_program
 from claim2source.core.files import require_writable
@@ -29,7 +30,7 @@ from claim2source.datasets.pool_pairs import Kind, pool_pairs
 
 
 @dataclass(frozen=True)
-class PairsConfig:
+class PairsConfig(Settings):
     """Settings of `train/pairs.py`.
 
     Args:
@@ -45,22 +46,20 @@ class PairsConfig:
     out: Path
     dataset: str = "demo"
     split: str = "train"
-    seed: int = 13
+    seed: Seed = 13
     dev_share: float = 0.05
-    min_words: int = 8
+    min_words: Annotated[int, Between(1, 1000)] = 8
     lang: str = "en"
     kinds: list[Kind] = list_field(get_args(Kind), help="title, sentence or both")
     lenient: bool = flag(LENIENT)
     overwrite: bool = flag("replace an older data set there, which is moved to NAME.replaced")
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
         kinds = get_args(Kind)
         require(bool(self.kinds), "kinds", self.kinds, "one or more of " + ", ".join(kinds))
         for kind in self.kinds:
             require_one_of("kinds", kind, kinds)
-        require_seed("seed", self.seed)
         require(0 < self.dev_share < 1, "dev_share", self.dev_share, "above 0, below 1")
-        require_between("min_words", self.min_words, 1, 1000)
 
 
 def pairs(config: PairsConfig) -> list[str]:

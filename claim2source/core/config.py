@@ -301,8 +301,9 @@ def _take_option(
             group[part] = {}
         group = group[part]
     value, before = _plain_words(option.hint, given, key), group.get(name)
-    adds = places.get(key) == _FLAG and isinstance(before, list) and isinstance(value, list)
-    group[name] = [*before, *value] if adds else value
+    if places.get(key) == _FLAG and isinstance(before, list) and isinstance(value, list):
+        value = [*before, *value]
+    group[name] = value
     places[key] = _FLAG
 
 

@@ -66,13 +66,13 @@ class Option:
 
 
 @cache
-def hints_of(kind: type) -> dict[str, Any]:
+def hints_of(kind: Any) -> dict[str, Any]:
     """Map the fields of a dataclass to their types, bounds included."""
     return get_type_hints(kind, include_extras=True)
 
 
 @cache
-def groups_of(kind: type) -> dict[str, type]:
+def groups_of(kind: Any) -> dict[str, type]:
     """Map the fields of a dataclass that are dataclasses themselves to their types."""
     fields = {f.name for f in dataclasses.fields(kind)}
     parts = (
@@ -85,7 +85,7 @@ def groups_of(kind: type) -> dict[str, type]:
 
 
 @cache
-def options_of(kind: type, prefix: str = "") -> tuple[Option, ...]:
+def options_of(kind: Any, prefix: str = "") -> tuple[Option, ...]:
     """List the keys of a config, a group's keys in its place."""
     options: list[Option] = []
     hints, groups, helps = hints_of(kind), groups_of(kind), _helps(kind)

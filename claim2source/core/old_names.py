@@ -17,7 +17,9 @@ OLD_PROGRAMS: Mapping[str, str] = {
     "migrate": _COPY,
 }
 # Program as in eval/find.py ("" for any), and key without dashes -> what to do now.
-OLD_KEYS: Mapping[tuple[str, str], str] = {}
+OLD_KEYS: Mapping[tuple[str, str], str] = {
+    ("eval/index.py", "no_check"): "write --no_read_first",
+}
 _QDRANT = "an index is a folder now: index the papers again with --out DIR"
 # How an address begins -> what to do now.
 OLD_ADDRESSES: Mapping[str, str] = {"qdrant": _QDRANT, "qdrants": _QDRANT}

@@ -10,7 +10,7 @@ from difflib import SequenceMatcher
 from pathlib import Path
 from typing import Literal
 
-from claim2source.core.config import require_between
+from claim2source.core.config import Settings, Share
 from claim2source.core.errors import Problems
 from claim2source.core.files import why_not_file
 from claim2source.core.records import Claim, Dataset, Qrels, Source, nfkc
@@ -55,7 +55,7 @@ _RETWEET = re.compile(r"\s*RT\s*@", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
-class NewsFilters:
+class NewsFilters(Settings):
     """Choose which posts are left out; the released files have been through all three.
 
     Args:
@@ -69,10 +69,7 @@ class NewsFilters:
     outlets: bool = False
     retweets: bool = False
     headlines: bool = False
-    headline_similarity: float = 0.9
-
-    def __post_init__(self) -> None:
-        require_between("headline_similarity", self.headline_similarity, 0, 1)
+    headline_similarity: Share = 0.9
 
     def why_not(self, post: str, title: str) -> Filter | None:
         """Name the filter that leaves out a post whose article has this title."""

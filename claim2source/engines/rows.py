@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from claim2source.core.config import require
+from claim2source.core.config import Settings, require
 from claim2source.core.records import Source, nfkc
 from claim2source.datasets.papers import Paper, first_day, last_day
 from claim2source.datasets.pool_pairs import sentences_of
@@ -35,7 +35,7 @@ MOST = 40
 
 
 @dataclass(frozen=True)
-class Where:
+class Where(Settings):
     """Say among which papers to search; nothing: all.
 
     Args:
@@ -51,7 +51,7 @@ class Where:
     venue: str | None = None
     ids: tuple[str, ...] | None = None
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
         known = self.until is None or last_day(self.until) > 0
         require(known, "date", self.until, "a date such as 2021-05-01")
         known = self.language is None or _LANGUAGE.fullmatch(self.language) is not None

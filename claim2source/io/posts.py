@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from claim2source.core.config import require
+from claim2source.core.config import Settings, require
 from claim2source.core.errors import Problems
 from claim2source.core.records import Claim
 from claim2source.io.jsonl import JsonLines, Row
@@ -16,7 +16,7 @@ MOST = 2_000_000
 
 
 @dataclass(frozen=True)
-class Post:
+class Post(Settings):
     """Hold a post: `lang` and `date` are "" where they are not known, `links` what it links to."""
 
     id: str
@@ -26,7 +26,7 @@ class Post:
     translation: str = ""
     links: tuple[str, ...] = ()
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
         require(bool(self.text.strip()), "post", self.text[:40], "a text")
         long = f"{len(self.text)} characters"
         require(len(self.text) <= MOST, "post", long, f"at most {MOST}")

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 from urllib.parse import urlsplit
 
-from claim2source.core.config import require, require_between
+from claim2source.core.config import Between, Settings, require
 from claim2source.core.errors import UserError
 from claim2source.llm.api_key import read_key, require_key_env
 
 
 @dataclass(frozen=True)
-class LLMConfig:
+class LLMConfig(Settings):
     """Configure a server that speaks the OpenAI API, and what is asked of it.
 
     Attributes:
@@ -38,33 +39,25 @@ class LLMConfig:
     model: str = ""
     url: str = "http://localhost:8000/v1"
     key_env: str = "OPENAI_API_KEY"
-    temperature: float = 0.0
+    temperature: Annotated[float, Between(0, 2)] = 0.0
     top_p: float = 1.0
-    seed: int | None = None
-    max_tokens: int = 1024
+    seed: Annotated[int, Between(0, 2**31 - 1)] | None = None
+    max_tokens: Annotated[int, Between(1, 1_000_000)] = 1024
     thinking: bool | None = False
-    concurrency: int = 16
+    concurrency: Annotated[int, Between(1, 1024)] = 16
     timeout: float = 120.0
-    retries: int = 6
-    max_wait: float = 900.0
-    max_requests: int | None = None
-    max_tokens_total: int | None = None
+    retries: Annotated[int, Between(0, 100)] = 6
+    max_wait: Annotated[float, Between(0, 86_400)] = 900.0
+    max_requests: Annotated[int, Between(0, 10**9)] | None = None
+    max_tokens_total: Annotated[int, Between(0, 10**11)] | None = None
     retry_failed: bool = False
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
         """Raise `UserError` for a value that is not allowed."""
         _check_url(self.url)
         require_key_env("llm.key_env", self.key_env)
-        require_between("llm.temperature", self.temperature, 0, 2)
         require(0 < self.top_p <= 1, "llm.top_p", self.top_p, "above 0, at most 1")
-        require_between("llm.seed", self.seed, 0, 2**31 - 1, none=True)
-        require_between("llm.max_tokens", self.max_tokens, 1, 1_000_000)
-        require_between("llm.concurrency", self.concurrency, 1, 1024)
         require(0 < self.timeout <= 86_400, "llm.timeout", self.timeout, "above 0, at most 86400")
-        require_between("llm.retries", self.retries, 0, 100)
-        require_between("llm.max_wait", self.max_wait, 0, 86_400)
-        require_between("llm.max_requests", self.max_requests, 0, 10**9, none=True)
-        require_between("llm.max_tokens_total", self.max_tokens_total, 0, 10**11, none=True)
 
     @property
     def base_url(self) -> str:

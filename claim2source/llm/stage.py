@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Self
 
-from claim2source.core.config import require
+from claim2source.core.config import Settings, require
 from claim2source.io.store import Store
 from claim2source.llm.answers import ANSWERS, AnswerStore
 from claim2source.llm.client import LLM
@@ -17,7 +17,7 @@ from claim2source.llm.work import Answer, Check, Request
 
 
 @dataclass(frozen=True, kw_only=True)
-class LLMStage:
+class LLMStage(Settings):
     """Ask a language model; what it answered is asked for once.
 
     Args:
@@ -26,7 +26,7 @@ class LLMStage:
 
     llm: LLMConfig = field(default_factory=LLMConfig)
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
         require(bool(self.llm.model.strip()), "llm.model", self.llm.model, "the name at the server")
 
     def placed(self, store: Store | None, device: str | None, progress: bool = False) -> Self:

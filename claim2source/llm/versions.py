@@ -51,8 +51,8 @@ class RewritingStage(LLMStage):
     temperature: float = 0.7
     rewrite_prompt: str = "rumor_rewrite"
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def check(self) -> None:
+        super().check()
         require_versions("", self.rewrites, self.temperature)
 
     def versions(

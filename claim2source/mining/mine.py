@@ -6,11 +6,18 @@ import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice, zip_longest
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 
 import numpy as np
 
-from claim2source.core.config import MOST, require, require_between, require_one_of, require_seed
+from claim2source.core.config import (
+    MOST,
+    Between,
+    Seed,
+    Settings,
+    Share,
+    require,
+)
 from claim2source.core.progress import Progress
 from claim2source.core.records import Claim, Dataset
 from claim2source.datasets.grouping import golds_by_text
@@ -39,7 +46,7 @@ SHORT = 0.1
 
 
 @dataclass(frozen=True)
-class MiningConfig:
+class MiningConfig(Settings):
     """Settings of the choice of hard negatives.
 
     Args:
@@ -66,40 +73,34 @@ class MiningConfig:
         bm25: BM25's settings.
     """
 
-    hard: int = 6
-    random: int = 2
-    first_rank: int = 1
-    last_rank: int = 100
-    alpha: float = 0.5
+    hard: Annotated[int, Between(0, 10**6)] = 6
+    random: Annotated[int, Between(0, 10**6)] = 2
+    first_rank: Annotated[int, Between(1, 10**6)] = 1
+    last_rank: Annotated[int, Between(1, 10**6)] = 100
+    alpha: Share = 0.5
     max_share: float | None = 0.9
     share_of: Literal["above_random", "score"] = "above_random"
-    margin: float | None = None
+    margin: Annotated[float, Between(0, MOST)] | None = None
     max_title_similarity: float | None = 0.9
     max_text_similarity: float | None = None
     max_gold_similarity: float | None = None
     pool: Literal["all", "train-golds"] = "all"
-    seed: int = 13
+    seed: Seed = 13
     bm25: BM25Config = field(default_factory=BM25Config)
 
-    def __post_init__(self) -> None:
-        require_between("mining.hard", self.hard, 0, 10**6)
-        require_between("mining.random", self.random, 0, 10**6)
-        require_between("mining.first_rank", self.first_rank, 1, 10**6)
-        require_between("mining.last_rank", self.last_rank, 1, 10**6)
+    def check(self) -> None:
         require(
             self.last_rank >= self.first_rank,
             "mining.last_rank",
             self.last_rank,
             f"first_rank ({self.first_rank}) or more",
         )
-        require(0 <= self.alpha <= 1, "mining.alpha", self.alpha, "0 to 1")
         require(
             self.max_share is None or 0 < self.max_share <= 1,
             "mining.max_share",
             self.max_share,
             "above 0, at most 1, or none",
         )
-        require_one_of("mining.share_of", self.share_of, ("above_random", "score"))
         for key in ("max_title_similarity", "max_text_similarity", "max_gold_similarity"):
             value = getattr(self, key)
             require(
@@ -108,8 +109,6 @@ class MiningConfig:
                 value,
                 "above 0, at most 1, or none",
             )
-        require_seed("mining.seed", self.seed)
-        require_between("mining.margin", self.margin, 0, MOST, none=True)
 
 
 class Negative(NamedTuple):

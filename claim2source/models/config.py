@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Annotated, Literal, get_args
 
-from claim2source.core.config import require, require_between, require_one_of
+from claim2source.core.config import Between, Settings, require, require_between, require_one_of
 
 Pooling = Literal["mean", "cls", "last"]
 Side = Literal["claim", "source"]
@@ -48,7 +48,7 @@ class Template:
 
 
 @dataclass(frozen=True)
-class EncoderSettings:
+class EncoderSettings(Settings):
     """Hold all but the weights that turns text into a vector; stored in every manifest.
 
     The fields are those of `ModelConfig`, without any left open; one `max_length` serves claims
@@ -67,17 +67,16 @@ class EncoderSettings:
     quantization: Quantization | None = None
     own_code: bool = False
     lower_case: bool = False
-    truncate_dim: int | None = None
+    truncate_dim: Annotated[int, Between(1, 10**6)] | None = None
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
         for key in ("normalize", "bidirectional", "own_code", "lower_case"):
             require(isinstance(getattr(self, key), bool), key, getattr(self, key), "true or false")
-        require_between("truncate_dim", self.truncate_dim, 1, 10**6, none=True)
         _check(self, "")
 
 
 @dataclass(frozen=True)
-class ModelConfig:
+class ModelConfig(Settings):
     """Choose the model to load, and how it turns text into vectors.
 
     Args:
@@ -117,7 +116,7 @@ class ModelConfig:
     allow_remote_code: tuple[str, ...] = ()
     allow_bin: tuple[str, ...] = ()
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
         require(bool(self.name.strip()), "model.name", self.name, "a folder or a model's name")
         if self.attention is not None:
             require_one_of("model.attention", self.attention, get_args(Attention))

@@ -9,7 +9,7 @@ from functools import wraps
 from pathlib import Path
 from typing import Concatenate, ParamSpec, TypeVar
 
-from claim2source.core.config import flag
+from claim2source.core.config import Settings, flag
 from claim2source.core.errors import ConfigError
 from claim2source.core.files import why_not_folder
 from claim2source.models.config import ModelConfig
@@ -19,7 +19,7 @@ _folder: Path | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
-class ModelOptions:
+class ModelOptions(Settings):
     """Say where a program's models are.
 
     Args:

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeVar
 
-from claim2source.core.config import require_one_of
+from claim2source.core.config import Settings
 from claim2source.core.errors import ConfigError, InputError
 from claim2source.core.files import content_hash, why_not_file, write_json
 from claim2source.core.validate import read_json, validated
@@ -48,7 +48,7 @@ class Base:
 
 
 @dataclass(frozen=True)
-class Weights:
+class Weights(Settings):
     """Record the weights that a checkpoint adds to its base.
 
     `base`: none (step 0). `lora`: an adapter in this folder, added at `scale`. `full`: a whole
@@ -64,10 +64,6 @@ class Weights:
     config_sha256: str | None = None
     trained: Literal["both", "query_only"] = "both"
     projection: str | None = None
-
-    def __post_init__(self) -> None:
-        require_one_of("weights.kind", self.kind, ("base", "lora", "full"))
-        require_one_of("weights.trained", self.trained, ("both", "query_only"))
 
     def identity(self, base: Identity) -> Identity:
         """Identify these weights in the store; `base` identifies those of the base model."""

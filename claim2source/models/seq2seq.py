@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol
 
-from claim2source.core.config import require_between
+from claim2source.core.config import Between, Settings
 from claim2source.core.errors import ConfigError, UserError
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ PLACE = "{language}"
 
 
 @dataclass(frozen=True)
-class Seq2SeqConfig:
+class Seq2SeqConfig(Settings):
     """Choose a translation model and how it runs.
 
     Args:
@@ -64,16 +64,11 @@ class Seq2SeqConfig:
     name: str | None = None
     revision: str | None = None
     prefix: str = ""
-    batch_size: int = 16
-    max_length: int = 512
-    beams: int = 1
+    batch_size: Annotated[int, Between(1, 4096)] = 16
+    max_length: Annotated[int, Between(8, 8192)] = 512
+    beams: Annotated[int, Between(1, 64)] = 1
     device: Literal["cpu", "cuda"] | None = None
     allow_bin: tuple[str, ...] = ()
-
-    def __post_init__(self) -> None:
-        require_between("seq2seq.batch_size", self.batch_size, 1, 4096)
-        require_between("seq2seq.max_length", self.max_length, 8, 8192)
-        require_between("seq2seq.beams", self.beams, 1, 64)
 
 
 class Text(Protocol):

@@ -7,12 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from claim2source.core.config import (
-    as_plain,
-    list_field,
-    require,
-    require_one_of,
-)
+from claim2source.core.config import Seed, as_plain, list_field, require, require_one_of
 from claim2source.core.errors import ConfigError, InputError, UserError
 from claim2source.core.files import content_hash, file_hash
 from claim2source.core.folders import require_output
@@ -91,15 +86,15 @@ class BaselinesConfig(EvaluationOptions, ChoosingOptions):
     train_split: str = field(default="train", kw_only=True)
     val: Literal["auto", "carved", "train"] = "auto"
     val_share: float = field(default=0.1, kw_only=True)
-    val_seed: int = field(default=13, kw_only=True)
+    val_seed: Seed = field(default=13, kw_only=True)
     rewrites: Path | None = None
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def check(self) -> None:
+        super().check()
         require(bool(self.claims), "claims", self.claims, "one or more of " + ", ".join(ALL_FORMS))
         for form in self.claims:
             require_one_of("claims", form, ALL_FORMS)
-        ChoosingOptions.__post_init__(self)
+        ChoosingOptions.check(self)
 
 
 @with_local_models

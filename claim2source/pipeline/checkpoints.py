@@ -6,14 +6,14 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal, NamedTuple, get_args
+from typing import Annotated, Literal, NamedTuple, get_args
 
 from claim2source.core.config import (
+    Between,
     as_plain,
     flag,
     list_field,
     require,
-    require_between,
     require_one_of,
 )
 from claim2source.core.errors import ConfigError, InputError, UserError
@@ -94,7 +94,7 @@ class CheckpointConfig(EvaluationOptions):
         help="score these claim forms too: original, translated, bilingual"
     )
     hybrid: bool = flag("score the fusion with the papers' BM25 too: min-max, alpha 0.5")
-    depth: int = DEPTH
+    depth: Annotated[int, Between(1, 10**6)] = DEPTH
     routes: dict[str, str] = field(default_factory=dict)
     only: Literal["chosen"] | None = None
     languages: list[str] | None = list_field(help="score claims in these languages only")
@@ -104,9 +104,8 @@ class CheckpointConfig(EvaluationOptions):
     )
     styles: StyleOptions = field(default_factory=StyleOptions)
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require_between("depth", self.depth, 1, 10**6)
+    def check(self) -> None:
+        super().check()
         for form in self.claims or ():
             require_one_of("claims", form, CLAIM_FORMS)
         for stage in self.stages or ():

@@ -8,10 +8,11 @@ from dataclasses import asdict, dataclass, replace
 from datetime import date
 from pathlib import Path
 from random import Random
+from typing import Annotated
 
 import numpy as np
 
-from claim2source.core.config import require_between, require_seed
+from claim2source.core.config import Between, Seed, Settings, Share
 from claim2source.core.errors import UserError
 from claim2source.core.files import write_text
 from claim2source.core.records import Dataset, Qrels, Source
@@ -28,7 +29,7 @@ COLUMNS = ("set", "article", "id", "date", "title", "text", "similarity", "entit
 
 
 @dataclass(frozen=True)
-class EventsConfig:
+class EventsConfig(Settings):
     """Set which articles report the same event; the paper prints `days` and `sample` only.
 
     Args:
@@ -42,20 +43,13 @@ class EventsConfig:
         seed: of that sample.
     """
 
-    days: int = 5
-    similarity: float = 0.6
-    overlap: float = 0.2
+    days: Annotated[int, Between(0, 10**5)] = 5
+    similarity: Share = 0.6
+    overlap: Share = 0.2
     model: str = ModelConfig.name
     pipeline: str = MODEL
-    sample: int = 50
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        require_between("events.days", self.days, 0, 10**5)
-        require_between("events.similarity", self.similarity, 0, 1)
-        require_between("events.overlap", self.overlap, 0, 1)
-        require_between("events.sample", self.sample, 1, 10**6)
-        require_seed("events.seed", self.seed)
+    sample: Annotated[int, Between(1, 10**6)] = 50
+    seed: Seed = 0
 
 
 @dataclass(frozen=True)

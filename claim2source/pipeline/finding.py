@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from claim2source.core.config import require, require_between
+from claim2source.core.config import Share, require
 from claim2source.engines import Engine
 from claim2source.io.store import Store
 from claim2source.models.local import ModelOptions
@@ -37,14 +37,13 @@ class FinderOptions(ModelOptions):
     index: str | None = None
     pipeline: Path | None = None
     system: str | None = None
-    threshold: float | None = None
+    threshold: Share | None = None
     model: str | None = None
     store: Path | None = None
     device: Literal["cpu", "cuda"] | None = None
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
         require(self.index is not None, "index", None, f"a folder, or {INDEX}")
-        require_between("threshold", self.threshold, 0, 1, none=True)
         require(self.system is None or self.pipeline is not None, "system", self.system, "none")
 
     def open_finder(

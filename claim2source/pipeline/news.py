@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
-from claim2source.core.config import as_plain, flag, require, require_one_of
+from claim2source.core.config import as_plain, flag, require
 from claim2source.core.folders import require_output
 from claim2source.core.records import Dataset
 from claim2source.core.report import MACRO, Intervals, Report
@@ -74,10 +74,9 @@ class NewsConfig(StagedOptions, ChoosingOptions):
     events: EventsConfig = field(default_factory=EventsConfig)
     errors: ErrorConfig = field(default_factory=ErrorConfig)
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        ChoosingOptions.__post_init__(self)
-        require_one_of("golds", self.golds, ("found", "injected", "both"))
+    def check(self) -> None:
+        super().check()
+        ChoosingOptions.check(self)
 
     @property
     def choosing_on(self) -> ChoosingOn:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from claim2source.core.config import flag, require_repeats, require_seed
+from claim2source.core.config import Repeats, Seed, flag
 from claim2source.datasets import LENIENT
 from claim2source.io.store import Store, VectorType
 from claim2source.io.wandb import Tracking
@@ -57,14 +57,10 @@ class EvaluationOptions(SearchOptions):
             claim with five sources. With several, the program says how to choose one.
     """
 
-    repeats: int = 10_000
-    seed: int = 0
+    repeats: Repeats = 10_000
+    seed: Seed = 0
     tests: bool = flag(
         "add intervals, paired tests and the papers' numbers to the report", default=True
     )
     wandb: Tracking = "off"
     submit: Path | None = None
-
-    def __post_init__(self) -> None:
-        require_repeats("repeats", self.repeats)
-        require_seed("seed", self.seed)

@@ -8,15 +8,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
 
 from claim2source.core.config import (
+    Between,
     flag,
     list_field,
     read_config,
     require,
-    require_between,
     require_one_of,
 )
 from claim2source.core.errors import ConfigError, UserError
@@ -78,7 +79,7 @@ class RewriteConfig(ModelOptions):
     out: Path
     dataset: str = "demo"
     split: str = "dev"
-    versions: int = 1
+    versions: Annotated[int, Between(1, MOST_VERSIONS)] = 1
     claims: ClaimText = "translation"
     prompt: str | None = None
     llm: LLMConfig = field(default_factory=LLMConfig)
@@ -91,11 +92,10 @@ class RewriteConfig(ModelOptions):
     overwrite: bool = flag("replace styles that are there and were made in another way")
     dry_run: bool = flag("count requests and estimate tokens; nothing is asked or written")
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
         require(bool(self.styles), "styles", self.styles, f"some of {', '.join(REWRITTEN)}")
         for style in self.styles:
             require_one_of("styles", style, REWRITTEN)
-        require_between("versions", self.versions, 1, MOST_VERSIONS)
         if self.versions > 1 and (self.rules or not self.llm.temperature):
             why = "rules make" if self.rules else "llm.temperature 0 makes"
             raise ConfigError("versions", self.versions, f"1: {why} the same text every time")

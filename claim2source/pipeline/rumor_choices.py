@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import product
+from typing import Annotated
 
 import numpy as np
 
-from claim2source.core.config import require, require_between, require_seed
+from claim2source.core.config import Between, Seed, Settings, require
 from claim2source.core.progress import watched
 from claim2source.core.report import Choice, Rule
 from claim2source.core.run import Run
@@ -30,7 +31,7 @@ THRESHOLDS = tuple(round(step / 20, 2) for step in range(1, 20 * HIGHEST + 1))
 
 
 @dataclass(frozen=True)
-class RumorGrid:
+class RumorGrid(Settings):
     """Settings of BM25 that are tried; the system's own is the default.
 
     Args:
@@ -45,17 +46,15 @@ class RumorGrid:
             tried with and without.
     """
 
-    folds: int = 8
-    seed: int = 0
+    folds: Annotated[int, Between(2, 1000)] = 8
+    seed: Seed = 0
     rule: Rule = "one_se"
     k1: tuple[float, ...] = (0.6, 0.9, 1.2, 1.5, 2.0)
     b: tuple[float, ...] = (0.3, 0.5, 0.75, 1.0)
     boost: tuple[float, ...] = (0.0, 0.5, 1.0, 1.1, 1.5, 2.0)
     shortest: tuple[int, ...] = (2, 3, 4)
 
-    def __post_init__(self) -> None:
-        require_between("grid.folds", self.folds, 2, 1000)
-        require_seed("grid.seed", self.seed)
+    def check(self) -> None:
         for key in ("k1", "b", "boost", "shortest"):
             require(bool(getattr(self, key)), f"grid.{key}", getattr(self, key), "some values")
         for analysis in self.analyses(FieldedConfig()):

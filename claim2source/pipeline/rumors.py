@@ -6,11 +6,11 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
 
-from claim2source.core.config import require, require_between
+from claim2source.core.config import Between, Number, Settings, require
 from claim2source.core.memory import peak_memory, reset_peak_memory
 from claim2source.core.report import StageReport, SystemCost
 from claim2source.core.run import Cost, Failure, Result, Run
@@ -39,7 +39,7 @@ NO_WEIGHT = "weights of stances that sum to 0"
 
 
 @dataclass(frozen=True)
-class RerankConfig:
+class RerankConfig(Settings):
     """Say how the first tweets are ranked anew.
 
     Args:
@@ -58,12 +58,12 @@ class RerankConfig:
     temperature: float = 0.7
     first: First = "as_is"
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
         require_versions("rerank.", self.rewrites, self.temperature)
 
 
 @dataclass(frozen=True)
-class StanceConfig:
+class StanceConfig(Settings):
     """Say how the stance of evidence towards a rumour is judged, -2 to 2.
 
     Args:
@@ -81,12 +81,12 @@ class StanceConfig:
     summaries: bool = False
     temperature: float = 0.7
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
         require_versions("stance.", self.rewrites, self.temperature)
 
 
 @dataclass(frozen=True)
-class VerdictConfig:
+class VerdictConfig(Settings):
     """Say how the stances of a rumour's evidence become a verdict.
 
     The mean of stances, weighted by the scores of the ranking, is SUPPORTS from `threshold` on,
@@ -104,13 +104,13 @@ class VerdictConfig:
     weights: Weights = "raw"
     drop_unverifiable: bool = False
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
         good = 0 < self.threshold <= HIGHEST
         require(good, "verdict.threshold", self.threshold, f"above 0, at most {HIGHEST}")
 
 
 @dataclass(frozen=True, kw_only=True)
-class RumorSystem:
+class RumorSystem(Settings):
     """Describe a system that finds evidence for rumours and judges it.
 
     Args:
@@ -129,18 +129,16 @@ class RumorSystem:
     name: str = "BM25"
     bm25: FieldedConfig = field(default_factory=FieldedConfig)
     index: Literal["own", "shared"] = "own"
-    depth: int = 10
-    keep: int = MOST
+    depth: Annotated[int, Between(1, 1000)] = 10
+    keep: Number = MOST
     rerank: RerankConfig = field(default_factory=RerankConfig)
     stance: StanceConfig = field(default_factory=StanceConfig)
     verdict: VerdictConfig = field(default_factory=VerdictConfig)
     llm: LLMConfig = field(default_factory=LLMConfig)
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
         named = self.name.isprintable() and bool(self.name.strip())
         require(named, "name", self.name, "some text, in one line")
-        require_between("depth", self.depth, 1, 1000)
-        require_between("keep", self.keep, 1, MOST)
         require(self.keep <= self.depth, "keep", self.keep, "at most depth")
         # Settings that a stage refuses are found before anything runs.
         reranker(self)

@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import product
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 
-from claim2source.core.config import require, require_between, require_seed
+from claim2source.core.config import Between, Seed, Share, require
 from claim2source.core.errors import InputError, UserError
 from claim2source.core.records import Dataset
 from claim2source.core.report import MACRO, MAIN_METRIC, Choice, Rule, Table
@@ -98,17 +98,14 @@ class ChoosingOptions(StoreOptions):
 
     train_split: str | None = None
     val_share: float | None = None
-    val_seed: int | None = None
-    val_seen_share: float | None = None
-    seen_share_expected: float | None = None
+    val_seed: Seed | None = None
+    val_seen_share: Annotated[float, Between(0, 0.9)] | None = None
+    seen_share_expected: Share | None = None
     rule: Rule = "one_se"
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
         good = self.val_share is None or 0 < self.val_share < 1
         require(good, "val_share", self.val_share, "more than 0, less than 1, or none")
-        require_seed("val_seed", self.val_seed, none=True)
-        require_between("val_seen_share", self.val_seen_share, 0, 0.9, none=True)
-        require_between("seen_share_expected", self.seen_share_expected, 0, 1, none=True)
 
     def choosing(
         self, val: Literal["auto", "carved", "train"], folds: Path | None = None

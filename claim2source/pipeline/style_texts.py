@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
-from claim2source.core.config import require, require_between, require_one_of
+from claim2source.core.config import Between, Settings, require, require_one_of
 from claim2source.core.errors import ConfigError, InputError
 from claim2source.core.records import Dataset
 from claim2source.core.tables import Cell, Part, TextTable
@@ -47,7 +47,7 @@ def require_stage(key: str, stage: str) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class StyleOptions:
+class StyleOptions(Settings):
     """Say which styles are compared, where their texts come from and how they are used.
 
     Args:
@@ -71,7 +71,7 @@ class StyleOptions:
     source_styles: tuple[str, ...] = SOURCE_STYLES
     texts: Path | None = None
     llm: LLMConfig = field(default_factory=LLMConfig)
-    versions: int = 1
+    versions: Annotated[int, Between(1, 100)] = 1
     prompts: dict[str, str] = field(default_factory=dict)
     answers: Path | None = None
     combine: Combine = "replace"
@@ -79,13 +79,12 @@ class StyleOptions:
     keep_title: bool = True
     fusion: FusionConfig = field(default_factory=FusionConfig)
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
         for key, known in (("claim_styles", CLAIM_STYLES), ("source_styles", SOURCE_STYLES)):
             for style in getattr(self, key):
                 require_one_of(key, style, known)
         for style in self.prompts:
             require_one_of("prompts", style, REWRITTEN)
-        require_between("versions", self.versions, 1, 100)
         given = self.texts is not None or not self.llm.model
         require(given, "texts", None, "with llm.model, a folder for the rewritten texts")
 
@@ -104,7 +103,7 @@ class StyleOptions:
         """List the styles that need rewritten texts."""
         return (*self.asked_claims[1:], *self.asked_sources[1:])
 
-    def check(self) -> None:
+    def require_texts(self) -> None:
         """Raise `UserError` where the folder of texts lacks a style that no model will write."""
         if self.texts is None or self.llm.model:
             return
@@ -158,7 +157,7 @@ def read_texts(options: StyleOptions, dataset: Dataset, folder: str, claims: Cla
 
     Raises `UserError` where the folder lacks some, or holds rewritings of other texts.
     """
-    options.check()
+    options.require_texts()
     if options.llm.model:
         write_texts(options, dataset, folder, claims)
     made = {} if options.texts is None else read_made(options.texts)
@@ -235,7 +234,7 @@ def plan_texts(
     options: StyleOptions, dataset: Dataset, folder: str, claims: ClaimText
 ) -> tuple[dict[str, int], list[Part]]:
     """Count the versions of each style's texts, and say which texts are there or made how."""
-    options.check()
+    options.require_texts()
     if options.llm.model:
         write_texts(options, dataset, folder, claims, dry_run=True)
     made = {} if options.texts is None else read_made(options.texts)

@@ -6,9 +6,9 @@ import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from claim2source.core.config import make, read_entries, require, require_between
+from claim2source.core.config import Between, Settings, make, read_entries, require
 from claim2source.core.errors import ConfigError, InputError
 from claim2source.core.imports import import_named
 from claim2source.core.stage import Stage
@@ -46,7 +46,7 @@ class HybridConfig:
 
 
 @dataclass(frozen=True)
-class RetrieveConfig:
+class RetrieveConfig(Settings):
     """Describe a first stage that is written as the first of the stages.
 
     Args:
@@ -60,7 +60,7 @@ class RetrieveConfig:
         fusion: how a hybrid fuses both.
     """
 
-    depth: int | None = None
+    depth: Annotated[int, Between(1, DEEPEST)] | None = None
     checkpoint: str | None = None
     model: ModelConfig | None = None
     sources: SourceForm = "title_abstract"
@@ -68,14 +68,13 @@ class RetrieveConfig:
     bm25: BM25Config | None = None
     fusion: FusionConfig = field(default_factory=FusionConfig)
 
-    def __post_init__(self) -> None:
-        require_between("depth", self.depth, 1, DEEPEST, none=True)
+    def check(self) -> None:
         both = self.checkpoint is not None and self.model is not None
         require(not both, "checkpoint", self.checkpoint, "none beside `model`")
 
 
 @dataclass(frozen=True)
-class SystemConfig:
+class SystemConfig(Settings):
     """Describe one system: exactly one of `bm25`, `model`, `hybrid`, `routes`
     and `run`, or a first stage `retrieve`.
 
@@ -126,14 +125,14 @@ class SystemConfig:
     rendering: Rendering | None = None
     passages: PassageConfig | None = None
     claims: ClaimForm | None = None
-    depth: int | None = None
+    depth: Annotated[int, Between(1, DEEPEST)] | None = None
     stages: list[dict[str, Any]] = field(default_factory=list)
     tune: bool = False
     label: str | None = None
     unsupported: str | None = None
     advice: str | None = None
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
         given = [kind for kind in FIRST_STAGES if getattr(self, kind) is not None]
         if self.retrieve is not None:
             require(given in ([], ["routes"]), "system", given, "routes or none, with `retrieve`")
@@ -146,7 +145,6 @@ class SystemConfig:
                 good = good and len(set(names)) == len(names) > 0
                 allowed = "the name of a system, or a list of different ones"
                 require(good, f"routes.{language}", part, allowed)
-        require_between("depth", self.depth, 1, DEEPEST, none=True)
         tunable = self.bm25 is not None or self.hybrid is not None
         cut = self.passages is not None and self.model is None
         require(not cut, "passages", self.passages, "none: only a `model` has them")

@@ -74,7 +74,7 @@ class TranslateConfig(ModelOptions):
     overwrite: bool = flag("translate what has a translation again, and replace it")
     dry_run: bool = flag("count requests and estimate tokens; nothing is asked or written")
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
         for language in self.languages or ():
             if language.partition("-")[0] == "en":
                 raise ConfigError("languages", language, "languages other than English")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 
-from claim2source.core.config import require, require_between
+from claim2source.core.config import Settings, Share, require
 from claim2source.core.records import Claim, Source
 from claim2source.core.run import Result, Run, join_results
 from claim2source.core.stage import Stage
@@ -15,7 +15,7 @@ KEPT = "ranking kept"
 
 
 @dataclass(frozen=True)
-class WhenConfig:
+class WhenConfig(Settings):
     """Say which claims a stage is asked about: one condition that holds is enough.
 
     Args:
@@ -24,11 +24,10 @@ class WhenConfig:
         disagree: claims whose first source is another one than before the last stage.
     """
 
-    margin_below: float | None = None
+    margin_below: Share | None = None
     disagree: bool = False
 
-    def __post_init__(self) -> None:
-        require_between("when.margin_below", self.margin_below, 0, 1, none=True)
+    def check(self) -> None:
         given = self.margin_below is not None or self.disagree
         require(given, "when", asdict(self), "margin_below, disagree or both")
 

@@ -6,11 +6,11 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Self, get_args
+from typing import Annotated, Self
 
 import numpy as np
 
-from claim2source.core.config import require_between, require_one_of
+from claim2source.core.config import Between, require_between
 from claim2source.core.files import content_hash
 from claim2source.core.memory import peak_memory
 from claim2source.core.records import Claim, Source
@@ -59,13 +59,8 @@ class AskedStage(LLMStage, ABC):
             without, or another of `rendering.sources`.
     """
 
-    depth: int = 10
+    depth: Annotated[int, Between(1, DEEPEST)] = 10
     sources: SourceForm = "metadata"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require_between("depth", self.depth, 1, DEEPEST)
-        require_one_of("sources", self.sources, get_args(SourceForm))
 
     @property
     @abstractmethod
@@ -111,12 +106,11 @@ class VersionedStage(AskedStage):
         version: rank by this version alone, from 1.
     """
 
-    versions: int = 1
+    versions: Annotated[int, Between(1, MOST_VERSIONS)] = 1
     version: int | None = None
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require_between("versions", self.versions, 1, MOST_VERSIONS)
+    def check(self) -> None:
+        super().check()
         require_between("version", self.version, 1, self.versions, none=True)
 
     @property

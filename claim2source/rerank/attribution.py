@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, get_args
+from typing import Literal
 
 import numpy as np
 
-from claim2source.core.config import require, require_between, require_one_of
+from claim2source.core.config import Share, require
 from claim2source.llm.config import LLMConfig
 from claim2source.llm.work import Answer, Request
 from claim2source.rerank.asked import Asked, Listed, VersionedStage, mean_known, numbered
@@ -60,17 +60,13 @@ class Attribution(VersionedStage):
     extractor: LLMConfig | None = None
     claims: ClaimForm = "translated"
     fusion: Fusion = "a*q+(1-a)*n"
-    alpha: float = 0.7
+    alpha: Share = 0.7
     first: First = "sigmoid"
     facts_prompt: str = "facts"
     support_prompt: str = "support"
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require_one_of("claims", self.claims, get_args(ClaimForm))
-        require_one_of("fusion", self.fusion, get_args(Fusion))
-        require_between("alpha", self.alpha, 0, 1)
-        require_one_of("first", self.first, get_args(First))
+    def check(self) -> None:
+        super().check()
         asked = self.extracting
         require(bool(asked.model.strip()), "extractor.model", asked.model, "its name at the server")
         good = self.versions == 1 or asked.temperature > 0

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
-from claim2source.core.config import require, require_between
+from claim2source.core.config import Between, require
 from claim2source.models import ModelConfig, resolve
 from claim2source.models.config import Pooling
 from claim2source.rerank.frame import Reranker
@@ -31,12 +31,11 @@ class EncoderReranker(Reranker):
 
     model: str = "sentence-transformers/all-MiniLM-L6-v2"
     revision: str | None = None
-    max_length: int | None = None
+    max_length: Annotated[int, Between(8, 10**6)] | None = None
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def check(self) -> None:
+        super().check()
         require(bool(self.model.strip()), "model", self.model, "a folder or a model's name")
-        require_between("max_length", self.max_length, 8, 10**6, none=True)
 
     @property
     def pooling(self) -> Pooling | None:

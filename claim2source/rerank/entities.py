@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 
-from claim2source.core.config import require_between
+from claim2source.core.config import Between
 from claim2source.core.records import nfkc
 from claim2source.llm.work import Answer, Request
 from claim2source.rerank.asked import (
@@ -50,12 +51,8 @@ class Entities(VersionedStage):
             documents.
     """
 
-    chunk: int | None = None
+    chunk: Annotated[int, Between(1, DEEPEST)] | None = None
     prompt: str = "entities"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require_between("chunk", self.chunk, 1, DEEPEST, none=True)
 
     @property
     def prompts(self) -> tuple[str, ...]:

@@ -7,11 +7,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Literal, NamedTuple, Self, get_args
+from typing import Annotated, Literal, NamedTuple, Self
 
 import numpy as np
 
-from claim2source.core.config import require_between, require_one_of
+from claim2source.core.config import Between, Settings, Share
 from claim2source.core.memory import peak_memory
 from claim2source.core.progress import Progress
 from claim2source.core.records import Claim, Source
@@ -85,7 +85,7 @@ class Place:
     progress: bool = False
 
 
-class Placeable:
+class Placeable(Settings):
     """Keep where a stage, a dataclass, stores scores and computes, beside its settings."""
 
     @property
@@ -127,21 +127,13 @@ class Reranker(Placeable, ABC):
         rrf_k: constant of reciprocal ranks.
     """
 
-    depth: int = 100
+    depth: Annotated[int, Between(1, DEEPEST)] = 100
     claims: ClaimForm = "translated"
     sources: SourceForm = "metadata"
     passages: PassageConfig | None = None
-    mix: float = 0.0
+    mix: Share = 0.0
     fusion: Literal["linear", "rrf"] = "linear"
-    rrf_k: int = 60
-
-    def __post_init__(self) -> None:
-        require_between("depth", self.depth, 1, DEEPEST)
-        require_one_of("claims", self.claims, get_args(ClaimForm))
-        require_one_of("sources", self.sources, get_args(SourceForm))
-        require_between("mix", self.mix, 0, 1)
-        require_one_of("fusion", self.fusion, ("linear", "rrf"))
-        require_between("rrf_k", self.rrf_k, 1, 10**6)
+    rrf_k: Annotated[int, Between(1, 10**6)] = 60
 
     @property
     @abstractmethod

@@ -15,12 +15,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 from urllib.parse import urlsplit
 
 import numpy as np
 
-from claim2source.core.config import require, require_between, require_one_of
+from claim2source.core.config import Between, require
 from claim2source.core.errors import UserError
 from claim2source.core.terminal import shortened
 from claim2source.llm.api_key import read_key, require_key_env, state_of
@@ -101,14 +101,14 @@ class Http(Reranker):
     instruction: str = "released"
     scale: Scale = "auto"
     tokenizer: str | None = None
-    max_tokens_per_doc: int | None = None
-    documents: int = 32
-    concurrency: int = 8
+    max_tokens_per_doc: Annotated[int, Between(1, 10**6)] | None = None
+    documents: Annotated[int, Between(1, 2000)] = 32
+    concurrency: Annotated[int, Between(1, 256)] = 8
     timeout: float = 120.0
-    retries: int = 6
+    retries: Annotated[int, Between(0, 100)] = 6
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def check(self) -> None:
+        super().check()
         parts = urlsplit(self.url.strip())
         good = parts.scheme in ("http", "https") and bool(parts.hostname)
         secret = parts.username or parts.password or parts.query
@@ -116,21 +116,15 @@ class Http(Reranker):
         require(not secret, "url", "..", "an address without user, password or query")
         require(good, "url", self.url, "an address such as http://localhost:8000")
         require_key_env("key_env", self.key_env)
-        require_one_of("dialect", self.dialect, get_args(Dialect))
         require(bool(self.model) or self.dialect == "tei", "model", "", "its name at the server")
         require(bool(self.instruction.strip()), "instruction", self.instruction, "a text")
-        require_one_of("scale", self.scale, get_args(Scale))
-        require_between("max_tokens_per_doc", self.max_tokens_per_doc, 1, 10**6, none=True)
         cut = self.tokenizer is None or self.max_tokens_per_doc is not None
         require(cut, "max_tokens_per_doc", None, "a number, since a tokenizer is given")
         sent = self.tokenizer is not None or self.max_tokens_per_doc is None
         allowed = "none without a tokenizer: only vLLM cuts documents"
         good = sent or self.dialect.startswith("vllm")
         require(good, "max_tokens_per_doc", self.max_tokens_per_doc, allowed)
-        require_between("documents", self.documents, 1, 2000)
-        require_between("concurrency", self.concurrency, 1, 256)
         require(0 < self.timeout <= 86_400, "timeout", self.timeout, "above 0, at most 86400")
-        require_between("retries", self.retries, 0, 100)
 
     @property
     def label(self) -> str:

@@ -6,17 +6,18 @@ import time
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice, repeat
+from typing import Annotated
 
 import numpy as np
 
-from claim2source.core.config import require_between
+from claim2source.core.config import Between, Settings
 from claim2source.core.records import Claim, Source
 from claim2source.core.run import Cost, Result, Run
 from claim2source.rerank.frame import DEEPEST
 
 
 @dataclass(frozen=True)
-class InjectGold:
+class InjectGold(Settings):
     """Put golds that the first stage missed in the place of its last candidates.
 
     ADMA 2023 paper, section 4.2: "we add it back to the list". What is re-ranked after that is no
@@ -26,10 +27,7 @@ class InjectGold:
         depth: candidates that are re-ranked, up to 2,000; what a gold displaces follows them.
     """
 
-    depth: int = 500
-
-    def __post_init__(self) -> None:
-        require_between("depth", self.depth, 1, DEEPEST)
+    depth: Annotated[int, Between(1, DEEPEST)] = 500
 
     def apply(self, claims: Sequence[Claim], sources: Sequence[Source], run: Run) -> Result:
         """Put every claim's golds among its first `depth` sources; notes name what was added."""

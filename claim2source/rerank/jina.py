@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
-from claim2source.core.config import require_between
+from claim2source.core.config import Between
 from claim2source.core.errors import ConfigError, UserError
 from claim2source.models.hub import one_line
 from claim2source.rerank.batches import scored_alone
@@ -36,11 +36,10 @@ class Jina(LocalReranker):
     """
 
     model: str = "jinaai/jina-reranker-v3"
-    documents: int = _MOST
+    documents: Annotated[int, Between(1, _MOST)] = _MOST
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require_between("documents", self.documents, 1, _MOST)
+    def check(self) -> None:
+        super().check()
         for key in ("max_length", "batch_tokens"):
             if (given := getattr(self, key)) is not None:
                 raise ConfigError(key, given, "none: the model's own code cuts texts")

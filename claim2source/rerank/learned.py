@@ -14,11 +14,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 import numpy as np
 
-from claim2source.core.config import require, require_between
+from claim2source.core.config import Between, require
 from claim2source.core.errors import InputError, UserError
 from claim2source.core.files import content_hash, write_json
 from claim2source.core.memory import peak_memory
@@ -158,12 +158,11 @@ class Learned(Placeable):
     """
 
     file: str
-    depth: int = 100
+    depth: Annotated[int, Between(1, DEEPEST)] = 100
     models: dict[str, str] = field(default_factory=dict)
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
         require(bool(self.file.strip()), "file", self.file, "a file of train/fusion.py")
-        require_between("depth", self.depth, 1, DEEPEST)
 
     @cached_property
     def fusion(self) -> LearnedFusion:

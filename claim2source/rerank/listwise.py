@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Annotated
 
 import numpy as np
 
-from claim2source.core.config import require_between
+from claim2source.core.config import Between, require_between
 from claim2source.llm.work import Answer, Request
 from claim2source.rerank.asked import Asked, AskedStage, Listed, numbered, post_values
 from claim2source.rerank.frame import DEEPEST
@@ -37,17 +38,15 @@ class Listwise(AskedStage):
         prompt: a prompt's name or YAML file with the variables count, post, translation, papers.
     """
 
-    depth: int = 100
-    window: int = 20
+    depth: Annotated[int, Between(1, DEEPEST)] = 100
+    window: Annotated[int, Between(2, DEEPEST)] = 20
     stride: int = 10
-    words: int = 300
+    words: Annotated[int, Between(1, 10**6)] = 300
     prompt: str = "listwise"
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require_between("window", self.window, 2, DEEPEST)
+    def check(self) -> None:
+        super().check()
         require_between("stride", self.stride, 1, self.window)
-        require_between("words", self.words, 1, 10**6)
 
     @property
     def prompts(self) -> tuple[str, ...]:

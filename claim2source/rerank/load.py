@@ -7,9 +7,9 @@ from dataclasses import asdict, dataclass, fields
 from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from claim2source.core.config import require, require_between, require_one_of
+from claim2source.core.config import Between, require
 from claim2source.core.errors import ConfigError, InputError, UserError
 from claim2source.core.files import content_hash, file_hash
 from claim2source.models import ModelConfig
@@ -80,17 +80,14 @@ class LocalReranker(Reranker):
 
     model: str = ""
     revision: str | None = None
-    max_length: int | None = None
+    max_length: Annotated[int, Between(8, 10**6)] | None = None
     dtype: Dtype = "float32"
-    batch_tokens: int | None = None
+    batch_tokens: Annotated[int, Between(1, 10**9)] | None = None
     allow_remote_code: tuple[str, ...] = ()
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def check(self) -> None:
+        super().check()
         require(bool(self.model.strip()), "model", self.model, "a folder or a model's name")
-        require_between("max_length", self.max_length, 8, 10**6, none=True)
-        require_one_of("dtype", self.dtype, DTYPES)
-        require_between("batch_tokens", self.batch_tokens, 1, 10**9, none=True)
 
     @property
     def label(self) -> str:

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal
 
 import numpy as np
 
-from claim2source.core.config import require_one_of
 from claim2source.llm.versions import RewritingStage
 from claim2source.llm.work import Request
 from claim2source.rerank.asked import Asked, AskedStage, Listed
@@ -48,10 +47,6 @@ class Relevance(AskedStage, RewritingStage):
     first: First = "as_is"
     sources: SourceForm = "title_abstract"
     prompt: str = "rumor_relevance"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require_one_of("first", self.first, get_args(First))
 
     @property
     def prompts(self) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 
-from claim2source.core.config import require, require_one_of
+from claim2source.core.config import Settings, require, require_one_of
 from claim2source.core.files import content_hash
 from claim2source.core.records import Claim, Source, nfkc
 from claim2source.datasets.pool_pairs import sentences_of
@@ -43,7 +43,7 @@ _YEAR = re.compile(r"(\d{4})(?:-(\d\d))?")
 
 
 @dataclass(frozen=True, kw_only=True)
-class ViewConfig:
+class ViewConfig(Settings):
     """Describe one similarity of claims and sources.
 
     Args:
@@ -69,10 +69,7 @@ class ViewConfig:
     claims: ClaimForm = "bilingual"
     sources: SourceForm = "title_abstract"
 
-    def __post_init__(self) -> None:
-        require_one_of("score", self.score, get_args(Kind))
-        require_one_of("part", self.part, get_args(PartOfSource))
-        require_one_of("terms", self.terms, get_args(TermKind))
+    def check(self) -> None:
         lexical = self.score == "bm25"
         require(lexical or self.terms == "words", "terms", self.terms, "words but with score bm25")
         parts: dict[str, tuple[str, ...]] = {

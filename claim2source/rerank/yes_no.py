@@ -12,11 +12,11 @@ from copy import deepcopy
 from dataclasses import dataclass
 from functools import cached_property
 from os.path import commonprefix
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
 
-from claim2source.core.config import require, require_one_of
+from claim2source.core.config import Between, require
 from claim2source.core.errors import ConfigError
 from claim2source.models.reranker_manifest import RerankerKind
 from claim2source.rerank.batches import CHUNK, scored_alone, token_budget
@@ -74,15 +74,14 @@ class YesNo(LocalReranker):
     """
 
     model: str = "Qwen/Qwen3-Reranker-0.6B"
-    max_length: int | None = 8192
+    max_length: Annotated[int, Between(8, 10**6)] | None = 8192
     instruction: str = "released"
     template: Ending = "qwen3"
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def check(self) -> None:
+        super().check()
         text = bool(self.instruction.strip())
         require(text, "instruction", self.instruction, "a text, released or detailed")
-        require_one_of("template", self.template, tuple(_ENDINGS))
         require(self.max_length is not None, "max_length", None, "a number of tokens")
 
     @property

@@ -7,11 +7,11 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 
-from claim2source.core.config import require_between
+from claim2source.core.config import Between, Settings, Share
 from claim2source.core.memory import peak_memory, reset_peak_memory
 from claim2source.core.provenance import version
 from claim2source.core.records import Claim, Source, nfkc
@@ -45,7 +45,7 @@ _CELLS = 2**21
 
 
 @dataclass(frozen=True)
-class BM25Config:
+class BM25Config(Settings):
     """BM25's settings.
 
     Args:
@@ -71,9 +71,9 @@ class BM25Config:
     """
 
     analysis: Literal["terms", "whitespace", "lemmas"] = "terms"
-    k1: float = 1.2
-    b: float = 0.75
-    title_weight: int = 1
+    k1: Annotated[float, Between(0, 1000)] = 1.2
+    b: Share = 0.75
+    title_weight: Annotated[int, Between(1, 100)] = 1
     abstracts: bool = True
     metadata: bool = False
     language: Language = "en"
@@ -82,11 +82,6 @@ class BM25Config:
     stemmer: bool = True
     clean: bool = False
     pipeline: str = MODEL
-
-    def __post_init__(self) -> None:
-        require_between("bm25.k1", self.k1, 0, 1000)
-        require_between("bm25.b", self.b, 0, 1)
-        require_between("bm25.title_weight", self.title_weight, 1, 100)
 
     @property
     def format(self) -> int:

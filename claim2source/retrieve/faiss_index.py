@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import sqrt
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal
 
 import numpy as np
 
-from claim2source.core.config import MOST, require_between, require_one_of
+from claim2source.core.config import Between, Count, Settings, require_between
 from claim2source.core.errors import ConfigError, InputError
 from claim2source.core.records import Claim
 from claim2source.core.run import IndexNotes, Run
@@ -33,7 +33,7 @@ _PER_CELL = 39
 
 
 @dataclass(frozen=True)
-class IndexConfig:
+class IndexConfig(Settings):
     """Settings of the search of source vectors; exact unless the pool is too large for that.
 
     The approximate kinds find `refine` times the depth and score those by the whole vectors:
@@ -61,25 +61,21 @@ class IndexConfig:
     cells: int | None = None
     probes: int = 32
     parts: int | None = None
-    code_bits: int = 8
-    links: int = 32
+    code_bits: Annotated[int, Between(4, 12)] = 8
+    links: Annotated[int, Between(2, 512)] = 32
     build_effort: int = 80
     effort: int = 128
-    compared: int = 500
+    compared: Count = 500
     gpu: bool = True
     dimensions: int | None = None
 
-    def __post_init__(self) -> None:
-        require_one_of("index.kind", self.kind, get_args(Kind))
+    def check(self) -> None:
         # FAISS ends the process where its memory does not suffice.
         most = {"refine": 1000, "probes": 10**6, "build_effort": 10**5, "effort": 10**6}
         for key, high in most.items():
             require_between(f"index.{key}", getattr(self, key), 1, high)
         for key, high in {"cells": 10**6, "parts": 10**5, "dimensions": 10**5}.items():
             require_between(f"index.{key}", getattr(self, key), 1, high, none=True)
-        require_between("index.code_bits", self.code_bits, 4, 12)
-        require_between("index.links", self.links, 2, 512)
-        require_between("index.compared", self.compared, 0, MOST)
 
 
 class VectorIndex:

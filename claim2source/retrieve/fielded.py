@@ -9,17 +9,18 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Annotated
 
 import numpy as np
 
-from claim2source.core.config import require_between
+from claim2source.core.config import Between, Settings
 from claim2source.core.records import Claim, Source, nfkc
 from claim2source.retrieve.bm25 import SPELLERS, BM25Config, BM25Index, Language
 from claim2source.text.tweets import TweetFields, tweet_fields
 
 
 @dataclass(frozen=True)
-class FieldedConfig:
+class FieldedConfig(Settings):
     """BM25's settings over the two fields of tweets.
 
     Args:
@@ -34,16 +35,14 @@ class FieldedConfig:
 
     k1: float = 1.2
     b: float = 0.75
-    boost: float = 1.1
+    boost: Annotated[float, Between(0, 1000)] = 1.1
     hashtag_words: bool = True
     stop_words: bool = True
     stemmer: bool = True
-    shortest: int = 2
+    shortest: Annotated[int, Between(2, 20)] = 2
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
         self.of_field("en")  # refuses its k1 and b
-        require_between("bm25.boost", self.boost, 0, 1000)
-        require_between("bm25.shortest", self.shortest, 2, 20)
 
     def of_field(self, language: Language) -> BM25Config:
         """Give the settings of one field."""

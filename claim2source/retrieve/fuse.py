@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, overload
+from typing import Annotated, Any, Literal, overload
 
 import numpy as np
 
-from claim2source.core.config import require, require_between
+from claim2source.core.config import Between, Settings, Share, require
 from claim2source.core.errors import ConfigError
 from claim2source.core.records import Claim, Source
 from claim2source.core.run import Result, Run
@@ -21,7 +21,7 @@ PARTS = ("first", "second")
 
 
 @dataclass(frozen=True)
-class FusionConfig:
+class FusionConfig(Settings):
     """Settings of the fusion of two runs.
 
     Args:
@@ -40,18 +40,15 @@ class FusionConfig:
     """
 
     method: Literal["linear", "rrf"] = "linear"
-    alpha: float = 0.5
-    rrf_k: int = 60
-    depth: int = 100
+    alpha: Share = 0.5
+    rrf_k: Annotated[int, Between(1, 10**6)] = 60
+    depth: Annotated[int, Between(1, 10**6)] = 100
     scale: Literal["min-max", "z-score", "none"] = "min-max"
     missing: Literal["lowest", "scored"] = "lowest"
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
         good = self.method == "linear" or self.missing == "lowest"
         require(good, "fusion.missing", self.missing, "lowest with method rrf: it reads ranks")
-        require(0 <= self.alpha <= 1, "fusion.alpha", self.alpha, "0 to 1")
-        require_between("fusion.rrf_k", self.rrf_k, 1, 10**6)
-        require_between("fusion.depth", self.depth, 1, 10**6)
 
 
 @overload

@@ -6,9 +6,9 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import NoReturn, get_args
+from typing import NoReturn
 
-from claim2source.core.config import require, require_one_of
+from claim2source.core.config import Settings, require
 from claim2source.core.errors import InputError, UserError
 from claim2source.core.records import Claim, Source
 from claim2source.core.run import Cost, Result, Run
@@ -22,7 +22,7 @@ _SHOWN = 3
 
 
 @dataclass(frozen=True)
-class SavedRunConfig:
+class SavedRunConfig(Settings):
     """Name the files of a ranking that another program made.
 
     Args:
@@ -37,9 +37,8 @@ class SavedRunConfig:
     ranked_by: RankedBy = "reranker"
     selections: Path | None = None
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
         require(bool(self.files), "run.files", self.files, "a file for each language, or for all")
-        require_one_of("run.ranked_by", self.ranked_by, get_args(RankedBy))
         alone = ALL not in self.files or len(self.files) == 1
         require(alone, "run.files", self.files, "`all` alone, or languages")
         by_language = self.selections is None or ALL not in self.files

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Annotated
 
-from claim2source.core.config import require, require_between
+from claim2source.core.config import Between, Settings, require
 from claim2source.core.records import Source
 
 
 @dataclass(frozen=True)
-class PassageConfig:
+class PassageConfig(Settings):
     """Say how sources are cut into passages; a source scores as its best passage.
 
     Args:
@@ -19,12 +20,10 @@ class PassageConfig:
         overlap: words that a passage shares with the one before it.
     """
 
-    words: int = 150
-    overlap: int = 50
+    words: Annotated[int, Between(1, 10**6)] = 150
+    overlap: Annotated[int, Between(0, 10**6)] = 50
 
-    def __post_init__(self) -> None:
-        require_between("passages.words", self.words, 1, 10**6)
-        require_between("passages.overlap", self.overlap, 0, 10**6)
+    def check(self) -> None:
         less = self.overlap < self.words
         require(less, "passages.overlap", self.overlap, f"less than passages.words, {self.words}")
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, get_args
 
-from claim2source.core.config import require_one_of
+from claim2source.core.config import Settings, require_one_of
 from claim2source.core.records import Claim, Source
 from claim2source.datasets.authors import AFFILIATION, in_reading_order
 
@@ -23,7 +23,7 @@ _MARKS = re.compile(r"^[\d⁰¹²³⁴-⁹*†‡§¶#\s]+|[\d⁰¹²³⁴-⁹*�
 
 
 @dataclass(frozen=True)
-class Rendering:
+class Rendering(Settings):
     """Choose the representation of claims and sources; part of a checkpoint's manifest.
 
     Args:
@@ -36,10 +36,6 @@ class Rendering:
 
     claims: ClaimForm = "original"
     sources: SourceForm = "metadata"
-
-    def __post_init__(self) -> None:
-        require_one_of("rendering.claims", self.claims, _CLAIM_FORMS)
-        require_one_of("rendering.sources", self.sources, _SOURCE_FORMS)
 
     def claim_texts(self, claims: Iterable[Claim]) -> list[str]:
         """Render claims, in order."""

@@ -26,7 +26,7 @@ def check_after(config: FinetuneConfig) -> None:
     """Raise `UserError` for unknown baselines, missing texts and bad pipelines before training."""
     read_attached("after.stages", config.after.stages)
     if "styles" in config.after.stages:
-        config.after.styles.check()
+        config.after.styles.require_texts()
     if config.after.baselines:
         try:
             named_systems(config.after.files, config.after.baselines)

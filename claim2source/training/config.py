@@ -4,17 +4,23 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 from claim2source.core.config import (
     MOST,
+    Amount,
+    Between,
+    Count,
+    Number,
+    Positive,
+    Seed,
+    Settings,
+    Share,
     flag,
     list_field,
     require,
     require_between,
-    require_finite,
     require_one_of,
-    require_seed,
 )
 from claim2source.core.report import Rule
 from claim2source.mining import MiningConfig
@@ -27,7 +33,7 @@ from claim2source.training.trainer_settings import TrainerSettings, check_names
 
 
 @dataclass(frozen=True)
-class DataConfig:
+class DataConfig(Settings):
     """Choose the data to train on, to choose on and to report on.
 
     Args:
@@ -53,28 +59,24 @@ class DataConfig:
     train_split: str = "train"
     report_split: str = "dev"
     val_share: float = 0.1
-    val_seed: int = 13
-    val_seen_share: float | None = None
+    val_seed: Seed = 13
+    val_seen_share: Annotated[float, Between(0, 0.9)] | None = None
     seen_share_expected: float | None = None
-    limit: int | None = None
-    repeat: int = 1
+    limit: Number | None = None
+    repeat: Annotated[int, Between(1, 10_000)] = 1
     lenient: bool = False
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
         require(0 < self.val_share < 1, "data.val_share", self.val_share, "above 0, below 1")
-        require_seed("data.val_seed", self.val_seed)
-        require_between("data.val_seen_share", self.val_seen_share, 0, 0.9, none=True)
         expected = self.seen_share_expected
         require_between("data.seen_share_expected", expected, 0, 1, none=True)
-        require_between("data.limit", self.limit, 1, MOST, none=True)
-        require_between("data.repeat", self.repeat, 1, 10_000)
         other = self.report_split != self.train_split
         allowed = "another split than data.train_split"
         require(other, "data.report_split", self.report_split, allowed)
 
 
 @dataclass(frozen=True)
-class LoraConfig:
+class LoraConfig(Settings):
     """Set the low-rank adapters, by peft (2026 paper, table 6).
 
     Args:
@@ -85,19 +87,17 @@ class LoraConfig:
             layer.
     """
 
-    r: int = 16
-    alpha: int = 64
+    r: Annotated[int, Between(1, 10_000)] = 16
+    alpha: Number = 64
     dropout: float = 0.1
     targets: tuple[str, ...] = ()
 
-    def __post_init__(self) -> None:
-        require_between("lora.r", self.r, 1, 10_000)
-        require_finite("lora.alpha", self.alpha, positive=True)
+    def check(self) -> None:
         require(0 <= self.dropout < 1, "lora.dropout", self.dropout, "0 or more, below 1")
 
 
 @dataclass(frozen=True)
-class StepsConfig:
+class StepsConfig(Settings):
     """Set batches, epochs and the optimizer of any training.
 
     Args:
@@ -129,33 +129,28 @@ class StepsConfig:
     epochs: int = 3
     batch_size: int = 32
     accumulation: int = 1
-    learning_rate: float = 5e-5
+    learning_rate: Positive = 5e-5
     warmup_ratio: float = 0.05
-    weight_decay: float = 0.01
-    max_grad_norm: float = 1.0
+    weight_decay: Amount = 0.01
+    max_grad_norm: Amount = 1.0
     dropout: float | None = None
     train_embeddings: bool = True
-    train_layers: int | None = None
+    train_layers: Annotated[int, Between(1, 10_000)] | None = None
     optimizer: Literal["adamw", "adamw_8bit"] = "adamw"
     precision: Literal["fp32", "bf16"] = "fp32"
-    seed: int = 42
-    save_every: int = 50
+    seed: Seed = 42
+    save_every: Count = 50
     log_every: int = 1
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
         group = "optimisation"
         most = {"epochs": 10_000, "batch_size": 10**6, "accumulation": 10**6, "log_every": MOST}
         for key, high in most.items():
             require_between(f"{group}.{key}", getattr(self, key), 1, high)
-        for key in ("weight_decay", "max_grad_norm", "save_every"):
-            require_finite(f"{group}.{key}", getattr(self, key))
-        require_finite(f"{group}.learning_rate", self.learning_rate, positive=True)
         share, rate = self.warmup_ratio, self.dropout
-        require_between(f"{group}.train_layers", self.train_layers, 1, 10_000, none=True)
         require(0 <= share < 1, f"{group}.warmup_ratio", share, "0 or more, below 1")
         good = rate is None or 0 <= rate < 1
         require(good, f"{group}.dropout", rate, "none, or 0 or more and below 1")
-        require_seed(f"{group}.seed", self.seed)
 
 
 @dataclass(frozen=True)
@@ -187,31 +182,27 @@ class OptimisationConfig(StepsConfig):
     """
 
     chunk_size: int | Literal["auto"] | None = None
-    chunk_tokens: int | None = None
+    chunk_tokens: Annotated[int, Between(8, MOST)] | None = None
     gather: bool = True
-    negatives: int = 1
+    negatives: Count = 1
     train: Literal["both", "query_only"] = "both"
-    remine_every: int = 0
-    temperature: float = 0.05
+    remine_every: Count = 0
+    temperature: Positive = 0.05
     gradient_checkpointing: bool | Literal["auto"] = False
     liger_kernels: bool = False
     compile: bool = False
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def check(self) -> None:
+        super().check()
         group = "optimisation"
-        for key in ("negatives", "remine_every"):
-            require_finite(f"{group}.{key}", getattr(self, key))
-        require_finite(f"{group}.temperature", self.temperature, positive=True)
         if self.chunk_size != "auto":
             require_between(f"{group}.chunk_size", self.chunk_size, 1, 10**6, none=True)
-        require_between(f"{group}.chunk_tokens", self.chunk_tokens, 8, MOST, none=True)
         one = self.chunk_size is None or self.chunk_tokens is None
         require(one, f"{group}.chunk_tokens", self.chunk_tokens, f"none with {group}.chunk_size")
 
 
 @dataclass(frozen=True)
-class BatchesConfig:
+class BatchesConfig(Settings):
     """Choose which pairs share a batch; claims of one paper are kept apart where possible.
 
     Args:
@@ -226,11 +217,8 @@ class BatchesConfig:
     """
 
     order: Literal["mixed", "language", "length"] = "mixed"
-    alpha: float = 1.0
+    alpha: Share = 1.0
     rotate_negatives: bool = False
-
-    def __post_init__(self) -> None:
-        require(0 <= self.alpha <= 1, "batches.alpha", self.alpha, "0 to 1")
 
 
 @dataclass(frozen=True)
@@ -249,7 +237,7 @@ class WandbConfig:
 
 
 @dataclass(frozen=True)
-class AfterConfig:
+class AfterConfig(Settings):
     """Choose what is scored beside the finished run, on `data.report_split`.
 
     It is written to the run's folder `evaluation`, with every remaining checkpoint;
@@ -277,7 +265,7 @@ class AfterConfig:
     stages: tuple[str, ...] = ()
     styles: StyleOptions = field(default_factory=StyleOptions)
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
         for form in self.claims:
             require_one_of("after.claims", form, FORMS)
         for stage in self.stages:
@@ -290,7 +278,7 @@ class AfterConfig:
 
 
 @dataclass(frozen=True)
-class RunConfig:
+class RunConfig(Settings):
     """Hold the settings that all trainings have.
 
     Args:
@@ -329,14 +317,13 @@ class RunConfig:
     out: Path = Path("checkpoints/run")
     store: Path | None = None
     device: Literal["cpu", "cuda"] | None = None
-    threads: int | None = None
+    threads: Annotated[int, Between(1, 1024)] | None = None
     languages: list[str] | None = list_field(help="train and report on these languages only")
     resume: bool = flag("continue from the run's last saved state")
     overwrite: bool = flag("replace a run in the output folder")
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
         check_names(self.trainer)
-        require_between("threads", self.threads, 1, 1024, none=True)
         require(not (self.resume and self.overwrite), "overwrite", True, "not with resume")
 
     @property
@@ -396,7 +383,7 @@ class FinetuneConfig(RunConfig):
         help="scales tried on val: 0 is the base, 1 the best trained epoch as it is"
     )
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
         if self.tuning == "qlora":
             # The manifest copies this: the checkpoint is used over the same 4-bit base.
             object.__setattr__(self, "model", replace(self.model, quantization="nf4"))
@@ -432,7 +419,7 @@ class FinetuneConfig(RunConfig):
         require(self.mined is None or not self.refit, "refit", self.refit, allowed)
         for scale in self.scales or ():
             require_between("scales", scale, 0, 100)
-        super().__post_init__()
+        super().check()
         self._check_teacher()
 
     def _check_teacher(self) -> None:

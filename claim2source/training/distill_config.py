@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 from claim2source.core.config import (
+    Between,
+    Repeats,
+    Settings,
     list_field,
     require,
-    require_between,
-    require_repeats,
 )
 from claim2source.core.errors import ConfigError
 from claim2source.pipeline.results import DEPTH
@@ -32,7 +33,7 @@ Student = Literal["claims", "retriever", "reranker", "static"]
 
 
 @dataclass(frozen=True)
-class StaticConfig:
+class StaticConfig(Settings):
     """Set how a teacher becomes static embeddings, by model2vec (the extra `static`).
 
     Args:
@@ -41,14 +42,12 @@ class StaticConfig:
         max_length: tokens of a text that are read.
     """
 
-    dimensions: int | None = 256
+    dimensions: Annotated[int, Between(1, 10_000)] | None = 256
     sif: float = 1e-4
-    max_length: int = 512
+    max_length: Annotated[int, Between(8, 10**6)] = 512
 
-    def __post_init__(self) -> None:
-        require_between("static.dimensions", self.dimensions, 1, 10_000, none=True)
+    def check(self) -> None:
         require(0 < self.sif < 1, "static.sif", self.sif, "above 0, below 1")
-        require_between("static.max_length", self.max_length, 8, 10**6)
 
 
 @dataclass(frozen=True)
@@ -97,21 +96,18 @@ class DistillConfig(FinetuneConfig):
     student: Student = "claims"
     reranker: RerankerStudent = field(default_factory=RerankerStudent)
     static: StaticConfig = field(default_factory=StaticConfig)
-    depth: int = DEPTH
+    depth: Annotated[int, Between(1, 10**6)] = DEPTH
     beside: dict[str, str] = field(default_factory=dict)
-    measured: int = 100
-    repeats: int = 10_000
+    measured: Annotated[int, Between(0, 100_000)] = 100
+    repeats: Repeats = 10_000
     out: Path = Path("checkpoints/student")
     files: list[Path] = list_field(help="YAML files of systems; none: all of configs/systems")
 
-    def __post_init__(self) -> None:
-        require_between("depth", self.depth, 1, 10**6)
-        require_between("measured", self.measured, 0, 100_000)
-        require_repeats("repeats", self.repeats)
+    def check(self) -> None:
         for name in ("teacher", "student"):
             allowed = f"other names than {name!r}, which is in the table already"
             require(name not in self.beside, "beside", name, allowed)
-        super().__post_init__()
+        super().check()
 
     def _check_teacher(self) -> None:
         if self.teacher is None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import Annotated
 
-from claim2source.core.config import require, require_between, require_seed
+from claim2source.core.config import Between, Seed, require
 from claim2source.training.config import FinetuneConfig
 
 
@@ -22,17 +23,14 @@ class FoldsConfig(FinetuneConfig):
         depth: sources kept for each claim.
     """
 
-    folds: int = 3
+    folds: Annotated[int, Between(2, 100)] = 3
     seen_share: float | None = None
-    fold_seed: int = 13
-    depth: int = 1000
+    fold_seed: Seed = 13
+    depth: Annotated[int, Between(1, 10**6)] = 1000
     out: Path = Path("checkpoints/folds")
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require_between("folds", self.folds, 2, 100)
-        require_between("depth", self.depth, 1, 10**6)
-        require_seed("fold_seed", self.fold_seed)
+    def check(self) -> None:
+        super().check()
         share = self.seen_share
         require(share is None or 0 <= share <= 1, "seen_share", share, "0 to 1, or none")
         allowed = "false: folds go on by themselves, and another --out begins others"

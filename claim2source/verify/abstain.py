@@ -18,7 +18,7 @@ from typing import Literal, Self
 
 import numpy as np
 
-from claim2source.core.config import require, require_between
+from claim2source.core.config import Settings, Share, require
 from claim2source.core.errors import UserError
 from claim2source.core.files import content_hash, write_json
 from claim2source.core.records import Claim, Source
@@ -142,7 +142,7 @@ class AbstainModel:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Abstain:
+class Abstain(Settings):
     """Mark the claims whose paper is probably not among the sources; rankings stay as they are.
 
     Args:
@@ -151,11 +151,10 @@ class Abstain:
     """
 
     model: str
-    threshold: float | None = None
+    threshold: Share | None = None
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
         require(bool(self.model.strip()), "model", self.model, "a file of eval/abstain.py")
-        require_between("threshold", self.threshold, 0, 1, none=True)
 
     @property
     def fitted(self) -> AbstainModel:

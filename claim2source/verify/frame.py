@@ -7,11 +7,11 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import Literal, NamedTuple, get_args
+from typing import Annotated, Literal, NamedTuple
 
 import numpy as np
 
-from claim2source.core.config import require_between, require_one_of, require_seed
+from claim2source.core.config import Between, Seed
 from claim2source.core.files import content_hash
 from claim2source.core.memory import peak_memory
 from claim2source.core.records import Claim, Source
@@ -69,23 +69,17 @@ class Verifier(LLMStage):
         seed: of the orders, with the claim's id.
     """
 
-    depth: int = 10
+    depth: Annotated[int, Between(1, DEEPEST)] = 10
     claims: Shown = "bilingual"
     sources: SourceForm = "metadata"
     prompt: str = "verify_structured"
-    max_prompt_tokens: int = 32_000
-    votes: int = 1
+    max_prompt_tokens: Annotated[int, Between(1, 10_000_000)] = 32_000
+    votes: Annotated[int, Between(1, MOST_VOTES)] = 1
     shuffle: bool = False
-    seed: int = 0
+    seed: Seed = 0
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require_between("depth", self.depth, 1, DEEPEST)
-        require_one_of("claims", self.claims, get_args(Shown))
-        require_one_of("sources", self.sources, get_args(SourceForm))
-        require_between("max_prompt_tokens", self.max_prompt_tokens, 1, 10_000_000)
-        require_between("votes", self.votes, 1, MOST_VOTES)
-        require_seed("seed", self.seed)
+    def check(self) -> None:
+        super().check()
         self._prompt.check_variables(self.names(2))
 
     @cached_property

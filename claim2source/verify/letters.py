@@ -32,8 +32,8 @@ class Letters(Verifier):
     prompt: str = "verify_letters"
     reorder: bool = False
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def check(self) -> None:
+        super().check()
         require_between("depth", self.depth, 1, MOST_TOKENS - 1)
 
     @property

@@ -8,7 +8,6 @@ from typing import Literal
 
 import numpy as np
 
-from claim2source.core.config import require_one_of
 from claim2source.llm import Answer, Request
 from claim2source.text.prompts import Message
 from claim2source.verify.frame import Verifier, Vote
@@ -27,10 +26,6 @@ class Select(Verifier):
     """
 
     reply: Literal["json", "number"] = "json"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require_one_of("reply", self.reply, ("json", "number"))
 
     def request(self, id: str, messages: tuple[Message, ...], count: int) -> Request:
         """Ask for one paper."""

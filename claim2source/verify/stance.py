@@ -80,8 +80,8 @@ class LLMStance(RewritingStage):
     summary_prompt: str = "rumor_summary"
     prompt: str = "rumor_stance"
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def check(self) -> None:
+        super().check()
         good = self.rewrites > 0 or not self.summaries
         require(good, "summaries", self.summaries, "false without rewrites: it says how to rewrite")
 

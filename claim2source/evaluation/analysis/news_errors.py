@@ -10,10 +10,11 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
 
-from claim2source.core.config import require_between
+from claim2source.core.config import Between, Settings, Share
 from claim2source.core.records import Claim, Dataset, Source, nfkc
 from claim2source.core.run import Run
 from claim2source.core.tables import Cell, Part, TextTable
@@ -32,7 +33,7 @@ _TERMS = re.compile(r"\b\w\w+\b").findall
 
 
 @dataclass(frozen=True)
-class ErrorConfig:
+class ErrorConfig(Settings):
     """Set what counts as a failure, and the proxies of its causes.
 
     Args:
@@ -44,16 +45,10 @@ class ErrorConfig:
             adds a statement.
     """
 
-    cutoff: int = 5
-    least_terms: int = 4
-    long_words: int = 150
-    added: float = 0.5
-
-    def __post_init__(self) -> None:
-        require_between("errors.cutoff", self.cutoff, 1, 10**6)
-        require_between("errors.least_terms", self.least_terms, 0, 10**6)
-        require_between("errors.long_words", self.long_words, 2, 10**9)
-        require_between("errors.added", self.added, 0, 1)
+    cutoff: Annotated[int, Between(1, 10**6)] = 5
+    least_terms: Annotated[int, Between(0, 10**6)] = 4
+    long_words: Annotated[int, Between(2, 10**9)] = 150
+    added: Share = 0.5
 
 
 @dataclass(frozen=True)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Literal, get_args
 
 from claim2source.core.config import (
-    MOST,
+    Amount,
+    Between,
+    Number,
+    Settings,
     require,
-    require_between,
-    require_finite,
     require_one_of,
 )
 
@@ -20,7 +21,7 @@ Unlabelled = Literal["titles", "sentences", "sources"]
 
 
 @dataclass(frozen=True)
-class AlignmentConfig:
+class AlignmentConfig(Settings):
     """Set how the student's vectors are brought to the teacher's (LEAF, arXiv 2509.12539).
 
     Of training claims, and of texts of the pool's papers that need no judgement: the student reads
@@ -34,20 +35,17 @@ class AlignmentConfig:
         batch_size: texts of each batch, beside its claims; over the batches each is used in turn.
     """
 
-    weight: float = 0.0
+    weight: Amount = 0.0
     texts: tuple[Unlabelled, ...] = ("titles", "sentences")
-    most: int | None = 10_000
-    batch_size: int = 64
+    most: Number | None = 10_000
+    batch_size: Annotated[int, Between(1, 10**6)] = 64
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
         key = "losses.alignment"
-        require_finite(f"{key}.weight", self.weight)
         for text in self.texts:
             require_one_of(f"{key}.texts", text, get_args(Unlabelled))
         distinct = len(set(self.texts)) == len(self.texts)
         require(distinct, f"{key}.texts", self.texts, "each kind once")
-        require_between(f"{key}.most", self.most, 1, MOST, none=True)
-        require_between(f"{key}.batch_size", self.batch_size, 1, 10**6)
 
 
 def alignment(claims: Tensor, texts: Tensor, targets: Tensor) -> Tensor:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from claim2source.core.config import require
+from claim2source.core.config import Settings, require
 from claim2source.training.losses.alignment import AlignmentConfig, alignment
 from claim2source.training.losses.consistency import ConsistencyConfig, consistency
 from claim2source.training.losses.distillation import DistillationConfig, distillation
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class LossesConfig:
+class LossesConfig(Settings):
     """Set the loss to minimise: a weighted sum of terms.
 
     Args:
@@ -37,7 +37,7 @@ class LossesConfig:
     matryoshka: MatryoshkaConfig = field(default_factory=MatryoshkaConfig)
     alignment: AlignmentConfig = field(default_factory=AlignmentConfig)
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
         shortened = self.matryoshka.weight if self.matryoshka.dimensions else 0.0
         named = (self.distillation, self.keep_base, self.consistency, self.alignment)
         others = (term.weight for term in named)

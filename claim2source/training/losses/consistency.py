@@ -5,24 +5,21 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from claim2source.core.config import require_finite
+from claim2source.core.config import Amount, Settings
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 
 @dataclass(frozen=True)
-class ConsistencyConfig:
+class ConsistencyConfig(Settings):
     """Weight the agreement of original, translation and both together, as views of one claim.
 
     Args:
         weight: of this term in the sum; 0 leaves it out.
     """
 
-    weight: float = 0.0
-
-    def __post_init__(self) -> None:
-        require_finite("losses.consistency.weight", self.weight)
+    weight: Amount = 0.0
 
 
 def consistency(claims: Tensor, views: Tensor, owners: Tensor) -> Tensor:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from claim2source.core.config import require, require_finite
+from claim2source.core.config import Amount, Settings, require, require_finite
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -16,7 +16,7 @@ Kind = Literal["kl", "margin_mse"]
 
 
 @dataclass(frozen=True)
-class DistillationConfig:
+class DistillationConfig(Settings):
     """Set how to learn from the scores of a re-ranker, or of any other run.
 
     Only candidates in the batch are used: a pair's gold, its hard negatives, and the sources of
@@ -38,15 +38,14 @@ class DistillationConfig:
             pushed down. none: the mean standard deviation of a claim's scores, whatever they are.
     """
 
-    weight: float = 0.0
+    weight: Amount = 0.0
     scores: Path | None = None
     kind: Kind = "kl"
     temperature: float | None = 1.0
     candidates: bool = False
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
         key = "losses.distillation"
-        require_finite(f"{key}.weight", self.weight)
         if self.temperature is not None:
             require_finite(f"{key}.temperature", self.temperature, positive=True)
         allowed = "false while losses.distillation.weight is 0"

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
-from claim2source.core.config import require_between, require_finite
+from claim2source.core.config import Amount, Between, Settings
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 
 @dataclass(frozen=True)
-class InfoNCEConfig:
+class InfoNCEConfig(Settings):
     """Set the contrastive loss (2026 paper, table 6).
 
     Args:
@@ -23,14 +23,9 @@ class InfoNCEConfig:
             this is no negative, either way (GISTEmbed; Qwen3-Embedding with 0.1); none: all are.
     """
 
-    weight: float = 1.0
+    weight: Amount = 1.0
     both_ways: bool = False
-    false_negative_margin: float | None = None
-
-    def __post_init__(self) -> None:
-        require_finite("losses.info_nce.weight", self.weight)
-        key = "losses.info_nce.false_negative_margin"
-        require_between(key, self.false_negative_margin, 0, 2, none=True)
+    false_negative_margin: Annotated[float, Between(0, 2)] | None = None
 
 
 def false_negatives(claims: Tensor, sources: Tensor, positives: Tensor, margin: float) -> Tensor:

@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from claim2source.core.config import require, require_finite
+from claim2source.core.config import Amount, Settings, require, require_finite
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 
 @dataclass(frozen=True)
-class KeepBaseConfig:
+class KeepBaseConfig(Settings):
     """Set the penalty for leaving the base model's ranking of each batch.
 
     Args:
@@ -24,13 +24,12 @@ class KeepBaseConfig:
             `optimisation.temperature`.
     """
 
-    weight: float = 0.0
+    weight: Amount = 0.0
     languages: dict[str, float] = field(default_factory=dict)
     temperature: float | None = None
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
         key = "losses.keep_base"
-        require_finite(f"{key}.weight", self.weight)
         if self.temperature is not None:
             require_finite(f"{key}.temperature", self.temperature, positive=True)
         for language, weight in self.languages.items():

@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from claim2source.core.config import require_between, require_finite
+from claim2source.core.config import Amount, Settings, require_between
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 
 @dataclass(frozen=True)
-class MatryoshkaConfig:
+class MatryoshkaConfig(Settings):
     """Set InfoNCE on shortened vectors, added to InfoNCE on whole vectors.
 
     Args:
@@ -20,11 +20,10 @@ class MatryoshkaConfig:
         dimensions: lengths at which vectors must also work, such as [256, 128]; empty: none.
     """
 
-    weight: float = 1.0
+    weight: Amount = 1.0
     dimensions: tuple[int, ...] = ()
 
-    def __post_init__(self) -> None:
-        require_finite("losses.matryoshka.weight", self.weight)
+    def check(self) -> None:
         for size in self.dimensions:
             require_between("losses.matryoshka.dimensions", size, 1, 10**5)
 

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 from claim2source.core.config import (
     MOST,
+    Between,
+    Positive,
+    Seed,
+    Settings,
     list_field,
     require,
-    require_between,
     require_finite,
     require_one_of,
-    require_seed,
 )
 from claim2source.models.config import Dtype, Template
 from claim2source.models.reranker_manifest import RerankerKind
@@ -29,7 +31,7 @@ METRICS = ("mrr@1", "mrr@5", "mrr@10", "recall@5")
 
 
 @dataclass(frozen=True)
-class RerankerModelConfig:
+class RerankerModelConfig(Settings):
     """Choose the re-ranker to train, and how it reads a pair.
 
     Args:
@@ -55,18 +57,16 @@ class RerankerModelConfig:
     kind: RerankerKind = "cross_encoder"
     name: str = "cross-encoder/ms-marco-MiniLM-L6-v2"
     revision: str | None = None
-    max_length: int | None = None
+    max_length: Annotated[int, Between(8, 10**6)] | None = None
     dtype: Dtype = "float32"
-    labels: int = 1
+    labels: Annotated[int, Between(1, 2)] = 1
     instruction: str | None = None
     template: Literal["qwen3", "escaped"] = "qwen3"
     prefixes: Template = field(default_factory=Template)
     allow_remote_code: tuple[str, ...] = ()
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
         require(bool(self.name.strip()), "model.name", self.name, "a folder or a model's name")
-        require_between("model.max_length", self.max_length, 8, 10**6, none=True)
-        require_between("model.labels", self.labels, 1, 2)
         one = self.labels == 1 or self.kind == "cross_encoder"
         require(one, "model.labels", self.labels, "1: only a cross_encoder has two")
         told = self.instruction is None or bool(self.instruction.strip())
@@ -74,7 +74,7 @@ class RerankerModelConfig:
 
 
 @dataclass(frozen=True)
-class FirstStageConfig:
+class FirstStageConfig(Settings):
     """Name the first stage, whose sources are re-ranked: in training, on val and in the report.
 
     A dense model that was trained on these claims ranks them better than it will rank new ones:
@@ -97,11 +97,10 @@ class FirstStageConfig:
     checkpoint: str | None = None
     run: tuple[Path, ...] = ()
     claims: ClaimForm | None = None
-    depth: int = 100
+    depth: Annotated[int, Between(1, DEEPEST)] = 100
     models: Path | None = None
 
-    def __post_init__(self) -> None:
-        require_between("first.depth", self.depth, 1, DEEPEST)
+    def check(self) -> None:
         both = bool(self.run) and self.system is not None
         require(not both, "first.system", self.system, "none beside first.run")
         alone = self.checkpoint is None or self.system is not None
@@ -109,7 +108,7 @@ class FirstStageConfig:
 
 
 @dataclass(frozen=True)
-class CandidatesConfig:
+class CandidatesConfig(Settings):
     """Choose the negatives of a claim's group: from the first stage, and at random.
 
     Golds of a claim with the same text, and sources titled as a gold, are none.
@@ -138,28 +137,24 @@ class CandidatesConfig:
         seed: of what is drawn at random.
     """
 
-    hard: int = 6
-    random: int = 2
-    first_rank: int = 1
-    last_rank: int = 100
+    hard: Annotated[int, Between(0, 10_000)] = 6
+    random: Annotated[int, Between(0, 10_000)] = 2
+    first_rank: Annotated[int, Between(1, DEEPEST)] = 1
+    last_rank: Annotated[int, Between(1, DEEPEST)] = 100
     pick: Literal["hardest", "random"] = "random"
     max_share: float | None = None
     share_of: Literal["above_last", "zero"] = "above_last"
-    margin: float | None = None
-    max_score: float | None = None
+    margin: Annotated[float, Between(0, MOST)] | None = None
+    max_score: Annotated[float, Between(0, MOST)] | None = None
     inject_gold: bool = True
     pool: Literal["all", "train-golds"] = "all"
     max_title_similarity: float | None = 0.9
-    seed: int = 13
+    seed: Seed = 13
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
         key = "candidates"
-        require_between(f"{key}.hard", self.hard, 0, 10_000)
-        require_between(f"{key}.random", self.random, 0, 10_000)
         some = self.hard + self.random > 0
         require(some, f"{key}.hard", self.hard, f"above 0, where {key}.random is 0")
-        require_between(f"{key}.first_rank", self.first_rank, 1, DEEPEST)
-        require_between(f"{key}.last_rank", self.last_rank, 1, DEEPEST)
         allowed = f"{key}.first_rank ({self.first_rank}) or more"
         good = self.last_rank >= self.first_rank
         require(good, f"{key}.last_rank", self.last_rank, allowed)
@@ -167,13 +162,10 @@ class CandidatesConfig:
             value = getattr(self, name)
             good = value is None or 0 < value <= 1
             require(good, f"{key}.{name}", value, "above 0, at most 1, or none")
-        require_between(f"{key}.margin", self.margin, 0, MOST, none=True)
-        require_between(f"{key}.max_score", self.max_score, 0, MOST, none=True)
-        require_seed(f"{key}.seed", self.seed)
 
 
 @dataclass(frozen=True)
-class RerankerLossConfig:
+class RerankerLossConfig(Settings):
     """Choose the loss over a claim's group: its gold and its negatives.
 
     All are sentence-transformers' own, on raw logits.
@@ -192,14 +184,12 @@ class RerankerLossConfig:
     """
 
     kind: Loss = "listwise"
-    k: int = 5
+    k: Annotated[int, Between(1, 10_000)] = 5
     scores: Path | None = None
     temperature: float | None = None
-    scale: float = 20.0
+    scale: Positive = 20.0
 
-    def __post_init__(self) -> None:
-        require_between("loss.k", self.k, 1, 10_000)
-        require_finite("loss.scale", self.scale, positive=True)
+    def check(self) -> None:
         if self.temperature is not None:
             require_finite("loss.temperature", self.temperature, positive=True)
         taught = self.kind in TAUGHT
@@ -220,13 +210,9 @@ class RerankerStepsConfig(StepsConfig):
 
     epochs: int = 2
     batch_size: int = 8
-    learning_rate: float = 2e-5
-    chunk_size: int | None = None
+    learning_rate: Positive = 2e-5
+    chunk_size: Annotated[int, Between(1, 10**6)] | None = None
     gradient_checkpointing: bool = False
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require_between("optimisation.chunk_size", self.chunk_size, 1, 10**6, none=True)
 
 
 @dataclass(frozen=True)
@@ -260,8 +246,8 @@ class RerankerConfig(RunConfig):
     out: Path = Path("checkpoints/reranker")
     languages: list[str] | None = list_field(help="train and report on these languages only")
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def check(self) -> None:
+        super().check()
         require_one_of("choose_by", self.choose_by, METRICS)
         model, loss, full = self.model, self.loss.kind, self.tuning == "full"
         allowed = "float32 with tuning: full; 16 bits lose small steps"
