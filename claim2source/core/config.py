@@ -8,7 +8,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, NoReturn, TypeVar, get_args, get_origin
+from typing import Annotated, Any, ClassVar, NoReturn, TypeVar, cast, get_args, get_origin
 
 import yaml
 
@@ -64,7 +64,7 @@ class Settings:
     __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid"}
 
     def __post_init__(self) -> None:
-        for name, hint in hints_of(type(self)).items():
+        for name, hint in hints_of(cast(Any, type(self))).items():
             if _is_bounded(hint):
                 _checked(hint, getattr(self, name), name, python=True)
         self.check()
@@ -103,7 +103,7 @@ def read_config(
     words = list(sys.argv[1:] if argv is None else argv)
     if {"-h", "--help", "--help=all"} & {*words}:
         about = in_our_words(description or "", program)
-        name, options = usage_of(program), options_of(kind)
+        name, options = usage_of(program), options_of(cast(Any, kind))
         if common and "--help=all" not in words:
             print(short_help(name, about, options, common), end="")
         else:
@@ -162,7 +162,8 @@ def make(
 
     Raises `ConfigError`, or `UserError` with the place, for what is unknown, missing or wrong.
     """
-    hints, groups, places = hints_of(kind), groups_of(kind), places or {}
+    hashable = cast(Any, kind)
+    hints, groups, places = hints_of(hashable), groups_of(hashable), places or {}
     fields = {f.name: f for f in dataclasses.fields(kind) if f.init}  # type: ignore[arg-type]
     made: dict[str, Any] = {}
     for name, value in values.items():
