@@ -3,31 +3,21 @@
 import dataclasses
 import importlib
 import math
-from collections.abc import Iterator
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, get_args, get_origin
 
 import pytest
 
+from claim2source.core.config import Count, Positive, Seed, Settings, Share
+from claim2source.core.config_types import Bounds, hints_of
 from claim2source.core.errors import ConfigError
 from tests.shared_data import REPOSITORY
 
 FOLDERS = ("claim2source", "eval", "train")
-WRONG = [-1, -(10**400), 10**12, 10**400]
-NO_NUMBERS = [math.inf, -math.inf, math.nan, 1e300]
 # Fields without a default need a value, whatever it is.
 GIVEN: Any = {
-    "out": "o",
-    "pipeline": "p",
-    "system": "s",
-    "checkpoint": "c",
-    "reports": ["r"],
-    "qrels": "q",
-    "run": ["r"],
-    "views": "v",
-    "dataset": "d",
-    "post": "p",
-    "source": "s",
-    "index": "i",
+    **dict.fromkeys(("out", "pipeline", "system", "checkpoint", "qrels", "views"), "o"),
+    **dict.fromkeys(("dataset", "post", "source"), "o"),
+    **dict.fromkeys(("reports", "run"), ["r"]),
 }
 # Arguments of pl.Trainer, which checks them itself.
 ELSEWHERE = {"trainer"}
@@ -47,34 +37,67 @@ def is_config(kind: object) -> bool:
     return named and dataclasses.is_dataclass(kind)
 
 
-def inner(hint: Any) -> Iterator[Any]:
-    yield hint
-    for part in get_args(hint):
-        yield from inner(part)
+def is_unbounded(hint: Any) -> bool:
+    """Tell whether a number may be of this type and has no bounds there."""
+    if hint in (int, float):
+        return True
+    if get_origin(hint) is Annotated and any(isinstance(m, Bounds) for m in get_args(hint)):
+        return False
+    return any(is_unbounded(part) for part in get_args(hint))
 
 
-def numbers() -> Iterator[tuple[Any, str, set[Any]]]:
-    """Every setting that holds numbers: its class, its name and its type's parts."""
+def test_every_number_has_bounds_in_its_type_and_its_class_checks_them() -> None:
+    bounded = set()
     for kind in configs():
-        hints = get_type_hints(kind)
-        for field in dataclasses.fields(kind):  # type: ignore[arg-type]
-            parts = set(inner(hints[field.name]))
-            if {int, float} & parts and field.name not in ELSEWHERE:
-                yield kind, field.name, parts
+        for name, hint in hints_of(kind).items():
+            if name not in ELSEWHERE and is_unbounded(hint):
+                refuses_what_no_number_may_be(kind, name, hint)
+            if "Bounds(" in repr(hint):
+                bounded.add(f"{kind.__name__}.{name}")
+                assert issubclass(kind, Settings), kind
+    assert {"BM25Config.k1", "OptimisationConfig.seed", "Config.repeats"} <= bounded
+    assert len(bounded) > 70
 
 
-def test_every_number_has_bounds() -> None:
-    seen = set()
-    for kind, name, parts in numbers():
-        seen.add(f"{kind.__name__}.{name}")
-        given = {f.name: GIVEN[f.name] for f in dataclasses.fields(kind) if f.name in GIVEN}
-        origins = {get_origin(part) for part in parts}
-        for number in [*WRONG, *(NO_NUMBERS if float in parts else [])]:
-            several = {"en": number} if dict in origins else [number]
-            value: Any = several if origins & {dict, list, tuple} else number
-            with pytest.raises(ConfigError) as caught:
-                kind(**{**given, name: value})
-                pytest.fail(f"{kind}: {name}: {value} is taken")
-            assert name in caught.value.key
-    assert {"BM25Config.k1", "OptimisationConfig.seed", "Config.repeats"} <= seen
-    assert len(seen) > 70
+def refuses_what_no_number_may_be(kind: Any, name: str, hint: Any) -> None:
+    """Check a number whose bounds depend on other keys, or leave out one of their ends."""
+    given = {f.name: GIVEN[f.name] for f in dataclasses.fields(kind) if f.name in GIVEN}
+    for number in [-(10**400), 10**400, *([math.inf, math.nan] if "float" in repr(hint) else [])]:
+        several = {"en": number} if "dict" in repr(hint) else [number]
+        value: Any = several if "[" in repr(hint) and "Union" not in repr(hint) else number
+        with pytest.raises(ConfigError) as caught:
+            kind(**{**given, name: value})
+            pytest.fail(f"{kind}: {name}: {value} is taken")
+        assert name in caught.value.key
+
+
+@dataclasses.dataclass(frozen=True)
+class Numbers(Settings):
+    """Numbers of every kind, also in lists, mappings and alternatives."""
+
+    count: Count = 0
+    share: Share = 0.5
+    rate: Positive = 1.0
+    seed: Seed | None = None
+    counts: tuple[Count, ...] = ()
+    shares: dict[str, Share] = dataclasses.field(default_factory=dict)
+
+
+@pytest.mark.parametrize(
+    ("name", "numbers"),
+    [
+        ("count", [-1, 10**400, 1.5, math.nan]),
+        ("share", [-0.1, 1.1, math.inf, math.nan, 1e300, "x"]),
+        ("rate", [0, -1, math.inf, math.nan]),
+        ("seed", [-1, 2**32, 0.5]),
+        ("counts", [(1, -1), (math.nan,), 3]),
+        ("shares", [{"en": 1.1}, {"en": math.nan}]),
+    ],
+)
+def test_a_number_outside_its_bounds_is_refused_by_its_key(name: str, numbers: list[Any]) -> None:
+    for number in numbers:
+        with pytest.raises(ConfigError) as caught:
+            Numbers(**{name: number})
+            pytest.fail(f"{name}: {number} is taken")
+        assert caught.value.key.split(".")[0] == name
+    assert Numbers(1, 1.0, 0.1, 5, (2,), {"en": 0.5}).seed == 5

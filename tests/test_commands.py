@@ -169,7 +169,7 @@ def test_every_command_in_a_configs_remarks_is_one_its_program_takes(
 
 
 def test_an_option_that_is_missing_or_renamed_is_seen() -> None:
-    for words in (["--dataset", "demo"], ["--dataset", "demo", "--out", "o", "--splits", "test"]):
+    for words in (["--checkpoint", "c"], ["--checkpoint", "c", "--out", "o", "--splits", "test"]):
         with pytest.raises(Exception, match="out|splits"):
             read("eval/checkpoint.py", words)
     with pytest.raises(Exception, match="cell"):

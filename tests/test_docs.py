@@ -200,8 +200,11 @@ def shown(default: Any) -> str:
 def settings_table(kind: type) -> str:
     """The keys of a config with default and meaning, as its program's --help has them."""
     rows = ["| key | default | what |", "|---|---|---|"]
-    for option in options_of(kind):
-        if option.key in groups_of(kind):  # one that may be absent: its keys follow
+    options = options_of(kind)
+    # A group that may be absent is one row: its keys are those of a table elsewhere.
+    absent = tuple(f"{option.key}." for option in options if option.key in groups_of(kind))
+    for option in options:
+        if option.key.startswith(absent):
             continue
         text = option.help.replace("|", "\\|").replace("<", "&lt;")
         default = "" if option.required else shown(option.default)

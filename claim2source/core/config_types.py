@@ -121,7 +121,7 @@ def _helps(kind: type) -> dict[str, str]:
     helps: dict[str, str] = {}
     for base in reversed(kind.__mro__):
         text = inspect.cleandoc(base.__doc__ or "")
-        _, _, args = text.partition("Args:\n")
+        _, _, args = re.sub("^Attributes:$", "Args:", text, flags=re.MULTILINE).partition("Args:\n")
         for name, about in re.findall(r"^    (\w+): (.*(?:\n        .*)*)", args, re.MULTILINE):
             helps[name] = " ".join(about.split())
     return helps

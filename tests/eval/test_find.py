@@ -425,7 +425,7 @@ REFUSED = [
     ),
     (
         "own:\n  bm25: {}\n  tune: true\n  stages:\n    - {verify: abstain, model: a.json}\n",
-        "tune: True is not allowed",
+        "tune: true is not allowed",
     ),
 ]
 
@@ -463,7 +463,7 @@ def test_a_post_at_its_address_is_asked_about_with_its_date(
 
 
 WRONG: list[tuple[list[str], str]] = [
-    ([], "post: None is not allowed; allowed: a post, or --input FILE"),
+    ([], "post: null is not allowed; allowed: a post, or --input FILE"),
     ([" "], "post"),
     (["a", "--input", "x"], "a post, or --input FILE"),
     (["a", "--json", "--csv"], "one of --json, --csv and --bibtex"),
@@ -491,7 +491,7 @@ def test_the_index_may_be_named_by_the_environment(
 ) -> None:
     monkeypatch.delenv(INDEX, raising=False)
     with pytest.raises(
-        UserError, match=f"index: None is not allowed; allowed: a folder, or {INDEX}"
+        UserError, match=f"index: null is not allowed; allowed: a folder, or {INDEX}"
     ):
         main([POST])
     monkeypatch.setenv(INDEX, index)

@@ -214,12 +214,12 @@ def test_the_table_says_it_all(folder, capsys):
         ("--qrels q.tsv --run strangers.tsv", "strangers.tsv: ids do not match: none of its 1"),
         ("--qrels run.trec --run run.trec", "run.trec:1: 6 columns; TREC qrels have 4"),
         ("--qrels nogold --run run.trec", "no claim has a gold"),
-        ("--qrels q.tsv", "run: None is not allowed"),
-        ("--run run.trec", "required: qrels"),
+        ("--qrels q.tsv", "run: null is not allowed"),
+        ("--run run.trec", "qrels: is required"),
         ("--qrels q.tsv --run run.trec --repeats 0", "repeats: 0 is not allowed"),
         ("--qrels q.tsv --run run.trec --seed -1", "seed: -1 is not allowed"),
         ("--qrels q.tsv --run run.trec --unknown 1", "unknown"),
-        ("--qrels q.tsv --run run.trec --config null.yaml", "metrics: 'null' is not allowed"),
+        ("--qrels q.tsv --run run.trec --config null.yaml", "metrics: null is not allowed"),
     ],
 )
 def test_bad_input_is_a_line(folder, arguments, said):

@@ -200,7 +200,7 @@ def test_what_changes_nothing_is_not_tried() -> None:
     [
         (["--split=train"], "split"),
         (["--k1", "-1"], "k1"),
-        (["--b", "1.5"], "bm25.b"),
+        (["--b", "1.5"], "b: 1.5"),
         (["--title_weight", "0"], "title_weight"),
         (["--analyses", "colour"], "analyses"),
     ],
