@@ -13,6 +13,7 @@ from claim2source.core.config import (
     Between,
     Seed,
     Settings,
+    SplitShare,
     flag,
     list_field,
     read_config,
@@ -89,7 +90,7 @@ class TuneConfig(Settings):
     split: str | None = "dev"
     train_split: str = "train"
     val: Literal["train", "carved"] = "train"
-    val_share: float = 0.1
+    val_share: SplitShare = 0.1
     val_seed: Seed = 13
     val_seen_share: Annotated[float, Between(0, 0.9)] | None = None
     rule: Rule = "one_se"
@@ -111,7 +112,6 @@ class TuneConfig(Settings):
         allowed = {"stop_words", "stemmer", "metadata"}
         for name in self.analyses:
             require(name in allowed, "analyses", name, ", ".join(sorted(allowed)))
-        require(0 < self.val_share < 1, "val_share", self.val_share, "more than 0, less than 1")
         other = self.split != self.train_split
         require(other, "split", self.split, "another than train_split's")
 

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from claim2source.core.config import (
+    Below,
     Between,
     Seed,
     Settings,
     flag,
     list_field,
     read_config,
-    require,
 )
 from claim2source.core.errors import run_program
 from claim2source.core.files import refuse_input
@@ -55,7 +55,7 @@ class MineConfig(Settings):
     instruction: str = INSTRUCTION
     dataset: str = "demo"
     split: str = "train"
-    val_share: float = 0.1
+    val_share: Annotated[float, Below(1)] = 0.1
     val_seed: Seed = 13
     val_seen_share: Annotated[float, Between(0, 0.9)] | None = None
     model: ModelConfig = field(default_factory=ModelConfig)
@@ -65,9 +65,6 @@ class MineConfig(Settings):
     device: Literal["cpu", "cuda"] | None = None
     languages: list[str] | None = list_field(help="mine claims in these languages only")
     lenient: bool = flag(LENIENT)
-
-    def check(self) -> None:
-        require(0 <= self.val_share < 1, "val_share", self.val_share, "0 or more, less than 1")
 
 
 def mine(config: MineConfig) -> list[str]:

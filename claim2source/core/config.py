@@ -49,11 +49,18 @@ def Above(low: float, high: float = MOST) -> Bounds:
     return Bounds(low, high, above=True)
 
 
+def Below(high: float, low: float = 0) -> Bounds:
+    """Bound a number of a config from `low` to `high`, without `high` itself."""
+    return Bounds(low, high, below=True)
+
+
 Count = Annotated[int, Between(0, MOST)]
 Number = Annotated[int, Between(1, MOST)]
 Amount = Annotated[float, Between(0, MOST)]
 Positive = Annotated[float, Above(0)]
 Share = Annotated[float, Between(0, 1)]
+PositiveShare = Annotated[float, Above(0, 1)]
+SplitShare = Annotated[float, Bounds(0, 1, above=True, below=True)]  # not all, not nothing
 Seed = Annotated[int, Between(0, 2**32 - 1)]  # NumPy takes none below 0
 Repeats = Annotated[int, Between(1, 1_000_000)]
 

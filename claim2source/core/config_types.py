@@ -19,7 +19,7 @@ from typing import (
     get_type_hints,
 )
 
-from annotated_types import Ge, GroupedMetadata, Gt, Le
+from annotated_types import Ge, GroupedMetadata, Gt, Le, Lt
 
 NAMES = {
     int: "a whole number",
@@ -33,20 +33,22 @@ NAMES = {
 
 @dataclass(frozen=True)
 class Bounds(GroupedMetadata):
-    """Bound a number from `low` (or `above` it) to `high`."""
+    """Bound a number from `low` (or `above` it) to `high` (or `below` it)."""
 
     low: float
     high: float
     above: bool = False
+    below: bool = False
 
     def __iter__(self) -> Any:
         yield Gt(self.low) if self.above else Ge(self.low)
-        yield Le(self.high)
+        yield Lt(self.high) if self.below else Le(self.high)
 
     def __str__(self) -> str:
-        return (
-            f"above {self.low}, at most {self.high}" if self.above else f"{self.low} to {self.high}"
-        )
+        if not self.above and not self.below:
+            return f"{self.low} to {self.high}"
+        low = f"above {self.low}" if self.above else f"{self.low} or more"
+        return f"{low}, {'below' if self.below else 'at most'} {self.high}"
 
 
 @dataclass(frozen=True)

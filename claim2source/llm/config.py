@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Annotated
 from urllib.parse import urlsplit
 
-from claim2source.core.config import Between, Settings, require
+from claim2source.core.config import Above, Between, PositiveShare, Settings, require
 from claim2source.core.errors import UserError
 from claim2source.llm.api_key import read_key, require_key_env
 
@@ -40,12 +40,12 @@ class LLMConfig(Settings):
     url: str = "http://localhost:8000/v1"
     key_env: str = "OPENAI_API_KEY"
     temperature: Annotated[float, Between(0, 2)] = 0.0
-    top_p: float = 1.0
+    top_p: PositiveShare = 1.0
     seed: Annotated[int, Between(0, 2**31 - 1)] | None = None
     max_tokens: Annotated[int, Between(1, 1_000_000)] = 1024
     thinking: bool | None = False
     concurrency: Annotated[int, Between(1, 1024)] = 16
-    timeout: float = 120.0
+    timeout: Annotated[float, Above(0, 86_400)] = 120.0
     retries: Annotated[int, Between(0, 100)] = 6
     max_wait: Annotated[float, Between(0, 86_400)] = 900.0
     max_requests: Annotated[int, Between(0, 10**9)] | None = None
@@ -56,8 +56,6 @@ class LLMConfig(Settings):
         """Raise `UserError` for a value that is not allowed."""
         _check_url(self.url)
         require_key_env("llm.key_env", self.key_env)
-        require(0 < self.top_p <= 1, "llm.top_p", self.top_p, "above 0, at most 1")
-        require(0 < self.timeout <= 86_400, "llm.timeout", self.timeout, "above 0, at most 86400")
 
     @property
     def base_url(self) -> str:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Annotated
 
-from claim2source.core.config import require, require_between
+from claim2source.core.config import Between, require
 from claim2source.llm.client import LLM
 from claim2source.llm.stage import LLMStage
 from claim2source.llm.work import Answer, Request
@@ -13,14 +14,14 @@ from claim2source.text.prompts import Prompt, read_prompt
 from claim2source.text.replies import why_bad_reply
 
 MOST_VERSIONS = 20
+Rewrites = Annotated[int, Between(0, MOST_VERSIONS)]
+Heat = Annotated[float, Between(0, 2)]  # of sampling
 # A version may be this many times as long as its text, or LONGEST characters.
 TIMES, LONGEST = 3, 600
 
 
 def require_versions(group: str, rewrites: int, temperature: float) -> None:
     """Raise `ConfigError` unless so many versions can be written; keys begin with `group`."""
-    require_between(f"{group}rewrites", rewrites, 0, MOST_VERSIONS)
-    require_between(f"{group}temperature", temperature, 0, 2)
     good = rewrites < 2 or temperature > 0
     require(good, f"{group}rewrites", rewrites, "1: at temperature 0 all versions are the same")
 
@@ -47,8 +48,8 @@ class RewritingStage(LLMStage):
         rewrite_prompt: a prompt's name or YAML file with the variable post.
     """
 
-    rewrites: int = 0
-    temperature: float = 0.7
+    rewrites: Rewrites = 0
+    temperature: Heat = 0.7
     rewrite_prompt: str = "rumor_rewrite"
 
     def check(self) -> None:

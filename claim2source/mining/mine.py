@@ -13,6 +13,7 @@ import numpy as np
 from claim2source.core.config import (
     MOST,
     Between,
+    PositiveShare,
     Seed,
     Settings,
     Share,
@@ -78,12 +79,12 @@ class MiningConfig(Settings):
     first_rank: Annotated[int, Between(1, 10**6)] = 1
     last_rank: Annotated[int, Between(1, 10**6)] = 100
     alpha: Share = 0.5
-    max_share: float | None = 0.9
+    max_share: PositiveShare | None = 0.9
     share_of: Literal["above_random", "score"] = "above_random"
     margin: Annotated[float, Between(0, MOST)] | None = None
-    max_title_similarity: float | None = 0.9
-    max_text_similarity: float | None = None
-    max_gold_similarity: float | None = None
+    max_title_similarity: PositiveShare | None = 0.9
+    max_text_similarity: PositiveShare | None = None
+    max_gold_similarity: PositiveShare | None = None
     pool: Literal["all", "train-golds"] = "all"
     seed: Seed = 13
     bm25: BM25Config = field(default_factory=BM25Config)
@@ -95,20 +96,6 @@ class MiningConfig(Settings):
             self.last_rank,
             f"first_rank ({self.first_rank}) or more",
         )
-        require(
-            self.max_share is None or 0 < self.max_share <= 1,
-            "mining.max_share",
-            self.max_share,
-            "above 0, at most 1, or none",
-        )
-        for key in ("max_title_similarity", "max_text_similarity", "max_gold_similarity"):
-            value = getattr(self, key)
-            require(
-                value is None or 0 < value <= 1,
-                f"mining.{key}",
-                value,
-                "above 0, at most 1, or none",
-            )
 
 
 class Negative(NamedTuple):

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Annotated, Literal, get_args
+from typing import Annotated, Literal
 
-from claim2source.core.config import Between, Settings, require, require_between, require_one_of
+from claim2source.core.config import Between, Settings, require
 
 Pooling = Literal["mean", "cls", "last"]
 Side = Literal["claim", "source"]
@@ -60,7 +60,7 @@ class EncoderSettings(Settings):
 
     pooling: Pooling = "mean"
     normalize: bool = True
-    max_length: int = 256
+    max_length: Annotated[int, Between(8, 10**6)] = 256
     template: Template = field(default_factory=Template)
     dtype: Dtype = "float32"
     bidirectional: bool = False
@@ -72,7 +72,6 @@ class EncoderSettings(Settings):
     def check(self) -> None:
         for key in ("normalize", "bidirectional", "own_code", "lower_case"):
             require(isinstance(getattr(self, key), bool), key, getattr(self, key), "true or false")
-        _check(self, "")
 
 
 @dataclass(frozen=True)
@@ -106,7 +105,7 @@ class ModelConfig(Settings):
     revision: str | None = None
     pooling: Pooling | None = None
     normalize: bool | None = None
-    max_length: int | None = None
+    max_length: Annotated[int, Between(8, 10**6)] | None = None
     template: Template = field(default_factory=Template)
     prompts: bool = True
     dtype: Dtype = "float32"
@@ -118,9 +117,6 @@ class ModelConfig(Settings):
 
     def check(self) -> None:
         require(bool(self.name.strip()), "model.name", self.name, "a folder or a model's name")
-        if self.attention is not None:
-            require_one_of("model.attention", self.attention, get_args(Attention))
-        _check(self, "model.")
 
     def for_checkpoint(self, folder: Path) -> ModelConfig:
         """Return the config of a checkpoint trained from this model, without what it fixes."""
@@ -131,12 +127,3 @@ class ModelConfig(Settings):
 # Settings that a checkpoint's manifest fixes.
 _OPEN = ("name", "attention", "allow_remote_code", "allow_bin")
 TRAINED = tuple(field.name for field in fields(ModelConfig) if field.name not in _OPEN)
-
-
-def _check(settings: EncoderSettings | ModelConfig, prefix: str) -> None:
-    for key, allowed in (("pooling", Pooling), ("dtype", Dtype), ("quantization", Quantization)):
-        value = getattr(settings, key)
-        # ModelConfig may leave all but the type open.
-        if value is not None or key == "dtype":
-            require_one_of(prefix + key, value, get_args(allowed))
-    require_between(prefix + "max_length", settings.max_length, 8, 10**6, none=True)

@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 
 import numpy as np
 
-from claim2source.core.config import Between, Number, Settings, require
+from claim2source.core.config import Above, Between, Number, Settings, require
 from claim2source.core.memory import peak_memory, reset_peak_memory
 from claim2source.core.report import StageReport, SystemCost
 from claim2source.core.run import Cost, Failure, Result, Run
@@ -18,7 +18,7 @@ from claim2source.datasets.rumor_outputs import MOST
 from claim2source.datasets.rumors import REFUTES, SUPPORTS, UNVERIFIABLE, Label, Rumor, Rumors
 from claim2source.io.store import Store
 from claim2source.llm.config import LLMConfig
-from claim2source.llm.versions import require_versions
+from claim2source.llm.versions import Heat, Rewrites, require_versions
 from claim2source.rerank.cosine import Cosine
 from claim2source.rerank.cross_encoder import CrossEncoder
 from claim2source.rerank.frame import Pair
@@ -54,8 +54,8 @@ class RerankConfig(Settings):
 
     by: RerankBy = "none"
     model: str | None = None
-    rewrites: int = 0
-    temperature: float = 0.7
+    rewrites: Rewrites = 0
+    temperature: Heat = 0.7
     first: First = "as_is"
 
     def check(self) -> None:
@@ -77,9 +77,9 @@ class StanceConfig(Settings):
 
     by: StanceBy = "none"
     model: str | None = None
-    rewrites: int = 0
+    rewrites: Rewrites = 0
     summaries: bool = False
-    temperature: float = 0.7
+    temperature: Heat = 0.7
 
     def check(self) -> None:
         require_versions("stance.", self.rewrites, self.temperature)
@@ -100,13 +100,9 @@ class VerdictConfig(Settings):
         drop_unverifiable: hand in no evidence where the verdict is NOT ENOUGH INFO.
     """
 
-    threshold: float = 0.4
+    threshold: Annotated[float, Above(0, HIGHEST)] = 0.4
     weights: Weights = "raw"
     drop_unverifiable: bool = False
-
-    def check(self) -> None:
-        good = 0 < self.threshold <= HIGHEST
-        require(good, "verdict.threshold", self.threshold, f"above 0, at most {HIGHEST}")
 
 
 @dataclass(frozen=True, kw_only=True)

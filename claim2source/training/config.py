@@ -7,19 +7,20 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from claim2source.core.config import (
-    MOST,
     Amount,
+    Below,
     Between,
     Count,
     Number,
     Positive,
+    Repeats,
     Seed,
     Settings,
     Share,
+    SplitShare,
     flag,
     list_field,
     require,
-    require_between,
     require_one_of,
 )
 from claim2source.core.report import Rule
@@ -58,18 +59,15 @@ class DataConfig(Settings):
     dataset: str = "demo"
     train_split: str = "train"
     report_split: str = "dev"
-    val_share: float = 0.1
+    val_share: SplitShare = 0.1
     val_seed: Seed = 13
     val_seen_share: Annotated[float, Between(0, 0.9)] | None = None
-    seen_share_expected: float | None = None
+    seen_share_expected: Share | None = None
     limit: Number | None = None
     repeat: Annotated[int, Between(1, 10_000)] = 1
     lenient: bool = False
 
     def check(self) -> None:
-        require(0 < self.val_share < 1, "data.val_share", self.val_share, "above 0, below 1")
-        expected = self.seen_share_expected
-        require_between("data.seen_share_expected", expected, 0, 1, none=True)
         other = self.report_split != self.train_split
         allowed = "another split than data.train_split"
         require(other, "data.report_split", self.report_split, allowed)
@@ -89,11 +87,8 @@ class LoraConfig(Settings):
 
     r: Annotated[int, Between(1, 10_000)] = 16
     alpha: Number = 64
-    dropout: float = 0.1
+    dropout: Annotated[float, Below(1)] = 0.1
     targets: tuple[str, ...] = ()
-
-    def check(self) -> None:
-        require(0 <= self.dropout < 1, "lora.dropout", self.dropout, "0 or more, below 1")
 
 
 @dataclass(frozen=True)
@@ -126,31 +121,21 @@ class StepsConfig(Settings):
         log_every: optimizer steps between log lines.
     """
 
-    epochs: int = 3
-    batch_size: int = 32
-    accumulation: int = 1
+    epochs: Annotated[int, Between(1, 10_000)] = 3
+    batch_size: Repeats = 32
+    accumulation: Repeats = 1
     learning_rate: Positive = 5e-5
-    warmup_ratio: float = 0.05
+    warmup_ratio: Annotated[float, Below(1)] = 0.05
     weight_decay: Amount = 0.01
     max_grad_norm: Amount = 1.0
-    dropout: float | None = None
+    dropout: Annotated[float, Below(1)] | None = None
     train_embeddings: bool = True
     train_layers: Annotated[int, Between(1, 10_000)] | None = None
     optimizer: Literal["adamw", "adamw_8bit"] = "adamw"
     precision: Literal["fp32", "bf16"] = "fp32"
     seed: Seed = 42
     save_every: Count = 50
-    log_every: int = 1
-
-    def check(self) -> None:
-        group = "optimisation"
-        most = {"epochs": 10_000, "batch_size": 10**6, "accumulation": 10**6, "log_every": MOST}
-        for key, high in most.items():
-            require_between(f"{group}.{key}", getattr(self, key), 1, high)
-        share, rate = self.warmup_ratio, self.dropout
-        require(0 <= share < 1, f"{group}.warmup_ratio", share, "0 or more, below 1")
-        good = rate is None or 0 <= rate < 1
-        require(good, f"{group}.dropout", rate, "none, or 0 or more and below 1")
+    log_every: Number = 1
 
 
 @dataclass(frozen=True)
@@ -181,8 +166,8 @@ class OptimisationConfig(StepsConfig):
         compile: torch.compile the model; its first steps take minutes.
     """
 
-    chunk_size: int | Literal["auto"] | None = None
-    chunk_tokens: Annotated[int, Between(8, MOST)] | None = None
+    chunk_size: Repeats | Literal["auto"] | None = None
+    chunk_tokens: Annotated[int, Between(8, 10**9)] | None = None
     gather: bool = True
     negatives: Count = 1
     train: Literal["both", "query_only"] = "both"
@@ -193,10 +178,7 @@ class OptimisationConfig(StepsConfig):
     compile: bool = False
 
     def check(self) -> None:
-        super().check()
         group = "optimisation"
-        if self.chunk_size != "auto":
-            require_between(f"{group}.chunk_size", self.chunk_size, 1, 10**6, none=True)
         one = self.chunk_size is None or self.chunk_tokens is None
         require(one, f"{group}.chunk_tokens", self.chunk_tokens, f"none with {group}.chunk_size")
 
@@ -379,7 +361,7 @@ class FinetuneConfig(RunConfig):
     refit: bool = False
     soup: bool = False
     after: AfterConfig = field(default_factory=AfterConfig)
-    scales: list[float] | None = list_field(
+    scales: list[Annotated[float, Between(0, 100)]] | None = list_field(
         help="scales tried on val: 0 is the base, 1 the best trained epoch as it is"
     )
 
@@ -417,8 +399,6 @@ class FinetuneConfig(RunConfig):
         require(good, "data.limit", self.data.limit, "none with a file of mined negatives")
         allowed = "false with a file of mined negatives: it has none for the claims of val"
         require(self.mined is None or not self.refit, "refit", self.refit, allowed)
-        for scale in self.scales or ():
-            require_between("scales", scale, 0, 100)
         super().check()
         self._check_teacher()
 

@@ -193,7 +193,7 @@ def test_it_is_the_native_model_and_its_own_code_is_left_alone(folder, gritlm):
 
 
 def test_code_beside_a_known_type_asks_which_attention_is_meant(folder):
-    with pytest.raises(ConfigError, match=r"model\.bidirectional: None .*true or false.*GritLM"):
+    with pytest.raises(ConfigError, match=r"model\.bidirectional: null .*true or false.*GritLM"):
         resolve(config(folder, bidirectional=None))
     causal = resolve(config(folder, bidirectional=False), "cpu").encoder
     assert not sees_the_last(causal)
@@ -255,7 +255,7 @@ def test_a_model_that_looks_back_only_is_refused(folder, monkeypatch):
         "forward",
         lambda self, **given: forward(self, **given | {"is_causal": True}),
     )
-    with pytest.raises(ConfigError, match=r"model\.bidirectional: True .*mistral"):
+    with pytest.raises(ConfigError, match=r"model\.bidirectional: true .*mistral"):
         resolve(config(folder))
 
 

@@ -135,7 +135,7 @@ def test_a_checkpoint_keeps_the_template_it_was_trained_with(save: Save, tmp_pat
     found = resolve(tmp_path / "point", "cpu").encoder
     assert found.settings.template == Template()
     assert np.array_equal(found.encode(TEXTS, "claim")[0], plain.encoder.encode(TEXTS, "claim")[0])
-    with pytest.raises(ConfigError, match=r"model\.prompts: False .*manifest says it"):
+    with pytest.raises(ConfigError, match=r"model\.prompts: false .*manifest says it"):
         resolve(ModelConfig(str(tmp_path / "point"), prompts=False))
 
 

@@ -270,22 +270,6 @@ def test_the_hash_of_bin_weights_is_over_their_bytes(base):
     assert resolve(allowed, "cpu").base.sha256 != before
 
 
-@pytest.mark.parametrize(
-    ("change", "error", "said"),
-    [
-        (
-            {"attention": "flash"},
-            ConfigError,
-            r"model\.attention: 'flash' .*sdpa, eager, flash_attention_2",
-        ),
-        ({"quantization": "int8"}, ConfigError, r"model\.quantization: 'int8' .*nf4"),
-    ],
-)
-def test_settings_that_cannot_be_name_their_key(base, change, error, said):
-    with pytest.raises(error, match=said):
-        config(base, **change)
-
-
 def test_flash_attention_says_what_it_lacks(base, monkeypatch):
     place = "claim2source.models.load.find_spec"
     asked = config(base, attention="flash_attention_2", dtype="bfloat16")

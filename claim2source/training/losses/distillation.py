@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from claim2source.core.config import Amount, Settings, require, require_finite
+from claim2source.core.config import Amount, Positive, Settings, require
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -41,13 +41,11 @@ class DistillationConfig(Settings):
     weight: Amount = 0.0
     scores: Path | None = None
     kind: Kind = "kl"
-    temperature: float | None = 1.0
+    temperature: Positive | None = 1.0
     candidates: bool = False
 
     def check(self) -> None:
         key = "losses.distillation"
-        if self.temperature is not None:
-            require_finite(f"{key}.temperature", self.temperature, positive=True)
         allowed = "false while losses.distillation.weight is 0"
         require(self.weight > 0 or not self.candidates, f"{key}.candidates", True, allowed)
         require(

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from claim2source.core.config import Amount, Settings, require, require_finite
+from claim2source.core.config import Amount, Positive, Settings, require
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -25,15 +25,11 @@ class KeepBaseConfig(Settings):
     """
 
     weight: Amount = 0.0
-    languages: dict[str, float] = field(default_factory=dict)
-    temperature: float | None = None
+    languages: dict[str, Amount] = field(default_factory=dict)
+    temperature: Positive | None = None
 
     def check(self) -> None:
         key = "losses.keep_base"
-        if self.temperature is not None:
-            require_finite(f"{key}.temperature", self.temperature, positive=True)
-        for language, weight in self.languages.items():
-            require_finite(f"{key}.languages.{language}", weight)
         require(
             self.weight == 0 or not self.languages or any(self.languages.values()),
             f"{key}.languages",

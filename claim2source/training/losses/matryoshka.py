@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
-from claim2source.core.config import Amount, Settings, require_between
+from claim2source.core.config import Amount, Between, Settings
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -21,11 +21,7 @@ class MatryoshkaConfig(Settings):
     """
 
     weight: Amount = 1.0
-    dimensions: tuple[int, ...] = ()
-
-    def check(self) -> None:
-        for size in self.dimensions:
-            require_between("losses.matryoshka.dimensions", size, 1, 10**5)
+    dimensions: tuple[Annotated[int, Between(1, 10**5)], ...] = ()
 
 
 def shortened(vectors: Tensor, dimensions: int) -> Tensor:

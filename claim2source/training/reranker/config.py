@@ -10,11 +10,11 @@ from claim2source.core.config import (
     MOST,
     Between,
     Positive,
+    PositiveShare,
     Seed,
     Settings,
     list_field,
     require,
-    require_finite,
     require_one_of,
 )
 from claim2source.models.config import Dtype, Template
@@ -142,13 +142,13 @@ class CandidatesConfig(Settings):
     first_rank: Annotated[int, Between(1, DEEPEST)] = 1
     last_rank: Annotated[int, Between(1, DEEPEST)] = 100
     pick: Literal["hardest", "random"] = "random"
-    max_share: float | None = None
+    max_share: PositiveShare | None = None
     share_of: Literal["above_last", "zero"] = "above_last"
     margin: Annotated[float, Between(0, MOST)] | None = None
     max_score: Annotated[float, Between(0, MOST)] | None = None
     inject_gold: bool = True
     pool: Literal["all", "train-golds"] = "all"
-    max_title_similarity: float | None = 0.9
+    max_title_similarity: PositiveShare | None = 0.9
     seed: Seed = 13
 
     def check(self) -> None:
@@ -158,10 +158,6 @@ class CandidatesConfig(Settings):
         allowed = f"{key}.first_rank ({self.first_rank}) or more"
         good = self.last_rank >= self.first_rank
         require(good, f"{key}.last_rank", self.last_rank, allowed)
-        for name in ("max_share", "max_title_similarity"):
-            value = getattr(self, name)
-            good = value is None or 0 < value <= 1
-            require(good, f"{key}.{name}", value, "above 0, at most 1, or none")
 
 
 @dataclass(frozen=True)
@@ -186,12 +182,10 @@ class RerankerLossConfig(Settings):
     kind: Loss = "listwise"
     k: Annotated[int, Between(1, 10_000)] = 5
     scores: Path | None = None
-    temperature: float | None = None
+    temperature: Positive | None = None
     scale: Positive = 20.0
 
     def check(self) -> None:
-        if self.temperature is not None:
-            require_finite("loss.temperature", self.temperature, positive=True)
         taught = self.kind in TAUGHT
         allowed = "a run file with the teacher's scores" if taught else f"none with {self.kind}"
         require(taught == (self.scores is not None), "loss.scores", self.scores, allowed)
@@ -208,8 +202,8 @@ class RerankerStepsConfig(StepsConfig):
         gradient_checkpointing: recompute activations in the backward pass: less memory, more time.
     """
 
-    epochs: int = 2
-    batch_size: int = 8
+    epochs: Annotated[int, Between(1, 10_000)] = 2
+    batch_size: Annotated[int, Between(1, 10**6)] = 8
     learning_rate: Positive = 2e-5
     chunk_size: Annotated[int, Between(1, 10**6)] | None = None
     gradient_checkpointing: bool = False
