@@ -10,7 +10,7 @@ from typing import Annotated, Self
 
 import numpy as np
 
-from claim2source.core.config import Between, require_between
+from claim2source.core.config import Between, require
 from claim2source.core.files import content_hash
 from claim2source.core.memory import peak_memory
 from claim2source.core.records import Claim, Source
@@ -111,7 +111,8 @@ class VersionedStage(AskedStage):
 
     def check(self) -> None:
         super().check()
-        require_between("version", self.version, 1, self.versions, none=True)
+        good = self.version is None or 1 <= self.version <= self.versions
+        require(good, "version", self.version, f"1 to versions ({self.versions}), or null")
 
     @property
     def samples(self) -> range:

@@ -13,7 +13,7 @@ from typing import Annotated
 
 import numpy as np
 
-from claim2source.core.config import Between, require_between
+from claim2source.core.config import Between, require
 from claim2source.llm.work import Answer, Request
 from claim2source.rerank.asked import Asked, AskedStage, Listed, numbered, post_values
 from claim2source.rerank.frame import DEEPEST
@@ -46,7 +46,8 @@ class Listwise(AskedStage):
 
     def check(self) -> None:
         super().check()
-        require_between("stride", self.stride, 1, self.window)
+        good = 1 <= self.stride <= self.window
+        require(good, "stride", self.stride, f"1 to window ({self.window})")
 
     @property
     def prompts(self) -> tuple[str, ...]:

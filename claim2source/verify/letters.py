@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from string import ascii_uppercase
+from typing import Annotated
 
 import numpy as np
 
-from claim2source.core.config import require_between
+from claim2source.core.config import Between
 from claim2source.llm import Answer, Request
 from claim2source.text.prompts import Message
 from claim2source.verify.frame import Verifier, Vote
@@ -29,12 +30,9 @@ class Letters(Verifier):
         reorder: order all papers that were shown by their probabilities, not the first rank only.
     """
 
+    depth: Annotated[int, Between(1, MOST_TOKENS - 1)] = 10
     prompt: str = "verify_letters"
     reorder: bool = False
-
-    def check(self) -> None:
-        super().check()
-        require_between("depth", self.depth, 1, MOST_TOKENS - 1)
 
     @property
     def ranks_all(self) -> bool:
