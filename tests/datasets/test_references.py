@@ -145,6 +145,11 @@ def test_bibtex(tmp_path: Path) -> None:
     assert "repeated ids, of which the one with more text is read: 1" in said
 
 
+def test_references_are_known_by_how_they_begin(tmp_path: Path) -> None:
+    for name, text in (("a.json", BIBTEX), ("b.ris", BIBTEX), ("c.bib", RIS), ("d.jsonl", NBIB)):
+        assert len(read(tmp_path / name, text)[0]) == (1 if text is BIBTEX else 2)
+
+
 @pytest.mark.parametrize(
     ("name", "text", "why"),
     [
