@@ -61,6 +61,8 @@ def author_names(text: str) -> tuple[str, ...]:
     separate the names: "Jane Doe, Richard Roe" -> Jane Doe, Richard Roe.
     """
     text = _OTHERS.sub("", " ".join(text.replace("&amp;", "&").split()))
+    if text in _NO_NAMES:
+        return ()
     if (listed := _listed(text)) is not None:
         return in_reading_order(listed)
     for mark in "|;":

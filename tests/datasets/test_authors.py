@@ -69,6 +69,8 @@ def test_turned_names(text: str, names: tuple[str, ...]) -> None:
         ("{'Roe, Richard', 'Doe, Jane'}", ("Richard Roe", "Jane Doe")),
         ("['Doe, Jane', 'nan', None]", ("Jane Doe",)),
         ("{Doe}", ("{Doe}",)),
+        ("nan", ()),
+        ("Nan", ("Nan",)),
         ("Jane Doe,", ("Jane Doe",)),
         (" , ", ()),
         ("", ()),
