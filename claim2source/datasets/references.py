@@ -52,7 +52,7 @@ _BIBTEX = {
 _NBIB_LINE = re.compile(r"(?=.{4}- )([A-Z]{2,4}) *- (.*)", re.DOTALL)
 # Of LaTeX: what differs from text, formulas, and signs that people write without a backslash.
 _LATEX = re.compile(r"[\\{}$~]|--|``|''")
-_MATH = re.compile(r"(?<!\\)\$(?=\S)([^$]*)(?<=[^\s\\])\$(?!\d)")  # but not "$5 or $10"
+_MATH = re.compile(r"(?<!\\)\$(?=\S)(?!\d[^$]*\$\d)([^$]*)(?<=[^\s\\])\$")  # but not "$5 or $10"
 _BARE = re.compile(r"(?<!\\)([$%&#])")
 
 Values = Mapping[str, Sequence[str]]

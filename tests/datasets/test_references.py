@@ -119,7 +119,7 @@ BIBTEX = r"""
   title = {50% of {M{\"u}ller}'s $\mathrm{CO}_2$ $\alpha$ {\&} \emph{E. coli} --- a trial},
   author = {Doe, Jane and {World Health Organization} and van der Berg, Jan and others},
   journal = lancet, year = 2020, month = may,
-  abstract = "Costs $5 or $10, <i>x</i> at p &lt; 0.05",
+  abstract = "At q$<$0.01 {$\mu$}g costs $5/$10 or $10, <i>x</i> at p &lt; 0.05",
   url = {https://doi.org/10.1000/ABC},
 }
 @misc{smith2020, title = {T}}
@@ -133,7 +133,7 @@ def test_bibtex(tmp_path: Path) -> None:
             Source(
                 "smith2020",
                 "50% of Müller's CO2 α & E. coli — a trial",
-                "Costs $5 or $10, x at p < 0.05",
+                "At q<0.01 μg costs $5/$10 or $10, x at p < 0.05",
                 ("Jane Doe", "World Health Organization", "Jan van der Berg"),
                 "The Lancet",
                 "2020-may",
