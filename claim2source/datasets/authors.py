@@ -39,6 +39,7 @@ _INSTITUTION = re.compile(
     re.IGNORECASE,
 )
 _INITIALS = re.compile(r"(?:[^\W\d_a-z]\.?[ -]?){1,4}")
+_NO_NAMES = ("", "nan", "None")
 # Longest text of authors that is read as a list of Python or JSON.
 _LONGEST = 10**6
 
@@ -60,6 +61,8 @@ def author_names(text: str) -> tuple[str, ...]:
     separate the names: "Jane Doe, Richard Roe" -> Jane Doe, Richard Roe.
     """
     text = _OTHERS.sub("", " ".join(text.replace("&amp;", "&").split()))
+    if text in _NO_NAMES:
+        return ()
     if (listed := _listed(text)) is not None:
         return in_reading_order(listed)
     for mark in "|;":
@@ -101,7 +104,7 @@ def author_names(text: str) -> tuple[str, ...]:
 def _listed(text: str) -> list[str] | None:
     """Read a list of Python or JSON, of names or of objects that have one; None: it is none."""
     text = text.strip()
-    if not (text[:1] in "[(" and text[-1:] in "])" and len(text) <= _LONGEST) or not text:
+    if not (text[:1] in "[({" and text[-1:] in "])}" and len(text) <= _LONGEST) or not text:
         return None
     try:
         items = json.loads(text)
@@ -112,12 +115,12 @@ def _listed(text: str) -> list[str] | None:
             inner = text[1:-1].strip()
             if quoted := [one or two for one, two in _QUOTED.findall(inner)]:
                 return quoted
-            return None if text[0] == "(" else [*author_names(inner)]
-    return [name for item in items for name in [_name(item)] if name] if _is_list(items) else None
-
-
-def _is_list(value: object) -> bool:
-    return isinstance(value, list | tuple)
+            return [*author_names(inner)] if text[0] == "[" else None
+    if not isinstance(items, list | tuple | set):
+        return None
+    if isinstance(items, set):  # in the order of the text
+        items = sorted(items, key=lambda item: text.find(str(item)))
+    return [name for item in items for name in [_name(item)] if name not in _NO_NAMES]
 
 
 def _name(item: object) -> str:

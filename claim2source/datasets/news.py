@@ -85,7 +85,7 @@ class NewsFilters(Settings):
 def names_one(text: str, words: Iterable[str]) -> bool:
     """Tell whether a text has one of some keywords as whole words, in any case."""
     every = "|".join(r"\s+".join(map(re.escape, word.split())) for word in words)
-    return re.search(rf"(?<!\w)(?:{every})(?!\w)", text, re.IGNORECASE) is not None
+    return re.search(rf"(?<!\w)(?:{every})(?!\w)", nfkc(text), re.IGNORECASE) is not None
 
 
 def headline_share(post: str, title: str) -> float:

@@ -231,6 +231,8 @@ def format_of(path: Path) -> tuple[Format, str]:
     kind = next((kind for mark, kind in _OURS.items() if re.match(mark, begin)), None)
     if by_name is None and kind is None:
         return "beir", f"is of no kind that is read; read are {READ}"
+    if by_name == "beir" and kind is None and begin:
+        return "beir", f"is not JSON, as its name says; read are {READ}"
     json_or_xml = by_name in (None, "beir", "pubmed") and kind in ("beir", "pubmed")
-    certain = kind in ("ris", "nbib", "parquet")
+    certain = kind in ("ris", "nbib", "parquet") or kind == "bibtex" and by_name != "csv"
     return (kind if kind and (certain or json_or_xml) else by_name or kind or "beir"), ""

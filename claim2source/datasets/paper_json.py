@@ -7,7 +7,7 @@ from pathlib import Path
 
 from claim2source.core.errors import Counting
 from claim2source.datasets.beir import source_of
-from claim2source.datasets.papers import Paper, paper_of_texts, plain_doi
+from claim2source.datasets.papers import Paper, iso_language, paper_of_texts, plain_doi
 from claim2source.io.jsonl import Row, json_records, row_of
 
 ADDRESS = "https://openalex.org/"
@@ -70,7 +70,8 @@ def paper_of_row(row: Row) -> Paper | None:
     if not f"{source.title}{source.abstract}".strip():
         return None  # that it is empty was reported
     doi, lang = plain_doi(row.text("metadata.doi")), row.text("metadata.lang")
-    return Paper(source, doi, row.text("metadata.url"), lang.partition("-")[0].lower())
+    code = iso_language(lang) or lang.partition("-")[0].lower()
+    return Paper(source, doi, row.text("metadata.url"), code)
 
 
 def is_work(record: Mapping[str, object]) -> bool:
@@ -87,6 +88,9 @@ def _openalex(row: Row, path: Path, problems: Counting) -> Paper | None:
     record = row.record
     key = row.as_id("id", record.get("id"))
     if key is None:
+        return None
+    if not key.removeprefix(ADDRESS).upper().startswith("W"):
+        row.complain("id", f"{key!r} is no work of OpenAlex")
         return None
     abstract = _in_order(row, record.get("abstract_inverted_index"))
     authors = []

@@ -24,7 +24,10 @@ _PLACE = {"id": "_id", "title": "title", "abstract": "text"}
 _EMPTY = frozenset(
     "nan NaN -nan -NaN None NaT NA <NA> N/A n/a #N/A #NA null NULL Null undefined".split()
 )
-_SEPARATOR = re.compile(r'"?sep=(.)"?\s*', re.IGNORECASE)
+# A spreadsheet that writes such a file again fills the line with separators.
+_SEPARATOR = re.compile(r'"?sep=(.)"?\1*\s*', re.IGNORECASE)
+# What Arrow writes for a day that is in none of Python's years.
+_NO_YEAR = "<value out of range"
 # Rows of a Parquet file that are read at a time.
 _BATCH = 1024
 
@@ -100,7 +103,8 @@ def _why_not_cells(kind: pa.DataType, field: str) -> str:
 
     if pa.types.is_dictionary(kind):
         kind = kind.value_type
-    listed = field == "authors" and (pa.types.is_list(kind) or pa.types.is_large_list(kind))
+    lists = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
+    listed = field == "authors" and any(is_list(kind) for is_list in lists)
     inner = kind.value_type if listed else kind
     if pa.types.is_nested(inner) or "binary" in str(inner):
         return f"is of the type {kind}, not text"
@@ -163,11 +167,16 @@ def _row(
     metadata: dict[str, object] = {}
     for name, value in cells.items():
         if value is None:
-            continue
+            value = ""
+        if isinstance(value, list):
+            value = [one for one in value if one is not None and str(one) not in _EMPTY]
         if name not in ("id", "authors") and not isinstance(value, str):
             value = str(value)  # a number
         if isinstance(value, str) and value.strip() in _EMPTY:
             problems.count("cells such as nan or None, read as empty", path, line)
+            value = ""
+        if name == "date" and str(value).startswith(_NO_YEAR):
+            problems.count("dates that are not read", path, str(value))
             value = ""
         if name in ("title", "abstract", "venue"):
             value = plain(str(value), path, line, problems)

@@ -9,7 +9,7 @@ from xml.etree.ElementTree import Element, ParseError, iterparse
 
 from claim2source.core.errors import Counting
 from claim2source.core.files import why_not_file
-from claim2source.datasets.papers import Paper, iso_language, paper_of_texts, plain_doi
+from claim2source.datasets.papers import NO_TITLE, Paper, iso_language, paper_of_texts, plain_doi
 from claim2source.io.text_files import open_bytes
 
 ADDRESS, PMC = "https://pubmed.ncbi.nlm.nih.gov/", "https://pmc.ncbi.nlm.nih.gov/articles/"
@@ -33,7 +33,6 @@ _FOREIGN = {
 # Elements that begin a line, and formulas that are there a second time.
 _BLOCKS = frozenset("p sec title list list-item break disp-formula def-item AbstractText".split())
 _AGAIN = frozenset(("tex-math", "annotation", "annotation-xml"))
-_NONE = "[not available]"
 
 
 class _Record:
@@ -49,10 +48,11 @@ class _Record:
     def title(self, given: Element | None, vernacular: Element | None) -> str:
         """Read a title, or the one in the paper's own language where there is none."""
         title, own = _text(given), _text(vernacular)
-        if own and title.strip(" .").lower() not in ("", _NONE):
+        if title.strip(" .[]").lower() in NO_TITLE:
+            return own
+        if own:
             self.leave_out("titles in the paper's own language beside an English one")
-            return title
-        return own or ("" if title.strip(" .").lower() == _NONE else title)
+        return title
 
     def abstract(self, given: list[Element], others: list[Element]) -> str:
         """Read the parts of an abstract, or else another abstract; English ones come first."""
@@ -68,10 +68,12 @@ class _Record:
 
     def doi(self, ids: list[Element]) -> str:
         """Read the first DOI that is not marked as wrong."""
-        for _ in (one for one in ids if one.get("ValidYN") == "N"):
+        wrong = [plain_doi(_text(one)) for one in ids if one.get("ValidYN") == "N"]
+        for _ in wrong:
             self.leave_out("DOIs that are marked as wrong")
-        valid = (plain_doi(_text(one)) for one in ids if one.get("ValidYN") != "N")
-        return next(filter(None, valid), "")
+        # The list of the article's ids does not mark them.
+        every = (plain_doi(_text(one)) for one in ids if one.get("ValidYN") != "N")
+        return next((doi for doi in every if doi and doi not in wrong), "")
 
 
 def read_xml(path: Path, problems: Counting) -> Iterator[Paper | None]:

@@ -23,7 +23,7 @@ _MONTHS = {
 # 2020-05-12, 2020/5, 20200512, 2020 May 12, 2020年5月12日, and what follows a time's T.
 _DATE = re.compile(
     r"(?P<year>\d{4})(?!\d(?:\D|$))"
-    r"(?:[-/. 年]?(?P<month>\d{1,2}|[^\W\d_]{3,10})(?:[-/. 月]?(?P<day>\d{1,2}))?)?(?!\d)"
+    r"(?:(?:, |[-/. 年])?(?P<month>\d{1,2}|[^\W\d_]{3,10})(?:[-/. 月]?(?P<day>\d{1,2}))?)?(?!\d)"
 )
 _NUMBERS = re.compile(r"(?<!\d)(\d{1,2})([-/. ])(\d{1,2})\2(\d{4})(?!\d)")  # 05/12/2020
 _YEAR = re.compile(r"(?<!\d)[12]\d{3}(?!\d)")
@@ -40,6 +40,8 @@ _LANGUAGES = dict(
         "hun:hu ara:ar ukr:uk"
     ).split()
 )
+# What PubMed writes in brackets for a title that is absent.
+NO_TITLE = ("", "not available", "in process citation")
 # What registries leave in titles and abstracts: <i>, <jats:p>, <mml:mi mathvariant="normal">.
 _TAG = re.compile(
     r"</?(?:(?:jats|mml|m|xhtml|html|ns\d):)?(?P<name>[A-Za-z][\w.-]*)"

@@ -11,7 +11,7 @@ from typing import Literal
 
 from claim2source.core.errors import Counting, UserError
 from claim2source.datasets.authors import in_reading_order
-from claim2source.datasets.papers import Paper, first_day, paper_of_texts, plain_doi
+from claim2source.datasets.papers import NO_TITLE, Paper, first_day, paper_of_texts, plain_doi
 from claim2source.io.text_files import any_lines, why_not_id
 
 PUBMED = "https://pubmed.ncbi.nlm.nih.gov/"
@@ -52,7 +52,7 @@ _BIBTEX = {
 _NBIB_LINE = re.compile(r"(?=.{4}- )([A-Z]{2,4}) *- (.*)", re.DOTALL)
 # Of LaTeX: what differs from text, formulas, and signs that people write without a backslash.
 _LATEX = re.compile(r"[\\{}$~]|--|``|''")
-_MATH = re.compile(r"(?<!\\)\$(?=\S)([^$]*)(?<=[^\s\\])\$(?!\d)")  # but not "$5 or $10"
+_MATH = re.compile(r"(?<!\\)\$(?=\S)(?!\d[^$]*\$\d)([^$]*)(?<=[^\s\\])\$")  # but not "$5 or $10"
 _BARE = re.compile(r"(?<!\\)([$%&#])")
 
 Values = Mapping[str, Sequence[str]]
@@ -124,7 +124,7 @@ def _reference(
         ]
         for field, tags in places.items()
     }
-    titles = [one for one in every["title"] if one.strip(" .").lower() != "[not available]"]
+    titles = [one for one in every["title"] if one.strip(" .[]").lower() not in NO_TITLE]
     for field, texts in (("title", titles), ("abstract", every["abstract"])):
         if len(set(texts)) > 1:
             problems.count(f"{field}s beside another one, left out", path, line)

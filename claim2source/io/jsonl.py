@@ -213,7 +213,7 @@ class Row:
         `of_metadata` are keys that belong into metadata.
         """
         others = [key for key in self.record if key not in (*fields, "metadata")]
-        missing = [field for field in fields if field not in self.record]
+        missing = [field for field in fields if self.record.get(field) is None]
         stray = [key for key in others if key in of_metadata]
         if not missing:
             others = []

@@ -13,6 +13,7 @@ import re
 from collections.abc import Iterable, Sequence
 
 from claim2source.core.terminal import printable_line
+from claim2source.datasets.papers import first_day
 from claim2source.pipeline.asking import Answer, Match
 from claim2source.verify.abstain import NONE_OF_THESE
 
@@ -114,12 +115,12 @@ def as_bibtex(answers: Iterable[Answer]) -> str:
             number += 1
             key = f"{base}_{number}"
         keys.add(key)
-        year = re.match(r"\d{4}", source.date.strip())
+        year = first_day(source.date) // 10_000
         fields = {
             "title": source.title,
             "author": " and ".join(name for name in source.authors if name.strip()),
             "journal": source.venue,
-            "year": year[0] if year else "",
+            "year": f"{year:04}" if year else "",
             "doi": paper.doi,
             "url": paper.link,
         }

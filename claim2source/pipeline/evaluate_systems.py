@@ -169,11 +169,22 @@ def form_of_failed(runner: SystemRunner, name: str, asked: ClaimForm | None = No
     try:
         return runner.form_of(name, asked)
     except (UserError, MemoryError, RuntimeError):
-        model = runner.systems[dense_of(name, runner.systems)].model
-        folder = checkpoint_folder(model.name) if model is not None else None
-        if folder is None or not (folder / MANIFEST).is_file():
-            return "original"
-        return Manifest.read(folder).rendering.claims
+        return _form_of_files(name, runner.systems) or "original"
+
+
+def _form_of_files(name: str, systems: Systems) -> ClaimForm | None:
+    """Read the claim form of a system, or the one of all its routes; None where no file tells."""
+    system = systems[name]
+    if system.claims is not None:
+        return system.claims
+    if system.routes is not None:
+        forms = {_form_of_files(part, systems) for part in parts_of(system)} - {None}
+        return forms.pop() if len(forms) == 1 else None
+    model = systems[dense_of(name, systems)].model
+    folder = checkpoint_folder(model.name) if model is not None else None
+    if folder is None or not (folder / MANIFEST).is_file():
+        return None
+    return Manifest.read(folder).rendering.claims
 
 
 def not_run_row(

@@ -16,6 +16,7 @@ from claim2source.core.config import Between, Seed, Settings, Share
 from claim2source.core.errors import UserError
 from claim2source.core.files import write_text
 from claim2source.core.records import Dataset, Qrels, Source
+from claim2source.datasets.papers import first_day, last_day
 from claim2source.io.sheets import write_sheet
 from claim2source.io.store import Store
 from claim2source.io.trec import write_beir_qrels
@@ -136,11 +137,11 @@ def _alike_headlines(
 
 
 def _day(text: str) -> int | None:
-    """Number a day; None for what is no date such as 2020-04-30."""
-    try:
-        return date.fromisoformat(text.strip()[:10]).toordinal()
-    except ValueError:
+    """Number a day; None for what is no day such as 2020-04-30 or 30 April 2020."""
+    day = first_day(text)
+    if not day or day != last_day(text):
         return None
+    return date(day // 10_000, day // 100 % 100, day % 100).toordinal()
 
 
 def _jaccard(one: frozenset[str], other: frozenset[str]) -> float:

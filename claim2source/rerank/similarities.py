@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal, NamedTuple, get_args
@@ -13,6 +12,7 @@ import numpy as np
 from claim2source.core.config import Settings, require, require_one_of
 from claim2source.core.files import content_hash
 from claim2source.core.records import Claim, Source, nfkc
+from claim2source.datasets.papers import first_day
 from claim2source.datasets.pool_pairs import sentences_of
 from claim2source.io.store import Store
 from claim2source.models import ModelConfig, Resolved, resolve
@@ -39,7 +39,6 @@ PartOfSource = Literal["all", "title", "abstract", "metadata"]
 TermKind = Literal["words", "bigrams", "characters"]
 # Letters of a character n-gram: McNamee and Mayfield (2004) found 4 best in European languages.
 _GRAM = 4
-_YEAR = re.compile(r"(\d{4})(?:-(\d\d))?")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -389,8 +388,5 @@ def _grams(texts: Sequence[str], view: ViewConfig, language: str) -> list[str]:
 
 def year_of(date: str) -> float:
     """Read a year, with the month as its part, from a date such as 2020-03-01; NaN without one."""
-    found = _YEAR.match(date.strip())
-    if found is None:
-        return math.nan
-    month = int(found[2]) if found[2] else 0
-    return int(found[1]) + (month - 1) / 12 if 1 <= month <= 12 else float(found[1])
+    year, rest = divmod(first_day(date), 10_000)
+    return year + (rest // 100 - 1) / 12 if year else math.nan

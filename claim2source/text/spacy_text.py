@@ -8,6 +8,7 @@ from typing import Any
 
 from claim2source.core.errors import UserError
 from claim2source.core.progress import watched
+from claim2source.core.records import nfkc
 
 MODEL = "en_core_web_sm"
 # What neither lemmas nor entities need is not computed.
@@ -30,9 +31,12 @@ def lemma_texts(texts: Sequence[str], model: str = MODEL) -> list[str]:
 
 
 def entity_sets(texts: Sequence[str], model: str = MODEL) -> list[frozenset[str]]:
-    """Find the named entities of texts, case and white space aside. Raises as `lemma_texts`."""
+    """Find the named entities of texts, case, white space and Unicode form aside.
+
+    Raises as `lemma_texts`.
+    """
     docs = watched(_analysed(texts, model, _FOR_ENTITIES), "named entities", len(texts))
-    return [frozenset(" ".join(e.text.casefold().split()) for e in doc.ents) for doc in docs]
+    return [frozenset(" ".join(nfkc(e.text).casefold().split()) for e in doc.ents) for doc in docs]
 
 
 def pipeline_identity(model: str = MODEL) -> dict[str, str]:

@@ -257,6 +257,7 @@ FOREIGN: list[tuple[str, bytes, str]] = [
     ("a.enw", b"%0 Journal Article\n", "is EndNote's own form"),
     ("a.txt", b"\xef\xbb\xbfFN Clarivate\n", "is Web of Science's own form"),
     ("a.txt", b"words", "is of no kind that is read"),
+    ("a.json", b"id,title\n1,T\n", "is not JSON, as its name says; read are"),
     ("a.jsonl", gzip.compress(b"{}", mtime=0), "let its name end in .gz"),
     ("a.json", b"<xml><records/></xml>", "is EndNote XML"),
 ]

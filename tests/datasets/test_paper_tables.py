@@ -25,6 +25,7 @@ PAPER = Source("1", "Größe, Maß", "Ein Text")
         "\ufeff" + ROWS,
         "\ufeffsep=;\r\n" + ROWS.replace("\n", "\r\n"),
         '"sep=;"\n' + ROWS,
+        "sep=;;;\n" + ROWS,
         ROWS.replace("\n", "\r"),
         ROWS.replace(";", "\t"),
         "sep=|\n" + ROWS.replace(";", "|"),
@@ -107,11 +108,30 @@ def test_days_beyond_the_calendar_are_counted(tmp_path: Path) -> None:
     nanoseconds = pa.array([1589241600_000000001, None], pa.timestamp("ns"))
     ids = pa.array([1, 2])
     for column, dates, unread in (
-        (days, ["2020-05-12"], 1),
-        (times, ["2020-05-12 02:00:00"], 1),
+        (days, ["", "2020-05-12"], 1),
+        (times, ["", "2020-05-12 02:00:00"], 1),
         (nanoseconds, ["2020-05-12 00:00:00", ""], 0),
     ):
         data = packed({"id": ids, "title": pa.array(["a", "b"]), "date": column})
         papers, said = read(tmp_path / "a.parquet", data)
-        assert [paper.source.date for paper in papers][-len(dates) :] == dates
+        assert [paper.source.date for paper in papers] == dates
         assert (f"dates that are not read: {unread}" in said) == (unread > 0)
+
+
+@pytest.mark.parametrize("kind", [pa.list_(pa.string()), pa.list_(pa.string(), 2)])
+def test_lists_of_authors_have_no_absent_names(tmp_path: Path, kind: pa.DataType) -> None:
+    authors = pa.array([["Jane Doe", None], ["nan", "Richard Roe"]], kind)
+    data = packed({"id": pa.array([1, 2]), "title": pa.array(["a", "b"]), "authors": authors})
+    papers, _ = read(tmp_path / "a.parquet", data)
+    assert [paper.source.authors for paper in papers] == [("Jane Doe",), ("Richard Roe",)]
+
+
+def test_a_row_without_an_id_is_named(tmp_path: Path) -> None:
+    data = packed({"id": pa.array([1, None]), "title": pa.array(["a", "b"])})
+    with pytest.raises(InputError, match=r"a\.parquet:2: id: is empty"):
+        read(tmp_path / "a.parquet", data)
+
+
+def test_languages_are_codes(tmp_path: Path) -> None:
+    papers, _ = read(tmp_path / "a.csv", "id,title,lang\n1,T,English\n2,T,de-AT\n3,T,yor\n4,T,\n")
+    assert [paper.lang for paper in papers] == ["en", "de", "yor", ""]

@@ -72,6 +72,8 @@ def test_abstracts_and_titles_in_other_languages(tmp_path: Path) -> None:
         pubmed(title + abstract, two, "2"),
         pubmed("<ArticleTitle>[Not Available].</ArticleTitle>" + own, "", "3"),
         pubmed("<ArticleTitle/>" + own, other.format("ger", "Ein Text."), "4"),
+        pubmed("<ArticleTitle>[In Process Citation]</ArticleTitle>" + own, "", "5"),
+        pubmed("<ArticleTitle>Not Available.</ArticleTitle>" + own, "", "6"),
     ]
     papers, said = read(
         tmp_path / "a.xml", f"<PubmedArticleSet>{''.join(articles)}</PubmedArticleSet>"
@@ -81,6 +83,8 @@ def test_abstracts_and_titles_in_other_languages(tmp_path: Path) -> None:
         Source("2", "[Masks].", "The text."),
         Source("3", "Masken."),
         Source("4", "Masken.", "Ein Text."),
+        Source("5", "Masken."),
+        Source("6", "Masken."),
     ]
     assert "abstracts beside another one, left out: 3" in said
     assert "language beside an English one, left out: 1" in said
@@ -91,7 +95,11 @@ def test_wrong_dois_books_and_deletions(tmp_path: Path) -> None:
     article = pubmed(
         "<ArticleTitle>T</ArticleTitle>" + doi.format("N", "bad") + doi.format("Y", "good")
     )
-    only = pubmed("<ArticleTitle>T</ArticleTitle>" + doi.format("N", "bad"), key="2")
+    only = pubmed("<ArticleTitle>T</ArticleTitle>" + doi.format("N", "bad"), key="2").replace(
+        "</MedlineCitation>",
+        '</MedlineCitation><PubmedData><ArticleIdList><ArticleId IdType="doi">10.1000/BAD'
+        "</ArticleId></ArticleIdList></PubmedData>",
+    )
     book = (
         "<PubmedBookArticle><BookDocument><PMID>3</PMID><Book><Publisher><PublisherName>NCBI</PublisherName>"
         "</Publisher><BookTitle>StatPearls</BookTitle><PubDate><Year>2021</Year></PubDate></Book>"

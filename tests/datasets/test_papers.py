@@ -32,6 +32,7 @@ from claim2source.datasets.papers import first_day, iso_language, last_day, with
         ("2020年5月12日", 20200512, 20200512),
         ("2019/10//undefined", 20191001, 20191031),
         ("2020 Spring", 20200101, 20201231),
+        ("2020, May 12", 20200512, 20200512),
         ("soon", 0, 0),
         ("12/05/20", 0, 0),
         ("1589241600", 0, 0),

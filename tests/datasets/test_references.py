@@ -119,7 +119,7 @@ BIBTEX = r"""
   title = {50% of {M{\"u}ller}'s $\mathrm{CO}_2$ $\alpha$ {\&} \emph{E. coli} --- a trial},
   author = {Doe, Jane and {World Health Organization} and van der Berg, Jan and others},
   journal = lancet, year = 2020, month = may,
-  abstract = "Costs $5 or $10, <i>x</i> at p &lt; 0.05",
+  abstract = "At q$<$0.01 {$\mu$}g costs $5/$10 or $10, <i>x</i> at p &lt; 0.05",
   url = {https://doi.org/10.1000/ABC},
 }
 @misc{smith2020, title = {T}}
@@ -133,7 +133,7 @@ def test_bibtex(tmp_path: Path) -> None:
             Source(
                 "smith2020",
                 "50% of Müller's CO2 α & E. coli — a trial",
-                "Costs $5 or $10, x at p < 0.05",
+                "At q<0.01 μg costs $5/$10 or $10, x at p < 0.05",
                 ("Jane Doe", "World Health Organization", "Jan van der Berg"),
                 "The Lancet",
                 "2020-may",
@@ -143,6 +143,11 @@ def test_bibtex(tmp_path: Path) -> None:
         )
     ]
     assert "repeated ids, of which the one with more text is read: 1" in said
+
+
+def test_references_are_known_by_how_they_begin(tmp_path: Path) -> None:
+    for name, text in (("a.json", BIBTEX), ("b.ris", BIBTEX), ("c.bib", RIS), ("d.jsonl", NBIB)):
+        assert len(read(tmp_path / name, text)[0]) == (1 if text is BIBTEX else 2)
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,7 @@ from claim2source.pipeline.checkpoints import (
 )
 from claim2source.pipeline.evaluate_systems import form_of_failed
 from claim2source.pipeline.runner import SystemRunner
-from claim2source.pipeline.systems import on_checkpoint
+from claim2source.pipeline.systems import on_checkpoint, read_systems
 from claim2source.rerank.max_sim import MaxSim
 from claim2source.retrieve import BM25, BM25Config, Dense, FusionConfig, fuse
 from claim2source.text import Rendering
@@ -726,3 +726,10 @@ def test_a_pipeline_that_cannot_run_leaves_the_checkpoints_rows(
         with pytest.raises(UserError):
             runner.run("q")
         assert form_of_failed(runner, "q") == form
+    # Routes of which one has no weights here, as the other has none at all.
+    text = f"A: {{model: {{name: {broken}}}}}\nB: {{model: {{name: {tmp_path}/gone}}}}\n"
+    (tmp_path / "r.yaml").write_text(text + "q: {routes: {de: A, default: B}}\n")
+    runner = SystemRunner(read_systems([tmp_path / "r.yaml"]), load(data, "dev"))
+    with pytest.raises(UserError):
+        runner.run("q")
+    assert form_of_failed(runner, "q") == "bilingual"

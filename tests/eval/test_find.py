@@ -52,7 +52,7 @@ PAPERS = [
                 "A vaccine works. Masks cut outbreaks. The query passage: a b.",
                 ("Ada Lovelace", "Émile Zola", "C", "D"),
                 ("Nature", "Science")[i % 2],
-                ("2019-04-01", "2021", "")[i % 3],
+                ("1 April 2019", "2021", "")[i % 3],
             ),
             f"10.1000/{i}",
             "",
@@ -174,7 +174,7 @@ def test_filters_leave_papers_out(ask: Callable[..., str]) -> None:
     def those(good: Callable[[Paper], bool]) -> set[str]:
         return {paper.source.id for paper in PAPERS if good(paper)}
 
-    old = those(lambda paper: paper.source.date in ("2019-04-01", ""))
+    old = those(lambda paper: paper.source.date in ("1 April 2019", ""))
     assert ids("--date", "2019-12") == old and "2021" not in old
     assert ids("--venue", "NATURE", "--k", "50") == those(lambda p: p.source.venue == "Nature")
     assert ids("--paper_lang", "de", "--k", "50") == those(lambda paper: paper.lang == "de")
@@ -251,7 +251,7 @@ def test_many_posts_keep_their_order_dates_and_languages(
     lines = [json.loads(line) for line in ask("--input", str(file), "--json").splitlines()]
     assert [line["post"] for line in lines] == ["x", "y", "3", *(f"n{i}" for i in range(70))]
     assert lines[0]["papers"] == json.loads(ask(POST, "--json"))
-    assert {one["date"] for one in lines[1]["papers"]} == {"2019-04-01", ""}
+    assert {one["date"] for one in lines[1]["papers"]} == {"1 April 2019", ""}
     rows = list(csv.DictReader(io.StringIO(ask("--input", str(file), "--csv", "--k", "2"))))
     assert [(row["post"], row["rank"]) for row in rows[:4]] == [
         ("x", "1"),
@@ -455,11 +455,11 @@ def test_a_post_at_its_address_is_asked_about_with_its_date(
         places = {"mastodon.social": server.place}
         monkeypatch.setattr("eval.find.Fetcher", partial(Fetcher, places=places))
         # What was published on 4 May 2021 or before, and what is not dated.
-        assert dates() == {"2019-04-01", "2020", "2021", ""}
+        assert dates() == {"1 April 2019", "2020", "2021", ""}
         assert "The post links to https://nature.com/a?b=1&c=2\n" in ask(*address)
         server.say("/api/v1/statuses/110", {**STATUS, "created_at": "2020-12-31T10:00:00Z"})
-        assert dates() == {"2019-04-01", "2020", ""}
-        assert dates("--date", "2022") == {"2019-04-01", "2020", "2021", ""}
+        assert dates() == {"1 April 2019", "2020", ""}
+        assert dates("--date", "2022") == {"1 April 2019", "2020", "2021", ""}
 
 
 WRONG: list[tuple[list[str], str]] = [

@@ -176,13 +176,11 @@ def test_ours_stands_beside_theirs_in_tables_3_and_4(
     printed = capsys.readouterr().out
     (line,) = [line for line in printed.splitlines() if line.strip().startswith("none, GritLM")]
     assert line.rstrip().endswith("-[cd]") and "[d] empty: " in printed
-    # The first stage runs alone by the same command, and is the same rows.
+    # The first stage runs alone by the command of its file, and is the same rows.
     rerank(["--system", "Kimi-K2.6", "--out", str(tmp_path / "r"), *words])
-    first.write_text(
-        first.read_text() + "First: {routes: {de: GritLM-F, default: GritLM}, claims: bilingual}\n"
-    )
+    words[:3] = files = ["--files", str(first), str(SYSTEMS_FOLDER / "rerankers.yaml")]
     capsys.readouterr()
-    rerank(["--system", "First", "--out", str(tmp_path / "first"), *words])
+    rerank(["--system", "FirstStage-2026", "--out", str(tmp_path / "first"), *words])
     alone = Report.read(tmp_path / "first")
     assert list(alone.systems) == ["first stage"] and not alone.tests
     assert alone.systems["first stage"].macro == report.systems["first stage"].macro
@@ -193,14 +191,14 @@ def test_ours_stands_beside_theirs_in_tables_3_and_4(
         verify(
             [
                 "--system",
-                "First",
+                "FirstStage-2026",
                 "--choose_on",
                 "train",
                 "--out",
                 str(tmp_path / "no"),
                 "--dataset",
                 "demo",
-                *words[:3],
+                *files,
             ]
         )
 

@@ -25,7 +25,7 @@ def article(key: str, day: str, title: str = HEAD, body: str = "") -> Source:
 # Each differs from the linked article in one thing.
 SOURCES = (
     article("linked", "2020-04-12", body="Cuomo said so."),
-    article("same", "2020-04-17", "Boris Johnson out of hospital in London", "Cuomo"),
+    article("same", "17 April 2020", "Boris Johnson out of hospital in London", "Cuomo"),
     article("early", "2020-04-06T23:00:00", body="Cuomo said so."),
     article("early enough", "2020-04-07", body="Cuomo said so."),
     article("late", "2020-04-18", body="Cuomo said so."),

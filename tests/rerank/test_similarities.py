@@ -221,6 +221,9 @@ def test_years_are_read_with_their_month_and_are_unknown_without_a_date() -> Non
     found = scores(ViewConfig(score="year"), "x", ["s1", "s2", "s3"])
     assert found[:2] == [2020.5, 2019.0] and math.isnan(found[2])
     assert year_of("2021-13") == 2021.0 and math.isnan(year_of(""))
+    # As people and registries write them, too.
+    assert year_of("2021-04-30") == year_of("30 April 2021") == 2021.25
+    assert year_of("Spring 2003") == 2003.0 and math.isnan(year_of("soon"))
 
 
 def test_nothing_is_asked_for_a_claim_without_candidates(tiny_folder: Path) -> None:

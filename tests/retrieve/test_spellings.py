@@ -14,7 +14,7 @@ from claim2source.core.errors import InputError
 from claim2source.core.records import Claim, Source, nfkc
 from claim2source.datasets import load
 from claim2source.datasets.grouping import golds_by_text
-from claim2source.datasets.news import headline_share
+from claim2source.datasets.news import headline_share, names_one
 from claim2source.io.store import Store
 from claim2source.rerank.entities import matched
 from claim2source.rerank.similarities import Scorer, ViewConfig
@@ -147,6 +147,7 @@ def test_other_comparisons_of_words_know_the_spellings_too() -> None:
         same = golds_by_text(claims)["a"] == {"p", "q"}
         assert same
         assert headline_share(other, one) == 1
+        assert names_one(f"so: {other}!", [one])
         answer = {"query_entities": [one], "documents": [{"document": 1, "entities": [other]}]}
         assert matched(answer, 1)[0] == 1
     kept = quality(["we saw CO₂ fall"], ["CO2 falls"])

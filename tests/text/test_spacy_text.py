@@ -9,7 +9,12 @@ from pathlib import Path
 import pytest
 
 from claim2source.core.errors import UserError
-from claim2source.text.spacy_text import entity_sets, lemma_texts, pipeline_identity
+from claim2source.text.spacy_text import (
+    entity_sets,
+    lemma_texts,
+    load_pipeline,
+    pipeline_identity,
+)
 from tests.text.small_pipeline import write_pipeline
 
 
@@ -27,6 +32,10 @@ def test_lemmas_are_lower_case_without_stop_words_and_signs(pipeline: str) -> No
 def test_entities_are_compared_without_case_and_white_space(pipeline: str) -> None:
     found = entity_sets(["WHO and Boris  Johnson", "in London", "nothing"], pipeline)
     assert found[1:] == [frozenset({"london"}), frozenset()] and "who" in found[0]
+    rule = [{"label": "NAME", "pattern": name} for name in ("Zürich", "Zu\u0308rich")]
+    load_pipeline(pipeline).get_pipe("entity_ruler").add_patterns(rule)
+    one, other = entity_sets(["in Zürich", "in Zu\u0308rich"], pipeline)
+    assert one == other == {"zürich"}
 
 
 def test_a_pipeline_that_is_not_here_is_said_in_one_line(tmp_path: Path) -> None:

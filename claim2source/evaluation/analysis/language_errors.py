@@ -14,7 +14,7 @@ from typing import Literal
 
 import numpy as np
 
-from claim2source.core.records import Claim, Dataset, Source
+from claim2source.core.records import Claim, Dataset, Source, nfkc
 from claim2source.core.run import Run
 from claim2source.core.tables import Cell, Part, TextTable
 from claim2source.evaluation.ranks import first_ranks
@@ -191,15 +191,16 @@ def names_of(source: Source) -> frozenset[str]:
     A word is written as a name when it has a capital beyond its first letter, or letters and
     digits, or a capital within a sentence of the abstract, and never occurs in lower case.
     """
-    words = _WORD.findall(f"{source.title}\n{source.abstract}")
+    abstract = nfkc(source.abstract)
+    words = _WORD.findall(f"{nfkc(source.title)}\n{abstract}")
     plain = {word for word in words if word == word.casefold() and not _mixed(word)}
     names = {word for word in words if _mixed(word)}
-    for match in _WORD.finditer(source.abstract):
-        before = source.abstract[: match.start()].rstrip(" \"'“‘(")
+    for match in _WORD.finditer(abstract):
+        before = abstract[: match.start()].rstrip(" \"'“‘(")
         if match[0][0].isupper() and before and before[-1] not in ".!?:\n":
             names.add(match[0])
     surnames = {author.split()[-1] for author in clean_authors(source.authors) if author.split()}
-    found = {name.casefold() for name in names | surnames} - plain
+    found = {nfkc(name).casefold() for name in names | surnames} - plain
     return frozenset(name for name in found if len(name) > 1)
 
 
@@ -209,7 +210,7 @@ def _mixed(word: str) -> bool:
 
 
 def _holds(text: str, name: str) -> bool:
-    return re.search(rf"(?<!\w){re.escape(name)}(?!\w)", text.casefold()) is not None
+    return re.search(rf"(?<!\w){re.escape(name)}(?!\w)", nfkc(text).casefold()) is not None
 
 
 def _stems(text: str) -> dict[str, str]:
@@ -232,7 +233,7 @@ def _tokens(texts: list[str], stemmer: object) -> list[list[str]]:
     import bm25s
 
     tokens: list[list[str]] = bm25s.tokenize(
-        texts, stopwords="en", stemmer=stemmer, return_ids=False, show_progress=False
+        [*map(nfkc, texts)], stopwords="en", stemmer=stemmer, return_ids=False, show_progress=False
     )
     return tokens
 
