@@ -139,7 +139,7 @@ def test_a_data_set_can_ask_for_it_in_its_own_folder(tmp_path: Path) -> None:
     for text, said in [
         ("lenent: true", r"dataset.yaml:1: lenent: no such key; did you mean lenient"),
         ("lenient: maybe", r"dataset.yaml:1: lenient: 'maybe' is not allowed"),
-        ("lenient:", r"dataset.yaml:1: lenient: '' is not allowed"),
+        ("lenient:", r"dataset.yaml:1: lenient: null is not allowed"),
         ("- lenient", r"dataset.yaml:1: must be `key: value` lines"),
         ("lenient: [", r"dataset.yaml:\d: not YAML"),
     ]:

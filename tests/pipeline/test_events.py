@@ -66,7 +66,7 @@ def test_thresholds_are_settings(config: EventsConfig) -> None:
     assert "other headline" in ids(similarity=0.0)
     # Without any entity in common there is no overlap, however low the threshold.
     assert ids(similarity=0.0, overlap=0.0) == {"same", "early enough", "other headline"}
-    with pytest.raises(ConfigError, match="events.overlap"):
+    with pytest.raises(ConfigError, match="overlap"):
         EventsConfig(overlap=1.1)
 
 
