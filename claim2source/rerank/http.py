@@ -23,7 +23,7 @@ import numpy as np
 from claim2source.core.config import Between, require
 from claim2source.core.errors import UserError
 from claim2source.core.terminal import shortened
-from claim2source.llm.api_key import read_key, require_key_env, state_of
+from claim2source.llm.api_key import may_use_proxy, read_key, require_key_env, state_of
 from claim2source.llm.http import (
     HEADERS,
     Refused,
@@ -109,9 +109,12 @@ class Http(Reranker):
 
     def check(self) -> None:
         super().check()
-        parts = urlsplit(self.url.strip())
-        good = parts.scheme in ("http", "https") and bool(parts.hostname)
-        secret = parts.username or parts.password or parts.query
+        try:
+            parts = urlsplit(self.url.strip())
+            good = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        except ValueError:
+            parts, good = urlsplit(""), False
+        secret = parts.username or parts.password or parts.query or parts.fragment
         # An address with a password is not shown.
         require(not secret, "url", "..", "an address without user, password or query")
         require(good, "url", self.url, "an address such as http://localhost:8000")
@@ -231,6 +234,7 @@ class _Work:
             headers={**HEADERS, **key},
             timeout=settings.timeout,
             limits=httpx2.Limits(max_connections=None),
+            trust_env=may_use_proxy(settings.url),
         )
         if settings.scale != "auto":
             self.raw = settings.scale == "raw"

@@ -61,12 +61,17 @@ def test_where_no_request_can_succeed_one_is_sent_and_the_servers_words_are_show
         (200, {"type": "message", "content": [{"type": "text", "text": "x"}]}, '"type"'),
         (200, {"choices": [{"text": "Masks work"}]}, '"text"'),
         (200, ["Masks work"], "Masks work"),
+        (200, b"<html>Log in first</html>", "Log in first"),
+        (200, b'data: {"choices": []}\n\ndata: [DONE]\n', "DONE"),
+        (200, b'{"message": {"content": "Masks"}}\n{"done": true}\n', '"done": true'),
+        (200, b'{"a":' * 10**5, '{"a":'),
     ],
 )
 def test_a_request_that_cannot_succeed_is_not_sent_again(
     status: int, body: object, named: str, llm_server: Start
 ) -> None:
-    server = llm_server(lambda chat: Reply(status=status, body=json.dumps(body).encode()))
+    content = body if isinstance(body, bytes) else json.dumps(body).encode()
+    server = llm_server(lambda chat: Reply(status=status, body=content))
     (answer,) = ask(server)
     assert server.requests == 1 and answer.text == ""
     assert answer.failure is not None and named in answer.failure
@@ -164,6 +169,7 @@ def test_a_reply_with_a_senseless_count_of_tokens_is_no_reply(
 def test_a_content_of_parts_is_read_without_its_thoughts(llm_server: Start) -> None:
     parts = [
         {"type": "thinking", "thinking": [{"type": "text", "text": "Hm"}]},
+        {"text": "Hm", "thought": True},
         {"type": "text", "text": "Masks "},
         {"type": "text", "text": "work"},
         {"type": "image_url", "image_url": {"url": "x"}},
