@@ -36,6 +36,7 @@ _USELESS = (401, 402, 403, 404, 405, 501)
 _SHORTEST_KEY = 4
 # No reply has more tokens; SQLite holds no number above 2**63.
 _MOST_TOKENS = 2**40
+_HIGHEST_LOGPROB = 0.01
 _BROKEN = (LookupError, TypeError, ValueError, AttributeError, OverflowError, RecursionError)
 # What some models refuse to be asked; without it they are asked all the same.
 OPTIONAL = {
@@ -237,7 +238,7 @@ class Server:
         """Read a reply. Raises one of `_BROKEN` where it is no chat completion."""
         choice = found["choices"][0]
         text = _text(choice["message"].get("content"))
-        text = self._hidden(text.encode("utf-8", "replace").decode("utf-8"))
+        text = self._hidden(_letters(text))
         finish = choice.get("finish_reason")
         if not isinstance(finish, str | None):
             raise TypeError("finish_reason is no text")
@@ -249,9 +250,12 @@ class Server:
         logprobs = (choice.get("logprobs") or {}).get("content") or ()
         tokens = tuple(
             Token(
-                str(token["token"]),
-                float(token["logprob"]),
-                {str(t["token"]): float(t["logprob"]) for t in token.get("top_logprobs") or ()},
+                _letters(token["token"]),
+                _logprob(token["logprob"]),
+                {
+                    _letters(t["token"]): _logprob(t["logprob"])
+                    for t in token.get("top_logprobs") or ()
+                },
             )
             for token in logprobs
         )
@@ -286,6 +290,21 @@ def _text(content: object) -> str:
     if not isinstance(content, str | None):
         raise TypeError("content is no text")
     return content or ""
+
+
+def _letters(text: object) -> str:
+    """Write halves of surrogate pairs, which no file holds, as question marks."""
+    return str(text).encode("utf-8", "replace").decode("utf-8")
+
+
+def _logprob(value: object) -> float:
+    """Read a log-probability. Raises `ValueError` or `TypeError` for what is none."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError("no log-probability")
+    # Rounded ones may be a little above 0.
+    if not value <= _HIGHEST_LOGPROB:
+        raise ValueError("no log-probability")
+    return float(value)
 
 
 def _count(tokens: object) -> int:

@@ -6,12 +6,14 @@ import gzip
 import json
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from claim2source.core.errors import UserError
 from claim2source.llm import LLM, Answer, LLMConfig
+from claim2source.llm.answers import AnswerStore
 from claim2source.llm.http import MOST_BYTES, refusal
 from tests.llm.test_client import FakeClock, asking, config_of
 from tests.llm_server import Chat, LLMServer, Reply
@@ -164,6 +166,26 @@ def test_a_reply_with_a_senseless_count_of_tokens_is_no_reply(
     for usage in ('"all"', "[1]"):
         body = completion(usage="?").decode().replace('"?"', usage)
         assert ask(server)[0].failure is not None
+
+
+@pytest.mark.parametrize(
+    ("logprob", "is_good"),
+    [("-1.5", True), ("-Infinity", True), ("0.001", True)]
+    + [(one, False) for one in ("NaN", "Infinity", "0.7", "true", '"-1"', "null")],
+)
+def test_senseless_probabilities_are_no_reply_and_no_token_spoils_the_store(
+    logprob: str, is_good: bool, llm_server: Start, tmp_path: Path
+) -> None:
+    token = {"token": "\ud83d", "logprob": "?", "top_logprobs": [{"token": "a", "logprob": "?"}]}
+    choice = {"message": {"content": "A"}, "finish_reason": "stop"}
+    body = json.dumps({"choices": [choice | {"logprobs": {"content": [token]}}]})
+    server = llm_server(lambda chat: Reply(body=body.replace('"?"', logprob).encode()))
+    for _ in range(2):
+        with AnswerStore(tmp_path / "a.sqlite") as store:
+            (answer,) = LLM(config_of(server), store).answer(asking("a", logprobs=1))
+            assert (answer.failure is None, len(store)) == (is_good, is_good)
+            assert [one.text for one in answer.logprobs] == (["?"] if is_good else [])
+    assert server.requests == (1 if is_good else 2)
 
 
 def test_a_content_of_parts_is_read_without_its_thoughts(llm_server: Start) -> None:
