@@ -66,6 +66,11 @@ def is_safe(url: str) -> bool:
     return (mapped or address).is_loopback
 
 
+def is_plain(url: str) -> bool:
+    """Tell whether an address has no spaces and signs within, which readers take differently."""
+    return url.strip().isprintable() and not any(map(str.isspace, url.strip()))
+
+
 def may_use_proxy(url: str) -> bool:
     """Tell whether a proxy of the environment may see what is sent: none is, to this machine."""
     return urlsplit(url.strip()).scheme == "https" or not is_safe(url)
