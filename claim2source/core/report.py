@@ -538,7 +538,7 @@ class Report:
 def why_not_inside(text: str) -> str | None:
     """Say why a text names no place within its folder, here or on Windows; None where it does."""
     windows = PureWindowsPath(text)
-    absolute = text.startswith(("/", "\\")) or windows.is_absolute()
+    absolute = text.startswith(("/", "\\")) or bool(windows.drive)
     if absolute or "\0" in text or ".." in windows.parts:
         return "is no place within the report's folder"
     return None

@@ -179,7 +179,10 @@ class _Html(HTMLParser):
     _PARAGRAPHS = frozenset(
         ["p", "blockquote", "pre", "ul", "ol", "h1", "h2", "h3", "h4", "h5", "h6", "table", "hr"]
     )
-    _LINES = frozenset(["li", "div", "tr", "dt", "dd"])
+    _LINES = frozenset(
+        "li div tr dt dd dl section article aside header footer main nav address figure figcaption "
+        "caption details summary option button fieldset legend form title noscript".split()
+    )
     _CELLS = frozenset(["td", "th"])
     _VOID = frozenset(["br", "hr", "img", "wbr", "input"])
     _UNSEEN = frozenset(["script", "style", "template", "head"])

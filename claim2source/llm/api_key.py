@@ -22,9 +22,12 @@ _OTHERS = tuple(
     GITLAB GOOGLE GPG_ HEROKU_ HF_ HUGGINGFACE HUGGING_FACE JENKINS_ JUPYTER KAGGLE KUBE MASTODON_
     MINIO_ MLFLOW_ MONGO MYSQL NEPTUNE_ NETRC NODE_AUTH NPM_ OCI_ PG PIP_ POETRY_ POSTGRES PYPI
     QDRANT_ REDIS S3_ SENDGRID_ SENTRY_ SLACK SMTP SSH_ STRIPE SUDO_ TELEGRAM_ TENCENTCLOUD TF_
-    TWILIO_ TWINE_ TWITTER_ UV_ VAULT_ WANDB ZENODO_
+    ACTIONS_ TWILIO_ TWINE_ TWITTER_ UV_ VAULT_ WANDB ZENODO_
     """.split()
 )
+# Parts of a name that say the same wherever they stand, and ends.
+_WITHIN = frozenset("AWS AZURE GCP GITHUB GITLAB GOOGLE HF WANDB".split())
+_SECRETS = ("PASSWORD", "PASSWD", "PASSPHRASE", "PRIVATE_KEY", "SECRET_ACCESS_KEY")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -32,7 +35,8 @@ def require_key_env(key: str, name: str) -> None:
     """Raise `ConfigError` where a variable's name is none, or is that of another service."""
     require(_NAME.fullmatch(name) is not None, key, name, "a variable's name")
     upper = name.upper().lstrip("_")
-    other = upper.startswith(_OTHERS) or upper.endswith(("PASSWORD", "PASSWD"))
+    other = upper.startswith(_OTHERS) or upper.endswith(_SECRETS)
+    other |= not _WITHIN.isdisjoint(upper.split("_"))
     require(not other, key, name, "a variable for this server's key, not another service's secret")
 
 
@@ -60,6 +64,16 @@ def is_safe(url: str) -> bool:
         return False
     mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
     return (mapped or address).is_loopback
+
+
+def is_plain(url: str) -> bool:
+    """Tell whether an address has no spaces and signs within, which readers take differently."""
+    return url.strip().isprintable() and not any(map(str.isspace, url.strip()))
+
+
+def may_use_proxy(url: str) -> bool:
+    """Tell whether a proxy of the environment may see what is sent: none is, to this machine."""
+    return urlsplit(url.strip()).scheme == "https" or not is_safe(url)
 
 
 def state_of(name: str, url: str) -> str:

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 from claim2source.core.config import Above, Between, PositiveShare, Settings, require
 from claim2source.core.errors import UserError
-from claim2source.llm.api_key import read_key, require_key_env
+from claim2source.llm.api_key import is_plain, read_key, require_key_env
 
 
 @dataclass(frozen=True)
@@ -75,6 +75,7 @@ def _check_url(url: str) -> None:
     try:
         parts = urlsplit(url.strip())
         good = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        good = good and is_plain(url)
     except ValueError:
         parts, good = urlsplit(""), False
     if parts.username or parts.password or parts.query or parts.fragment:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from claim2source.core.errors import UserError
-from claim2source.llm.api_key import state_of
+from claim2source.llm.api_key import may_use_proxy, state_of
 from claim2source.llm.config import LLMConfig
 from claim2source.llm.http import (
     HEADERS,
@@ -36,6 +36,7 @@ _USELESS = (401, 402, 403, 404, 405, 501)
 _SHORTEST_KEY = 4
 # No reply has more tokens; SQLite holds no number above 2**63.
 _MOST_TOKENS = 2**40
+_HIGHEST_LOGPROB = 0.01
 _BROKEN = (LookupError, TypeError, ValueError, AttributeError, OverflowError, RecursionError)
 # What some models refuse to be asked; without it they are asked all the same.
 OPTIONAL = {
@@ -49,7 +50,7 @@ OPTIONAL = {
 _TEXTS = ("text", "output_text")
 _UNWANTED = re.compile(
     r"unsupported|unknown|unrecogni[sz]ed|unexpected|unavailable|n[o'’]t (?:be )?(?:support|permit"
-    r"|allow|specif|accept)|extra (?:field|input|key)|deprecated|only the default"
+    r"|allow|specif|accept)|cannot both be|extra (?:field|input|key)|deprecated|only the default"
     r"|only \S+ (?:is|are) (?:allowed|supported)",
     re.IGNORECASE,
 )
@@ -94,7 +95,9 @@ class Server:
             max_retries=0,
             timeout=config.timeout,
             default_headers=HEADERS,
-            http_client=bounded_client()(limits=Limits(max_connections=None)),
+            http_client=bounded_client()(
+                limits=Limits(max_connections=None), trust_env=may_use_proxy(config.url)
+            ),
         )
         self._create = self._client.chat.completions.with_raw_response.create
 
@@ -166,10 +169,15 @@ class Server:
             raise Again("a reply that is no chat completion") from None
         except Refused as error:
             raise self._shown(error) from None
+        content = response.content
         try:
-            return json.loads(response.content), response.content
-        except (ValueError, RecursionError):
-            raise Again("a reply that is no chat completion") from None
+            return json.loads(content), content
+        except (ValueError, RecursionError) as error:
+            # What was cut off may come whole the next time; a page or a stream stays what it is.
+            is_json = not content.strip() or content.lstrip()[:1] == b"{"
+            if is_json and isinstance(error, ValueError) and "Extra data" not in str(error):
+                raise Again("a reply that is no chat completion") from None
+            raise self._shown(other_shape(content, "no chat completion")) from None
 
     def _shown(self, refused: Refused) -> Refused:
         """Make one line of a refusal's words, without the key."""
@@ -184,7 +192,8 @@ class Server:
                 f"(status {error.status}): {error.why}"
             )
         if error.status < 400:
-            return Unusable(f"config: llm.url: {config.base_url}: {error.why}")
+            why = error.why or f"status {error.status}"
+            return Unusable(f"config: llm.url: {config.base_url}: {why}")
         return Unusable(
             f"config: llm.model: {config.base_url} refused {config.model!r} "
             f"(status {error.status}): {error.why}"
@@ -229,7 +238,7 @@ class Server:
         """Read a reply. Raises one of `_BROKEN` where it is no chat completion."""
         choice = found["choices"][0]
         text = _text(choice["message"].get("content"))
-        text = self._hidden(text.encode("utf-8", "replace").decode("utf-8"))
+        text = self._hidden(_letters(text))
         finish = choice.get("finish_reason")
         if not isinstance(finish, str | None):
             raise TypeError("finish_reason is no text")
@@ -241,9 +250,12 @@ class Server:
         logprobs = (choice.get("logprobs") or {}).get("content") or ()
         tokens = tuple(
             Token(
-                str(token["token"]),
-                float(token["logprob"]),
-                {str(t["token"]): float(t["logprob"]) for t in token.get("top_logprobs") or ()},
+                _letters(token["token"]),
+                _logprob(token["logprob"]),
+                {
+                    _letters(t["token"]): _logprob(t["logprob"])
+                    for t in token.get("top_logprobs") or ()
+                },
             )
             for token in logprobs
         )
@@ -272,10 +284,27 @@ def _text(content: object) -> str:
     """Read a message's content: a text, or parts, of which those that are text count."""
     if isinstance(content, list):
         parts = [{"text": part} if isinstance(part, str) else part for part in content]
-        return "".join(part["text"] for part in parts if part.get("type", "text") in _TEXTS)
+        said = [part for part in parts if part.get("type", "text") in _TEXTS]
+        # Gemini marks its thoughts so.
+        return "".join(part["text"] for part in said if not part.get("thought"))
     if not isinstance(content, str | None):
         raise TypeError("content is no text")
     return content or ""
+
+
+def _letters(text: object) -> str:
+    """Write halves of surrogate pairs, which no file holds, as question marks."""
+    return str(text).encode("utf-8", "replace").decode("utf-8")
+
+
+def _logprob(value: object) -> float:
+    """Read a log-probability. Raises `ValueError` or `TypeError` for what is none."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError("no log-probability")
+    # Rounded ones may be a little above 0.
+    if not value <= _HIGHEST_LOGPROB:
+        raise ValueError("no log-probability")
+    return float(value)
 
 
 def _count(tokens: object) -> int:

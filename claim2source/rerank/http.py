@@ -23,7 +23,7 @@ import numpy as np
 from claim2source.core.config import Between, require
 from claim2source.core.errors import UserError
 from claim2source.core.terminal import shortened
-from claim2source.llm.api_key import read_key, require_key_env, state_of
+from claim2source.llm.api_key import is_plain, may_use_proxy, read_key, require_key_env, state_of
 from claim2source.llm.http import (
     HEADERS,
     Refused,
@@ -61,12 +61,13 @@ _RAW: Mapping[Dialect, tuple[str, bool]] = {
     "vllm_rerank": ("use_activation", False),
     "tei": ("raw_scores", True),
 }
-_TOO_LONG = re.compile(r"token|length|too (long|large)|exceed", re.IGNORECASE)
+_TOO_LONG = re.compile(r"token|length|too (long|large)|exceed|batch size", re.IGNORECASE)
 _REFUSALS = (400, 422)
 # A document is not halved below so many characters.
 _SHORTEST = 16
 _LONGEST_WAIT = 900.0
 _CLOSEST = 1e-7
+_LARGEST = float(np.finfo(np.float32).max)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,9 +110,13 @@ class Http(Reranker):
 
     def check(self) -> None:
         super().check()
-        parts = urlsplit(self.url.strip())
-        good = parts.scheme in ("http", "https") and bool(parts.hostname)
-        secret = parts.username or parts.password or parts.query
+        try:
+            parts = urlsplit(self.url.strip())
+            good = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+            good = good and is_plain(self.url)
+        except ValueError:
+            parts, good = urlsplit(""), False
+        secret = parts.username or parts.password or parts.query or parts.fragment
         # An address with a password is not shown.
         require(not secret, "url", "..", "an address without user, password or query")
         require(good, "url", self.url, "an address such as http://localhost:8000")
@@ -231,6 +236,7 @@ class _Work:
             headers={**HEADERS, **key},
             timeout=settings.timeout,
             limits=httpx2.Limits(max_connections=None),
+            trust_env=may_use_proxy(settings.url),
         )
         if settings.scale != "auto":
             self.raw = settings.scale == "raw"
@@ -353,7 +359,10 @@ class _Work:
             for entry in entries:
                 place = entry["index"]
                 value = entry["relevance_score" if name == "results" else "score"]
-                if isinstance(place, int) and 0 <= place < count and value is not None:
+                if {type(place), type(value)} & {bool, str}:
+                    raise TypeError("no place or score")
+                # Larger ones are infinite as float32.
+                if 0 <= place < count and value is not None and abs(value) <= _LARGEST:
                     scores[place] = float(value)
             return scores
         except (LookupError, TypeError, ValueError, AttributeError, RecursionError, OverflowError):

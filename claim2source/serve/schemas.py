@@ -21,10 +21,10 @@ AUTO = "auto"
 CHARACTERS, POSTS, PAPERS = 20_000, 32, 100
 # What Python strips is no text; ASCII digits only.
 _SOME = r"[^\s\x1c-\x1f]"
-_TIME = r"[Tt ]([01][0-9]|2[0-3])(:?[0-5][0-9](:?[0-5][0-9]([.,][0-9]+)?)?)?"
+_TIME = r"[Tt ]([01][0-9]|2[0-3])(:?[0-5][0-9](:?([0-5][0-9]|60)([.,][0-9]+)?)?)?"
 _TIME += r"([Zz]|[+-]([01][0-9]|2[0-3])(:?[0-5][0-9])?)?"
 _MONTH, _DATE = "(0[1-9]|1[0-2])", "(0[1-9]|[12][0-9]|3[01])"
-_DAY = rf"^[1-9][0-9]{{3}}(-{_MONTH}(-{_DATE}({_TIME})?)?|{_MONTH}{_DATE}{_TIME})?$"
+_DAY = rf"^[1-9][0-9]{{3}}(-{_MONTH}(-{_DATE}({_TIME})?)?|{_MONTH}{_DATE}({_TIME})?)?$"
 _NOTHING = r"^[ \t\r\n]*$"
 
 
@@ -56,7 +56,7 @@ class Optional:
 
 def day_of(value: object) -> object:
     """Cut an ISO time to the day that it is written with; leave what is no time as it is."""
-    if not isinstance(value, str) or len(value) <= len("2020-05-12"):
+    if not isinstance(value, str) or len(value) <= len("2020-05"):
         return value
     if not re.fullmatch(_DAY.strip("^$"), value):
         return value

@@ -9,23 +9,31 @@ from __future__ import annotations
 import re
 
 _NAMES = (
-    r"s|bos|eos|pad|unk|sop|eop|start_of_turn|end_of_turn|turn|system|assistant|image|start_of_image"
-    r"|end_of_image|(?:\w+:)?tool_\w+|tools?|function_calls?|invoke|function=[^<>\s]+"
-    r"|parameter=[^<>\s]+|arg_key|arg_value|fim_\w+|unused\d+|reserved_\d+|extra_id_\d+"
+    r"s|(?:\w{1,20}:)?(?:bos|eos|pad|unk|eod)|sep|cls|mask(?::\d+)?|sop|eop|eoh|eoa|turn|ai|用户"
+    r"|(?:start|begin|beginning|end)_of_\w{1,20}|im_(?:start|end)|\w{1,20}_token|_(?:user|bot|end)"
+    r"|system|assistant|image|video|(?:audio_)?soft_token|(?:start|end)_function_\w{1,20}"
+    r"|(?:\w{1,20}:)?tool_\w+|tools?|toolcall|available_tools|functions?|function_\w{1,20}"
+    r"|longcat_\w{1,20}|invoke(?: name=[^<>]{1,60})?|function=[^<>\s]+"
+    r"|parameter(?:=[^<>\s]+| name=[^<>]{1,60})"
+    r"|arg_key|arg_value|fim_\w+|(?:unused|special_|ctrl|reserved_|extra_id_)\d+"
 )
 _THOUGHTS = (
-    r"(?:\w{1,20}:)?(?:think\w{0,20}|\w{1,20}_think(?:ing)?|thoughts?|reason(?:ing)?|reflection"
-    r"|analysis|scratchpad|inner_monologue)|seed:\w{1,40}"
+    r"(?:(?:start|begin|end)(?:_?of)?_?)?(?:\w{1,20}:)?(?:\w{1,20}_)?(?:think(?:ing)?|thoughts?|cot"
+    r"|chain_of_thought|reason(?:ing)?|reflection|analysis|scratchpad|monologue)(?:[_:]\w{1,40})?"
+    r"|seed:cot_\w{1,40}"
 )
 _BRACKETS = (
-    r"INST|SYSTEM_PROMPT|AVAILABLE_TOOLS|TOOL_\w{1,20}|THINK|ARGS|CALL_ID|MODEL_SETTINGS"
-    r"|IMG(?:_BREAK|_END)?|PREFIX|SUFFIX|MIDDLE|gMASK|sMASK|BOS|EOS|EOT|PAD|UNK"
+    r"INST|SYSTEM_PROMPT|AVAILABLE_TOOLS|(?:BEGIN_|END_)?TOOL_\w{1,20}|THINK(?:ING)?|REASONING|ARGS"
+    r"|CALL_ID|MODEL_SETTINGS|IMG(?:_BREAK|_END)?|PREFIX|SUFFIX|MIDDLE|gMASK|sMASK|BOS|EOS|EOT|PAD"
+    r"|UNK|SEP|CLS|MASK|UNUSED_TOKEN_\d+|(?:BEGIN|END) FINAL RESPONSE"
     r"|(?:start|end)_header_id|extra_id_\d+"
 )
+# Parts a name as <start_think>, <endofthink> or <think_end>.
+_AROUND = re.compile(r"(?:(start|begin|end)(?:_?of)?_?)?(.+?)(?:_(start|begin|end))?")
 # Qwen, Llama, Gemma, Mistral, DeepSeek, Kimi, GLM, MiniMax, Seed, Cohere, gpt-oss: what begins a
 # token is parted from its rest, and so is its end.
 _CONTROL = re.compile(
-    rf"<(?=[|｜]|/?(?:{_NAMES}|{_THOUGHTS})>|</?SYS>>)|(?<=[|｜])(?=>)"
+    rf"<(?=[|｜]|/?(?:{_NAMES}|{_THOUGHTS})\s?/?>|</?SYS>>)|(?<=[|｜])(?=>)|\[(?=\|\w{{1,20}}\|\])"
     rf"|◁(?=/?\w{{1,20}}▷)|\[(?=/?INST\])|(?-i:\[(?=/?(?:{_BRACKETS})\]))"
     r"|\](?=~!?b[\[\]])|\[(?=e~\[)",
     re.IGNORECASE,
@@ -33,33 +41,45 @@ _CONTROL = re.compile(
 
 # What opens or closes a thought, of whatever model.
 _MARK = re.compile(
-    rf"[<◁](?P<end>/?)(?P<name>{_THOUGHTS})[>▷]"
-    r"|(?-i:\[(?P<end_b>/?)(?P<name_b>THINK)\])"
-    r"|<[|｜](?:(?P<end_c>/|end_(?:of_)?)|start_|begin_(?:of_)?)?(?P<name_c>think(?:ing)?|thought)"
-    r"[|｜]>"
+    rf"[<◁]\s?(?P<end>/?)\s?[|｜]?(?P<end_c>/?)(?P<name>{_THOUGHTS})[|｜]?"
+    r"(?:\s|\s\w{1,20}=[^<>]{1,60})?(?P<empty>/?)[>▷]"
+    r"|(?-i:\[(?P<end_b>/?)(?P<name_b>THINK(?:ING)?|REASONING)\])"
+    # Apriel; s1.
+    r"|(?P<end_steps>\[BEGIN FINAL RESPONSE\])"
+    r"|(?P<turn><\|im_start\|>think\s)|(?P<end_turn><\|im_start\|>answer\s)"
     r"|(?P<prefix><\|inner_prefix\|>)|(?P<end_prefix><\|inner_suffix\|>)"
     r"|(?P<unused><unused94>)|(?P<end_unused><unused95>)"
     # Gemma 4.
     r"|(?P<channel><\|channel>)|(?P<end_channel><channel\|>)",
     re.IGNORECASE,
 )
-# Harmony: what stands in the last final channel is said to the user.
-_CHANNEL = "<|channel|>"
-_FINAL = re.compile(
-    r"<\|channel\|>\s{0,9}final\b[^<]{0,99}(?:<\|constrain\|>[^<]{0,99})?<\|message\|>"
-)
-# The same where a server leaves control tokens out, Gemma's likewise, and Granite's plain words:
-# how a thought begins, and what ends it.
-_BARE = (
-    (re.compile(r"\s*(?:analysis|commentary)(?=[A-Z])"), "assistantfinal"),
-    (re.compile(r"\s*thought\n"), None),
-    (re.compile(r"\s*Here(?:'s| is) my thought process:"), "Here is my response:"),
+# Thoughts without marks of their own: how a reply with some begins, and what ends the last one.
+# Harmony, the same where a server leaves control tokens out, Gemma, Granite and Apriel.
+_BARE = tuple(
+    (re.compile(rf"\s*+{begins}"), re.compile(ends))
+    for begins, ends in (
+        (
+            r"(?s:.*?)<\|channel\|>",
+            r"<\|channel\|>\s{0,9}final\b[^<]{0,99}(?:<\|constrain\|>[^<]{0,99})?<\|message\|>",
+        ),
+        (
+            r"(?:assistant)?(?:analysis|commentary)(?=[A-Z]|(?s:.*)assistantfinal)",
+            r"assistantfinal",
+        ),
+        (r"(?:assistant)?final(?=[A-Z{])", r"\A\s*(?:assistant)?final"),
+        (r"thought\n", r"<channel\|>|<unused95>"),
+        (r"Here(?:'s| is) my thought process:", r"Here(?:'s| is) my response:"),
+        (r"Here are my reasoning steps:", r"\[BEGIN FINAL RESPONSE\]"),
+    )
 )
 # What a template writes around a turn. A tool's call is nothing that is said.
 _TOKEN = (
-    r"(?:<[|｜][^\s<>|｜]{0,60}[|｜]?>|<[^\s<>|｜]{1,60}[|｜]>|</?(?:s|bos|eos|pad|sop|eop"
-    r"|start_of_turn|end_of_turn|turn|(?:\w{1,20}:)?tool_calls?|function_calls?|unused\d{1,4})>"
-    r"|<</?SYS>>|\[/?(?:INST|TOOL_CALLS|gMASK|BOS|EOS|EOT)\]|\]~!?b[\[\]]|\[e~\[)"
+    r"(?:<[|｜][^\s<>|｜]{0,60}[|｜]?>|<[^\s<>|｜]{1,60}[|｜]>|\[\|\w{1,20}\|\]"
+    r"|</?(?i:s|(?:\w{1,20}:)?(?:bos|eos|pad|eod)|unk|sop|eop|eoa|im_(?:start|end)|turn|_end"
+    r"|(?:start|beginning|end)_of_(?:turn|text|utterance|sentence)|(?:\w{1,20}[:_])?tool_calls?"
+    r"|function_calls?|\w{1,20}_token|(?:unused|extra_id_|reserved_)\d{1,4})>"
+    r"|<</?SYS>>|\[/?(?:INST|TOOL_CALLS|gMASK|BOS|EOS|EOT)\]|\]~!?b[\[\]]|\[e~\["
+    r"|\[(?:BEGIN|END) FINAL RESPONSE\])"
 )
 _TOKENS = re.compile(_TOKEN)
 _BEFORE = re.compile(rf"\s*({_TOKEN})(?:(?:assistant|model|ai)(?=[\s<]))?")
@@ -67,6 +87,8 @@ _BEGINS = re.compile(
     r"start|begin|bos|<s>|sop|gMASK|assistant|chatbot|header|turn|response|message|content|~b",
     re.IGNORECASE,
 )
+# What some models write around all that they say.
+_ANSWER = re.compile(r"<((?:final_)?answer|response|output|solution)>")
 _ENDS = re.compile(r"/|tool|return|<turn\||end(?!_header)", re.IGNORECASE)
 
 
@@ -81,12 +103,10 @@ def without_thoughts(text: str) -> str:
 
     A template may have opened the thought: what stands before the end of one is left out, too.
     """
-    if _CHANNEL in text:
-        ends = [final.end() for final in _FINAL.finditer(text)]
-        text = text[ends[-1] :] if ends else ""
     for begins, end in _BARE:
         if begins.match(text):
-            text = "" if end is None or end not in text else text.rpartition(end)[2]
+            ends = [found.end() for found in end.finditer(text)]
+            text = text[ends[-1] :] if ends else ""
     kept, start, inside = list[str](), 0, ""
     for mark in _MARK.finditer(text):
         kind, closes = _kind(mark)
@@ -94,7 +114,7 @@ def without_thoughts(text: str) -> str:
             kept.clear()
         elif not inside:
             kept.append(text[start : mark.start()])
-            inside = kind
+            inside = "" if mark["empty"] else kind
         elif closes and kind == inside:
             inside = ""
         else:
@@ -106,9 +126,11 @@ def without_thoughts(text: str) -> str:
 def _kind(mark: re.Match[str]) -> tuple[str, bool]:
     """Name the thought that a mark belongs to, and tell whether it ends it."""
     found = {group: text for group, text in mark.groupdict().items() if text}
-    name = next((found[group] for group in ("name", "name_b", "name_c") if group in found), "")
-    kind = name.casefold() or next(iter(found)).removeprefix("end_")
-    return mark[0][0] + kind, any(group.startswith("end") for group in found)
+    name = (found.get("name") or found.get("name_b") or "").casefold()
+    around = _AROUND.fullmatch(name)
+    kind = around[2] if around else next(iter(found)).removeprefix("end_")
+    is_end = around is not None and "end" in (around[1], around[3])
+    return mark[0][0] + kind, is_end or any(group.startswith("end") for group in found)
 
 
 def without_control(text: str) -> str:
@@ -119,4 +141,7 @@ def without_control(text: str) -> str:
             break
         start = before.end()
     after = _TOKENS.search(text, start)
-    return text[start : after.start() if after else None].strip()
+    text = text[start : after.start() if after else None].strip()
+    tag = _ANSWER.match(text)
+    end = f"</{tag[1]}>" if tag else ""
+    return text[tag.end() : -len(end)].strip() if tag and text.endswith(end) else text

@@ -55,9 +55,9 @@ class Letters(Verifier):
         return Request(id, messages, made, choices=choices, logprobs=MOST_TOKENS, max_tokens=1)
 
     def vote(self, answer: Answer, count: int) -> Vote | str:
-        """Read the probabilities of the first token that is one of the letters."""
+        """Read the probabilities of the last token that is a letter: thoughts go before."""
         place = {letter: i for i, letter in enumerate(self.labels(count + 1))}
-        token = next((t for t in answer.logprobs if t.text.strip() in place), None)
+        token = next((t for t in reversed(answer.logprobs) if t.text.strip() in place), None)
         if token is None:
             return NO_LOGPROBS
         weights = np.zeros(count + 1)

@@ -168,6 +168,10 @@ HTML = [
     ("<p>a</p><script>alert('<p>')</script><style>p {}</style><p>b</p>", "a\n\nb"),
     ("<ol><li><p>a</p></li><li><p>b</p></li></ol>", "a\n\nb"),
     ("<pre>x\n  y</pre><h2>t</h2>u<div>v</div>w", "x\ny\n\nt\n\nu\nv\nw"),
+    ("<ul><li>a</li><li>b<ul><li>c</li></ul></li></ul>", "a\nb\n\nc"),
+    ("<article>a</article><figure>b<figcaption>c</figcaption></figure>d", "a\nb\nc\nd"),
+    ("<details><summary>a</summary>b</details><table><tr><td>c</td><td>d</td></tr></table>e",
+     "a\nb\n\nc  d\n\ne"),
     ("a<wbr>b <del>c</del> &lt;d&gt;", "ab c <d>"),
 ]  # fmt: skip
 

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 
 import pytest
 
-from claim2source.core.errors import ConfigError
-from claim2source.llm import LLMConfig
-from claim2source.llm.api_key import _warn, is_safe, state_of
+from claim2source.core.errors import ConfigError, UserError
+from claim2source.llm import LLM, LLMConfig
+from claim2source.llm.api_key import _warn, is_safe, may_use_proxy, state_of
+from claim2source.rerank.frame import Pair
 from claim2source.rerank.http import Http, _Work
+from tests.llm.test_client import asking
+from tests.llm_server import LLMServer
 
 SAFE = [
     "https://api.example.org/v1",
@@ -66,7 +70,8 @@ def test_a_key_is_sent_over_https_and_to_this_machine(
     " GITHUB_TOKEN GH_TOKEN GITLAB_TOKEN CI_JOB_TOKEN HUGGING_FACE_HUB_TOKEN HUGGINGFACE_TOKEN"
     " KAGGLE_KEY NPM_TOKEN PYPI_TOKEN TWINE_PASSWORD DOCKER_AUTH_CONFIG VAULT_TOKEN SSH_AUTH_SOCK"
     " PGPASSWORD MYSQL_PWD DATABASE_URL REDIS_URL SLACK_BOT_TOKEN S3_SECRET_KEY MY_OWN_PASSWORD"
-    " CLAIM2SOURCE_TOKEN aws_secret_access_key _AWS_KEY".split()
+    " CLAIM2SOURCE_TOKEN aws_secret_access_key _AWS_KEY AZURE_OPENAI_API_KEY azure_openai_api_key"
+    " MY_HF_TOKEN PROD_AWS_KEY DEPLOY_PRIVATE_KEY ACTIONS_RUNTIME_TOKEN".split()
     + ["", " ", "A B", "A=B", "9A", "A\0", "HF-TOKEN"],
 )  # fmt: skip
 def test_other_services_secrets_are_refused(name: str) -> None:
@@ -77,6 +82,22 @@ def test_other_services_secrets_are_refused(name: str) -> None:
         with pytest.raises(ConfigError) as caught:
             make()
         assert caught.value.key == key
+
+
+@pytest.mark.parametrize("name", ["HTTP_PROXY", "http_proxy", "ALL_PROXY"])
+def test_no_proxy_sees_what_is_sent_to_this_machine(
+    name: str, monkeypatch: pytest.MonkeyPatch, llm_server: Callable[..., LLMServer]
+) -> None:
+    server, proxy = llm_server(key="sk-very-secret"), llm_server()
+    monkeypatch.setenv("MY_CREDENTIAL", "sk-very-secret")
+    monkeypatch.setenv(name, proxy.url.removesuffix("/v1"))
+    config = LLMConfig(server.model, server.url, key_env="MY_CREDENTIAL")
+    (answer,) = LLM(config).answer(asking("a"))
+    assert (answer.failure, server.requests, proxy.requests) == (None, 1, 0)
+    stage = Http(url=server.url, model="m", key_env="MY_CREDENTIAL")
+    with pytest.raises(UserError, match="refused to re-rank"):
+        list(stage.score([Pair("a", "b")]))
+    assert may_use_proxy("http://10.0.0.7") and may_use_proxy("https://localhost")
 
 
 def test_keys_of_servers_are_allowed() -> None:

@@ -28,7 +28,14 @@ def test_addresses(url: str, base: str) -> None:
     [
         *(
             ("url", value)
-            for value in ("", "localhost:8000", "ftp://x", "http://", "http://x:99999")
+            for value in (
+                "",
+                "localhost:8000",
+                "ftp://x",
+                "http://",
+                "http://x:99999",
+                "http://a\tb",
+            )
         ),
         *(("temperature", -1.0), ("temperature", float("nan")), ("top_p", 0.0), ("concurrency", 0)),
         *(("timeout", 0.0), ("timeout", float("inf")), ("retries", -1), ("max_tokens", 0)),

@@ -6,12 +6,14 @@ import gzip
 import json
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from claim2source.core.errors import UserError
 from claim2source.llm import LLM, Answer, LLMConfig
+from claim2source.llm.answers import AnswerStore
 from claim2source.llm.http import MOST_BYTES, refusal
 from tests.llm.test_client import FakeClock, asking, config_of
 from tests.llm_server import Chat, LLMServer, Reply
@@ -61,12 +63,17 @@ def test_where_no_request_can_succeed_one_is_sent_and_the_servers_words_are_show
         (200, {"type": "message", "content": [{"type": "text", "text": "x"}]}, '"type"'),
         (200, {"choices": [{"text": "Masks work"}]}, '"text"'),
         (200, ["Masks work"], "Masks work"),
+        (200, b"<html>Log in first</html>", "Log in first"),
+        (200, b'data: {"choices": []}\n\ndata: [DONE]\n', "DONE"),
+        (200, b'{"message": {"content": "Masks"}}\n{"done": true}\n', '"done": true'),
+        (200, b'{"a":' * 10**5, '{"a":'),
     ],
 )
 def test_a_request_that_cannot_succeed_is_not_sent_again(
     status: int, body: object, named: str, llm_server: Start
 ) -> None:
-    server = llm_server(lambda chat: Reply(status=status, body=json.dumps(body).encode()))
+    content = body if isinstance(body, bytes) else json.dumps(body).encode()
+    server = llm_server(lambda chat: Reply(status=status, body=content))
     (answer,) = ask(server)
     assert server.requests == 1 and answer.text == ""
     assert answer.failure is not None and named in answer.failure
@@ -161,9 +168,30 @@ def test_a_reply_with_a_senseless_count_of_tokens_is_no_reply(
         assert ask(server)[0].failure is not None
 
 
+@pytest.mark.parametrize(
+    ("logprob", "is_good"),
+    [("-1.5", True), ("-Infinity", True), ("0.001", True)]
+    + [(one, False) for one in ("NaN", "Infinity", "0.7", "true", '"-1"', "null")],
+)
+def test_senseless_probabilities_are_no_reply_and_no_token_spoils_the_store(
+    logprob: str, is_good: bool, llm_server: Start, tmp_path: Path
+) -> None:
+    token = {"token": "\ud83d", "logprob": "?", "top_logprobs": [{"token": "a", "logprob": "?"}]}
+    choice = {"message": {"content": "A"}, "finish_reason": "stop"}
+    body = json.dumps({"choices": [choice | {"logprobs": {"content": [token]}}]})
+    server = llm_server(lambda chat: Reply(body=body.replace('"?"', logprob).encode()))
+    for _ in range(2):
+        with AnswerStore(tmp_path / "a.sqlite") as store:
+            (answer,) = LLM(config_of(server), store).answer(asking("a", logprobs=1))
+            assert (answer.failure is None, len(store)) == (is_good, is_good)
+            assert [one.text for one in answer.logprobs] == (["?"] if is_good else [])
+    assert server.requests == (1 if is_good else 2)
+
+
 def test_a_content_of_parts_is_read_without_its_thoughts(llm_server: Start) -> None:
     parts = [
         {"type": "thinking", "thinking": [{"type": "text", "text": "Hm"}]},
+        {"text": "Hm", "thought": True},
         {"type": "text", "text": "Masks "},
         {"type": "text", "text": "work"},
         {"type": "image_url", "image_url": {"url": "x"}},

@@ -168,6 +168,7 @@ def test_a_cut_choice_with_which_another_begins_is_no_answer() -> None:
             "Sure!\n",
         ),
         *("<", "[", "< ", "<|channel|>final", "<|im_start|>", "``` ", " ", "here is the "),
+        *("<think_", "<a_a_a_a_", "[|a", "final", "<tool_"),
     ],
 )
 def test_parsing_is_linear(part: str) -> None:
@@ -177,7 +178,7 @@ def test_parsing_is_linear(part: str) -> None:
         for text in (part * (2**17 // len(part)), "```" + part * (3 * 2**20 // len(part))):
             assert read_reply(asked, text, "stop").failure is not None
     nested = "```\n" * 4000 + "Masks work." + "```" * 4000
-    assert cleaned(nested) and time.process_time() - began < 2
+    assert cleaned(nested) and time.process_time() - began < 4
 
 
 def recorded() -> list[dict[str, Any]]:

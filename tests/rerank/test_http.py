@@ -247,6 +247,8 @@ LASTING: list[tuple[int, Any, str]] = [
     (200, {"results": [{"index": 0, "relevance_score": 1.0}]}, "relevance_score"),
     (200, [{"index": 0, "score": 1.0}], "vllm_score.*score"),
     (200, {"data": [{"index": 0, "score": "high"}]}, "high"),
+    (200, {"data": [{"index": 0, "score": True}]}, "score"),
+    (200, {"data": [{"index": False, "score": 1.0}]}, "score"),
 ]
 
 
@@ -286,6 +288,20 @@ def test_a_text_that_is_too_large_is_halved_whatever_the_status(
     with ScoreServer(limited) as server:
         assert scored(stage(server), [Pair("c", "a" * 160), Pair("c", "bb")]).tolist() == [-40, -2]
         assert len(server.requests) == 5 and not waits
+
+
+def test_too_many_texts_are_halved_and_a_score_beyond_float32_is_none(waits: list[float]) -> None:
+    def limited(path: str, body: dict[str, Any]) -> Reply:
+        texts = body["texts"]
+        if len(texts) > 2:
+            why = f"batch size {len(texts)} > maximum allowed batch size 2"
+            return 422, {"error": why, "error_type": "Validation"}, {}
+        scores = [1e39 if text == "aaaa" else -float(len(text)) for text in texts]
+        return 200, [{"index": i, "score": score} for i, score in enumerate(scores)], {}
+
+    with ScoreServer(limited) as server:
+        found = scored(stage(server, dialect="tei"), [Pair("c", "a" * n) for n in (1, 2, 3, 4)])
+        assert found[:3].tolist() == [-1, -2, -3] and math.isnan(found[3]) and not waits
 
 
 def test_replies_are_bounded_and_go_to_no_other_origin() -> None:
@@ -417,6 +433,10 @@ def test_one_kind_of_score_holds_for_a_whole_run() -> None:
     [
         ({"url": "localhost"}, "url"),
         ({"url": "http://u:p@h"}, "without user"),
+        ({"url": "http://localhost:99999"}, "url"),
+        ({"url": "http://[::1"}, "url"),
+        ({"url": "http://local\nhost"}, "url"),
+        ({"url": "http://local host"}, "url"),
         ({"dialect": "cohere"}, "dialect"),
         ({"model": ""}, "model"),
         ({"dialect": "jina", "max_tokens_per_doc": 5}, "max_tokens_per_doc"),

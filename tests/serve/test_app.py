@@ -110,6 +110,8 @@ def test_null_and_empty_text_mean_absent(client: httpx.Client, nothing: str | No
         "2019-05-01 10:00:00",
         "2019-05-01T23:30:00.123456789-08:00",
         "20190501T100000Z",
+        "20190501",
+        "2019-05-01T10:59:60Z",
     ],
 )
 def test_an_iso_time_is_the_day_it_is_written_with(client: httpx.Client, time: str) -> None:

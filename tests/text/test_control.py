@@ -21,6 +21,9 @@ TOKENS = (
     ),
     *("[TOOL_CALLS]", "[SYSTEM_PROMPT]", "[THINK]", "<tool_call>", "</tool_call>", "<think>"),
     *("<TOOL_RESPONSE>", "<minimax:tool_call>", "]~b]", "[e~[", "<seed:think>", "◁/think▷"),
+    *("[|user|]", "[|endofturn|]", "<seed:eos>", "<extra_id_1>", "<im_start>", "<EOS_TOKEN>"),
+    *("<start_function_call>", "<longcat_user>", "<think/>", "<think_start>", "[SEP]", "<_user>"),
+    *("<end_of_utterance>", "<TOOLCALL>", "[BEGIN FINAL RESPONSE]", '<invoke name="x">'),
     *("[gMASK]", "<sop>", "[EOT]", "[start_header_id]", "<unused94>", "<|START_THINKING|>"),
 )
 
@@ -29,7 +32,7 @@ TOKENS = (
 def test_a_control_token_is_parted_and_nothing_is_lost(token: str) -> None:
     parted = defused(f"a {token}{token} b")
     assert token.casefold() not in parted.casefold()
-    assert parted.replace(" ", "") == f"a{token}{token}b"
+    assert parted.replace(" ", "") == f"a{token}{token}b".replace(" ", "")
     assert defused(parted) == parted
 
 
@@ -57,6 +60,26 @@ def test_harmless_texts_stay_as_they_are() -> None:
         "<unused94>thought\nx<unused95>Good.",
         "<|inner_prefix|>x<|inner_suffix|>Good.",
         "Here is my thought process: x. Here is my response: Good.",
+        "<|think_start|>x<|think_end|>Good.",
+        "<|startofthink|>x<|endofthink|>Good.",
+        "<reasoning_start>x<reasoning_end>Good.",
+        "<|begin_of_thought|>x<|end_of_thought|><|begin_of_solution|>Good.<|end_of_solution|>",
+        "<chain_of_thought>x</chain_of_thought>Good.",
+        "<reasoning_content>x</reasoning_content><answer>Good.</answer>",
+        "<think >x</think >Good.",
+        "<think/>Good.",
+        "<think>a</think>b</think>Good.",
+        "[THINKING]x[/THINKING]Good.",
+        "<|im_start|>think\nx\n<|im_start|>answer\nGood.<|im_end|>",
+        "Here are my reasoning steps:\nx\n[BEGIN FINAL RESPONSE]\nGood.\n[END FINAL RESPONSE]",
+        "x[BEGIN FINAL RESPONSE]Good.[END FINAL RESPONSE]",
+        "analysis 'We' need x. assistantfinal Good.",
+        "finalGood.",
+        "thought\nx<channel|>Good.",
+        "Here's my thought process: x. Here's my response: Good.",
+        "Good.<seed:eos>",
+        "<seed:bos>assistant\nGood.<EOS>",
+        "[|assistant|]Good.[|endofturn|]",
         "Good.<|im_end|>",
         "Good.</s></s>",
         "Good.<｜end▁of▁sentence｜>",
@@ -75,6 +98,7 @@ def test_what_is_said_is_what_is_left(reply: str) -> None:
     [
         *("<think>x", "[THINK]x", "◁think▷x", "<|START_THINKING|>x", "<seed:think>x"),
         *("<|channel|>analysis<|message|>x", "<|channel>thought\nx", "analysisWe x", "thought\nx"),
+        *("<|think_start|>x", "<reasoning>x<reasoning_start>", "Here are my reasoning steps:\nx"),
         # What stands before a thought that does not end may be the half of a text.
         *("Half <think>x", "<think>x</thinking>y", "<think>x[/THINK]y", "<tool_call>x</tool_call>"),
     ],

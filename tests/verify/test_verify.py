@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -208,6 +209,21 @@ def test_letters_give_a_probability_for_every_paper_and_none(llm_server: Start) 
         stage(server, "letters", depth=20)
     bare = llm_server(lambda chat: chat.choices[1])
     assert {f.reason for f in verified(bare, "letters").failures} == {NO_LOGPROBS}
+
+    def thinks(chat: Chat) -> Reply:
+        """Weigh another letter first, where a server lets a model think all the same."""
+        said = rule(chat)
+        assert isinstance(said, Reply)
+        thought = [(token, -0.01, {token: -0.01}) for token in ("<think>", "B", "</think>")]
+        text = f"<think>B</think>{said.text}"
+        return replace(said, text=text, logprobs=[*thought, *said.logprobs])
+
+    thought = verified(llm_server(thinks), "letters")
+    for claim, known in found.details.items():
+        assert [thought.details[claim][key] for key in ("share", "none")] == [
+            known[key] for key in ("share", "none")
+        ]
+    assert mrr(thought) == mrr(found)
 
 
 def test_the_recorded_choice_of_a_letter_is_read(llm_server: Start) -> None:
