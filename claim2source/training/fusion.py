@@ -9,12 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from claim2source.core.errors import UserError
 from claim2source.core.records import Dataset
 from claim2source.core.report import Choice, Rule, Table
 from claim2source.core.run import Run
-from claim2source.models import ModelConfig, resolve
-from claim2source.models.reranker_manifest import manifest_of, trained_reranker
+from claim2source.models import ModelConfig
+from claim2source.models.reranker_manifest import manifest_of
 from claim2source.pipeline.choosing import Weighing, choose, weigh
 from claim2source.pipeline.results import RunSettings, SystemResult
 from claim2source.pipeline.runner import SystemRunner
@@ -133,18 +132,9 @@ def known_claims(
 ) -> SelectionData:
     """Find the claims that no model of the views and of the candidates was trained on.
 
-    Where none was trained, these are all of train. Raises `UserError` where nothing is left, and
-    for an encoder that is an exported checkpoint, which itself should be named.
+    Where none was trained, these are all of train. Raises `UserError` where nothing is left.
     """
-    given = [view for view in views.values() if view.model is not None]
-    encoders = [one.model for one in given if one.encodes and not _reranks(one.model)]
-    for model in dict.fromkeys([*encoders, *candidates.models]):
-        if model is not None and resolve(model, settings.device).exported is not None:
-            raise UserError(
-                f"{model.name}: an exported checkpoint; name the checkpoint that it was exported "
-                "from, on whose val the fusion is fitted"
-            )
-    models = [view.model for view in given] + candidates.models
+    models = [view.model for view in views.values()] + candidates.models
     names = [model.name for model in models if model is not None] + candidates.rerankers
     manifests = map(manifest_of, dict.fromkeys(names))
     return unknown_claims(settings.dataset, reported, settings.choosing, manifests)
@@ -177,10 +167,6 @@ def gather(
 def _differs(scores: np.ndarray) -> bool:
     """Tell whether the known scores of a claim's candidates are not all equal."""
     return len(set(scores[~np.isnan(scores)].tolist())) > 1
-
-
-def _reranks(model: ModelConfig | None) -> bool:
-    return model is not None and trained_reranker(model.name) is not None
 
 
 def score_views(
