@@ -69,8 +69,8 @@ def test_config_is_read_and_states_only_what_differs(path: Path) -> None:
     def same(said: Any, default: Any, key: str) -> None:
         if isinstance(said, dict):
             for name, value in said.items():
-                # Keys of a free mapping (languages) have no default.
-                same(value, default.get(name) if default == {} else default[name], f"{key}.{name}")
+                # Keys of a free mapping (languages), or of a group that may be absent, have none.
+                same(value, default[name] if default else None, f"{key}.{name}")
         else:
             # A few keys are named though they equal the default, since the file is the manual.
             named = {
