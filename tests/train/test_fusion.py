@@ -299,7 +299,7 @@ def test_a_checkpoints_fusion_is_one_command(
             f"--out={tmp_path / 'out'}",
             "--repeats=20",
             "--depth=10",
-            "--folds=3",
+            "--folds=2",
         ]
     )
     raw: dict[str, Any] = json.loads((tmp_path / "out" / "fusion.json").read_text())

@@ -54,7 +54,7 @@ def save_teacher(folder: Path) -> Path:
             initializer_range=0.3,  # texts lie apart
         )
         BertModel(config).save_pretrained(folder)
-    return say_pooling(folder, 32)
+    return say_pooling(folder, 32, normalize=True)
 
 
 @pytest.fixture(scope="module")

@@ -172,7 +172,8 @@ def log_report(report: Report, config: RerankerConfig, logs: RunLog) -> None:
     on_val, best = report.systems[FIRST_STAGE].val["val"], training.history[training.chosen_epoch]
     if best.val[MACRO][MAIN_METRIC] < on_val[MACRO][MAIN_METRIC]:
         parts.append("!!! The first stage alone is better on val than the chosen re-ranker.")
-    entry = {"rerank": config.model.kind, "model": config.out, "depth": config.first.depth}
+    entry: dict[str, object] = {"rerank": config.model.kind, "model": config.out}
+    entry["depth"] = config.first.depth
     if allowed := config.model.allow_remote_code:
         entry["allow_remote_code"] = list(allowed)
     stage = ", ".join(f"{key}: {value}" for key, value in entry.items())
