@@ -23,8 +23,6 @@ PROGRAMS = {
         "train.finetune_reranker",
         "fine-tune a re-ranker on what a first stage finds",
     ),
-    "folds": ("train.folds", "rank training claims by models that were not trained on them"),
-    "distill": ("train.distill", "train small students of a teacher, and set them beside it"),
     "fusion": ("train.fusion", "fit a learned fusion of several similarities over a system"),
     "interpolate": ("train.interpolate", "choose how far to go from the base to the checkpoint"),
     "soup": ("train.soup", "average the weights of epochs, or of runs with other seeds"),

@@ -50,8 +50,6 @@ class HybridConfig(EvaluationOptions, ChoosingOptions):
             training, all of `train` (only for a model that was not trained on it), or `auto`:
             carved for a trained checkpoint, else train. BM25's settings are always chosen on
             all of train: it has no weights that could know those claims.
-        choose_on: folder of `train/folds.py`: the fusion is chosen on all training claims, each
-            scored by a model that was not trained on it, and applied to this checkpoint.
         bm25: its k1, b and title_weight are chosen, the rest is taken as it is.
         model: how a model that is no checkpoint of ours is read; its name is `checkpoint`.
         rendering: representation for such a model; a checkpoint has its own.
@@ -62,7 +60,6 @@ class HybridConfig(EvaluationOptions, ChoosingOptions):
     dataset: str = "demo"
     split: str = "dev"
     val: Literal["auto", "carved", "train"] = "auto"
-    choose_on: Path | None = None
     bm25: BM25Config = field(default_factory=BM25Config)
     model: ModelConfig = field(default_factory=ModelConfig)
     rendering: Rendering | None = None
@@ -99,7 +96,7 @@ def evaluate_hybrid(config: HybridConfig) -> str:
     }
     settings = RunSettings(
         config.dataset,
-        config.choosing(config.val, config.choose_on),
+        config.choosing(config.val),
         models=config.models,
         store=config.open_store(),
         device=config.device,

@@ -5,10 +5,10 @@ RetrieverModule with Lightning, bf16 weights, LoRA in fp32 on every linear layer
 same length. `share` is the FLOPs that a step needs in relation to the device's bf16 peak;
 `hardware_share` also counts what is computed twice (checkpointing, chunks). `ratio` is the best
 share of a training row without torch.compile; `compiled_ratio` is that of the other rows. Then the
-largest chunked batch again with chunks by the GPU's memory, flash attention, Liger's kernels, 8-bit
-AdamW, a base in 4 bits (QLoRA) and FSDP2 on one rank; encoding; and the ct25 recipe with seeds. A
-row whose packages are absent says so. Each finished row goes to stderr as JSON. Targets are 45 % of
-the peak in training and 55 % in encoding. Without a GPU nothing is measured.
+largest chunked batch again with chunks by the GPU's memory, flash attention, a base in 4 bits
+(QLoRA) and FSDP2 on one rank; encoding; and the ct25 recipe with seeds. A row whose packages are
+absent says so. Each finished row goes to stderr as JSON. Targets are 45 % of the peak in training
+and 55 % in encoding. Without a GPU nothing is measured.
 """
 
 from __future__ import annotations
@@ -42,7 +42,6 @@ from claim2source.training.adapt import adapt
 from claim2source.training.config import FinetuneConfig, LoraConfig, OptimisationConfig
 from claim2source.training.data import TrainingPairs
 from claim2source.training.distributed import World
-from claim2source.training.kernels import check_kernels, compile_model
 from claim2source.training.losses import LossesConfig
 from claim2source.training.memory_plan import settle_here
 from claim2source.training.model_shape import ModelShape
@@ -62,7 +61,7 @@ MISTRAL_7B = {
     "num_key_value_heads": 8,
 }
 # What the largest chunked batch is trained with as well.
-VARIANTS = ("auto", "flash_attention_2", "liger", "adamw_8bit", "qlora", "fsdp2")
+VARIANTS = ("auto", "flash_attention_2", "qlora", "fsdp2")
 TINY = {
     "vocab_size": 200,
     "hidden_size": 32,
@@ -266,8 +265,6 @@ def train(config: BenchConfig, setting: Setting) -> dict[str, Any]:
         temperature=0.02,
         dropout=0.0,
         gradient_checkpointing=setting.checkpointing,
-        optimizer="adamw_8bit" if variant == "adamw_8bit" else "adamw",
-        liger_kernels=variant == "liger",
         precision="bf16",
         save_every=0,
     )
@@ -285,11 +282,10 @@ def train(config: BenchConfig, setting: Setting) -> dict[str, Any]:
         quantise(encoder.model, config.device)
     recipe, _ = settle_here(recipe, encoder.model, config.tokens, 1)
     optimisation = recipe.optimisation
-    check_kernels(recipe, encoder)
     adapt(encoder, recipe)
     shape = ModelShape.of(encoder.model)
     if setting.compiled:
-        compile_model(encoder.model, "eager" if config.tiny else "inductor")
+        encoder.model.compile(dynamic=True, backend="eager" if config.tiny else "inductor")
     pairs = training_pairs(config, encoder, setting.batch * (config.steps + 1))
     sampler = InOrder(len(pairs), setting.batch)
     module = RetrieverModule(

@@ -1,8 +1,4 @@
-"""Draw the chart of the README from BENCHMARKS.md: `python scripts/draw_results.py`.
-
-With `--reports DIR..`, folders of train/distill.py's reports, the chart is quality against CPU
-milliseconds a claim, a point for each system that was timed.
-"""
+"""Draw the chart of the README from BENCHMARKS.md: `python scripts/draw_results.py`."""
 
 from __future__ import annotations
 
@@ -13,10 +9,8 @@ from pathlib import Path
 
 import matplotlib.pyplot as plt
 
-from claim2source.core.config import list_field, read_config
+from claim2source.core.config import read_config
 from claim2source.core.errors import run_program
-from claim2source.core.report import Report
-from claim2source.evaluation.cost_chart import cost_points, draw_costs
 
 # Bar -> start of the row in BENCHMARKS.md, and the column of its dev MRR@5.
 ROWS = {
@@ -33,13 +27,12 @@ class DrawConfig:
     """Settings of `scripts/draw_results.py`: the page with the tables, and the image to write.
 
     Args:
-        page: the page with the tables, where no reports are given.
+        page: the page with the tables.
         out: the image to write.
     """
 
     page: Path = Path("BENCHMARKS.md")
     out: Path = Path("docs/images/ct25.svg")
-    reports: list[Path] = list_field((), help="folders of reports: draw their costs")
 
 
 def read_scores(page: str) -> dict[str, float]:
@@ -70,11 +63,6 @@ def draw(scores: Mapping[str, float], out: Path) -> None:
 def main(argv: Sequence[str] | None = None) -> None:
     """Draw the chart."""
     config = read_config(DrawConfig, argv, program="scripts/draw_results.py", description=__doc__)
-    if config.reports:
-        reports = [Report.read(folder) for folder in config.reports]
-        title = f"{reports[0].dataset}, {reports[0].split}"
-        draw_costs(cost_points(reports), config.out, title)
-        return
     draw(read_scores(config.page.read_text(encoding="utf-8")), config.out)
 
 

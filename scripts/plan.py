@@ -239,9 +239,7 @@ def plan(
     if config.soup and train.epochs > 1:
         more = train.epochs - 1
         parts.append(encoded("val of soups, at most", val * more, sizes.pool * more))
-    if config.refit:
-        parts += [encoded("base: mining for the refit", val, 0), trained("refit", pairs + val)]
-    parts.append(encoded("report: step 0 and chosen", sizes.report * 2, sizes.pool * config.refit))
+    parts.append(encoded("report: step 0 and chosen", sizes.report * 2, 0))
     return Plan(tuple(parts), steps, settled)
 
 

@@ -440,9 +440,9 @@ def content_of(path: Path) -> Any:
 
 
 def plain(value: Any) -> Any:
-    """Return a JSON value without costs."""
+    """Return a JSON value without costs and empty texts: a field that said nothing may go."""
     if isinstance(value, dict):
-        return {key: plain(inner) for key, inner in value.items() if key not in COSTS}
+        return {k: plain(one) for k, one in value.items() if k not in COSTS and one != ""}
     return [plain(inner) for inner in value] if isinstance(value, list) else value
 
 

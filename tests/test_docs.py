@@ -251,7 +251,12 @@ def test_every_key_of_a_printed_config_is_in_the_table(capsys: pytest.CaptureFix
     section = page[
         page.index("<!-- table: finetune") : page.index("## `train/finetune_reranker.py`")
     ]
-    assert set(re.findall(r"^\| `([\w.]+)` \|", section, re.MULTILINE)) == printed
+    # One that may be absent is printed as one key; the table has its own.
+    absent = printed & groups_of(FinetuneConfig).keys()
+    keys = [option.key for option in options_of(FinetuneConfig)]
+    printed |= {key for key in keys for group in absent if key.startswith(f"{group}.")}
+    rows = set(re.findall(r"^\| `([\w.]+)` \|", section, re.MULTILINE))
+    assert rows == printed - absent
 
 
 def test_every_environment_variable_is_named() -> None:

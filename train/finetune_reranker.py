@@ -17,7 +17,7 @@ from claim2source.training.reranker.config import RerankerConfig
 
 COMMON = {
     "data.dataset": "a folder in BEIR layout, or its name in CLAIM2SOURCE_DATA",
-    "model.kind": "cross_encoder, yes_no or late_interaction",
+    "model.kind": "cross_encoder or yes_no",
     "model.name": "the base: a folder, a packaged model or a name on the hub",
     "first.system": "the first stage: a system of configs/systems or of first.files",
     "first.checkpoint": "a tuned retriever in the place of its dense model",

@@ -1,9 +1,10 @@
 """Fit a learned fusion: `python train/fusion.py --views FILE --system NAME --out DIR`.
 
 The candidates are the first sources of a system; each is scored by several views (BM25 of parts,
-bigrams, cosines ..), and a linear listwise ranker learns their weights. Views are chosen, and
-rankers compared, on papers of train that they were not fitted on; the split is looked at once, with
-what was chosen. `{rerank: learned, file: OUT/fusion.json}` is then a stage of any system.
+bigrams, cosines ..), and a linear listwise ranker learns their weights: on all of train, or on val
+where a model was trained. Views are chosen, and rankers compared, on papers that they were not
+fitted on; the split is looked at once, with what was chosen.
+`{rerank: learned, file: OUT/fusion.json}` is then a stage of any system.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ from claim2source.pipeline.submit import load_reported, require_submittable, sub
 from claim2source.pipeline.systems import SYSTEMS_FOLDER, expanded, label_of, read_systems
 from claim2source.pipeline.views import report_parts, report_tables, write_markdown
 from claim2source.rerank.frame import DEEPEST, Place
-from claim2source.rerank.learned import Learned, LearnedFusion, Ranker, import_lightgbm
+from claim2source.rerank.learned import Learned, LearnedFusion
 from claim2source.rerank.similarities import Scorer, ViewConfig
 from claim2source.text import ClaimForm
 from claim2source.training.curve import TO_CHOOSE_BY
@@ -86,11 +87,8 @@ class LearnedFusionConfig(EvaluationOptions, ChoosingOptions):
         checkpoint: encoder of the views that name none, and dense model of the system: a
             checkpoint, the folder of a training run, or a model's name; none: all-MiniLM-L6-v2
             for such views, and the system as it is.
-        choose_on: folder of `train/folds.py`: training claims are scored by models that were not
-            trained on them. Without it, a trained checkpoint's fusion is fitted on its val.
         claims: claim form of the first stage; none: the system's own.
         depth: how many of the first sources are scored.
-        ranker: what is written: `linear`, or `lambdamart` (LightGBM, the extra lightgbm).
         folds: parts that the papers are dealt to.
         fold_seed: of the dealing.
     """
@@ -101,10 +99,8 @@ class LearnedFusionConfig(EvaluationOptions, ChoosingOptions):
     dataset: str = "demo"
     split: str = "dev"
     checkpoint: str | None = None
-    choose_on: Path | None = None
     claims: ClaimForm | None = None
     depth: Annotated[int, Between(1, DEEPEST)] = 100
-    ranker: Ranker = "linear"
     folds: Annotated[int, Between(2, 100)] = 5
     fold_seed: Seed = 13
     files: list[Path] = list_field(help="YAML files of systems; none: all of configs/systems")
@@ -145,8 +141,6 @@ def train_fusion(config: LearnedFusionConfig) -> str:
     require_output_file(config.out / FILE, '"views"')
     require_tracking(config.wandb)
     views = read_views(config.views, config.checkpoint)
-    if config.ranker == "lambdamart":
-        import_lightgbm()
     systems = expanded(read_systems(config.files or sorted(SYSTEMS_FOLDER.glob("*.yaml"))))
     for name in (config.system, *config.against):
         require_one_of("system", name, list(systems))
@@ -154,7 +148,7 @@ def train_fusion(config: LearnedFusionConfig) -> str:
     require_submittable(config.submit, reported, [LEARNED])
     settings = RunSettings(
         config.dataset,
-        config.choosing("auto", config.choose_on),
+        config.choosing("auto"),
         models=config.models,
         store=config.open_store(),
         device=config.device,
@@ -169,7 +163,7 @@ def train_fusion(config: LearnedFusionConfig) -> str:
     views = {name: views[name] for name in gathered.columns}
     fitting = Fitting(gathered, views, base, config.folds, config.fold_seed, config.rule)
     rows = compare_rankers(fitting, others(config, candidates, gathered, reported, settings))
-    fusion, choice = fitting.fit(config.ranker, scorer, candidates)
+    fusion, choice = fitting.fit(scorer, candidates)
     fusion.write(config.out / FILE)
     found = candidates.run(reported, reported, settings)
     runner = SystemRunner(systems, reported, settings)
@@ -240,8 +234,7 @@ def others(
     A system of which a model was trained on some of these claims is left out.
     """
     found = {FIRST_STAGE: Row(gathered.weighing.of(gathered.run))}
-    plain = replace(settings, choosing=replace(settings.choosing, folds=None))
-    runner = SystemRunner(candidates.systems, reported, plain)
+    runner = SystemRunner(candidates.systems, reported, settings)
     asked = {claim.id for claim in gathered.data.claims}
     for name in config.against:
         try:
@@ -256,7 +249,7 @@ def others(
 
 
 def compare_rankers(fitting: Fitting, found: Mapping[str, Row]) -> dict[str, Row]:
-    """Rank claims by rankers fitted on other papers: two views, three, all, the chosen, trees."""
+    """Rank claims by rankers fitted on other papers: two views, three, all, the chosen."""
     rows, base = dict(found), list(fitting.base)
 
     def add(name: str, views: Sequence[str]) -> None:
@@ -272,9 +265,6 @@ def compare_rankers(fitting: Fitting, found: Mapping[str, Row]) -> dict[str, Row
     started = time.process_time()
     values = fitting.nested()
     rows[CHOSEN] = Row(values, fitting.names, time.process_time() - started)
-    started = time.process_time()
-    values = fitting.nested_trees()
-    rows["LambdaMART, all"] = Row(values, fitting.names, time.process_time() - started)
     return rows
 
 

@@ -65,8 +65,6 @@ def merge(config: MergeConfig) -> list[str]:
     scaled = ScaledCheckpoint(config.checkpoint, "cpu", "float32", model=config.model)
     require_scalable(scaled, config.scale)
     trained, weights = scaled.manifest.encoder, scaled.manifest.weights
-    if scaled.encoder.model.config.model_type == "model2vec":
-        raise UserError(f"{scaled.folder}: static embeddings are not exported by this program")
     # Full weights are written as they are, whatever scale the checkpoint says they lie at.
     own_scale = weights.scale if weights.kind == "lora" else 1.0
     scale = own_scale if config.scale is None else config.scale

@@ -76,12 +76,8 @@ def soup(config: SoupConfig) -> str:
     folders = {str(one.folder): one.folder for one in ingredients}
     choosing = ChoosingOn(val="carved", lenient=config.lenient)
     resolved = resolve(config.model.for_checkpoint(ingredients[0].folder), config.device)
-    selection = None
-    if all(one.manifest.refit is None for one in ingredients):
-        selection = selection_data(dataset, config.split, choosing, resolved.manifest)
+    selection = selection_data(dataset, config.split, choosing, resolved.manifest)
     written = save_soup(ingredients, config.out)
-    if selection is None:
-        return f"{config.out}: trained on val too (a refit), so that val says nothing of it"
     rows: list[list[Cell]] = []
     values: dict[str, np.ndarray] = {}
     tables: dict[str, Table] = {}

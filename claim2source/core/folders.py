@@ -32,11 +32,10 @@ _CHECKPOINT_FILE = r"[^/]+\.(json|safetensors|txt|model)"
 # All that the trainer, its loggers and the programs that write into a run's folder make there.
 _OURS = re.compile(
     rf"""
-    (refit-(epoch|soup)(-\d+)+/)?
     ({re.escape(MARKER)} | {re.escape(LOCK_FILE)} | config\.yaml | run\.json | report\.json
     | state(\.previous)?\.pt | scales\.png | wandb\.json | row\.json | mined(-epoch-\d+)?\.jsonl
     | logs/step-\d+/(metrics\.csv|hparams\.yaml) | (.+/)?wandb/.+
-    | checkpoints/(refit-)?(epoch|soup)(-\d+)+(-scale-[^/]+)?/(\d+_\w+/)?{_CHECKPOINT_FILE}
+    | checkpoints/(epoch|soup)(-\d+)+(-scale-[^/]+)?/(\d+_\w+/)?{_CHECKPOINT_FILE}
     | interpolation/(scale-[^/]+/{_CHECKPOINT_FILE}|interpolation\.(json|png)|report\.(json|md))
     | evaluation/(.+/)?(report\.(json|md|html)|compare\.(json|md)|bm25\.yaml|claims\.html)
     | evaluation/(.+/)?(grid\.(json|csv)|quality\.csv|heatmap(_[^/]+)?\.png)

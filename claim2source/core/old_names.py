@@ -10,15 +10,39 @@ from collections.abc import Mapping
 from claim2source.core.errors import UserError
 
 _COPY = "an index is a folder, and a copy of the folder is a copy of it: cp -r INDEX COPY"
+_TEACHER = "a student learns by losses.distillation.scores, or by teacher.name"
+_ON_VAL = "a fusion is chosen on val of a tuned model, and on all of train of an untrained one"
+_AS_THE_FOLDER = "leave it out: a teacher is read as its folder says"
+_LATE = "a max_sim stage takes any encoder as it is"
+_FINETUNE, _RERANKER = "train/finetune.py", "train/finetune_reranker.py"
 # Subcommand -> what to do now.
 OLD_PROGRAMS: Mapping[str, str] = {
     "snapshot": _COPY,
     "restore": _COPY,
     "migrate": _COPY,
+    "distill": f"{_TEACHER}, in `claim2source finetune`",
+    "folds": _ON_VAL,
 }
 # Program as in eval/find.py ("" for any), and key without dashes -> what to do now.
-OLD_KEYS: Mapping[tuple[str, str], str] = {
+OLD_KEYS: dict[tuple[str, str], str] = {
     ("eval/index.py", "no_check"): "write --no_read_first",
+    (_FINETUNE, "refit"): "leave it out: a run stands for the checkpoint that val chose",
+    (_FINETUNE, "optimisation.liger_kernels"): "leave it out: chunk_size: auto saves memory",
+    (_FINETUNE, "optimisation.compile"): "leave it out",
+    ("", "optimisation.optimizer"): "leave it out: it is AdamW; chunk_size: auto saves memory",
+    ("eval/hybrid.py", "choose_on"): f"leave it out: {_ON_VAL}",
+    ("train/fusion.py", "choose_on"): f"leave it out: {_ON_VAL}",
+    ("train/fusion.py", "ranker"): "leave it out: a fusion is linear",
+    (_RERANKER, "model.prefixes"): f"leave it out: {_LATE}",
+    (_RERANKER, "loss.scale"): f"leave it out: {_LATE}",
+}
+OLD_KEYS |= {
+    (_FINETUNE, f"teacher.{key}"): _AS_THE_FOLDER
+    for key in (
+        *("revision", "pooling", "normalize", "max_length", "prompts", "dtype", "bidirectional"),
+        *("attention", "quantization", "allow_remote_code", "allow_bin", "template"),
+        *(f"template.{part}" for part in ("claim", "source", "pool_prefix", "append_token")),
+    )
 }
 _QDRANT = "an index is a folder now: index the papers again with --out DIR"
 # How an address begins -> what to do now.

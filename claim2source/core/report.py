@@ -59,24 +59,6 @@ class SystemCost:
         )
 
 
-@dataclass(frozen=True)
-class Speed:
-    """State what answering a new claim takes on a CPU, once the sources are indexed.
-
-    `milliseconds` of CPU time, all threads together: the median over `claims` that came one by
-    one; `batch_milliseconds` each, where they came as one batch. `weights_bytes` are those of the
-    models that answer (of an asymmetric one the claims' alone; 0: not known), `vectors_bytes` those
-    of the sources' vectors.
-    """
-
-    milliseconds: float
-    batch_milliseconds: float
-    claims: int
-    threads: int
-    weights_bytes: int = 0
-    vectors_bytes: int = 0
-
-
 def cost_cells(cost: SystemCost | None) -> list[Cell]:
     """Return the cells for `COST_COLUMNS`, None for what is not known.
 
@@ -183,8 +165,8 @@ class SystemReport:
     a checkpoint's manifest states; `slices` are scores of a part of the claims,
     such as those with a gold seen in training; `simulated` says that a made-up server had a part in
     it, so that it is compared with nothing; `runs` is the folder of its TREC runs, relative to
-    the report's; `key` identifies all that made it; `speed` is measured by programs that say so;
-    `twins` is there where golds have a source of the same text.
+    the report's; `key` identifies all that made it; `twins` is there where golds have a source of
+    the same text.
     """
 
     __pydantic_config__: ClassVar[Any] = _STRICT
@@ -212,7 +194,6 @@ class SystemReport:
     simulated: bool = False
     runs: str = ""
     key: str = ""
-    speed: Speed | None = None
     twins: Twins | None = None
 
     @property
@@ -336,8 +317,7 @@ class Epoch:
 class TrainingReport:
     """Describe how a run went and what it chose on val.
 
-    `refit` is the checkpoint that was trained in the same way on train and val, for which the run
-    stands; val says nothing of it. `chosen_checkpoint` is relative to the run's folder; `scales`
+    `chosen_checkpoint` is relative to the run's folder; `scales`
     are the points between base and `scaled_epoch`, the best trained one, that were tried;
     `chosen_soup` has the epochs whose mean was chosen; `choice` says how base, epochs, scales and
     means compared, without their scores by language; `skipped_steps` counts the optimizer steps
@@ -349,7 +329,6 @@ class TrainingReport:
     chosen_epoch: int
     chosen_scale: float
     chosen_checkpoint: str
-    refit: str = ""
     scales: tuple[Trial, ...] = ()
     skipped_steps: int = 0
     scaled_epoch: int | None = None
@@ -532,7 +511,6 @@ class Report:
                 yield f"systems.{name}.languages", language
         if self.training is not None:
             yield "training.chosen_checkpoint", self.training.chosen_checkpoint
-            yield "training.refit", self.training.refit
 
 
 def why_not_inside(text: str) -> str | None:

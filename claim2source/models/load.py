@@ -21,7 +21,6 @@ from claim2source.models.hub import (
     uses_bin,
 )
 from claim2source.models.sentence_transformers import load_dense
-from claim2source.models.static import MODEL_TYPE, load_static
 
 # Encoder-decoder models whose encoder alone is the retriever (GTR, sentence-T5).
 _ENCODER_HALF = ("t5", "mt5")
@@ -46,11 +45,6 @@ def load(
     if (folder / ADAPTER_CONFIG_FILE).is_file():
         # transformers would load it with any base it names.
         raise InputError.at(folder / ADAPTER_CONFIG_FILE, why="an adapter that is no checkpoint")
-    if read_object(folder / "config.json").get("model_type") == MODEL_TYPE:
-        static: Any
-        static, words = load_static(folder)
-        static = static.to(target, getattr(torch, settings.dtype)).eval()
-        return Encoder(static, words, settings, weights=None)
     if not tokenizer_files(folder):
         raise InputError.at(folder, why="no tokenizer here")
     try:

@@ -122,10 +122,9 @@ class DataRecord:
 class Manifest:
     """Record everything needed to use a checkpoint without repeating how it was trained.
 
-    `scores` holds the scores by split, `config` the training run's settings as JSON values. `refit`
-    names the checkpoint that val chose, where this one was trained in the same way on train and
-    val: no claim of val is unseen then. `soup` has the sha256 of the weights that were averaged.
-    `source_model` encodes the sources where that is neither these weights nor the base.
+    `scores` holds the scores by split, `config` the training run's settings as JSON values. `soup`
+    has the sha256 of the weights that were averaged. `source_model` encodes the sources where that
+    is neither these weights nor the base.
     """
 
     __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
@@ -135,7 +134,6 @@ class Manifest:
     encoder: EncoderSettings
     rendering: Rendering
     epoch: int = 0
-    refit: str | None = None
     soup: tuple[str, ...] = ()
     source_model: SourceModel | None = None
     data: DataRecord = DataRecord()
@@ -214,6 +212,9 @@ def _parse(path: Path, extra: bool = False) -> Manifest:
     if RERANKER in raw:
         why = "a re-ranker's checkpoint: it is read by a stage such as {rerank: cross_encoder}"
         raise InputError.at(path, why=why)
+    if (repeats := raw.pop("refit", None)) is not None:
+        why = f"was trained on val too, which no version since does; give {repeats!r} beside it"
+        raise InputError.at(path, field="refit", why=why)
     if extra:
         raw = {key.name: raw[key.name] for key in fields(Manifest) if key.name in raw}
     found = parsed(Manifest, raw, path)

@@ -91,8 +91,8 @@ class PackedBatch:
 def can_pack(model: Any, longest: int) -> bool:
     """Tell whether packing texts of at most `longest` tokens gives the same vectors.
 
-    That takes known layers that neither compute activations again (they would not find the texts'
-    bounds) nor are compiled (every batch would be compiled by itself).
+    That takes known layers that do not compute activations again: they would not find the texts'
+    bounds.
     """
     config = model.config
     if config.model_type in _ROTARY:
@@ -109,10 +109,7 @@ def can_pack(model: Any, longest: int) -> bool:
         known
         # The last one while another thread is in a forward pass of packed texts.
         and config._attn_implementation in ("sdpa", "flash_attention_2", KERNEL)
-        and not any(
-            getattr(part, "gradient_checkpointing", False) or part._compiled_call_impl
-            for part in model.modules()
-        )
+        and not any(getattr(part, "gradient_checkpointing", False) for part in model.modules())
     )
 
 

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal
 
 from claim2source.core.errors import InputError
 from claim2source.core.files import write_json
-from claim2source.models.config import Dtype, EncoderSettings
+from claim2source.models.config import Dtype
 from claim2source.models.manifest import (
     FILE,
     FORMAT,
@@ -27,7 +27,7 @@ from claim2source.models.manifest import (
 from claim2source.models.resolve import checkpoint_folder
 from claim2source.text import Rendering
 
-RerankerKind = Literal["cross_encoder", "yes_no", "late_interaction"]
+RerankerKind = Literal["cross_encoder", "yes_no"]
 
 
 @dataclass(frozen=True)
@@ -36,14 +36,13 @@ class RerankerSettings:
 
     Args:
         kind: `cross_encoder`: a classifier of pairs; `yes_no`: a generative model's log-odds of
-            yes; `late_interaction`: MaxSim of token vectors.
-        max_length: tokens of a pair, or with late_interaction of a text.
+            yes.
+        max_length: tokens of a pair.
         instruction: what a model that takes one is told.
         template: form of the yes/no prompt.
         labels: logits of a pair: 1, or 2 of irrelevant and relevant.
         dtype: weights' type.
         own_code: the base runs code of its own.
-        encoder: how late_interaction turns a text into token vectors.
     """
 
     kind: RerankerKind
@@ -53,7 +52,6 @@ class RerankerSettings:
     labels: int = 1
     dtype: Dtype = "float32"
     own_code: bool = False
-    encoder: EncoderSettings | None = None
 
 
 @dataclass(frozen=True)

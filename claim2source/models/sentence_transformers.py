@@ -214,8 +214,7 @@ def _read_config(module: Any, place: Path) -> dict[str, object]:
 
 def _max_length(config: dict[str, object], place: Path) -> int | None:
     """Return the tokens per text; sentence-transformers 6 writes them to the tokenizer's config."""
-    # model2vec names it otherwise.
-    length = config.get("max_seq_length", config.get("max_length"))
+    length = config.get("max_seq_length")
     for key in ("tokenizer_args", "processor_kwargs"):
         if isinstance(said := config.get(key), dict):
             length = said.get("model_max_length", length)

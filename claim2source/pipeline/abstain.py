@@ -22,8 +22,7 @@ from claim2source.pipeline.runner import SystemRunner
 from claim2source.pipeline.selection import (
     NothingToChooseOn,
     SelectionData,
-    known_to_none,
-    selection_data,
+    unknown_claims,
 )
 from claim2source.pipeline.stages import models_of, named_stages
 from claim2source.pipeline.systems import all_parts, load_stages
@@ -185,12 +184,7 @@ def choosing_claims(runner: SystemRunner, name: str) -> SelectionData:
         others = [manifest_of(model) for stage in stages for model in models_of(stage)]
     manifests = [*dense, *others]
     try:
-        return known_to_none(
-            [
-                selection_data(settings.dataset, runner.reported.split, settings.choosing, manifest)
-                for manifest in manifests or [None]
-            ]
-        )
+        return unknown_claims(settings.dataset, runner.reported.split, settings.choosing, manifests)
     except NothingToChooseOn as error:
         raise NothingToChooseOn(f"{name}: {error}") from None
 

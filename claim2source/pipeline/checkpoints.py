@@ -274,8 +274,7 @@ def _kept_epochs(run: Path) -> list[Path]:
     if not found:
         raise UserError(f"{run}: a training run without checkpoints")
     epochs = sorted(found, key=lambda path: (int(path.name.split("-")[1]), path.name))
-    others = (sorted((run / "checkpoints").glob(name)) for name in ("soup-*", "refit-*"))
-    return [*epochs, *(path for paths in others for path in paths)]
+    return [*epochs, *sorted((run / "checkpoints").glob("soup-*"))]
 
 
 def evaluate_checkpoint(

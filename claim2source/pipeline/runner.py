@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from claim2source.core.config import require
 from claim2source.core.errors import UserError
@@ -12,11 +11,9 @@ from claim2source.core.records import Dataset, Source
 from claim2source.core.report import Choice
 from claim2source.core.run import Result, Run, join_results
 from claim2source.core.stage import Index, Retriever
-from claim2source.models import Manifest, Resolved, checkpoint_folder, resolve
+from claim2source.models import Resolved, resolve
 from claim2source.models.local import local_models
-from claim2source.models.manifest import FILE as MANIFEST
 from claim2source.pipeline.choosing import choose
-from claim2source.pipeline.out_of_fold import check_model, read_out_of_fold, score_out_of_fold
 from claim2source.pipeline.results import RunSettings, StageResult, SystemResult
 from claim2source.pipeline.selection import (
     BM25_GRID,
@@ -26,7 +23,6 @@ from claim2source.pipeline.selection import (
     choose_fusion,
     load_train,
     one_val,
-    out_of_fold_data,
     selection_data,
 )
 from claim2source.pipeline.stages import apply_stage, informed
@@ -41,7 +37,6 @@ from claim2source.pipeline.systems import (
     load_stages,
     model_of,
     stage_depth,
-    with_checkpoint,
 )
 from claim2source.retrieve import BM25, BM25Config, Dense, FusionConfig, fuse
 from claim2source.retrieve.fuse import score_missing
@@ -186,8 +181,6 @@ class SystemRunner:
         """
         if self._train is None:
             settings, split = self.settings, self.settings.choosing.split
-            if settings.choosing.folds is not None:
-                split = read_out_of_fold(settings.choosing.folds)[0].split
             tuned = [system.hybrid for system in self.systems.values() if system.tune]
             dense = next((hybrid.dense for hybrid in tuned if hybrid is not None), None)
             if split is None and dense is not None:
@@ -285,86 +278,12 @@ class SystemRunner:
 
     def _chosen_on(self, parts: HybridConfig, form: ClaimForm) -> _Rankings:
         """Rank the claims that a fusion is chosen on by both parts."""
-        if self.settings.choosing.folds is not None:
-            return self._out_of_fold(self.settings.choosing.folds, parts, form)
-        selection, before = self._selection(parts.dense), self._before_refit(parts.dense)
-        if before is not None:
-            return self._of_before_refit(parts, form, before, selection)
+        selection = self._selection(parts.dense)
         first, second = (
             self._ranked(part, form, selection.val)[0] for part in (parts.sparse, parts.dense)
         )
         scored = self._scored(parts, form, selection.val, first, second)
         return _Rankings(selection, first.run, second.run, (scored[0].run, scored[1].run))
-
-    def _out_of_fold(self, folder: Path, parts: HybridConfig, form: ClaimForm) -> _Rankings:
-        """Take the dense rankings from models that were not trained on the claims they rank."""
-        found, second = read_out_of_fold(folder)
-        note = check_model(folder, found, self.model(parts.dense))
-        if self.form_of(parts.dense, form) != found.rendering.claims:
-            raise UserError(f"{folder}: its models read {found.rendering.claims} claims")
-        selection = out_of_fold_data(
-            self.settings.dataset, self.reported.split, self.settings.choosing, folder, found
-        )
-        selection = replace(selection, train=self._once(selection.train))
-        selection = replace(selection, val=selection.train)
-        train = selection.train
-        first = self._ranked(parts.sparse, form, train)[0].run
-        claims = self.data(self.form_of(parts.sparse, form), train).claims
-        index, _ = self._index(parts.sparse, self.form_of(parts.sparse, form), train)
-        lacked = score_missing(index, claims, first, second).run
-        scored = score_out_of_fold(
-            folder, found, lambda model: self._stand_in(parts.dense, model), train, second, first
-        )
-        notes = "; ".join(filter(None, (selection.note, note)))
-        both = None if scored is None else (lacked, scored)
-        return _Rankings(replace(selection, note=notes), first, second, both)
-
-    def _of_before_refit(
-        self, parts: HybridConfig, form: ClaimForm, before: Path, selection: SelectionData
-    ) -> _Rankings:
-        """Rank val by the checkpoint that val chose: the one trained again knows val's claims."""
-        first = self._ranked(parts.sparse, form, selection.val)[0].run
-        index = self._stand_in(parts.dense, before)
-        own = self.form_of(parts.dense, form)
-        claims = self.data(own, selection.val).claims
-        second = index.search(claims, self._depth).run
-        lacked = score_missing(index, claims, second, first).run
-        other = self.form_of(parts.sparse, form)
-        sparse, _ = self._index(parts.sparse, other, selection.val)
-        scored = score_missing(sparse, self.data(other, selection.val).claims, first, second).run
-        how = f"chosen with {before.name}, which val chose: its refit was trained on val too"
-        note = "; ".join(filter(None, (selection.note, how)))
-        return _Rankings(replace(selection, note=note), first, second, (scored, lacked))
-
-    def _before_refit(self, dense: str) -> Path | None:
-        """Locate the checkpoint whose refit a dense part is; None for others, or where it is not.
-
-        It lies beside its refit.
-        """
-        model = self.systems[dense].model
-        manifest = self.model(dense).manifest if model is not None else None
-        if model is None or manifest is None or manifest.refit is None:
-            return None
-        with local_models(self.settings.models):
-            folder = checkpoint_folder(model.name)
-        before = folder.with_name(manifest.refit)
-        return before if (before / MANIFEST).is_file() else None
-
-    def _stand_in(self, dense: str, checkpoint: Path) -> Index:
-        """Load another checkpoint in the place of a dense part, as an index of the sources."""
-        # One model at a time: vectors are in the store.
-        self._resolved = None
-        self._indexes = {key: one for key, one in self._indexes.items() if key[0] != dense}
-        model, settings = self.systems[dense].model, self.settings
-        assert model is not None
-        resolved = resolve(model.for_checkpoint(checkpoint), settings.device)
-        return Dense(
-            resolved,
-            store=settings.store,
-            index=settings.index,
-            passages=self.systems[dense].passages,
-            progress=settings.progress,
-        ).index(self.reported.sources)
 
     def _scored(
         self, parts: HybridConfig, form: ClaimForm, dataset: Dataset, first: Result, second: Result
@@ -421,8 +340,7 @@ class SystemRunner:
             mine = self._once(selection.val.in_languages([language]))
             weighing = selection.weighing(mine, language)
             tried = {
-                part: weighing.of(self._run(self._unrefit(part), asked, mine, _CUT).result.run)
-                for part in parts
+                part: weighing.of(self._run(part, asked, mine, _CUT).result.run) for part in parts
             }
             self._routed_by_val[key] = choose(
                 f"route {language}",
@@ -435,22 +353,11 @@ class SystemRunner:
             )
         return self._routed_by_val[key]
 
-    def _unrefit(self, part: str) -> str:
-        """Put the checkpoint that val chose in the place of its refit, which knows val's claims."""
-        before = self._before_refit(dense_of(part, self.systems))
-        if before is None:
-            return part
-        name = f"{part} before its refit"
-        self.systems |= with_checkpoint(self.systems, part, name, str(before))
-        return name
-
     def _selection(self, dense: str) -> SelectionData:
         """Find the claims that the fusion with this dense part may be chosen on."""
         if dense not in self._selections:
             settings, model = self.settings, self.systems[dense].model
             manifest = self.model(dense).record if model is not None else None
-            if manifest is not None and (before := self._before_refit(dense)) is not None:
-                manifest = Manifest.read(before)
             found = selection_data(
                 settings.dataset, self.reported.split, settings.choosing, manifest
             )

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import product
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -21,7 +20,6 @@ from claim2source.models.manifest import Manifest
 from claim2source.models.reranker_manifest import RerankerManifest, manifest_of_base
 from claim2source.pipeline.choosing import Weighing, choose, weigh
 from claim2source.pipeline.options import StoreOptions
-from claim2source.pipeline.out_of_fold import OutOfFold
 from claim2source.retrieve import BM25Config, BM25Index, FusionConfig
 from claim2source.retrieve.fuse import Fusion
 
@@ -65,8 +63,7 @@ class ChoosingOn:
     that stay in train. None: as the checkpoint's manifest says, else the training defaults.
     `seen_share_expected` is the share of seen papers that is chosen for (none: the manifest's,
     else what is expected of a further claim), `rule` how is chosen. `lenient`: how the data set
-    is loaded. `folds` is a folder of `train/folds.py`: a fusion is chosen on all claims that it
-    ranks out of fold.
+    is loaded.
     """
 
     split: str | None = None
@@ -77,7 +74,6 @@ class ChoosingOn:
     val_seen_share: float | None = None
     seen_share_expected: float | None = None
     rule: Rule = "one_se"
-    folds: Path | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,9 +103,7 @@ class ChoosingOptions(StoreOptions):
         good = self.val_share is None or 0 < self.val_share < 1
         require(good, "val_share", self.val_share, "more than 0, less than 1, or none")
 
-    def choosing(
-        self, val: Literal["auto", "carved", "train"], folds: Path | None = None
-    ) -> ChoosingOn:
+    def choosing(self, val: Literal["auto", "carved", "train"]) -> ChoosingOn:
         """Name the claims that these options choose on."""
         return ChoosingOn(
             self.train_split,
@@ -120,7 +114,6 @@ class ChoosingOptions(StoreOptions):
             self.val_seen_share,
             self.seen_share_expected,
             self.rule,
-            folds,
         )
 
 
@@ -174,15 +167,11 @@ def _held_out_of_base(
     dataset: str, reported: str, lenient: bool, base: Manifest | RerankerManifest
 ) -> SelectionData | None:
     """Find the claims that a model's base held out; None where it was trained on other data."""
-    own = ChoosingOn(lenient=lenient)
-    before = replace(base, refit=None) if isinstance(base, Manifest) else base
     try:
-        known = selection_data(dataset, reported, own, before)
+        known = selection_data(dataset, reported, ChoosingOn(lenient=lenient), base)
     except NothingToChooseOn:
         return None
-    if known.note:
-        return None
-    return known if before == base else selection_data(dataset, reported, own, base)
+    return None if known.note else known
 
 
 def _held_out(
@@ -194,12 +183,6 @@ def _held_out(
     """Find the claims that the last training of a model held out; all of train without one."""
     data = DataRecord() if manifest is None else manifest.data
     trained = manifest is not None and manifest.weights.kind != "base"
-    if isinstance(manifest, Manifest) and manifest.refit is not None:
-        raise NothingToChooseOn(
-            f"the model was trained on train and val, as {manifest.refit} was on train (a "
-            "refit): no claim of val is left to choose on. Put that checkpoint beside it, or give "
-            "eval/hybrid.py a folder of train/folds.py as --choose_on"
-        )
 
     def agreed(key: str, given: Any, known: Any, default: Any) -> Any:
         """Return the given value, else the manifest's, else the default."""
@@ -237,6 +220,20 @@ def _held_out(
     return SelectionData(train, val, note, seen_claims(rest, val), mix)
 
 
+def unknown_claims(
+    dataset: str,
+    reported: str,
+    choosing: ChoosingOn,
+    manifests: Iterable[Manifest | RerankerManifest | None],
+) -> SelectionData:
+    """Load the claims that none of several models was trained on: all of train where none was.
+
+    Raises as `selection_data` does.
+    """
+    found = [selection_data(dataset, reported, choosing, one) for one in manifests]
+    return known_to_none(found or [selection_data(dataset, reported, choosing, None)])
+
+
 def known_to_none(found: Sequence[SelectionData]) -> SelectionData:
     """Leave the claims that none of several models was trained on.
 
@@ -272,25 +269,6 @@ def one_val(language: str, found: Mapping[str, SelectionData]) -> SelectionData:
     if not mine.golds:
         raise NothingToChooseOn(f"routes.{language}: no {language} claim of val has a gold")
     return selection
-
-
-def out_of_fold_data(
-    dataset: str, reported: str, choosing: ChoosingOn, folder: Path, found: OutOfFold
-) -> SelectionData:
-    """Load the claims that were ranked out of fold: all of train. Raises `UserError`."""
-    train = load_train(dataset, reported, found.split, choosing.lenient)
-    if found.languages:
-        train = load(dataset, found.split, found.languages, lenient=choosing.lenient)
-    if train.fingerprint != found.data_sha256:
-        raise UserError(f"{folder}: ranks other claims or sources than {found.split} of {dataset}")
-    share = len(found.seen) / max(len(found.claims), 1)
-    note = (
-        f"out-of-fold scores of {len(found.folds)} models, none trained on the claims that it "
-        f"ranked; {share:.0%} of them are of papers that it was trained on"
-    )
-    mix = choosing.seen_share_expected
-    mix = expected_seen_share(train) if mix is None else mix
-    return SelectionData(train, train, note, found.seen, mix)
 
 
 def load_train(dataset: str, reported: str, split: str | None, lenient: bool = False) -> Dataset:

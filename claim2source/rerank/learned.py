@@ -29,22 +29,20 @@ from claim2source.rerank.frame import DEEPEST, Placeable, ranked_by
 from claim2source.rerank.similarities import Models, Scorer, ViewConfig
 from claim2source.retrieve.bm25 import FORMATS
 
-Ranker = Literal["linear", "lambdamart"]
-
 
 @dataclass(frozen=True)
 class LearnedView:
     """Hold a view of a learned fusion: its settings, what made its vectors, its weight.
 
     `encoder` is the hash of all that its vectors depend on ("" without an encoder); `scale` what
-    scores are divided by. Trees have no weights: it is 0 there.
+    scores are divided by.
     """
 
     name: str
     view: ViewConfig
     encoder: str
     scale: float
-    weight: float = 0.0
+    weight: float
 
     def __post_init__(self) -> None:
         if not self.scale > 0:
@@ -57,8 +55,8 @@ class LearnedView:
 class FittedOn:
     """Say what a fusion was fitted on: claims with a gold among `depth` candidates, their papers.
 
-    `candidates` is the system whose first sources they are, `out_of_fold` says whose scores are of
-    models that were not trained on the claims they score.
+    `candidates` is the system whose first sources they are, `held_out` says of which claims the
+    scores of trained models were taken.
     """
 
     dataset: str
@@ -69,31 +67,24 @@ class FittedOn:
     candidates: str
     depth: int
     penalty: float
-    out_of_fold: str = ""
+    held_out: str = ""
 
 
 @dataclass(frozen=True)
 class LearnedFusion:
-    """Hold a fitted fusion of views; it is a small JSON file.
-
-    `linear`: the sum of weight * score / scale. `lambdamart`: `trees`, a LightGBM model as text
-    that reads score / scale of the views in this order.
-    """
+    """Hold a fitted fusion of views, the sum of weight * score / scale; it is a small JSON file."""
 
     __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
 
     views: tuple[LearnedView, ...]
     fitted: FittedOn
-    ranker: Ranker = "linear"
-    trees: str = ""
+    ranker: Literal["linear"] = "linear"
     format: Literal[1] = 1
 
     def __post_init__(self) -> None:
         names = [one.name for one in self.views]
         if not 0 < len(set(names)) == len(names):
             raise ValueError("views must have names, each another")
-        if (self.ranker == "lambdamart") != bool(self.trees):
-            raise ValueError("trees belong to the ranker lambdamart, and to no other")
 
     def scores(self, columns: Sequence[np.ndarray]) -> np.ndarray:
         """Fuse the raw scores of one claim's candidates, an array [n] for each view, into [n].
@@ -103,18 +94,8 @@ class LearnedFusion:
         scaled = np.stack(
             [known(column) / one.scale for column, one in zip(columns, self.views, strict=True)], 1
         )
-        if self.ranker == "linear":
-            found: np.ndarray = scaled @ np.array([one.weight for one in self.views])
-            return found
-        return np.asarray(self._booster.predict(scaled)) if len(scaled) else np.empty(0)
-
-    @cached_property
-    def _booster(self) -> Any:
-        lightgbm = import_lightgbm()
-        try:
-            return lightgbm.Booster(model_str=self.trees)
-        except lightgbm.basic.LightGBMError as error:
-            raise UserError(f"the fusion's trees cannot be read: {error}") from None
+        found: np.ndarray = scaled @ np.array([one.weight for one in self.views])
+        return found
 
     def write(self, path: Path) -> None:
         """Write the fusion as JSON."""
@@ -134,15 +115,6 @@ def known(scores: np.ndarray) -> np.ndarray:
     if not missing.any():
         return scores
     return np.where(missing, scores[~missing].mean() if not missing.all() else 0.0, scores)
-
-
-def import_lightgbm() -> Any:
-    """Import LightGBM. Raises `UserError` where it is not installed."""
-    try:
-        import lightgbm
-    except ModuleNotFoundError:
-        raise UserError("LambdaMART needs LightGBM: pip install 'claim2source[lightgbm]'") from None
-    return lightgbm
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -180,8 +180,7 @@ def said(stage: Reranker, key: str, trained: Any) -> Any:
 def require_kind(model: str, manifest: RerankerManifest, kind: RerankerKind) -> None:
     """Raise `ConfigError` for a checkpoint that another stage reads."""
     found = manifest.reranker.kind
-    stage = "max_sim" if found == "late_interaction" else found
-    require(found == kind, "model", model, f"a {kind} model; this one is read by rerank: {stage}")
+    require(found == kind, "model", model, f"a {kind} model; this one is read by rerank: {found}")
 
 
 def weights_of(folder: Path, manifest: RerankerManifest) -> tuple[str, str | None, Path | None]:

@@ -1,8 +1,10 @@
-"""Make a loaded model trainable: adapters or all weights, dropout, checkpointing, kernels."""
+"""Make a loaded model trainable: adapters or all weights, dropout, checkpointing."""
 
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -12,7 +14,6 @@ from claim2source.core.errors import ConfigError
 from claim2source.models import Encoder
 from claim2source.training.checkpoint import PART
 from claim2source.training.config import FinetuneConfig, RunConfig
-from claim2source.training.kernels import check_kernels, compile_model, use_liger
 
 if TYPE_CHECKING:
     from peft import PeftModel
@@ -26,7 +27,6 @@ def check_model(
     `dense` is the layer that the model came with behind its pooling, if any.
     """
     check_adaptable(encoder, config)
-    check_kernels(config, encoder)
     if dense is not None:
         allowed = "a model without a Dense layer behind its pooling: such a layer is not trained"
         raise ConfigError("model.name", config.model.name, allowed)
@@ -38,11 +38,6 @@ def check_model(
 
 def check_adaptable(encoder: Encoder, config: FinetuneConfig) -> None:
     """Raise `ConfigError` where `adapt` would: a LoRA target is no layer, or tuning is refused."""
-    if encoder.model.config.model_type == "model2vec":
-        allowed = "full: static embeddings have no layers for adapters"
-        require(config.tuning == "full", "tuning", config.tuning, allowed)
-        key, trained = "optimisation.train_embeddings", config.optimisation.train_embeddings
-        require(trained, key, trained, "true: static embeddings are nothing else")
     check_layers(encoder.model, config, own_code=encoder.settings.own_code)
 
 
@@ -87,14 +82,10 @@ def adapt(encoder: Encoder, config: FinetuneConfig) -> None:
     `ConfigError` as `check_adaptable` does.
     """
     check_adaptable(encoder, config)
-    if config.optimisation.liger_kernels:
-        use_liger(encoder.model)
     encoder.model = make_trainable(encoder.model, config)
     if config.optimisation.gradient_checkpointing:
         # Reentrant checkpointing would pass no gradient through a frozen first block.
         encoder.model.gradient_checkpointing_enable({"use_reentrant": False})
-    if config.optimisation.compile:
-        compile_model(encoder.model)
 
 
 def make_trainable(model: Any, config: RunConfig, task: str | None = None) -> Any:
@@ -112,6 +103,24 @@ def make_trainable(model: Any, config: RunConfig, task: str | None = None) -> An
     if config.optimisation.train_layers is not None:
         _freeze_below(model, config.optimisation.train_layers)
     return model
+
+
+@contextmanager
+def without_copies(model: torch.nn.Module) -> Iterator[None]:
+    """Keep LoRA's layers from copying their inputs to fp32 while the body runs under autocast.
+
+    Autocast would cast the copies back at once: the numbers are the same, and nothing is kept of
+    an input beside itself. Without autocast an adapter in fp32 needs its input in fp32. A step's
+    backward pass belongs into the body: checkpointing runs the layers again there.
+    """
+    kind = next(model.parameters()).device.type
+    if not (hasattr(model, "peft_config") and torch.is_autocast_enabled(kind)):
+        yield
+        return
+    from peft.helpers import disable_input_dtype_casting
+
+    with disable_input_dtype_casting(model):
+        yield
 
 
 def train_projection(encoder: Encoder) -> None:

@@ -112,8 +112,6 @@ class StepsConfig(Settings):
         train_layers: with tuning: full, train the last so many layers and keep the base model's
             word embeddings and lower layers: half of the layers take two thirds of the time;
             none: all.
-        optimizer: adamw; adamw_8bit keeps its means in 8 bits (bitsandbytes): 10 bytes for each
-            trained weight in place of 16.
         precision: of the training arithmetic; bf16 only helps on a GPU.
         seed: of batches, adapters and dropout.
         save_every: optimizer steps between saves of the state that a run resumes from; 0: at
@@ -131,7 +129,6 @@ class StepsConfig(Settings):
     dropout: Annotated[float, Below(1)] | None = None
     train_embeddings: bool = True
     train_layers: Annotated[int, Between(1, 10_000)] | None = None
-    optimizer: Literal["adamw", "adamw_8bit"] = "adamw"
     precision: Literal["fp32", "bf16"] = "fp32"
     seed: Seed = 42
     save_every: Count = 50
@@ -161,9 +158,6 @@ class OptimisationConfig(StepsConfig):
         temperature: cosine similarities are divided by it.
         gradient_checkpointing: recompute activations in the backward pass: less memory, more
             time; `auto`: only where the batch, or a chunk of it, would not fit otherwise.
-        liger_kernels: fused norms and gates of Llama, Mistral and Qwen (Liger, on a GPU): less
-            memory for each token.
-        compile: torch.compile the model; its first steps take minutes.
     """
 
     chunk_size: Repeats | Literal["auto"] | None = None
@@ -174,8 +168,6 @@ class OptimisationConfig(StepsConfig):
     remine_every: Count = 0
     temperature: Positive = 0.05
     gradient_checkpointing: bool | Literal["auto"] = False
-    liger_kernels: bool = False
-    compile: bool = False
 
     def check(self) -> None:
         group = "optimisation"
@@ -327,6 +319,21 @@ class RunConfig(Settings):
 
 
 @dataclass(frozen=True)
+class TeacherConfig(Settings):
+    """Name the model that encodes the sources in place of the base.
+
+    Args:
+        name: a trained run, a checkpoint or a model; it is read as its folder says.
+    """
+
+    name: str
+
+    def check(self) -> None:
+        allowed = "a trained run, a checkpoint or a model"
+        require(bool(self.name.strip()), "teacher.name", self.name, allowed)
+
+
+@dataclass(frozen=True)
 class FinetuneConfig(RunConfig):
     """Hold all settings of `train/finetune.py`.
 
@@ -340,12 +347,9 @@ class FinetuneConfig(RunConfig):
         batches: which pairs share a batch.
         losses: the loss to minimise.
         teacher: with `optimisation.train: query_only`, another model in place of the base encodes
-            the sources: a trained run, a checkpoint or a model; this one, with a projection,
-            learns to encode claims for its vectors.
+            the sources; this one, with a projection, learns to encode claims for its vectors.
         choose: the checkpoint that the run's folder stands for: the `best` on val by `rule`,
             the model before training, `scales` and `soup` included, or the `last` epoch.
-        refit: train again on train and val, as the chosen checkpoint was trained: its epochs, at
-            the same learning rates, and its scale; the run's folder then stands for that.
         soup: try on val the mean of the weights of kept epochs too: that of the best with each
             next one on val, as long as it is not worse (greedy soup).
         after: baselines and a page of figures at the end.
@@ -357,8 +361,7 @@ class FinetuneConfig(RunConfig):
     mined: Path | None = None
     batches: BatchesConfig = field(default_factory=BatchesConfig)
     losses: LossesConfig = field(default_factory=LossesConfig)
-    teacher: ModelConfig | None = None
-    refit: bool = False
+    teacher: TeacherConfig | None = None
     soup: bool = False
     after: AfterConfig = field(default_factory=AfterConfig)
     scales: list[Annotated[float, Between(0, 100)]] | None = list_field(
@@ -397,8 +400,6 @@ class FinetuneConfig(RunConfig):
         # A file of mined negatives names claims beyond the limit.
         good = self.data.limit is None or self.mined is None
         require(good, "data.limit", self.data.limit, "none with a file of mined negatives")
-        allowed = "false with a file of mined negatives: it has none for the claims of val"
-        require(self.mined is None or not self.refit, "refit", self.refit, allowed)
         super().check()
         self._check_teacher()
 

@@ -17,13 +17,10 @@ from claim2source.training.steps import TrainingModule
 class PlannedData(pl.LightningDataModule):
     """Give the batches of a sampler, as `limits` of a trainer allow.
 
-    Val has no batches: it is ranked as a whole (`callbacks/evaluate.py`). `epochs` may be fewer
-    than the learning rate is planned for.
+    Val has no batches: it is ranked as a whole (`callbacks/evaluate.py`).
     """
 
-    def __init__(
-        self, sampler: BatchSampler, trainer: pl.Trainer, epochs: int | None = None
-    ) -> None:
+    def __init__(self, sampler: BatchSampler, trainer: pl.Trainer) -> None:
         super().__init__()
         self.sampler, overfit = sampler, is_overfitting(trainer)
         limit, whole = trainer.limit_train_batches, sampler.batches
@@ -35,7 +32,6 @@ class PlannedData(pl.LightningDataModule):
         self.optimizer_steps = sampler.optimizer_steps
         if trainer.max_steps >= 0:
             self.optimizer_steps = min(self.optimizer_steps, trainer.max_steps)
-        sampler.epochs = epochs or sampler.epochs
 
     def train_dataloader(self) -> BatchLoader[Any]:
         """Give the batches, epoch after epoch, as the trainer's module makes them."""
@@ -59,7 +55,6 @@ class ClaimSourceData(PlannedData):
         config: FinetuneConfig,
         world: World,
         trainer: pl.Trainer,
-        epochs: int | None = None,
     ) -> None:
         optimisation = config.optimisation
         self.pairs = pairs
@@ -79,4 +74,4 @@ class ClaimSourceData(PlannedData):
             remine_every=optimisation.remine_every,
             fixed=is_overfitting(trainer),
         )
-        super().__init__(sampler, trainer, epochs)
+        super().__init__(sampler, trainer)

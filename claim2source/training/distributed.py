@@ -5,10 +5,11 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
+from itertools import count
 from typing import Any, TypeVar
 
 import torch
@@ -16,12 +17,13 @@ import torch.distributed as dist
 from torch import Tensor
 
 from claim2source.core.errors import EXIT_CODE, UserError
-from claim2source.training.peers import watched_peers
 
 Value = TypeVar("Value")
 
-# The first process mines and evaluates while the others wait.
-_TIMEOUT = timedelta(hours=24)
+# Longer than one process is behind the others; where the first mines or scores, it is waited for.
+_TIMEOUT = timedelta(minutes=15)
+# Numbers the exchanges of values; equal in all processes.
+_exchanges = count()
 # What gloo says of a process that is gone.
 _BROKEN = ("closed by peer", "reset by peer", "Broken pipe", "gloo/transport/tcp")
 # Launcher settings that Lightning ignores silently -> (option, values that change nothing).
@@ -129,7 +131,8 @@ def joined_world(world: World, device: str | None) -> Iterator[None]:
 
     With GPUs each process selects its own before the body loads anything. Raises `UserError`
     where a machine has fewer GPUs than processes, where no launcher started the others, and where
-    the body loses the connection to one of them.
+    the body loses the connection to one of them: a process that is killed closes it, and a machine
+    that is gone says nothing for the minutes of `_TIMEOUT`.
     """
     if world.size == 1:
         yield
@@ -148,10 +151,8 @@ def joined_world(world: World, device: str | None) -> Iterator[None]:
         torch.cuda.set_device(world.local_rank)
     backend = "cpu:gloo,cuda:nccl" if on_gpu else "gloo"
     dist.init_process_group(backend, rank=world.rank, world_size=world.size, timeout=_TIMEOUT)
-    several = watched_peers(world.rank, world.size) if world.nodes > 1 else nullcontext()
     try:
-        with several:
-            yield
+        yield
     except RuntimeError as error:
         if (why := lost_connection(error)) is None:
             raise
@@ -175,9 +176,25 @@ def lost_connection(error: Exception) -> str | None:
     )
 
 
+def _wait_for_first(world: World) -> None:
+    """Wait until the first process takes part too, however long it mines or scores.
+
+    A collective ends after `_TIMEOUT`; the store's connection does where its machine is gone.
+    """
+    store, key = dist.distributed_c10d._get_default_store(), f"exchange {next(_exchanges)}"
+    if world.is_first:
+        store.set(key, "")
+        return
+    pause = 0.001
+    while not store.check([key]):
+        time.sleep(pause)
+        pause = min(2 * pause, 0.5)
+
+
 def barrier(world: World) -> None:
     """Wait for every process."""
     if world.size > 1:
+        _wait_for_first(world)
         # On the CPU: a GPU barrier would choose a device before Lightning has set it.
         dist.all_reduce(torch.zeros(1))
 
@@ -205,6 +222,7 @@ def gather_values(value: Value, world: World) -> list[Value]:
     """Collect one value of every process, by rank: plain values or CPU tensors."""
     if world.size == 1:
         return [value]
+    _wait_for_first(world)
     values: list[Any] = [None] * world.size
     dist.all_gather_object(values, value)
     return values

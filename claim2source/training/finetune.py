@@ -17,7 +17,7 @@ import torch
 from claim2source.core.config import as_plain
 from claim2source.core.errors import ConfigError, UserError
 from claim2source.core.provenance import git_state, versions
-from claim2source.core.report import MACRO, MAIN_METRIC, Epoch, Report
+from claim2source.core.report import MACRO, MAIN_METRIC, Report
 from claim2source.core.terminal import say
 from claim2source.io.wandb import table_key
 from claim2source.mining import MinedRow
@@ -44,7 +44,6 @@ from claim2source.training.memory_plan import settle_here
 from claim2source.training.module import RetrieverModule
 from claim2source.training.negatives import RunNegatives
 from claim2source.training.next_steps import next_steps
-from claim2source.training.refit import Again, refit
 from claim2source.training.report import (
     build_report,
     plot_scales,
@@ -99,7 +98,7 @@ def _refuse_checkpoint(name: str) -> None:
 
 
 class Finetuning(TrainingRun[FinetuneConfig, TrainingData]):
-    """Fine-tune a retriever; of what `again` names, train that once more."""
+    """Fine-tune a retriever."""
 
     def __init__(
         self,
@@ -108,20 +107,17 @@ class Finetuning(TrainingRun[FinetuneConfig, TrainingData]):
         data: TrainingData,
         run: RunFolder,
         stop: StopSignals,
-        again: Again | None = None,
     ) -> None:
         super().__init__(config, world, data, run, stop)
-        self.again = again
         model, base = config.model, run.checkpoint(0)
         if run.resumes and (base / FILE).is_file():
             # A run of version 0.1.0 did not apply the prompts that its base declares.
             template = Manifest.read(base).encoder.template
             model = replace(model, template=template, prompts=False)
         _refuse_checkpoint(model.name)
-        if again is None:
-            require_held_out("model.name", [model.name], data.val, config)
-            teacher = [] if config.teacher is None else [config.teacher.name]
-            require_held_out("teacher.name", teacher, data.val, config)
+        require_held_out("model.name", [model.name], data.val, config)
+        teacher = [] if config.teacher is None else [config.teacher.name]
+        require_held_out("teacher.name", teacher, data.val, config)
         self.resolved = resolve(model, config.device)
         self.encoder: Encoder = self.resolved.encoder
         if self.encoder.source_encoder is not None:
@@ -139,8 +135,6 @@ class Finetuning(TrainingRun[FinetuneConfig, TrainingData]):
             config, data.train, run, self.store, world, data.teacher
         )
         self.query_only = config.optimisation.train == "query_only"
-        if again is not None:
-            self.epochs = again.epochs
         # The whole model moves to the CPU while its shards are trained.
         self.prepare(self.encoder.device)
         if isinstance(self.strategy, Sharded) and config.tuning == "qlora":
@@ -148,21 +142,9 @@ class Finetuning(TrainingRun[FinetuneConfig, TrainingData]):
             raise ConfigError("trainer.strategy", "fsdp2", allowed)
         check_strategy(config, isinstance(self.strategy, Sharded))
         on_val = config.rendering, self.store, world, self.open_logs
-        self.evaluation = EvaluateOnVal(
-            run,
-            self.encoder,
-            data,
-            *on_val,
-            untrained=self.untrained,
-            refitting=again is not None,
-        )
+        self.evaluation = EvaluateOnVal(run, self.encoder, data, *on_val, untrained=self.untrained)
         # Built once more in `go`, with the run's callbacks: what Lightning refuses is said here.
         make_trainer(self.arguments | {"logger": False, "enable_progress_bar": False})
-
-    @property
-    def chooses(self) -> bool:
-        """Tell whether a checkpoint is chosen at the end."""
-        return self.again is None
 
     def go(self) -> Report | None:
         """Encode what a teacher teaches, then run all steps in order."""
@@ -175,15 +157,10 @@ class Finetuning(TrainingRun[FinetuneConfig, TrainingData]):
 
     def score_base(self) -> None:
         """Write and score the checkpoint of epoch 0, the model before training."""
-        if self.again is None:
-            val = self.data.val
-            texts = self.config.rendering, val.claims, val.sources
-            encode_shares(self.encoder, *texts, self.store, self.world)
+        val = self.data.val
+        texts = self.config.rendering, val.claims, val.sources
+        encode_shares(self.encoder, *texts, self.store, self.world)
         if not self.world.is_first:
-            return
-        if self.again is not None:
-            # What is trained on val is not scored on it.
-            self.run.record(Epoch(0, {}))
             return
         folder = self.run.checkpoint(0)
         base = self.resolved.folder
@@ -258,7 +235,7 @@ class Finetuning(TrainingRun[FinetuneConfig, TrainingData]):
 
     def parts(self, trainer: pl.Trainer) -> tuple[RetrieverModule, ClaimSourceData]:
         """Make the module and its batches; what is sharded trains a copy of the model."""
-        data = ClaimSourceData(self.pairs, self.config, self.world, trainer, self.epochs)
+        data = ClaimSourceData(self.pairs, self.config, self.world, trainer)
         trained = self.encoder
         if isinstance(self.strategy, Sharded):
             # What is sharded cannot be scored and saved: that is done with a whole model.
@@ -311,7 +288,6 @@ class Finetuning(TrainingRun[FinetuneConfig, TrainingData]):
     def own_callbacks(self) -> Sequence[pl.Callback]:
         """List the callbacks that mine again, save and score an epoch."""
         config, world, run = self.config, self.world, self.run
-        only = None if self.again is None else {self.again.epochs, *self.again.soup}
         kind: Literal["full", "lora"] = "full" if config.tuning == "full" else "lora"
         base = self.resolved.folder
 
@@ -321,7 +297,7 @@ class Finetuning(TrainingRun[FinetuneConfig, TrainingData]):
         return [
             *([GatherWeights(self.encoder)] if isinstance(self.strategy, Sharded) else []),
             Remine(self.negatives, self.encoder, self.untrained, world),
-            KeepCheckpoints(run, save, world, only),
+            KeepCheckpoints(run, save, world),
             self.evaluation,
         ]
 
@@ -331,32 +307,17 @@ class Finetuning(TrainingRun[FinetuneConfig, TrainingData]):
         return chosen.epoch
 
     def _end(self) -> Report | None:
-        """Choose a checkpoint, train it again where that is asked for, and report."""
+        """Choose a checkpoint, and report."""
         logs = self.open_logs() if self.world.is_first else None
         self.encoder.model.to(torch.device("cpu"))  # type: ignore[arg-type]
         gc.collect()
         torch.cuda.empty_cache()
-        if self.again is not None:
-            if logs is not None:
-                logs.close()
-            return None
-        chosen, refitted = None, None
-        if logs is not None:
-            chosen = choose_checkpoint(self.run, self.data, self.config, self.store, self.world)
-        else:
+        if logs is None:
             help_to_choose(self.data, self.config, self.store, self.world)
-        if self.config.refit:
-            refitted = refit(
-                self.config,
-                self.world,
-                self.data,
-                self.run,
-                chosen,
-                lambda *parts: Finetuning(
-                    parts[0], self.world, parts[1], parts[2], self.stop, parts[3]
-                ),
-            )
-        return None if chosen is None else self._report(chosen, refitted)
+            return None
+        return self._report(
+            choose_checkpoint(self.run, self.data, self.config, self.store, self.world)
+        )
 
     def _manifest(self, epoch: int) -> Manifest:
         return Manifest(
@@ -366,7 +327,6 @@ class Finetuning(TrainingRun[FinetuneConfig, TrainingData]):
             rendering=self.config.rendering,
             epoch=epoch,
             data=self.data_record,
-            refit=None if self.again is None else self.again.of,
             source_model=None if self.teacher is None else self.teacher.record,
             config=as_plain(self.config),
             git=git_state(),
@@ -375,17 +335,16 @@ class Finetuning(TrainingRun[FinetuneConfig, TrainingData]):
 
     # The report
 
-    def _report(self, chosen: ChosenCheckpoint, again: Path | None) -> Report:
-        """Score epoch 0, the chosen one and its refit from disk, write the report."""
-        logs, folder = self.open_logs(), again or chosen.folder
-        self.run.write(folder)
+    def _report(self, chosen: ChosenCheckpoint) -> Report:
+        """Score epoch 0 and the chosen one from disk, write the report."""
+        logs = self.open_logs()
+        self.run.write(chosen.folder)
         report = build_report(
             self.run,
             chosen,
             self.data,
             self.config,
             self.store,
-            again,
             skipped_steps(self.losses),
         )
         for name, table in run_tables(report).items():
@@ -395,5 +354,5 @@ class Finetuning(TrainingRun[FinetuneConfig, TrainingData]):
         logs.close()
         say(run_text(report))
         evaluated = evaluate_after(self.config, self.run)
-        say(next_steps(self.config, folder, chosen.epoch > 0, evaluated))
+        say(next_steps(self.config, chosen.folder, chosen.epoch > 0, evaluated))
         return report

@@ -5,56 +5,45 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from claim2source.core.errors import UserError
 from claim2source.core.records import Dataset
 from claim2source.core.report import Choice, Rule, Table
 from claim2source.core.run import Run
-from claim2source.models import ModelConfig, resolve
-from claim2source.models.manifest import FILE as MANIFEST
-from claim2source.models.reranker_manifest import manifest_of, trained_reranker
+from claim2source.models import ModelConfig
+from claim2source.models.reranker_manifest import manifest_of
 from claim2source.pipeline.choosing import Weighing, choose, weigh
-from claim2source.pipeline.out_of_fold import OutOfFold, check_model, read_out_of_fold
 from claim2source.pipeline.results import RunSettings, SystemResult
 from claim2source.pipeline.runner import SystemRunner
 from claim2source.pipeline.selection import (
     SelectionData,
-    known_to_none,
-    out_of_fold_data,
-    selection_data,
+    unknown_claims,
 )
 from claim2source.pipeline.stages import models_of
 from claim2source.pipeline.systems import (
     Systems,
     all_parts,
-    is_tuned,
     load_stages,
     on_checkpoint,
 )
-from claim2source.rerank.learned import FittedOn, Learned, LearnedFusion, LearnedView, Ranker
+from claim2source.rerank.learned import FittedOn, Learned, LearnedFusion, LearnedView
 from claim2source.rerank.similarities import Scorer, ViewConfig
 from claim2source.text import ClaimForm
 from claim2source.training.rankers import (
     Lists,
     Recipe,
-    choose_trees,
     deal_papers,
     fit_linear,
-    fit_trees,
     held_out,
     linear,
     make_lists,
     reciprocal_ranks,
-    tree_scores,
     try_recipes,
 )
 
 PENALTIES = (0.001, 0.01, 0.1)
-_NO_FOLDS = "is a trained re-ranker, which has no scores out of fold: leave it out"
 # Claims whose scoring is timed together.
 _TIMED = 10
 
@@ -80,40 +69,31 @@ class Candidates:
             before = replace(system, stages=system.stages[: learned.index(True)])
             object.__setattr__(self, "systems", {**self.systems, self.name: before})
 
-    def with_model(self, checkpoint: str | None) -> Systems:
-        """Put a checkpoint in the place of the dense model, if one is given."""
-        if checkpoint is None:
+    @property
+    def placed(self) -> Systems:
+        """Put the checkpoint in the place of the dense model, if one is given."""
+        if self.checkpoint is None:
             return self.systems
-        return on_checkpoint(self.systems, self.name, checkpoint)
+        return on_checkpoint(self.systems, self.name, self.checkpoint)
 
     @property
     def models(self) -> list[ModelConfig]:
         """List the dense models that find the candidates."""
-        systems = self.with_model(self.checkpoint)
+        systems = self.placed
         models = (systems[part].model for part in all_parts(self.name, systems))
         return [model for model in models if model is not None]
 
     @property
     def rerankers(self) -> list[str]:
         """Name the models of the stages that re-rank the candidates before they are taken."""
-        systems = self.with_model(self.checkpoint)
+        systems = self.placed
         parts = (systems[part] for part in all_parts(self.name, systems))
         stages = (stage for part in parts for _, stage in load_stages(part.stages))
         return [model for stage in stages for model in models_of(stage)]
 
-    def run(
-        self,
-        data: Dataset,
-        reported: Dataset,
-        settings: RunSettings,
-        checkpoint: str | None = None,
-    ) -> SystemResult:
-        """Rank claims; `checkpoint` stands in for the dense model.
-
-        What the system chooses, it chooses for the `reported` split, off it.
-        """
-        systems = self.with_model(checkpoint or self.checkpoint)
-        runner = SystemRunner(systems, reported, replace(settings, depth=self.depth))
+    def run(self, data: Dataset, reported: Dataset, settings: RunSettings) -> SystemResult:
+        """Rank claims; what the system chooses, it chooses for the `reported` split, off it."""
+        runner = SystemRunner(self.placed, reported, replace(settings, depth=self.depth))
         return runner.run(self.name, self.form, data)
 
 
@@ -152,26 +132,12 @@ def known_claims(
 ) -> SelectionData:
     """Find the claims that no model of the views and of the candidates was trained on.
 
-    Where none was trained, these are all of train. Raises `UserError` where nothing is left, and
-    for an encoder that is an exported checkpoint, which itself should be named.
+    Where none was trained, these are all of train. Raises `UserError` where nothing is left.
     """
-    given = [view for view in views.values() if view.model is not None]
-    encoders = [one.model for one in given if one.encodes and not _reranks(one.model)]
-    for model in dict.fromkeys([*encoders, *candidates.models]):
-        if model is not None and resolve(model, settings.device).exported is not None:
-            raise UserError(
-                f"{model.name}: an exported checkpoint; name the checkpoint that it was exported "
-                "from, on whose val the fusion is fitted"
-            )
-    models = [view.model for view in given] + candidates.models
+    models = [view.model for view in views.values()] + candidates.models
     names = [model.name for model in models if model is not None] + candidates.rerankers
-    return known_to_none(
-        [
-            selection_data(settings.dataset, reported, settings.choosing, manifest_of(name))
-            for name in dict.fromkeys(names)
-        ]
-        or [selection_data(settings.dataset, reported, settings.choosing, None)]
-    )
+    manifests = map(manifest_of, dict.fromkeys(names))
+    return unknown_claims(settings.dataset, reported, settings.choosing, manifests)
 
 
 def gather(
@@ -183,67 +149,15 @@ def gather(
 ) -> Gathered:
     """Score the candidates of training claims by every view.
 
-    With out-of-fold rankings in `settings` (`choosing.folds`) each claim is scored, and its
-    candidates are found, by the model that was not trained on it; else only claims that no model
-    was trained on are taken. Raises `UserError` where that cannot be.
+    Only claims that no model was trained on are taken. Raises `UserError` where there are none.
     """
-    folder = settings.choosing.folds
-    if folder is None:
-        selection = known_claims(views, candidates, reported.split, settings)
-        data = _judged(selection.val)
-        run = candidates.run(data, reported, settings).result.run.top(candidates.depth)
-        columns, seconds = score_views(views, scorer, data, run)
-        note = selection.note
-        if selection.val is not selection.train and not note:
-            note = "the claims that its training held out (val)"
-    else:
-        record, _ = read_out_of_fold(folder)
-        selection = out_of_fold_data(
-            settings.dataset, reported.split, settings.choosing, folder, record
-        )
-        data = _judged(selection.val)
-        trained = any(_is_trained(model, settings) for model in candidates.models)
-        for name in candidates.rerankers:
-            if (known := manifest_of(name)) is not None and known.weights.kind != "base":
-                raise UserError(f"{candidates.name}: {name} {_NO_FOLDS}")
-        if trained and is_tuned(candidates.name, candidates.systems):
-            why = (
-                "chooses settings, and a fold's model has no claims for that; give one without tune"
-            )
-            raise UserError(f"{candidates.name}: {why}")
-        tuned, note = _tuned_views(views, folder, record, settings)
-        notes = [selection.note, note]
-        runs, columns, seconds = [], dict[str, list[np.ndarray]](), dict[str, float]()
-        plain = replace(settings, choosing=replace(settings.choosing, folds=None))
-        order: list[str] = []
-        for fold in record.folds:
-            place = folder / fold.checkpoint
-            if not (place / MANIFEST).is_file():
-                raise UserError(f"{place}: no longer there; its claims cannot be scored without it")
-            mine = set(fold.claims)
-            part = data.with_claims(claim for claim in data.claims if claim.id in mine)
-            given = {
-                name: replace(view, model=_stands_in(view.model, place)) if name in tuned else view
-                for name, view in views.items()
-            }
-            stand_in = str(place) if trained else None
-            found_by = candidates.run(part, reported, plain, stand_in)
-            one = found_by.result.run.top(candidates.depth)
-            runs.append(one)
-            order += [claim.id for claim in part.claims]
-            found, spent = score_views(given, scorer, part, one)
-            for name in views:
-                columns.setdefault(name, []).extend(found[name])
-                seconds[name] = seconds.get(name, 0.0) + spent[name]
-        number = {claim: place for place, claim in enumerate(order)}
-        data = data.with_claims(claim for claim in data.claims if claim.id in number)
-        places = [number[claim.id] for claim in data.claims]
-        columns = {name: [values[p] for p in places] for name, values in columns.items()}
-        run = Run.from_rows(
-            *zip(*(row for one in runs for row in one), strict=True),
-            claim_ids=[claim.id for claim in data.claims],
-        )
-        note = "; ".join(filter(None, notes))
+    selection = known_claims(views, candidates, reported.split, settings)
+    data = selection.val.with_claims(claim for claim in selection.val.claims if claim.golds)
+    run = candidates.run(data, reported, settings).result.run.top(candidates.depth)
+    columns, seconds = score_views(views, scorer, data, run)
+    note = selection.note
+    if selection.val is not selection.train and not note:
+        note = "the claims that its training held out (val)"
     weighing = weigh(data, selection.seen, selection.seen_share)
     telling = {name: found for name, found in columns.items() if any(map(_differs, found))}
     constant = tuple(name for name in columns if name not in telling)
@@ -253,43 +167,6 @@ def gather(
 def _differs(scores: np.ndarray) -> bool:
     """Tell whether the known scores of a claim's candidates are not all equal."""
     return len(set(scores[~np.isnan(scores)].tolist())) > 1
-
-
-def _judged(data: Dataset) -> Dataset:
-    return data.with_claims(claim for claim in data.claims if claim.golds)
-
-
-def _stands_in(model: ModelConfig | None, checkpoint: Path) -> ModelConfig:
-    return (model or ModelConfig()).for_checkpoint(checkpoint)
-
-
-def _reranks(model: ModelConfig | None) -> bool:
-    return model is not None and trained_reranker(model.name) is not None
-
-
-def _is_trained(model: ModelConfig, settings: RunSettings) -> bool:
-    """Tell whether a model was trained by us, also where it was exported since."""
-    resolved = resolve(model, settings.device)
-    return resolved.is_trained or resolved.exported is not None
-
-
-def _tuned_views(
-    views: Mapping[str, ViewConfig], folder: Path, record: OutOfFold, settings: RunSettings
-) -> tuple[set[str], str]:
-    """Name the views whose encoder was trained; each must be a training of the folds' base."""
-    tuned, notes = set(), []
-    for name, view in views.items():
-        if view.model is None:
-            continue
-        if trained_reranker(view.model.name) is not None:
-            raise UserError(f"{name}: {view.model.name} {_NO_FOLDS}")
-        if view.encodes and _is_trained(view.model, settings):
-            resolved = resolve(view.model, settings.device)
-            notes.append(check_model(folder, record, resolved))
-            tuned.add(name)
-    if not tuned:
-        raise UserError(f"{folder}: no view has a trained encoder: nothing to score out of fold")
-    return tuned, "; ".join(dict.fromkeys(filter(None, notes)))
 
 
 def score_views(
@@ -402,15 +279,6 @@ class Fitting:
 
         return self._outer(scored)
 
-    def nested_trees(self) -> np.ndarray:
-        """Rank claims by LambdaMART of all views, its number of trees chosen on other papers."""
-
-        def scored(train: Lists, test: Lists, among: np.ndarray) -> np.ndarray:
-            count, _ = choose_trees(train, self._dealt(train, 1))
-            return tree_scores(fit_trees(train, count), test, count)
-
-        return self._outer(scored)
-
     def _outer(self, scored: Callable[[Lists, Lists, np.ndarray], np.ndarray]) -> np.ndarray:
         folds = self._dealt(self.lists)
         found = np.zeros(len(folds))
@@ -420,30 +288,12 @@ class Fitting:
             found[mine] = reciprocal_ranks(scored(self.lists.of(~mine), test, ~mine), test)
         return found
 
-    def fit(
-        self, ranker: Ranker, scorer: Scorer, candidates: Candidates
-    ) -> tuple[LearnedFusion, Choice]:
+    def fit(self, scorer: Scorer, candidates: Candidates) -> tuple[LearnedFusion, Choice]:
         """Choose on all claims, fit on all claims, and say on what."""
-        weighing, lists = self.gathered.weighing, self.lists
-        trees = ""
-        if ranker == "linear":
-            recipe, choice = self.chosen(lists, weighing)
-            seen = lists.seeing(recipe.views)
-            weights = fit_linear(seen, recipe.penalty, self.signed[list(recipe.views)]).tolist()
-        else:
-            recipe = Recipe(tuple(range(len(self.names))), 0.0)
-            count, tried = choose_trees(lists, self._dealt(lists))
-            _, choice = choose(
-                "trees",
-                tried,
-                weighing,
-                settings=lambda one: {"trees": one},
-                rule="best",
-                trials=True,
-                note="on held-out papers",
-            )
-            weights = [0.0] * len(self.names)
-            trees = fit_trees(lists, count).model_to_string()
+        lists = self.lists
+        recipe, choice = self.chosen(lists, self.gathered.weighing)
+        seen = lists.seeing(recipe.views)
+        weights = fit_linear(seen, recipe.penalty, self.signed[list(recipe.views)]).tolist()
         data = self.gathered.data
         fitted = FittedOn(
             data.name,
@@ -466,4 +316,4 @@ class Fitting:
             )
             for place, weight in zip(recipe.views, weights, strict=True)
         )
-        return LearnedFusion(views, fitted, ranker, trees), choice
+        return LearnedFusion(views, fitted), choice

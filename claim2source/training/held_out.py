@@ -37,7 +37,7 @@ def require_held_out(key: str, names: Iterable[str], val: Dataset, config: RunCo
                     "%s: %s does not say which claims it was trained on; val may have some of them",
                     *(key, place),
                 )
-            elif why := _why_known(place, manifest, val, config):
+            elif why := _why_known(manifest, val, config):
                 which = "it" if place == name else f"it was made from {place}, which"
                 raise ConfigError(key, name, f"a model that val's claims are new to; {which} {why}")
 
@@ -71,12 +71,12 @@ def _trained(name: str) -> Iterator[tuple[str, Trained]]:
             waiting.append(manifest.source_model.name)
 
 
-def _why_known(place: str, manifest: Trained, val: Dataset, config: RunConfig) -> str | None:
+def _why_known(manifest: Trained, val: Dataset, config: RunConfig) -> str | None:
     """Say that a model was trained on claims of val, and what to do; None where it was not."""
-    record, refit = manifest.data, manifest.refit if isinstance(manifest, Manifest) else None
-    if refit is None and record.val_sha256 == val.fingerprint:
+    record = manifest.data
+    if record.val_sha256 == val.fingerprint:
         return None
-    claims = _claims_of(record, config, refit is not None)
+    claims = _claims_of(record, config)
     if claims is None:
         here = config.data
         same = Path(str(record.dataset)).name == Path(here.dataset).name
@@ -89,8 +89,6 @@ def _why_known(place: str, manifest: Trained, val: Dataset, config: RunConfig) -
         if not known:
             return None
         said = f"was trained on {known} of its {len(val.claims)}"
-    if refit is not None:
-        return f"{said}: it is a refit, which was trained on val too; give {_before(place, refit)}"
     seen = record.val_seen_share or 0.0
     languages = "" if record.languages is None else f", languages {', '.join(record.languages)}"
     return (
@@ -99,7 +97,7 @@ def _why_known(place: str, manifest: Trained, val: Dataset, config: RunConfig) -
     )
 
 
-def _claims_of(record: DataRecord, config: RunConfig, refit: bool) -> Sequence[Claim] | None:
+def _claims_of(record: DataRecord, config: RunConfig) -> Sequence[Claim] | None:
     """List the claims that a model was trained on; None where they are not here any more.
 
     They are taken from the data set that is named, if the same val is held out there, or from
@@ -119,14 +117,8 @@ def _claims_of(record: DataRecord, config: RunConfig, refit: bool) -> Sequence[C
             )
         except UserError:
             continue
-        # Parts of a data set may hold out the same claims; a refit has them in another order.
-        same = place == record.dataset or refit or rest.fingerprint == record.train_sha256
+        # Parts of a data set may hold out the same claims.
+        same = place == record.dataset or rest.fingerprint == record.train_sha256
         if same and val.fingerprint == record.val_sha256:
-            return whole.claims if refit else rest.claims
+            return rest.claims
     return None
-
-
-def _before(place: str, refit: str) -> str:
-    """Name the checkpoint that val chose, beside its refit where it is there."""
-    folder = checkpoint_folder(place).with_name(refit)
-    return str(folder) if folder.is_dir() else f"the checkpoint that val chose ({refit})"

@@ -96,7 +96,7 @@ class WandbPage(Logger):
 
 
 def training_page(config: RunConfig, run: Path) -> TrainingPage:
-    """Name a run's page in W&B: a resumed run's goes on, a refit joins its run's group."""
+    """Name a run's page in W&B: a resumed run's goes on."""
     known = TrainingPage.read(run) or TrainingPage(uuid.uuid4().hex[:8])
     name = config.wandb.name or run.resolve().name
     group = (

@@ -14,7 +14,7 @@ from claim2source.training.model_shape import ModelShape
 
 GIB, MIB = 2**30, 2**20
 # Bytes of a trained weight: itself and its gradient in fp32, and AdamW's two means.
-TRAINED = {"adamw": 16, "adamw_8bit": 10}
+TRAINED = 16
 DTYPES = {"float32": 4.0, "bfloat16": 2.0, "float16": 2.0}
 # Bytes of a weight in NF4 with its scales.
 FOUR_BITS = 0.56
@@ -95,7 +95,7 @@ class Memory:
         kept = model.config.hidden_size * width if checkpointed else a_layer
         return cls(
             weights,
-            trained * TRAINED[config.optimisation.optimizer],
+            trained * TRAINED,
             kept * shape.layers,
             tokens,
             a_layer if checkpointed else 0.0,
@@ -129,14 +129,12 @@ def bytes_per_token(model: PreTrainedModel, config: FinetuneConfig) -> float:
     size = 2 if low else 4
     gated = any(name.endswith("gate_proj") for name, _ in model.named_modules())
     # Inputs of attention, its three projections, its output; the inner layer's input and values:
-    # with a gate both halves, the activation (which Liger computes again) and their product.
-    inside = (3 if train.liger_kernels else 4) if gated else 2
+    # with a gate both halves, the activation and their product.
+    inside = 4 if gated else 2
     values = hidden + queries + 2 * keys + queries + hidden + inside * inner
     # A layer norm keeps its input; an RMS norm a copy in fp32 and, where its weight is trained,
-    # its normalised value; Liger's the input alone.
-    norm = size
-    if gated and not train.liger_kernels:
-        norm = 4 if adapters else 8
+    # its normalised value.
+    norm = (4 if adapters else 8) if gated else size
     kept = float(size * values + 2 * hidden * norm)
     if adapters:
         outputs = {"o_proj": queries, "down_proj": inner}

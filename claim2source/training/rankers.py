@@ -4,27 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from claim2source.core.errors import UserError
-from claim2source.rerank.learned import import_lightgbm, known
+from claim2source.rerank.learned import known
 
 # As deep as the metric that is chosen by.
 _CUT = 5
-# Trees are small, and few: they must hold on papers that they have not seen.
-_TREES: dict[str, Any] = {
-    "objective": "lambdarank",
-    "num_leaves": 7,
-    "learning_rate": 0.05,
-    "min_data_in_leaf": 100,
-    "lambdarank_truncation_level": 10,
-    "deterministic": True,
-    "num_threads": 1,
-    "verbosity": -1,
-}
-TREE_COUNTS = (25, 50, 100, 200)
 
 
 @dataclass(frozen=True, eq=False)
@@ -132,31 +119,6 @@ def fit_linear(
     return found
 
 
-def fit_trees(lists: Lists, trees: int) -> Any:
-    """Fit LambdaMART, a LightGBM booster of so many trees. Raises `UserError` without LightGBM."""
-    lightgbm = import_lightgbm()
-    kept = lists.of(lists.reachable)
-    if not len(kept.weights):
-        raise UserError("no claim has a gold among its candidates: nothing to fit on")
-    sizes = kept.found.sum(axis=1)
-    data = lightgbm.Dataset(
-        kept.features[kept.found],
-        kept.gold[kept.found].astype(int),
-        group=sizes,
-        weight=np.repeat(kept.weights * len(kept.weights), sizes),
-        params={"verbosity": -1},
-    )
-    return lightgbm.train(_TREES, data, num_boost_round=trees)
-
-
-def tree_scores(booster: Any, lists: Lists, trees: int) -> np.ndarray:
-    """Score candidates by the first trees of a booster, [claims, longest]; padding is 0."""
-    scores = np.zeros(lists.found.shape)
-    if lists.found.any():
-        scores[lists.found] = booster.predict(lists.features[lists.found], num_iteration=trees)
-    return scores
-
-
 def reciprocal_ranks(scores: np.ndarray, lists: Lists) -> np.ndarray:
     """Return reciprocal ranks cut at 5, [claims]; equal scores keep the lists' order."""
     scores = np.where(lists.found, scores, -np.inf)
@@ -256,15 +218,3 @@ def try_recipes(
             recipe = Recipe(views, penalty)
             tried[recipe] = held_out(seen, folds, linear(penalty, signed[list(views)]))
     return tried
-
-
-def choose_trees(lists: Lists, folds: np.ndarray) -> tuple[int, dict[int, np.ndarray]]:
-    """Choose the number of trees on held-out papers; also the reciprocal ranks of each number."""
-    tried = {count: np.zeros(len(folds)) for count in TREE_COUNTS}
-    for fold in np.unique(folds):
-        mine = folds == fold
-        test, booster = lists.of(mine), fit_trees(lists.of(~mine), max(TREE_COUNTS))
-        for count in TREE_COUNTS:
-            tried[count][mine] = reciprocal_ranks(tree_scores(booster, test, count), test)
-    best = max(tried, key=lambda count: round(float(tried[count] @ lists.weights), 12))
-    return best, tried

@@ -26,10 +26,10 @@ from claim2source.training.choose import ChosenCheckpoint, part_name
 from claim2source.training.config import FinetuneConfig
 from claim2source.training.curve import TO_CHOOSE_BY, Picked, curve_table, draw
 from claim2source.training.run_folder import RunFolder, score_to_choose_by
-from claim2source.training.splits import TrainingData, with_val
+from claim2source.training.splits import TrainingData
 
 SCALES_PLOT = "scales.png"
-STEP_0, CHOSEN, REFIT = "step 0", "chosen", "refit"
+STEP_0, CHOSEN = "step 0", "chosen"
 PARTS = (SEEN, UNSEEN)
 
 
@@ -39,19 +39,12 @@ def build_report(
     data: TrainingData,
     config: FinetuneConfig,
     store: Store,
-    again: Path | None = None,
     skipped_steps: int = 0,
 ) -> Report:
-    """Score step 0 and the chosen checkpoint on the report split, through their manifests.
-
-    `again` is the folder of its refit: the run then stands for that.
-    """
+    """Score step 0 and the chosen checkpoint on the report split, through their manifests."""
     before = _evaluated(run, run.checkpoint(0), data, config, store)
     after = before if chosen.epoch == 0 else _evaluated(run, chosen.folder, data, config, store)
     systems = {STEP_0: replace(before, name=STEP_0), CHOSEN: replace(after, name=CHOSEN)}
-    if again is not None:
-        more = _evaluated(run, again, with_val(data, config), config, store)
-        systems[REFIT] = replace(more, name=REFIT)
     training = TrainingReport(
         # Scores by claim are in run.json.
         history=tuple(replace(entry, claims={}) for entry in run.history),
@@ -63,14 +56,12 @@ def build_report(
         scaled_epoch=chosen.scaled_epoch,
         chosen_soup=chosen.soup,
         choice=chosen.choice,
-        refit="" if again is None else again.relative_to(run.path).as_posix(),
         skipped_steps=skipped_steps,
     )
-    name = CHOSEN if again is None else REFIT
     report = make_report(
-        data.report, systems, name, name=config.data.dataset, program="train/finetune.py"
+        data.report, systems, CHOSEN, name=config.data.dataset, program="train/finetune.py"
     )
-    report = replace(report, chosen=name, training=training)
+    report = replace(report, chosen=CHOSEN, training=training)
     report.write(run.path)
     return report
 
@@ -117,8 +108,6 @@ def run_tables(report: Report) -> dict[str, TextTable]:
     training, systems = training_of(report), report.systems
     metrics = list(systems[STEP_0].macro)
     names = {"before": STEP_0, "after": CHOSEN}
-    if REFIT in systems:
-        names["refit"] = REFIT
 
     def by_epoch(tables: Mapping[int, Table]) -> TextTable:
         losses = {entry.epoch: entry.loss for entry in training.history}
@@ -179,8 +168,7 @@ def plot_scales(report: Report, folder: Path) -> Path:
 def run_text(report: Report) -> str:
     """Show MRR@5 by language, and by whether the gold was seen in training."""
     training = training_of(report)
-    final = REFIT if training.refit else CHOSEN
-    before, after, last = (report.systems[name].table for name in (STEP_0, CHOSEN, final))
+    before, after = (report.systems[name].table for name in (STEP_0, CHOSEN))
     languages = list(before)
     columns = [f"MRR@5 on {report.split}", *languages]
     chosen = training.choice is not None and len(training.choice.tried) > 1
@@ -191,13 +179,10 @@ def run_text(report: Report) -> str:
             f"{training.chosen_name} ({how})",
             *(after[lang][MAIN_METRIC] for lang in languages),
         ],
-        ["gain", *(last[lang][MAIN_METRIC] - before[lang][MAIN_METRIC] for lang in languages)],
+        ["gain", *(after[lang][MAIN_METRIC] - before[lang][MAIN_METRIC] for lang in languages)],
     ]
-    if training.refit:
-        scores = (last[lang][MAIN_METRIC] for lang in languages)
-        rows.insert(2, ["refit: the same on train and val", *scores])
     for part in ("seen", "unseen"):
-        for name in dict.fromkeys((STEP_0, CHOSEN, final)):
+        for name in (STEP_0, CHOSEN):
             table = report.systems[name].slices[part]
             if table:
                 cells = [table.get(lang, {}).get(MAIN_METRIC) for lang in languages]

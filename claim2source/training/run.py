@@ -128,8 +128,6 @@ class TrainingRun(ABC, Generic[Config, Data]):
         self.store = Store(config.store)
         self.losses: list[float] = []
         self.logs: RunLog | None = None
-        # Fewer than the learning rate is planned for, where a refit stops at a chosen epoch.
-        self.epochs = config.optimisation.epochs
         self.fell_back = False
 
     def prepare(self, device: torch.device) -> None:
@@ -203,11 +201,6 @@ class TrainingRun(ABC, Generic[Config, Data]):
     def _end(self) -> Report | None:
         """Choose a checkpoint and report, once all is trained."""
 
-    @property
-    def chooses(self) -> bool:
-        """Tell whether a checkpoint is chosen at the end."""
-        return True
-
     # What all do
 
     @property
@@ -280,7 +273,7 @@ class TrainingRun(ABC, Generic[Config, Data]):
     def _is_whole(self, state: TrainingState) -> bool:
         """Tell whether a state is that of a run whose every planned epoch is scored."""
         epochs = {entry.epoch for entry in self.run.history}
-        return not state.epoch_open and self.epochs in epochs
+        return not state.epoch_open and self.config.optimisation.epochs in epochs
 
     # Training
 
@@ -297,10 +290,9 @@ class TrainingRun(ABC, Generic[Config, Data]):
             callbacks.append(TrainingProgress())
         callbacks += self.arguments.get("callbacks") or []
         callbacks.append(self.keep)
-        if self.chooses:
-            callbacks.append(
-                DropCheckpoints(run, config.keep, self.chosen_epoch, self.file.wait, world)
-            )
+        callbacks.append(
+            DropCheckpoints(run, config.keep, self.chosen_epoch, self.file.wait, world)
+        )
         return callbacks
 
     def _trainer(self) -> pl.Trainer:
@@ -315,7 +307,7 @@ class TrainingRun(ABC, Generic[Config, Data]):
         # The rate goes on where the first step is skipped.
         warnings.filterwarnings("ignore", message=".*lr_scheduler.step.*before.*optimizer.step.*")
         ours: dict[str, Any] = {
-            "max_epochs": self.epochs,
+            "max_epochs": optimisation.epochs,
             "accelerator": "gpu" if on_gpu else "cpu",
             "devices": self.world.local_size,
             "num_nodes": self.world.nodes,
@@ -351,8 +343,9 @@ class TrainingRun(ABC, Generic[Config, Data]):
             # Where it was the last epoch, Lightning trained nothing.
             self.keep.close_epoch(trainer)
             self.file.teardown()
-        if module.epochs_done < self.epochs and self.world.is_first:
-            log.warning("epoch %d was the last, of %d planned", module.epochs_done, self.epochs)
+        done, planned = module.epochs_done, self.config.optimisation.epochs
+        if done < planned and self.world.is_first:
+            log.warning("epoch %d was the last, of %d planned", done, planned)
 
     def open_logs(self) -> RunLog:
         """Open the run's logs; also where nothing is trained: the tables go to the same page."""

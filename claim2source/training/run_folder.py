@@ -55,11 +55,17 @@ _FREE = (
     "device",
     "keep",
     "choose",
-    "refit",
     "rule",
     "scales",
     "soup",
 )
+# Settings that are gone -> the value that a run goes on with all the same.
+_GONE: Mapping[str, object] = {
+    "optimisation.optimizer": "adamw",
+    "optimisation.liger_kernels": False,
+    "optimisation.compile": False,
+    "refit": False,
+}
 # Runs of version 0.1.0 do not have it: they held out no claims of seen papers.
 _SEEN_SHARE = "data.val_seen_share"
 
@@ -170,10 +176,6 @@ class RunFolder:
     def soup_checkpoint(self, epochs: Sequence[int]) -> Path:
         """Locate the mean of epochs' weights."""
         return self.checkpoint(0).with_name("-".join(["soup", *map(str, sorted(epochs))]))
-
-    def refit_checkpoint(self, name: str) -> Path:
-        """Locate what was trained again on train and val, as the checkpoint `name` was."""
-        return self.path / CHECKPOINTS / f"refit-{name}"
 
     def settled(self, config: Config) -> Config:
         """Return the config with the share of seen papers' claims in val that the run has.
@@ -311,6 +313,7 @@ def _changes(file: Path, config: RunConfig) -> list[tuple[str, object, object]]:
     """List key, old and new value of changed settings that a resumed run may not change."""
     before = _begun(file)
     old, new, default = map(_leaves, (before, as_plain(config), as_plain(type(config)())))
+    new = {**_GONE, **new}
     return [
         (key, was, new.get(key))
         for key in sorted(old.keys() | new.keys())
@@ -318,7 +321,7 @@ def _changes(file: Path, config: RunConfig) -> list[tuple[str, object, object]]:
         if key.partition(".")[0] not in _FREE
         # None goes on as it was begun.
         and not (key == _SEEN_SHARE and (new.get(key) is None or key not in old))
-        and (was := old.get(key, default.get(key))) != new.get(key)
+        and (was := old.get(key, default.get(key, _GONE.get(key)))) != new.get(key)
     ]
 
 

@@ -10,7 +10,7 @@ from claim2source.core.config import require
 from claim2source.core.files import content_hash
 from claim2source.core.records import Dataset
 from claim2source.io.store import Store
-from claim2source.models import Encoder, Identity, Weights, resolve
+from claim2source.models import Encoder, Identity, ModelConfig, Weights, resolve
 from claim2source.models.projection import (
     FILE,
     fit_projection,
@@ -37,7 +37,7 @@ class SourceTeacher:
         self.config, self.student = config, student
         allowed = "a model whose folder states no truncate_dim: a student has its teacher's length"
         require(student.settings.truncate_dim is None, "model.name", config.model.name, allowed)
-        found = resolve(config.teacher, config.device)
+        found = resolve(ModelConfig(config.teacher.name), config.device)
         found.rendering_for(config.rendering)
         self.encoder = found.encoder
         sources = found.encoder.source_encoder or found.encoder

@@ -8,7 +8,7 @@ from functools import cached_property
 
 from claim2source.core.config import require
 from claim2source.core.errors import ConfigError, UserError
-from claim2source.core.records import Dataset, Qrels
+from claim2source.core.records import Dataset
 from claim2source.datasets import carve_val, expected_seen_share, load
 from claim2source.mining import read_mined
 from claim2source.pipeline.choosing import Weighing, weigh
@@ -106,18 +106,6 @@ def check_data(config: FinetuneConfig, train: Dataset) -> None:
         allowed = f"languages of the training claims: {', '.join(train.languages)}"
         for language in losses.keep_base.languages:
             require(language in train.languages, "losses.keep_base.languages", language, allowed)
-
-
-def with_val(data: TrainingData, config: FinetuneConfig) -> TrainingData:
-    """Return the data with val's claims among those that are trained on."""
-    train, val = data.train, data.val
-    qrels = Qrels({**train.qrels.grades, **val.qrels.grades})
-    claims = (*train.claims, *val.claims)
-    whole = Dataset(claims, train.sources, qrels, train.split, train.name, train.notes)
-    teacher = data.teacher
-    if teacher is not None:
-        teacher = read_teacher(config.losses.distillation, whole)
-    return replace(data, train=whole, teacher=teacher)
 
 
 def unused_data(config: FinetuneConfig, train: Dataset, pairs: int) -> list[str]:

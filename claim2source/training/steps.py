@@ -18,10 +18,10 @@ from transformers import get_cosine_schedule_with_warmup
 
 from claim2source.core.errors import EXIT_CODE, UserError
 from claim2source.mining import MinedRow
+from claim2source.training.adapt import without_copies
 from claim2source.training.batches import BatchPlan
 from claim2source.training.config import StepsConfig
 from claim2source.training.gradcache import Forward
-from claim2source.training.kernels import make_optimizer, without_copies
 from claim2source.training.state import CALMER, skipped_steps, trainable_weights
 from claim2source.training.stop import StopSignals
 from claim2source.training.strategies import Sharded, backward_pass, shard
@@ -102,7 +102,7 @@ class TrainingModule(pl.LightningModule):
             trainable = trainable_weights(self.model).values()
             if parameters := [p for p in trainable if (p.ndim > 1) is matrices]:
                 groups.append({"params": parameters, "weight_decay": decay})
-        optimizer = make_optimizer(groups, self.config)
+        optimizer = torch.optim.AdamW(groups, lr=self.config.learning_rate, fused=True)
         warmup = round(self.config.warmup_ratio * self.optimizer_steps)
         scheduler = get_cosine_schedule_with_warmup(optimizer, warmup, self.optimizer_steps)
         return {

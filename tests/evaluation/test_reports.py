@@ -80,7 +80,6 @@ def test_a_report_reads_nothing_outside_its_folder(tmp_path: Path, text: str) ->
         {"systems": {"model": {**system, "runs": f"runs/{text}"}}} if text[0] == "." else {},
         {"systems": {"model": {**system, "languages": {text: system["macro"]}}}},
         {"training": {**training, "chosen_checkpoint": text}},
-        {"training": {**training, "chosen_checkpoint": "", "refit": text}},
     ]
     for more in filter(None, changed):
         (tmp_path / "own" / "report.json").write_text(json.dumps({**plain, **more}))

@@ -246,13 +246,6 @@ PROGRAMS: dict[str, Program] = {
         ),
         weight=2,
     ),
-    "folds": Program(
-        "train/folds",
-        "FoldsConfig",
-        ((*TRAINING, "--folds=2", "--depth=5"),),
-        (*_FILES, *_MODEL),
-        weight=1,
-    ),
     "fusion": Program(
         "train/fusion",
         "LearnedFusionConfig",

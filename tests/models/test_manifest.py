@@ -30,6 +30,11 @@ def test_everything_comes_back(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["manifest.json"]
 
 
+def test_one_of_before_that_names_no_refit_is_read(tmp_path):
+    change(tmp_path, "refit", to=None)
+    assert Manifest.read(tmp_path) == WHOLE
+
+
 def change(tmp_path, *keys, to):
     raw = json.loads(json.dumps(asdict(WHOLE)))
     place = raw
@@ -70,6 +75,7 @@ def change(tmp_path, *keys, to):
         (["encoder", "max_length"], 2, "max_length: 2"),
         (["rendering", "claims"], "both", "rendering.claims: 'both'"),
         (["rendering"], KeyError, "rendering"),
+        (["refit"], "epoch-1", "refit: was trained on val too"),
         (["epoch"], "2", "epoch: '2' is not allowed; allowed: a valid integer"),
         (["data"], [], "data: [] is not allowed"),
         (["data", "val_share"], "a tenth", "data.val_share: 'a tenth' is not allowed"),

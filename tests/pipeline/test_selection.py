@@ -319,11 +319,6 @@ def test_what_a_models_base_was_trained_on_is_no_longer_unknown(folder: Path) ->
     assert {claim.id for claim in found.val.claims} == both and 0 < len(both) < len(own.claims)
     with pytest.raises(UserError, match="trained on train"):
         selected(folder, begun_from(place, trained(folder)), val="train")
-    with pytest.raises(NothingToChooseOn, match="refit"):
-        again = trained(folder)
-        assert again.manifest is not None
-        again = replace(again, manifest=replace(again.manifest, refit="epoch-1"))
-        selected(folder, begun_from(place, again))
     # Not so a folder of that name with other weights, and a training on other data.
     for model in (
         begun_from(place, trained(folder), sha256="2"),

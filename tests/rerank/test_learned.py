@@ -20,7 +20,6 @@ from claim2source.pipeline.systems import load_stages
 from claim2source.rerank.learned import FittedOn, Learned, LearnedFusion, LearnedView
 from claim2source.rerank.similarities import Scorer, ViewConfig
 from claim2source.retrieve import BM25
-from claim2source.training.rankers import fit_trees, make_lists
 from tests.counting import loads
 from tests.rerank.tiny import save_cross_encoder
 
@@ -89,29 +88,6 @@ def test_terms_are_counted_over_a_pool_that_is_given(tmp_path: Path) -> None:
     assert over.placed(None, None).identity == over.identity
     years = written(tmp_path, fusion(LearnedView("year", YEAR, "", 5, -0.1)))
     assert not Learned(file=years).counts_terms
-
-
-def test_trees_rank_as_lightgbm_does(tmp_path: Path) -> None:
-    pytest.importorskip("lightgbm", reason="needs the `lightgbm` extra")
-    random = np.random.default_rng(0)
-    columns = [random.normal(size=(300, 4)), random.normal(size=(300, 4))]
-    gold = [np.arange(4) == place for place in columns[0].argmax(axis=1)]
-    lists = make_lists([list(one) for one in columns], gold, np.full(300, 1 / 300), np.arange(300))
-    booster = fit_trees(lists, 10)
-    views = [
-        LearnedView(name, view, "", float(scale))
-        for name, view, scale in zip(("a", "b"), (TITLE, YEAR), lists.scale, strict=True)
-    ]
-    made = LearnedFusion(tuple(views), FITTED, "lambdamart", booster.model_to_string())
-    made.write(tmp_path / "f.json")
-    read = LearnedFusion.read(tmp_path / "f.json")
-    found = read.scores([one[0] for one in columns])
-    expected = booster.predict(lists.features[0])
-    assert found == pytest.approx(expected, abs=1e-9) and len(set(found.round(6))) > 1
-    assert int(found.argmax()) == int(columns[0][0].argmax())
-    (tmp_path / "f.json").write_text(json.dumps({**asdict(made), "trees": "no trees"}))
-    with pytest.raises(UserError, match="trees cannot be read"):
-        LearnedFusion.read(tmp_path / "f.json").scores([one[0] for one in columns])
 
 
 def test_another_encoder_is_refused_and_a_moved_one_is_found(
@@ -190,7 +166,7 @@ def change(path: str, value: Any) -> Callable[[dict[str, Any]], None]:
         (change("views.0.view.part", "body"), "views.0.view"),
         (change("views", []), "views must have names"),
         (change("weights", [1]), "weights: no such field"),
-        (change("ranker", "lambdamart"), "trees belong"),
+        (change("ranker", "lambdamart"), "ranker"),
         (change("format", 2), "format"),
         (lambda raw: raw["views"].append(raw["views"][0]), "each another"),
         (lambda raw: raw.pop("fitted"), "fitted: is missing"),

@@ -23,7 +23,7 @@ from claim2source.core.lock import LOCK_FILE
 from claim2source.core.report import Report
 from claim2source.datasets import carve_val, load
 from claim2source.mining import read_mined
-from claim2source.models import Manifest, resolve
+from claim2source.models import resolve
 from claim2source.models.resolve import chosen_checkpoint
 from claim2source.text import Rendering
 from claim2source.training.batches import BatchSampler
@@ -274,9 +274,9 @@ def test_two_processes_take_the_step_of_the_mean_gradient(
 
 @pytest.mark.slow
 def test_two_processes_resume(setup: tuple[Path, Path], tmp_path: Path) -> None:
-    """Killed, resumed, told to stop through their launcher, and resumed again; then the refit."""
+    """Killed, resumed, told to stop through their launcher, and resumed again."""
     more: dict[str, object] = {"optimisation__epochs": 2, "tuning": "lora"}
-    more |= {"refit": True, "choose": "last"}
+    more |= {"choose": "last"}
     whole = run([*TWO, *arguments(*setup, tmp_path / "whole", **more)], tmp_path)
     assert whole.returncode == 0, whole.stderr[-3000:]
     cut = tmp_path / "cut"
@@ -289,13 +289,9 @@ def test_two_processes_resume(setup: tuple[Path, Path], tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr[-3000:]
     states = [TrainingState.load(tmp_path / name / "state.pt") for name in ("whole", "cut")]
     assert states[0].losses == states[1].losses and steps < len(states[0].losses)
-    refits = [chosen_checkpoint(tmp_path / name) for name in ("whole", "cut")]
-    assert [Manifest.read(folder).refit for folder in refits] == ["epoch-2", "epoch-2"]
-    again, other = (load_file(folder / "adapter_model.safetensors") for folder in refits)
-    assert again and all(torch.equal(again[name], other[name]) for name in again)
-    # Both processes take part in the refit: a step has each one's pairs.
-    losses = TrainingState.load(tmp_path / "whole" / "refit-epoch-2" / "state.pt")
-    assert losses.world_size == 2 and len(losses.random) == 2
+    chosen = [chosen_checkpoint(tmp_path / name) for name in ("whole", "cut")]
+    one, other = (load_file(folder / "adapter_model.safetensors") for folder in chosen)
+    assert one and all(torch.equal(one[name], other[name]) for name in one)
 
 
 SHARDED: dict[str, Any] = {

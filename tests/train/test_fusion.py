@@ -28,7 +28,6 @@ from claim2source.models import (
     resolve,
 )
 from claim2source.pipeline.choosing import Weighing
-from claim2source.pipeline.out_of_fold import read_out_of_fold
 from claim2source.pipeline.results import RunSettings
 from claim2source.pipeline.runner import SystemRunner
 from claim2source.pipeline.selection import ChoosingOn
@@ -45,8 +44,7 @@ from claim2source.training.fusion import Candidates, gather, known_claims, milli
 from tests.counting import loads
 from tests.rerank.tiny import save_cross_encoder
 from tests.shared_data import REPOSITORY
-from tests.training.small import arguments, small_config, small_setup, small_splits
-from train.folds import main as train_folds
+from tests.training.small import small_config, small_setup, small_splits
 from train.fusion import Row, main, read_views, rows_table
 
 VIEWS = """
@@ -101,7 +99,7 @@ def test_the_written_fusion_is_what_was_reported(
     stage = Learned(file=str(out / "fusion.json"), depth=12)
     again = stage.apply(english, dev.sources, before).run
     assert [again.sources(c.id) for c in english] == [after.sources(c.id) for c in english]
-    for text in ("raw two: bm25, title", "+ characters", "chosen", "LambdaMART", "Left out"):
+    for text in ("raw two: bm25, title", "+ characters", "chosen", "Left out"):
         assert text in said, text
     # A system of its own, read from YAML, ranks the same.
     (tmp_path / "own.yaml").write_text(
@@ -117,18 +115,10 @@ def test_the_written_fusion_is_what_was_reported(
     assert [bare.sources(c.id, 12) for c in english] == [before.sources(c.id) for c in english]
 
 
-def test_lambdamart_is_written_beside_it(given: list[str], tmp_path: Path) -> None:
-    pytest.importorskip("lightgbm", reason="needs the `lightgbm` extra")
-    main([*given, "--system=BM25", "--ranker=lambdamart"])
-    fusion = LearnedFusion.read(tmp_path / "out" / "fusion.json")
-    assert fusion.ranker == "lambdamart" and fusion.trees.startswith("tree")
-    assert [one.name for one in fusion.views] == ["bm25", "title", "characters"]
-
-
-def test_an_exported_encoder_is_refused_whatever_the_order_of_views(
+def test_over_an_export_is_fitted_on_what_its_checkpoint_held_out(
     given: list[str], tmp_path: Path, save_tiny: Callable[..., Path]
 ) -> None:
-    """And a hybrid with it chooses on what its checkpoint's training held out."""
+    """A learned fusion of its scores, and a hybrid with it."""
     data = str(tmp_path / "data")
     train, dev = load(data, "train"), load(data, "dev")
     _, val = carve_val(train, 0.4, 5)
@@ -147,8 +137,7 @@ def test_an_exported_encoder_is_refused_whatever_the_order_of_views(
     settings = RunSettings(data)
     for kinds in (["cosine"], ["max_sim"], ["cosine", "max_sim"], ["max_sim", "cosine"]):
         views = {"bm25": ViewConfig(), **{kind: by[kind] for kind in kinds}}
-        with pytest.raises(UserError, match="exported"):
-            known_claims(views, Candidates(systems, "S", 8), "dev", settings)
+        assert known_claims(views, Candidates(systems, "S", 8), "dev", settings).val == val
     (choice,) = SystemRunner(systems, dev, settings).run("H").choices
     assert (choice.split, choice.claims) == ("val", len(val.claims)) and not choice.note
 
@@ -243,23 +232,21 @@ def test_what_lies_there_and_is_not_ours_is_kept(given: list[str], tmp_path: Pat
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, Path, Path]:
-    """The base, data, a tuned checkpoint's run, and its recipe's two folds."""
+def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, Path]:
+    """The base, data, and a tuned checkpoint's run."""
     folder = tmp_path_factory.mktemp("trained")
     model, data = small_setup(folder)
     run = small_config(model, data, folder / "run", optimisation__epochs=1, choose="last")
     finetune(run)
-    words = arguments(model, data, folder / "folds", optimisation__epochs=1, choose="last")
-    train_folds([*words, "--folds=2", "--seen_share=0.5", "--depth=20"])
-    return model, data, folder / "run", folder / "folds"
+    return model, data, folder / "run"
 
 
 @pytest.mark.slow
 def test_a_tuned_encoder_is_never_fitted_on_its_own_training_claims(
-    trained: tuple[Path, Path, Path, Path],
+    trained: tuple[Path, Path, Path],
 ) -> None:
-    """On its val without folds; with them on all claims, each by the fold's own model."""
-    model, data, run, folds = trained
+    """On its val, whatever else is among the views."""
+    model, data, run = trained
     train, dev = load(str(data), "train"), load(str(data), "dev")
     tuned = ModelConfig(str(run))
     views: dict[str, ViewConfig] = {
@@ -271,7 +258,6 @@ def test_a_tuned_encoder_is_never_fitted_on_its_own_training_claims(
         "S": SystemConfig(bm25=BM25Config()),
         "D": SystemConfig(model=ModelConfig(str(model), pooling="mean", max_length=24)),
         "H": SystemConfig(hybrid=HybridConfig("S", "D")),
-        "T": SystemConfig(hybrid=HybridConfig("S", "D"), tune=True),
     }
     scorer = Scorer(train.sources)
     settings = RunSettings(str(data))
@@ -288,39 +274,15 @@ def test_a_tuned_encoder_is_never_fitted_on_its_own_training_claims(
     again = gather(lexical, Candidates(systems, "H", 8, str(run)), dev, settings, scorer)
     assert again.data.claims == held.data.claims
 
-    choosing = ChoosingOn(folds=folds)
-    found = gather(views, Candidates(systems, "H", 8, str(run)), dev, replace(settings, choosing=choosing), scorer)  # fmt: skip
-    assert found.data.claims == train.claims and "out-of-fold" in found.note
-    record, _ = read_out_of_fold(folds)
-    number = {claim.id: place for place, claim in enumerate(train.claims)}
-    for fold in record.folds:
-        mine = [claim for claim in train.claims if claim.id in fold.claims]
-        asked = [found.run.sources(claim.id) for claim in mine]
-        view = replace(views["tuned"], model=ModelConfig(str(folds / fold.checkpoint)))
-        for claim, scores in zip(mine, scorer.scores(view, mine, asked), strict=True):
-            assert found.columns["tuned"][number[claim.id]] == pytest.approx(scores, abs=1e-5)
-        for claim, scores in zip(mine, scorer.scores(views["base"], mine, asked), strict=True):
-            assert found.columns["base"][number[claim.id]] == pytest.approx(scores, abs=1e-5)
-        place = str(folds / fold.checkpoint)
-        own = Candidates(systems, "H", 8, place).run(held.data.with_claims(mine), dev, settings)
-        assert [own.result.run.sources(c.id, 8) for c in mine] == asked
-    # A system that names the checkpoint itself is no other.
-    named = {**systems, "D": SystemConfig(model=tuned)}
-    again = gather(views, Candidates(named, "H", 8), dev, replace(settings, choosing=choosing), scorer)  # fmt: skip
-    assert list(again.run) == list(found.run)
-    with pytest.raises(UserError, match="without tune"):
-        gather(views, Candidates(systems, "T", 8, str(run)), dev, replace(settings, choosing=choosing), scorer)  # fmt: skip
-    with pytest.raises(UserError, match="no view has a trained encoder"):
-        gather(lexical, Candidates(systems, "S", 8), dev, replace(settings, choosing=choosing), scorer)  # fmt: skip
     with pytest.raises(UserError, match="only `carved` is unseen"):
         gather(views, Candidates(systems, "S", 8), dev, replace(settings, choosing=ChoosingOn(val="train")), scorer)  # fmt: skip
 
 
 @pytest.mark.slow
 def test_a_checkpoints_fusion_is_one_command(
-    trained: tuple[Path, Path, Path, Path], tmp_path: Path
+    trained: tuple[Path, Path, Path], tmp_path: Path
 ) -> None:
-    _, data, run, folds = trained
+    _, data, run = trained
     (tmp_path / "views.yaml").write_text(
         "bm25: {claims: bilingual}\ncosine: {score: cosine}\ntitle: {score: cosine, part: title}\n"
     )
@@ -333,17 +295,17 @@ def test_a_checkpoints_fusion_is_one_command(
             f"--files={tmp_path / 'systems.yaml'}",
             "--system=H",
             f"--checkpoint={run}",
-            f"--choose_on={folds}",
             f"--dataset={data}",
             f"--out={tmp_path / 'out'}",
             "--repeats=20",
             "--depth=10",
-            "--folds=3",
+            "--folds=2",
         ]
     )
     raw: dict[str, Any] = json.loads((tmp_path / "out" / "fusion.json").read_text())
     models = {one["name"]: one["view"]["model"] for one in raw["views"]}
     assert models["bm25"] is None and models["cosine"]["name"] == str(run)
-    assert "out-of-fold" in raw["fitted"]["out_of_fold"] and raw["fitted"]["claims"] <= 48
+    val = Manifest.read(run / "checkpoints" / "epoch-1").data.val_sha256
+    assert raw["fitted"]["data_sha256"] == val and "val" in raw["fitted"]["held_out"]
     table = json.loads((tmp_path / "out" / "report.json").read_text())["systems"]
     assert np.isfinite(table["learned"]["macro"]["mrr@5"])

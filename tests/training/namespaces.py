@@ -36,6 +36,11 @@ class Host:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(int(line), signal.SIGKILL)
 
+    def give_up_early(self) -> None:
+        """Have the kernel give up a silent peer after seconds, not a quarter of an hour."""
+        words = ["sh", "-c", "echo 3 > /proc/sys/net/ipv4/tcp_retries2"]
+        subprocess.run(self.inside(words), check=True, timeout=30)
+
     def unplug(self) -> None:
         """Take the cable out: nothing arrives, and nobody is told."""
         ip("-n", self.name, "link", "set", self.device, "down")

@@ -63,9 +63,10 @@ def save_small_model(folder: Path, dropout: float = 0.1) -> Path:
     return folder
 
 
-def say_pooling(folder: Path, length: int = 64) -> Path:
+def say_pooling(folder: Path, length: int = 64, *, normalize: bool = False) -> Path:
     """Write the sentence-transformers files that name mean pooling and a length."""
     kinds = {"": "Transformer", "1_Pooling": "Pooling"}
+    kinds |= {"2_Normalize": "Normalize"} if normalize else {}
     modules = [
         {"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.models.{kind}"}
         for i, (path, kind) in enumerate(kinds.items())

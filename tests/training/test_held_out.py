@@ -90,9 +90,8 @@ def test_every_model_of_a_training_is_asked(setup: tuple[Path, Path], tmp_path: 
         f"file: {tmp_path / 'fusion.json'}, models: {{c: {known}}}}}]}}\n"
     )
     made = {"data": data, "cross_encoder": tmp_path / "no model", "encoder": model}
-    late = {"model__kind": "late_interaction", "model__name": known}
     asked: list[tuple[str, dict[str, Any]]] = [
-        ("model.name", late),
+        ("model.name", {"model__name": known}),
         ("first.checkpoint", {"first__system": "MiniLM", "first__checkpoint": known}),
     ]
     for system in ("dense", "fused", "staged", "asked", "learned"):
@@ -156,13 +155,6 @@ def test_what_knows_val_is_found_wherever_it_comes_from(
     write_beir([train.with_claims(train.claims[:30]), load(data, "dev")], tmp_path / "part")
     part = checkpoint(tmp_path / "of part", record(tmp_path / "part", **OTHER))
     assert "was trained on" in refused(setup, part)
-    # A refit was trained on val too; the checkpoint before it lies beside it.
-    run = tmp_path / "run" / "checkpoints"
-    before = checkpoint(run / "epoch-1", record(data, **SAME))
-    refit = checkpoint(run / "refit-epoch-1", record(data, **SAME), refit="epoch-1")
-    assert refused(setup, before) == ""
-    said = refused(setup, refit)
-    assert "was trained on 8 of its 8: it is a refit" in said and said.endswith(f"give {before}")
     # An export says it too; and so does what a checkpoint was trained from, or encodes with.
     export = tmp_path / "export"
     export.mkdir()

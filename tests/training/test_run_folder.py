@@ -12,13 +12,13 @@ import pytest
 import yaml
 
 from claim2source.core.config import as_plain, read_config
-from claim2source.core.errors import UserError
+from claim2source.core.errors import ConfigError, UserError
 from claim2source.core.folders import is_run, is_unbegun
 from claim2source.core.report import Epoch
 from claim2source.training.config import AfterConfig, FinetuneConfig
 from claim2source.training.finetune import finetune
 from claim2source.training.losses.distillation import DistillationConfig
-from claim2source.training.run_folder import RunFolder
+from claim2source.training.run_folder import RunFolder, refuse_changes
 from tests.shared_data import REPOSITORY
 from tests.training.small import small_config, small_setup
 
@@ -303,3 +303,16 @@ def test_a_damaged_run_is_not_resumed(damage: str, tmp_path: Path) -> None:
         finetune(config)
     assert len(str(raised.value).splitlines()) == 1
     assert contents(tmp_path) == before
+
+
+def test_a_run_goes_on_without_settings_that_are_gone_unless_it_used_one(tmp_path: Path) -> None:
+    config, file = FinetuneConfig(), tmp_path / "config.yaml"
+    plain = as_plain(config) | {"refit": False}
+    plain["optimisation"] |= {"optimizer": "adamw", "compile": False, "liger_kernels": False}
+    file.write_text(yaml.safe_dump(plain))
+    refuse_changes(file, config)
+    for key, value in (("optimizer", "adamw_8bit"), ("compile", True)):
+        changed = plain | {"optimisation": plain["optimisation"] | {key: value}}
+        file.write_text(yaml.safe_dump(changed))
+        with pytest.raises(ConfigError, match=f"optimisation.{key}: .*{value}"):
+            refuse_changes(file, config)

@@ -27,8 +27,7 @@ from claim2source.training.aligned import AlignedTexts, pool_texts
 from claim2source.training.finetune import finetune
 from claim2source.training.losses import AlignmentConfig
 from claim2source.training.state import TrainingState
-from tests.models.test_static import save_static
-from tests.training.small import save_small_model, small_config, small_setup
+from tests.training.small import save_small_model, say_pooling, small_config, small_setup
 from train.merge import MergeConfig, merge
 from train.soup import SoupConfig, soup
 
@@ -55,7 +54,7 @@ def save_teacher(folder: Path) -> Path:
             initializer_range=0.3,  # texts lie apart
         )
         BertModel(config).save_pretrained(folder)
-    return folder
+    return say_pooling(folder, 32, normalize=True)
 
 
 @pytest.fixture(scope="module")
@@ -68,8 +67,6 @@ def taught(teacher: Path, **more: Any) -> dict[str, Any]:
         "optimisation__train": "query_only",
         "optimisation__dropout": 0.0,
         "teacher__name": teacher,
-        "teacher__pooling": "mean",
-        "teacher__max_length": 32,
         "losses__alignment__weight": 1.0,
         "losses__alignment__batch_size": 8,
     }
@@ -91,7 +88,7 @@ def ranking(run: Run) -> dict[str, list[str]]:
 
 
 def as_read(teacher: Path) -> Encoder:
-    return resolve(ModelConfig(str(teacher), pooling="mean", max_length=32)).encoder
+    return resolve(ModelConfig(str(teacher))).encoder
 
 
 @pytest.fixture(scope="module")
@@ -234,21 +231,6 @@ def test_a_stopped_run_goes_on_to_the_same_losses(
     assert (ours.encode(FRESH, "claim")[0] == theirs.encode(FRESH, "claim")[0]).all()
     moved = resolve(whole / "checkpoints" / "epoch-0").encoder
     assert abs(moved.encode(FRESH, "claim")[0] - ours.encode(FRESH, "claim")[0]).max() > 1e-3
-
-
-@pytest.mark.slow
-def test_static_vectors_learn_without_labels(
-    setup: tuple[Path, Path], teacher: Path, tmp_path: Path
-) -> None:
-    """No ranking loss, and a student whose tokens do not see each other."""
-    student = save_static(tmp_path / "static")
-    more = taught(teacher, losses__info_nce__weight=0.0, optimisation__epochs=10)
-    more |= {"model__pooling": "null", "choose": "last", "losses__alignment__texts": "[titles]"}
-    finetune(small_config(student, setup[1], tmp_path / "run", **more))
-    folder, encoder = tmp_path / "run" / "checkpoints", as_read(teacher)
-    titles = [source.title for source in load(setup[1], "dev").sources]
-    before = distance(folder / "epoch-0", encoder, titles)
-    assert distance(folder / "epoch-10", encoder, titles) < 0.95 * before
 
 
 def test_texts_without_labels_are_those_of_the_pool(setup: tuple[Path, Path]) -> None:

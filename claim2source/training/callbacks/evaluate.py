@@ -28,15 +28,13 @@ class EvaluateEpoch(pl.Callback):
 
     The scores go to the run's history, to the checkpoint's manifest, to the logs, and to Lightning
     as `val/en/mrr@5`, `val/macro/mrr@5` and so on, for every metric: an EarlyStopping can monitor
-    them. With `refitting`, val is trained on, and only the loss is recorded.
+    them.
     """
 
     manifest: type[Manifest] | type[RerankerManifest] = Manifest
 
-    def __init__(
-        self, run: RunFolder, world: World, logs: Callable[[], RunLog], *, refitting: bool = False
-    ) -> None:
-        self.run, self.world, self.logs, self.refitting = run, world, logs, refitting
+    def __init__(self, run: RunFolder, world: World, logs: Callable[[], RunLog]) -> None:
+        self.run, self.world, self.logs = run, world, logs
 
     @abstractmethod
     def share(self, epoch: int) -> None:
@@ -53,8 +51,7 @@ class EvaluateEpoch(pl.Callback):
         """Score the epoch; tell all processes."""
         assert isinstance(module, TrainingModule)
         with module.stop.after_step(waits=False):
-            if not self.refitting:
-                self.share(module.epochs_done)
+            self.share(module.epochs_done)
             entry = self._score(module) if self.world.is_first else None
             found = gather_values(entry, self.world)[0]
         self.forget()
@@ -73,10 +70,6 @@ class EvaluateEpoch(pl.Callback):
         said = f"loss {taken[0]:.4g} to {taken[-1]:.4g}" if taken else "no loss"
         skipped = len(losses) - len(taken)
         more = f"; {skipped} of {len(losses)} steps skipped (not finite)" if skipped else ""
-        if self.refitting:
-            self.run.record(Epoch(epoch, {}, mean))
-            print(f"refit, epoch {epoch}: {said}{more}", flush=True)
-            return self.run.history[-1]
         folder = self.run.checkpoint(epoch)
         manifest = self.manifest.read(folder)
         scores = self.scored()
@@ -101,9 +94,8 @@ class EvaluateOnVal(EvaluateEpoch):
         logs: Callable[[], RunLog],
         *,
         untrained: Identity,
-        refitting: bool = False,
     ) -> None:
-        super().__init__(run, world, logs, refitting=refitting)
+        super().__init__(run, world, logs)
         self.encoder, self.data, self.rendering = encoder, data, rendering
         self.store, self.untrained = store, untrained
 

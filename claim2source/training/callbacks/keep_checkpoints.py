@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from pathlib import Path
 
 import pytorch_lightning as pl
@@ -14,22 +14,16 @@ from claim2source.training.steps import TrainingModule
 
 
 class KeepCheckpoints(pl.Callback):
-    """Write every epoch's model to the run's folder with `save`, or that of `only` these epochs."""
+    """Write every epoch's model to the run's folder with `save`."""
 
-    def __init__(
-        self,
-        run: RunFolder,
-        save: Callable[[Path, int], None],
-        world: World,
-        only: Collection[int] | None = None,
-    ) -> None:
-        self.run, self.save, self.world, self.only = run, save, world, only
+    def __init__(self, run: RunFolder, save: Callable[[Path, int], None], world: World) -> None:
+        self.run, self.save, self.world = run, save, world
 
     def on_train_epoch_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         """Write the checkpoint."""
         assert isinstance(module, TrainingModule)
         epoch = module.epochs_done
-        if not self.world.is_first or not (self.only is None or epoch in self.only):
+        if not self.world.is_first:
             return
         with module.stop.after_step(waits=False):
             self.save(self.run.checkpoint(epoch), epoch)

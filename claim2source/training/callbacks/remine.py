@@ -6,7 +6,6 @@ import pytorch_lightning as pl
 
 from claim2source.core.terminal import say
 from claim2source.models import Encoder, Identity, Manifest
-from claim2source.models.manifest import FILE
 from claim2source.training.distributed import World, gather_values
 from claim2source.training.module import RetrieverModule
 from claim2source.training.negatives import RunNegatives
@@ -36,7 +35,7 @@ class Remine(pl.Callback):
     def _name_weights(self, epoch: int) -> None:
         """Name the weights as the epoch's checkpoint does, where several processes share them."""
         identity, folder = None, self.negatives.run.checkpoint(epoch)
-        # A refit keeps few checkpoints; one process needs no store.
-        if self.world.is_first and self.world.size > 1 and (folder / FILE).is_file():
+        # One process needs no store.
+        if self.world.is_first and self.world.size > 1:
             identity = Manifest.read(folder).weights.identity(self.untrained)
         self.encoder.weights = gather_values(identity, self.world)[0]

@@ -90,13 +90,10 @@ def save_soup(ingredients: Sequence[Ingredient], folder: Path) -> Manifest:
             _write_adapter(ingredients, temporary)
         sha256, config_sha256 = (file_hash(temporary / name) for name in names)
         kind = first.weights.kind
-        refits = (one.manifest.refit for one in ingredients)
         written = replace(
             first,
             weights=Weights(kind, sha256, 1.0, config_sha256, first.weights.trained),
             epoch=max(one.manifest.epoch for one in ingredients),
-            # Where one of them knows val, their mean does.
-            refit=next((name for name in refits if name is not None), None),
             soup=tuple(str(one.manifest.weights.sha256) for one in ingredients),
             scores={},
         )

@@ -1,1 +1,1 @@
-"""Training of re-rankers: cross-encoders, generative yes/no models, late interaction."""
+"""Training of re-rankers: cross-encoders, generative yes/no models."""

@@ -17,7 +17,7 @@ from claim2source.core.config import (
     require,
     require_one_of,
 )
-from claim2source.models.config import Dtype, Template
+from claim2source.models.config import Dtype
 from claim2source.models.reranker_manifest import RerankerKind
 from claim2source.rerank.frame import DEEPEST
 from claim2source.text import ClaimForm
@@ -36,20 +36,16 @@ class RerankerModelConfig(Settings):
 
     Args:
         kind: `cross_encoder`: a classifier of pairs; `yes_no`: a generative model's log-odds of
-            yes, as Qwen3-Reranker; `late_interaction`: MaxSim of an encoder's token vectors.
+            yes, as Qwen3-Reranker.
         name: a folder, a packaged model or a name on the hub. A cross-encoder may be an encoder
-            without a head: that begins random. With late_interaction also a checkpoint of the
-            retriever.
+            without a head: that begins random.
         revision: commit of the hub repository; none takes the newest.
-        max_length: tokens of a pair, prompt included; with late_interaction of a text; none: as the
-            model's files say.
+        max_length: tokens of a pair, prompt included; none: as the model's files say.
         dtype: weights' type: float32, bfloat16 or float16; adapters and heads are float32.
         labels: logits of a cross-encoder: 1, or 2 of irrelevant and relevant.
         instruction: what a model that takes one is told; of yes_no `released`, `detailed` or a
             text; none: with yes_no `released`, else nothing.
         template: form of the yes/no prompt: `qwen3`, or `escaped`, as the 2026 paper's code asks.
-        prefixes: what stands before claims and sources with late_interaction; none: as the model's
-            files, or its checkpoint, say.
         allow_remote_code: names of models whose own code may run here; on the hub such a model
             needs `revision`, the full commit.
     """
@@ -62,7 +58,6 @@ class RerankerModelConfig(Settings):
     labels: Annotated[int, Between(1, 2)] = 1
     instruction: str | None = None
     template: Literal["qwen3", "escaped"] = "qwen3"
-    prefixes: Template = field(default_factory=Template)
     allow_remote_code: tuple[str, ...] = ()
 
     def check(self) -> None:
@@ -78,7 +73,7 @@ class FirstStageConfig(Settings):
     """Name the first stage, whose sources are re-ranked: in training, on val and in the report.
 
     A dense model that was trained on these claims ranks them better than it will rank new ones:
-    give the rankings of `train/folds.py` as `run` then.
+    choose `candidates.max_share` then.
 
     Args:
         system: name of a system of `files`; a BM25 without settings where nothing is named.
@@ -176,14 +171,12 @@ class RerankerLossConfig(Settings):
             folder of them; of margin_mse and mse. Candidates that it does not score are left out.
         temperature: the teacher's scores are divided by it; none: by the mean standard deviation
             of a claim's scores, whatever they are.
-        scale: of late_interaction: MaxSim, a mean of cosines, is multiplied by it in training.
     """
 
     kind: Loss = "listwise"
     k: Annotated[int, Between(1, 10_000)] = 5
     scores: Path | None = None
     temperature: Positive | None = None
-    scale: Positive = 20.0
 
     def check(self) -> None:
         taught = self.kind in TAUGHT
@@ -249,11 +242,6 @@ class RerankerConfig(RunConfig):
         two = model.labels == 2
         wanted = "cross_entropy with model.labels: 2" if two else "another with model.labels: 1"
         require(two == (loss == "cross_entropy"), "loss.kind", loss, wanted)
-        late = model.kind == "late_interaction"
-        require(full or not late, "tuning", self.tuning, "full with model.kind: late_interaction")
-        pairwise = late and loss in ("bce", "mse")
-        allowed = "listwise, lambda or margin_mse: MaxSim is no probability"
-        require(not pairwise, "loss.kind", loss, allowed)
         good = self.data.limit is None or self.mined is None
         require(good, "data.limit", self.data.limit, "none with a file of mined negatives")
 

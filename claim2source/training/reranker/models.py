@@ -15,24 +15,21 @@ import torch
 from torch import Tensor
 
 from claim2source.core.config import require
-from claim2source.core.errors import ConfigError, UserError
+from claim2source.core.errors import UserError
 from claim2source.core.files import atomic_folder, file_hash, write_json
-from claim2source.models import Encoder, ModelConfig, Weights, resolve, tokenizer_files
+from claim2source.models import Weights, tokenizer_files
 from claim2source.models.hub import ADAPTER_CONFIG_FILE
-from claim2source.models.load import load
-from claim2source.models.manifest import FILE, Base
+from claim2source.models.manifest import Base
 from claim2source.models.places import base_record
 from claim2source.models.reranker_manifest import (
     RerankerKind,
     RerankerManifest,
     RerankerSettings,
-    trained_reranker,
 )
-from claim2source.models.resolve import ADAPTER_FILE, checkpoint_folder
+from claim2source.models.resolve import ADAPTER_FILE
 from claim2source.rerank.cross_encoder import CrossEncoder
 from claim2source.rerank.frame import Pair, Reranker
 from claim2source.rerank.load import LocalReranker, keep_head, load_causal, load_cross_encoder
-from claim2source.rerank.max_sim import MaxSim
 from claim2source.rerank.yes_no import YesNo
 from claim2source.training.adapt import check_layers, make_trainable
 from claim2source.training.checkpoint import ONE_SHARD
@@ -374,131 +371,9 @@ class YesNoToTrain(TrainedReranker):
             shutil.copyfile(file, folder / file.name)
 
 
-class LateInteractionToTrain(TrainedReranker):
-    """Train MaxSim of token vectors, by sentence-transformers' MultiVectorEncoder."""
-
-    def load(self) -> None:
-        """Load an encoder, or one that the retriever's training made, and wrap it."""
-        from sentence_transformers.base.modules import Normalize, Transformer
-        from sentence_transformers.multi_vector_encoder import MultiVectorEncoder
-        from sentence_transformers.multi_vector_encoder.modules import MultiVectorMask
-
-        self.encoder = self._encoder()
-        settings = self.encoder.settings
-        transformer = Transformer(str(self.folder), max_seq_length=settings.max_length)
-        transformer.model = self.encoder.model
-        self.network = MultiVectorEncoder(
-            modules=[transformer, MultiVectorMask(), Normalize("token_embeddings")],
-            prompts={"query": settings.template.claim, "document": settings.template.source},
-            device=str(self.encoder.device),
-            similarity_fn_name="meanmaxsim",
-        )
-        self.model = self.network
-        self.settings = RerankerSettings(
-            "late_interaction", settings.max_length, dtype=settings.dtype, encoder=settings
-        )
-
-    def _encoder(self) -> Encoder:
-        config, device = self.config.model, self.config.device
-        given: dict[str, Any] = {"max_length": config.max_length, "template": config.prefixes}
-        plain = ModelConfig(name=config.name)
-        changes = {key: value for key, value in given.items() if value != getattr(plain, key)}
-        trained = trained_reranker(config.name)
-        if trained is not None:
-            self.folder, manifest = trained
-            if manifest.reranker.encoder is None:
-                raise ConfigError("model.name", config.name, "a late_interaction model")
-            settings = replace(manifest.reranker.encoder, **changes)
-            self.base = Base(str(self.folder.resolve()), None, manifest.weights.sha256 or "")
-            return load(self.folder, settings, device)
-        if (checkpoint_folder(config.name) / FILE).is_file():
-            resolved = resolve(ModelConfig(name=config.name), device)
-            encoder = resolved.encoder
-            if encoder.source_encoder is not None:
-                why = "was tuned for claims alone; train from its base"
-                raise UserError(f"model.name: {config.name} {why}")
-            encoder.settings = replace(encoder.settings, **changes)
-            if hasattr(encoder.model, "merge_and_unload"):
-                merged: Any = encoder.model
-                encoder.model = merged.merge_and_unload()
-            assert resolved.manifest is not None
-            weights = resolved.manifest.weights
-            sha256 = weights.sha256 or resolved.base.sha256
-            self.base = Base(str(checkpoint_folder(config.name).resolve()), None, sha256)
-        else:
-            named = replace(plain, revision=config.revision, pooling="mean", dtype=config.dtype)
-            named = replace(named, allow_remote_code=config.allow_remote_code)
-            resolved = resolve(replace(named, **changes), device)
-            encoder, self.base = resolved.encoder, resolved.base
-        self.folder = resolved.folder
-        self.own_code = encoder.settings.own_code
-        return encoder
-
-    @property
-    def needs_weights(self) -> bool:
-        """A checkpoint of the retriever is no model that the stage reads."""
-        return True
-
-    @property
-    def transformer(self) -> Any:
-        """Return the transformers model within."""
-        return self.encoder.model
-
-    def empty_stage(self, depth: int) -> MaxSim:
-        """Make the stage that reads such checkpoints."""
-        return MaxSim(model=self.config.model.name, depth=depth)
-
-    def live(self) -> dict[str, Any]:
-        """Name the stage's own parts that are trained here."""
-        return {"encoder": self.encoder}
-
-    def features(self, pairs: Sequence[Pair]) -> Features:
-        """Make the tensors of the pairs' distinct texts, and each pair's places among them."""
-        claims = list(dict.fromkeys(pair.claim for pair in pairs))
-        sources = list(dict.fromkeys(pair.source for pair in pairs))
-        sides = {
-            "query": ("claim", claims, self.network.prompts["query"]),
-            "document": ("source", sources, self.network.prompts["document"]),
-        }
-        found: dict[str, Any] = {}
-        for task, (side, texts, prompt) in sides.items():
-            read = self.network.preprocess(texts, prompt=prompt or None, task=task)
-            found |= {f"{side}.{key}": value for key, value in read.items()}
-        found["claim"] = torch.tensor([claims.index(pair.claim) for pair in pairs])
-        found["source"] = torch.tensor([sources.index(pair.source) for pair in pairs])
-        return found
-
-    def logits(self, features: Features) -> Tensor:
-        """Compute MaxSim times `loss.scale`, [pairs, 1]."""
-        from sentence_transformers.multi_vector_encoder.scoring import (
-            mean_colbert_scores_pairwise,
-        )
-
-        vectors, masks = {}, {}
-        for side, task in (("claim", "query"), ("source", "document")):
-            mark = f"{side}."
-            read = {k.removeprefix(mark): v for k, v in features.items() if k.startswith(mark)}
-            out = self.network(read, task=task)
-            place = features[side]
-            vectors[side] = out["token_embeddings"].float()[place]
-            masks[side] = out["attention_mask"].bool()[place]
-        found = mean_colbert_scores_pairwise(
-            vectors["claim"],
-            vectors["source"],
-            queries_mask=masks["claim"],
-            documents_mask=masks["source"],
-        )
-        return self.config.loss.scale * found[:, None]
-
-    def write_full(self, folder: Path) -> None:
-        """Write the whole model, as sentence-transformers' MultiVectorEncoder loads it."""
-        self.network.save_pretrained(str(folder), create_model_card=False)
-
-
 KINDS: Mapping[RerankerKind, Callable[[RerankerConfig], TrainedReranker]] = {
     "cross_encoder": CrossEncoderToTrain,
     "yes_no": YesNoToTrain,
-    "late_interaction": LateInteractionToTrain,
 }
 
 

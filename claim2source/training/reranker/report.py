@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 from claim2source.core.report import MACRO, MAIN_METRIC, Choice, Epoch, Report, TrainingReport
 from claim2source.core.run import Result
@@ -19,7 +18,6 @@ from claim2source.pipeline.stages import apply_stage
 from claim2source.pipeline.views import report_tables
 from claim2source.rerank.cross_encoder import CrossEncoder
 from claim2source.rerank.frame import Reranker
-from claim2source.rerank.max_sim import MaxSim
 from claim2source.rerank.yes_no import YesNo
 from claim2source.training.choose import ValScores
 from claim2source.training.loggers import RunLog
@@ -38,20 +36,9 @@ _REPEATS = 10_000
 def trained_stage(kind: RerankerKind, model: str, config: RerankerConfig) -> Reranker:
     """Make the stage that reads a checkpoint's folder, or a run's."""
     depth, allowed = config.first.depth, config.model.allow_remote_code
-    if kind == "late_interaction":
-        return MaxSim(model=model, depth=depth)
     stage = CrossEncoder if kind == "cross_encoder" else YesNo
     dtype = config.model.dtype
     return stage(model=model, depth=depth, dtype=dtype, allow_remote_code=allowed)
-
-
-def stage_entry(config: RerankerConfig) -> dict[str, Any]:
-    """Write the stage that the run's folder is, as systems name it."""
-    late = config.model.kind == "late_interaction"
-    entry: dict[str, Any] = {"rerank": "max_sim" if late else config.model.kind}
-    entry |= {"model": str(config.out), "depth": config.first.depth}
-    allowed = list(config.model.allow_remote_code)
-    return entry | ({"allow_remote_code": allowed} if allowed and not late else {})
 
 
 def report_pipeline(
@@ -185,6 +172,10 @@ def log_report(report: Report, config: RerankerConfig, logs: RunLog) -> None:
     on_val, best = report.systems[FIRST_STAGE].val["val"], training.history[training.chosen_epoch]
     if best.val[MACRO][MAIN_METRIC] < on_val[MACRO][MAIN_METRIC]:
         parts.append("!!! The first stage alone is better on val than the chosen re-ranker.")
-    stage = ", ".join(f"{key}: {value}" for key, value in stage_entry(config).items())
+    entry: dict[str, object] = {"rerank": config.model.kind, "model": config.out}
+    entry["depth"] = config.first.depth
+    if allowed := config.model.allow_remote_code:
+        entry["allow_remote_code"] = list(allowed)
+    stage = ", ".join(f"{key}: {value}" for key, value in entry.items())
     parts.append(f"A stage of any system: {{{stage}}}")
     say("\n" + render(parts))

@@ -52,7 +52,7 @@ def arguments(made: dict[str, Path], out: Path, **more: object) -> list[str]:
         "data.dataset": made["data"],
         "data.val_share": 0.4,
         "data.val_seen_share": 0,
-        "model.name": made["encoder" if kind == "late_interaction" else kind],
+        "model.name": made[kind],
         "model.max_length": 200 if kind == "yes_no" else 48,
         "rendering.claims": "bilingual",
         "first.depth": 10,

@@ -20,28 +20,22 @@ from claim2source.io.trec import write_trec_run
 from claim2source.models import Base, EncoderSettings, Manifest, ModelConfig, Weights
 from claim2source.models.reranker_manifest import RerankerManifest
 from claim2source.pipeline.abstain import RemovingRunner, choosing_claims
-from claim2source.pipeline.out_of_fold import OutOfFold
 from claim2source.pipeline.results import RunSettings
 from claim2source.pipeline.systems import SystemConfig, load_stages
 from claim2source.rerank.cross_encoder import CrossEncoder
 from claim2source.rerank.frame import Pair, Reranker
 from claim2source.rerank.learned import Learned, LearnedFusion, LearnedView
-from claim2source.rerank.max_sim import MaxSim
 from claim2source.rerank.similarities import Models, Scorer, ViewConfig
 from claim2source.rerank.yes_no import YesNo
 from claim2source.retrieve import BM25, BM25Config
 from claim2source.text import Rendering
-from claim2source.training.finetune import finetune
-from claim2source.training.fusion import Candidates, _tuned_views, gather, known_claims
+from claim2source.training.fusion import Candidates, gather, known_claims
 from claim2source.training.reranker.first_stage import FirstStage
 from claim2source.training.reranker.run import finetune_reranker
 from claim2source.training.run_folder import read_history
 from claim2source.training.state import TrainingState
 from tests.rerank.test_learned import FITTED
 from tests.training.reranker.small import small_config, small_rerankers
-from tests.training.small import small_config as small_retriever
-
-NO_FOLDS = OutOfFold("d", "train", None, "", "", Rendering(), 100, "", ())
 
 
 @pytest.fixture(scope="module")
@@ -137,8 +131,6 @@ def test_what_reads_a_trained_re_rankers_scores_is_fitted_on_its_val(
     found = gather(views, Candidates(systems, "S", 8), dev, other, scorer)
     assert "not the one training held out" in found.note and "its training" not in found.note
     assert choosing_claims(RemovingRunner(systems, dev, other), "R").note == found.note
-    with pytest.raises(UserError, match="pairs: .*no scores out of fold"):
-        _tuned_views(views, trained, NO_FOLDS, settings)
     with pytest.raises(ConfigError, match="model.*a yes_no model"):
         wrong = replace(views["pairs"], score="yes_no")
         scorer.scores(wrong, dev.claims[:1], [["a"]])
@@ -309,7 +301,7 @@ def test_one_table_has_first_stage_zero_shot_and_every_epoch(
         ({"model__labels": 2}, "loss.kind.*cross_entropy"),
         ({"loss__kind": "cross_entropy"}, "loss.kind"),
         ({"model__kind": "yes_no", "model__labels": 2}, "model.labels"),
-        ({"model__kind": "late_interaction", "tuning": "lora"}, "tuning"),
+        ({"model__kind": "late_interaction"}, "model.kind"),
         ({"model__dtype": "bfloat16"}, "model.dtype"),
         ({"candidates__first_rank": 30}, "candidates.last_rank"),
         ({"candidates__hard": 0, "candidates__random": 0}, "candidates.hard"),
@@ -395,7 +387,6 @@ KINDS: dict[str, dict[str, Any]] = {
     "lora": {"tuning": "lora", "loss__kind": "bce"},
     "two labels": {"model__labels": 2, "loss__kind": "cross_entropy"},
     "yes_no": {"model__kind": "yes_no", "tuning": "lora", "model__template": "escaped"},
-    "late_interaction": {"model__kind": "late_interaction", "optimisation__learning_rate": 1e-2},
 }
 
 
@@ -403,16 +394,8 @@ def by_its_libraries(kind: str, folder: Path, stage: Any, pairs: list[Pair]) -> 
     """Score pairs by what sentence-transformers, peft or transformers make of a checkpoint."""
     from peft import PeftModel
     from sentence_transformers import CrossEncoder as Theirs
-    from sentence_transformers.multi_vector_encoder import MultiVectorEncoder
     from transformers import AutoModelForCausalLM
 
-    if kind == "late_interaction":
-        model = MultiVectorEncoder(str(folder), device="cpu")
-        found = [
-            float(model.similarity(model.encode_query([c]), model.encode_document([s]))[0, 0])
-            for c, s in pairs
-        ]
-        return np.array(found)
     base = RerankerManifest.read(folder).base.name
     if kind == "yes_no":
         causal: Any = PeftModel.from_pretrained(
@@ -441,7 +424,7 @@ def test_each_kind_is_read_by_its_stage_and_by_its_library(
 ) -> None:
     out, more = tmp_path / "run", {"optimisation__epochs": 1, **KINDS[kind]}
     finetune_reranker(small_config(made, out, **more))
-    name = {"yes_no": "yes_no", "late_interaction": "max_sim"}.get(kind, "cross_encoder")
+    name = "yes_no" if kind == "yes_no" else "cross_encoder"
     data = load(str(made["data"]), "dev")
     read = []
     for number, entry in enumerate(read_history(out)):
@@ -461,11 +444,8 @@ def test_each_kind_is_read_by_its_stage_and_by_its_library(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["cross_encoder", "late_interaction"])
-def test_chunks_do_not_change_the_training(
-    kind: str, made: dict[str, Path], tmp_path: Path
-) -> None:
-    more: dict[str, Any] = {"model__kind": kind, "optimisation__dropout": 0}
+def test_chunks_do_not_change_the_training(made: dict[str, Path], tmp_path: Path) -> None:
+    more: dict[str, Any] = {"optimisation__dropout": 0}
     for name, size in (("whole", "null"), ("chunks", 7)):
         finetune_reranker(
             small_config(made, tmp_path / name, optimisation__chunk_size=size, **more)
@@ -473,35 +453,6 @@ def test_chunks_do_not_change_the_training(
     whole, chunks = (TrainingState.load(tmp_path / n / "state.pt") for n in ("whole", "chunks"))
     assert chunks.losses == pytest.approx(whole.losses, rel=1e-3)
     assert len({round(loss, 4) for loss in whole.losses}) == len(whole.losses)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("tuning", ["full", "lora"])
-def test_late_interaction_begins_from_a_checkpoint_of_the_retriever(
-    tuning: str, made: dict[str, Path], tmp_path: Path
-) -> None:
-    """Its weights, length and prefixes; and the tuned retriever is the first stage's dense part."""
-    retriever = tmp_path / "retriever"
-    finetune(
-        small_retriever(
-            made["encoder"], made["data"], retriever, optimisation__epochs=1, tuning=tuning,
-            optimisation__learning_rate=1e-2, choose="last", model__template__claim="claim: ",
-            data__val_share=0.4,  # as the re-ranker's
-        )
-    )  # fmt: skip
-    out = tmp_path / "run"
-    more = {"model__kind": "late_interaction", "model__name": retriever, "model__max_length": 24}
-    more |= {"first__system": "MiniLM", "first__checkpoint": retriever, "optimisation__epochs": 1}
-    report = finetune_reranker(small_config(made, out, **more))
-    assert report is not None and report.systems["first stage"].model == "MiniLM"
-    begun = MaxSim(model=str(out / "checkpoints" / "epoch-0")).placed(None, "cpu")
-    tuned = MaxSim(model=str(retriever)).placed(None, "cpu")
-    untuned = MaxSim(model=str(made["encoder"]), max_length=24).placed(None, "cpu")
-    pairs = [Pair("wow study no 3 says coffee matters", text) for text in ("coffee", "tea time")]
-    scores = [stage.pair_scores(pairs).scores for stage in (begun, tuned, untuned)]
-    assert np.allclose(scores[0], scores[1], atol=1e-5)
-    assert np.abs(scores[0] - scores[2]).max() > 1e-3
-    assert begun.encoder.settings.template.claim == "claim: "
 
 
 class Died(Exception):
@@ -515,7 +466,6 @@ class Died(Exception):
         ("cross_encoder", {"optimisation__chunk_size": 7}),
         ("cross_encoder", {"tuning": "lora", "loss__kind": "lambda"}),
         ("yes_no", {"tuning": "lora", "loss__kind": "bce"}),
-        ("late_interaction", {}),
     ],
 )
 def test_a_killed_run_goes_on_to_the_same_weights(
