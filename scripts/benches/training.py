@@ -9,10 +9,8 @@ cached. `ratio` is that of the first cell. Ours is charged with tokenizing befor
 
 from __future__ import annotations
 
-import json
 import logging
 import random
-import sys
 import tempfile
 import warnings
 from collections.abc import Sequence
@@ -102,11 +100,6 @@ class Cell:
         return f"{self.texts}_{self.tuning}_{self.loss}"
 
     @property
-    def chunk(self) -> int | None:
-        """Texts per forward pass; None: all."""
-        return self.config.chunk if self.loss == "cached" else None
-
-    @property
     def model(self) -> ModelConfig:
         """The base model with mean pooling."""
         length = self.config.max_length
@@ -138,14 +131,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Steps:
-    """What a training took.
-
-    Args:
-        seconds: by step.
-        losses: by step.
-        trained: number of trained weights.
-        preparing: seconds of tokenizing before the first step.
-    """
+    """Seconds and losses by step, trained weights, and seconds of tokenizing before."""
 
     seconds: list[float]
     losses: list[float]
@@ -165,12 +151,11 @@ def run(config: Config) -> Measured:
         cell.pairs()  # missing data fails now, not after minutes
     found: dict[str, Measured] = {}
     for cell in cells:
-        steps: dict[str, list[Steps]] = {"ours": [], "peer": []}
+        steps: dict[str, list[Steps]] = {side: [] for side in SIDES}
         peaks = {side: common.in_fresh_process(peak, cell, side) for side in steps if config.memory}
         for side in common.turns(list(steps), config.repeats):
-            steps[side].append(train(cell, side))
+            steps[side].append(SIDES[side](cell))
         found[cell.name] = report(steps, config.warmup) | {"peak_mb": peaks}
-        print(json.dumps({cell.name: found[cell.name]}), file=sys.stderr, flush=True)
     first = found[cells[0].name]
     return {"ratio": first["ratio"], "spread": first["spread"], "cells": found}
 
@@ -202,14 +187,8 @@ def report(steps: dict[str, list[Steps]], warmup: int) -> Measured:
 
 def peak(cell: Cell, side: str) -> float:
     """Train two steps with one side, and measure the MiB that this process held at its peak."""
-    train(replace(cell, config=replace(cell.config, warmup=1, steps=1)), side)
+    SIDES[side](replace(cell, config=replace(cell.config, warmup=1, steps=1)))
     return round(peak_memory(gpu=False) / 2**20, 1)
-
-
-def train(cell: Cell, side: str) -> Steps:
-    """Train with one side."""
-    torch.manual_seed(0)
-    return train_ours(cell) if side == "ours" else train_peer(cell)
 
 
 def train_ours(cell: Cell) -> Steps:
@@ -218,7 +197,7 @@ def train_ours(cell: Cell) -> Steps:
     encoder = resolve(cell.model, "cpu").encoder
     optimisation = OptimisationConfig(
         batch_size=cell.config.batch_size,
-        chunk_size=cell.chunk,
+        chunk_size=cell.config.chunk if cell.loss == "cached" else None,
         negatives=0,
         temperature=1 / SCALE,
         warmup_ratio=0.0,
@@ -226,6 +205,7 @@ def train_ours(cell: Cell) -> Steps:
         save_every=0,
         **ALIKE,
     )
+    torch.manual_seed(0)
     adapt(encoder, FinetuneConfig(tuning=cell.tuning, lora=LORA, optimisation=optimisation))
     started = seconds_by(clock)
     pairs = TrainingPairs(data, rows, encoder, RENDERING, 0)
@@ -305,6 +285,7 @@ def train_peer(cell: Cell) -> Steps:
     disable_progress_bars()
     for name in ("sentence_transformers", "transformers"):
         logging.getLogger(name).setLevel(logging.ERROR)
+    torch.manual_seed(0)
     model = st.SentenceTransformer(str(resolve(cell.model, "cpu").folder), device="cpu")
     model.max_seq_length = cell.config.max_length
     model.model_card_data.generate_widget_examples = False
@@ -320,11 +301,11 @@ def train_peer(cell: Cell) -> Steps:
         inner: Any = model[0].auto_model
         peft.inject_adapter_in_model(adapter, inner)
     loss: torch.nn.Module
-    if cell.chunk is None:
+    if cell.loss == "plain":
         loss = peers.MultipleNegativesRankingLoss(model, scale=SCALE)
     else:
         loss = peers.CachedMultipleNegativesRankingLoss(
-            model, scale=SCALE, mini_batch_size=cell.chunk
+            model, scale=SCALE, mini_batch_size=cell.config.chunk
         )
     losses: list[torch.Tensor] = []
     loss.register_forward_hook(lambda _module, _inputs, value: losses.append(value.detach()))
@@ -357,3 +338,6 @@ def train_peer(cell: Cell) -> Steps:
         trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
         trainer.train()
     return Steps(np.diff(ends).tolist(), [float(value) for value in losses], trained)
+
+
+SIDES = {"ours": train_ours, "peer": train_peer}

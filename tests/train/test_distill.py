@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from scripts.draw_results import main as draw
 
 from claim2source.core.config import read_config
 from claim2source.core.errors import ConfigError, UserError
@@ -27,7 +28,6 @@ from claim2source.text import Rendering
 from claim2source.training.distill import write_teachers_run
 from claim2source.training.distill_config import DistillConfig
 from claim2source.training.reranker.first_stage import system_hash
-from scripts.draw_results import main as draw
 from tests.rerank.test_learned import FITTED
 from tests.training.reranker.small import arguments as reranker_arguments
 from tests.training.reranker.small import small_rerankers
