@@ -27,7 +27,7 @@ from pathlib import Path
 import numpy as np
 import psutil  # type: ignore[import-untyped]
 
-from claim2source.core.config import Number, flag, list_field
+from claim2source.core.config import Number, flag, list_field, require
 from claim2source.core.errors import UserError
 from claim2source.core.memory import peak_memory, reset_peak_memory
 from claim2source.core.progress import Progress
@@ -67,6 +67,10 @@ class Config(Bench):
     requests: Number = 100
     clients: Number = 8
     sentences: bool = flag("keep vectors of sentences, and look for the nearest", default=True)
+
+    def check(self) -> None:
+        """Check that there is an index to make."""
+        require(bool(self.sources), "sources", [], "one number or more")
 
 
 def run(config: Config) -> Measured:

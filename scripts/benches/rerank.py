@@ -2,8 +2,8 @@
 
 Both sides score the same pairs of ct25's claims and sources with the same weights, length and
 threads, in turn; that their scores agree (1e-4) is checked first. `ratio` is the peer's time at its
-default batch size divided by ours, `best_ratio` that at the best of its batch sizes. Without
---model MiniLM's weights with a random head are scored.
+default batch size divided by ours, `best_ratio` that at the best of its batch sizes. The
+weights are MiniLM's with a random head.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -35,14 +34,12 @@ class Config(Bench):
     Args:
         dataset: name or folder of a data set.
         split: split whose claims are scored.
-        model: folder of a cross-encoder; none: MiniLM with a random head.
         claims: number of claims drawn.
         sources: number of sources drawn for each claim.
     """
 
     dataset: str = "ct25"
     split: str = "dev"
-    model: Path | None = None
     claims: Number = 8
     sources: Number = 32
 
@@ -57,10 +54,13 @@ def run(config: Config) -> Measured:
     )
     pairs = [Pair(claims[i // config.sources], text) for i, text in enumerate(sources)]
     with tempfile.TemporaryDirectory() as made:
-        folder = config.model or write_minilm(Path(made), config.seed)
-        stage = CrossEncoder(model=str(folder)).placed(None, "cpu")
-        raw = torch.nn.Identity()
-        peer = Peer(str(folder), device="cpu", activation_fn=raw, local_files_only=True)
+        base = str(resolve(ModelConfig(common.MINILM), "cpu").folder)
+        torch.manual_seed(config.seed)
+        raw: Any = {"device": "cpu", "activation_fn": torch.nn.Identity()}
+        peer = Peer(base, num_labels=1, **raw)
+        peer.model.classifier.weight.data *= 20  # scores that differ enough to be compared
+        peer.save_pretrained(made)
+        stage = CrossEncoder(model=made).placed(None, "cpu")
         predict = partial(peer.predict, [tuple(pair) for pair in pairs], show_progress_bar=False)
         sides: dict[str, Callable[[], Any]] = {"ours": partial(score_ours, stage, pairs)}
         sides |= {f"batch {size}": partial(predict, batch_size=size) for size in BATCHES}
@@ -86,21 +86,6 @@ def report(watch: Watch, pairs: int) -> Measured:
         "pairs_per_second": {name: round(pairs / took, 1) for name, took in medians.items()},
         "threads": torch.get_num_threads(),
     }
-
-
-def write_minilm(folder: Path, seed: int) -> Path:
-    """Write a cross-encoder of MiniLM's weights and a random head."""
-    from transformers import AutoModelForSequenceClassification, AutoTokenizer
-
-    base = resolve(ModelConfig(common.MINILM), "cpu").folder
-    torch.manual_seed(seed)
-    model: Any = AutoModelForSequenceClassification.from_pretrained(base, num_labels=1)
-    model.classifier.weight.data *= 20  # scores that differ enough to be compared
-    model.save_pretrained(folder)
-    tokenizer: Any = AutoTokenizer.from_pretrained(base)
-    tokenizer.model_max_length = model.config.max_position_embeddings
-    tokenizer.save_pretrained(folder)
-    return folder
 
 
 def score_ours(reranker: Reranker, pairs: Sequence[Pair]) -> np.ndarray:
