@@ -22,7 +22,8 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from claim2source.core.config import list_field, read_config, require_one_of
+from claim2source.core.config import Seed, list_field, read_config, require
+from claim2source.core.config import Settings as Checked
 from claim2source.core.errors import UserError, run_program
 from claim2source.core.files import content_hash, write_json, write_text
 from claim2source.core.folders import is_run
@@ -156,7 +157,7 @@ TABLES = {"ct25": CT25, "demo": DEMO, "retention": RETENTION, "retention_me5": R
 
 
 @dataclass(frozen=True)
-class AblateConfig:
+class AblateConfig(Checked):
     """Settings of `scripts/ablate.py`.
 
     Args:
@@ -166,10 +167,19 @@ class AblateConfig:
     """
 
     out: Path = Path("checkpoints/ablate")
-    seed: int = 42
+    seed: Seed = 42
     store: Path | None = None
     tables: list[str] | None = list_field(help="make only these tables")
     rows: list[str] | None = list_field(help="run only these rows; finished ones are shown too")
+
+    def check(self) -> None:
+        """Check that there are such tables, and such rows in them."""
+        names = self.tables or list(TABLES)
+        for name in names:
+            require(name in TABLES, "tables", name, ", ".join(TABLES))
+        rows = [row.name for name in names for row in TABLES[name].rows]
+        for name in self.rows or ():
+            require(name in rows, "rows", name, ", ".join(rows))
 
     @property
     def vectors(self) -> Path:
@@ -220,11 +230,6 @@ class Outcome:
 def ablate(config: AblateConfig) -> str:
     """Run the wanted rows that are missing, write the tables as Markdown, return them as text."""
     names = config.tables or list(TABLES)
-    for name in names:
-        require_one_of("tables", name, list(TABLES))
-    for row_name in config.rows or []:
-        rows = [row.name for name in names for row in TABLES[name].rows]
-        require_one_of("rows", row_name, rows)
     texts = []
     for name in names:
         make_small(TABLES[name], config.out / "data")

@@ -5,11 +5,10 @@ from __future__ import annotations
 import math
 import re
 import statistics
-from collections.abc import Callable, Iterable
 
 import torch
 
-from scripts.measure import Clock, timed
+from scripts.benches.common import Clock, seconds_by
 
 # Dense bf16 FLOPs per second from the makers' sheets, by words of the device's name; the first
 # match counts.
@@ -40,22 +39,20 @@ def matmul_rate(
     device: str = "cpu",
     dtype: torch.dtype = torch.float32,
     repeats: int = 5,
-    pick: Callable[[Iterable[float]], float] = statistics.median,
     clock: Clock = "wall",
 ) -> float:
-    """Measure FLOPs per second of `torch.mm` on square matrices: the machine's limit.
-
-    `pick` chooses among the seconds of the repeats.
-    """
+    """Measure FLOPs per second of `torch.mm` on square matrices: the machine's limit."""
     left, right = (torch.randn(size, size, device=device, dtype=dtype) for _ in range(2))
 
-    def multiply() -> None:
+    def multiply() -> float:
+        started = seconds_by(clock)
         torch.mm(left, right)
         if device != "cpu":
             torch.cuda.synchronize()
+        return seconds_by(clock) - started
 
     multiply()
-    return 2 * size**3 / pick([timed(multiply, clock)[0] for _ in range(repeats)])
+    return 2 * size**3 / statistics.median(multiply() for _ in range(repeats))
 
 
 def peak_flops(name: str) -> float:

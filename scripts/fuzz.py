@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.update(HF_HUB_OFFLINE="1", TOKENIZERS_PARALLELISM="false")
 
-from claim2source.core.config import list_field, read_config, require, require_one_of
+from claim2source.core.config import Number, Settings, list_field, read_config, require
 from claim2source.core.errors import run_program
 from claim2source.core.tables import Cell, plain_table
 from tests.fuzzing.cases import Case
@@ -32,7 +32,7 @@ from tests.fuzzing.world import PROGRAMS
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(Settings):
     """Settings of `scripts/fuzz.py`.
 
     Args:
@@ -44,7 +44,7 @@ class Config:
         into: folder to leave the spoilt inputs of `case` in.
     """
 
-    examples: int = 3000
+    examples: Number = 3000
     seed: int = 0
     kept: Path = Path("out/fuzz")
     case: Path | None = None
@@ -52,10 +52,10 @@ class Config:
     into: Path | None = None
     program: list[str] | None = list_field(help="these programs only, such as score")
 
-    def __post_init__(self) -> None:
-        require(self.examples >= 1, "examples", self.examples, "1 or more")
+    def check(self) -> None:
+        """Check that the programs are those that can be run."""
         for name in self.program or ():
-            require_one_of("program", name, list(PROGRAMS))
+            require(name in PROGRAMS, "program", name, ", ".join(PROGRAMS))
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -18,6 +18,7 @@ from argparse import ArgumentParser
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import Annotated, Literal
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
@@ -32,7 +33,7 @@ from transformers import (
     XLMRobertaConfig,
 )
 
-from claim2source.core.config import read_config, require, require_between, require_one_of
+from claim2source.core.config import Above, Between, Settings, read_config
 from claim2source.core.errors import ConfigError, UserError, run_program
 from claim2source.core.memory import machine_memory
 from claim2source.core.tables import Cell, plain_table
@@ -114,7 +115,7 @@ CT26 = Sizes(19_244, 4_993, 9_000, 10_000, 73.0, 420.0)
 
 
 @dataclass(frozen=True)
-class PlanConfig:
+class PlanConfig(Settings):
     """Settings of `scripts/plan.py`.
 
     Args:
@@ -125,18 +126,11 @@ class PlanConfig:
         encoding_share: the same of encoding.
     """
 
-    device: str = "h200"
+    device: Literal["h200", "h100", "a100", "l40s", "rtx4090", "cpu"] = "h200"
     data: str = "ct26-sized"
-    processes: int = 1
-    training_share: float = 0.45
-    encoding_share: float = 0.55
-
-    def __post_init__(self) -> None:
-        require_one_of("device", self.device, [*DEVICES, "cpu"])
-        require_between("processes", self.processes, 1, 10_000)
-        for key in ("training_share", "encoding_share"):
-            share = getattr(self, key)
-            require(0 < share <= 1, key, share, "above 0, at most 1")
+    processes: Annotated[int, Between(1, 10_000)] = 1
+    training_share: Annotated[float, Above(0, 1)] = 0.45
+    encoding_share: Annotated[float, Above(0, 1)] = 0.55
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,8 @@ from claim2source.pipeline.checkpoints import route_words
 from claim2source.pipeline.staged import pipeline_words, read_pipeline, read_staged
 from claim2source.pipeline.systems import SystemConfig, Systems, read_systems
 from eval.index import index_words
+from scripts.bench import CASES
+from scripts.bench import read_options as read_bench
 from scripts.plan import read_options as read_plan
 from tests.shared_data import REPOSITORY
 from tests.test_configs import commands, load_program, parsed, read_prepare
@@ -63,11 +65,13 @@ def read(program: str, words: Sequence[str]) -> Any:
         return read_prepare(words)
     if program == "scripts/plan.py":
         return read_plan(words)
+    if program == "scripts/bench.py":
+        return read_bench(words)
     source = (REPOSITORY / program).read_text(encoding="utf-8")
     if moved := re.search(r"from (claim2source\.pipeline\.\w+) import", source):
         source += (REPOSITORY / f"{moved[1].replace('.', '/')}.py").read_text(encoding="utf-8")
     # The last one read is the program's own; scripts/ablate.py checks its rows' configs before.
-    *_, name = re.findall(r"read_(?:config|flat)\(\s*(\w+),", source)
+    *_, name = re.findall(r"read_config\(\s*(\w+),", source)
     if program in ("eval/pipeline.py", "eval/news.py"):
         words = pipeline_words(words)
     if program == "eval/index.py":
@@ -91,11 +95,11 @@ def test_every_command_shown_is_one_its_program_takes(
             program = file_of(program)
             if "--help" not in (*words, program.partition(" ")[2]):
                 read(program, words)
-            seen.add(program)
+            seen |= {program, f"{program} {' '.join(words[:1])}"}
     # Every program a user launches, and every benchmark, stands on its page.
     expected = {
         "README.md": ["train/[a-z]*.py", "eval/[a-z]*.py"],
-        "BENCHMARKS.md": ["scripts/bench_*.py"],
+        "BENCHMARKS.md": ["scripts/bench.py"],
         "docs/log.md": ["train/finetune.py", "scripts/ablate.py"],
         "docs/training.md": ["train/pairs.py", "train/merge.py"],
         "docs/styles.md": ["scripts/translate.py", "scripts/rewrite.py"],
@@ -112,6 +116,8 @@ def test_every_command_shown_is_one_its_program_takes(
     }
     paths = [path for pattern in expected[page] for path in REPOSITORY.glob(pattern)]
     assert paths and {str(path.relative_to(REPOSITORY)) for path in paths} <= seen
+    if page == "BENCHMARKS.md":
+        assert {f"scripts/bench.py {case}" for case in CASES} <= seen
 
 
 CONFIGS = sorted((REPOSITORY / "configs").rglob("*.yaml"))
@@ -173,4 +179,4 @@ def test_an_option_that_is_missing_or_renamed_is_seen() -> None:
         with pytest.raises(Exception, match="out|splits"):
             read("eval/checkpoint.py", words)
     with pytest.raises(Exception, match="cell"):
-        read("scripts/bench_training.py", ["--cell", "ct25_full_plain"])
+        read("scripts/bench.py", ["training", "--cell", "ct25_full_plain"])

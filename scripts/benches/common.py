@@ -1,0 +1,153 @@
+"""Time work and a peer's in turn, and compute ratios: what the cases of bench.py share."""
+
+from __future__ import annotations
+
+import gc
+import multiprocessing
+import statistics
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Literal, TypeVar
+
+import numpy as np
+
+from claim2source.core.config import Repeats, Seed, Settings, require
+from claim2source.core.errors import UserError
+from claim2source.datasets import load
+from claim2source.text import Rendering
+from scripts.data_folder import data_folder
+
+Done = TypeVar("Done")
+Clock = Literal["wall", "cpu"]
+# What a case prints as JSON, `ratio` first.
+Measured = dict[str, object]
+MINILM = "sentence-transformers/all-MiniLM-L6-v2"
+
+
+@dataclass(frozen=True)
+class Bench(Settings):
+    """Settings of every case.
+
+    Args:
+        repeats: repeats of everything, the sides in turn.
+        seed: of what is drawn.
+        clock: of seconds: `wall`, or on a busy machine `cpu`, what all threads of this process
+            compute.
+    """
+
+    repeats: Repeats = 5
+    seed: Seed = 13
+    clock: Clock = "wall"
+
+
+def seconds_by(clock: Clock) -> float:
+    """Read a clock, in seconds."""
+    return time.perf_counter() if clock == "wall" else time.process_time()
+
+
+@dataclass
+class Watch:
+    """Keep seconds by part and repeat; "ours index" is a part of the side "ours"."""
+
+    clock: Clock = "wall"
+    seconds: dict[str, list[float]] = field(default_factory=dict)
+
+    @contextmanager
+    def __call__(self, part: str, times: float = 1.0) -> Iterator[None]:
+        """Add the seconds of a block, `times` of them where it is a sample, to a part."""
+        started = seconds_by(self.clock)
+        yield
+        self.seconds.setdefault(part, []).append((seconds_by(self.clock) - started) * times)
+
+    def take_turns(self, sides: Mapping[str, Callable[[], object]], repeats: int) -> None:
+        """Time every side once a repeat, each repeat beginning with the next one."""
+        for name in turns(list(sides), repeats):
+            gc.collect()  # what another side left behind is not this one's work
+            with self(name):
+                sides[name]()
+
+    def of(self, side: str) -> np.ndarray:
+        """Sum the seconds of a side's parts, by repeat."""
+        parts = [took for name, took in self.seconds.items() if f"{name} ".startswith(f"{side} ")]
+        total: np.ndarray = np.sum(parts, axis=0)
+        return total
+
+    def ratio(self, peer: str, ours: str = "ours", prefix: str = "") -> Measured:
+        """Compute the peer's seconds divided by ours: median and spread."""
+        return ratio_of(self.of(peer) / self.of(ours), prefix)
+
+    @property
+    def medians(self) -> dict[str, float]:
+        """The median seconds of every part."""
+        return {name: median(took, 4) for name, took in self.seconds.items()}
+
+
+def turns(names: Sequence[str], repeats: int) -> Iterator[str]:
+    """Yield all names once a repeat, each repeat beginning with the next one."""
+    for repeat in range(repeats):
+        first = repeat % len(names)
+        yield from [*names[first:], *names[:first]]
+
+
+def median(values: Iterable[float], digits: int = 3) -> float:
+    """Compute the rounded median."""
+    return round(float(statistics.median(values)), digits)
+
+
+def ratio_of(values: np.ndarray, prefix: str = "") -> Measured:
+    """Compute median and spread of a ratio as entries of the JSON."""
+    ends = [round(float(end), 3) for end in (min(values), max(values))]
+    return {f"{prefix}ratio": median(values), f"{prefix}spread": ends}
+
+
+def largest_difference(ours: np.ndarray, peer: np.ndarray, most: float, what: str) -> float:
+    """Compute the largest difference; raise `UserError` where it exceeds `most`: not equal work."""
+    worst = float(np.abs(ours - peer).max()) if ours.shape == peer.shape else float("inf")
+    if not worst <= most:
+        raise UserError(f"the {what} differ by up to {worst:.2g} from the peer's")
+    return float(f"{worst:.2g}")
+
+
+def in_fresh_process(work: Callable[..., Done], *given: object) -> Done:
+    """Run a function in a process of its own, because peaks count from a process's start."""
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
+        return pool.submit(work, *given).result()
+
+
+def zipf_texts(draw: np.random.Generator, words: Sequence[str], lengths: np.ndarray) -> list[str]:
+    """Draw texts of so many words, the words, most frequent first, distributed by Zipf's law."""
+    weights = 1 / np.arange(1, len(words) + 1)
+    drawn = draw.choice(len(words), size=int(lengths.sum()), p=weights / weights.sum())
+    parts = np.split(np.array(words, dtype=object)[drawn], np.cumsum(lengths)[:-1])
+    return [" ".join(part) for part in parts]
+
+
+def abstracts_and_posts(
+    draw: np.random.Generator, abstracts: int, posts: int, common: Sequence[str] = ()
+) -> tuple[list[str], list[str]]:
+    """Make up texts as long as abstracts and posts of 60,000 words, the most frequent `common`."""
+    words = [*common, *(f"w{i:x}" for i in range(60_000 - len(common)))]
+    papers = zipf_texts(draw, words, draw.integers(120, 281, abstracts))
+    return papers, zipf_texts(draw, words, draw.integers(15, 36, posts))
+
+
+def folder_of(dataset: str) -> str:
+    """Locate a data set: in CLAIM2SOURCE_DATA, or what `load` finds by that name."""
+    folder = data_folder(dataset)
+    return str(folder) if folder.is_dir() else dataset
+
+
+def drawn_texts(name: str, split: str, seed: int, documents: int, claims: int) -> list[list[str]]:
+    """Draw distinct texts of documents and of claims of a data set; the seed fixes them."""
+    data, rendering, drawn = load(folder_of(name), split), Rendering(), []
+    for key, wanted, texts in (
+        ("documents", documents, rendering.source_texts(data.sources)),
+        ("claims", claims, rendering.claim_texts(data.claims)),
+    ):
+        whole, draw = sorted(set(texts)), np.random.default_rng([seed, wanted])
+        require(wanted <= len(whole), key, wanted, f"at most {len(whole)}, the texts of {name}")
+        drawn.append([whole[i] for i in draw.choice(len(whole), size=wanted, replace=False)])
+    return drawn

@@ -1,0 +1,85 @@
+"""Compare encoding of ct25's documents and claims with sentence-transformers.
+
+Both sides encode the same texts with the same weights, length and threads, in turn; that their
+vectors agree (1e-5) is checked first. `ratio` is the peer's time divided by ours, documents and
+claims together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+import torch
+
+from claim2source.core.config import Number
+from claim2source.models import ModelConfig, Side, resolve
+from scripts.benches.common import (
+    MINILM,
+    Bench,
+    Measured,
+    Watch,
+    drawn_texts,
+    largest_difference,
+)
+
+
+@dataclass(frozen=True)
+class Config(Bench):
+    """Settings of `scripts/bench.py encode`.
+
+    Args:
+        dataset: name or folder of a data set.
+        split: split whose claims are encoded.
+        model: a model's name or folder, on both sides without prefixes; mean, length 1.
+        max_length: tokens per text.
+        documents: number of sources drawn.
+        claims: number of claims drawn.
+        batch_size: texts in a batch of the peer.
+    """
+
+    dataset: str = "ct25"
+    split: str = "train"
+    model: str = MINILM
+    max_length: Number = 256
+    documents: Number = 240
+    claims: Number = 480
+    batch_size: Number = 32
+
+
+def run(config: Config) -> Measured:
+    """Check that vectors agree, and time both sides."""
+    from sentence_transformers import SentenceTransformer
+
+    documents, claims = drawn_texts(
+        config.dataset, config.split, config.seed, config.documents, config.claims
+    )
+    texts: dict[Side, list[str]] = {"source": documents, "claim": claims}
+    model = ModelConfig(
+        config.model, pooling="mean", normalize=True, max_length=config.max_length, prompts=False
+    )
+    resolved = resolve(model, "cpu")
+    encoder, peer = resolved.encoder, SentenceTransformer(str(resolved.folder), device="cpu")
+    peer.max_seq_length, peer.default_prompt_name = encoder.settings.max_length, None
+    options = {"batch_size": config.batch_size, "normalize_embeddings": True}
+    options |= {"show_progress_bar": False}
+    sides: dict[str, Callable[[], object]] = {}
+    worst = 0.0
+    for side, of_side in texts.items():
+        ours = partial(encoder.encode, of_side, side)
+        theirs = partial(peer.encode, of_side, **options)  # type: ignore[arg-type]
+        found = largest_difference(ours()[0], np.asarray(theirs()), 1e-5, f"vectors of {side}s")
+        worst = max(worst, found)
+        sides |= {f"ours {side}": ours, f"peer {side}": theirs}
+    watch = Watch(config.clock)
+    watch.take_turns(sides, config.repeats)
+    return {
+        **watch.ratio("peer"),
+        **watch.ratio("peer source", "ours source", "documents_"),
+        **watch.ratio("peer claim", "ours claim", "claims_"),
+        "seconds": watch.medians,
+        "largest_difference": worst,
+        "threads": torch.get_num_threads(),
+    }

@@ -1,0 +1,237 @@
+"""Time answers of `claim2source serve` over HTTP, beside the same calls within a process.
+
+A paper is six sentences of the demo's and a last one of made-up words, which grow with the index
+as rare words do; its vector lies around a real one: MiniLM's of one of its sentences, with parts of
+two others and noise. Posts are the demo's, and the packaged MiniLM encodes them. One client asks
+after the other, then several at once. `ratio` is the 95th percentile in process divided by that
+over HTTP, with one client, of the first size. With --no_sentences the index keeps no vectors of
+sentences, and the nearest ones are not looked for. Of each size there are also the seconds of
+writing and building, the disk and memory that they take, and the recall of the posts' vectors
+against a search of all vectors; `cpu_ms` are the server's processor milliseconds for an answer.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import dataclass
+from functools import partial
+from http.client import HTTPConnection
+from pathlib import Path
+
+import numpy as np
+import psutil  # type: ignore[import-untyped]
+
+from claim2source.core.config import Number, flag, list_field, require
+from claim2source.core.errors import UserError
+from claim2source.core.memory import peak_memory, reset_peak_memory
+from claim2source.core.progress import Progress
+from claim2source.core.records import Source
+from claim2source.datasets import load
+from claim2source.datasets.papers import Paper
+from claim2source.datasets.pool_pairs import sentences_of
+from claim2source.engines import Engine, open_engine
+from claim2source.engines.growing import opened
+from claim2source.engines.rows import EVERYWHERE, Rows, half, stamp_of
+from claim2source.io.posts import Post
+from claim2source.models import ModelConfig
+from claim2source.pipeline.asking import Finder
+from claim2source.retrieve import BM25Config, Dense
+from claim2source.retrieve.analyser import Analyser
+from scripts.benches.common import Bench, Measured, Watch, median, ratio_of, turns, zipf_texts
+from scripts.data_folder import REPOSITORY
+
+BATCH, SENTENCES = 4096, 6
+# Parts of a vector: its sentence, two others, noise.
+PARTS, NOISE = (1.0, 0.5, 0.25), 0.4
+# How deep recall is measured, and the posts that are asked about before anything is timed.
+DEPTHS, WARM = (10, 100), 5
+INSIDE, ONE = "in process", "one client"
+
+
+@dataclass(frozen=True)
+class Config(Bench):
+    """Settings of `scripts/bench.py find`; times are the wall's.
+
+    Args:
+        requests: posts of each measurement.
+        clients: how many ask at once in the last measurement.
+    """
+
+    sources: list[Number] = list_field([10_000], help="papers in the index, one after another")
+    requests: Number = 100
+    clients: Number = 8
+    sentences: bool = flag("keep vectors of sentences, and look for the nearest", default=True)
+
+    def check(self) -> None:
+        """Check that there is an index to make."""
+        require(bool(self.sources), "sources", [], "one number or more")
+
+
+def run(config: Config) -> Measured:
+    """Measure an index of each size."""
+    known = [claim.text for claim in load("demo", "test").claims]
+    posts = [known[i % len(known)] for i in range(config.requests)]
+    dense = Dense(ModelConfig())
+    sizes = [measure(count, posts, config, dense) for count in config.sources]
+    first = {key: sizes[0].pop(key) for key in ("ratio", "spread")}
+    return {**first, "sizes": sizes}
+
+
+def made_up(count: int, seed: int, dense: Dense, sentences: bool) -> Iterator[Rows]:
+    """Yield papers with their terms and vectors, those of sentences too; the seed fixes them."""
+    draw, demo = np.random.default_rng([seed, count]), load("demo", "test").sources
+    known = sorted({one for source in demo for one in sentences_of(source.abstract)})
+    encoded = dense.encoder.encode(known, "source", store=None, progress=None)[0]
+    words, analyser = [f"w{i:x}" for i in range(max(100, count // 2))], Analyser(BM25Config())
+    for start in range(0, count, BATCH):
+        size = min(BATCH, count - start)
+        own = [f"{text.capitalize()}." for text in zipf_texts(draw, words, np.full(size, 8))]
+        chosen = draw.integers(len(known), size=(size, SENTENCES + 2))
+        titles = draw.integers(len(demo), size=size)
+        sources = [
+            Source(
+                f"s{start + i:08d}",
+                demo[titles[i]].title,
+                " ".join([*(known[j] for j in chosen[i, :SENTENCES]), own[i]]),
+            )
+            for i in range(size)
+        ]
+        near = np.einsum("s,psd->pd", PARTS, encoded[chosen[:, [0, -1, -2]]])
+        noise = draw.standard_normal(near.shape) / np.sqrt(near.shape[1])
+        vectors = near / np.linalg.norm(near, axis=1, keepdims=True) + NOISE * noise
+        vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+        papers = [Paper(source) for source in sources]
+        # The last sentence, which nobody encodes, has another's vector.
+        kept = [*half(encoded)[chosen[:, : SENTENCES + 1]]] if sentences else None
+        terms = [" ".join(one) for one in analyser.sources(sources)]
+        yield Rows(papers, terms, half(vectors), [stamp_of(paper) for paper in papers], kept)
+
+
+def recall(engine: Engine, queries: np.ndarray, k: int) -> float:
+    """Compute the share of the best `k` papers that searches find; ties count."""
+    shares = []
+    for query in queries:
+        best = [score for _, score in engine._nearest(query, k, EVERYWHERE, probes=0)]
+        found = sum(score >= best[-1] - 1e-4 for _, score in engine.dense(query, k))
+        shares.append(min(found, len(best)) / len(best))
+    return round(float(np.mean(shares)), 4)
+
+
+def build(folder: Path, count: int, config: Config, dense: Dense) -> Measured:
+    """Make the index; measure it."""
+    engine = opened(folder, dense, sentences=config.sentences)
+    reset_peak_memory()
+    memory, watch = {"before": peak_memory()}, Watch()
+    with Progress("papers", count) as bar:
+        for rows in made_up(count, config.seed, dense, config.sentences):
+            with watch("write"):
+                engine.upsert(rows)
+            bar.update(len(rows))
+    memory["written"] = peak_memory()
+    with watch("build"):
+        engine.build()
+    memory["built"] = peak_memory()
+    engine.close()
+    return {
+        "seconds": {part: round(sum(took), 1) for part, took in watch.seconds.items()},
+        "disk_mb": round(engine.stats().size / 2**20),
+        "memory_mb": {moment: round(most / 2**20) for moment, most in memory.items()},
+        "partitions": engine.manifest.partitions,
+        "probes": engine.manifest.probes,
+        "sampled_recall": round(engine.manifest.recall, 4),
+    }
+
+
+def measure(count: int, posts: Sequence[str], config: Config, dense: Dense) -> Measured:
+    """Build an index of `count` papers, serve it, ask, and measure all of it."""
+    queries = dense.encoder.encode(sorted(set(posts)), "claim", store=None, progress=None)[0]
+    with tempfile.TemporaryDirectory() as folder:
+        index = Path(folder) / "idx"
+        built = build(index, count, config, dense)
+        engine = open_engine(index)
+        recalls = {f"recall@{k}": recall(engine, queries, k) for k in DEPTHS}
+        finder = Finder(engine, sentences=config.sentences)
+        command = [sys.executable, str(REPOSITORY / "eval" / "serve.py"), "--index", str(index)]
+        command += ["--port", "0", "--rate", "0"] + ["--no_sentences"] * (not config.sentences)
+        server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        try:
+            assert server.stdout is not None
+            line = server.stdout.readline().split()
+            if len(line) < 4:
+                raise UserError("the server did not start")
+            host, process = line[3].removeprefix("http://").rstrip("/"), psutil.Process(server.pid)
+            ways = {
+                INSIDE: partial(in_process, finder, posts),
+                ONE: partial(over_http, host, posts),
+                f"{config.clients} clients": partial(at_once, host, posts, config.clients),
+            }
+            in_process(finder, posts[:WARM])
+            over_http(host, posts[:WARM])
+            seconds: dict[str, list[list[float]]] = {way: [] for way in ways}
+            spent = dict.fromkeys(ways, 0.0)
+            for way in turns(list(ways), config.repeats):
+                before = sum(process.cpu_times()[:2])
+                seconds[way].append(ways[way]())
+                spent[way] += sum(process.cpu_times()[:2]) - before
+            # psutil knows the memory of now, Linux the most that there was.
+            status = Path(f"/proc/{server.pid}/status").read_text(encoding="ascii")
+            most = int(status.partition("VmHWM:")[2].split()[0]) // 1024
+        finally:
+            server.terminate()
+            server.wait()
+    cpu = round(1000 * spent[ONE] / (config.repeats * len(posts)), 1)
+    return {
+        "sources": count,
+        **report(seconds),
+        **built,
+        **recalls,
+        "server_mb": most,
+        "cpu_ms": cpu,
+    }
+
+
+def report(seconds: dict[str, list[list[float]]]) -> Measured:
+    """Compute ratio and times of an index, of seconds by way and repeat."""
+
+    def percentiles(way: str, share: int) -> np.ndarray:
+        return 1000 * np.array([np.percentile(took, share) for took in seconds[way]])
+
+    ways = {way: {f"p{n}": median(percentiles(way, n), 1) for n in (50, 95)} for way in seconds}
+    return {**ratio_of(percentiles(INSIDE, 95) / percentiles(ONE, 95)), "milliseconds": ways}
+
+
+def over_http(host: str, posts: Sequence[str]) -> list[float]:
+    """Ask about posts, one after the other over one connection; the seconds of each."""
+    watch, headers = Watch(), {"content-type": "application/json"}
+    with closing(HTTPConnection(host, timeout=120)) as connection:
+        for post in posts:
+            body = json.dumps({"post": post})
+            with watch(ONE):
+                connection.request("POST", "/api/v1/find", body, headers)
+                answer = connection.getresponse()
+                text = answer.read()
+            if answer.status != 200:
+                raise UserError(f"the server answered {answer.status}: {text[:200]!r}")
+    return watch.seconds.get(ONE, [])
+
+
+def in_process(finder: Finder, posts: Sequence[str]) -> list[float]:
+    """Ask a finder of this process about posts; the seconds of each."""
+    watch = Watch()
+    for post in posts:
+        with watch(INSIDE):
+            finder.find([Post("0", post)])
+    return watch.seconds[INSIDE]
+
+
+def at_once(host: str, posts: Sequence[str], clients: int) -> list[float]:
+    """Ask with several clients, each about its share of the posts."""
+    with ThreadPoolExecutor(clients) as pool:
+        parts = pool.map(partial(over_http, host), [posts[i::clients] for i in range(clients)])
+        return [seconds for part in parts for seconds in part]

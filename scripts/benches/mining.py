@@ -1,0 +1,198 @@
+"""Compare mining with sentence-transformers' mine_hard_negatives, embeddings given.
+
+Ours is hybrid (BM25 indexed and searched, dense, fused) and writes its file; the peer uses dense
+scores only, with its default settings (torch, no FAISS), and builds its data set in memory. Ours
+with dense scores alone is timed too; that it chooses the peer's negatives is checked first.
+`ratio` is the peer's time divided by that of our hybrid, `dense_ratio` by that of our dense mining.
+Memory is what a fresh process adds to its inputs, for a quarter of the claims and for all of them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import gc
+import io
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import numpy as np
+import psutil  # type: ignore[import-untyped]
+from bm25s.stopwords import STOPWORDS_EN
+
+from claim2source.core.config import MOST, Between, Number, flag
+from claim2source.core.errors import UserError
+from claim2source.core.memory import peak_memory, reset_peak_memory
+from claim2source.core.records import Claim, Dataset, Qrels, Source
+from claim2source.core.run import Cost
+from claim2source.mining import MinedRow, Miner, MiningConfig, write_mined
+from claim2source.text import Rendering
+from scripts.benches.common import Bench, Measured, Watch, abstracts_and_posts, in_fresh_process
+
+DEPTH, SHARE, CHECKED = 100, 0.95, 50
+# The peer's limit is a share of the whole score.
+HYBRID = MiningConfig(
+    hard=8, random=0, last_rank=DEPTH, alpha=0.5, max_share=SHARE, share_of="score"
+)
+DENSE = replace(HYBRID, alpha=0.0)
+
+
+@dataclass(frozen=True)
+class Config(Bench):
+    """Settings of `scripts/bench.py mining`.
+
+    Args:
+        documents: sources of the pool.
+        claims: claims to mine, each with one gold.
+        dimensions: of the vectors.
+    """
+
+    documents: Annotated[int, Between(DEPTH + 1, MOST)] = 10_000
+    claims: Number = 10_000
+    dimensions: Number = 384
+    memory: bool = flag("measure memory too, each side in a process of its own", True)
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """A data set with vectors of its claims and sources: [n, dimensions] each."""
+
+    dataset: Dataset
+    claims: np.ndarray
+    sources: np.ndarray
+
+
+class Precomputed:
+    """Encoder and sentence-transformers model in one that looks up the vectors."""
+
+    def __init__(self, inputs: Inputs) -> None:
+        import torch
+        from sentence_transformers.util import dot_score, pairwise_dot_score
+
+        self.device = torch.device("cpu")
+        # Dot products: vectors have length 1, and the peer's cosine costs more.
+        self.similarity, self.similarity_pairwise = dot_score, pairwise_dot_score
+        self.encode_document = lambda texts, **_: inputs.sources
+        self.encode_query = lambda texts, **_: inputs.claims
+        self._inputs = inputs
+        self._row = {claim.text: row for row, claim in enumerate(inputs.dataset.claims)}
+
+    def encode(self, texts: Sequence[str], side: str, **_: Any) -> tuple[np.ndarray, Cost]:
+        """Look up all sources, or these claims, for ours."""
+        if side == "source":
+            return self._inputs.sources, Cost()
+        return self._inputs.claims[[self._row[text] for text in texts]], Cost()
+
+
+def run(config: Config) -> Measured:
+    """Measure memory, check that negatives agree, and time both sides."""
+    counts = (max(1, config.claims // 4), config.claims) if config.memory else ()
+    memory = {
+        side: {str(n): in_fresh_process(growth, replace(config, claims=n), side) for n in counts}
+        for side in ("ours", "peer")
+    }
+    inputs = made_up(config)
+    check_same(inputs)  # warms up, too
+    watch = Watch(config.clock)
+    sides = {
+        "hybrid": partial(write_ours, inputs),
+        "dense": partial(write_ours, inputs, DENSE),
+        "peer": partial(mine_peer, inputs),
+    }
+    watch.take_turns(sides, config.repeats)
+    dense = watch.ratio("peer", "dense", "dense_")
+    measured = {"seconds": watch.medians, "added_mb": memory}
+    return watch.ratio("peer", "hybrid") | dense | measured
+
+
+def made_up(config: Config) -> Inputs:
+    """Make texts as long as abstracts and tweets, and vectors.
+
+    The most frequent words are stop words. A claim's vector is its gold's plus noise, so that
+    most golds rank first, not all.
+    """
+    draw, count = np.random.default_rng(config.seed), config.documents
+    abstracts, posts = abstracts_and_posts(draw, count, config.claims, STOPWORDS_EN)
+
+    def unit(vectors: np.ndarray) -> np.ndarray:
+        return (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
+
+    sources = unit(draw.normal(size=(count, config.dimensions)))
+    golds = draw.integers(0, count, config.claims)
+    noise = draw.normal(size=(config.claims, config.dimensions)) / config.dimensions**0.5
+    # The number makes every text distinct: the peer merges equal ones.
+    pool = [Source(f"s{i}", abstract=f"{text} d{i}") for i, text in enumerate(abstracts)]
+    claims = [
+        Claim(f"c{i}", f"{text} c{i}", golds=(f"s{golds[i]}",)) for i, text in enumerate(posts)
+    ]
+    dataset = Dataset(tuple(claims), tuple(pool), Qrels(), "train")
+    return Inputs(dataset, unit(sources[golds] + 2 * noise), sources)
+
+
+def mine_ours(inputs: Inputs, config: MiningConfig = HYBRID) -> Sequence[MinedRow]:
+    """Mine from texts and vectors."""
+    return Miner(inputs.dataset, Precomputed(inputs), Rendering(), config).mine()  # type: ignore[arg-type]
+
+
+def write_ours(inputs: Inputs, config: MiningConfig = HYBRID) -> None:
+    """Mine, and write the file that training reads."""
+    with tempfile.TemporaryDirectory() as folder:
+        write_mined(mine_ours(inputs, config), Path(folder) / "mined.jsonl")
+
+
+def mine_peer(inputs: Inputs) -> Any:
+    """Mine with sentence-transformers: a data set of claim, source and negatives."""
+    from datasets import Dataset as Columns
+    from sentence_transformers.util import mine_hard_negatives
+
+    abstract = {source.id: source.abstract for source in inputs.dataset.sources}
+    pairs = {
+        "claim": [claim.text for claim in inputs.dataset.claims],
+        "source": [abstract[claim.golds[0]] for claim in inputs.dataset.claims],
+    }
+    with contextlib.redirect_stderr(io.StringIO()):
+        return mine_hard_negatives(
+            Columns.from_dict(pairs),
+            Precomputed(inputs),  # type: ignore[arg-type]
+            corpus=list(abstract.values()),
+            range_max=DEPTH - 1,
+            relative_margin=1 - SHARE,
+            num_negatives=HYBRID.hard,
+            output_format="n-tuple",
+            verbose=False,
+        )
+
+
+def check_same(inputs: Inputs) -> None:
+    """Raise `UserError` unless both sides choose the same negatives by dense scores."""
+    claims = inputs.dataset.claims[:CHECKED]
+    some = Inputs(inputs.dataset.with_claims(claims), inputs.claims[:CHECKED], inputs.sources)
+    text_of = {one.id: one.abstract for one in some.dataset.sources}
+    text_of |= {claim.id: claim.text for claim in claims}
+    ours = {
+        text_of[row.claim]: [text_of[n.source] for n in row.negatives]
+        for row in mine_ours(some, DENSE)
+    }
+    found = mine_peer(some)
+    for row in found:
+        if ours[row["claim"]] != [row[f"negative_{i}"] for i in range(1, HYBRID.hard + 1)]:
+            raise UserError(f"the negatives of {row['claim']!r} differ from the peer's")
+    if not len(found):
+        raise UserError("the peer found too few negatives for every claim checked")
+
+
+def growth(config: Config, side: Literal["ours", "peer"]) -> float:
+    """Measure the MiB that mining once adds at its peak to what the inputs hold."""
+    inputs = made_up(config)
+    gc.collect()
+    # Free memory kept by the allocator after making the texts would hide what mining takes.
+    with contextlib.suppress(AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)
+    reset_peak_memory()
+    before = psutil.Process().memory_info().rss
+    (mine_peer if side == "peer" else write_ours)(inputs)
+    return round(max(0, peak_memory() - before) / 2**20, 1)

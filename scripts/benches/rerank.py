@@ -1,0 +1,96 @@
+"""Compare re-ranking by a cross-encoder with sentence-transformers' CrossEncoder.predict.
+
+Both sides score the same pairs of ct25's claims and sources with the same weights, length and
+threads, in turn; that their scores agree (1e-4) is checked first. `ratio` is the peer's time at its
+default batch size divided by ours, `best_ratio` that at the best of its batch sizes. The
+weights are MiniLM's with a random head.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+
+from claim2source.core.config import Number
+from claim2source.models import ModelConfig, resolve
+from claim2source.rerank.cross_encoder import CrossEncoder
+from claim2source.rerank.frame import Pair, Reranker
+from scripts.benches import common
+from scripts.benches.common import Bench, Measured, Watch
+
+DEFAULT_BATCH, BATCHES = 32, (1, 8, 32)
+
+
+@dataclass(frozen=True)
+class Config(Bench):
+    """Settings of `scripts/bench.py rerank`.
+
+    Args:
+        dataset: name or folder of a data set.
+        split: split whose claims are scored.
+        claims: number of claims drawn.
+        sources: number of sources drawn for each claim.
+    """
+
+    dataset: str = "ct25"
+    split: str = "dev"
+    claims: Number = 8
+    sources: Number = 32
+
+
+def run(config: Config) -> Measured:
+    """Check that scores agree, and time all sides."""
+    from sentence_transformers import CrossEncoder as Peer
+
+    count = config.claims * config.sources
+    sources, claims = common.drawn_texts(
+        config.dataset, config.split, config.seed, count, config.claims
+    )
+    pairs = [Pair(claims[i // config.sources], text) for i, text in enumerate(sources)]
+    with tempfile.TemporaryDirectory() as made:
+        base = str(resolve(ModelConfig(common.MINILM), "cpu").folder)
+        torch.manual_seed(config.seed)
+        raw: Any = {"device": "cpu", "activation_fn": torch.nn.Identity()}
+        peer = Peer(base, num_labels=1, **raw)
+        peer.model.classifier.weight.data *= 20  # scores that differ enough to be compared
+        peer.save_pretrained(made)
+        stage = CrossEncoder(model=made).placed(None, "cpu")
+        predict = partial(peer.predict, [tuple(pair) for pair in pairs], show_progress_bar=False)
+        sides: dict[str, Callable[[], Any]] = {"ours": partial(score_ours, stage, pairs)}
+        sides |= {f"batch {size}": partial(predict, batch_size=size) for size in BATCHES}
+        found = {name: np.asarray(score()) for name, score in sides.items()}  # warms up, too
+        worst = max(
+            common.largest_difference(found["ours"], scores, 1e-4, "scores")
+            for scores in found.values()
+        )
+        watch = Watch(config.clock)
+        watch.take_turns(sides, config.repeats)
+    return report(watch, len(pairs)) | {"largest_difference": worst, "pairs": len(pairs)}
+
+
+def report(watch: Watch, pairs: int) -> Measured:
+    """Compute ratios against the peer's default and its best batch size."""
+    medians = watch.medians
+    # The best size is the one with the least median: not the luckiest of each repeat.
+    best = min((name for name in medians if name != "ours"), key=medians.__getitem__)
+    return {
+        **watch.ratio(f"batch {DEFAULT_BATCH}"),
+        **watch.ratio(best, prefix="best_"),
+        "best": best,
+        "pairs_per_second": {name: round(pairs / took, 1) for name, took in medians.items()},
+        "threads": torch.get_num_threads(),
+    }
+
+
+def score_ours(reranker: Reranker, pairs: Sequence[Pair]) -> np.ndarray:
+    """Score with ours, without a store."""
+    found = np.full(len(pairs), np.nan, dtype=np.float32)
+    for batch in reranker.score(pairs):
+        found[list(batch.places)] = batch.scores
+    return found

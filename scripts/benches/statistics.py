@@ -1,0 +1,114 @@
+"""Time the statistics of many systems: intervals, paired tests, Holm's correction, ANOVA.
+
+The scores are made up: every claim has a difficulty, every system a skill, and a paper has two
+claims on average. The peer is scipy: its bootstrap and its permutation test, one system at a
+time, timed on a few systems and extrapolated. `ratio` is its time divided by ours for one family
+and its intervals. `under_a_minute` says whether all parts together took less than 60 seconds, the
+target for the default 300 systems x 5,000 claims.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+import numpy as np
+from scipy import stats
+
+from claim2source.core.config import MOST, Between, Repeats, require
+from claim2source.evaluation.analysis.anova import two_way_anova
+from claim2source.evaluation.families import Family, compare_family
+from claim2source.evaluation.significance import bootstrap_intervals
+from scripts.benches.common import Bench, Measured, Watch, median, ratio_of
+
+TARGET_SECONDS = 60.0
+
+
+@dataclass(frozen=True)
+class Config(Bench):
+    """Settings of `scripts/bench.py statistics`; of the peer there are `repeats` systems.
+
+    Args:
+        systems: number of systems; the first is the baseline of the others.
+        claims: number of claims that every system was scored on.
+        draws: bootstrap draws, and permutations unless the family needs more.
+    """
+
+    systems: Annotated[int, Between(2, MOST)] = 300
+    claims: Annotated[int, Between(2, MOST)] = 5_000
+    draws: Repeats = 10_000
+
+    def check(self) -> None:
+        """Check that there are as many systems as the peer is timed on."""
+        most = self.systems - 1
+        require(self.repeats <= most, "repeats", self.repeats, f"1 to {most}, one for each system")
+
+
+def run(config: Config) -> Measured:
+    """Time every part once, and scipy on some systems."""
+    scores, papers, languages = made_up(config)
+    names, matrix = tuple(scores), np.stack(list(scores.values()))
+    family, draws = Family.against("all", names[0], names[1:]), config.draws
+    watch = Watch(config.clock)
+    with watch("family intervals"):
+        bootstrap_intervals(matrix, papers, repeats=draws)
+    with watch("family micro"):
+        micro = compare_family(scores, family, papers, repeats=draws)
+    with watch("macro"):
+        compare_family(scores, family, papers, languages, repeats=draws)
+    with watch("ANOVA and Tukey"):
+        two_way_anova(scores)
+    groups = np.unique(papers, return_inverse=True)[1]
+    sizes = np.bincount(groups).astype(float)
+    sums = [np.bincount(groups, scores[name]) for name in names[: config.repeats + 1]]
+    one_by_one = Watch(config.clock)
+    for mine in sums[1:]:
+        with one_by_one("peer"):
+            interval_and_test(mine, sums[0], sizes, draws, micro.repeats)
+    total = sum(map(sum, watch.seconds.values()))
+    each, ours = one_by_one.of("peer"), watch.of("family")[0]
+    return {
+        **ratio_of(config.systems * each / ours),
+        "seconds": {**watch.medians, "all": round(total, 2), "peer_a_system": median(each)},
+        "under_a_minute": total < TARGET_SECONDS,
+        "permutations": micro.repeats,
+    }
+
+
+def made_up(config: Config) -> tuple[dict[str, np.ndarray], np.ndarray, np.ndarray]:
+    """Make scores [claims] by system, and the claims' papers and languages."""
+    rng = np.random.default_rng(config.seed)
+    papers = rng.integers(0, max(config.claims // 2, 1), config.claims)
+    difficulty = rng.normal(size=config.claims)
+    values = np.array([0, 1 / 5, 1 / 4, 1 / 3, 1 / 2, 1])
+    scores = {}
+    for i in range(config.systems):
+        latent = difficulty + rng.normal(size=config.claims) + i / config.systems
+        scores[f"system {i}"] = values[np.clip(np.round(latent + 2.5), 0, 5).astype(int)]
+    return scores, papers, rng.integers(0, 3, config.claims)
+
+
+def interval_and_test(
+    mine: np.ndarray, baseline: np.ndarray, sizes: np.ndarray, draws: int, permutations: int
+) -> None:
+    """Compute a system's interval and paired test with scipy.
+
+    It resamples papers as ours does: their summed scores and numbers of claims.
+    """
+    stats.bootstrap(
+        (mine, sizes),
+        lambda a, b, axis: a.sum(axis) / b.sum(axis),
+        paired=True,
+        n_resamples=draws,
+        method="percentile",
+        batch=1000,
+        vectorized=True,
+    )
+    stats.permutation_test(
+        (mine, baseline),
+        lambda a, b, axis: (a - b).sum(axis),
+        permutation_type="samples",
+        n_resamples=permutations,
+        batch=1000,
+        vectorized=True,
+    )

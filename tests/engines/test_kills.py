@@ -1,0 +1,230 @@
+"""A writer of an index that is killed again and again loses nothing.
+
+A process adds, replaces and removes papers and builds the index; what it has begun and what is
+done stands in a journal. It is killed at any moment, also while it builds. After each kill the
+index must open and hold exactly what was done, with the last step wholly or not at all; at the
+end it must score as an index that was made at once.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import random
+import time
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import pytest
+
+from claim2source.core.records import Claim, Source
+from claim2source.datasets.papers import Paper
+from claim2source.engines import Engine
+from claim2source.engines.manifest import IndexManifest
+from claim2source.engines.rows import SPLIT, Rows, half, stamp_of
+from claim2source.retrieve import BM25, BM25Config
+from claim2source.retrieve.analyser import Analyser
+from claim2source.text import Rendering
+
+WIDTH, WORDS, BUILD_EVERY = 32, 500, 4
+# Papers of a step, and papers from which vectors are divided.
+BATCH, EXACT_BELOW = 200, 500
+# Seconds within which a writer must have begun.
+BEGIN = 120.0
+
+
+@dataclass(frozen=True)
+class Step:
+    """Hold what step `number` does to which papers; it depends on the seed alone."""
+
+    number: int
+    kind: Literal["upsert", "delete", "build"]
+    ids: tuple[int, ...] = ()
+
+    @classmethod
+    def of(cls, number: int) -> Step:
+        """Draw a step: most papers of an upsert are new, some replace older ones."""
+        if number % BUILD_EVERY == BUILD_EVERY - 1:
+            return cls(number, "build")
+        draw = random.Random(f"{number}")
+        known = number * BATCH
+        if number % (2 * BUILD_EVERY + 1) == BUILD_EVERY:
+            return cls(number, "delete", tuple(draw.sample(range(known), BATCH // 5)))
+        old = draw.sample(range(known), min(known, BATCH // 5))
+        new = range(known, known + BATCH - len(old))
+        return cls(number, "upsert", (*old, *new))
+
+    def applied(self, state: dict[str, str]) -> dict[str, str]:
+        """Return what an index holds after this step: id -> stamp."""
+        if self.kind == "upsert":
+            papers = [paper_of(one, self.number) for one in self.ids]
+            return state | {paper.source.id: stamp_of(paper) for paper in papers}
+        gone = {f"p{one}" for one in self.ids}
+        return {one: stamp for one, stamp in state.items() if one not in gone}
+
+    def write(self, engine: Engine) -> None:
+        """Do this step."""
+        if self.kind == "upsert":
+            engine.upsert(rows_of(self))
+        elif self.kind == "delete":
+            engine.delete([f"p{one}" for one in self.ids])
+        else:
+            engine.build()
+
+
+def paper_of(one: int, version: int) -> Paper:
+    """Make a version of a paper."""
+    draw = random.Random(f"{one} {version}")
+    words = [f"w{int(WORDS * draw.random() ** 3)}" for _ in range(draw.randint(5, 60))]
+    return Paper(Source(f"p{one}", f"version {version}", " ".join(words)))
+
+
+def rows_of(step: Step) -> Rows:
+    """Make what an upsert writes."""
+    papers = [paper_of(one, step.number) for one in step.ids]
+    terms = Analyser(BM25Config()).sources([paper.source for paper in papers])
+    vectors = np.stack(
+        [np.random.default_rng([one, step.number]).normal(size=WIDTH) for one in step.ids]
+    )
+    texts, stamps = [" ".join(one) for one in terms], [*map(stamp_of, papers)]
+    # Of one sentence, whose vector is the paper's.
+    return Rows(papers, texts, half(vectors), stamps, [*half(vectors)[:, None]])
+
+
+def write(folder: Path) -> None:
+    """Do step after step, until killed."""
+    engine = opened(folder)
+    engine.lock()
+    number = (folder / "journal").read_text(encoding="ascii").count("done")
+    while True:
+        step = Step.of(number)
+        note(folder, f"begin {number} {step.kind}")
+        step.write(engine)
+        note(folder, f"done {number}")
+        number += 1
+
+
+def note(folder: Path, line: str) -> None:
+    """Add a line to the journal."""
+    with open(folder / "journal", "a", encoding="ascii") as file:
+        file.write(line + "\n")
+
+
+def opened(folder: Path) -> Engine:
+    """Open the index, or make it."""
+    index = folder / "index"
+    if (index / "manifest.json").is_file():
+        return Engine.open(index, exact_below=EXACT_BELOW)
+    bm25 = BM25Config()
+    keys: dict[str, object] = {"encoders": {"claim": {}, "source": {}}}
+    versions = Analyser(bm25).versions
+    manifest = IndexManifest(keys, None, Rendering(), bm25, versions, WIDTH, sentences=SPLIT)
+    return Engine.create(index, manifest, exact_below=EXACT_BELOW)
+
+
+def lost(kill: int, state: dict[str, str], held: dict[str, str]) -> str:
+    """What an index that was written to lacks or has too much."""
+    changed = sum(held.get(one) != stamp for one, stamp in state.items())
+    return (
+        f"kill {kill}: {changed} of {len(state)} lost, {len(held.keys() - state.keys())} too many"
+    )
+
+
+def soak(folder: Path, kills: int) -> Counter[str]:
+    """Kill the writer and look each time; count how often in what."""
+    (folder / "journal").touch()
+    draw, state, done = random.Random(0), dict[str, str](), 0
+    killed: Counter[str] = Counter()
+    for kill in range(kills):
+        run_and_kill(folder, draw, in_build=kill % 2 == 1)
+        lines = (folder / "journal").read_text(encoding="ascii").splitlines()
+        finished = sum(line.startswith("done") for line in lines)
+        for number in range(done, finished):
+            state = Step.of(number).applied(state)
+        done, last = finished, Step.of(finished)
+        begun = bool(lines) and lines[-1].startswith("begin")
+        killed[last.kind if begun else "between steps"] += 1
+        held = contents(folder)
+        if begun and held == last.applied(state):
+            # The step was written, though nobody was told.
+            state, done = held, done + 1
+            note(folder, f"done {last.number}")
+        assert held == state, lost(kill, state, held)
+    compare(folder, len(state))
+    return killed
+
+
+def run_and_kill(folder: Path, draw: random.Random, in_build: bool) -> None:
+    """Start the writer, and kill it soon after its first step, or in a build."""
+    journal = folder / "journal"
+    before = journal.stat().st_size
+    writer = multiprocessing.get_context("spawn").Process(target=write, args=(folder,))
+    writer.start()
+    end = time.monotonic() + BEGIN
+    try:
+        while (" build" if in_build else "begin") not in journal.read_text("ascii")[before:]:
+            assert writer.is_alive() and time.monotonic() < end, "the writer ended or hung"
+            time.sleep(0.002)
+        time.sleep(draw.random() * (0.3 if in_build else 0.2))
+    finally:
+        writer.kill()
+        writer.join()
+
+
+def contents(folder: Path) -> dict[str, str]:
+    """Open the index as the next process would, search it, and read what it holds."""
+    engine, held = opened(folder), dict[str, str]()
+    for rows in engine.rows():
+        held.update(zip((one.source.id for one in rows.papers), rows.stamps, strict=True))
+        assert np.array_equal(np.concatenate(rows.sentences or []), rows.vectors)
+    assert engine.stats().papers == len(held)
+    assert len(engine.dense(np.ones(WIDTH), 10)) == min(10, len(held))
+    engine.lexical(["w1", "w2"], 10)
+    engine.close()
+    return held
+
+
+def compare(folder: Path, papers: int) -> None:
+    """Build once more; lexical scores must be those of an index that was made at once."""
+    engine = opened(folder)
+    engine.build()
+    sources = [paper.source for rows in engine.rows() for paper in rows.papers]
+    assert len(sources) == papers
+    fresh = BM25().index(sources)
+    for number in range(20):
+        claim = Claim("c", paper_of(number, -1).source.abstract)
+        expected = list(fresh.search([claim], 50).scored("c").values())
+        hits = engine.lexical(Analyser(BM25Config()).claim(claim), 50)
+        np.testing.assert_allclose([score for _, score in hits], expected, atol=1e-3)
+    engine.close()
+
+
+@pytest.mark.slow
+def test_no_acknowledged_paper_is_lost_in_ten_kills(tmp_path: Path) -> None:
+    killed = soak(tmp_path, 10)
+    assert sum(killed.values()) == 10 and killed["build"]
+
+
+def test_what_an_index_lost_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A writer that is stopped after a step, and an index that someone took a paper from."""
+
+    def written(*_: object, **__: object) -> None:
+        engine = opened(tmp_path)
+        engine.upsert(rows_of(Step.of(0)))
+        engine.close()
+        (tmp_path / "journal").write_text("begin 0 upsert\ndone 0\nbegin 1 upsert\n")
+
+    monkeypatch.setattr(f"{__name__}.run_and_kill", written)
+    assert soak(tmp_path, 1) == {"upsert": 1}
+
+    def damaged(*_: object, **__: object) -> None:
+        written()
+        engine = opened(tmp_path)
+        engine.delete(["p3"])
+        engine.close()
+
+    monkeypatch.setattr(f"{__name__}.run_and_kill", damaged)
+    with pytest.raises(AssertionError, match=f"1 of {BATCH} lost"):
+        soak(tmp_path, 1)
