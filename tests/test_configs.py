@@ -30,7 +30,6 @@ from claim2source.training.reranker.config import RerankerConfig
 from claim2source.training.reranker.first_stage import FirstStage
 from eval.hybrid import HybridConfig
 from tests.shared_data import REPOSITORY
-from train.interpolate import InterpolateConfig
 from train.merge import MergeConfig
 from train.mine import MineConfig
 
@@ -401,7 +400,6 @@ READERS: dict[str, Callable[[Sequence[str]], Any]] = {
     "scripts/prepare.py": read_prepare,
     "train/mine.py": partial(parsed, MineConfig),
     "train/finetune.py": partial(parsed, FinetuneConfig),
-    "train/interpolate.py": partial(parsed, InterpolateConfig),
     "train/merge.py": partial(parsed, MergeConfig),
     "eval/baselines.py": partial(parsed, BaselinesConfig),
     "eval/checkpoint.py": partial(parsed, CheckpointConfig),
@@ -410,9 +408,7 @@ READERS: dict[str, Callable[[Sequence[str]], Any]] = {
     "eval/pipeline.py": lambda words: parsed(
         load_program("eval/pipeline.py").PipelineConfig, pipeline_words(words)
     ),
-    "eval/paper_tables.py": lambda words: parsed(
-        load_program("eval/paper_tables.py").Config, words
-    ),
+    "eval/report.py": lambda words: parsed(load_program("eval/report.py").Config, words),
     "scripts/translate.py": partial(parsed, TranslateConfig),
 }
 # Each prints its words as the shell gives them to it; what is no program of ours does nothing.
@@ -473,9 +469,9 @@ def test_every_command_of_the_2026_experiment_is_one_its_program_takes(
 
 def test_a_flag_that_is_renamed_is_seen(tmp_path: Path) -> None:
     """The reading above is no empty one: quoting, line ends and comments are the shell's."""
-    line = "python train/merge.py --checkpoint 'a b' \\\n  --scal 0.5 --out c # for now\n"
+    line = "python train/merge.py --checkpoints 'a b' \\\n  --scal 0.5 --out c # for now\n"
     ((program, words),) = commands(line, tmp_path)
-    assert words == ["--checkpoint", "a b", "--scal", "0.5", "--out", "c"]
+    assert words == ["--checkpoints", "a b", "--scal", "0.5", "--out", "c"]
     with pytest.raises(Exception, match="scal"):
         READERS[program](words)
     with pytest.raises(AssertionError, match="no_such_program"):

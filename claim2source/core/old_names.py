@@ -15,10 +15,16 @@ OLD_PROGRAMS: Mapping[str, str] = {
     "snapshot": _COPY,
     "restore": _COPY,
     "migrate": _COPY,
+    "compare": "write report --reports DIR --out DIR",
+    "paper-tables": "write report --published --reports DIR",
+    "interpolate": "write merge --checkpoints RUN --scales 0 0.25 0.5 0.75 1 --out DIR",
+    "soup": "write merge --checkpoints A B --out DIR",
 }
 # Program as in eval/find.py ("" for any), and key without dashes -> what to do now.
 OLD_KEYS: Mapping[tuple[str, str], str] = {
     ("eval/index.py", "no_check"): "write --no_read_first",
+    ("train/merge.py", "checkpoint"): "write --checkpoints DIR",
+    ("train/merge.py", "scale"): "write --scales NUMBER",
 }
 _QDRANT = "an index is a folder now: index the papers again with --out DIR"
 # How an address begins -> what to do now.

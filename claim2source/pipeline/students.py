@@ -10,7 +10,6 @@ from claim2source.core.errors import UserError
 from claim2source.core.records import Dataset
 from claim2source.core.report import MACRO, MAIN_METRIC, NotRun, Report, SystemReport
 from claim2source.core.tables import Cell, Part, TextTable
-from claim2source.evaluation.cost_chart import cost_points, draw_costs
 from claim2source.evaluation.families import Family
 from claim2source.pipeline.evaluate import (
     Scoring,
@@ -26,7 +25,6 @@ from claim2source.pipeline.systems import Systems
 from claim2source.pipeline.views import report_parts, write_markdown
 
 TEACHER, STUDENT = "teacher", "student"
-CHART = "costs.svg"
 MEASURED = (
     "CPU milliseconds: processor time, all threads together, of answering a claim (encoding, "
     "searching, further stages) that comes by itself, the median over {claims} claims, {threads} "
@@ -91,9 +89,6 @@ def compare_with_teacher(
     title = f"{name}, {dataset.split}: students beside their teacher"
     parts: list[Part] = [title, *student_parts(compared), *notes]
     parts += [f"{one.system}: not run; {one.reason}" for one in not_run]
-    if measured and any(system.speed for system in reports.values()):
-        draw_costs(cost_points([compared]), out / CHART, f"{name}, {dataset.split}")
-        parts.append(f"Chart: {out / CHART}")
     write_markdown(out, title, [*parts[1:], *report_parts(compared)])
     return parts
 

@@ -25,7 +25,7 @@ from claim2source.pipeline.runner import SystemRunner
 from claim2source.pipeline.systems import Systems, expanded
 from claim2source.training.distill_config import DistillConfig
 from claim2source.training.distributed import launched_world
-from claim2source.training.export.scaling import refuse_existing
+from claim2source.training.export.weighted_sum import refuse_existing
 from claim2source.training.held_out import models_of, require_held_out
 from claim2source.training.reranker.first_stage import system_hash
 

@@ -16,8 +16,7 @@ from claim2source.models.manifest import FILE
 from claim2source.training.choose import ChosenCheckpoint
 from claim2source.training.config import AfterConfig, FinetuneConfig
 from claim2source.training.distributed import World, barrier, gather_values, together
-from claim2source.training.export.scaling import ScaledCheckpoint
-from claim2source.training.export.soup import read_ingredients, save_soup
+from claim2source.training.export.weighted_sum import ScaledCheckpoint, read_parts, write_sum
 from claim2source.training.run_folder import RunFolder
 from claim2source.training.splits import TrainingData, with_val
 
@@ -107,7 +106,7 @@ def refit(
             trained = run.refit_checkpoint(f"epoch-{epoch}")
         if soup:
             parts = [folder / CHECKPOINTS / f"epoch-{one}" for one in soup]
-            save_soup(read_ingredients(parts), target)
+            write_sum(read_parts(parts), target)
         else:
             with atomic_folder(target) as temporary:
                 if scale == 1:

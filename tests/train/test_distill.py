@@ -27,7 +27,6 @@ from claim2source.text import Rendering
 from claim2source.training.distill import write_teachers_run
 from claim2source.training.distill_config import DistillConfig
 from claim2source.training.reranker.first_stage import system_hash
-from scripts.draw_results import main as draw
 from tests.rerank.test_learned import FITTED
 from tests.training.reranker.small import arguments as reranker_arguments
 from tests.training.reranker.small import small_rerankers
@@ -108,13 +107,6 @@ def test_a_student_of_claims_stands_beside_its_teacher(
     for language in ("en", "de"):
         run = read_run(out / "comparison" / "runs" / "student" / f"{language}.trec").run
         assert len(run.claim_ids) == 6
-    chart = (out / "comparison" / "costs.svg").read_text(encoding="utf-8")
-    for name in ("teacher", "student", "BM25"):
-        assert f"<!-- {name} -->" in chart
-    draw(["--out", str(tmp_path / "all.svg"), "--reports", str(out / "comparison")])
-    assert (tmp_path / "all.svg").read_text(encoding="utf-8") == chart
-    with pytest.raises(UserError, match="measured speed"):
-        draw(["--out", str(tmp_path / "none.svg"), "--reports", str(out)])
 
 
 @pytest.mark.slow
@@ -142,8 +134,8 @@ def test_the_teacher_ranks_what_a_retriever_learns_from(
         for claim in run.claim_ids:
             assert run.scored(claim) == pytest.approx(expected.scored(claim), abs=1e-5)
     assert "the teacher scores 40 of 40 training claims" in said
-    # Nothing is timed: no such columns, no chart.
-    assert "CPU ms" not in said and not (out / "comparison" / "costs.svg").exists()
+    # Nothing is timed: no such columns.
+    assert "CPU ms" not in said
     # What lies there is taken, and the finished student is set beside its teacher again.
     (scores / "en.trec").touch()
     before = (scores / "en.trec").read_bytes()

@@ -9,7 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -22,19 +21,17 @@ from claim2source.mining import read_mined
 from claim2source.models import Manifest, ModelConfig, resolve
 from claim2source.models.resolve import chosen_checkpoint
 from claim2source.pipeline.checkpoints import CheckpointConfig, evaluate_checkpoints
-from claim2source.pipeline.choosing import Weighing
 from claim2source.pipeline.evaluate import evaluate_encoder
 from claim2source.pipeline.results import RunSettings
 from claim2source.pipeline.runner import SystemRunner
 from claim2source.pipeline.systems import SystemConfig
 from claim2source.training.choose import ValScores
-from claim2source.training.export.scaling import ScaledCheckpoint
+from claim2source.training.export.weighted_sum import ScaledCheckpoint
 from claim2source.training.finetune import finetune
 from claim2source.training.splits import load_data
 from claim2source.training.state import TrainingState
 from eval.hybrid import main as hybrid
 from tests.training.small import small_config, small_setup
-from train.soup import main as soup
 
 # A rate at which a random model learns the small set, so that an epoch is better than step 0.
 SETTINGS: dict[str, Any] = {"refit": True, "optimisation__epochs": 3, "choose": "last"}
@@ -212,46 +209,6 @@ def test_a_route_to_a_refit_is_chosen_by_the_checkpoint_before_it(
     assert scores["refit"] == scores["before"]
     tried = scores["before"]
     assert any(base != tuned for base, tuned in tried)
-
-
-@pytest.mark.slow
-def test_epochs_are_averaged_and_scored_on_val(
-    done: tuple[Path, Path, Path],
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    run = done[2] / "checkpoints"
-    epochs = [str(run / "epoch-2"), str(run / "epoch-3")]
-    soup([f"--out={tmp_path / 'soup'}", "--checkpoints", *epochs])
-    said = capsys.readouterr().out
-    assert "Chosen on val: " in said and f"{tmp_path / 'soup'} is the mean." in said
-    manifest = Manifest.read(tmp_path / "soup")
-    assert manifest.scores["val"]["macro"]["queries"] and len(manifest.soup) == 2
-    # Val chooses by the rule. Of eight claims epoch 3 is better on one, or on all.
-    claims = len(load_data(small_config(*done[:2], done[2])).val.claims)
-    plain, one, all_ = (np.full(claims, 0.5) for _ in range(3))
-    one[0], all_[:] = 1.0, 1.0
-    for third, rule, chosen in (
-        (one, "one_se", "their mean"),
-        (one, "best", f"{epochs[1]}, not the mean"),
-        (all_, "one_se", f"{epochs[1]}, not the mean"),
-        (plain, "best", "their mean"),
-    ):
-        values = iter([plain, plain, third])
-        monkeypatch.setattr(Weighing, "of", lambda self, run, values=values: next(values))
-        shutil.rmtree(tmp_path / "soup")
-        soup([f"--out={tmp_path / 'soup'}", f"--rule={rule}", "--checkpoints", *epochs])
-        said = capsys.readouterr().out
-        assert f"Chosen on val: {chosen}. {tmp_path / 'soup'} is the mean." in said
-        told = "within one standard error" if rule == "one_se" else "the best"
-        assert told in said and len(Manifest.read(tmp_path / "soup").soup) == 2
-    monkeypatch.undo()
-    # A refit knows val: what it is a part of is not scored on it.
-    soup([f"--out={tmp_path / 'known'}", "--checkpoints", epochs[0], str(run / "refit-epoch-3")])
-    assert "val says nothing" in capsys.readouterr().out
-    known = Manifest.read(tmp_path / "known")
-    assert known.refit == "epoch-3" and known.scores == {}
 
 
 @pytest.mark.slow
