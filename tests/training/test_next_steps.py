@@ -48,7 +48,7 @@ def test_they_are_quoted_and_repeat_what_evaluation_needs(monkeypatch: pytest.Mo
     # Beside the run's own report, not over it.
     assert read.out == CONFIG.out / "evaluation"
     merged = read_config(MergeConfig, export, program="p", description="d")
-    assert (merged.checkpoints, merged.out) == (read.checkpoint, Path("runs/it's mine-merged"))
+    assert (merged.checkpoints, merged.out) == ([read.checkpoint], Path("runs/it's mine-merged"))
     assert merged.model.allow_remote_code == ("org/own", "org/two")
 
 
