@@ -30,7 +30,7 @@ _SYSTEMS = [f"#0001{i:02x}" for i in range(COLOURS)]
 _VARIABLES = {_INK: "ink", _SOFT: "soft", _RULE: "rule", _PAPER: "paper"} | {
     colour: f"c{i}" for i, colour in enumerate(_SYSTEMS)
 }
-_STYLE = {
+_STYLE: Any = {
     "svg.fonttype": "none",
     "text.parse_math": False,
     "font.size": 13,
@@ -225,7 +225,7 @@ def interval_plot(
         margin = (high - low) / 25
         axes.set(xlim=(low - margin, high + margin), ylim=(len(names) - 0.5, -0.5))
         # As many numbers as do not touch.
-        axes.xaxis.set_major_locator(MaxNLocator(max(1, int((across - 34) / 60))))
+        axes.xaxis.set_major_locator(MaxNLocator(max(1, int((across - 34) / 44))))
         axes.set_yticks(range(len(names)), [_short(n) if column == 0 else "" for n in names])
         axes.tick_params(axis="y", labelcolor=_INK)
         axes.spines[["left", "bottom"]].set_visible(False)
@@ -268,7 +268,7 @@ def line_plot(
         points = lines[name]
         tip = f"{name}: {', '.join(f'{up:.4f} at {at:g}' for at, up in points)}"
         place = shown.index(name) if name in shown else None
-        found = drawing.mark(axes, place, tip, *zip(*points, strict=True))
+        found = drawing.mark(axes, place, tip, [at for at, _ in points], [up for _, up in points])
         if place is not None:
             marks[name] = found
     drawing.legend({name: marks[name] for name in shown}, room)

@@ -359,8 +359,8 @@ def _sum_adapters(parts: Sequence[Part], weights: Sequence[float], folder: Path)
         scales.append(part.manifest.weights.scale * config["lora_alpha"] / root * weight)
         ranks.append(rank)
     for part, other in zip(parts, states, strict=True):
-        if odd := states[0].keys() ^ other.keys():
-            raise UserError(f"{part.folder}: only it or {parts[0].folder} adapts {min(odd)}")
+        if unshared := states[0].keys() ^ other.keys():
+            raise UserError(f"{part.folder}: only it or {parts[0].folder} adapts {min(unshared)}")
     state = {}
     for name in states[0]:
         factors = [other[name].float() for other in states]
