@@ -24,9 +24,7 @@ PROGRAMS = {
         "fine-tune a re-ranker on what a first stage finds",
     ),
     "fusion": ("train.fusion", "fit a learned fusion of several similarities over a system"),
-    "interpolate": ("train.interpolate", "choose how far to go from the base to the checkpoint"),
-    "soup": ("train.soup", "average the weights of epochs, or of runs with other seeds"),
-    "merge": ("train.merge", "export a checkpoint for sentence-transformers"),
+    "merge": ("train.merge", "export a weighted sum of checkpoints for sentence-transformers"),
     "find": ("eval.find", "find the papers that a post may mean, or none, in an index"),
     "index": ("eval.index", "make an index of papers that find searches, or let it grow"),
     "serve": ("eval.serve", "serve an index: a page, an API, a tool for agents"),
@@ -43,9 +41,7 @@ PROGRAMS = {
     "rumors": ("eval.rumors", "find authorities' evidence for rumours and give verdicts"),
     "tune-bm25": ("eval.tune_bm25", "choose BM25's settings on training claims"),
     "score": ("eval.score", "score files of ranked lists against judgements"),
-    "compare": ("eval.compare", "compare evaluated systems: tests, slices, what is lost"),
-    "paper-tables": ("eval.paper_tables", "set our numbers beside the papers'"),
-    "report": ("eval.report", "write a comparison as one HTML page"),
+    "report": ("eval.report", "compare evaluated systems: as text, a page, beside the papers'"),
     "store": ("eval.store", "show and prune the store of vectors and ranked lists"),
 }
 HELP = """usage: {command} SUBCOMMAND [--key value ...]

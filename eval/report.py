@@ -1,11 +1,16 @@
-"""Write a comparison as one HTML file: `python eval/report.py --reports DIR... --out FILE.html`."""
+"""Compare evaluated systems: `python eval/report.py --reports DIR... [--html FILE]`.
+
+Prints scores, ranks and costs, paired tests, slices and what is lost; `--out` keeps them as
+`compare.json` and `compare.md`. `--html` writes the comparison as one page that loads nothing.
+`--published` sets our scores beside the papers' tables instead, and adds them to the page.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from claim2source.core.config import (
     Between,
@@ -17,12 +22,34 @@ from claim2source.core.config import (
     read_config,
     require,
 )
-from claim2source.core.errors import run_program
+from claim2source.core.errors import ConfigError, InputError, run_program
+from claim2source.core.files import finite, write_json, write_text
+from claim2source.core.folders import require_output, require_output_file
+from claim2source.core.report import COST_COLUMNS, cost_cells
+from claim2source.core.tables import Cell, Part, TextTable, render
 from claim2source.core.terminal import say
-from claim2source.datasets import LENIENT
-from claim2source.evaluation.html.page import html_report
+from claim2source.datasets import LENIENT, load
+from claim2source.evaluation.analysis.anova import anova_parts, two_way_anova
+from claim2source.evaluation.analysis.language_errors import LostReport, lost_claims, lost_parts
+from claim2source.evaluation.compare import ScoredRuns, read_scored
+from claim2source.evaluation.families import family_parts
+from claim2source.evaluation.html.page import html_report, require_page
 from claim2source.evaluation.metrics import cutoff
-from claim2source.io.wandb import Tracking
+from claim2source.evaluation.published.tables import load_published
+from claim2source.evaluation.published.text import CSV_COLUMNS, Format, PublishedTables
+from claim2source.evaluation.ranks import RankSummary, bucket_changes, changes_table, summarise
+from claim2source.evaluation.reports import LoadedSystem, read_reports
+from claim2source.evaluation.slices import (
+    SliceScore,
+    breakdown,
+    rank_slices,
+    slices_of,
+    slices_table,
+)
+from claim2source.io.wandb import Tracking, require_tracking
+
+TRAIN_SPLIT = "train"  # golds of it count as seen
+PUBLISHED = {"text": "published.txt", "markdown": "published.md", "csv": "published.csv"}
 
 
 @dataclass(frozen=True)
@@ -30,40 +57,249 @@ class Config(Settings):
     """Settings of `eval/report.py`.
 
     Args:
-        out: HTML file to write.
+        html: HTML file to write; none: no page.
+        out: folder for `compare.json` and `compare.md`, or for the papers' tables; none: they are
+            printed only.
         dataset: folder in BEIR layout, or `demo`: the claims that the runs are of; none: as all
             the reports say.
         split: split that the runs are of; none: as all the reports say.
+        baseline: the system that every other is tested against; none: the first.
         metric: what is compared.
-        baseline: the system that the others are tested against; none: the first.
-        claims: most claims to list, those that the systems differ on first.
-        repeats: bootstrap draws and permutations.
-        seed: of both.
+        alpha: level of the family of tests.
+        repeats: permutations and draws; permutations are raised where Holm needs more.
+        seed: of permutations and draws.
+        lost_language: language whose lost claims are explained, where there are claims in it.
+        posted: system that ranks the claims as posted; none: the baseline.
+        translated: system that ranks their translations; none: English claims alone explain.
+        k: a claim is lost when its gold is not among the first k.
+        claims: most claims to list on the page, those that the systems differ on first.
+        format: of what is printed: `text`, `markdown` or, of the papers' tables, `csv` with one
+            line a cell.
         wandb: log the page's tables to Weights & Biases.
     """
 
-    out: Path
-    reports: list[Path] = list_field(help="folders that eval/checkpoint.py or eval/hybrid.py wrote")
+    reports: list[Path] = list_field((), help="folders that an evaluation wrote")
+    html: Path | None = None
+    published: bool = flag("set our scores beside the papers' tables")
+    out: Path | None = None
     dataset: str | None = None
     split: str | None = None
-    metric: str = "mrr@5"
+    languages: list[str] | None = list_field(help="claims in these languages only")
     baseline: str | None = None
-    claims: Annotated[int, Between(0, 10**6)] = 1_000
+    metric: str = "mrr@5"
+    alpha: Annotated[float, Between(0.001, 0.9)] = 0.05
     repeats: Repeats = 10_000
     seed: Seed = 0
+    lost_language: str = "de"
+    posted: str | None = None
+    translated: str | None = None
+    k: Annotated[int, Between(1, 10**6)] = 5
+    claims: Annotated[int, Between(0, 10**6)] = 1_000
+    tables: list[str] | None = list_field(
+        help="of the papers' only these tables or papers, such as 2025-styles or 2026; none: all"
+    )
+    rows: list[str] | None = list_field(
+        help="of these rows that names do not match: 'GritLM-F=NAME' puts system NAME in"
+    )
+    qrels: list[Path] | None = list_field(
+        help="judgements of the runs, for intervals beside the papers'; none: the reports' own"
+    )
+    format: Format = "text"
     wandb: Tracking = "off"
-    languages: list[str] | None = list_field(help="claims in these languages only")
     lenient: bool = flag(LENIENT)
 
     def check(self) -> None:
-        require(bool(self.reports), "reports", self.reports, "one or more folders")
+        needless = self.published and self.html is None
+        require(bool(self.reports) or needless, "reports", self.reports, "one or more folders")
+        good = self.out is None or self.out.suffix.lower() not in (".html", ".htm")
+        require(good, "out", self.out, "a folder; the page is --html FILE")
+        good = self.format != "csv" or self.published
+        require(good, "format", self.format, "text or markdown; csv is of --published")
+        for key in ("tables", "rows", "qrels"):
+            given = getattr(self, key)
+            require(given is None or self.published, key, given, "none without --published")
+        for named in self.rows or ():
+            require("=" in named, "rows", named, "ROW=SYSTEM, such as GritLM-F=epoch-2")
+        good = self.wandb == "off" or self.html is not None
+        require(good, "wandb", self.wandb, "off without --html: the page's tables are logged")
+        # The permutations that Holm needs grow with 1 / alpha.
         cutoff(self.metric)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Read the runs, write the page, print where it is."""
-    config = read_config(Config, argv, program="eval/report.py", description=__doc__)
-    say(html_report(**vars(config)))
+    """Compare the reports' systems, or set them beside the papers'; print, and write the page."""
+    config = read_config(Config, argv, program="eval/report.py", description=__doc__ or "")
+    require_tracking(config.wandb)
+    if config.out is not None:
+        require_output(config.out)
+    if config.html is not None:
+        require_page(config.html, config.reports, config.dataset)
+    tables = None
+    if config.published:
+        tables = beside_published(config)
+    else:
+        compare(config)
+    if config.html is not None:
+        page = html_report(
+            config.reports,
+            config.html,
+            dataset=config.dataset,
+            split=config.split,
+            languages=config.languages,
+            metric=config.metric,
+            baseline=config.baseline,
+            claims=config.claims,
+            repeats=config.repeats,
+            seed=config.seed,
+            wandb=config.wandb,
+            lenient=config.lenient,
+            published=None if tables is None else tables.with_ours(),
+        )
+        # What is printed as CSV is read by programs.
+        if config.format != "csv" or config.out is not None:
+            say(page)
+
+
+def beside_published(config: Config) -> PublishedTables:
+    """Write or print the papers' tables with our scores."""
+    out = None if config.out is None else config.out / PUBLISHED[config.format]
+    if out is not None:
+        marks = [f"[{table.id}]" for table in load_published()]
+        require_output_file(out, ",".join(CSV_COLUMNS[:3]), *marks)
+    found = PublishedTables.of(
+        read_reports(config.reports),
+        config.tables,
+        config.rows or (),
+        config.qrels or (),
+        config.repeats,
+        config.seed,
+    )
+    text = found.text(config.format)
+    if out is None:
+        say(text.rstrip("\n"))
+    else:
+        write_text(out, text)
+        say(f"{len(found.tables)} tables in {out}")
+    return found
+
+
+def compare(config: Config) -> None:
+    """Score, test and explain the systems of the reports; write and print the comparison."""
+    folder, systems, scored = read_scored(
+        config.reports,
+        config.dataset,
+        config.split,
+        config.languages,
+        metric=config.metric,
+        baseline=config.baseline,
+        lenient=config.lenient,
+    )
+    baseline, ranks, split = scored.baseline, scored.ranks, scored.dataset.split
+    seen = seen_golds(folder, config.lenient)
+    slices = breakdown(
+        scored.scores,
+        config.metric,
+        scored.dataset,
+        [
+            *slices_of(scored.dataset.claims, seen),
+            *rank_slices(scored.claim_ids, ranks[baseline], f"rank of {baseline}"),
+        ],
+        repeats=config.repeats,
+        seed=config.seed,
+    )
+    lost = explain_lost(config, scored)
+    tests = scored.tests(micro=True, alpha=config.alpha, repeats=config.repeats, seed=config.seed)
+    # Tukey's table begins at two degrees of freedom.
+    freedom = (len(systems) - 1) * (len(scored.claim_ids) - 1)
+    anova = two_way_anova(scored.values, config.alpha) if freedom > 1 else None
+    summaries = {name: summarise(found) for name, found in ranks.items()}
+    changes = {
+        name: bucket_changes(ranks[baseline], found)
+        for name, found in ranks.items()
+        if name != baseline
+    }
+    costs = {name: system.cost for name, system in systems.items()}
+    parts: list[Part] = [
+        f"{folder}, {split}: {config.metric}",
+        systems_table(systems, summaries, slices),
+        *scored.notes,
+        slices_table(slices),
+        *(part for test in tests for part in family_parts(test, config.metric, costs)),
+        *([] if anova is None else anova_parts(anova)),
+    ]
+    for name, moved in changes.items():
+        heading = f"Rank of the gold: {baseline} (rows) and {name} (columns), claims"
+        parts += [heading, changes_table(moved)]
+    parts += [] if lost is None else lost_parts(lost)
+    markdown = f"# Comparison\n\n{render(parts, 'markdown')}"
+    if config.out is not None:
+        record: dict[str, Any] = {
+            "dataset": folder,
+            "split": split,
+            "metric": config.metric,
+            "baseline": baseline,
+            "slices": [asdict(row) for row in slices],
+            "ranks": {name: asdict(found) for name, found in summaries.items()},
+            "rank_changes": changes,
+            "tests": [asdict(result) for result in tests],
+            "anova": None if anova is None else asdict(anova),
+            "lost": None if lost is None else asdict(lost),
+        }
+        write_json(config.out / "compare.json", finite(record))
+        write_text(config.out / "compare.md", f"{markdown}\n")
+    say(markdown if config.format == "markdown" else render(parts))
+
+
+def seen_golds(folder: str, lenient: bool) -> frozenset[str] | None:
+    """Return the golds of the training split; None where the data set has none."""
+    try:
+        return load(folder, TRAIN_SPLIT, lenient=lenient).golds
+    except InputError:
+        return None
+
+
+def explain_lost(config: Config, scored: ScoredRuns) -> LostReport | None:
+    """Explain the lost claims of a language; None where no claim in it has a gold."""
+    posted = config.posted or scored.baseline
+    for key, name in (("posted", posted), ("translated", config.translated)):
+        if name and name not in scored.runs:
+            raise ConfigError(key, name, f"a system of the reports: {', '.join(scored.runs)}")
+    if not any(c.lang == config.lost_language and c.golds for c in scored.dataset.claims):
+        return None
+    return lost_claims(
+        scored.dataset,
+        scored.runs[posted],
+        scored.runs[config.translated] if config.translated else None,
+        language=config.lost_language,
+        k=config.k,
+    )
+
+
+def systems_table(
+    systems: Mapping[str, LoadedSystem],
+    summaries: Mapping[str, RankSummary],
+    slices: Sequence[SliceScore],
+) -> TextTable:
+    """Tabulate quality, ranks and cost of every system."""
+    overall = {(row.part, row.system): row for row in slices if row.by == "all"}
+    rows: list[list[Cell]] = []
+    for name, system in systems.items():
+        ranks, macro = summaries[name], overall["macro", name]
+        rows.append(
+            [
+                name,
+                macro.value,
+                macro.low,
+                macro.high,
+                overall["micro", name].value,
+                None if ranks.mean is None else f"{ranks.mean:.1f}",
+                None if ranks.median is None else f"{ranks.median:g}",
+                f"{ranks.found}/{ranks.claims}",
+                *cost_cells(system.cost),
+            ]
+        )
+    scores = ("system", "macro", "low", "high", "micro", "mean rank", "median", "found")
+    return TextTable([*scores, *COST_COLUMNS], rows)
 
 
 if __name__ == "__main__":

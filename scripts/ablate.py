@@ -38,7 +38,7 @@ from claim2source.models import ModelConfig, Resolved, resolve
 from claim2source.retrieve import Dense
 from claim2source.text import Rendering
 from claim2source.training.config import FinetuneConfig
-from claim2source.training.export.scaling import ScaledCheckpoint
+from claim2source.training.export.weighted_sum import ScaledCheckpoint
 from claim2source.training.run_folder import resumable
 from scripts.ablate_retention import RETENTION, RETENTION_ME5, SMALL, make_small
 from scripts.ablate_rows import (

@@ -25,7 +25,7 @@ def test_every_program_is_a_subcommand(capsys: pytest.CaptureFixture[str]) -> No
         assert name == module.rpartition(".")[2].replace("_", "-")
         assert callable(import_module(f"claim2source.{module}").main)
     with pytest.raises(SystemExit) as ended:
-        main(["paper_tables", "--help"])
+        main(["tune_bm25", "--help"])
     assert ended.value.code == 0 and capsys.readouterr().out.startswith("usage: ")
     for words in ([], ["-h"], ["--help"]):
         main(words)
@@ -44,7 +44,7 @@ def test_it_runs_the_program_with_the_words_after_it(
     main(["score", *words])
     assert capsys.readouterr().out == expected and '"mrr@5": 0.5' in expected
     with pytest.raises(UserError, match="no such file"):
-        main(["paper_tables", "--reports", str(tmp_path / "none")])
+        main(["report", "--reports", str(tmp_path / "none")])
 
 
 @pytest.mark.parametrize(

@@ -109,8 +109,8 @@ def test_every_command_shown_is_one_its_program_takes(
         ],
         "docs/verify.md": ["eval/verify.py"],
         "docs/abstain.md": ["eval/abstain.py"],
-        "docs/news.md": ["eval/news.py", "eval/paper_tables.py"],
-        "docs/rumors.md": ["eval/rumors.py", "eval/paper_tables.py"],
+        "docs/news.md": ["eval/news.py", "eval/report.py"],
+        "docs/rumors.md": ["eval/rumors.py", "eval/report.py"],
         "docs/serve.md": ["eval/serve.py"],
         "docs/find.md": [f"eval/{name}.py" for name in ("index", "find")],
     }

@@ -22,12 +22,12 @@ from tests.fuzzing.judge import Fuzzer
 from tests.fuzzing.world import PROGRAMS
 
 # Programs whose cases take a few hundredths of a second.
-CHEAP = ("score", "compare", "paper_tables", "tune_bm25", "checkpoint", "prepare", "pairs")
+CHEAP = ("score", "report", "tune_bm25", "checkpoint", "prepare", "pairs")
 EXAMPLES = 20
 ALL_EXAMPLES = 60
 PROCESSES = 30
 # Programs that start within seconds.
-LIGHT = ("score", "score", "compare", "paper_tables", "tune_bm25", "prepare")
+LIGHT = ("score", "score", "report", "tune_bm25", "prepare")
 VALID = [(name, argv) for name, program in PROGRAMS.items() for argv in program.commands]
 # The same cases every time: `scripts/fuzz.py` looks for others.
 FIXED = {

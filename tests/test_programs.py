@@ -16,9 +16,7 @@ NEWS = SYSTEMS_FOLDER.parent / "news" / "bm25.yaml"
 WRITING = {
     "eval.baselines": "--dataset absent --out OUT",
     "eval.checkpoint": "--checkpoint absent --dataset absent --out OUT",
-    "eval.compare": "--reports absent --out OUT",
     "eval.hybrid": "--checkpoint absent --dataset absent --out OUT",
-    "eval.paper_tables": "--reports absent --out OUT",
     "eval.report": "--reports absent --out OUT",
     "eval.rerank": f"--files {CT25} --system ct25-MaxSim --dataset absent --out OUT",
     "eval.verify": f"--files {CT25} --system ct25-MaxSim --dataset absent --out OUT",
@@ -28,8 +26,7 @@ WRITING = {
     "eval.rumors": "--dataset absent --out OUT",
     "eval.style_grid": "--dataset absent --out OUT",
     "eval.tune_bm25": "--dataset absent --out OUT",
-    "train.interpolate": "--checkpoint absent --out OUT",
-    "train.merge": "--checkpoint absent --out OUT",
+    "train.merge": "--checkpoints absent --out OUT",
     "train.mine": "--dataset absent --out OUT",
     "scripts.translate": "--dataset absent --out OUT",
     "scripts.rewrite": "--dataset absent --out OUT",
@@ -59,10 +56,10 @@ def test_an_output_that_cannot_be_written_is_said_before_anything_is_read(progra
 @pytest.mark.parametrize(
     ("program", "words", "out"),
     [
-        ("eval.report", "--reports R --dataset DATA --out OUT", "DATA/qrels/dev.tsv"),
-        ("eval.report", "--reports R --out OUT", "R/report.json"),
-        ("eval.paper_tables", "--reports R --out OUT", "R/runs/en.trec"),
-        ("eval.paper_tables", "--reports R --qrels DATA/qrels/dev.tsv --out OUT", "LINK"),
+        ("eval.report", "--reports R --dataset DATA --html OUT", "DATA/qrels/dev.tsv"),
+        ("eval.report", "--reports R --html OUT", "R/report.json"),
+        ("eval.report", "--reports R --html OUT", "R/runs/en.trec"),
+        ("eval.report", "--reports R --dataset DATA --html OUT", "LINK"),
         ("train.mine", "--dataset DATA --out OUT", "DATA/queries.jsonl"),
     ],
 )
@@ -75,5 +72,6 @@ def test_an_input_is_not_replaced_by_the_output(program, words, out, tmp_path):
     words = words.replace("DATA", f"{tmp_path}/DATA").replace(" R ", f" {tmp_path}/R ")
     before = (tmp_path / out).read_bytes()
     error = run(program, words, tmp_path / out)
-    assert error == f"{tmp_path / out}: is an input of this command; choose another --out"
+    option = "--html" if "--html" in words else "--out"
+    assert error == f"{tmp_path / out}: is an input of this command; choose another {option}"
     assert (tmp_path / out).read_bytes() == before

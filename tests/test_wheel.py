@@ -108,7 +108,7 @@ def test_programs_of_the_wheel_run_away_from_the_checkout(
     wheel: Path, tmp_path: Path, save_tiny: Callable[..., Path]
 ) -> None:
     said = run(["claim2source", "--help"], wheel, tmp_path)
-    assert said.startswith("usage: claim2source SUBCOMMAND") and "\n  paper-tables " in said
+    assert said.startswith("usage: claim2source SUBCOMMAND") and "\n  tune-bm25 " in said
     (tmp_path / "q.tsv").write_text("q1 0 d1 1\nq2 0 d2 1\n")
     (tmp_path / "r.trec").write_text("q1 Q0 d1 1 2.0 r\nq2 Q0 d1 1 2.0 r\n")
     score = ["score", "--qrels", "q.tsv", "--run", "r.trec", "--metrics", "mrr@5", "--json"]
@@ -127,8 +127,8 @@ def test_programs_of_the_wheel_run_away_from_the_checkout(
     assert following == "next:"
     assert chosen == "chosen checkpoint: my run/checkpoints/epoch-1"
     # The two commands, as they stand there.
-    for line, subcommand in ((evaluate, "checkpoint"), (export, "merge")):
-        assert line.startswith(f"  python -m claim2source {subcommand} --checkpoint 'my run' ")
+    for line, words in ((evaluate, "checkpoint --checkpoint"), (export, "merge --checkpoints")):
+        assert line.startswith(f"  python -m claim2source {words} 'my run' ")
         run(shlex.split(line), wheel, tmp_path)
     assert (tmp_path / "my run" / "evaluation" / "report.json").is_file()
     assert (tmp_path / "my run-merged" / "model.safetensors").is_file()

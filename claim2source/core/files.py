@@ -136,12 +136,12 @@ def require_writable(target: str | Path, kind: Literal["file", "folder"]) -> Non
         raise InputError.at(target, why=why) from None
 
 
-def refuse_input(target: Path, inputs: Iterable[str | Path]) -> None:
+def refuse_input(target: Path, inputs: Iterable[str | Path], option: str = "--out") -> None:
     """Raise `InputError` where the file `target` is one of the `inputs` or lies in one."""
     written = Path(os.path.realpath(target))
     read = {Path(os.path.realpath(path)) for path in inputs}
     if target.exists() and read & {written, *written.parents}:
-        raise InputError.at(target, why="is an input of this command; choose another --out")
+        raise InputError.at(target, why=f"is an input of this command; choose another {option}")
 
 
 def real_path(path: str | Path) -> Path:

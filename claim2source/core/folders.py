@@ -188,21 +188,21 @@ def require_output(out: Path) -> None:
     require_writable(out, "folder")
 
 
-def require_output_file(out: Path, *signs: str) -> None:
+def require_output_file(out: Path, *signs: str, option: str = "--out") -> None:
     """Raise `UserError` unless a file can be written, and is none of a user's or of a training run.
 
     What is there already must begin with a text that holds one of the `signs`, if any are given.
     """
     if _OURS.fullmatch(out.name) and is_run(out.parent):
         raise UserError(
-            f"{out}: is a file of the training run that lies here; choose another --out"
+            f"{out}: is a file of the training run that lies here; choose another {option}"
         )
     if signs:
-        _refuse_foreign(out, *signs)
+        _refuse_foreign(out, *signs, option=option)
     require_writable(out, "file")
 
 
-def _refuse_foreign(file: Path, *signs: str) -> None:
+def _refuse_foreign(file: Path, *signs: str, option: str = "--out") -> None:
     """Raise `UserError` for a file that holds none of the signs: we did not write it."""
     if not file.is_file() or not file.stat().st_size:
         return
@@ -210,5 +210,5 @@ def _refuse_foreign(file: Path, *signs: str) -> None:
         beginning = read.read(_BEGINNING).decode("utf-8", "replace")
     if not any(sign in beginning for sign in signs):
         raise UserError(
-            f"{file}: would be replaced, but no program of ours wrote it; choose another --out"
+            f"{file}: would be replaced, but no program of ours wrote it; choose another {option}"
         )

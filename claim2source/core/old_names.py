@@ -22,6 +22,10 @@ OLD_PROGRAMS: Mapping[str, str] = {
     "migrate": _COPY,
     "distill": f"{_TEACHER}, in `claim2source finetune`",
     "folds": _ON_VAL,
+    "compare": "write report --reports DIR --out DIR",
+    "paper-tables": "write report --published --reports DIR",
+    "interpolate": "write merge --checkpoints RUN --scales 0 0.25 0.5 0.75 1 --out DIR",
+    "soup": "write merge --checkpoints A B --out DIR",
 }
 # Program as in eval/find.py ("" for any), and key without dashes -> what to do now.
 OLD_KEYS: dict[tuple[str, str], str] = {
@@ -35,6 +39,8 @@ OLD_KEYS: dict[tuple[str, str], str] = {
     ("train/fusion.py", "ranker"): "leave it out: a fusion is linear",
     (_RERANKER, "model.prefixes"): f"leave it out: {_LATE}",
     (_RERANKER, "loss.scale"): f"leave it out: {_LATE}",
+    ("train/merge.py", "checkpoint"): "write --checkpoints DIR",
+    ("train/merge.py", "scale"): "write --scales NUMBER",
 }
 OLD_KEYS |= {
     (_FINETUNE, f"teacher.{key}"): _AS_THE_FOLDER

@@ -29,8 +29,7 @@ from claim2source.pipeline.evaluate import METRICS, Scoring, score_encoder
 from claim2source.text import Rendering
 from claim2source.training.config import FinetuneConfig, RunConfig
 from claim2source.training.distributed import World
-from claim2source.training.export.scaling import ScaledCheckpoint
-from claim2source.training.export.soup import read_ingredients, save_soup
+from claim2source.training.export.weighted_sum import ScaledCheckpoint, read_parts, write_sum
 from claim2source.training.run_folder import RunFolder, score_to_choose_by
 from claim2source.training.sharing import SharedVal
 from claim2source.training.splits import TrainingData
@@ -234,8 +233,8 @@ def _greedy_soups(
     for entry in kept[1:]:
         point = Point(max(*mixed, entry.epoch), soup=tuple(sorted([*mixed, entry.epoch])))
         place = folder / run.soup_checkpoint(point.soup).name
-        parts = read_ingredients([run.checkpoint(epoch) for epoch in point.soup])
-        written = save_soup(parts, place)
+        parts = read_parts([run.checkpoint(epoch) for epoch in point.soup])
+        written = write_sum(parts, place)
         encoder = resolve(config.model.for_checkpoint(place), config.device).encoder
         shared.encode(encoder, place)
         scores[point] = found = score_on_val(encoder, data, config.rendering, store)

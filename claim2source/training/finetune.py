@@ -92,7 +92,7 @@ def _refuse_checkpoint(name: str) -> None:
     if (folder / FILE).is_file():
         raise UserError(
             f"model.name: {name} is a checkpoint of a run; train from its export "
-            f"(python train/merge.py --checkpoint {name} --out DIR) or from its base "
+            f"(python train/merge.py --checkpoints {name} --out DIR) or from its base "
             f"({Manifest.read(folder).base.name})"
         )
 

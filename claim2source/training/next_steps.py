@@ -42,11 +42,11 @@ def next_steps(
         ]
         commands.append(("eval/checkpoint.py", evaluate))
     if trained:
-        merge = ["--checkpoint", run, *needs, "--out", f"{run}-merged"]
+        merge = ["--checkpoints", run, *needs, "--out", f"{run}-merged"]
         commands.append(("train/merge.py", merge))
     elif len(reports) == len(evaluated):
         page = [*_option("--reports", reports or [evaluation]), *lenient]
-        commands.append(("eval/report.py", [*page, "--out", f"{evaluation}/report.html"]))
+        commands.append(("eval/report.py", [*page, "--html", f"{evaluation}/report.html"]))
     lines = [f"  {command_of(program)} {shlex.join(words)}" for program, words in commands]
     found = [f"evaluation: {', '.join(map(str, evaluated))}"] if evaluated else []
     lines = ["next:", *lines] if lines else []

@@ -24,7 +24,7 @@ from claim2source.pipeline.choosing import SEEN, UNSEEN
 from claim2source.pipeline.evaluate import evaluate_encoder, make_report
 from claim2source.training.choose import ChosenCheckpoint, part_name
 from claim2source.training.config import FinetuneConfig
-from claim2source.training.curve import TO_CHOOSE_BY, Picked, curve_table, draw
+from claim2source.training.curve import TO_CHOOSE_BY, curve_table, draw
 from claim2source.training.run_folder import RunFolder, score_to_choose_by
 from claim2source.training.splits import TrainingData
 
@@ -159,9 +159,7 @@ def plot_scales(report: Report, folder: Path) -> Path:
     title = f"epoch {epoch} on val of {Path(report.dataset).name}"
     # Another epoch than the scaled one, or a mean, is not on the curve.
     on_curve = {} if training.chosen_soup else {0: 0.0, epoch: training.chosen_scale}
-    scale = on_curve.get(chosen)
-    picked = None if scale is None else Picked({}, scale)
-    draw(curve, picked, title).savefig(folder / SCALES_PLOT, dpi=150)
+    draw(curve, on_curve.get(chosen), title).savefig(folder / SCALES_PLOT, dpi=150)
     return folder / SCALES_PLOT
 
 

@@ -109,11 +109,11 @@ print(report)
 # %% [markdown]
 # ## Export
 #
-# The same as `python train/merge.py --checkpoint RUN --out FOLDER`: a sentence-transformers folder
+# The same as `python train/merge.py --checkpoints RUN --out FOLDER`: a sentence-transformers folder
 # with prompts, pooling and length of the checkpoint.
 
 # %%
-for line in merge(MergeConfig(str(folder / "run"), folder / "my_model")):
+for line in merge(MergeConfig([str(folder / "run")], folder / "my_model")):
     print(line)
 
 # %% [markdown]

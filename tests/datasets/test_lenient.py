@@ -204,8 +204,8 @@ def test_nothing_left_is_an_error(tmp_path: Path) -> None:
 
 
 def test_every_program_that_loads_a_data_set_has_the_flag() -> None:
-    programs = "baselines checkpoint compare encode hybrid report tune_bm25".split()
-    modules = [f"eval.{name}" for name in programs] + ["train.interpolate", "train.mine"]
+    programs = "baselines checkpoint encode hybrid report tune_bm25".split()
+    modules = [f"eval.{name}" for name in programs] + ["train.merge", "train.mine"]
     found = [DataConfig]
     for name in modules:
         values = vars(importlib.import_module(name)).values()
@@ -385,14 +385,12 @@ def test_every_program_loads_leniently_when_asked(tmp_path: Path) -> None:
     commands: list[tuple[str, list[str]]] = [
         ("train.finetune", training),
         ("train.mine", [f"--dataset={folder}", *own, f"--out={out}/mined.jsonl"]),
-        ("train.interpolate", [f"--checkpoint={run}", *data, "--scales=[0, 1]", f"--out={out}/i",
-                               "--wandb.mode=off"]),
+        ("train.merge", [f"--checkpoints={run}", *data, "--scales=[0, 1]", f"--out={out}/m"]),
         ("eval.checkpoint", [f"--checkpoint={run}", *data, *few, f"--out={out}/c"]),
         ("eval.hybrid", [f"--checkpoint={run}", *data, *few, f"--out={out}/h"]),
         ("eval.tune_bm25", [*data, "--k1=[1.2]", "--b=[0.75]", f"--out={out}/t"]),
         ("eval.encode", [f"--dataset={folder}", "--splits=[test]", *own]),
-        ("eval.compare", [f"--reports={out}/c", *few, f"--out={out}/compare"]),
-        ("eval.report", [f"--reports={out}/c", *few, f"--out={out}/report.html"]),
+        ("eval.report", [f"--reports={out}/c", *few, f"--html={out}/report.html"]),
     ]  # fmt: skip
     for program, words in commands:
         main = importlib.import_module(program).main

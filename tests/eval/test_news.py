@@ -18,7 +18,7 @@ from claim2source.io.trec import read_run
 from claim2source.pipeline.staged import read_pipeline
 from claim2source.pipeline.systems import label_of
 from eval.news import main
-from eval.paper_tables import main as paper_tables
+from eval.report import main as report_main
 from tests.rerank.tiny import save_cross_encoder
 from tests.shared_data import REPOSITORY, shared
 from tests.text.small_pipeline import write_pipeline
@@ -169,7 +169,8 @@ def test_the_papers_tables_take_the_injected_figures_and_mark_what_is_impossible
     words = ["--config", str(config), "--dataset", str(named), "--split", "test", "--golds", "both"]
     main([*words, "--out", str(tmp_path / "out"), "--repeats", "20"])
     capsys.readouterr()
-    paper_tables(["--reports", str(tmp_path / "out"), "--tables", "2023-rerank", "--repeats", "20"])
+    tables = ["--published", "--tables", "2023-rerank", "--repeats", "20"]
+    report_main([*tables, "--reports", str(tmp_path / "out")])
     said = capsys.readouterr().out
     lines = said.splitlines()
     place = next(i for i, line in enumerate(lines) if line.startswith("MiniLM (MSM CE)"))

@@ -15,9 +15,7 @@ from claim2source.mining.files import write_mined
 from claim2source.mining.mine import MinedRow
 from eval.baselines import main as baselines
 from eval.checkpoint import main as checkpoint
-from eval.compare import main as compare
 from eval.hybrid import main as hybrid
-from eval.paper_tables import main as paper_tables
 from eval.report import main as report
 from eval.tune_bm25 import main as tune_bm25
 from tests.shared_data import REPOSITORY
@@ -46,7 +44,7 @@ def contents(folder: Path) -> dict[Path, bytes]:
         (checkpoint, ["--checkpoint=."]),
         (hybrid, ["--checkpoint=."]),
         (baselines, []),
-        (compare, ["--reports=."]),
+        (report, ["--reports=."]),
         (tune_bm25, []),
     ],
 )
@@ -67,14 +65,15 @@ def test_a_checkpoint_outside_its_run_is_refused(run: Path, tmp_path: Path) -> N
 
 @pytest.mark.parametrize(
     ("main", "name", "words"),
-    [(mine, "mined.jsonl", []), (report, "report.json", ["--reports=."])],
+    [(mine, "--out=mined.jsonl", []), (report, "--html=report.json", ["--reports=."])],
 )
 def test_a_file_of_a_training_run_is_refused(
     main: Main, name: str, words: list[str], run: Path
 ) -> None:
-    before = contents(run)
-    with pytest.raises(UserError, match="is a file of the training run that lies here"):
-        main([*words, f"--out={run / name}"])
+    before, (key, file) = contents(run), name.split("=")
+    said = f"is a file of the training run that lies here; choose another {key}"
+    with pytest.raises(UserError, match=said):
+        main([*words, f"{key}={run / file}"])
     assert contents(run) == before
 
 
@@ -112,10 +111,10 @@ def test_a_smaller_evaluation_leaves_nothing_of_other_languages(
     [
         (checkpoint, ["--checkpoint=."], "report.json"),
         (hybrid, ["--checkpoint=."], "report.md"),
-        (compare, ["--reports=."], "compare.md"),
+        (report, ["--reports=."], "compare.md"),
+        (report, ["--published"], "published.txt"),
         (tune_bm25, [], "bm25.yaml"),
-        (report, ["--reports=."], "page.html"),
-        (paper_tables, [], "tables.md"),
+        (report, ["--reports=.", "--html=FILE"], "page.html"),
         (mine, [], "mined.jsonl"),
     ],
 )
@@ -125,16 +124,18 @@ def test_a_users_file_is_not_replaced(
     file = tmp_path / name
     file.write_text('{"split": "mine"}' if name.endswith(".md") else "# My own work\n")
     before = contents(tmp_path)
-    out = tmp_path if main in (checkpoint, hybrid, compare, tune_bm25) else file
+    where = f"--out={file if main is mine else tmp_path}"
+    if "--html=FILE" in words:
+        words, where = words[:1], f"--html={file}"
     with pytest.raises(UserError, match=f"{name}: would be replaced, but no program of ours"):
-        main([*words, f"--out={out}"])
+        main([*words, where])
     assert contents(tmp_path) == before
 
 
 def test_files_of_ours_are_replaced(tmp_path: Path) -> None:
     """Their signs are those that the programs write."""
     for form in ("csv", "markdown", "text", "csv"):
-        paper_tables([f"--format={form}", f"--out={tmp_path / 'tables'}"])
+        report(["--published", f"--format={form}", f"--out={tmp_path / 'tables'}"])
     mined = tmp_path / "mined.jsonl"
     write_mined([MinedRow("c", "p", ())], mined)
     with pytest.raises(UserError, match="no-such-set"):

@@ -26,7 +26,7 @@ from claim2source.pipeline.systems import (
     on_checkpoint,
     read_systems,
 )
-from eval.paper_tables import main as paper_tables
+from eval.report import main as report_main
 from eval.rerank import main as rerank
 from eval.verify import main as verify
 from tests.llm_server import LLMServer
@@ -163,7 +163,8 @@ def test_ours_stands_beside_theirs_in_tables_3_and_4(
     last = report.systems["2. verify select"].macro["mrr@5"]
     (ours,) = [x.ours for x in report.published if (x.row, x.column) == ("Kimi-K2.6", "AVG")]
     assert ours == pytest.approx(last)
-    paper_tables(["--reports", str(out), "--tables", "2026-stage2", "2026-stage3", "--format=csv"])
+    words_2026 = ["--tables", "2026-stage2", "2026-stage3"]
+    report_main(["--published", "--reports", str(out), *words_2026, "--format=csv"])
     rows = {
         (row["row"], row["column"]): row
         for row in csv.DictReader(io.StringIO(capsys.readouterr().out))
@@ -172,7 +173,7 @@ def test_ours_stands_beside_theirs_in_tables_3_and_4(
         if table != "2026-chosen":
             assert rows[row, column]["ours"] and rows[row, column]["low"], (row, column)
     assert not rows["Gemma-4", "AVG"]["ours"] and not rows["BGE", "EN"]["ours"]
-    paper_tables(["--tables", "2026-stage2"])
+    report_main(["--published", "--tables", "2026-stage2"])
     printed = capsys.readouterr().out
     (line,) = [line for line in printed.splitlines() if line.strip().startswith("none, GritLM")]
     assert line.rstrip().endswith("-[cd]") and "[d] empty: " in printed

@@ -1,4 +1,4 @@
-"""`eval/report.py`: one file, no network, hostile text shown as text, claims to filter."""
+"""`eval/report.py --html`: one file, no network, hostile text shown as text, claims to filter."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("report")
     folder, reports = save(root)
     out = root / "out.html"
-    main([f"--reports={reports}", f"--dataset={folder}", f"--out={out}", "--repeats=200"])
+    main([f"--reports={reports}", f"--dataset={folder}", f"--html={out}", "--repeats=200"])
     return out
 
 
@@ -228,7 +228,7 @@ def test_fewer_languages_and_a_metric_of_no_report_fill_every_section(
         [
             f"--reports={page.parent / 'run'}",
             f"--dataset={page.parent / 'data'}",
-            f"--out={tmp_path / 'o.html'}",
+            f"--html={tmp_path / 'o.html'}",
             "--repeats=20",
             "--languages=en",
             "--metric=mrr@7",
@@ -303,7 +303,7 @@ def test_what_was_chosen_on_val_is_shown_with_what_was_compared(tmp_path: Path) 
             write_trec_run(run.restricted(claims), folder / "runs" / f"{lang}.trec", "t")
         folders.append(str(folder))
     out = tmp_path / "page.html"
-    main(["--reports", *folders, f"--out={out}", "--repeats=5"])
+    main(["--reports", *folders, f"--html={out}", "--repeats=5"])
     read = Reader()
     read.feed(out.read_text())
     cells = [text.strip() for text in read.text]
@@ -343,7 +343,7 @@ def test_wandb_gets_the_tables_of_the_page(
         [
             f"--reports={page.parent / 'run'}",
             f"--dataset={page.parent / 'data'}",
-            f"--out={tmp_path / 'out.html'}",
+            f"--html={tmp_path / 'out.html'}",
             "--repeats=200",
             "--wandb=offline",
         ]
@@ -380,7 +380,7 @@ def test_fewer_claims_and_one_system(tmp_path: Path) -> None:
         [
             f"--reports={reports / 'epoch-1'}",
             f"--dataset={folder}",
-            f"--out={tmp_path / 'o.html'}",
+            f"--html={tmp_path / 'o.html'}",
             "--claims=1",
             "--repeats=20",
         ]
@@ -409,7 +409,12 @@ def test_what_a_user_does_wrong_ends_with_2(
     with pytest.raises(SystemExit) as ended:
         run_program(
             main,
-            [f"--reports={reports}", f"--dataset={folder}", f"--out={tmp_path / 'o.html'}", option],
+            [
+                f"--reports={reports}",
+                f"--dataset={folder}",
+                f"--html={tmp_path / 'o.html'}",
+                option,
+            ],
         )
     assert ended.value.code == 2
     assert said in capsys.readouterr().err
@@ -423,13 +428,13 @@ def test_reports_alone_say_what_they_are_of(
     folder, reports = save(tmp_path)
     whole = replace(Report.read(reports), dataset=str(folder))
     whole.write(reports)
-    main([f"--reports={reports}", f"--out={tmp_path / 'o.html'}", "--repeats=20"])
+    main([f"--reports={reports}", f"--html={tmp_path / 'o.html'}", "--repeats=20"])
     assert "<title>data, dev: mrr@5</title>" in (tmp_path / "o.html").read_text()
     other = replace(whole, split="test", systems={"epoch-1": whole.systems["epoch-1"]})
     other.write(tmp_path / "other")
     with pytest.raises(SystemExit):
         both = [f"--reports={folder}" for folder in (reports, tmp_path / "other")]
-        run_program(main, [*both, f"--out={tmp_path / 'p.html'}"])
+        run_program(main, [*both, f"--html={tmp_path / 'p.html'}"])
     said = capsys.readouterr().err
     assert "split: the reports differ: 'dev' (epoch-0, " in said and "); 'test' (" in said
     assert not (tmp_path / "p.html").exists()

@@ -49,10 +49,10 @@ CONTRASTS = """() => {
   for (const element of document.querySelectorAll("body *")) {
     const own = [...element.childNodes].some((node) => node.nodeType === 3 && node.data.trim());
     const style = getComputedStyle(element);
-    const drawn = element.matches("svg .line, svg circle");
-    if ((!own && !drawn) || element.matches("script, style, title, svg .other *")) continue;
+    const drawn = element.matches("svg .mark > path, svg .mark use");
+    if ((!own && !drawn) || element.matches("script, style, title")) continue;
     if (!element.checkVisibility()) continue;
-    const color = drawn ? style.color : element.closest("svg") ? style.fill : style.color;
+    const color = drawn ? style.stroke : element.closest("svg") ? style.fill : style.color;
     said.push([element.textContent.slice(0, 20), ratio(light(color), behind(element)), drawn]);
   }
   return said;
@@ -65,7 +65,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("browser")
     folder, reports = save(root)
     main(
-        [f"--reports={reports}", f"--dataset={folder}", f"--out={root / 'o.html'}", "--repeats=50"]
+        [f"--reports={reports}", f"--dataset={folder}", f"--html={root / 'o.html'}", "--repeats=50"]
     )
     return root / "o.html"
 
@@ -125,7 +125,7 @@ ALL = [
 
 def test_hostile_text_is_shown_as_text(opened: Any) -> None:
     opened.evaluate("for (const one of document.querySelectorAll('details')) one.open = true")
-    opened.hover("svg circle >> nth=0")
+    opened.hover("svg .mark use >> nth=0")
     assert opened.locator("img, iframe, [onerror], [onload]").count() == 0
     assert "<img src=x onerror=" in opened.locator("#claim-0 .post").inner_text()
     # What turns the direction of writing ends with the post.

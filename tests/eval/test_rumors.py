@@ -22,7 +22,7 @@ from claim2source.datasets.rumors import load_rumors
 from claim2source.evaluation.published.tables import load_published
 from claim2source.evaluation.rumors import score_rumors
 from claim2source.pipeline.rumors import RumorSystem, verdict_of
-from eval import paper_tables
+from eval.report import main as report_main
 from eval.rumors import RumorsConfig, main, system_of
 from tests.llm_server import Chat, LLMServer
 from tests.rerank.tiny import save_cross_encoder
@@ -299,8 +299,8 @@ def test_systems_with_a_language_model_run_against_the_test_server(
     words = (*words, "--against", str(tmp_path / "out"))
     run(tmp_path / "again", path, *words, config=name)
     assert server.requests == asked and not (tmp_path / "again" / "anova.json").exists()
-    words = ("--reports", str(tmp_path / "out"), "--tables", "2024-results")
-    paper_tables.main([*words, "--rows", f"System 1={name} by the test server"])
+    words = ("--published", "--reports", str(tmp_path / "out"), "--tables", "2024-results")
+    report_main([*words, "--rows", f"System 1={name} by the test server"])
     text = capsys.readouterr().out
     assert "In no table" in text and "difference" not in text
 
@@ -478,12 +478,13 @@ def test_cosines_of_minilm_on_the_real_rumours_stand_beside_the_papers(
     capsys.readouterr()
     # A stand-in is in the paper's row only where it is put there.
     for named, shown in ((["--rows", "System 1=with MiniLM"], True), ([], False)):
-        words = ("--reports", str(tmp_path / "one"), "--tables", "2024-results", "--format", "csv")
-        paper_tables.main([*words, *named])
+        words = ("--published", "--reports", str(tmp_path / "one"), "--tables", "2024-results")
+        report_main([*words, "--format", "csv", *named])
         lines = capsys.readouterr().out.splitlines()
         (line,) = (x for x in lines if x.startswith("2024-results,System 1,dev Macro-F1,"))
         assert ("0.155" in line) is shown
     run(tmp_path / "zero", path)
-    paper_tables.main(["--reports", str(tmp_path / "zero"), "--tables", "2024-results"])
+    zero = ["--reports", str(tmp_path / "zero"), "--tables", "2024-results"]
+    report_main(["--published", *zero])
     text = capsys.readouterr().out
     assert "0.672" in text and "the two columns are swapped" in text

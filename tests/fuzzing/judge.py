@@ -36,9 +36,9 @@ LONGEST = 700  # characters of an error line
 ALLOWED = "\n\t"
 MOST = 30  # error lines
 _TRACE = re.compile(r"the full trace is in (\S+)")
-_OUTS = re.compile(r"--(?:out|output|store)(?:=(.*))?", re.DOTALL)
+_OUTS = re.compile(r"--(?:out|output|store|html)(?:=(.*))?", re.DOTALL)
 # What may be written without being named: where runs keep what is made from them.
-_DEFAULTS = {"interpolate": r"(.*/)?interpolation", "finetune": r"checkpoints"}
+_DEFAULTS = {"finetune": r"checkpoints"}
 
 
 class _Kept(io.BytesIO):

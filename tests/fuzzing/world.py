@@ -103,23 +103,20 @@ PROGRAMS: dict[str, Program] = {
         ("qrels.trec", "a.trec", "b.trec", "data/qrels/dev.tsv", "gold.tsv", "lab.tsv"),
         weight=8,
     ),
-    "compare": Program(
-        "eval/compare", "Config", (("--reports=reports", "--out=out", *DATA, *QUICK),), _REPORTS
-    ),
     "report": Program(
         "eval/report",
         "Config",
-        (("--reports=reports", "--out=out.html", "--claims=5", *DATA, *QUICK),),
-        _REPORTS,
-    ),
-    "paper_tables": Program(
-        "eval/paper_tables",
-        "Config",
         (
-            ("--reports=reports", "--out=out.md", *QUICK),
-            ("--reports=reports", "--qrels=qrels.trec", "--format=csv", "--tables=2025", *QUICK),
+            ("--reports=reports", "--out=out", *DATA, *QUICK),
+            ("--reports=reports", "--html=out.html", "--claims=5", *DATA, *QUICK),
+            ("--published", "--reports=reports", "--out=out", *QUICK),
+            (
+                *("--published", "--reports=reports", "--qrels=qrels.trec"),
+                *("--format=csv", "--tables=2025", *QUICK),
+            ),
         ),
-        (*_REPORTS[:2], "qrels.trec"),
+        (*_REPORTS, "qrels.trec"),
+        weight=12,
     ),
     "tune_bm25": Program(
         "eval/tune_bm25",
@@ -200,33 +197,16 @@ PROGRAMS: dict[str, Program] = {
         (("--dataset=data", "--min_words=2", "--out=out"),),
         (*_FILES[:2], _FILES[3]),
     ),
-    "soup": Program(
-        "train/soup",
-        "SoupConfig",
-        (("--checkpoints", "lora/checkpoints/epoch-1", _EPOCH, "--out=out", *DATA, *CPU),),
-        (*_FILES, *_CHECKPOINT, "lora/checkpoints/epoch-1/manifest.json"),
-        weight=2,
-    ),
     "merge": Program(
-        "train/merge", "MergeConfig", (("--checkpoint=lora", "--out=out"),), _CHECKPOINT, weight=2
-    ),
-    "interpolate": Program(
-        "train/interpolate",
-        "InterpolateConfig",
+        "train/merge",
+        "MergeConfig",
         (
-            (
-                "--checkpoint=lora",
-                "--scales",
-                "0",
-                "1",
-                "--out=out",
-                *DATA,
-                *CPU,
-                "--wandb.mode=off",
-            ),
+            ("--checkpoints=lora", "--out=out"),
+            ("--checkpoints=lora", "--scales", "0", "1", "--out=out", *DATA, *CPU),
+            ("--checkpoints", "lora/checkpoints/epoch-1", _EPOCH, "--out=out", *DATA, *CPU),
         ),
-        (*_FILES, *_CHECKPOINT),
-        weight=2,
+        (*_FILES, *_CHECKPOINT, "lora/checkpoints/epoch-1/manifest.json"),
+        weight=6,
     ),
     "finetune": Program(
         "train/finetune",

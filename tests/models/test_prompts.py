@@ -148,7 +148,7 @@ def test_an_export_without_our_record_has_its_prompts(tiny_folder: Path, tmp_pat
     template = Template("query : ", "passage : ", False)
     config = ModelConfig(str(tiny_folder), pooling="mean", max_length=12, template=template)
     write_point(config, tmp_path / "point", "lora")
-    merge(MergeConfig(str(tmp_path / "point"), tmp_path / "out"))
+    merge(MergeConfig([str(tmp_path / "point")], tmp_path / "out"))
     before = [vectors(tmp_path / "out", side) for side in ("claim", "source")]
     point = [vectors(tmp_path / "point", side) for side in ("claim", "source")]
     assert max(np.abs(a - b).max() for a, b in zip(before, point, strict=True)) < 1e-5

@@ -1,20 +1,88 @@
-"""`train/merge.py` as a user calls it."""
+"""`train/merge.py` as a user calls it: one checkpoint, scales chosen on val, several summed."""
 
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from claim2source.core.errors import run_program
+from claim2source.cli import main as command
+from claim2source.core.config import read_config
+from claim2source.core.errors import UserError, run_program
 from claim2source.core.files import file_hash
-from claim2source.models import resolve
+from claim2source.core.run import Result, Run
+from claim2source.datasets import carve_val, load
+from claim2source.models import Manifest, resolve
+from claim2source.pipeline.evaluate import Scoring, evaluate_encoder, score_result
+from claim2source.training.curve import draw
+from claim2source.training.export.weighted_sum import ScaledCheckpoint
+from claim2source.training.finetune import finetune
 from tests.shared_data import REPOSITORY
 from tests.training.points import config, write_point
-from train.merge import main
+from tests.training.small import small_config, small_setup
+from train import merge as program
+from train.merge import PICKED, SUM, MergeConfig, compare_parts, compare_scales, main
+
+Runs = dict[str, Path]
+
+
+class Made(dict[str, Path]):
+    """The data, the model and, once it is asked for, a finished run of a kind, of two epochs."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        model, data = small_setup(folder)
+        super().__init__(data=data, model=model)
+
+    def __missing__(self, kind: str) -> Path:
+        more: dict[str, Any] = {"optimisation__epochs": 2, "optimisation__learning_rate": 5e-3}
+        out = self[kind] = self.folder / kind
+        finetune(small_config(self["model"], self["data"], out, tuning=kind, **more))
+        return out
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
+    return Made(tmp_path_factory.mktemp("runs"))
+
+
+@pytest.fixture(params=["lora", pytest.param("full", marks=pytest.mark.slow)])
+def kind(request: pytest.FixtureRequest) -> str:
+    name: str = request.param
+    return name
+
+
+def epoch(runs: Runs, kind: str, number: int = 2) -> Path:
+    return runs[kind] / "checkpoints" / f"epoch-{number}"
+
+
+def merge(out: Path, *words: object) -> dict[str, Any]:
+    """Merge, and read the report, where there is one."""
+    main([*map(str, words), f"--out={out}"])
+    report = out / "report.json"
+    return json.loads(report.read_text("utf-8")) if report.is_file() else {}
+
+
+def read(folder: Path, checkpoints: Sequence[Path], *words: str) -> MergeConfig:
+    """Read the program's config."""
+    argv = ["--checkpoints", *map(str, checkpoints), f"--out={folder / 'out'}", *words]
+    return read_config(MergeConfig, argv, program="t", description="t")
+
+
+def near(table: Any) -> Any:
+    return {name: pytest.approx(row) for name, row in table.items()}
+
+
+def hashes(*folders: Path) -> dict[Path, str]:
+    files = (path for folder in folders for path in folder.rglob("*") if path.is_file())
+    return {path: file_hash(path) for path in files}
 
 
 def test_a_checkpoint_becomes_a_model(
@@ -22,45 +90,292 @@ def test_a_checkpoint_becomes_a_model(
 ) -> None:
     write_point(config(tiny_folder), tmp_path / "point", "lora")
     out = tmp_path / "out"
-    main([f"--checkpoint={tmp_path / 'point'}", "--scale=0.5", "--dtype=float16", f"--out={out}"])
+    words = [f"--checkpoints={tmp_path / 'point'}", "--scales=0.5", "--dtype=float16"]
+    main([*words, f"--out={out}"])
     said = capsys.readouterr().out
     assert "scale 0.5, float16" in said and file_hash(out / "model.safetensors") in said
-    assert "encode_query" in said
+    assert "encode_query" in said and not (out / "report.json").exists()
     assert json.loads((out / "config.json").read_text())["dtype"] == "float16"
     assert resolve(out, "cpu").encoder.settings.max_length == 12
+
+
+def test_of_several_scales_the_chosen_one_is_exported_and_reported(
+    kind: str, runs: Runs, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The curve and the report are what each scale gives alone; the run and its base stay."""
+    before = hashes(runs[kind], runs["model"])
+    point, out = epoch(runs, kind), tmp_path / "out"
+    # Without a data set it is the manifest's.
+    report = merge(out, "--checkpoints", point, "--scales", 1, 0.5, 0, 0.5)
+    said = capsys.readouterr().out
+    dev = load(runs["data"], "dev")
+    val = carve_val(load(runs["data"], "train"), 0.2, 13)[1]
+    rendering = Manifest.read(point).rendering
+    (choice,) = report["choices"]
+    curve = {trial["settings"]["scale"]: trial["scores"] for trial in choice["tried"]}
+    assert list(curve) == [0.0, 0.5, 1.0] and curve[0.0] != curve[1.0]
+    assert (choice["what"], choice["split"], choice["claims"]) == ("scale", "val", len(val.claims))
+    scaled = ScaledCheckpoint(point, "cpu")
+    for scale, found in curve.items():
+        scaled.set(scale)
+        assert found == near(evaluate_encoder(scaled.encoder, val, rendering).table)
+    for name, folder in (("step 0", "epoch-0"), ("scale 1", "epoch-2")):
+        encoder = resolve(runs[kind] / "checkpoints" / folder, "cpu").encoder
+        expected = evaluate_encoder(encoder, dev, rendering)
+        assert report["systems"][name]["languages"] == near(dict(expected.languages))
+    # What is exported scores what was reported as picked.
+    chosen = choice["settings"]["scale"]
+    assert json.loads((out / "claim2source.json").read_text())["scale"] == chosen
+    exported = resolve(out, "cpu")
+    found = evaluate_encoder(exported.encoder, dev, exported.rendering).languages
+    assert report["languages"] == near(found)
+    assert report["systems"][PICKED]["languages"] == near(found)
+    assert hashes(runs[kind], runs["model"]) == before
+    assert "Chosen on val: scale" in said and f"picked ({chosen:g})" in said
+    assert "| scale | en | de | macro | to choose by |" in (out / "report.md").read_text()
+    assert (out / "scales.png").read_bytes().startswith(b"\x89PNG")
+    assert not list(tmp_path.glob(".*"))
+
+
+def fake_scores(best_on: dict[str, Callable[[Any], bool]], seen: list[tuple[Any, str]]) -> Any:
+    """Find every gold first where a split's rule says so of the encoder, else second."""
+
+    def score(encoder: Any, data: Any, *_: Any, **__: Any) -> Any:
+        found = encoder.weights
+        seen.append((found.get("scale", 0.0), data.split))
+        first = best_on[data.split](found)
+        lists = {c.id: [*(("x", 2.0),) * (not first), (c.golds[0], 1.0)] for c in data.claims}
+        return score_result("system", Result(Run.from_lists(lists)), data, Scoring(["mrr@5"], 0))
+
+    return score
+
+
+def test_nothing_of_the_reported_split_reaches_the_choice(
+    runs: Runs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Val says 0.25 and dev says 1: 0.25 is exported, and dev is scored at 0, 1 and that alone."""
+    seen: list[tuple[Any, str]] = []
+    rules = {name: lambda w, b=b: w.get("scale") == b for name, b in (("val", 0.25), ("dev", 1.0))}
+    monkeypatch.setattr(program, "score_encoder", fake_scores(rules, seen))
+    scales = (0.0, 0.25, 0.5, 0.75, 1.0)
+    report = merge(tmp_path / "out", "--checkpoints", epoch(runs, "lora"), "--scales", *scales)
+    assert report["choices"][0]["settings"] == {"scale": 0.25}
+    on_val = [(scale, "val") for scale in scales]
+    assert seen == [*on_val, *((scale, "dev") for scale in (0.0, 0.25, 1.0))]
+    assert report["languages"]["en"]["mrr@5"] == pytest.approx(0.5)
+    export = json.loads((tmp_path / "out" / "claim2source.json").read_text())
+    assert (export["scale"], export["checkpoint"]) == (0.25, "epoch-2")
+
+
+@pytest.mark.parametrize(
+    ("rule", "best", "chosen"),
+    [
+        # Of what val cannot tell apart the nearest to 1, or by `best` the smallest.
+        ("one_se", {0.5, 0.75}, 0.75),
+        ("best", {0.5, 0.75}, 0.5),
+        ("one_se", {0.0, 0.5}, 0.5),
+        ("best", {0.0, 0.5}, 0.0),
+    ],
+)
+def test_the_rule_chooses(
+    rule: str,
+    best: set[float],
+    chosen: float,
+    runs: Runs,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rules = {"val": lambda w: w.get("scale", 0.0) in best, "dev": lambda _: True}
+    monkeypatch.setattr(program, "score_encoder", fake_scores(rules, []))
+    point, scales = epoch(runs, "lora"), ["--scales", "0", "0.5", "0.75", "1"]
+    compared, scale = compare_scales(read(tmp_path, [point], *scales, f"--rule={rule}"), point)
+    assert compared.report.choices[0].settings == {"scale": scale} == {"scale": chosen}
+
+
+def test_several_checkpoints_are_summed_and_scored_beside_each(
+    kind: str, runs: Runs, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    points, out = [epoch(runs, kind, 1), epoch(runs, kind, 2)], tmp_path / "out"
+    report = merge(out, "--checkpoints", *points, f"--dataset={runs['data']}")
+    said = capsys.readouterr().out
+    assert list(report["systems"]) == [SUM, "epoch-1", "epoch-2"] and report["chosen"] == SUM
+    (choice,) = report["choices"]
+    tried = [trial["settings"]["checkpoint"] for trial in choice["tried"]]
+    assert tried == [SUM, "epoch-1", "epoch-2"] and choice["split"] == "val"
+    history = json.loads((runs[kind] / "run.json").read_text())["history"]
+    for trial, entry in zip(choice["tried"][1:], history[1:], strict=True):
+        assert trial["scores"] == near(entry["val"])
+    assert (
+        "Chosen on val: checkpoint" in said and "0.5 * epoch-1 + 0.5 * epoch-2 at scale 1" in said
+    )
+    export = json.loads((out / "claim2source.json").read_text())
+    assert export["soup"] == [str(Manifest.read(point).weights.sha256) for point in points]
+    # A fusion over the sum is chosen on the val that its parts held out.
+    record = resolve(out, "cpu").record
+    held_out = Manifest.read(points[0]).data.val_sha256
+    assert record is not None and record.data.val_sha256 == held_out is not None
+    found = evaluate_encoder(
+        resolve(out, "cpu").encoder, load(runs["data"], "dev"), record.rendering
+    )
+    assert report["languages"] == near(dict(found.languages))
+    # Other weights are another sum.
+    weighed = merge(tmp_path / "two", "--checkpoints", *points, "--weights", 0.9, 0.1)
+    assert weighed["systems"][SUM]["settings"]["checkpoint"] == "0.9 * epoch-1 + 0.1 * epoch-2"
+    assert file_hash(out / "model.safetensors") != file_hash(tmp_path / "two/model.safetensors")
+    assert not list(tmp_path.glob(".*"))
+
+
+def test_val_says_whether_one_alone_is_better(
+    runs: Runs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    points = [epoch(runs, "lora", 1), epoch(runs, "lora", 2)]
+    second = Manifest.read(points[1]).weights.sha256
+
+    def is_second(weights: Any) -> bool:
+        return second in json.dumps(dict(weights))
+
+    for rule, best, chosen in (
+        ("one_se", is_second, "epoch-2"),
+        ("one_se", lambda _: True, SUM),
+        ("best", lambda _: True, SUM),
+    ):
+        rules: Any = {"val": best, "dev": lambda _: True}
+        monkeypatch.setattr(program, "score_encoder", fake_scores(rules, []))
+        # The first stands for the sum.
+        compared = compare_parts(read(tmp_path, points, f"--rule={rule}"), points[0])
+        (choice,) = compared.report.choices
+        assert choice.settings == {"checkpoint": chosen} and compared.report.chosen == SUM
+
+
+def test_loads_do_not_grow_with_the_scales(
+    kind: str, runs: Runs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module: Any = sys.modules["claim2source.models.load"]  # the name itself is the function
+    real, loads = module.load, []
+    monkeypatch.setattr(module, "load", lambda *a: (loads.append(a[0]), real(*a))[1])
+    rules = {"val": lambda w: w.get("scale") == 0.5, "dev": lambda _: True}
+    monkeypatch.setattr(program, "score_encoder", fake_scores(rules, []))
+    merge(tmp_path / "out", "--checkpoints", epoch(runs, kind), "--scales", 0, 0.25, 0.5, 0.75, 1)
+    # To score and to export: the checkpoint, and the base where every weight was trained.
+    assert len(loads) == (2 if kind == "lora" else 4)
+
+
+def table(en: float, de: float) -> dict[str, dict[str, float]]:
+    return {"en": {"mrr@5": en}, "de": {"mrr@5": de}, "macro": {"mrr@5": (en + de) / 2}}
+
+
+def test_where_the_base_was_chosen_the_best_trained_epoch_is_scaled(
+    runs: Runs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = tmp_path / "run"
+    (run / "checkpoints").mkdir(parents=True)
+    for name in ("epoch-0", "epoch-1", "epoch-2"):
+        (run / "checkpoints" / name).symlink_to(runs["lora"] / "checkpoints" / name)
+    history = [{"epoch": n, "val": table(score, score)} for n, score in enumerate((0.9, 0.6, 0.5))]
+    (run / "run.json").write_text(json.dumps({"chosen": "epoch-0", "history": history}))
+    merge(tmp_path / "out", "--checkpoints", run, "--scales", 0.5)
+    export = json.loads((tmp_path / "out" / "claim2source.json").read_text())
+    assert (export["checkpoint"], export["scale"]) == ("epoch-1", 0.5)
+    # As the run stands it is the base.
+    merge(tmp_path / "base", "--checkpoints", run)
+    export = json.loads((tmp_path / "base" / "claim2source.json").read_text())
+    assert (export["checkpoint"], export["weights"]["kind"]) == ("epoch-0", "base")
+
+
+def test_what_cannot_be_done_is_said_and_nothing_written(runs: Runs, tmp_path: Path) -> None:
+    out, points = tmp_path / "out", [str(epoch(runs, "lora", n)) for n in (0, 1, 2)]
+    data, several = f"--dataset={runs['data']}", ["--scales", "0", "1"]
+    half = replace(
+        Manifest.read(points[2]), weights=replace(Manifest.read(points[2]).weights, scale=0.5)
+    )
+    shutil.copytree(points[2], tmp_path / "half")
+    half.write(tmp_path / "half")
+    cases: list[tuple[list[str], str]] = [
+        (["--checkpoints", points[2], *several, data, "--split=train"], "not reported on"),
+        (["--checkpoints", points[2], *several, "--dataset=no/such"], "no/such"),
+        (["--checkpoints", points[0], *several, data], "nothing to scale"),
+        (["--checkpoints", points[0], points[1], data], "nothing was trained"),
+        (["--checkpoints", points[1], points[1], data], "two or more different"),
+        (["--checkpoints", str(runs["model"]), *several], "not a checkpoint of ours"),
+    ]
+    for words, said in cases:
+        with pytest.raises(UserError, match=said):
+            merge(out, *words)
+    assert [path.name for path in tmp_path.iterdir()] == ["half"]
+    before = hashes(runs["lora"])
+    with pytest.raises(UserError, match="not an export"):
+        merge(runs["lora"], "--checkpoints", points[2], "--overwrite")
+    assert hashes(runs["lora"]) == before
+    # An adapter at a scale of its own is exported at it, or at another.
+    for words, scale in (([], 0.5), (["--scales", "1"], 1.0)):
+        merge(out, "--checkpoints", tmp_path / "half", "--overwrite", *words)
+        assert json.loads((out / "claim2source.json").read_text())["scale"] == scale
+
+
+def test_what_was_scaled_in_full_is_not_scaled_again(runs: Runs, tmp_path: Path) -> None:
+    write_point(config_of(runs), tmp_path / "full", "full")
+    scaled = ScaledCheckpoint(tmp_path / "full", "cpu")
+    scaled.save_checkpoint(tmp_path / "half", 0.5, {})
+    with pytest.raises(UserError, match=r"interpolation at 0\.5"):
+        merge(tmp_path / "out", "--checkpoints", tmp_path / "half", "--scales", 0, 1)
+
+
+def config_of(runs: Runs) -> Any:
+    return replace(small_config(runs["model"], runs["data"], runs.folder / "x").model)  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(
     ("more", "said"),
     [
-        (["--scale=-1"], "scale"),
-        (["--scale=much"], "scale"),
+        (["--scales=-1"], "scales"),
+        (["--scales=nan"], "scales"),
+        (["--scales=much"], "scales"),
+        (["--scales=[]"], "scales"),
+        (["--weights=1"], "weights"),
+        (["--checkpoints", "other", "--scales=1"], "scales"),
+        (["--checkpoints", "other", "--weights=1"], "weights"),
+        (["--checkpoints", "other", "--weights", "1", "-1"], "weights"),
         (["--dtype=int8"], "dtype"),
-        (["--scales=1"], "scales"),
+        (["--scale=1"], "scale: is gone; write --scales"),
+        (["--checkpoint=x"], "checkpoint: is gone; write --checkpoints"),
     ],
 )
 def test_a_mistake_is_one_line_and_exit_code_2(
     more: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as stopped:
-        run_program(main, ["--checkpoint=nowhere", f"--out={tmp_path / 'out'}", *more])
+        run_program(main, ["--checkpoints=nowhere", f"--out={tmp_path / 'out'}", *more])
     assert stopped.value.code == 2
     errors = capsys.readouterr().err
     assert errors.startswith("error: ") and said in errors and errors.count("\n") == 1
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("name", ["interpolate", "soup"])
+def test_the_programs_that_it_replaces_name_it(name: str) -> None:
+    with pytest.raises(UserError, match=f"{name}: is gone; write merge --checkpoints"):
+        command([name, "--checkpoint=x"])
+
+
+def test_the_plot_has_a_line_a_language_and_marks_what_was_chosen() -> None:
+    curve = {0.0: table(0.9, 0.1), 0.5: table(0.7, 0.7), 1.0: table(0.2, 0.8)}
+    axes = draw(curve, 0.5, "costs $x^2$ < $y").axes[0]
+    legend = axes.get_legend()
+    assert legend is not None and not axes.title.get_parse_math()
+    drawn = [line for line in axes.get_lines() if len(line.get_xdata()) > 1]  # type: ignore[arg-type]
+    names = [text.get_text() for text in legend.get_texts()]
+    lines = dict(zip(names, drawn, strict=True))
+    assert list(lines["en"].get_xdata()) == [0.0, 0.5, 1.0]
+    assert list(lines["en"].get_ydata()) == [0.9, 0.7, 0.2]
+    ones: list[Any] = [line for line in axes.get_lines() if len(line.get_xdata()) == 1]  # type: ignore[arg-type]
+    assert [(m.get_xdata()[0], m.get_ydata()[0]) for m in ones] == [(0.5, 0.7)] * 3
 
 
 @pytest.mark.slow
 def test_as_a_program_from_anywhere(tmp_path: Path) -> None:
-    command = [
-        sys.executable,
-        str(REPOSITORY / "train" / "merge.py"),
-        "--checkpoint",
-        "nowhere",
-        "--out",
-        str(tmp_path / "out"),
-    ]
+    file = str(REPOSITORY / "train" / "merge.py")
     done = subprocess.run(
-        command,
+        [sys.executable, file, "--checkpoints", "nowhere", "--out", str(tmp_path / "out")],
         capture_output=True,
         text=True,
         cwd=tmp_path,

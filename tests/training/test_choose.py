@@ -42,7 +42,6 @@ from claim2source.training.report import run_tables
 from claim2source.training.run_folder import RunFolder
 from claim2source.training.splits import TrainingData, load_data
 from tests.training.small import small_config, small_setup
-from train.interpolate import InterpolateConfig, interpolate
 from train.merge import MergeConfig, merge
 
 
@@ -200,18 +199,15 @@ def test_scales_are_tried_with_what_the_config_allows_the_base(
     assert [trial.settings["scale"] for trial in report.training.scales] == [1.0, 0.5]
     # The same by hand, by the programs' flags.
     given = [
-        f"--checkpoint={tmp_path / 'run' / 'checkpoints' / 'epoch-1'}",
-        "--wandb.mode=off",
-        "--scales",
-        "0.5",
+        f"--checkpoints={tmp_path / 'run' / 'checkpoints' / 'epoch-1'}",
+        f"--out={tmp_path / 'model'}",
+        *("--scales", "0.5", "1"),
     ]
     opt_in = ["--model.allow_bin", str(base)]
-    read = partial(read_config, InterpolateConfig, program="t", description="t")
+    read = partial(read_config, MergeConfig, program="t", description="t")
     with pytest.raises(UserError, match="allow_bin"):
-        interpolate(read([*given, "--split=dev"]))
-    interpolate(read([*given, *opt_in]))
-    merged = [given[0], f"--out={tmp_path / 'model'}", *opt_in]
-    merge(read_config(MergeConfig, merged, program="t", description="t"))
+        merge(read([*given, "--split=dev"]))
+    merge(read([*given, *opt_in]))
 
 
 @pytest.fixture(scope="module")

@@ -75,7 +75,7 @@ def test_query_only_leaves_source_vectors_as_they_were(
     texts = ["Effect of masks on health", "some post"]
     assert tuned.encode(texts, "source")[0] == pytest.approx(base.encode(texts, "source")[0], abs=0)
     # An export of it has two models: it is nobody's base.
-    merge(MergeConfig(str(out / "checkpoints" / "epoch-2"), tmp_path / "model"))
+    merge(MergeConfig([str(out / "checkpoints" / "epoch-2")], tmp_path / "model"))
     with pytest.raises(UserError, match="claims alone; train from its base"):
         finetune(small_config(tmp_path / "model", setup[1], tmp_path / "again", tuning=tuning))
     moved = abs(tuned.encode(texts, "claim")[0] - base.encode(texts, "claim")[0]).max()

@@ -48,7 +48,7 @@ def test_they_are_quoted_and_repeat_what_evaluation_needs(monkeypatch: pytest.Mo
     # Beside the run's own report, not over it.
     assert read.out == CONFIG.out / "evaluation"
     merged = read_config(MergeConfig, export, program="p", description="d")
-    assert (merged.checkpoint, merged.out) == (read.checkpoint, Path("runs/it's mine-merged"))
+    assert (merged.checkpoints, merged.out) == ([read.checkpoint], Path("runs/it's mine-merged"))
     assert merged.model.allow_remote_code == ("org/own", "org/two")
 
 
@@ -63,7 +63,7 @@ def test_what_the_runs_end_has_done_is_named_and_not_suggested() -> None:
     assert "next:" not in next_steps(CONFIG, chosen, False, done)
     (page,) = next_steps(CONFIG, chosen, False, done[:2]).split("next:\n")[1:]
     read = read_config(ReportConfig, shlex.split(page)[2:], program="p", description="d")
-    assert read.reports == done[:2] and read.out == done[2]
+    assert read.reports == done[:2] and read.html == done[2]
     # The checkpoints could not be scored.
     assert "checkpoint.py" in next_steps(CONFIG, chosen, True, done[1:])
 

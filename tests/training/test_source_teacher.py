@@ -29,7 +29,6 @@ from claim2source.training.losses import AlignmentConfig
 from claim2source.training.state import TrainingState
 from tests.training.small import save_small_model, say_pooling, small_config, small_setup
 from train.merge import MergeConfig, merge
-from train.soup import SoupConfig, soup
 
 FRESH = ["coffee was studied in 90 adults", "does tea matter", "zinc and sleep", "salt, a study"]
 
@@ -186,7 +185,7 @@ def test_it_is_exported_with_its_projection(
     from sentence_transformers import SentenceTransformer
 
     checkpoint = run[0] / "checkpoints" / "epoch-4"
-    merge(MergeConfig(str(checkpoint), tmp_path / "model"))
+    merge(MergeConfig([str(checkpoint)], tmp_path / "model"))
     ours = resolve(checkpoint).encoder
     theirs = SentenceTransformer(str(tmp_path / "model"), device="cpu")
     vectors = ours.encode(FRESH, "claim")[0]
@@ -196,10 +195,10 @@ def test_it_is_exported_with_its_projection(
     both = exported.encode(FRESH, "source")[0], as_read(teacher).encode(FRESH, "source")[0]
     assert both[0] == pytest.approx(both[1], abs=1e-6)
     with pytest.raises(UserError, match="projection"):
-        merge(MergeConfig(str(checkpoint), tmp_path / "half", scale=0.5))
+        merge(MergeConfig([str(checkpoint)], tmp_path / "half", scales=[0.5]))
     with pytest.raises(UserError, match="projection"):
         other = str(run[0] / "checkpoints" / "epoch-3")
-        soup(SoupConfig(tmp_path / "soup", checkpoints=[str(checkpoint), other]))
+        merge(MergeConfig([str(checkpoint), other], tmp_path / "sum"))
 
 
 @pytest.mark.slow

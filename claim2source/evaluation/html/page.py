@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from claim2source import __version__
@@ -12,10 +12,11 @@ from claim2source.core.config import as_plain
 from claim2source.core.files import refuse_input, write_text
 from claim2source.core.folders import require_output_file
 from claim2source.core.report import MACRO, MAIN_METRIC
+from claim2source.core.tables import TextTable
 from claim2source.datasets import files_of
 from claim2source.evaluation.compare import read_scored
 from claim2source.evaluation.html.claims import NOBODY, SEVERAL, claim_entries
-from claim2source.evaluation.html.sections import DEPTHS, Compared, sections_of
+from claim2source.evaluation.html.sections import DEPTHS, Compared, published_section, sections_of
 from claim2source.evaluation.html.verdict import verdict
 from claim2source.evaluation.reports import files_of_report, named_reports, trainings_of
 from claim2source.io.wandb import Tracking, log_tables, require_tracking
@@ -23,6 +24,13 @@ from claim2source.io.wandb import Tracking, log_tables, require_tracking
 FOLDER = Path(__file__).parent
 GENERATOR = '<meta name="generator" content="Claim2Source'
 TEMPLATE, SCRIPT, STYLE = "report.html", "report.js", "report.css"
+
+
+def require_page(out: Path, reports: Sequence[Path], dataset: str | None) -> None:
+    """Raise `UserError` where the page would replace an input, or what is not ours."""
+    inputs = [file for path in reports for file in files_of_report(path)]
+    refuse_input(out, inputs + (files_of(dataset) if dataset else []), "--html")
+    require_output_file(out, GENERATOR, option="--html")
 
 
 def html_report(
@@ -39,16 +47,16 @@ def html_report(
     seed: int = 0,
     wandb: Tracking = "off",
     lenient: bool = False,
+    published: Mapping[str, tuple[TextTable, str]] | None = None,
 ) -> str:
     """Write the page of the reports' systems to `out`; return a line that names it.
 
     `claims` is the most to list, those that the systems differ on first; `repeats` are bootstrap
-    draws and permutations. Raises as `read_scored` does.
+    draws and permutations; `published` are papers' tables with our scores, and notes. Raises as
+    `read_scored` does.
     """
-    settings = as_plain(dict(locals()))
-    inputs = [file for path in reports for file in files_of_report(path)]
-    refuse_input(out, inputs + (files_of(dataset) if dataset else []))
-    require_output_file(out, GENERATOR)
+    settings = as_plain(dict(locals()) | {"published": published is not None})
+    require_page(out, reports, dataset)
     require_tracking(wandb)
     folder, systems, scored = read_scored(
         reports,
@@ -64,7 +72,7 @@ def html_report(
     compared = Compared(
         scored, systems, repeats, seed, languages or (), trainings, named_reports(reports)
     )
-    sections = sections_of(compared)
+    sections = [*sections_of(compared), *published_section(published or {})]
     best = max(compared.bars[MACRO].values(), key=lambda bar: bar.value)
     entries, total = claim_entries(scored, claims), len(scored.claim_ids)
     page = rendered(
@@ -85,7 +93,7 @@ def html_report(
     write_text(out, page)
     tables = {name: table for s in sections for name, table in s.tables.items()}
     log_tables(wandb, tables, folder=out.parent, program="report", config=settings)
-    return f"{len(systems)} systems in {out}"
+    return f"{len(systems)} system{'s' * (len(systems) > 1)} in {out}"
 
 
 def rendered(template: str, **values: object) -> str:

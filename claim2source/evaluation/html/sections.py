@@ -143,6 +143,12 @@ def sections_of(compared: Compared) -> list[Section]:
     return [section for section in sections if section.svg or section.tables]
 
 
+def published_section(tables: Mapping[str, tuple[TextTable, str]]) -> list[Section]:
+    """Show tables of the papers with our scores in them, where there are any."""
+    numbers = [Numbers(name, _texts(*table[:2]), note) for name, (table, note) in tables.items()]
+    return [Section("Published numbers", numbers=numbers)] if numbers else []
+
+
 def _texts(columns: Sequence[str], rows: Sequence[Sequence[Cell]]) -> TextTable:
     return TextTable(columns, [list(map(text_of, row)) for row in rows])
 

@@ -129,7 +129,7 @@ def published_parts(found: Sequence[PublishedComparison]) -> list[Part]:
         )
     notes = []
     if any(cell.unreliable for cell in found):
-        notes.append("?: no target; eval/paper_tables.py says why.")
+        notes.append("?: no target; eval/report.py --published says why.")
     if not all(cell.same_claims for cell in found):
         notes.append("*: over other claims than the paper's, so not compared.")
     numeric = [*[False] * 3, *[True] * 4, False, False, *[True] * len(COST_COLUMNS)]

@@ -1,8 +1,9 @@
-"""Write the files that make a folder a sentence-transformers model."""
+"""Export a checkpoint as a folder that sentence-transformers loads."""
 
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +11,8 @@ from claim2source.core.errors import UserError
 from claim2source.core.files import write_json
 from claim2source.core.provenance import version
 from claim2source.models import Dtype, EncoderSettings, Side
-from claim2source.models.hub import one_line, read_object, tokenizer_files
+from claim2source.models.hub import one_line, read_object, tokenizer_files, weights_hash
+from claim2source.training.export.weighted_sum import ScaledCheckpoint
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -24,6 +26,70 @@ _PROBES = ("new study: masks work", "A", "42 % fewer", "@who says", "#covid", "Ã
 _EDGES = ("", "  OK\n")
 # Most that a vector's numbers may differ by, as a share of the largest; in 16 bits, its angle.
 _ROUNDING, _LEAST_COSINE = 1e-4, 0.98
+
+
+def export(
+    scaled: ScaledCheckpoint,
+    folder: Path,
+    scale: float | None = None,
+    dtype: Dtype | None = None,
+    name: str | None = None,
+) -> list[str]:
+    """Write a checkpoint at a scale as a plain model; returns a description of it as lines.
+
+    `scaled` is loaded in float32 on the CPU. Without a scale or type they are the checkpoint's
+    own. `name` is what the export says it was made of. Raises `UserError` where
+    sentence-transformers would not give the same vectors, or the base's weights changed.
+    """
+    encoder, manifest = scaled.encoder, scaled.manifest
+    trained, weights = manifest.encoder, manifest.weights
+    if encoder.model.config.model_type == "model2vec":
+        raise UserError(f"{scaled.folder}: static embeddings are not exported by this program")
+    # Full weights are written as they are, whatever scale the checkpoint says they lie at.
+    own_scale = weights.scale if weights.kind == "lora" else 1.0
+    used = own_scale if scale is None else scale
+    recorded = float(weights.scale if scale is None else scale)
+    # An adapter trained over 4 bits is added to the base's own weights.
+    settings = replace(trained, dtype=dtype or trained.dtype, quantization=None)
+    sha256 = scaled.save_model(folder, used, settings.dtype)
+    write_tokenizer(folder, scaled.resolved.folder, encoder)
+    write_modules(folder, settings, encoder.model.config.hidden_size, encoder.dense)
+    written = replace(manifest, encoder=settings, weights=replace(weights, scale=recorded))
+    name = name or scaled.folder.name
+    written.write_export(folder, checkpoint=name, scale=recorded, sha256=sha256)
+    scaled.set(used)
+    claims_only = weights.trained == "query_only"
+    lines = check_export(folder, encoder, settings.dtype, claims_only=claims_only)
+    base = _check_base(scaled)
+    if claims_only:
+        other, base_name = manifest.source_model, f"the base, {manifest.base.name}"
+        lines.append(
+            f"claims only: sources are encoded by {base_name if other is None else other.name}; "
+            "this package does so by itself, in sentence-transformers load it for them"
+        )
+    if trained.quantization:
+        lines.append(
+            f"trained over a base in {trained.quantization}, merged into the base's own weights: "
+            "vectors differ by the rounding to 4 bits"
+        )
+    prefixed = settings.template.claim or settings.template.source
+    prompts = " (prefixes: its prompts `query` and `document`)" if prefixed else ""
+    return [
+        *lines,
+        f"{name} at scale {recorded:g}, {settings.dtype}, sha256 {sha256}",
+        f"base {manifest.base.name}: sha256 {manifest.base.sha256}, {base}",
+        "sentence-transformers: encode_query for claims, encode_document for sources" + prompts,
+    ]
+
+
+def _check_base(scaled: ScaledCheckpoint) -> str:
+    """Hash the base's weights again. Raises `UserError` where they changed."""
+    folder = scaled.base_folder
+    if folder is None:
+        return "not read: the checkpoint holds every weight"
+    if weights_hash(folder) != scaled.manifest.base.sha256:
+        raise UserError(f"{folder}: the base's weights changed while they were exported")
+    return "unchanged: hashed again after the export was written"
 
 
 def write_tokenizer(folder: Path, source: Path, encoder: Encoder) -> None:

@@ -20,8 +20,13 @@ from claim2source.core.files import file_hash
 from claim2source.models import Encoder, Manifest, ModelConfig, Template, resolve
 from claim2source.models.resolve import set_adapter_scale
 from claim2source.text import Rendering
-from claim2source.training.export.scaling import ScaledCheckpoint, _refuse_variants
-from claim2source.training.export.soup import read_ingredients, save_soup
+from claim2source.training.export import sentence_transformers as exporting
+from claim2source.training.export.weighted_sum import (
+    ScaledCheckpoint,
+    _refuse_variants,
+    read_parts,
+    write_sum,
+)
 from tests.models import mistral as gritlm
 from tests.training.points import (
     RENDERING,
@@ -31,7 +36,6 @@ from tests.training.points import (
     save_mistral,
     write_point,
 )
-from train import merge as program
 from train.merge import MergeConfig, merge
 
 TEXTS = ["a b c", "vaccine works .", "claim : paper", "works", "a vaccine paper works : " * 5]
@@ -46,7 +50,9 @@ def base(tmp_path: Path, tiny_folder: Path) -> Path:
 
 
 def export(checkpoint: Path, out: Path, **more: Any) -> Path:
-    merge(MergeConfig(str(checkpoint), out, **more))
+    scale = more.pop("scale", None)
+    more["scales"] = None if scale is None else [scale]
+    merge(MergeConfig([str(checkpoint)], out, **more))
     return out
 
 
@@ -188,10 +194,10 @@ def test_adapters_over_experts_are_merged(kind: str, tmp_path: Path) -> None:
     assert weights_of(out).keys() == weights_of(tmp_path / "base").keys()
     assert np.abs(their_vectors(out) - vectors(encoder)).max() < 1e-4
     assert np.abs(vectors(resolve(out, "cpu").encoder) - vectors(encoder)).max() < 1e-4
-    with pytest.raises(InputError, match="target_parameters .*no mean"):
+    with pytest.raises(InputError, match="target_parameters are no sum"):
         other = write_point(model, tmp_path / "other", "lora", move=0.2, dropout=0.0)
         assert other is not encoder
-        save_soup(read_ingredients([tmp_path / "point", tmp_path / "other"]), tmp_path / "soup")
+        write_sum(read_parts([tmp_path / "point", tmp_path / "other"]), tmp_path / "soup")
 
 
 @pytest.mark.parametrize("scale", [None, 0.0, 0.5, 1.0, 1.5])
@@ -290,7 +296,7 @@ def test_an_adapter_trained_over_4_bits_is_merged_without_a_gpu(base: Path, tmp_
     manifest = Manifest.read(tmp_path / "point")
     four = replace(manifest, encoder=replace(manifest.encoder, quantization="nf4"))
     four.write(tmp_path / "point")
-    lines = merge(MergeConfig(str(tmp_path / "point"), tmp_path / "out", 0.5))
+    lines = merge(MergeConfig([str(tmp_path / "point")], tmp_path / "out", scales=[0.5]))
     assert any("nf4" in line and "own weights" in line for line in lines)
     found, expected = weights_of(tmp_path / "out"), weights_of(plain)
     assert found.keys() == expected.keys()
@@ -347,14 +353,15 @@ def test_the_base_is_hashed_again_once_all_is_written(
     write_point(config(base), tmp_path / "full", "full")
 
     def line(point: str, **more: Any) -> str:
-        done = merge(MergeConfig(str(tmp_path / point), tmp_path / f"out-{point}", **more))
+        done = merge(MergeConfig([str(tmp_path / point)], tmp_path / f"out-{point}", **more))
         return next(line for line in done if line.startswith("base "))
 
     assert "unchanged: hashed again" in line("point")
     assert "not read" in line("full") and "unchanged" not in line("full", overwrite=True)
-    assert "unchanged: hashed again" in line("full", overwrite=True, scale=0.5)
-    real = program.write_modules
-    monkeypatch.setattr(program, "write_modules", lambda *a: (real(*a), save_tiny(base, seed=5)))
+    assert "unchanged: hashed again" in line("full", overwrite=True, scales=[0.5])
+    real = exporting.write_modules
+    spoils = lambda *a: (real(*a), save_tiny(base, seed=5))  # noqa: E731
+    monkeypatch.setattr(exporting, "write_modules", spoils)
     with pytest.raises(UserError, match="weights changed"):
         export(tmp_path / "point", tmp_path / "out")
     assert not (tmp_path / "out").exists()
@@ -362,7 +369,7 @@ def test_the_base_is_hashed_again_once_all_is_written(
 
 def test_where_it_comes_from_is_written_beside_it(base: Path, tmp_path: Path) -> None:
     write_point(config(base), tmp_path / "point", "lora")
-    lines = merge(MergeConfig(str(tmp_path / "point"), tmp_path / "out", 0.5))
+    lines = merge(MergeConfig([str(tmp_path / "point")], tmp_path / "out", scales=[0.5]))
     said = json.loads((tmp_path / "out" / "claim2source.json").read_text())
     assert said["base"]["sha256"] == file_hash(base / "model.safetensors")
     adapter = file_hash(tmp_path / "point" / "adapter_model.safetensors")
@@ -414,7 +421,7 @@ def test_a_checkpoints_own_scale_is_taken(base: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("scale", [-0.5, float("nan"), float("inf")])
 def test_a_scale_that_cannot_be(scale: float, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="scale.*0 to 100"):
-        MergeConfig("x", tmp_path, scale)
+        MergeConfig(["x"], tmp_path, scales=[scale])
 
 
 def test_what_cannot_be_scaled_is_said(base: Path, tmp_path: Path) -> None:
@@ -527,7 +534,7 @@ def test_nothing_is_overwritten_by_accident_and_nothing_left_half(
     with pytest.raises(UserError, match="--overwrite"):
         export(tmp_path / "point", out, scale=0.5)
     with monkeypatch.context() as patch:
-        patch.setattr(program, "write_modules", lambda *_: 1 / 0)
+        patch.setattr(exporting, "write_modules", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             export(tmp_path / "point", out, scale=0.5, overwrite=True)
     assert hashes_of_files(out) == before

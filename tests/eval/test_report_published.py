@@ -1,4 +1,4 @@
-"""`eval/paper_tables.py`: ours beside the papers' numbers, from saved reports."""
+"""`eval/report.py --published`: ours beside the papers' numbers, from saved reports."""
 
 from __future__ import annotations
 
@@ -13,18 +13,23 @@ import numpy as np
 import pytest
 
 from claim2source.core.errors import run_program
-from claim2source.core.records import Qrels
+from claim2source.core.records import Claim, Dataset, Qrels, Source
 from claim2source.core.report import Report
 from claim2source.core.run import Run
+from claim2source.datasets import write_beir
 from claim2source.datasets.grouping import gold_groups
 from claim2source.evaluation.metrics import evaluate, macro
 from claim2source.evaluation.significance import bootstrap_intervals
 from claim2source.io.trec import write_trec_qrels, write_trec_run
-from eval.paper_tables import main
+from eval.report import main as report
 from tests.report_files import write_report
 
 METRICS = ["mrr@5", "recall@1"]
 E5 = "intfloat/e5-large-v2"
+
+
+def main(arguments: list[str]) -> None:
+    report(["--published", *arguments])
 
 
 def save(
@@ -412,8 +417,7 @@ def test_judgements_of_other_claims_give_no_interval(
 
 
 def test_markdown_and_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    out = tmp_path / "tables.md"
-    said = shown(capsys, "--format", "markdown", "--out", out)
+    said, out = shown(capsys, "--format=markdown", "--out", tmp_path), tmp_path / "published.md"
     assert str(out) in said and "|" not in said
     text = out.read_text()
     assert "| BM25 | 0.5575[de] | +0.0225[e]" in text.replace("   |", " |")
@@ -452,3 +456,26 @@ def test_what_is_no_report_is_refused(
         run_program(main, ["--reports", str(tmp_path)])
     assert ended.value.code == 2
     assert "report.json" in capsys.readouterr().err
+
+
+def test_the_page_has_the_tables_with_a_score_of_ours(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    claims = tuple(Claim(f"c{i}", "post", golds=("p1",)) for i in range(4))
+    qrels = Qrels({claim.id: {"p1": 1} for claim in claims})
+    write_beir([Dataset(claims, (Source("p1", "A title"),), qrels, "dev")], tmp_path / "ct25")
+    run = Run.from_lists({claim.id: [("p1", 1.0)] for claim in claims})
+    write_trec_run(run, tmp_path / "runs" / "en.trec")
+    table = {"mrr@5": 1.0, "recall@1": 1.0, "queries": 4}
+    found = {"model": E5, "sources": "title_abstract", "languages": {"en": table}, "macro": table}
+    system = {**found, "system": E5, "runs": "runs"}
+    write_report(tmp_path, {"<b>e5": system}, str(tmp_path / "ct25"))
+    words = ["--reports", str(tmp_path), "--repeats=20"]
+    main([*words, "--tables", "2025-styles", f"--html={tmp_path / 'p.html'}"])
+    printed = capsys.readouterr().out
+    assert "1.0000*" in printed and f"1 system in {tmp_path / 'p.html'}" in printed
+    page = (tmp_path / "p.html").read_text(encoding="utf-8")
+    assert "<h2>Published numbers</h2>" in page and "[2025-styles]" in page and "1.0000*" in page
+    assert "over other claims than the paper" in page and "<b>e5" not in page
+    report([*words, f"--html={tmp_path / 'q.html'}"])
+    assert "Published numbers" not in (tmp_path / "q.html").read_text(encoding="utf-8")

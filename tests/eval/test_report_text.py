@@ -1,4 +1,4 @@
-"""`eval/compare.py`: saved systems by slice, tested, ranked, and what German loses."""
+"""`eval/report.py` as text: saved systems by slice, tested, ranked, and what German loses."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from claim2source.core.errors import run_program
+from claim2source.cli import main as command
+from claim2source.core.errors import UserError, run_program
 from claim2source.core.records import Dataset
 from claim2source.core.run import Run
 from claim2source.datasets import load
@@ -18,7 +19,7 @@ from claim2source.evaluation.metrics import evaluate
 from claim2source.io.trec import read_run, write_trec_run
 from claim2source.pipeline.evaluate import evaluate as evaluate_result
 from claim2source.retrieve import BM25, BM25Config
-from eval.compare import main
+from eval.report import main
 from tests.report_files import write_report
 
 FORMS = ("original", "translated", "bilingual")
@@ -190,6 +191,7 @@ def test_another_baseline_metric_and_language(folders: Path, tmp_path: Path) -> 
         (["--posted=nobody"], "posted"),
         (["--metric=mrr"], "metrics"),
         (["--alpha=1"], "alpha"),
+        (["--alpha=0.0001"], "alpha"),
         (["--split=train"], "ids do not match"),
     ],
 )
@@ -211,3 +213,44 @@ def test_a_missing_run_file_is_named(
         run_program(main, [f"--reports={tmp_path}", f"--out={tmp_path / 'o'}"])
     assert "no runs/.../en.trec" in capsys.readouterr().err
     assert read_run(folders / "original" / "runs" / "en.trec").run.claim_ids
+
+
+def test_what_is_printed_is_what_is_kept(
+    folders: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without --out nothing is written; Markdown is the file's; fewer languages are fewer rows."""
+    few = [f"--reports={folders / form}" for form in FORMS[:2]] + ["--repeats=50"]
+    before = sorted(tmp_path.iterdir())
+    main([*few, "--format=markdown"])
+    printed = capsys.readouterr().out
+    assert sorted(tmp_path.iterdir()) == before
+    main([*few, f"--out={tmp_path / 'kept'}"])
+    assert (tmp_path / "kept" / "compare.md").read_text() == printed
+    capsys.readouterr()
+    main([*few, "--languages=en"])
+    english = capsys.readouterr().out
+    assert "de claims (a family of its own)" in printed and "de claims" not in english
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ([], "reports"),
+        (["--published", "--html=p.html"], "reports"),
+        (["--reports=r", "--out=page.html"], "--html FILE"),
+        (["--reports=r", "--format=csv"], "csv is of --published"),
+        (["--reports=r", "--tables=2026"], "none without --published"),
+        (["--reports=r", "--wandb=offline"], "off without --html"),
+    ],
+)
+def test_keys_that_do_not_go_together(words: list[str], said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        main(words)
+
+
+@pytest.mark.parametrize(
+    ("old", "now"), [("compare", "report --reports"), ("paper-tables", "report --published")]
+)
+def test_the_programs_that_it_replaces_name_it(old: str, now: str) -> None:
+    with pytest.raises(UserError, match=f"{old}: is gone; write {now}"):
+        command([old, "--reports=x"])

@@ -1,11 +1,13 @@
-"""Means of checkpoints: full weights, deltas of adapters, and what has no mean."""
+"""Sums of checkpoints and base: full weights, deltas of adapters, every scale, what has no sum."""
 
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -18,8 +20,10 @@ from claim2source.models.manifest import DataRecord
 from claim2source.text import Rendering
 from claim2source.training.adapt import adapt
 from claim2source.training.checkpoint import save_checkpoint
-from claim2source.training.export.soup import read_ingredients, save_soup
+from claim2source.training.export.weighted_sum import ScaledCheckpoint, read_parts, write_sum
 from tests.training.small import save_small_model, small_config
+
+TEXTS = ["wow study on coffee", "krass, Studie zu tea", "Effect of salt on health"]
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +67,7 @@ def deltas(folder: Path) -> dict[str, torch.Tensor]:
 
 def test_full_weights_are_averaged(model: Path, tmp_path: Path) -> None:
     first, second = (saved(model, tmp_path / f"epoch-{i}", "full", i) for i in (1, 2))
-    manifest = save_soup(read_ingredients([first, second]), tmp_path / "soup")
+    manifest = write_sum(read_parts([first, second]), tmp_path / "soup")
     weights = [load_file(folder / "model.safetensors") for folder in (first, second)]
     found = resolve(str(tmp_path / "soup"), "cpu").encoder.model.state_dict()
     for name, value in weights[0].items():
@@ -72,7 +76,7 @@ def test_full_weights_are_averaged(model: Path, tmp_path: Path) -> None:
     assert len(manifest.soup) == 2 and manifest.scores == {}
     # A mean of the same weights is these weights, to the bit; also of three.
     same = [saved(model, tmp_path / f"same-{i}", "full", 1) for i in range(3)]
-    save_soup(read_ingredients(same), tmp_path / "equal")
+    write_sum(read_parts(same), tmp_path / "equal")
     hashes = [file_hash(f / "model.safetensors") for f in (same[0], tmp_path / "equal")]
     assert hashes[0] == hashes[1]
 
@@ -82,7 +86,7 @@ def test_deltas_of_adapters_are_averaged_not_their_factors(model: Path, tmp_path
     two = saved(model, tmp_path / "two", "lora", 2, lora__r=6, lora__alpha=6)
     scaled = Manifest.read(two)
     replace(scaled, weights=replace(scaled.weights, scale=0.5)).write(two)
-    save_soup(read_ingredients([one, two]), tmp_path / "soup")
+    write_sum(read_parts([one, two]), tmp_path / "soup")
     parts, found = [deltas(folder) for folder in (one, two)], deltas(tmp_path / "soup")
     assert found.keys() == parts[0].keys() and len(found) > 4
     for name, value in found.items():
@@ -97,21 +101,102 @@ def test_deltas_of_adapters_are_averaged_not_their_factors(model: Path, tmp_path
     assert torch.allclose(merged[plain], base[plain] + found[name], atol=1e-6)
 
 
+@pytest.mark.parametrize("weights", [(0.75, 0.25), (0.5, 0.0), (0.9, 0.4)])
+def test_weights_that_do_not_sum_to_1_leave_or_take_the_rest_of_the_base(
+    weights: tuple[float, float], model: Path, tmp_path: Path
+) -> None:
+    plain = load_file(model / "model.safetensors")
+    parts = [saved(model, tmp_path / f"epoch-{i}", "full", i) for i in (1, 2)]
+    tuned = [load_file(folder / "model.safetensors") for folder in parts]
+    write_sum(read_parts(parts), tmp_path / "full", weights)
+    found = load_file(tmp_path / "full" / "model.safetensors")
+    for name, base in plain.items():
+        pairs = zip(weights, tuned, strict=True)
+        moved = sum((weight * (one[name] - base) for weight, one in pairs), torch.zeros(()))
+        assert torch.allclose(found[name], base + moved, atol=1e-6), name
+    one, two = (saved(model, tmp_path / f"lora-{i}", "lora", i) for i in (1, 2))
+    write_sum(read_parts([one, two]), tmp_path / "lora", weights)
+    first, second = deltas(one), deltas(two)
+    for name, value in deltas(tmp_path / "lora").items():
+        expected = weights[0] * first[name] + weights[1] * second[name]
+        assert torch.allclose(value, expected, atol=1e-5)
+
+
+@pytest.fixture(params=["lora", "full"])
+def point(request: pytest.FixtureRequest, model: Path, tmp_path: Path) -> Path:
+    return saved(model, tmp_path / request.param, request.param, 1)
+
+
+def alone(model: Path, point: Path, scale: float, folder: Path) -> Encoder:
+    """The encoder of one scale, made from the checkpoint's files without any scaling in place."""
+    if point.name == "lora":
+        shutil.copytree(point, folder)
+        manifest = Manifest.read(folder)
+        replace(manifest, weights=replace(manifest.weights, scale=scale)).write(folder)
+        return resolve(folder, "cpu").encoder
+    encoder = resolve(point, "cpu").encoder
+    plain, tuned = (load_file(f / "model.safetensors") for f in (model, point))
+    for name, value in encoder.model.named_parameters():
+        value.data = plain[name] + scale * (tuned[name] - plain[name])
+    return encoder
+
+
+def test_every_scale_is_computed_afresh_in_any_order(
+    model: Path, point: Path, tmp_path: Path
+) -> None:
+    scaled = ScaledCheckpoint(point, "cpu")
+    expected = {
+        scale: alone(model, point, scale, tmp_path / str(scale)).encode(TEXTS, "claim")[0]
+        for scale in (0.0, 0.25, 0.5, 1.0)
+    }
+    assert np.abs(expected[0.25] - expected[0.5]).max() > 1e-3
+    ends = (small_config(model, tmp_path, tmp_path).model, point)
+    for scale, name in zip((0.0, 1.0), ends, strict=True):
+        found, _ = resolve(name, "cpu").encoder.encode(TEXTS, "claim")
+        assert np.abs(expected[scale] - found).max() < 1e-6
+    for scale in (0.5, 0.25, 0.5, 0.0, 1.0, 0.25, 1.0, 0.0):
+        scaled.set(scale)
+        found, _ = scaled.encoder.encode(TEXTS, "claim")
+        assert np.abs(found - expected[scale]).max() < 1e-6, scale
+
+
+def test_scales_have_keys_of_their_own_and_the_ends_are_shared(model: Path, point: Path) -> None:
+    scaled, keys = ScaledCheckpoint(point, "cpu"), []
+    for scale in (0.0, 0.25, 0.5, 1.0, 0.5, 0, 1):
+        scaled.set(scale)
+        keys.append(json.dumps(scaled.encoder.key(), sort_keys=True))
+    assert len(set(keys[:4])) == 4 and keys[4:] == [keys[2], keys[0], keys[3]]
+    assert json.dumps(resolve(point, "cpu").encoder.key(), sort_keys=True) == keys[3]
+    manifest, half = scaled.manifest, scaled.identity(0.5)
+    assert half["base"] == manifest.base.sha256
+    if point.name == "full":
+        assert half["tuned"] == manifest.weights.sha256 and half["scale"] == 0.5
+
+
 def test_what_has_no_mean_is_refused(model: Path, tmp_path: Path) -> None:
     full, lora = (saved(model, tmp_path / kind, kind, 1) for kind in ("full", "lora"))
     with pytest.raises(UserError, match="kind of weights"):
-        read_ingredients([full, lora])
+        read_parts([full, lora])
     with pytest.raises(UserError, match="two or more"):
-        read_ingredients([full, full])
+        read_parts([full, full])
     other = saved(model, tmp_path / "other", "full", 2)
     manifest = Manifest.read(other)
     replace(manifest, base=replace(manifest.base, sha256="0")).write(other)
     with pytest.raises(UserError, match="base is not that of"):
-        read_ingredients([full, other])
+        read_parts([full, other])
     replace(manifest, data=replace(manifest.data, val_sha256="w")).write(other)
     with pytest.raises(UserError, match="val is not that of"):
-        read_ingredients([full, other])
+        read_parts([full, other])
     manifest.write(other)
     (other / "model.safetensors").write_bytes(b"damaged")
     with pytest.raises(UserError, match="sha256"):
-        read_ingredients([full, other])
+        read_parts([full, other])
+    # An adapter of other layers, whichever is named first.
+    wide, narrow = (
+        saved(model, tmp_path / name, "lora", 1, lora__targets=targets)
+        for name, targets in (("wide", ["query", "key"]), ("narrow", ["query"]))
+    )
+    for pair in ([wide, narrow], [narrow, wide]):
+        with pytest.raises(UserError, match="adapts"):
+            write_sum(read_parts(pair), tmp_path / "sum")
+    assert not (tmp_path / "sum").exists()

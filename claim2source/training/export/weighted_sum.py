@@ -1,17 +1,24 @@
-"""Scale a checkpoint between its base (0) and its trained weights (1)."""
+"""Sum checkpoints and their base by weights: points between the two, means of epochs or seeds."""
 
 from __future__ import annotations
 
 import copy
+import json
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import fields, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from claim2source.core.errors import InputError, UserError
-from claim2source.core.files import clean_leftovers, file_hash, require_writable
+from claim2source.core.files import (
+    atomic_folder,
+    clean_leftovers,
+    file_hash,
+    require_writable,
+    write_json,
+)
 from claim2source.core.report import Table
 from claim2source.models import (
     Dtype,
@@ -34,6 +41,27 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from claim2source.models import Encoder
+
+_MODEL, _CONFIG = "model.safetensors", "config.json"
+# What checkpoints must have in common: else their sum is of different models, or knows val.
+_SAME: dict[str, Callable[[Manifest], object]] = {
+    "base": lambda m: m.base.sha256,
+    "kind of weights": lambda m: (m.weights.kind, m.weights.trained),
+    "encoder's settings": lambda m: m.encoder,
+    "rendering": lambda m: m.rendering,
+    "train split": lambda m: (m.data.train_split, m.data.languages),
+    "val": lambda m: m.data.val_sha256,
+}
+# Settings of adapters that are more than W + scale * B A.
+_VARIANTS = (
+    "modules_to_save",
+    "use_dora",
+    "lora_bias",
+    "trainable_token_indices",
+    "target_parameters",
+    "rank_pattern",
+    "alpha_pattern",
+)
 
 
 class ScaledCheckpoint:
@@ -124,7 +152,7 @@ class ScaledCheckpoint:
         model: Any = self.encoder.model
         model = model.get_base_model() if self.kind == "lora" else model
         _save(folder, model, self.weights(scale), dtype)
-        return file_hash(folder / "model.safetensors")
+        return file_hash(folder / _MODEL)
 
     def save_checkpoint(self, folder: Path, scale: float, scores: Mapping[str, Table]) -> Manifest:
         """Write a checkpoint at a scale; `scores` are its scores at that scale, by split.
@@ -140,19 +168,23 @@ class ScaledCheckpoint:
             _copy(self.folder, folder, [file.name for file in tokenizer_files(self.folder)])
             if scale == 1:
                 weights = self.manifest.weights
-                _copy(self.folder, folder, ("model.safetensors", "config.json"))
+                _copy(self.folder, folder, (_MODEL, _CONFIG))
             else:
                 weights = Weights(
                     "full",
                     self.save_model(folder, scale, self.encoder.settings.dtype),
                     float(scale),
-                    file_hash(folder / "config.json"),
+                    file_hash(folder / _CONFIG),
                     self.manifest.weights.trained,
                 )
         written = replace(self.manifest, weights=weights, scores=dict(scores))
         folder.mkdir(parents=True, exist_ok=True)
         written.write(folder)
         return written
+
+    def base_weights(self) -> dict[str, Tensor]:
+        """Load the base's weights, in float32 on the CPU."""
+        return self._base.encoder.model.state_dict()
 
     @cached_property
     def _base(self) -> Resolved:
@@ -186,7 +218,7 @@ class ScaledCheckpoint:
             # The base is not needed, and may be missing.
             yield from tuned.items()
             return
-        base = self._base.encoder.model.state_dict()
+        base = self.base_weights()
         shapes = [{(name, v.shape) for name, v in state.items()} for state in (base, tuned)]
         if shapes[0] != shapes[1]:
             odd = min(shapes[0] ^ shapes[1])[0]
@@ -196,6 +228,153 @@ class ScaledCheckpoint:
             if value.is_floating_point():
                 mixed = base[name].float().lerp(value.float(), scale)
             yield name, mixed
+
+
+@dataclass(frozen=True)
+class Part:
+    """Name a checkpoint of a sum, with its manifest."""
+
+    folder: Path
+    manifest: Manifest
+
+
+def read_parts(checkpoints: Sequence[str | Path]) -> list[Part]:
+    """Read the manifests of checkpoints, or of the ones that runs chose.
+
+    Raises `UserError` where they have no sum: another base, kind, rendering or val, or weights
+    that are not the manifest's.
+    """
+    parts = []
+    for name in checkpoints:
+        folder = checkpoint_folder(name)
+        parts.append(Part(folder, Manifest.read(folder)))
+    first = parts[0]
+    if len({part.folder.resolve() for part in parts}) < max(2, len(parts)):
+        raise UserError("checkpoints: a sum is of two or more different ones")
+    for part in parts:
+        if part.manifest.weights.kind == "base":
+            raise UserError(f"{part.folder}: holds the base itself: nothing was trained")
+        if part.manifest.weights.projection is not None:
+            raise UserError(f"{part.folder}: has a projection, and is in no sum")
+        for what, of in _SAME.items():
+            if of(part.manifest) != of(first.manifest):
+                raise UserError(f"{part.folder}: its {what} is not that of {first.folder}")
+        file = part.folder / (_MODEL if part.manifest.weights.kind == "full" else ADAPTER_FILE)
+        if not file.is_file() or file_hash(file) != part.manifest.weights.sha256:
+            raise InputError.at(file, why="its sha256 is not the manifest's, or it is missing")
+    return parts
+
+
+def write_sum(
+    parts: Sequence[Part],
+    folder: Path,
+    weights: Sequence[float] | None = None,
+    model: ModelConfig | None = None,
+) -> Manifest:
+    """Write base + sum of weight * (checkpoint - base) as a checkpoint, atomically.
+
+    Without weights it is the mean. Full weights are summed a tensor at a time; the base, which
+    `model` says how to load, is read only where the weights do not sum to 1. LoRA: the sum of the
+    deltas B A, as one adapter whose rank is the sum of theirs. The manifest, which is returned,
+    names the weights that were summed.
+    """
+    first = parts[0].manifest
+    weights = [1 / len(parts)] * len(parts) if weights is None else weights
+    with atomic_folder(folder) as temporary:
+        if first.weights.kind == "full":
+            names = (_MODEL, _CONFIG)
+            _sum_full(parts, weights, temporary, model)
+        else:
+            names = (ADAPTER_FILE, ADAPTER_CONFIG_FILE)
+            _sum_adapters(parts, weights, temporary)
+        sha256, config_sha256 = (file_hash(temporary / name) for name in names)
+        kind = first.weights.kind
+        refits = (part.manifest.refit for part in parts)
+        written = replace(
+            first,
+            weights=Weights(kind, sha256, 1.0, config_sha256, first.weights.trained),
+            epoch=max(part.manifest.epoch for part in parts),
+            # Where one of them knows val, their sum does.
+            refit=next((name for name in refits if name is not None), None),
+            soup=tuple(str(part.manifest.weights.sha256) for part in parts),
+            scores={},
+        )
+        written.write(temporary)
+    return written
+
+
+def _sum_full(
+    parts: Sequence[Part], weights: Sequence[float], folder: Path, model: ModelConfig | None
+) -> None:
+    """Sum tensors by name, in float64, one name at a time."""
+    import torch
+    from safetensors import safe_open
+    from safetensors.torch import save_file
+
+    first = parts[0].folder
+    _copy(first, folder, [_CONFIG, *(file.name for file in tokenizer_files(first))])
+    of_base = 1 - sum(weights)
+    base: Mapping[str, Tensor] = {}
+    if abs(of_base) > 1e-9:
+        base = ScaledCheckpoint(first, "cpu", "float32", model).base_weights()
+    files = [part.folder / _MODEL for part in parts]
+    opened = [safe_open(str(file), "pt") for file in files]
+    names = set(opened[0].keys())
+    for file, other in zip(files, opened, strict=True):
+        if odd := names ^ set(other.keys()):
+            raise InputError.at(file, field=min(odd), why=f"is in one of them, not in {files[0]}")
+    state = {}
+    for name in sorted(names):
+        values = [other.get_tensor(name) for other in opened]
+        if base and name not in base:
+            raise InputError.at(files[0], field=name, why="is not in its base")
+        shapes = {value.shape for value in [*values, *([base[name]] if base else [])]}
+        if len(shapes) > 1:
+            raise InputError.at(files[-1], field=name, why=f"has another shape in {files[0]}")
+        state[name] = values[0]
+        if values[0].is_floating_point():
+            terms = [w * v.to(torch.float64) for w, v in zip(weights, values, strict=True)]
+            if base:
+                terms.append(of_base * base[name].to(torch.float64))
+            state[name] = torch.stack(terms).sum(dim=0).to(values[0].dtype)
+    save_file(state, folder / _MODEL, {"format": "pt"})
+
+
+def _sum_adapters(parts: Sequence[Part], weights: Sequence[float], folder: Path) -> None:
+    """Sum deltas: A is all A's below each other, B all B's side by side, weighed."""
+    import torch
+    from safetensors.torch import load_file, save_file
+
+    states, scales, ranks = [], [], []
+    config: dict[str, Any] = {}
+    for part, weight in zip(parts, weights, strict=True):
+        config = json.loads((part.folder / ADAPTER_CONFIG_FILE).read_text(encoding="utf-8"))
+        odd = [name for name in _VARIANTS if config.get(name)]
+        if odd or config.get("bias", "none") != "none":
+            why = f"adapters with {(*odd, 'bias')[0]} are no sum of deltas, and are in no sum"
+            raise InputError.at(part.folder / ADAPTER_CONFIG_FILE, why=why)
+        states.append(load_file(part.folder / ADAPTER_FILE))
+        rank = int(config["r"])
+        root = rank**0.5 if config.get("use_rslora") else rank
+        scales.append(part.manifest.weights.scale * config["lora_alpha"] / root * weight)
+        ranks.append(rank)
+    for part, other in zip(parts, states, strict=True):
+        if unshared := states[0].keys() ^ other.keys():
+            raise UserError(f"{part.folder}: only it or {parts[0].folder} adapts {min(unshared)}")
+    state = {}
+    for name in states[0]:
+        factors = [other[name].float() for other in states]
+        if ".lora_A." in name:
+            state[name] = torch.cat(factors, dim=0)
+        elif ".lora_B." in name:
+            weighed = [factor * scale for factor, scale in zip(factors, scales, strict=True)]
+            state[name] = torch.cat(weighed, dim=1)
+        else:
+            raise UserError(f"{parts[0].folder}: {name} is no factor of a delta")
+    save_file({name: value.contiguous() for name, value in state.items()}, folder / ADAPTER_FILE)
+    # alpha / r is 1: the scales are in B.
+    whole = {"r": sum(ranks), "lora_alpha": sum(ranks), "use_rslora": False}
+    write_json(folder / ADAPTER_CONFIG_FILE, config | whole)
 
 
 def _refuse_variants(model: Any, folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""Set our numbers beside the papers': `python eval/paper_tables.py --reports DIR... --out FILE`."""
+"""Write the papers' tables with our numbers beside theirs: as text, Markdown or CSV."""
 
 from __future__ import annotations
 
@@ -9,26 +9,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from claim2source.core.config import (
-    Repeats,
-    Seed,
-    Settings,
-    list_field,
-    read_config,
-    require,
-)
-from claim2source.core.errors import ConfigError, UserError, run_program
-from claim2source.core.files import refuse_input, write_text
-from claim2source.core.folders import require_output_file
+from claim2source.core.config import require
+from claim2source.core.errors import ConfigError, UserError
 from claim2source.core.records import Qrels
 from claim2source.core.report import COST_COLUMNS, cost_cells
 from claim2source.core.tables import Part, TextTable, render
-from claim2source.core.terminal import say
 from claim2source.evaluation.published.scores import Cells, Scorer, our_scores
 from claim2source.evaluation.published.tables import Column, Row, Table, load_published
-from claim2source.evaluation.reports import LoadedSystem, files_of_report, read_reports
+from claim2source.evaluation.reports import LoadedSystem
 from claim2source.io.trec import read_qrels
 
+Format = Literal["text", "markdown", "csv"]
 WIDEST = 10  # columns beside each other in a terminal
 CSV_COLUMNS = (
     "table",
@@ -51,64 +42,60 @@ CSV_COLUMNS = (
 
 
 @dataclass(frozen=True)
-class Config(Settings):
-    """Settings of `eval/paper_tables.py`.
+class PublishedTables:
+    """Hold tables of the papers, our scores for their cells, and what is in none of them."""
 
-    Args:
-        out: file to write; none: the terminal.
-        format: `text`, `markdown`, or `csv` with one line a cell.
-        repeats: bootstrap draws of an interval.
-        seed: of the draws.
-    """
+    tables: Sequence[Table]
+    cells: Mapping[str, Cells]
+    unplaced: Sequence[LoadedSystem]
+    missing: Sequence[str]
 
-    reports: list[Path] | None = list_field(
-        help="folders that eval/checkpoint.py or eval/hybrid.py wrote"
-    )
-    qrels: list[Path] | None = list_field(
-        help="judgements of the runs, for intervals; none: reports' own"
-    )
-    rows: list[str] | None = list_field(
-        help="rows that names do not match: 'GritLM-F=NAME' puts system NAME in"
-    )
-    tables: list[str] | None = list_field(
-        help="only these tables or papers, such as 2025-styles or 2026; none: all"
-    )
-    format: Literal["text", "markdown", "csv"] = "text"
-    out: Path | None = None
-    repeats: Repeats = 10_000
-    seed: Seed = 0
+    @classmethod
+    def of(
+        cls,
+        systems: Sequence[LoadedSystem],
+        tables: Sequence[str] | None = None,
+        rows: Sequence[str] = (),
+        qrels: Iterable[Path] = (),
+        repeats: int = 10_000,
+        seed: int = 0,
+    ) -> PublishedTables:
+        """Find our scores for the cells of these tables or papers, by default of all.
 
-    def check(self) -> None:
-        for named in self.rows or ():
-            require("=" in named, "rows", named, "ROW=SYSTEM, such as GritLM-F=epoch-2")
-
-
-def main(argv: Sequence[str] | None = None) -> None:
-    """Find our scores for the papers' cells; write or print the tables."""
-    config = read_config(Config, argv, program="eval/paper_tables.py", description=__doc__)
-    if config.out is not None:
-        reports = [file for path in config.reports or () for file in files_of_report(path)]
-        refuse_input(config.out, [*reports, *(config.qrels or ())])
-        marks = [f"[{table.id}]" for table in load_published()]
-        require_output_file(config.out, ",".join(CSV_COLUMNS[:3]), *marks)
-    tables = selected_tables(config.tables)
-    systems = read_reports(config.reports or [])
-    named = named_rows(config.rows or [], tables, systems)
-    scorer = Scorer(read_judgements(config.qrels or []), config.repeats, config.seed)
-    cells = {table.id: our_scores(table, systems, named, scorer) for table in tables}
-    if config.format == "csv":
-        text = as_csv(tables, cells)
-    else:
-        markdown = config.format == "markdown"
-        parts = [part for table in tables for part in table_parts(table, cells[table.id], markdown)]
-        text = render(parts, "markdown" if markdown else "plain") + "\n"
+        `rows` put systems into rows that names do not match (GritLM-F=NAME). `qrels` are
+        judgements of the runs for intervals; without them the reports' own are taken.
+        """
+        chosen = selected_tables(tables)
+        named = named_rows(rows, chosen, systems)
+        scorer = Scorer(read_judgements(qrels), repeats, seed)
+        cells = {table.id: our_scores(table, systems, named, scorer) for table in chosen}
         used = {id(ours.system) for found in cells.values() for ours in found.values()}
-        text += unplaced([s for s in systems if id(s) not in used], scorer.notes)
-    if config.out is None:
-        say(text.rstrip("\n"))
-        return
-    write_text(config.out, text)
-    say(f"{len(tables)} tables in {config.out}")
+        left = [system for system in systems if id(system) not in used]
+        return cls(chosen, cells, left, list(scorer.notes))
+
+    def text(self, form: Format) -> str:
+        """Write all tables; CSV has one line a cell, absolute and in the paper's unit."""
+        if form == "csv":
+            return as_csv(self.tables, self.cells)
+        markdown = form == "markdown"
+        parts = [
+            part
+            for table in self.tables
+            for part in table_parts(table, self.cells[table.id], markdown)
+        ]
+        text = render(parts, "markdown" if markdown else "plain") + "\n"
+        return text + unplaced(self.unplaced, self.missing)
+
+    def with_ours(self) -> dict[str, tuple[TextTable, str]]:
+        """Name the tables that have a score of ours, each with its notes."""
+        found = {}
+        for table in self.tables:
+            if cells := self.cells[table.id]:
+                heading, source, shown, *more = table_parts(table, cells, markdown=True)
+                assert isinstance(shown, TextTable) and isinstance(heading, str)
+                lines = [str(source), *(part for part in more if isinstance(part, str))]
+                found[heading.removeprefix("## ")] = (shown, "\n".join(lines))
+        return found
 
 
 def selected_tables(wanted: Sequence[str] | None) -> list[Table]:
@@ -278,7 +265,3 @@ def csv_row(table: Table, row: Row, column: Column, cells: Cells) -> list[str]:
         str(cell.system.folder),
         *("" if c is None else str(c) for c in cost_cells(cell.system.cost)),
     ]
-
-
-if __name__ == "__main__":
-    run_program(main)
