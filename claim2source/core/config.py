@@ -287,6 +287,11 @@ def _take_option(
     if option is None and key.startswith("no_") and negated is not None and negated.is_switch:
         key, option, equals, text = negated.key, negated, "=", "false"
     if option is None:
+        files = [o.key for o in options.values() if o.file_of and key.startswith(f"{o.key}.")]
+        if files:
+            meant = "" if key in keys_of(kind) else did_you_mean(key, options, "--")
+            why = f"{meant}write it in a YAML file: --{files[0]} FILE"
+            raise UserError(f"config: --{key}: is no flag; {why}")
         if inside := [name for name in options if name.startswith(f"{key}.")]:
             raise ConfigError(key, " ".join(rest[:1]), f"its keys, such as --{inside[0]}")
         meant = did_you_mean(key, options, "--")
@@ -300,6 +305,12 @@ def _take_option(
         if not isinstance(group.get(part), dict):
             group[part] = {}
         group = group[part]
+    if option.file_of is not None:
+        path = shipped(Path(given[0]), program)
+        if (root := compose(path)) is not None:
+            found = _plain_group(option.file_of, root, path, places, prefix=f"{key}.")
+            group[name] = {**group.get(name, {}), **found}
+        return
     value, before = _plain_words(option.hint, given, key), group.get(name)
     if places.get(key) == _FLAG and isinstance(before, list) and isinstance(value, list):
         value = [*before, *value]
