@@ -111,7 +111,6 @@ def abstain(config: AbstainConfig) -> str:
         models=config.models,
         store=config.open_store(),
         device=config.device,
-        index=config.index,
     )
     runner = RemovingRunner(systems, dataset, settings)
     train = choosing_claims(runner, config.system).val

@@ -103,7 +103,6 @@ def evaluate_hybrid(config: HybridConfig) -> str:
         models=config.models,
         store=config.open_store(),
         device=config.device,
-        index=config.index,
     )
     runner = SystemRunner(systems, dataset, settings)
     scoring = Scoring(repeats=config.repeats if config.tests else 0, seed=config.seed)

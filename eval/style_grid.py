@@ -101,7 +101,6 @@ def evaluate_style_grid(config: StyleGridConfig) -> str:
         models=config.models,
         store=config.open_store(),
         device=config.device,
-        index=config.index,
     )
     needed = dict.fromkeys(part for name in names for part in all_parts(name, systems))
     runner = SystemRunner({name: systems[name] for name in needed}, dataset, settings)

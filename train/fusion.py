@@ -158,7 +158,6 @@ def train_fusion(config: LearnedFusionConfig) -> str:
         models=config.models,
         store=config.open_store(),
         device=config.device,
-        index=config.index,
     )
     candidates = Candidates(systems, config.system, config.depth, config.checkpoint, config.claims)
     scorer = Scorer(reported.sources, Place(settings.store, config.device, progress=True))

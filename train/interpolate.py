@@ -45,7 +45,6 @@ from claim2source.pipeline.evaluate import (
     require_golds,
     score_encoder,
 )
-from claim2source.pipeline.options import SearchOptions
 from claim2source.pipeline.selection import ChoosingOptions, SelectionData, selection_data
 from claim2source.pipeline.views import write_markdown
 from claim2source.training.config import WandbConfig
@@ -64,7 +63,7 @@ STEP_0, AS_TRAINED, PICKED = "step 0", "scale 1", "picked"
 
 
 @dataclass(frozen=True)
-class InterpolateConfig(SearchOptions, ChoosingOptions):
+class InterpolateConfig(ChoosingOptions):
     """Settings of `train/interpolate.py`.
 
     Args:
@@ -234,7 +233,6 @@ def _scored(
         rendering,
         Scoring(repeats=0),
         store=store,
-        index=config.index,
         progress=True,
     )
     settings = {"checkpoint": str(scaled.folder), "kind": scaled.kind, "scale": scale}

@@ -376,7 +376,8 @@ def _plain_group(
     values: dict[str, Any] = {}
     for name, line, value in entries_of(node, path, prefix):
         key = f"{prefix}{name}"
-        if now := successor(program, key):
+        below = f"{key}." if isinstance(value, yaml.MappingNode) else key
+        if now := successor(program, key) or successor(program, below):
             raise InputError.at(path, line, key, f"is gone; {now}")
         if name not in names:
             meant = did_you_mean(key, known)

@@ -16,9 +16,18 @@ OLD_PROGRAMS: Mapping[str, str] = {
     "restore": _COPY,
     "migrate": _COPY,
 }
-# Program as in eval/find.py ("" for any), and key without dashes -> what to do now.
+# Programs whose keys for the search of vectors went to the systems' YAML.
+_SEARCHED = (
+    *("eval/abstain.py", "eval/baselines.py", "eval/checkpoint.py", "eval/hybrid.py"),
+    *("eval/news.py", "eval/pipeline.py", "eval/rerank.py", "eval/style_grid.py"),
+    *("eval/verify.py", "train/fusion.py", "train/interpolate.py"),
+)
+_INDEX = "write `index:` beside `model:` in the YAML of a system"
+# Program as in eval/find.py ("" for any), and key without dashes, or a group with its dot -> what
+# to do now.
 OLD_KEYS: Mapping[tuple[str, str], str] = {
     ("eval/index.py", "no_check"): "write --no_read_first",
+    **{(program, "index."): _INDEX for program in _SEARCHED},
 }
 _QDRANT = "an index is a folder now: index the papers again with --out DIR"
 # How an address begins -> what to do now.
@@ -34,7 +43,9 @@ def refuse_old_program(name: str) -> None:
 
 def successor(program: str, key: str) -> str | None:
     """Say what to do in place of a program's key that is gone; None where it is not."""
-    return OLD_KEYS.get((program, key), OLD_KEYS.get(("", key)))
+    names = (key, f"{key.partition('.')[0]}.") if "." in key else (key,)
+    found = (OLD_KEYS.get((owner, name)) for name in names for owner in (program, ""))
+    return next((now for now in found if now is not None), None)
 
 
 def refuse_old_address(place: str) -> None:

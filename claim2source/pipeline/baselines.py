@@ -118,7 +118,6 @@ def evaluate_baselines(config: BaselinesConfig) -> str:
         models=config.models,
         store=config.open_store(),
         device=config.device,
-        index=config.index,
     )
     needed = dict.fromkeys(part for name in names for part in all_parts(name, systems))
     runner = SystemRunner({name: systems[name] for name in needed}, dataset, settings)
@@ -247,7 +246,7 @@ def _key(config: BaselinesConfig, runner: SystemRunner, cell: Cell) -> str:
     if files := [path for name in names for path in _run_files(systems[name])]:
         parts["runs"] = [file_hash(path) if path.is_file() else None for path in files]
     if any(systems[name].model is not None for name in names):
-        parts["search"] = [as_plain(config.index), config.vectors]
+        parts["search"] = config.vectors
     if is_tuned(cell.system, systems):
         carved = [config.val, config.val_share, config.val_seed, config.val_seen_share]
         how = [config.seen_share_expected, config.rule]

@@ -361,7 +361,7 @@ class SystemRunner:
         return Dense(
             resolved,
             store=settings.store,
-            index=settings.index,
+            index=self.systems[dense].index,
             passages=self.systems[dense].passages,
             progress=settings.progress,
         ).index(self.reported.sources)
@@ -540,7 +540,7 @@ class SystemRunner:
             resolved.encoder,
             rendering=rendering,
             store=settings.store,
-            index=settings.index,
+            index=system.index,
             passages=system.passages,
             progress=settings.progress,
         )

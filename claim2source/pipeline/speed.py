@@ -71,7 +71,7 @@ class Answering:
             resolved,
             rendering=system.rendering,
             store=self.settings.store,
-            index=self.settings.index,
+            index=system.index,
             passages=system.passages,
             progress=self.settings.progress,
         ).index(sources)

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 
-from claim2source.core.config import Between, Count, Settings, require_between
+from claim2source.core.config import Between, Count, Settings
 from claim2source.core.errors import ConfigError, InputError
 from claim2source.core.records import Claim
 from claim2source.core.run import IndexNotes, Run
@@ -56,26 +56,19 @@ class IndexConfig(Settings):
             losses.matryoshka allow; none: by whole vectors.
     """
 
+    # FAISS ends the process where its memory does not suffice: hence the upper bounds.
     kind: Kind = "exact"
-    refine: int = 4
-    cells: int | None = None
-    probes: int = 32
-    parts: int | None = None
+    refine: Annotated[int, Between(1, 1000)] = 4
+    cells: Annotated[int, Between(1, 10**6)] | None = None
+    probes: Annotated[int, Between(1, 10**6)] = 32
+    parts: Annotated[int, Between(1, 10**5)] | None = None
     code_bits: Annotated[int, Between(4, 12)] = 8
     links: Annotated[int, Between(2, 512)] = 32
-    build_effort: int = 80
-    effort: int = 128
+    build_effort: Annotated[int, Between(1, 10**5)] = 80
+    effort: Annotated[int, Between(1, 10**6)] = 128
     compared: Count = 500
     gpu: bool = True
-    dimensions: int | None = None
-
-    def check(self) -> None:
-        # FAISS ends the process where its memory does not suffice.
-        most = {"refine": 1000, "probes": 10**6, "build_effort": 10**5, "effort": 10**6}
-        for key, high in most.items():
-            require_between(f"index.{key}", getattr(self, key), 1, high)
-        for key, high in {"cells": 10**6, "parts": 10**5, "dimensions": 10**5}.items():
-            require_between(f"index.{key}", getattr(self, key), 1, high, none=True)
+    dimensions: Annotated[int, Between(1, 10**5)] | None = None
 
 
 class VectorIndex:

@@ -405,14 +405,23 @@ def test_vectors_encoded_before_as_float16_are_found_and_an_index_is_reported(
         ]
     )
     some = ["--systems", "BM25", "Small", "H-Small", "--claims=original", *stored, "--no_tests"]
-    hnsw = ["--index.kind=hnsw", "--index.compared=5"]
-    main(arguments(setup, tmp_path / "o", *some, *hnsw))
+    graph = tmp_path / "graph.yaml"
+    text, plain = setup[2].read_text(), "max_length: 24}, label: org/small"
+    assert text.count(plain) == 1
+    hnsw = plain.replace("}", "}, index: {kind: hnsw, compared: 5}", 1)
+    graph.write_text(text.replace(plain, hnsw))
+    main(arguments((*setup[:2], graph), tmp_path / "o", *some))
     cells = {name: cell_of(tmp_path / "o", f"{name}.original") for name in some[1:4]}
     cost = cells["Small"]["cost"]
     assert cost["tokens"] == 0 and cost["reused"] >= 36
     for name in ("Small", "H-Small"):
         found = cells[name]["index"]
         assert (found["kind"], found["claims"], found["recall@36"]) == ("hnsw", 5, 1.0)
+    # A list that is read from the store says which index found it, and what it cost.
+    main(arguments((*setup[:2], graph), tmp_path / "read", *some))
+    read = cell_of(tmp_path / "read", "Small.original")
+    assert read["index"] == cells["Small"]["index"] and read["macro"] == cells["Small"]["macro"]
+    assert read["cost"] == {**cost, "stored": True}
     # Another search is another report, but not of BM25.
     main(arguments(setup, tmp_path / "o", *some))
     again = {name: cell_of(tmp_path / "o", f"{name}.original") for name in cells}
