@@ -67,10 +67,6 @@ class HybridConfig(EvaluationOptions, ChoosingOptions):
     model: ModelConfig = field(default_factory=ModelConfig)
     rendering: Rendering | None = None
 
-    def check(self) -> None:
-        super().check()
-        ChoosingOptions.check(self)
-
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Choose settings off the split, score the three systems, print the tables."""

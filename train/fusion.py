@@ -110,10 +110,6 @@ class LearnedFusionConfig(EvaluationOptions, ChoosingOptions):
     files: list[Path] = list_field(help="YAML files of systems; none: all of configs/systems")
     against: list[str] = list_field((), help="systems of the files to compare with")
 
-    def check(self) -> None:
-        super().check()
-        ChoosingOptions.check(self)
-
 
 @dataclass(frozen=True, eq=False)
 class Row:

@@ -93,7 +93,6 @@ class InterpolateConfig(ChoosingOptions):
         require(bool(self.scales), "scales", self.scales, "one or more numbers, 0 to 100")
         for scale in self.scales:
             require_between("scales", scale, 0, 100)
-        ChoosingOptions.check(self)
 
     @property
     def folder(self) -> Path:

@@ -23,11 +23,20 @@ _SEARCHED = (
     *("eval/verify.py", "train/fusion.py", "train/interpolate.py"),
 )
 _INDEX = "write `index:` beside `model:` in the YAML of a system"
+# Programs that carve val as the checkpoint's manifest says.
+_CARVED = (
+    *("eval/abstain.py", "eval/baselines.py", "eval/hybrid.py", "eval/news.py"),
+    *("eval/pipeline.py", "eval/rerank.py", "eval/style_grid.py", "eval/tune_bm25.py"),
+    *("train/fusion.py", "train/interpolate.py"),
+)
+_VAL_KEYS = ("train_split", "val_share", "val_seed", "val_seen_share", "seen_share_expected")
+_VAL = "the checkpoint's manifest says it, else the training's defaults hold; leave it out"
 # Program as in eval/find.py ("" for any), and key without dashes, or a group with its dot -> what
 # to do now.
 OLD_KEYS: Mapping[tuple[str, str], str] = {
     ("eval/index.py", "no_check"): "write --no_read_first",
     **{(program, "index."): _INDEX for program in _SEARCHED},
+    **{(program, key): _VAL for program in _CARVED for key in _VAL_KEYS},
 }
 _QDRANT = "an index is a folder now: index the papers again with --out DIR"
 # How an address begins -> what to do now.

@@ -48,7 +48,7 @@ def evaluate_after(config: FinetuneConfig, run: RunFolder) -> tuple[Path, ...]:
         done.append(folder / CHECKPOINTS)
     if config.after.baselines:
         settings = _baselines(config, folder)
-        if _tried("the baselines", lambda: evaluate_baselines(settings)):
+        if _tried("the baselines", lambda: evaluate_baselines(settings, config.data.train_split)):
             done.append(folder / BASELINES)
     if config.after.report and done:
         reports = list(done)
@@ -89,7 +89,7 @@ def _checkpoints(config: FinetuneConfig, run: RunFolder, folder: Path) -> Checkp
 
 
 def _baselines(config: FinetuneConfig, folder: Path) -> BaselinesConfig:
-    """Configure the baselines with the run's rendering, and its val for choices."""
+    """Configure the baselines with the run's rendering."""
     return BaselinesConfig(
         out=folder / BASELINES,
         dataset=config.data.dataset,
@@ -98,11 +98,6 @@ def _baselines(config: FinetuneConfig, folder: Path) -> BaselinesConfig:
         systems=list(config.after.baselines),
         claims=list(dict.fromkeys([config.rendering.claims, *config.after.claims])),
         languages=config.languages,
-        train_split=config.data.train_split,
-        val_share=config.data.val_share,
-        val_seed=config.data.val_seed,
-        val_seen_share=config.held_out_seen,
-        seen_share_expected=config.data.seen_share_expected,
         rule=config.rule,
         models=config.after.models,
         store=config.store,

@@ -388,7 +388,6 @@ def test_what_cannot_be_done_is_said_and_nothing_written(runs: Runs, tmp_path: P
     out = tmp_path / "out"
     cases = [
         (("--split=train",), "not reported on"),
-        (("--val_seed=7",), "manifest, which says 13"),
         ((f"--checkpoint={runs['lora'] / 'checkpoints' / 'epoch-0'}",), "nothing to scale"),
         ((f"--checkpoint={runs['model']}",), "not a checkpoint of ours"),
     ]
