@@ -202,8 +202,9 @@ LAUNCH = {
     "optimisation.log_every",
     "optimisation.liger_kernels",
     "optimisation.compile",
+    "after",
 }
-LAUNCH_GROUPS = ("wandb.", "after.")
+LAUNCH_GROUPS = ("wandb.",)
 # Unset, all claims are trained on, once an epoch, and all sources but golds are negatives; BM25 reads
 # abstracts and posts as they are. Where the last epoch is taken, no claims of seen papers are held out to
 # choose by.

@@ -28,7 +28,7 @@ from claim2source.core.config_types import (
 from claim2source.core.config_yaml import compose, entries_of, is_null, line_of, plain_value
 from claim2source.core.errors import ConfigError, InputError, UserError, said_once, shown
 from claim2source.core.keys import did_you_mean, full_help, short_help
-from claim2source.core.old_names import successor
+from claim2source.core.old_names import always_holds, successor
 from claim2source.core.program import in_our_words, usage_of
 from claim2source.core.shipped import shipped
 
@@ -376,6 +376,8 @@ def _plain_group(
     values: dict[str, Any] = {}
     for name, line, value in entries_of(node, path, prefix):
         key = f"{prefix}{name}"
+        if always_holds(key, plain_value(value, Any, path), program):
+            continue
         below = f"{key}." if isinstance(value, yaml.MappingNode) else key
         if now := successor(program, key) or successor(program, below):
             raise InputError.at(path, line, key, f"is gone; {now}")

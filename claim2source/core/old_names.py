@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from claim2source.core.errors import UserError
+from claim2source.core.errors import UserError, shown
 
 _COPY = "an index is a folder, and a copy of the folder is a copy of it: cp -r INDEX COPY"
 # Subcommand -> what to do now.
@@ -35,8 +35,20 @@ _VAL = "the checkpoint's manifest says it, else the training's defaults hold; le
 # to do now.
 OLD_KEYS: Mapping[tuple[str, str], str] = {
     ("eval/index.py", "no_check"): "write --no_read_first",
+    ("train/finetune.py", "after."): "write these keys in a YAML file: --after FILE",
     **{(program, "index."): _INDEX for program in _SEARCHED},
     **{(program, key): _VAL for program in _CARVED for key in _VAL_KEYS},
+}
+# Keys of trainings that are gone, with the value that always holds now: a file may still state it,
+# such as the config.yaml of an older run.
+ALWAYS: Mapping[tuple[str, str], object] = {
+    ("train/finetune.py", "after.baselines"): [],
+    ("train/finetune.py", "after.report"): False,
+    ("train/finetune.py", "after.claims"): [],
+    ("train/finetune.py", "after.hybrid"): False,
+    ("train/finetune.py", "after.files"): [],
+    ("train/finetune.py", "after.models"): None,
+    ("train/finetune.py", "after.stages"): [],
 }
 _QDRANT = "an index is a folder now: index the papers again with --out DIR"
 # How an address begins -> what to do now.
@@ -54,7 +66,24 @@ def successor(program: str, key: str) -> str | None:
     """Say what to do in place of a program's key that is gone; None where it is not."""
     names = (key, f"{key.partition('.')[0]}.") if "." in key else (key,)
     found = (OLD_KEYS.get((owner, name)) for name in names for owner in (program, ""))
-    return next((now for now in found if now is not None), None)
+    now = next((now for now in found if now is not None), None)
+    if now is None and (program, key) in ALWAYS:
+        return f"it is always {shown(ALWAYS[program, key])} now; leave it out"
+    return now
+
+
+def always_holds(key: str, value: object, program: str | None = None) -> bool:
+    """Tell whether a key is gone, and a file gives it the value that always holds now.
+
+    A mapping's keys must all be so. Without a program, the key of any will do.
+    """
+    if isinstance(value, dict):
+        parts = [always_holds(f"{key}.{name}", one, program) for name, one in value.items()]
+        return bool(parts) and all(parts)
+    return any(
+        known == key and value == held and program in (None, owner)
+        for (owner, known), held in ALWAYS.items()
+    )
 
 
 def refuse_old_address(place: str) -> None:

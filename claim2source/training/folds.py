@@ -23,7 +23,7 @@ from claim2source.models import Manifest, resolve
 from claim2source.pipeline.evaluate import METRICS
 from claim2source.pipeline.out_of_fold import Fold, OutOfFold, write_out_of_fold
 from claim2source.retrieve import Dense
-from claim2source.training.config import AfterConfig, FinetuneConfig
+from claim2source.training.config import FinetuneConfig
 from claim2source.training.distributed import launched_world
 from claim2source.training.finetune import finetune
 from claim2source.training.folds_config import FoldsConfig
@@ -177,7 +177,7 @@ def _recipe(config: FoldsConfig, whole: Dataset, held: Dataset, number: int) -> 
         data=replace(config.data, dataset=str(data), report_split=HELD_OUT, lenient=False),
         mined=mined,
         refit=False,
-        after=AfterConfig(),
+        after=None,
         wandb=replace(config.wandb, name=f"{name}-fold-{number}"),
         out=config.out / f"fold-{number}",
         resume=False,

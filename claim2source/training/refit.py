@@ -14,7 +14,7 @@ from claim2source.core.terminal import say
 from claim2source.models import Manifest
 from claim2source.models.manifest import FILE
 from claim2source.training.choose import ChosenCheckpoint
-from claim2source.training.config import AfterConfig, FinetuneConfig
+from claim2source.training.config import FinetuneConfig
 from claim2source.training.distributed import World, barrier, gather_values, together
 from claim2source.training.export.scaling import ScaledCheckpoint
 from claim2source.training.export.soup import read_ingredients, save_soup
@@ -83,7 +83,7 @@ def refit(
         scales=None,
         soup=False,
         keep="all",
-        after=AfterConfig(),
+        after=None,
         wandb=replace(main.wandb, name=f"{name}-refit"),
         out=folder,
         resume=is_run(folder),
