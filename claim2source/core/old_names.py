@@ -41,14 +41,24 @@ OLD_KEYS: Mapping[tuple[str, str], str] = {
 }
 # Keys of trainings that are gone, with the value that always holds now: a file may still state it,
 # such as the config.yaml of an older run.
+_BM25 = {"abstracts": True, "language": "en", "stop_words": True, "stemmer": True, "clean": False}
+_BM25 |= {"pipeline": "en_core_web_sm"}
+_AFTER = {"report": False, "hybrid": False, "models": None}
+_AFTER |= {key: [] for key in ("baselines", "claims", "files", "stages")}
 ALWAYS: Mapping[tuple[str, str], object] = {
-    ("train/finetune.py", "after.baselines"): [],
-    ("train/finetune.py", "after.report"): False,
-    ("train/finetune.py", "after.claims"): [],
-    ("train/finetune.py", "after.hybrid"): False,
-    ("train/finetune.py", "after.files"): [],
-    ("train/finetune.py", "after.models"): None,
-    ("train/finetune.py", "after.stages"): [],
+    **{("train/finetune.py", f"after.{key}"): value for key, value in _AFTER.items()},
+    **{
+        (program, f"mining.bm25.{key}"): value
+        for program in ("train/finetune.py", "train/mine.py")
+        for key, value in _BM25.items()
+    },
+    ("train/finetune.py", "optimisation.log_every"): 1,
+    ("train/finetune.py", "losses.info_nce.false_negative_margin"): None,
+    ("train/finetune.py", "losses.distillation.kind"): "kl",
+    ("train/finetune.py", "losses.matryoshka.weight"): 1.0,
+    ("train/finetune.py", "losses.alignment.texts"): ["titles", "sentences"],
+    ("train/finetune.py", "losses.alignment.batch_size"): 64,
+    ("train/finetune_reranker.py", "optimisation.log_every"): 1,
 }
 _QDRANT = "an index is a folder now: index the papers again with --out DIR"
 # How an address begins -> what to do now.

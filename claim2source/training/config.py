@@ -125,7 +125,6 @@ class StepsConfig(Settings):
         seed: of batches, adapters and dropout.
         save_every: optimizer steps between saves of the state that a run resumes from; 0: at
             the ends of epochs.
-        log_every: optimizer steps between log lines.
     """
 
     epochs: int = 3
@@ -142,11 +141,10 @@ class StepsConfig(Settings):
     precision: Literal["fp32", "bf16"] = "fp32"
     seed: Seed = 42
     save_every: Count = 50
-    log_every: int = 1
 
     def check(self) -> None:
         group = "optimisation"
-        most = {"epochs": 10_000, "batch_size": 10**6, "accumulation": 10**6, "log_every": MOST}
+        most = {"epochs": 10_000, "batch_size": 10**6, "accumulation": 10**6}
         for key, high in most.items():
             require_between(f"{group}.{key}", getattr(self, key), 1, high)
         share, rate = self.warmup_ratio, self.dropout
