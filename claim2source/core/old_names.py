@@ -59,6 +59,12 @@ ALWAYS: Mapping[tuple[str, str], object] = {
     ("train/finetune.py", "losses.alignment.texts"): ["titles", "sentences"],
     ("train/finetune.py", "losses.alignment.batch_size"): 64,
     ("train/finetune_reranker.py", "optimisation.log_every"): 1,
+    ("train/finetune_reranker.py", "first.claims"): None,
+    ("train/finetune_reranker.py", "candidates.max_title_similarity"): 0.9,
+    ("train/finetune_reranker.py", "candidates.seed"): 13,
+    ("train/finetune_reranker.py", "loss.k"): 5,
+    ("train/finetune_reranker.py", "loss.temperature"): None,
+    ("train/finetune_reranker.py", "collapse"): True,
 }
 _QDRANT = "an index is a folder now: index the papers again with --out DIR"
 # How an address begins -> what to do now.
