@@ -116,13 +116,6 @@ ROWS = (
         against="negatives-7",
     ),
     Row(
-        "margin",
-        "hot, without what the model scores 0.05 above the gold",
-        {"losses.info_nce.false_negative_margin": 0.05},
-        on="hot",
-        against="hot",
-    ),
-    Row(
         "teacher",
         "hot, distilling the untrained hybrid at weight 1",
         {
@@ -149,13 +142,6 @@ ROWS = (
             "optimisation.chunk_size": 32,
             "optimisation.learning_rate": 7e-5,
         },
-        on="both",
-        against="both",
-    ),
-    Row(
-        "both-margin",
-        "both, without what the model scores 0.05 above the gold",
-        {"losses.info_nce.false_negative_margin": 0.05},
         on="both",
         against="both",
     ),
