@@ -81,10 +81,6 @@ class AbstainConfig(EvaluationOptions, ChoosingOptions):
     target: Target = "present"
     risk: Annotated[float, Between(0.001, 0.999)] = MOST_RISK
 
-    def check(self) -> None:
-        super().check()
-        ChoosingOptions.check(self)
-
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Fit on train, report on the split, print the tables."""
@@ -111,7 +107,6 @@ def abstain(config: AbstainConfig) -> str:
         models=config.models,
         store=config.open_store(),
         device=config.device,
-        index=config.index,
     )
     runner = RemovingRunner(systems, dataset, settings)
     train = choosing_claims(runner, config.system).val

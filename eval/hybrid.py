@@ -64,10 +64,6 @@ class HybridConfig(EvaluationOptions, ChoosingOptions):
     model: ModelConfig = field(default_factory=ModelConfig)
     rendering: Rendering | None = None
 
-    def check(self) -> None:
-        super().check()
-        ChoosingOptions.check(self)
-
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Choose settings off the split, score the three systems, print the tables."""
@@ -100,7 +96,6 @@ def evaluate_hybrid(config: HybridConfig) -> str:
         models=config.models,
         store=config.open_store(),
         device=config.device,
-        index=config.index,
     )
     runner = SystemRunner(systems, dataset, settings)
     scoring = Scoring(repeats=config.repeats if config.tests else 0, seed=config.seed)

@@ -44,7 +44,6 @@ class PipelineConfig(StagedOptions, ChoosingOptions):
 
     def check(self) -> None:
         super().check()
-        ChoosingOptions.check(self)
         if self.routes and self.checkpoint is None:
             raise ConfigError("routes", self.routes, "none without --checkpoint")
 

@@ -40,7 +40,6 @@ class RerankConfig(StagedOptions, ChoosingOptions):
 
     def check(self) -> None:
         super().check()
-        ChoosingOptions.check(self)
         for mix in self.choose_mix or ():
             require_between("choose_mix", mix, 0, 1)
 

@@ -41,7 +41,6 @@ class StyleGridConfig(StyleOptions, EvaluationOptions):
         split: split to report on.
         claims: claim form in which systems read the claims of every style; `translated` is the
             C0 of the 2026 companion paper. A system with claims of its own keeps them.
-        train_split: split that the settings of `tune: true` are chosen on.
     """
 
     out: Path
@@ -51,7 +50,6 @@ class StyleGridConfig(StyleOptions, EvaluationOptions):
     systems: list[str] = list_field(help="only these systems of the files")
     claims: str = "translated"
     languages: list[str] | None = list_field(help="score claims in these languages only")
-    train_split: str = "train"
     dry_run: bool = flag("list what would be rewritten, encoded and searched, and stop")
 
     def check(self) -> None:
@@ -97,11 +95,10 @@ def evaluate_style_grid(config: StyleGridConfig) -> str:
         return render(grid_run.plan(names, systems, form))
     settings = RunSettings(
         config.dataset,
-        ChoosingOn(config.train_split, lenient=config.lenient),
+        ChoosingOn(lenient=config.lenient),
         models=config.models,
         store=config.open_store(),
         device=config.device,
-        index=config.index,
     )
     needed = dict.fromkeys(part for name in names for part in all_parts(name, systems))
     runner = SystemRunner({name: systems[name] for name in needed}, dataset, settings)

@@ -7,13 +7,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from itertools import product
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 from claim2source.core.config import (
-    Between,
     Seed,
     Settings,
-    SplitShare,
     flag,
     list_field,
     read_config,
@@ -57,6 +55,9 @@ from claim2source.pipeline.selection import (
     BM25_B,
     BM25_K1,
     BM25_TITLE_WEIGHT,
+    TRAIN_SPLIT,
+    VAL_SEED,
+    VAL_SHARE,
     choose_bm25,
 )
 from claim2source.pipeline.views import tests_parts, write_markdown
@@ -73,12 +74,8 @@ class TuneConfig(Settings):
         out: folder for `bm25.yaml` (the chosen settings), the report and the runs.
         dataset: folder in BEIR layout, or `demo`.
         split: split to report on, never chosen on; none: choose only.
-        train_split: split to choose on.
         val: choose on all of `train` (BM25 has no weights that could know it), or on the part
             `carved` from it as in training.
-        val_share: share carved out.
-        val_seed: seed of the carving.
-        val_seen_share: share of claims carved out of papers that stay in train; none: as val_share.
         rule: `one_se`: of the k1, b and title weights within one standard error of the best, by
             paper, those nearest to the first of the lists; or the `best`.
         bm25: what is not chosen, and where choosing starts from: the setting compared with.
@@ -88,11 +85,7 @@ class TuneConfig(Settings):
     out: Path
     dataset: str = "demo"
     split: str | None = "dev"
-    train_split: str = "train"
     val: Literal["train", "carved"] = "train"
-    val_share: SplitShare = 0.1
-    val_seed: Seed = 13
-    val_seen_share: Annotated[float, Between(0, 0.9)] | None = None
     rule: Rule = "one_se"
     bm25: BM25Config = field(default_factory=BM25Config)
     k1: list[float] = list_field(BM25_K1, help="values of k1 to try")
@@ -112,8 +105,7 @@ class TuneConfig(Settings):
         allowed = {"stop_words", "stemmer", "metadata"}
         for name in self.analyses:
             require(name in allowed, "analyses", name, ", ".join(sorted(allowed)))
-        other = self.split != self.train_split
-        require(other, "split", self.split, "another than train_split's")
+        require(self.split != TRAIN_SPLIT, "split", self.split, f"another than {TRAIN_SPLIT}")
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -134,10 +126,9 @@ def tune_bm25(config: TuneConfig) -> str:
     if config.split:
         dataset = load(config.dataset, config.split, lenient=config.lenient)
         require_golds(dataset, config.dataset)
-    val = load(config.dataset, config.train_split, lenient=config.lenient)
+    val = load(config.dataset, TRAIN_SPLIT, lenient=config.lenient)
     if config.val == "carved":
-        seen = config.val_share if config.val_seen_share is None else config.val_seen_share
-        _, val = carve_val(val, config.val_share, config.val_seed, seen_share=seen)
+        _, val = carve_val(val, VAL_SHARE, VAL_SEED, seen_share=VAL_SHARE)
     if not val.golds:
         raise UserError(f"{config.dataset}: no claim of {val.split} has a gold to choose by")
     tried, costs = try_analyses(config, val)

@@ -31,7 +31,7 @@ from claim2source.models import ModelConfig
 from claim2source.pipeline.systems import HybridConfig, SystemConfig, read_systems
 from claim2source.retrieve import BM25Config, IndexConfig
 from claim2source.text import Rendering
-from claim2source.training.config import FinetuneConfig
+from claim2source.training.config import AfterConfig, FinetuneConfig
 from claim2source.training.losses import combined
 from claim2source.training.reranker.config import RerankerConfig
 from claim2source.training.trainer_settings import trainer_arguments
@@ -44,6 +44,7 @@ CHECKED = [REPOSITORY / "README.md", *(page for page in PAGES if page.name != "l
 FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 TABLES: dict[str, type] = {
     "finetune": FinetuneConfig,
+    "after": AfterConfig,
     "finetune_reranker": RerankerConfig,
     "system": SystemConfig,
     "bm25": BM25Config,
@@ -249,7 +250,7 @@ def test_every_key_of_a_printed_config_is_in_the_table(capsys: pytest.CaptureFix
     add(yaml.safe_load(capsys.readouterr().out), "")
     page = (DOCS / "settings.md").read_text(encoding="utf-8")
     section = page[
-        page.index("<!-- table: finetune") : page.index("## `train/finetune_reranker.py`")
+        page.index("<!-- table: finetune") : page.index("## What a training scores at its end")
     ]
     # One that may be absent is printed as one key; the table has its own.
     absent = printed & groups_of(FinetuneConfig).keys()

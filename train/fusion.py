@@ -106,10 +106,6 @@ class LearnedFusionConfig(EvaluationOptions, ChoosingOptions):
     files: list[Path] = list_field(help="YAML files of systems; none: all of configs/systems")
     against: list[str] = list_field((), help="systems of the files to compare with")
 
-    def check(self) -> None:
-        super().check()
-        ChoosingOptions.check(self)
-
 
 @dataclass(frozen=True, eq=False)
 class Row:
@@ -152,7 +148,6 @@ def train_fusion(config: LearnedFusionConfig) -> str:
         models=config.models,
         store=config.open_store(),
         device=config.device,
-        index=config.index,
     )
     candidates = Candidates(systems, config.system, config.depth, config.checkpoint, config.claims)
     scorer = Scorer(reported.sources, Place(settings.store, config.device, progress=True))

@@ -28,7 +28,7 @@ from claim2source.core.config_types import (
 from claim2source.core.config_yaml import compose, entries_of, is_null, line_of, plain_value
 from claim2source.core.errors import ConfigError, InputError, UserError, said_once, shown
 from claim2source.core.keys import did_you_mean, full_help, short_help
-from claim2source.core.old_names import successor
+from claim2source.core.old_names import always_holds, successor
 from claim2source.core.program import in_our_words, usage_of
 from claim2source.core.shipped import shipped
 
@@ -295,6 +295,11 @@ def _take_option(
     if option is None and key.startswith("no_") and negated is not None and negated.is_switch:
         key, option, equals, text = negated.key, negated, "=", "false"
     if option is None:
+        files = [o.key for o in options.values() if o.file_of and key.startswith(f"{o.key}.")]
+        if files:
+            meant = "" if key in keys_of(kind) else did_you_mean(key, options, "--")
+            why = f"{meant}write it in a YAML file: --{files[0]} FILE"
+            raise UserError(f"config: --{key}: is no flag; {why}")
         if inside := [name for name in options if name.startswith(f"{key}.")]:
             raise ConfigError(key, " ".join(rest[:1]), f"its keys, such as --{inside[0]}")
         meant = did_you_mean(key, options, "--")
@@ -308,6 +313,12 @@ def _take_option(
         if not isinstance(group.get(part), dict):
             group[part] = {}
         group = group[part]
+    if option.file_of is not None:
+        path = shipped(Path(given[0]), program)
+        if (root := compose(path)) is not None:
+            found = _plain_group(option.file_of, root, path, places, prefix=f"{key}.")
+            group[name] = {**group.get(name, {}), **found}
+        return
     value, before = _plain_words(option.hint, given, key), group.get(name)
     if places.get(key) == _FLAG and isinstance(before, list) and isinstance(value, list):
         value = [*before, *value]
@@ -373,7 +384,10 @@ def _plain_group(
     values: dict[str, Any] = {}
     for name, line, value in entries_of(node, path, prefix):
         key = f"{prefix}{name}"
-        if now := successor(program, key):
+        if always_holds(key, plain_value(value, Any, path), program):
+            continue
+        below = f"{key}." if isinstance(value, yaml.MappingNode) else key
+        if now := successor(program, key) or successor(program, below):
             raise InputError.at(path, line, key, f"is gone; {now}")
         if name not in names:
             meant = did_you_mean(key, known)

@@ -60,6 +60,7 @@ class Option:
     default: Any
     required: bool
     help: str
+    file_of: type | None = None  # the group whose keys stand in the YAML file that this names
 
     @property
     def is_switch(self) -> bool:
@@ -87,8 +88,12 @@ def groups_of(kind: Any) -> dict[str, type]:
 
 
 @cache
-def options_of(kind: Any, prefix: str = "") -> tuple[Option, ...]:
-    """List the keys of a config, a group's keys in its place."""
+def options_of(kind: Any, prefix: str = "", every: bool = False) -> tuple[Option, ...]:
+    """List the flags of a config, a group's in its place; or `every` key that its YAML has.
+
+    A group whose class names `FLAGS` is a flag itself, which takes a YAML file of the group's
+    keys; of these only the named are flags too.
+    """
     options: list[Option] = []
     hints, groups, helps = hints_of(kind), groups_of(kind), _helps(kind)
     for field in dataclasses.fields(kind):
@@ -102,7 +107,14 @@ def options_of(kind: Any, prefix: str = "") -> tuple[Option, ...]:
         if field.name in groups:
             if type(None) in get_args(hint):
                 options.append(Option(key, hint, None, False, about))
-            options += options_of(groups[field.name], f"{key}.")
+            inside, flags = groups[field.name], getattr(groups[field.name], "FLAGS", None)
+            named = options_of(inside, f"{key}.", every)
+            if flags is not None and not every:
+                named = tuple(one for one in named if one.key.removeprefix(f"{key}.") in flags)
+                names = ", ".join(f.name for f in dataclasses.fields(inside))
+                about = f"{about.rstrip('.')}: a YAML file of {names}"
+                options.append(Option(key, Path, None, False, about, inside))
+            options += named
             continue
         default = field.default_factory() if factory else field.default  # type: ignore[misc, operator]
         options.append(Option(key, hint, None if required else default, required, about))
@@ -111,7 +123,7 @@ def options_of(kind: Any, prefix: str = "") -> tuple[Option, ...]:
 
 def keys_of(kind: type) -> list[str]:
     """List the keys of a config, and the names of its groups."""
-    keys = [option.key for option in options_of(kind)]
+    keys = [option.key for option in options_of(kind, every=True)]
     groups = {
         ".".join(key.split(".")[:depth]) for key in keys for depth in range(1, key.count(".") + 1)
     }

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from claim2source.core.errors import UserError
+from claim2source.core.errors import UserError, shown
 
 _COPY = "an index is a folder, and a copy of the folder is a copy of it: cp -r INDEX COPY"
 _TEACHER = "a student learns by losses.distillation.scores, or by teacher.name"
@@ -27,8 +27,24 @@ OLD_PROGRAMS: Mapping[str, str] = {
     "interpolate": "write merge --checkpoints RUN --scales 0 0.25 0.5 0.75 1 --out DIR",
     "soup": "write merge --checkpoints A B --out DIR",
 }
-# Program as in eval/find.py ("" for any), and key without dashes -> what to do now.
-OLD_KEYS: dict[tuple[str, str], str] = {
+# Programs whose keys for the search of vectors went to the systems' YAML.
+_SEARCHED = (
+    *("eval/abstain.py", "eval/baselines.py", "eval/checkpoint.py", "eval/hybrid.py"),
+    *("eval/news.py", "eval/pipeline.py", "eval/rerank.py", "eval/style_grid.py"),
+    *("eval/verify.py", "train/fusion.py"),
+)
+_INDEX = "write `index:` beside `model:` in the YAML of a system"
+# Programs that carve val as the checkpoint's manifest says.
+_CARVED = (
+    *("eval/abstain.py", "eval/baselines.py", "eval/hybrid.py", "eval/news.py"),
+    *("eval/pipeline.py", "eval/rerank.py", "eval/style_grid.py", "eval/tune_bm25.py"),
+    "train/fusion.py",
+)
+_VAL_KEYS = ("train_split", "val_share", "val_seed", "val_seen_share", "seen_share_expected")
+_VAL = "the checkpoint's manifest says it, else the training's defaults hold; leave it out"
+# Program as in eval/find.py ("" for any), and key without dashes, or a group with its dot -> what
+# to do now.
+OLD_KEYS: Mapping[tuple[str, str], str] = {
     ("eval/index.py", "no_check"): "write --no_read_first",
     (_FINETUNE, "refit"): "leave it out: a run stands for the checkpoint that val chose",
     (_FINETUNE, "optimisation.liger_kernels"): "leave it out: chunk_size: auto saves memory",
@@ -41,14 +57,58 @@ OLD_KEYS: dict[tuple[str, str], str] = {
     (_RERANKER, "loss.scale"): f"leave it out: {_LATE}",
     ("train/merge.py", "checkpoint"): "write --checkpoints DIR",
     ("train/merge.py", "scale"): "write --scales NUMBER",
+    (_FINETUNE, "after."): "write these keys in a YAML file: --after FILE",
+    **{(program, "index."): _INDEX for program in _SEARCHED},
+    **{(program, key): _VAL for program in _CARVED for key in _VAL_KEYS},
+    **{
+        (_FINETUNE, f"teacher.{key}"): _AS_THE_FOLDER
+        for key in (
+            *("revision", "pooling", "normalize", "max_length", "prompts", "dtype"),
+            *(
+                "bidirectional",
+                "attention",
+                "quantization",
+                "allow_remote_code",
+                "allow_bin",
+                "template",
+            ),
+            *(f"template.{part}" for part in ("claim", "source", "pool_prefix", "append_token")),
+        )
+    },
 }
-OLD_KEYS |= {
-    (_FINETUNE, f"teacher.{key}"): _AS_THE_FOLDER
-    for key in (
-        *("revision", "pooling", "normalize", "max_length", "prompts", "dtype", "bidirectional"),
-        *("attention", "quantization", "allow_remote_code", "allow_bin", "template"),
-        *(f"template.{part}" for part in ("claim", "source", "pool_prefix", "append_token")),
-    )
+# Keys of trainings that are gone, with the value that always holds now: a file may still state it,
+# such as the config.yaml of an older run.
+_BM25 = {"abstracts": True, "language": "en", "stop_words": True, "stemmer": True, "clean": False}
+_BM25 |= {"pipeline": "en_core_web_sm"}
+_AFTER = {"report": False, "hybrid": False, "models": None}
+_AFTER |= {key: [] for key in ("baselines", "claims", "files", "stages")}
+ALWAYS: Mapping[tuple[str, str], object] = {
+    **{(_FINETUNE, f"after.{key}"): value for key, value in _AFTER.items()},
+    **{
+        (program, f"mining.bm25.{key}"): value
+        for program in (_FINETUNE, "train/mine.py")
+        for key, value in _BM25.items()
+    },
+    (_FINETUNE, "refit"): False,
+    (_FINETUNE, "optimisation.optimizer"): "adamw",
+    (_FINETUNE, "optimisation.liger_kernels"): False,
+    (_FINETUNE, "optimisation.compile"): False,
+    (_FINETUNE, "optimisation.log_every"): 1,
+    (_FINETUNE, "losses.info_nce.false_negative_margin"): None,
+    (_FINETUNE, "losses.distillation.kind"): "kl",
+    (_FINETUNE, "losses.matryoshka.weight"): 1.0,
+    (_FINETUNE, "losses.alignment.texts"): ["titles", "sentences"],
+    (_FINETUNE, "losses.alignment.batch_size"): 64,
+    (_RERANKER, "optimisation.optimizer"): "adamw",
+    (_RERANKER, "model.prefixes"): None,
+    (_RERANKER, "loss.scale"): 20.0,
+    (_RERANKER, "optimisation.log_every"): 1,
+    (_RERANKER, "first.claims"): None,
+    (_RERANKER, "candidates.max_title_similarity"): 0.9,
+    (_RERANKER, "candidates.seed"): 13,
+    (_RERANKER, "loss.k"): 5,
+    (_RERANKER, "loss.temperature"): None,
+    (_RERANKER, "collapse"): True,
 }
 _QDRANT = "an index is a folder now: index the papers again with --out DIR"
 # How an address begins -> what to do now.
@@ -64,7 +124,26 @@ def refuse_old_program(name: str) -> None:
 
 def successor(program: str, key: str) -> str | None:
     """Say what to do in place of a program's key that is gone; None where it is not."""
-    return OLD_KEYS.get((program, key), OLD_KEYS.get(("", key)))
+    names = (key, f"{key.partition('.')[0]}.") if "." in key else (key,)
+    found = (OLD_KEYS.get((owner, name)) for name in names for owner in (program, ""))
+    now = next((now for now in found if now is not None), None)
+    if now is None and (program, key) in ALWAYS:
+        return f"it is always {shown(ALWAYS[program, key])} now; leave it out"
+    return now
+
+
+def always_holds(key: str, value: object, program: str | None = None) -> bool:
+    """Tell whether a key is gone, and a file gives it the value that always holds now.
+
+    A mapping's keys must all be so. Without a program, the key of any will do.
+    """
+    if isinstance(value, dict):
+        parts = [always_holds(f"{key}.{name}", one, program) for name, one in value.items()]
+        return bool(parts) and all(parts)
+    return any(
+        known == key and value == held and program in (None, owner)
+        for (owner, known), held in ALWAYS.items()
+    )
 
 
 def refuse_old_address(place: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, ClassVar
 from urllib.parse import urlsplit
 
 from claim2source.core.config import Above, Between, PositiveShare, Settings, require
@@ -35,6 +35,8 @@ class LLMConfig(Settings):
         max_tokens_total: stop before the tokens of prompts and replies exceed this
         retry_failed: ask once more what failed in an earlier run
     """
+
+    FLAGS: ClassVar = ("model", "url")  # the other keys stand in the file of `--llm FILE`
 
     model: str = ""
     url: str = "http://localhost:8000/v1"

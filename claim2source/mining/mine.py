@@ -27,7 +27,7 @@ from claim2source.mining.baseline import RandomBaseline, random_baseline
 from claim2source.mining.candidates import Candidates, Window
 from claim2source.mining.near_duplicates import GoldDuplicates, NearDuplicates
 from claim2source.retrieve import BM25Config
-from claim2source.text import Rendering
+from claim2source.text import ClaimForm, Rendering
 
 if TYPE_CHECKING:
     from claim2source.models import Encoder
@@ -44,6 +44,32 @@ PICKED = 2**18
 FIRST_DRAWN = 64
 # Share of pairs short of negatives from which on it is a warning.
 SHORT = 0.1
+
+
+@dataclass(frozen=True)
+class MiningBM25(Settings):
+    """Set BM25 for mining; the rest is as in `BM25Config`.
+
+    Args:
+        analysis: `terms` (NFKC, lower case, stop words out, stemmed), or `whitespace`.
+        k1: saturation of term frequency, 0 or more.
+        b: share of length normalisation, 0 to 1.
+        title_weight: how often the title's terms are counted.
+        metadata: index authors and venue too.
+        claims: claim representation.
+    """
+
+    analysis: Literal["terms", "whitespace"] = "terms"
+    k1: Annotated[float, Between(0, 1000)] = 1.2
+    b: Share = 0.75
+    title_weight: Annotated[int, Between(1, 100)] = 1
+    metadata: bool = False
+    claims: ClaimForm = "original"
+
+    @property
+    def whole(self) -> BM25Config:
+        """Give all of BM25's settings."""
+        return BM25Config(**vars(self))
 
 
 @dataclass(frozen=True)
@@ -87,7 +113,7 @@ class MiningConfig(Settings):
     max_gold_similarity: PositiveShare | None = None
     pool: Literal["all", "train-golds"] = "all"
     seed: Seed = 13
-    bm25: BM25Config = field(default_factory=BM25Config)
+    bm25: MiningBM25 = field(default_factory=MiningBM25)
 
     def check(self) -> None:
         require(
@@ -189,7 +215,7 @@ class Miner:
             progress="sources" if self.progress else None,
         )
         candidates = Candidates(
-            dataset.sources, vectors, config.alpha, config.last_rank, config.bm25
+            dataset.sources, vectors, config.alpha, config.last_rank, config.bm25.whole
         )
         picker = _Picker(config, self.counts, dataset, candidates)
         if config.max_share is not None and config.share_of == "above_random":

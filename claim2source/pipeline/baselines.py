@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from claim2source.core.config import Seed, as_plain, list_field, require, require_one_of
+from claim2source.core.config import as_plain, list_field, require, require_one_of
 from claim2source.core.errors import ConfigError, InputError, UserError
 from claim2source.core.files import content_hash, file_hash
 from claim2source.core.folders import require_output
@@ -67,12 +67,9 @@ class BaselinesConfig(EvaluationOptions, ChoosingOptions):
         out: folder for the reports; what lies there from the same settings is not done again.
         dataset: folder in BEIR layout, or `demo`.
         split: split to report on; nothing is chosen on it.
-        train_split: split that tuned systems are chosen on.
-        val: the claims of it that fusions are chosen on: a part `carved` out as in training, all
+        val: the claims of train that fusions are chosen on: a part `carved` out as in training, all
             of `train` (only for models that were not trained on it), or `auto`: carved for a
             trained checkpoint of ours, else train. BM25 is always chosen on all of train.
-        val_share: share carved out.
-        val_seed: seed of the carving.
         rewrites: JSON lines {"_id": claim, "text": ..}: a rewriting appended to each claim.
     """
 
@@ -83,10 +80,7 @@ class BaselinesConfig(EvaluationOptions, ChoosingOptions):
     systems: list[str] = list_field(help="only these systems of the files")
     claims: list[str] = list_field(FORMS, help="claim forms")
     languages: list[str] | None = list_field(help="score claims in these languages only")
-    train_split: str = field(default="train", kw_only=True)
     val: Literal["auto", "carved", "train"] = "auto"
-    val_share: float = field(default=0.1, kw_only=True)
-    val_seed: Seed = field(default=13, kw_only=True)
     rewrites: Path | None = None
 
     def check(self) -> None:
@@ -94,12 +88,13 @@ class BaselinesConfig(EvaluationOptions, ChoosingOptions):
         require(bool(self.claims), "claims", self.claims, "one or more of " + ", ".join(ALL_FORMS))
         for form in self.claims:
             require_one_of("claims", form, ALL_FORMS)
-        ChoosingOptions.check(self)
 
 
 @with_local_models
-def evaluate_baselines(config: BaselinesConfig) -> str:
+def evaluate_baselines(config: BaselinesConfig, train_split: str | None = None) -> str:
     """Run every system over every claim form, write `config.out`, return the table as text.
+
+    Settings are chosen on `train_split`; none: as a checkpoint's manifest says, else train.
 
     A cell's folder holds its own `report.json` and `runs/`; the top `report.json` holds them all,
     with what did not run, the tests and the published numbers.
@@ -113,12 +108,11 @@ def evaluate_baselines(config: BaselinesConfig) -> str:
         raise UserError(f"{config.rewrites}: no rewriting of a claim of {config.split}")
     settings = RunSettings(
         config.dataset,
-        config.choosing(config.val),
+        replace(config.choosing(config.val), split=train_split),
         rewrites=rewrites,
         models=config.models,
         store=config.open_store(),
         device=config.device,
-        index=config.index,
     )
     needed = dict.fromkeys(part for name in names for part in all_parts(name, systems))
     runner = SystemRunner({name: systems[name] for name in needed}, dataset, settings)
@@ -247,12 +241,10 @@ def _key(config: BaselinesConfig, runner: SystemRunner, cell: Cell) -> str:
     if files := [path for name in names for path in _run_files(systems[name])]:
         parts["runs"] = [file_hash(path) if path.is_file() else None for path in files]
     if any(systems[name].model is not None for name in names):
-        parts["search"] = [as_plain(config.index), config.vectors]
+        parts["search"] = config.vectors
     if is_tuned(cell.system, systems):
-        carved = [config.val, config.val_share, config.val_seed, config.val_seen_share]
-        how = [config.seen_share_expected, config.rule]
         train = runner.data(cell.form, runner.train())
-        parts["chosen on"] = [train.fingerprint, carved, how]
+        parts["chosen on"] = [train.fingerprint, config.val, config.rule]
     return content_hash(parts)
 
 

@@ -327,7 +327,6 @@ def _run_settings(config: CheckpointConfig) -> RunSettings:
         models=config.models,
         store=config.open_store(),
         device=config.device,
-        index=config.index,
         depth=config.depth,
     )
 

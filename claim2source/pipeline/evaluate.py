@@ -40,7 +40,7 @@ from claim2source.io.store import Store
 from claim2source.io.submissions import write_submission
 from claim2source.io.trec import write_trec_run
 from claim2source.pipeline.results import DEPTH, SystemResult
-from claim2source.retrieve import Dense, IndexConfig
+from claim2source.retrieve import Dense
 from claim2source.text import Rendering
 from claim2source.text.render import missing_translations
 
@@ -198,7 +198,6 @@ def evaluate_encoder(
     rendering: Rendering,
     *,
     store: Store | None = None,
-    index: IndexConfig | None = None,
     seen_golds: frozenset[str] | None = None,
     progress: bool = False,
     repeats: int = 0,
@@ -208,9 +207,7 @@ def evaluate_encoder(
     `repeats` is the number of bootstrap draws of the intervals, 0 for none.
     """
     settings = Scoring(METRICS, repeats, 0, seen_golds)
-    one = score_encoder(
-        encoder, dataset, rendering, settings, store=store, index=index, progress=progress
-    )
+    one = score_encoder(encoder, dataset, rendering, settings, store=store, progress=progress)
     name = one.report.name
     return with_depth_notes(make_report(dataset, {name: one.report}, name), {name: one}, dataset)
 
@@ -222,11 +219,10 @@ def score_encoder(
     settings: Scoring,
     *,
     store: Store | None = None,
-    index: IndexConfig | None = None,
     progress: bool = False,
 ) -> ScoredSystem:
     """Retrieve with an encoder, and score by language and by claim."""
-    dense = Dense(encoder, rendering=rendering, store=store, index=index, progress=progress)
+    dense = Dense(encoder, rendering=rendering, store=store, progress=progress)
     result = dense.index(dataset.sources).search(dataset.claims, DEPTH)
     return score_result("system", result, dataset, settings)
 

@@ -211,8 +211,8 @@ def not_run_row(
 def _advice(error: BaseException, full: bool, system: str) -> str | None:
     if isinstance(error, NothingToChooseOn):
         return (
-            "name a split with golds, another than the reported, as --train_split, or leave "
-            "tuned systems out with --systems"
+            "report on a split that nothing is chosen on: settings are chosen on train, which must "
+            "have golds; or leave tuned systems out with --systems"
         )
     if full:
         return (

@@ -74,10 +74,6 @@ class NewsConfig(StagedOptions, ChoosingOptions):
     events: EventsConfig = field(default_factory=EventsConfig)
     errors: ErrorConfig = field(default_factory=ErrorConfig)
 
-    def check(self) -> None:
-        super().check()
-        ChoosingOptions.check(self)
-
     @property
     def choosing_on(self) -> ChoosingOn:
         """Name the claims that a fusion and routes are chosen on."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -11,7 +11,6 @@ from claim2source.datasets import LENIENT
 from claim2source.io.store import Store, VectorType
 from claim2source.io.wandb import Tracking
 from claim2source.models.local import ModelOptions
-from claim2source.retrieve import IndexConfig
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,19 +34,8 @@ class StoreOptions(ModelOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SearchOptions(StoreOptions):
-    """Say how source vectors are searched.
-
-    Args:
-        index: how source vectors are searched; an approximate index reports its recall.
-    """
-
-    index: IndexConfig = field(default_factory=IndexConfig)
-
-
-@dataclass(frozen=True, kw_only=True)
-class EvaluationOptions(SearchOptions):
-    """Say how systems are searched, tested and logged.
+class EvaluationOptions(StoreOptions):
+    """Say how systems are tested and logged.
 
     Args:
         repeats: draws of the bootstrap and permutations of the tests, both by gold paper.

@@ -10,7 +10,6 @@ from claim2source.core.report import Choice
 from claim2source.core.run import Cost, Result
 from claim2source.io.store import Store
 from claim2source.pipeline.selection import ChoosingOn
-from claim2source.retrieve import IndexConfig
 from claim2source.text import ClaimForm
 
 DEPTH = 100
@@ -31,7 +30,6 @@ class RunSettings:
     models: Path | None = None
     store: Store | None = None
     device: str | None = None
-    index: IndexConfig = IndexConfig()
     depth: int = DEPTH
     progress: bool = True
 

@@ -447,7 +447,7 @@ class SystemRunner:
             resolved.encoder,
             rendering=rendering,
             store=settings.store,
-            index=settings.index,
+            index=system.index,
             passages=system.passages,
             progress=settings.progress,
         )

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import product
-from typing import Annotated, Any, Literal
+from typing import Literal
 
 import numpy as np
 
-from claim2source.core.config import Between, Seed, Share, require
+from claim2source.core.config import require
 from claim2source.core.errors import InputError, UserError
 from claim2source.core.records import Dataset
 from claim2source.core.report import MACRO, MAIN_METRIC, Choice, Rule, Table
@@ -57,64 +57,33 @@ UNSCALED_ALPHAS = (0.01, 0.02, 0.03, 0.04, 0.05, 0.06, 0.08, 0.1, 0.12, 0.15, 0.
 class ChoosingOn:
     """Name the claims that settings are chosen on.
 
-    BM25's are chosen on all of `split`: it has no weights that could know those claims. A
-    fusion's are chosen on the part that `share` and `seed` carve out (`carved`), on all of it
-    (`train`), or as its dense part allows (`auto`); `val_seen_share` of it are claims of papers
-    that stay in train. None: as the checkpoint's manifest says, else the training defaults.
-    `seen_share_expected` is the share of seen papers that is chosen for (none: the manifest's,
-    else what is expected of a further claim), `rule` how is chosen. `lenient`: how the data set
-    is loaded.
+    BM25's are chosen on all of `split` (none: as the checkpoint's manifest says, else train): it
+    has no weights that could know those claims. A fusion's are chosen on the part that training
+    carves out (`carved`: as the manifest says, else by the training defaults), on all of it
+    (`train`), or as its dense part allows (`auto`). `rule` is how is chosen. `lenient`: how the
+    data set is loaded.
     """
 
     split: str | None = None
     val: Literal["auto", "carved", "train"] = "auto"
-    share: float | None = None
-    seed: int | None = None
     lenient: bool = False
-    val_seen_share: float | None = None
-    seen_share_expected: float | None = None
     rule: Rule = "one_se"
 
 
 @dataclass(frozen=True, kw_only=True)
 class ChoosingOptions(StoreOptions):
-    """Say on which claims is chosen, and how.
+    """Say how is chosen; on which claims, a checkpoint's manifest says, else the split is train.
 
     Args:
-        train_split: none: as the checkpoint's manifest says, else `train`.
-        val_share: share carved out; none: as the manifest says, else 0.1.
-        val_seed: seed of the carving; none: as the manifest says, else 13.
-        val_seen_share: share of claims carved out of papers that stay in train; none: as the
-            checkpoint's manifest says, else as val_share.
-        seen_share_expected: share of claims of seen papers that something is chosen for; none: as
-            the manifest says, else the share of train's claims whose paper has another claim.
         rule: `one_se`: of the settings within one standard error of the best, by paper, the one
             nearest to the default; or the `best`.
     """
 
-    train_split: str | None = None
-    val_share: float | None = None
-    val_seed: Seed | None = None
-    val_seen_share: Annotated[float, Between(0, 0.9)] | None = None
-    seen_share_expected: Share | None = None
     rule: Rule = "one_se"
-
-    def check(self) -> None:
-        good = self.val_share is None or 0 < self.val_share < 1
-        require(good, "val_share", self.val_share, "more than 0, less than 1, or none")
 
     def choosing(self, val: Literal["auto", "carved", "train"]) -> ChoosingOn:
         """Name the claims that these options choose on."""
-        return ChoosingOn(
-            self.train_split,
-            val,
-            self.val_share,
-            self.val_seed,
-            self.lenient,
-            self.val_seen_share,
-            self.seen_share_expected,
-            self.rule,
-        )
+        return ChoosingOn(val=val, lenient=self.lenient, rule=self.rule)
 
 
 class NothingToChooseOn(UserError):
@@ -184,21 +153,15 @@ def _held_out(
     data = DataRecord() if manifest is None else manifest.data
     trained = manifest is not None and manifest.weights.kind != "base"
 
-    def agreed(key: str, given: Any, known: Any, default: Any) -> Any:
-        """Return the given value, else the manifest's, else the default."""
-        if trained and None not in (given, known) and given != known:
-            raise UserError(
-                f"{key}: {given!r} contradicts the checkpoint's manifest, which says {known!r}"
-            )
-        return next(value for value in (given, known, default) if value is not None)
-
-    split = agreed("train_split", choosing.split, data.train_split, TRAIN_SPLIT)
-    share = agreed("val_share", choosing.share, data.val_share, VAL_SHARE)
-    seed = agreed("val_seed", choosing.seed, data.val_seed, VAL_SEED)
+    if trained and None not in (choosing.split, data.train_split):
+        allowed = f"{data.train_split}, as the checkpoint's manifest says"
+        require(choosing.split == data.train_split, "train_split", choosing.split, allowed)
+    split = choosing.split or data.train_split or TRAIN_SPLIT
+    share = VAL_SHARE if data.val_share is None else data.val_share
+    seed = VAL_SEED if data.val_seed is None else data.val_seed
     # A manifest of version 0.1.0 does not say it: its val has unseen papers only.
-    known = 0.0 if data.val_share is not None else None
-    known = known if data.val_seen_share is None else data.val_seen_share
-    seen_share = agreed("val_seen_share", choosing.val_seen_share, known, share)
+    unsaid = VAL_SHARE if data.val_share is None else 0.0
+    seen_share = unsaid if data.val_seen_share is None else data.val_seen_share
     if choosing.val == "train" and trained:
         raise UserError(_KNOWS_TRAIN)
     train = load_train(dataset, reported, split, choosing.lenient)
@@ -214,8 +177,7 @@ def _held_out(
         note = "the val carved here is not the one training held out: the data differ"
     if not val.golds:
         raise NothingToChooseOn(f"{dataset}: no claim of val has a gold to choose by")
-    mix = choosing.seen_share_expected
-    mix = data.seen_share_expected if mix is None else mix
+    mix = data.seen_share_expected
     mix = expected_seen_share(carved_from) if mix is None else mix
     return SelectionData(train, val, note, seen_claims(rest, val), mix)
 

@@ -96,7 +96,6 @@ class StagedOptions(EvaluationOptions):
             models=self.models,
             store=self.open_store(),
             device=self.device,
-            index=self.index,
             depth=depth,
         )
         return SystemRunner(systems, dataset, settings)

@@ -14,7 +14,7 @@ from claim2source.core.imports import import_named
 from claim2source.core.stage import Stage
 from claim2source.models.config import ModelConfig
 from claim2source.pipeline.when import Conditional, WhenConfig
-from claim2source.retrieve import BM25Config, FusionConfig
+from claim2source.retrieve import BM25Config, FusionConfig, IndexConfig
 from claim2source.retrieve.saved import ALL, SavedRunConfig
 from claim2source.text import ClaimForm, Rendering, SourceForm
 from claim2source.text.passages import PassageConfig
@@ -56,6 +56,7 @@ class RetrieveConfig(Settings):
         model: the dense model with its settings.
         sources: source representation of a dense model; a checkpoint has its own.
         passages: how a dense model's long sources are cut; none: they are truncated.
+        index: how a dense model's source vectors are searched; none: exactly.
         bm25: BM25's settings.
         fusion: how a hybrid fuses both.
     """
@@ -65,6 +66,7 @@ class RetrieveConfig(Settings):
     model: ModelConfig | None = None
     sources: SourceForm = "title_abstract"
     passages: PassageConfig | None = None
+    index: IndexConfig | None = None
     bm25: BM25Config | None = None
     fusion: FusionConfig = field(default_factory=FusionConfig)
 
@@ -94,6 +96,8 @@ class SystemConfig(Settings):
             refused.
         passages: how a dense model's long sources are cut into passages, of which the best is a
             source's score; none: what is beyond the model's length is not read.
+        index: how a dense model's source vectors are searched; an approximate index reports its
+            recall; none: exactly.
         claims: claim form; none: the one that is evaluated.
         depth: sources that the first stage keeps per claim; none: 100, or as deep as a stage
             looks.
@@ -124,6 +128,7 @@ class SystemConfig(Settings):
     sources: SourceForm = "title_abstract"
     rendering: Rendering | None = None
     passages: PassageConfig | None = None
+    index: IndexConfig | None = None
     claims: ClaimForm | None = None
     depth: Annotated[int, Between(1, DEEPEST)] | None = None
     stages: list[dict[str, Any]] = field(default_factory=list)
@@ -146,8 +151,9 @@ class SystemConfig(Settings):
                 allowed = "the name of a system, or a list of different ones"
                 require(good, f"routes.{language}", part, allowed)
         tunable = self.bm25 is not None or self.hybrid is not None
-        cut = self.passages is not None and self.model is None
-        require(not cut, "passages", self.passages, "none: only a `model` has them")
+        for key in ("passages", "index"):
+            given = getattr(self, key) if self.model is None else None
+            require(given is None, key, given, "none: only a `model` has it")
         require(tunable or not self.tune, "tune", self.tune, "false: only bm25 and hybrid have it")
         # A mistyped stage is found when the file is read, not after the first stage has run.
         load_stages(self.stages[self.retrieve is not None :])
@@ -299,7 +305,7 @@ def _expanded(name: str, system: SystemConfig, known: Systems) -> Systems:
 
 _DEFAULT = "default"
 # Settings of a system that belong to its first stage.
-_OF_FIRST = ("sources", "rendering", "passages", "tune")
+_OF_FIRST = ("sources", "rendering", "passages", "index", "tune")
 # Stands for the first stage while it is replaced.
 _ANY = SavedRunConfig({ALL: Path()})
 _NO_CHECKPOINT = (
@@ -313,8 +319,8 @@ def _first_stage(entry: Mapping[str, Any]) -> tuple[str, RetrieveConfig]:
     settings = {key: value for key, value in entry.items() if key != RETRIEVE}
     name, config = str(entry[RETRIEVE]), _made(RetrieveConfig, settings, "stages.0")
     lacks: dict[str, tuple[str, ...]] = {"dense": ("bm25", "fusion"), "hybrid": ()}
-    lacks["bm25"] = ("checkpoint", "model", "sources", "passages", "fusion")
-    for key in lacks.get(name, ("model", "sources", "passages", "bm25", "fusion")):
+    lacks["bm25"] = ("checkpoint", "model", "sources", "passages", "index", "fusion")
+    for key in lacks.get(name, ("model", "sources", "passages", "index", "bm25", "fusion")):
         require(key not in settings, f"stages.0.{key}", settings.get(key), f"none with {name}")
     return name, config
 
@@ -332,7 +338,8 @@ def _first(name: str, entry: Mapping[str, Any], system: SystemConfig, known: Sys
     if kind == "dense":
         unsupported = system.unsupported or why
         dense = replace(system, run=None, model=model, unsupported=unsupported)
-        return {name: replace(dense, sources=config.sources, passages=config.passages)}
+        of_model = {"passages": config.passages, "index": config.index}
+        return {name: replace(dense, sources=config.sources, **of_model)}
     if kind == "hybrid":
         sparse, second = f"bm25 of {name}", f"dense of {name}"
         return {
@@ -342,6 +349,7 @@ def _first(name: str, entry: Mapping[str, Any], system: SystemConfig, known: Sys
                 sources=config.sources,
                 rendering=system.rendering,
                 passages=config.passages,
+                index=config.index,
                 unsupported=why,
             ),
             name: replace(system, run=None, hybrid=HybridConfig(sparse, second, config.fusion)),

@@ -56,8 +56,8 @@ class IndexConfig(Settings):
             losses.matryoshka allow; none: by whole vectors.
     """
 
+    # FAISS ends the process where its memory does not suffice: hence the upper bounds.
     kind: Kind = "exact"
-    # FAISS ends the process where its memory does not suffice.
     refine: Annotated[int, Between(1, 1000)] = 4
     cells: Annotated[int, Between(1, 10**6)] | None = None
     probes: Annotated[int, Between(1, 10**6)] = 32

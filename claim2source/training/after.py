@@ -6,14 +6,14 @@ import logging
 from collections.abc import Callable
 from pathlib import Path
 
-from claim2source.core.errors import ConfigError
+from claim2source.core.errors import ConfigError, InputError, UserError
 from claim2source.core.terminal import say
 from claim2source.evaluation.html.page import html_report
 from claim2source.io.wandb import wandb_mode
 from claim2source.pipeline.attached import read_attached
 from claim2source.pipeline.baselines import BaselinesConfig, evaluate_baselines, named_systems
 from claim2source.pipeline.checkpoints import CheckpointConfig, evaluate_checkpoints
-from claim2source.training.config import FinetuneConfig
+from claim2source.training.config import AfterConfig, FinetuneConfig
 from claim2source.training.run_folder import RunFolder
 
 log = logging.getLogger(__name__)
@@ -24,14 +24,17 @@ CHECKPOINTS, BASELINES, PAGE = "checkpoints", "baselines", "report.html"
 
 def check_after(config: FinetuneConfig) -> None:
     """Raise `UserError` for unknown baselines, missing texts and bad pipelines before training."""
-    read_attached("after.stages", config.after.stages)
-    if "styles" in config.after.stages:
-        config.after.styles.require_texts()
-    if config.after.baselines:
-        try:
-            named_systems(config.after.files, config.after.baselines)
-        except ConfigError as error:
-            raise ConfigError("after.baselines", error.value, error.allowed) from None
+    after = AfterConfig.read(config.after)
+    try:
+        read_attached("stages", after.stages)
+        if "styles" in after.stages:
+            after.styles.require_texts()
+        if after.baselines:
+            named_systems(after.files, after.baselines)
+    except ConfigError as error:
+        key = "baselines" if error.key == "systems" else error.key
+        error = ConfigError(key, error.value, error.allowed)
+        raise InputError.at(str(config.after), why=str(error).removeprefix("config: ")) from None
 
 
 def evaluate_after(config: FinetuneConfig, run: RunFolder) -> tuple[Path, ...]:
@@ -40,17 +43,23 @@ def evaluate_after(config: FinetuneConfig, run: RunFolder) -> tuple[Path, ...]:
     Everything goes to the run's folder `evaluation`; what was written is returned. A failure is
     logged and skipped: the run is finished, and stays so.
     """
-    if not config.after.wanted:
+    try:
+        after = AfterConfig.read(config.after)
+    except UserError as error:  # it was another when the run began
+        _warn("what is to be scored", error)
+        return ()
+    if not after.wanted:
         return ()
     folder = run.path / FOLDER
     done = []
-    if _tried("the checkpoints", lambda: evaluate_checkpoints(_checkpoints(config, run, folder))):
+    checkpoints = _checkpoints(config, after, run, folder)
+    if _tried("the checkpoints", lambda: evaluate_checkpoints(checkpoints)):
         done.append(folder / CHECKPOINTS)
-    if config.after.baselines:
-        settings = _baselines(config, folder)
-        if _tried("the baselines", lambda: evaluate_baselines(settings)):
+    if after.baselines:
+        settings, split = _baselines(config, after, folder), config.data.train_split
+        if _tried("the baselines", lambda: evaluate_baselines(settings, split)):
             done.append(folder / BASELINES)
-    if config.after.report and done:
+    if after.report and done:
         reports = list(done)
         if _tried("the page", lambda: _page(config, folder, reports)):
             done.append(folder / PAGE)
@@ -62,49 +71,50 @@ def _tried(what: str, work: Callable[[], str]) -> bool:
     try:
         say(f"\n{work()}")
     except Exception as error:  # whatever it was, the run must not be lost for it
-        why = " ".join(str(error).split()) or type(error).__name__
-        log.warning("after the run: %s: %s: %s", what, type(error).__name__, why)
+        _warn(what, error)
         return False
     return True
 
 
-def _checkpoints(config: FinetuneConfig, run: RunFolder, folder: Path) -> CheckpointConfig:
+def _warn(what: str, error: Exception) -> None:
+    why = " ".join(str(error).split()) or type(error).__name__
+    log.warning("after the run: %s: %s: %s", what, type(error).__name__, why)
+
+
+def _checkpoints(
+    config: FinetuneConfig, after: AfterConfig, run: RunFolder, folder: Path
+) -> CheckpointConfig:
     return CheckpointConfig(
         checkpoint=str(run.path),
         out=folder / CHECKPOINTS,
         dataset=config.data.dataset,
         split=config.data.report_split,
         model=config.model.for_checkpoint(run.path),
-        models=config.after.models,
+        models=after.models,
         store=config.store,
         wandb=wandb_mode(config.wandb.mode),
         device=config.device,
         languages=config.languages,
         lenient=config.data.lenient,
-        claims=list(config.after.claims),
-        hybrid=config.after.hybrid,
-        stages=list(config.after.stages),
-        styles=config.after.styles,
+        claims=list(after.claims),
+        hybrid=after.hybrid,
+        stages=list(after.stages),
+        styles=after.styles,
     )
 
 
-def _baselines(config: FinetuneConfig, folder: Path) -> BaselinesConfig:
-    """Configure the baselines with the run's rendering, and its val for choices."""
+def _baselines(config: FinetuneConfig, after: AfterConfig, folder: Path) -> BaselinesConfig:
+    """Configure the baselines with the run's rendering."""
     return BaselinesConfig(
         out=folder / BASELINES,
         dataset=config.data.dataset,
         split=config.data.report_split,
-        files=list(config.after.files),
-        systems=list(config.after.baselines),
-        claims=list(dict.fromkeys([config.rendering.claims, *config.after.claims])),
+        files=list(after.files),
+        systems=list(after.baselines),
+        claims=list(dict.fromkeys([config.rendering.claims, *after.claims])),
         languages=config.languages,
-        train_split=config.data.train_split,
-        val_share=config.data.val_share,
-        val_seed=config.data.val_seed,
-        val_seen_share=config.held_out_seen,
-        seen_share_expected=config.data.seen_share_expected,
         rule=config.rule,
-        models=config.after.models,
+        models=after.models,
         store=config.store,
         wandb=wandb_mode(config.wandb.mode),
         device=config.device,

@@ -13,36 +13,28 @@ from claim2source.core.records import Source
 from claim2source.datasets.pool_pairs import sentences_of
 from claim2source.io.store import Store
 from claim2source.models import Encoder, Tokens
-from claim2source.text import Rendering
-from claim2source.training.losses import AlignmentConfig
 
 # A shorter sentence is mostly a heading: "Methods."
 _FEWEST_WORDS = 4
+SIZE = 64
 
 
-def pool_texts(
-    sources: Sequence[Source], rendering: Rendering, config: AlignmentConfig, seed: int
-) -> list[str]:
-    """List the texts of papers that `config.texts` names, each once; of many `most`, drawn."""
-    found: list[str] = []
-    for kind in config.texts:
-        if kind == "titles":
-            found += [source.title.strip() for source in sources]
-        elif kind == "sources":
-            found += rendering.source_texts(sources)
-        else:
-            sentences = (text for source in sources for text in sentences_of(source.abstract))
-            found += [text for text in sentences if len(text.split()) >= _FEWEST_WORDS]
+def pool_texts(sources: Sequence[Source], most: int | None, seed: int) -> list[str]:
+    """List the papers' titles and sentences, each once; of many `most`, drawn."""
+    found = [source.title.strip() for source in sources]
+    sentences = (text for source in sources for text in sentences_of(source.abstract))
+    found += [text for text in sentences if len(text.split()) >= _FEWEST_WORDS]
     texts = list(dict.fromkeys(filter(None, found)))
-    if config.most is None or len(texts) <= config.most:
+    if most is None or len(texts) <= most:
         return texts
-    return random.Random(seed).sample(texts, config.most)
+    return random.Random(seed).sample(texts, most)
 
 
 class AlignedTexts:
     """Hold texts without labels, as the student reads them, and the teacher's vectors of them.
 
-    Both read them as claims. `size` of them go to each batch; every epoch begins a new order.
+    Both read them as claims. `size` of them go to each batch, beside its claims; every epoch begins
+    a new order.
     """
 
     def __init__(
@@ -51,8 +43,8 @@ class AlignedTexts:
         student: Encoder,
         teacher: Encoder,
         store: Store,
-        size: int,
         seed: int,
+        size: int = SIZE,
         progress: bool = False,
     ) -> None:
         self.texts, self.seed = texts, seed

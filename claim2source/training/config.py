@@ -20,9 +20,11 @@ from claim2source.core.config import (
     SplitShare,
     flag,
     list_field,
+    read_config,
     require,
     require_one_of,
 )
+from claim2source.core.errors import ConfigError, InputError
 from claim2source.core.report import Rule
 from claim2source.mining import MiningConfig
 from claim2source.models import ModelConfig
@@ -116,7 +118,6 @@ class StepsConfig(Settings):
         seed: of batches, adapters and dropout.
         save_every: optimizer steps between saves of the state that a run resumes from; 0: at
             the ends of epochs.
-        log_every: optimizer steps between log lines.
     """
 
     epochs: Annotated[int, Between(1, 10_000)] = 3
@@ -132,7 +133,6 @@ class StepsConfig(Settings):
     precision: Literal["fp32", "bf16"] = "fp32"
     seed: Seed = 42
     save_every: Count = 50
-    log_every: Number = 1
 
 
 @dataclass(frozen=True)
@@ -212,7 +212,7 @@ class WandbConfig:
 
 @dataclass(frozen=True)
 class AfterConfig(Settings):
-    """Choose what is scored beside the finished run, on `data.report_split`.
+    """Choose what is scored beside the finished run, on `data.report_split`: the file `after`.
 
     It is written to the run's folder `evaluation`, with every remaining checkpoint;
     `report.json` is not changed. A failure there is logged; the run stays finished.
@@ -241,14 +241,24 @@ class AfterConfig(Settings):
 
     def check(self) -> None:
         for form in self.claims:
-            require_one_of("after.claims", form, FORMS)
+            require_one_of("claims", form, FORMS)
         for stage in self.stages:
-            require_stage("after.stages", stage)
+            require_stage("stages", stage)
 
     @property
     def wanted(self) -> bool:
         """Tell whether anything is to be scored at the end."""
         return bool(self.baselines or self.report or self.claims or self.hybrid or self.stages)
+
+    @classmethod
+    def read(cls, file: Path | None) -> AfterConfig:
+        """Read the YAML file that `after` names; none: nothing is scored. Raises `UserError`."""
+        if file is None:
+            return cls()
+        try:
+            return read_config(cls, ["--config", str(file)], program="after", description=None)
+        except ConfigError as error:
+            raise InputError.at(file, why=str(error).removeprefix("config: ")) from None
 
 
 @dataclass(frozen=True)
@@ -352,7 +362,8 @@ class FinetuneConfig(RunConfig):
             the model before training, `scales` and `soup` included, or the `last` epoch.
         soup: try on val the mean of the weights of kept epochs too: that of the best with each
             next one on val, as long as it is not worse (greedy soup).
-        after: baselines and a page of figures at the end.
+        after: YAML file of what is scored when the run has ended, such as baselines and a page of
+            figures; none: nothing.
     """
 
     optimisation: OptimisationConfig = field(default_factory=OptimisationConfig)
@@ -363,7 +374,7 @@ class FinetuneConfig(RunConfig):
     losses: LossesConfig = field(default_factory=LossesConfig)
     teacher: TeacherConfig | None = None
     soup: bool = False
-    after: AfterConfig = field(default_factory=AfterConfig)
+    after: Path | None = None
     scales: list[Annotated[float, Between(0, 100)]] | None = list_field(
         help="scales tried on val: 0 is the base, 1 the best trained epoch as it is"
     )
@@ -427,14 +438,15 @@ class FinetuneConfig(RunConfig):
     @property
     def inputs(self) -> list[tuple[str, str | Path | None]]:
         """List the keys that name files or folders which the run reads, each with its value."""
-        after = self.after
+        after = AfterConfig.read(self.after)
         return [
             ("model.name", self.model.name),
             ("teacher.name", None if self.teacher is None else self.teacher.name),
             ("data.dataset", self.data.dataset),
             ("mined", self.mined),
             ("losses.distillation.scores", self.losses.distillation.scores),
-            ("after.models", after.models),
-            *(("after.files", file) for file in after.files),
-            *(("after.stages", file) for file in after.stages if file not in STAGES),
+            ("after", self.after),
+            ("after: models", after.models),
+            *(("after: files", file) for file in after.files),
+            *(("after: stages", file) for file in after.stages if file not in STAGES),
         ]

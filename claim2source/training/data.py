@@ -200,8 +200,7 @@ class TrainingPairs:
             own = [row.positive, *(n.source for n in self.negatives_of(row, 0))]
             count = sum(source in scored for source in own)
             untaught += row.positive not in scored
-            needed = row.positive in scored or self.losses.distillation.kind == "kl"
-            if needed and count >= 2:
+            if count >= 2:
                 taught.append(count)
         known = sum(len(scores) for scores in self.teacher.values())
         missing = [f"the teacher scores no gold of {untaught} pairs"] if untaught else []

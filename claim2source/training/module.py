@@ -67,8 +67,7 @@ class RetrieverModule(TrainingModule):
         passed, batch = self._forward(ready), ready.batch
         self.window.claims += len(batch.claims)
         if batch.teacher is not None:
-            kind = self.loss_config.distillation.kind
-            self.window.taught.append(taught(batch.teacher, batch.positives, kind))
+            self.window.taught.append(taught(batch.teacher))
         return passed, ready.plan
 
     def on_train_batch_end(self, *arguments: Any) -> None:

@@ -282,7 +282,7 @@ class TrainingRun(ABC, Generic[Config, Data]):
         config, world, run = self.config, self.world, self.run
         callbacks: list[pl.Callback] = [
             *self.own_callbacks(),
-            Throughput(config.optimisation.log_every),
+            Throughput(),
         ]
         if world.is_first:
             seed, train = config.optimisation.seed, self.data.train

@@ -67,7 +67,7 @@ class SourceTeacher:
         """
         config, alignment = self.config, self.config.losses.alignment
         seed = config.optimisation.seed
-        texts = pool_texts(train.sources, config.rendering, alignment, seed)
+        texts = pool_texts(train.sources, alignment.most, seed)
         # The first process encodes; the others then read the vectors from the store.
         for turn in (True, False):
             if world.is_first is turn:
@@ -76,7 +76,7 @@ class SourceTeacher:
                 self.aligned: AlignedTexts | None = None
                 if alignment.weight:
                     of = texts, self.student, self.encoder, store
-                    self.aligned = AlignedTexts(*of, alignment.batch_size, seed, progress=turn)
+                    self.aligned = AlignedTexts(*of, seed, progress=turn)
             barrier(world)
         if begun is not None:
             self._place(train, store, untrained, begun)

@@ -3,11 +3,12 @@
 import warnings
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import ClassVar, Literal
 
 import pytest
 import yaml
 
+from claim2source.core import config
 from claim2source.core.config import as_plain, flag, list_field, read_config, require, to_yaml
 from claim2source.core.errors import ConfigError, UserError
 
@@ -396,3 +397,60 @@ def test_a_program_takes_the_settings_of_the_dataclass_it_inherits_from(read, ca
     text = " ".join(printed(read, capsys, "--help", kind=Program).split())
     for said in ("seed of the tests.", "where it goes.", "scales that are tried", "--no_tests"):
         assert said in text
+
+
+@dataclass(frozen=True)
+class Server(config.Settings):
+    """A server, whose settings stand in a file."""
+
+    FLAGS: ClassVar = ("model",)
+
+    model: str = ""
+    depth: config.Count = 3
+    name: str = "n"
+
+
+@dataclass(frozen=True)
+class Asking:
+    """Asking.
+
+    Args:
+        server: who is asked.
+    """
+
+    server: Server = field(default_factory=Server)
+
+
+def test_a_group_of_few_flags_takes_a_file_of_its_keys(read, tmp_path, capsys):
+    file = tmp_path / "server.yaml"
+    file.write_text("depth: 5\nmodel: m\n")
+    given = ["--server", str(file)]
+    assert read(*given, kind=Asking).server == Server("m", 5)
+    # What comes later wins, key by key; a config has the whole group.
+    assert read("server:\n  name: x\n  depth: 1\n", *given, kind=Asking).server == Server(
+        "m", 5, "x"
+    )
+    assert read(*given, "--server.model=k", kind=Asking).server == Server("k", 5)
+    assert read("--server.model", "k", *given, kind=Asking).server == Server("m", 5)
+    printed = to_yaml(read(*given, kind=Asking))
+    assert read(printed, kind=Asking).server == Server("m", 5)
+    for text, said in (
+        ("depth: -1\n", "server.yaml:1: server.depth: -1 is not allowed"),
+        ("model: m\ndeepth: 1\n", "server.yaml:2: server.deepth: no such key; did you mean depth?"),
+        ("server:\n  depth: 1\n", "server.yaml:1: server.server: no such key"),
+        ("- depth\n", "server.yaml:1: server: must be `key: value` lines"),
+    ):
+        file.write_text(text)
+        with pytest.raises(UserError) as caught:
+            read(*given, kind=Asking)
+        assert said in str(caught.value) and "\n" not in str(caught.value)
+    with pytest.raises(UserError, match="--server.depth: is no flag; write it in a YAML file"):
+        read("--server.depth", "4", kind=Asking)
+    with pytest.raises(UserError, match=r"did you mean --server\.model\?"):
+        read("--server.modle", "4", kind=Asking)
+    with pytest.raises(UserError, match="no such file"):
+        read("--server", "absent.yaml", kind=Asking)
+    with pytest.raises(SystemExit):
+        read("--help", kind=Asking)
+    said = capsys.readouterr().out
+    assert "--server a path" in said and "--server.model" in said and "--server.depth" not in said

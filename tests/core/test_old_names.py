@@ -39,17 +39,22 @@ def test_a_key_that_is_gone_is_refused_as_a_flag_and_in_a_file(
         ("eval/find.py", "deep"): "say --depth",
         ("eval/find.py", "group.deep"): "say --group.depth",
         ("", "no_more"): "nothing does it now",
+        ("eval/find.py", "old."): "write it elsewhere",
     }
     monkeypatch.setattr(old_names, "OLD_KEYS", rows)
     for words in (["--deep", "3"], ["--deep=3"], ["--depth", "2", "--deep"]):
         assert refusal(words) == "config: deep: is gone; say --depth"
     assert refusal(["--group.deep", "3"]).endswith("group.deep: is gone; say --group.depth")
     assert "is gone" not in refusal(["--deep", "3"], "eval/serve.py")  # another program's
+    for key in ("old.kind", "old.other.one"):  # a group that is gone as a whole
+        assert refusal([f"--{key}", "3"]) == f"config: {key}: is gone; write it elsewhere"
+    assert "is gone" not in refusal(["--old", "3"])
     assert refusal(["--no_more"], "eval/serve.py").endswith("nothing does it now")
     file = tmp_path / "a.yaml"
     for text, line, said in (
         ("depth: 2\ndeep: 3\n", 2, "deep: is gone; say --depth"),
         ("group:\n  deep: 3\n", 2, "group.deep: is gone; say --group.depth"),
+        ("old:\n  kind: 3\n", 1, "old: is gone; write it elsewhere"),
     ):
         file.write_text(text)
         assert refusal(["--config", str(file)]) == f"{file}:{line}: {said}"

@@ -25,7 +25,6 @@ from claim2source.pipeline.abstain import (
 )
 from claim2source.pipeline.results import RunSettings
 from claim2source.pipeline.runner import SystemRunner
-from claim2source.pipeline.selection import ChoosingOn
 from claim2source.pipeline.systems import HybridConfig, SystemConfig, read_systems
 from claim2source.retrieve import BM25Config, FusionConfig
 from claim2source.verify.abstain import NONE, AbstainModel, abstained
@@ -112,12 +111,20 @@ def test_near_duplicates_of_a_gold_go_with_it() -> None:
         ask(RemovingRunner({"A": SystemConfig(bm25=BM25Config())}, bare), "A", None, bare)
 
 
+def few(folder: Path, *languages: str) -> str:
+    """The demo's dev, and its test in the place of the longer train."""
+    dev, test = (load("demo", split, languages or None) for split in ("dev", "test"))
+    write_beir([dev, replace(test, split="train")], folder)
+    return str(folder)
+
+
 @pytest.mark.slow
 def test_a_model_is_fitted_on_train_and_applied_as_a_stage(
     tmp_path: Path, systems: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = ["--files", str(systems), "--system", "AB", "--dataset", "demo", "--repeats", "40"]
-    words += ["--train_split", "test", "--store", str(tmp_path / "store")]
+    data = few(tmp_path / "data")
+    words = ["--files", str(systems), "--system", "AB", "--dataset", data, "--repeats", "40"]
+    words += ["--store", str(tmp_path / "store")]
     main([*words, "--out", str(tmp_path / "out")])
     printed = capsys.readouterr().out
     out = tmp_path / "out"
@@ -125,14 +132,14 @@ def test_a_model_is_fitted_on_train_and_applied_as_a_stage(
     assert files <= {path.name for path in out.iterdir()}
     model = AbstainModel.read(out / "abstain.json")
     assert model.design.stages == ("A", "B", "fuse") and not model.design.none
-    assert model.fitted == "present, 240 claims of 183 papers of demo, test"
+    assert model.fitted == "present, 240 claims of 183 papers of data, train"
     assert "150 claims of " in printed and "fuse: first score" in printed
-    # The file is that of a fit on all of the other split, chosen on papers held out of it.
-    dev = load("demo", "dev")
-    settings = RunSettings("demo", ChoosingOn(split="test"))
+    # The file is that of a fit on all of train, chosen on papers held out of it.
+    dev = load(data, "dev")
+    settings = RunSettings(data)
     runner = RemovingRunner(read_systems([systems]), dev, settings)
     train = choosing_claims(runner, "AB").val
-    assert {claim.id for claim in train.claims} == {c.id for c in load("demo", "test").claims}
+    assert {claim.id for claim in train.claims} == {c.id for c in load(data, "train").claims}
     known, asked = ask(runner, "AB", None, train), ask(runner, "AB", None, dev)
     fitted = fit_abstention(known)
     assert fitted.model.weights == pytest.approx(model.weights, rel=1e-6)
@@ -155,7 +162,7 @@ def test_a_model_is_fitted_on_train_and_applied_as_a_stage(
     # As a stage, on the plain split: the same probabilities, the ranking as it was.
     more = tmp_path / "marked.yaml"
     more.write_text(FILES + MARKED.format(model=out / "abstain.json"))
-    staged = SystemRunner(read_systems([more]), dev, RunSettings("demo"))
+    staged = SystemRunner(read_systems([more]), dev, RunSettings(data))
     found = staged.run("Marked")
     assert rows_of(found.result.run) == rows_of(found.stages[-2].result.run)
     said = [float(found.result.notes[claim].rpartition(" ")[2]) for claim in asked.claim_ids]
@@ -171,8 +178,8 @@ def test_a_model_is_fitted_on_train_and_applied_as_a_stage(
 def test_a_verifiers_none_tells_which_claims_have_no_paper(
     tmp_path: Path, llm_server: Callable[..., LLMServer]
 ) -> None:
-    dev, test = load("demo", "dev", ["en"]), load("demo", "test", ["en"])
-    write_beir([dev, test], tmp_path / "data")
+    folder = few(tmp_path / "data", "en")
+    dev, test = load(folder, "dev"), load(folder, "train")
     titles = {source.id: source.title for source in dev.sources}
     posts = {c.text: titles[c.golds[0]] for one in (dev, test) for c in one.claims}
     server = llm_server(play.Verifier(play.perfect(posts)))
@@ -183,7 +190,7 @@ def test_a_verifiers_none_tells_which_claims_have_no_paper(
         f" llm: {{model: m, url: '{server.url}', retries: 0}}}}\n"
     )
     out = tmp_path / "out"
-    words = ["--files", str(file), "--system", "V", "--train_split", "test", "--repeats", "20"]
+    words = ["--files", str(file), "--system", "V", "--repeats", "20"]
     words += ["--dataset", str(tmp_path / "data"), "--store", str(tmp_path / "store")]
     main([*words, "--out", str(out)])
     model = AbstainModel.read(out / "abstain.json")

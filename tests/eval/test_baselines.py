@@ -15,7 +15,7 @@ import torch
 from claim2source.core.errors import ConfigError, UserError
 from claim2source.core.records import Claim, Dataset, Qrels
 from claim2source.core.run import Run
-from claim2source.datasets import carve_val, load
+from claim2source.datasets import carve_val, load, write_beir
 from claim2source.evaluation.metrics import evaluate, judged_claims
 from claim2source.evaluation.reports import read_reports, whole_run
 from claim2source.io.trec import read_run
@@ -63,7 +63,6 @@ def arguments(setup: tuple[Path, Path, Path], out: Path, *more: str) -> list[str
         f"--dataset={setup[1]}",
         f"--out={out}",
         "--repeats=200",
-        "--val_share=0.25",
         *more,
         "--files",
         str(setup[2]),
@@ -220,31 +219,19 @@ def test_a_fusion_is_chosen_on_claims_that_its_dense_part_was_not_trained_on(
     monkeypatch.setattr(runner, "choose_fusion", only)
     main(arguments(setup, tmp_path, "--systems=HT-Small", "--claims=original", f"--val={val}"))
     train = load(setup[1], "train")
-    expected = carve_val(train, 0.25, 13, seen_share=0.25)[1] if on == "val" else train
+    expected = carve_val(train, 0.1, 13, seen_share=0.1)[1] if on == "val" else train
     assert asked == [{claim.id for claim in expected.claims}]
     choice = cell_of(tmp_path, "HT-Small.original")["choices"][-1]
     assert (choice["split"], choice["claims"]) == (on, len(expected.claims))
 
 
-@pytest.mark.parametrize(
-    ("data", "options", "said"),
-    [
-        ({}, ["--val=train"], "only `carved` is unseen"),
-        ({"val_share": 0.3}, [], "val_share: 0.25 contradicts the checkpoint's manifest"),
-    ],
-)
 def test_a_trained_checkpoint_is_not_tuned_on_what_it_saw(
-    setup: tuple[Path, Path, Path],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    data: dict[str, Any],
-    options: list[str],
-    said: str,
+    setup: tuple[Path, Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    trained_as(monkeypatch, "full", **data)
-    main(arguments(setup, tmp_path, "--systems=HT-Small", "--claims=original", *options))
+    trained_as(monkeypatch, "full")
+    main(arguments(setup, tmp_path, "--systems=HT-Small", "--claims=original", "--val=train"))
     (row,) = report_of(tmp_path)["not_run"]
-    assert said in row["reason"] and row["advice"]
+    assert "only `carved` is unseen" in row["reason"] and row["advice"]
 
 
 def test_the_families_and_their_cost(setup: tuple[Path, Path, Path], out: Path) -> None:
@@ -405,14 +392,23 @@ def test_vectors_encoded_before_as_float16_are_found_and_an_index_is_reported(
         ]
     )
     some = ["--systems", "BM25", "Small", "H-Small", "--claims=original", *stored, "--no_tests"]
-    hnsw = ["--index.kind=hnsw", "--index.compared=5"]
-    main(arguments(setup, tmp_path / "o", *some, *hnsw))
+    graph = tmp_path / "graph.yaml"
+    text, plain = setup[2].read_text(), "max_length: 24}, label: org/small"
+    assert text.count(plain) == 1
+    hnsw = plain.replace("}", "}, index: {kind: hnsw, compared: 5}", 1)
+    graph.write_text(text.replace(plain, hnsw))
+    main(arguments((*setup[:2], graph), tmp_path / "o", *some))
     cells = {name: cell_of(tmp_path / "o", f"{name}.original") for name in some[1:4]}
     cost = cells["Small"]["cost"]
     assert cost["tokens"] == 0 and cost["reused"] >= 36
     for name in ("Small", "H-Small"):
         found = cells[name]["index"]
         assert (found["kind"], found["claims"], found["recall@36"]) == ("hnsw", 5, 1.0)
+    # A list that is read from the store says which index found it, and what it cost.
+    main(arguments((*setup[:2], graph), tmp_path / "read", *some))
+    read = cell_of(tmp_path / "read", "Small.original")
+    assert read["index"] == cells["Small"]["index"] and read["macro"] == cells["Small"]["macro"]
+    assert read["cost"] == {**cost, "stored": True}
     # Another search is another report, but not of BM25.
     main(arguments(setup, tmp_path / "o", *some))
     again = {name: cell_of(tmp_path / "o", f"{name}.original") for name in cells}
@@ -535,11 +531,13 @@ def test_nothing_is_chosen_on_what_is_reported(
     report = report_of(tmp_path)
     assert list(report["systems"]) == ["BM25.original"]
     assert "not reported on" in report["not_run"][0]["reason"]
-    some = ["--train_split=nowhere", "--systems", "BM25-tuned", "--claims=original"]
-    main(arguments(setup, tmp_path / "o", *some))
+    only_dev = tmp_path / "data"
+    write_beir([load(setup[1], "dev")], only_dev)
+    some = ["--systems", "BM25-tuned", "--claims=original"]
+    main(arguments((setup[0], only_dev, setup[2]), tmp_path / "o", *some))
     rows = [report["not_run"][0], report_of(tmp_path / "o")["not_run"][0]]
-    assert "nowhere" in rows[1]["reason"]
-    assert all("--train_split" in row["advice"] for row in rows)
+    assert "train" in rows[1]["reason"]
+    assert all("chosen on train, which must have golds" in row["advice"] for row in rows)
 
 
 def test_a_system_that_is_not_there(setup: tuple[Path, Path, Path], tmp_path: Path) -> None:

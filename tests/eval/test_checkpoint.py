@@ -38,7 +38,7 @@ from claim2source.retrieve import BM25, BM25Config, Dense, FusionConfig, fuse
 from claim2source.text import Rendering
 from claim2source.training.finetune import finetune
 from tests.shared_data import REPOSITORY
-from tests.training.small import small_config, small_setup, small_splits
+from tests.training.small import small_config, small_setup
 
 
 @pytest.fixture(scope="module")
@@ -314,36 +314,6 @@ def test_what_training_encoded_is_not_encoded_again(
     assert report["systems"]["epoch-0"]["cost"]["stored"]
     # What it cost is what training paid for it.
     assert report["systems"]["epoch-0"]["cost"]["tokens"] > 0
-
-
-def test_an_approximate_index_is_reported_and_the_second_time_read(
-    tiny_folder: Path, tmp_path: Path
-) -> None:
-    write_beir(small_splits(), tmp_path / "data")
-    reports = []
-    for name in ("first", "second"):
-        evaluated(
-            tiny_folder,
-            tmp_path / "data",
-            tmp_path / name,
-            "--model.pooling=mean",
-            "--model.max_length=24",
-            "--index.kind=hnsw",
-            "--index.compared=5",
-            f"--store={tmp_path / 'store'}",
-            "--vectors=float16",
-        )
-        report = json.loads((tmp_path / name / "report.json").read_text())
-        reports += report["systems"].values()
-    first, second = reports
-    assert first["index"]["kind"] == "hnsw" and first["index"]["claims"] == 5
-    assert first["index"]["recall@36"] == 1.0  # the whole pool is 36 sources
-    assert (first["cost"]["stored"], second["cost"]["stored"]) == (False, True)
-    assert second["index"] == first["index"] and second["macro"] == first["macro"]
-    assert first["cost"]["tokens"] > 0
-    assert second["cost"] == {**first["cost"], "stored": True}
-    runs = [(tmp_path / name / "runs" / "de.trec").read_bytes() for name in ("first", "second")]
-    assert runs[0] == runs[1]
 
 
 @pytest.fixture(scope="module")

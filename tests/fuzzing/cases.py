@@ -96,7 +96,7 @@ WHOLE = (
 )
 REAL = ("-1", "-0.0", "0", "0.5", "1", "2", "1e9", "1e-320", "1e999", "inf", "-inf", "nan", "x", "")
 # More of these is a long training or a download, which is what was asked for.
-FEW = {"optimisation.epochs", "data.repeat", "optimisation.log_every"}
+FEW = {"optimisation.epochs", "data.repeat"}
 # Without these a program takes the demo data set or a large model, and needs minutes.
 NEEDED = {
     *("--dataset", "--data.dataset", "--model.name", "--optimisation.epochs"),

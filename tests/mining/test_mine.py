@@ -26,9 +26,10 @@ from claim2source.mining import (
 )
 from claim2source.mining import candidates as candidates_module
 from claim2source.mining.candidates import Candidates
+from claim2source.mining.mine import MiningBM25
 from claim2source.mining.near_duplicates import distinct_words, jaccard
 from claim2source.models import Encoder
-from claim2source.retrieve import BM25Config, BM25Index, FusionConfig, VectorIndex, bm25, fuse
+from claim2source.retrieve import BM25Index, FusionConfig, VectorIndex, bm25, fuse
 from tests.mining.tables import FREE, GOLD_LAST, PLAIN, Table, data_of, ladder, mined, names, scored
 
 # --- the window ---------------------------------------------------------------------------
@@ -590,7 +591,7 @@ def test_a_real_model_mines_its_topic(minilm: Any) -> None:
     ]
     claims = [Claim(t, f"so {t} may be good for you!", golds=(f"{t}-0",)) for t in TOPICS]
     dataset = data_of(claims, sources)
-    config = MiningConfig(hard=2, random=3, max_share=None, bm25=BM25Config(title_weight=2))
+    config = MiningConfig(hard=2, random=3, max_share=None, bm25=MiningBM25(title_weight=2))
     rows, miner = mined(dataset, minilm.encoder, config)
     for row in rows:
         assert set(names(row)[:2]) == {f"{row.claim}-1", f"{row.claim}-2"}

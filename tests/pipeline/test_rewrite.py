@@ -26,7 +26,7 @@ from claim2source.text.styles import (
     rewrite_by_rules,
 )
 from tests.llm_server import Chat, LLMServer, Reply
-from tests.pipeline.test_translate import data_set
+from tests.pipeline.test_translate import data_set, llm
 from tests.shared_data import REPOSITORY
 
 Start = Callable[..., LLMServer]
@@ -128,7 +128,7 @@ def test_a_text_that_misses_the_form_is_kept_and_one_that_is_none_is_not(
     server.reply = lambda chat: "Masks help #masks"
     main(words(folder, server, out, "--styles", "S3"))
     assert server.requests == 4 and read_made(out)["S3"].failures == 2
-    main(words(folder, server, out, "--styles", "S3", "--llm.retry_failed"))
+    main(words(folder, server, out, "--styles", "S3", *llm(tmp_path, retry_failed=True)))
     assert (
         server.requests == 6
         and [one.failure for one in read_style(out, STYLES["S3"])] == [None] * 2
@@ -138,15 +138,16 @@ def test_a_text_that_misses_the_form_is_kept_and_one_that_is_none_is_not(
 def test_versions_are_asked_for_one_by_one(llm_server: Start, tmp_path: Path) -> None:
     folder, out = data_set(tmp_path / "data", POSTS), tmp_path / "styles"
     server = llm_server(lambda chat: f"Masks lower the risk, says reading {chat.before} of it.")
-    more = ["--styles", "C2", "--versions", "3", "--llm.temperature", "0.1"]
-    main(words(folder, server, out, *more, "--llm.concurrency", "1"))
+    more = ["--styles", "C2", "--versions", "3"]
+    sampled = llm(tmp_path, temperature=0.1, concurrency=1)
+    main(words(folder, server, out, *more, *sampled))
     assert server.requests == 6 and read_made(out)["C2"].versions == 3
     found = read_style(out, STYLES["C2"], originals(load(folder, "dev"), "claims", "translation"))
     assert [(one.id, one.version) for one in found] == [(i, v) for i in "ab" for v in (1, 2, 3)]
     assert len({one.text for one in found}) == 3
-    main(words(folder, server, out, *more))
+    main(words(folder, server, out, *more, *sampled))
     assert server.requests == 6
-    for wrong in (["--versions", "3"], ["--versions", "3", "--rules", "--llm.temperature", "1"]):
+    for wrong in (["--versions", "3"], ["--versions", "3", "--rules", *sampled]):
         with pytest.raises(ConfigError, match="the same text every time"):
             main(words(folder, server, tmp_path / "new", *wrong))
 
@@ -155,7 +156,7 @@ def test_a_run_that_ends_early_goes_on_where_it_was(llm_server: Start, tmp_path:
     folder, out = data_set(tmp_path / "data", POSTS), tmp_path / "styles"
     server = llm_server(by_rule)
     with pytest.raises(UserError, match=r"1[01] of 14 texts have no answer"):
-        main(words(folder, server, out, "--llm.max_requests", "3", "--llm.concurrency", "1"))
+        main(words(folder, server, out, *llm(tmp_path, max_requests=3, concurrency=1)))
     main(words(folder, server, out))
     assert server.requests == 14
     assert sum(made.failures for made in read_made(out).values()) == 0

@@ -8,8 +8,8 @@ import pytest
 
 from claim2source.core.errors import UserError
 from claim2source.evaluation.published.tables import load_published
-from claim2source.pipeline.systems import label_of, ordered, read_systems
-from claim2source.retrieve import FusionConfig
+from claim2source.pipeline.systems import expanded, label_of, ordered, read_systems
+from claim2source.retrieve import FusionConfig, IndexConfig
 from tests.shared_data import REPOSITORY
 
 FOLDER = REPOSITORY / "configs" / "systems"
@@ -175,3 +175,31 @@ def test_hybrids_come_behind_their_dense_part() -> None:
     for name in DENSE_2025:
         assert names.index(f"H-{name}") == names.index(name) + 1
     assert ordered(["H-MPNet", "BM25"], systems) == ["H-MPNet", "BM25"]
+
+
+def test_how_vectors_are_searched_stands_beside_the_model(tmp_path: Path) -> None:
+    text = """
+Plain: {model: {name: m}}
+Graph: {model: {name: m}, index: {kind: hnsw, effort: 9}}
+First: {stages: [{retrieve: dense, checkpoint: m, index: {kind: hnsw, effort: 9}}]}
+Named: {stages: [{retrieve: Graph}]}
+Both: {stages: [{retrieve: hybrid, checkpoint: m, index: {kind: hnsw, effort: 9}}]}
+"""
+    systems = expanded(read_systems([write(tmp_path / "s.yaml", text)]))
+    for name in ("Graph", "First", "Named", "dense of Both"):
+        assert systems[name].index == IndexConfig("hnsw", effort=9), name
+    assert [systems[name].index for name in ("Plain", "Both", "bm25 of Both")] == [None] * 3
+    for text, said in (
+        ("A: {bm25: {}, index: {kind: hnsw}}", "A: index: .* only a `model` has it"),
+        (
+            "A: {stages: [{retrieve: bm25, index: {kind: hnsw}}]}",
+            r"stages\.0\.index: .*none with bm25",
+        ),
+        (
+            "A: {model: {name: m}, index: {efort: 9}}",
+            "s.yaml:1: index.efort.*did you mean index.effort",
+        ),
+        ("A: {stages: [{retrieve: dense, index: {effort: 0}}]}", r"stages\.0\.index\.effort: 0"),
+    ):
+        with pytest.raises(UserError, match=said):
+            read_systems([write(tmp_path / "s.yaml", text)])

@@ -47,6 +47,13 @@ SPANISH = {
 }
 
 
+def llm(folder: Path, **keys: Any) -> list[str]:
+    """Write a file of `--llm`, and return the words that name it."""
+    file = folder / "llm.yaml"
+    file.write_text(json.dumps(keys))  # JSON is YAML
+    return ["--llm", str(file)]
+
+
 def data_set(folder: Path, queries: list[dict[str, Any]]) -> Path:
     (folder / "qrels").mkdir(parents=True)
     paper = {"_id": "p1", "title": "Masks", "text": "Masks lower the risk of an infection."}
@@ -177,8 +184,9 @@ def test_a_run_that_ends_early_keeps_what_it_has_and_goes_on(
 ) -> None:
     folder = data_set(tmp_path / "data", QUERIES)
     server = llm_server(lambda chat: ENGLISH[source_of(chat)])
+    one = llm(tmp_path, max_requests=1, concurrency=1)
     with pytest.raises(UserError, match="2 of 3 texts have no answer"):
-        main(words(folder, server, tmp_path, "--llm.max_requests", "1", "--llm.concurrency", "1"))
+        main(words(folder, server, tmp_path, *one))
     some = [row["metadata"].get("translation") for row in rows(folder).values()]
     assert sum(text is not None for text in some) == 2
     main(words(folder, server, tmp_path))
@@ -198,7 +206,7 @@ def test_sources_are_found_by_their_language_and_keep_their_original(
     english[SPANISH["text"]] = (
         "The study describes influenza in children of a school in Madrid over 3 years."
     )
-    main(words(folder, server, tmp_path, "--sources", "--llm.retry_failed"))
+    main(words(folder, server, tmp_path, "--sources", *llm(tmp_path, retry_failed=True)))
     paper = rows(folder, "corpus.jsonl")["p2"]
     assert (paper["title"], paper["text"]) == tuple(english.values())
     first = {"lang": "es", "title": SPANISH["title"], "text": SPANISH["text"]}
@@ -234,7 +242,7 @@ def test_what_would_be_lost_is_refused(tmp_path: Path) -> None:
 def test_the_papers_sampling_is_a_config_and_the_default_is_greedy() -> None:
     path = REPOSITORY / "configs" / "translate" / "paper_2026.yaml"
     argv = ["--config", str(path), "--dataset", "d"]
-    llm = read_config(TranslateConfig, argv, program="t", description="t").llm
-    assert (llm.temperature, llm.top_p, llm.max_tokens, llm.thinking) == (0.7, 0.8, 512, False)
+    read = read_config(TranslateConfig, argv, program="t", description="t").llm
+    assert (read.temperature, read.top_p, read.max_tokens, read.thinking) == (0.7, 0.8, 512, False)
     assert TranslateConfig("d").llm.temperature == 0
     assert len(read_prompt("translate_german").examples) == 3

@@ -99,10 +99,12 @@ def test_a_mistake_in_two_processes_is_said_once(setup: tuple[Path, Path], tmp_p
     """Also by the launcher's --cpu, which starts one and is told what starts two."""
     words = arguments(*setup, tmp_path / "run")
     one = [*LAUNCH, "--cpu", "--num_processes", "2", *ONE[len(LAUNCH) + 3 :]]
+    after = tmp_path / "after.yaml"
+    after.write_text("baselines: [Nothing]\n", encoding="utf-8")
     for command, why in (
         ([*TWO, *words, "--no.key=3"], "--no.key"),
         ([*TWO, *words, '--trainer={"devices": 3}'], "trainer.devices"),
-        ([*TWO, *words, "--after.baselines=[Nothing]"], "after.baselines: 'Nothing'"),
+        ([*TWO, *words, f"--after={after}"], "after.yaml: baselines: 'Nothing'"),
         ([*one, *words], " ".join(TWO[len(LAUNCH) : -3]).replace(" 2 ", " N ")),
     ):
         done = run(command, tmp_path)

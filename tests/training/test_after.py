@@ -5,21 +5,23 @@ from __future__ import annotations
 import csv
 import json
 import logging
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from claim2source.core.config import read_config
-from claim2source.core.errors import ConfigError
+from claim2source.core.errors import UserError
 from claim2source.core.folders import foreign_file
 from claim2source.core.report import Report
 from claim2source.pipeline.checkpoints import CheckpointConfig, evaluate_checkpoints
 from claim2source.training import after
+from claim2source.training.config import FinetuneConfig
 from claim2source.training.finetune import finetune
 from claim2source.training.run_folder import RunFolder
 from tests.report_files import without_costs
-from tests.training.small import small_config, small_setup
+from tests.training.small import arguments, small_config, small_setup
 from tests.wandb_runs import offline_runs
 
 SYSTEMS = """
@@ -41,22 +43,33 @@ def systems(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def asked(setup: tuple[Path, Path], out: Path, systems: Path, **more: Any) -> Any:
-    baselines = more.pop("baselines", '["BM25", "Absent"]')
-    return small_config(
-        *setup,
-        out,
-        optimisation__epochs=1,
-        after__baselines=baselines,
-        after__report="true",
-        after__files=f'["{systems}"]',
-        after__stages='["styles"]',
-        after__styles__claim_styles='["C1"]',
-        after__styles__source_styles='["S3"]',
-        after__claims='["original"]',
-        after__hybrid="true",
-        **more,
+def after_file(folder: Path, **keys: Any) -> Path:
+    """Write a new file of what is scored at the end."""
+    file = folder / f"after-{len(list(folder.iterdir()))}.yaml"
+    file.write_text(json.dumps(keys), encoding="utf-8")  # JSON is YAML
+    return file
+
+
+def asked(
+    setup: tuple[Path, Path],
+    out: Path,
+    systems: Path,
+    baselines: Sequence[str] = ("BM25", "Absent"),
+    models: Path | None = None,
+    **more: Any,
+) -> Any:
+    file = after_file(
+        systems.parent,
+        baselines=list(baselines),
+        report=True,
+        files=[str(systems)],
+        stages=["styles"],
+        styles={"claim_styles": ["C1"], "source_styles": ["S3"]},
+        claims=["original"],
+        hybrid=True,
+        models=None if models is None else str(models),
     )
+    return small_config(*setup, out, optimisation__epochs=1, after=file, **more)
 
 
 @pytest.fixture(scope="module")
@@ -190,7 +203,7 @@ def test_the_runs_wandb_mode_is_that_of_all_that_follows(
 ) -> None:
     modes: list[str] = []
     for name in ("evaluate_checkpoints", "evaluate_baselines"):
-        monkeypatch.setattr(after, name, lambda config: modes.append(config.wandb) or "done")
+        monkeypatch.setattr(after, name, lambda config, *_: modes.append(config.wandb) or "done")
     monkeypatch.setattr(after, "html_report", lambda *_, wandb, **__: modes.append(wandb) or "done")
     monkeypatch.setenv("WANDB_MODE", "offline")
     for mode in ("off", "auto", "online"):
@@ -216,7 +229,7 @@ def test_a_run_may_get_it_later(
     out = tmp_path / "run"
     finetune(small_config(*setup, out, optimisation__epochs=1))
     before = (out / "report.json").read_bytes()
-    finetune(asked(setup, out, systems, resume=True, baselines='["Other"]'))
+    finetune(asked(setup, out, systems, resume=True, baselines=["Other"]))
     assert (out / "report.json").read_bytes() == before
     assert "Other.bilingual" in (out / "evaluation" / "report.html").read_text(encoding="utf-8")
 
@@ -277,8 +290,9 @@ def test_a_bad_pipeline_is_refused_before_training(
     monkeypatch.chdir(tmp_path)  # a relative path is one from here, as all of them are
     if text is not None:
         Path(file).write_text(text, encoding="utf-8")
-    with pytest.raises(ConfigError, match=rf"after\.stages: '{file}'.*{why}"):
-        finetune(small_config(*setup, tmp_path / "run", after__stages=f'["{file}"]'))
+    given = after_file(tmp_path, stages=[file])
+    with pytest.raises(UserError, match=rf"{given}: stages: '{file}'.*{why}"):
+        finetune(small_config(*setup, tmp_path / "run", after=given))
     assert not (tmp_path / "run").exists()
 
 
@@ -290,9 +304,8 @@ def test_a_pipelines_stages_are_scored_at_the_end(setup: tuple[Path, Path], tmp_
     rerank = f"{{rerank: max_sim, model: {setup[0]}, max_length: 24, depth: 5}}"
     file.write_text(f"stages: [{{retrieve: dense}}, {rerank}]", encoding="utf-8")
     before = (out / "report.json").read_bytes()
-    finetune(
-        small_config(*setup, out, optimisation__epochs=1, resume=True, after__stages=f'["{file}"]')
-    )
+    given = after_file(tmp_path, stages=[str(file)])
+    finetune(small_config(*setup, out, optimisation__epochs=1, resume=True, after=given))
     assert (out / "report.json").read_bytes() == before and foreign_file(out) is None
     found = read(out / "evaluation" / "checkpoints" / "report.json")["systems"]
     stages = ("p: first stage", "p: 1. rerank max_sim")
@@ -303,11 +316,55 @@ def test_a_pipelines_stages_are_scored_at_the_end(setup: tuple[Path, Path], tmp_
     assert found["epoch-1+p: first stage"]["macro"] == found["epoch-1"]["macro"]
 
 
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("baselines: [BM25]\nreprot: true\n", ":2: reprot: no such key; did you mean report?"),
+        ("claims: [orignal]\n", ": claims: 'orignal' is not allowed"),
+        ("- BM25\n", "must be `key: value` lines"),
+        (None, "no such file"),
+    ],
+)
+def test_a_file_that_cannot_be_read_is_refused_before_training(
+    text: str | None, why: str, setup: tuple[Path, Path], tmp_path: Path
+) -> None:
+    file = tmp_path / "end.yaml"
+    if text is not None:
+        file.write_text(text, encoding="utf-8")
+    with pytest.raises(UserError, match=rf"end\.yaml.*{why}"):
+        finetune(small_config(*setup, tmp_path / "run", after=file))
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_old_keys_of_a_config_are_refused_unless_they_ask_for_nothing(
+    setup: tuple[Path, Path], tmp_path: Path
+) -> None:
+    file, words = tmp_path / "old.yaml", arguments(*setup, tmp_path / "run")
+
+    def read_old(text: str) -> Any:
+        file.write_text(text, encoding="utf-8")
+        return read_config(
+            FinetuneConfig,
+            [f"--config={file}", *words],
+            program="train/finetune.py",
+            description="",
+        )
+
+    assert read_old("after: {baselines: [], report: false}\n").after is None
+    assert read_old("after: end.yaml\n").after == Path("end.yaml")
+    for text in ("after: {report: true}\n", "after: {report: false, styles: {}}\n"):
+        with pytest.raises(UserError, match="old.yaml:1: after: is gone; .*--after FILE"):
+            read_old(text)
+    with pytest.raises(UserError, match=r"after\.report: is gone; .*--after FILE"):
+        words.append("--after.report")
+        read_old("")
+
+
 def test_a_misspelt_baseline_is_refused_before_training(
     setup: tuple[Path, Path], systems: Path, tmp_path: Path
 ) -> None:
-    with pytest.raises(ConfigError, match=r"'BM52'.*BM25, Other, Absent"):
-        finetune(asked(setup, tmp_path / "run", systems, baselines='["BM52"]'))
+    with pytest.raises(UserError, match=r"yaml: baselines: 'BM52'.*BM25, Other, Absent"):
+        finetune(asked(setup, tmp_path / "run", systems, baselines=["BM52"]))
     assert not (tmp_path / "run").exists()
 
 
@@ -316,7 +373,7 @@ def test_languages_of_the_run_are_those_of_the_page(
     setup: tuple[Path, Path], systems: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "run"
-    config = asked(setup, out, systems, baselines='["BM25"]', languages="de")
+    config = asked(setup, out, systems, baselines=["BM25"], languages="de")
     finetune(config)
     baselines = read(out / "evaluation" / "baselines" / "report.json")
     assert list(baselines["systems"]["BM25.bilingual"]["languages"]) == ["de"]
@@ -329,8 +386,8 @@ def test_the_folder_of_models_is_that_of_checkpoints_and_baselines(
 ) -> None:
     found: list[Path | None] = []
     for name in ("evaluate_checkpoints", "evaluate_baselines"):
-        monkeypatch.setattr(after, name, lambda config: found.append(config.models) or "done")
+        monkeypatch.setattr(after, name, lambda config, *_: found.append(config.models) or "done")
     monkeypatch.setattr(after, "html_report", lambda *_, **__: "done")
-    config = asked(setup, tmp_path, systems, after__models=tmp_path)
+    config = asked(setup, tmp_path, systems, models=tmp_path)
     after.evaluate_after(config, RunFolder(tmp_path))
     assert found == [tmp_path, tmp_path]

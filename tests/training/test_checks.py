@@ -86,7 +86,6 @@ def test_missing_translations_are_counted(
         ("losses__info_nce__weight", 0),
         ("losses__info_nce__weight", ".inf"),
         ("losses__consistency__weight", ".inf"),
-        ("losses__matryoshka__weight", ".inf"),
         ("losses__keep_base__weight", ".inf"),
         ("losses__keep_base__temperature", ".inf"),
         ("losses__distillation__temperature", ".inf"),

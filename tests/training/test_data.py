@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 from string import ascii_letters, ascii_lowercase
-from typing import Literal
 
 import pytest
 import torch
@@ -204,23 +203,22 @@ def test_what_the_teacher_scores_is_trained_on_first(
 
 def test_how_much_a_teacher_teaches_is_said(encoder: Encoder) -> None:
     teacher = {"1": {"a": 1.0, "e": 0.0, "f": 0.0}, "2": {"e": 2.0, "d": 0.0}, "3": {"d": 1.0}}
-    for kind in ("kl", "margin_mse"):
-        losses = LossesConfig(distillation=DistillationConfig(1.0, Path("t"), kind))
-        pairs = TrainingPairs(
-            dataset(),
-            [*ROWS[:2], row("3", "d", "c")],
-            encoder,
-            Rendering(),
-            2,
-            losses=losses,
-            teacher=teacher,
-        )
-        # Only pair 1 has two scored sources of its own, a and both negatives.
-        assert pairs.taught_sentences() == [
-            "the teacher scores no gold of 1 pairs",
-            "the teacher teaches 1 of 3 pairs by their own sources, with 3 of its 6 scores "
-            "(other pairs' sources may add to them)",
-        ]
+    losses = LossesConfig(distillation=DistillationConfig(1.0, Path("t")))
+    pairs = TrainingPairs(
+        dataset(),
+        [*ROWS[:2], row("3", "d", "c")],
+        encoder,
+        Rendering(),
+        2,
+        losses=losses,
+        teacher=teacher,
+    )
+    # Only pair 1 has two scored sources of its own, a and both negatives.
+    assert pairs.taught_sentences() == [
+        "the teacher scores no gold of 1 pairs",
+        "the teacher teaches 1 of 3 pairs by their own sources, with 3 of its 6 scores "
+        "(other pairs' sources may add to them)",
+    ]
     without = TrainingPairs(dataset(), ROWS, encoder, Rendering(), 2)
     assert without.taught_sentences() == []
 
@@ -230,16 +228,9 @@ def test_unused_negatives_are_not_tokenised(encoder: Encoder, tmp_path: Path) ->
     assert "f" not in pairs.source_tokens
 
 
-@pytest.mark.parametrize(
-    ("kind", "expected"),
-    [
-        ("kl", [[1, 1, 0], [0, 0, 0], [0, 1, 1], [0, 0, 0]]),
-        ("margin_mse", [[0, 1, 0], [0, 0, 0], [0, 0, 0], [0, 0, 0]]),
-    ],
-)
-def test_scores_that_teach(kind: Literal["kl", "margin_mse"], expected: list[list[int]]) -> None:
+def test_scores_that_teach() -> None:
     """Rows: gold and another; the gold alone; two others without the gold; none."""
     nan = float("nan")
     teacher = torch.tensor([[1, 2, nan], [1, nan, nan], [nan, 1, 2], [nan, nan, nan]])
-    found = taught(teacher, torch.zeros(4, dtype=torch.long), kind)
-    assert found.tolist() == [[bool(cell) for cell in line] for line in expected]
+    expected = [[1, 1, 0], [0, 0, 0], [0, 1, 1], [0, 0, 0]]
+    assert taught(teacher).tolist() == [[bool(cell) for cell in line] for line in expected]

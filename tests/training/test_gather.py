@@ -95,7 +95,6 @@ def test_every_loss_takes_part(alone: dict[str, Any]) -> None:
         "loss",
     }
     assert all(value > 1e-4 for value in alone["terms"].values())
-    assert alone["false_negatives"][0] > 5
     assert PER_BATCH % 4 == 0
 
 

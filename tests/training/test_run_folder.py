@@ -15,7 +15,7 @@ from claim2source.core.config import as_plain, read_config
 from claim2source.core.errors import ConfigError, UserError
 from claim2source.core.folders import is_run, is_unbegun
 from claim2source.core.report import Epoch
-from claim2source.training.config import AfterConfig, FinetuneConfig
+from claim2source.training.config import FinetuneConfig
 from claim2source.training.finetune import finetune
 from claim2source.training.losses.distillation import DistillationConfig
 from claim2source.training.run_folder import RunFolder, refuse_changes
@@ -23,7 +23,6 @@ from tests.shared_data import REPOSITORY
 from tests.training.small import small_config, small_setup
 
 OLD = REPOSITORY / "tests" / "fixtures_010"
-SYSTEMS = Path("configs", "systems", "offline.yaml")
 SCORES = {"macro": {"mrr@5": 0.5}}
 Make = Callable[..., FinetuneConfig]
 
@@ -104,10 +103,7 @@ def test_a_folder_of_the_users_is_no_run(
         ({"mined": Path("no-such.jsonl")}, "no-such.jsonl"),
         ({"tuning": "lora", "lora__targets": ("q_proj",)}, "lora.targets"),
         ({"losses__distillation": DistillationConfig(0.5, Path("no.trec"))}, "no.trec"),
-        (
-            {"after": AfterConfig(("no such",), files=(REPOSITORY / SYSTEMS,))},
-            "no such",
-        ),
+        ({"after": Path("no-such.yaml")}, "no-such.yaml"),
     ],
 )
 def test_a_mistake_leaves_no_folder_and_the_old_run_as_it_was(
@@ -292,7 +288,7 @@ def test_a_damaged_run_is_not_resumed(damage: str, tmp_path: Path) -> None:
         shutil.copytree(OLD / part, tmp_path / part)
     run = copy_of_010("killed", tmp_path)
     words = ["--config", str(run / "config.yaml"), f"--out={run}", "--resume"]
-    config = read_config(FinetuneConfig, words, program="t", description="t")
+    config = read_config(FinetuneConfig, words, program="train/finetune.py", description="t")
     (run / ".claim2source-run").write_text("")
     if content is None:
         (run / name).unlink()

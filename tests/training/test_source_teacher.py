@@ -22,10 +22,8 @@ from claim2source.io.store import Store
 from claim2source.models import Encoder, Manifest, ModelConfig, resolve
 from claim2source.models.query_only import LateEncoder
 from claim2source.retrieve import Dense
-from claim2source.text import Rendering
 from claim2source.training.aligned import AlignedTexts, pool_texts
 from claim2source.training.finetune import finetune
-from claim2source.training.losses import AlignmentConfig
 from claim2source.training.state import TrainingState
 from tests.training.small import save_small_model, say_pooling, small_config, small_setup
 from train.merge import MergeConfig, merge
@@ -67,7 +65,6 @@ def taught(teacher: Path, **more: Any) -> dict[str, Any]:
         "optimisation__dropout": 0.0,
         "teacher__name": teacher,
         "losses__alignment__weight": 1.0,
-        "losses__alignment__batch_size": 8,
     }
     return settings | more
 
@@ -237,19 +234,12 @@ def test_texts_without_labels_are_those_of_the_pool(setup: tuple[Path, Path]) ->
         Source("a", "Masks", "Masks help much. We saw 9 of 10. Methods."),
         Source("b", "", "Masks help much. Tea does not help anyone."),
     ]
-    rendering = Rendering("original", "title_abstract")
-
-    def drawn(*texts: Any, most: int | None = None, seed: int = 0) -> list[str]:
-        return pool_texts(sources, rendering, AlignmentConfig(1.0, texts, most), seed)
-
-    assert drawn("titles") == ["Masks"]
     # Each once, and no headings of one word.
-    sentences = ["We saw 9 of 10.", "Tea does not help anyone."]
-    assert drawn("sentences") == sentences
-    assert drawn("sources") == list(rendering.source_texts(sources))
-    few = drawn("titles", "sentences", "sources", most=2)
-    assert len(few) == 2 and few == drawn("titles", "sentences", "sources", most=2)
-    assert {tuple(drawn("titles", "sources", most=1, seed=s)) for s in range(20)} > {tuple(few[:1])}
+    texts = ["Masks", "We saw 9 of 10.", "Tea does not help anyone."]
+    assert pool_texts(sources, None, 0) == texts
+    few = pool_texts(sources, 2, 0)
+    assert len(few) == 2 and few == pool_texts(sources, 2, 0)
+    assert {tuple(pool_texts(sources, 1, seed)) for seed in range(20)} == {(t,) for t in texts}
 
 
 def test_batches_take_texts_in_turn_with_their_own_vectors(
@@ -257,7 +247,7 @@ def test_batches_take_texts_in_turn_with_their_own_vectors(
 ) -> None:
     student = resolve(ModelConfig(str(setup[0]), pooling="mean", max_length=24)).encoder
     encoder, texts = as_read(teacher), [f"text {n}" for n in range(7)]
-    aligned = AlignedTexts(texts, student, encoder, Store(tmp_path), 3, seed=5)
+    aligned = AlignedTexts(texts, student, encoder, Store(tmp_path), 5, 3)
     known = dict(
         zip(student.tokenize(texts, "claim"), encoder.encode(texts, "claim")[0], strict=True)
     )
@@ -271,7 +261,7 @@ def test_batches_take_texts_in_turn_with_their_own_vectors(
     # All of them in an epoch, then from the beginning; the next epoch in another order.
     assert set(seen) == set(known) and seen[7:] == seen[:2]
     assert [t for i in range(3) for t in aligned.batch(1, i)[0]] != seen
-    assert len(AlignedTexts([], student, encoder, Store(tmp_path), 3, seed=5).batch(0, 0)[0]) == 0
+    assert len(AlignedTexts([], student, encoder, Store(tmp_path), 5, 3).batch(0, 0)[0]) == 0
 
 
 def test_settings_that_contradict_a_teacher_are_refused(
@@ -282,7 +272,6 @@ def test_settings_that_contradict_a_teacher_are_refused(
         ({"losses__keep_base__weight": 1.0}, "losses.keep_base.weight"),
         ({"scales": "[0.5, 1]"}, "scales"),
         ({"soup": "true"}, "soup"),
-        ({"losses__alignment__texts": "[titles, titles]"}, "losses.alignment.texts"),
         ({"losses__alignment__most": 0}, "losses.alignment.most"),
     ):
         with pytest.raises(ConfigError, match=key.replace(".", r"\.")):

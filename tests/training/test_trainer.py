@@ -123,7 +123,7 @@ KEYS = {
     "SpikeDetection": "optimisation.max_grad_norm",
     "StochasticWeightAveraging": "soup",
     "TQDMProgressBar": "its own progress",
-    "ThroughputMonitor": "optimisation.log_every",
+    "ThroughputMonitor": "at every step",
     "WeightAveraging": "soup",
 }
 

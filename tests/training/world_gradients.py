@@ -27,9 +27,7 @@ from claim2source.training.losses import (
     InfoNCEConfig,
     KeepBaseConfig,
     LossesConfig,
-    LossInputs,
     MatryoshkaConfig,
-    false_negatives,
 )
 from claim2source.training.module import RetrieverModule
 from claim2source.training.strategies import chosen_strategy
@@ -40,11 +38,11 @@ PER_BATCH = 16
 
 def every_loss() -> LossesConfig:
     return LossesConfig(
-        info_nce=InfoNCEConfig(both_ways=True, false_negative_margin=0.01),
-        distillation=DistillationConfig(0.5, Path("unused"), "kl", 2.0),
+        info_nce=InfoNCEConfig(both_ways=True),
+        distillation=DistillationConfig(0.5, Path("unused"), 2.0),
         keep_base=KeepBaseConfig(0.3, {"de": 1.0, "en": 0.2}),
         consistency=ConsistencyConfig(0.7),
-        matryoshka=MatryoshkaConfig(0.4, (8, 16)),
+        matryoshka=MatryoshkaConfig((8, 16)),
     )
 
 
@@ -97,16 +95,6 @@ def main(model: str, data: str, chunk: str, freeze: str, out: str) -> None:
     )
     module: Any = RetrieverModule(encoder, pairs, optimisation, losses, 1)
     set_dropout(encoder.model, 0.0)  # it differs by process
-    found: list[int] = []
-    real = module._inputs
-
-    def count_false_negatives(*arguments: Any) -> LossInputs:
-        inputs: LossInputs = real(*arguments)
-        own = inputs.claims, inputs.sources, inputs.positives
-        found.append(int((false_negatives(*own, 0.01) & ~inputs.masked).sum()))
-        return inputs
-
-    module._inputs = count_false_negatives
     gradients = Gradients()
     trainer = pl.Trainer(
         max_epochs=1,
@@ -128,9 +116,7 @@ def main(model: str, data: str, chunk: str, freeze: str, out: str) -> None:
         freeze != "embeddings"
     )
     if rank == 0:
-        terms = dict(module.step.terms)
-        made = {"gradients": taken, "terms": terms, "false_negatives": found}
-        torch.save(made, out)
+        torch.save({"gradients": taken, "terms": dict(module.step.terms)}, out)
     if world > 1 and dist.is_initialized():
         dist.destroy_process_group()
     assert FinetuneConfig  # the config must be importable on its own

@@ -13,20 +13,17 @@ from claim2source.training.steps import TrainingModule
 
 
 class Throughput(pl.Callback):
-    """Log losses, claims and tokens per second and memory, every so many optimizer steps.
+    """Log losses, claims and tokens per second and memory of every optimizer step.
 
     Lightning gets the same numbers, so that other callbacks can monitor them.
     """
-
-    def __init__(self, every: int = 1) -> None:
-        self.every = every
 
     def on_train_batch_end(
         self, trainer: pl.Trainer, module: pl.LightningModule, *arguments: Any
     ) -> None:
         """Log the step that this batch closed."""
         assert isinstance(module, TrainingModule)
-        if not module.window.closed or module.steps_done % self.every:
+        if not module.window.closed:
             return
         window, step, world = module.window, module.step, trainer.world_size
         seconds = max(time.perf_counter() - window.started, 1e-9)

@@ -4,7 +4,7 @@ from claim2source.training.losses.alignment import AlignmentConfig, alignment
 from claim2source.training.losses.combined import LossesConfig, LossInputs, LossTargets, combined
 from claim2source.training.losses.consistency import ConsistencyConfig, consistency
 from claim2source.training.losses.distillation import DistillationConfig, distillation, taught
-from claim2source.training.losses.info_nce import InfoNCEConfig, false_negatives, info_nce
+from claim2source.training.losses.info_nce import InfoNCEConfig, info_nce
 from claim2source.training.losses.keep_base import KeepBaseConfig, keep_base
 from claim2source.training.losses.matryoshka import MatryoshkaConfig, shortened
 
@@ -22,7 +22,6 @@ __all__ = [
     "combined",
     "consistency",
     "distillation",
-    "false_negatives",
     "info_nce",
     "keep_base",
     "shortened",

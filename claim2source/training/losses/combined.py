@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from claim2source.core.config import Settings, require
 from claim2source.training.losses.alignment import AlignmentConfig, alignment
 from claim2source.training.losses.consistency import ConsistencyConfig, consistency
 from claim2source.training.losses.distillation import DistillationConfig, distillation
-from claim2source.training.losses.info_nce import InfoNCEConfig, false_negatives, info_nce
+from claim2source.training.losses.info_nce import InfoNCEConfig, info_nce
 from claim2source.training.losses.keep_base import KeepBaseConfig, keep_base
 from claim2source.training.losses.matryoshka import MatryoshkaConfig, shortened
 
@@ -38,11 +38,10 @@ class LossesConfig(Settings):
     alignment: AlignmentConfig = field(default_factory=AlignmentConfig)
 
     def check(self) -> None:
-        shortened = self.matryoshka.weight if self.matryoshka.dimensions else 0.0
         named = (self.distillation, self.keep_base, self.consistency, self.alignment)
         others = (term.weight for term in named)
         require(
-            any((self.info_nce.weight, shortened, *others)),
+            any((self.info_nce.weight, self.matryoshka.dimensions, *others)),
             "losses.info_nce.weight",
             self.info_nce.weight,
             "above 0 where no other loss is on",
@@ -95,21 +94,18 @@ def combined(
     inputs: LossInputs, config: LossesConfig, temperature: float
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """Compute the weighted sum, and each term before weighting (detached) by its name."""
-    inputs = _without_false_negatives(inputs, config.info_nce)
     terms = {"info_nce": _contrastive(inputs, config, temperature, None)}
     weights = {"info_nce": config.info_nce.weight}
     sizes = config.matryoshka.dimensions
     if sizes:
         parts = [_contrastive(inputs, config, temperature, size) for size in sizes]
         terms["matryoshka"] = sum(parts[1:], parts[0]) / len(parts)
-        weights["matryoshka"] = config.matryoshka.weight
+        weights["matryoshka"] = 1.0
     if inputs.teacher is not None:
         terms["distillation"] = distillation(
             inputs.claims,
             inputs.sources,
-            inputs.positives,
             inputs.teacher,
-            kind=config.distillation.kind,
             temperature=temperature,
             # Without one the scores were divided when they were read.
             teacher_temperature=config.distillation.temperature or 1.0,
@@ -137,22 +133,6 @@ def combined(
     weighted = [weights[name] * term for name, term in terms.items()]
     total = sum(weighted[1:], weighted[0])
     return total, {name: term.detach() for name, term in terms.items()}
-
-
-def _without_false_negatives(inputs: LossInputs, config: InfoNCEConfig) -> LossInputs:
-    """Mask what the model itself, by its whole vectors, scores above the gold by the margin."""
-    margin = config.false_negative_margin
-    if margin is None:
-        return inputs
-    own = inputs.claims, inputs.sources, inputs.positives
-    masked = inputs.masked | false_negatives(*own, margin)
-    claims_masked = inputs.claims_masked
-    if config.both_ways:
-        assert inputs.all_claims is not None and inputs.rows is not None
-        assert claims_masked is not None
-        back = inputs.sources[inputs.positives], inputs.all_claims, inputs.rows
-        claims_masked = claims_masked | false_negatives(*back, margin)
-    return replace(inputs, masked=masked, claims_masked=claims_masked)
 
 
 def _contrastive(

@@ -5,14 +5,12 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from claim2source.core.config import Amount, Positive, Settings, require
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-Kind = Literal["kl", "margin_mse"]
 
 
 @dataclass(frozen=True)
@@ -30,8 +28,6 @@ class DistillationConfig(Settings):
             folder of them: `runs`, which every evaluation writes.
         candidates: take a claim's hard negatives from the teacher's run, its highest first, in
             place of mining: `mining.first_rank` to `last_rank`, at most `mining.hard`.
-        kind: `kl`: the teacher's distribution over the candidates; `margin_mse`: its margins
-            between the gold and each other candidate.
         temperature: the teacher's scores are divided by it, the student's cosines by
             `optimisation.temperature`; both should then spread alike. 1 fits logits; take about
             0.1 for probabilities, or nearly all candidates get the same target and the gold is
@@ -40,7 +36,6 @@ class DistillationConfig(Settings):
 
     weight: Amount = 0.0
     scores: Path | None = None
-    kind: Kind = "kl"
     temperature: Positive | None = 1.0
     candidates: bool = False
 
@@ -56,50 +51,37 @@ class DistillationConfig(Settings):
         )
 
 
-def taught(teacher: Tensor, positives: Tensor, kind: Kind) -> Tensor:
+def taught(teacher: Tensor) -> Tensor:
     """Select the teacher's scores [n, m] (NaN: none) that the loss uses, as booleans.
 
-    `positives` [n] is the column of each claim's gold. `kl` needs two scores of a claim;
-    `margin_mse` the gold's score, and marks the candidates it is compared with.
+    A claim needs two scores.
     """
     scored = ~teacher.isnan()
-    if kind == "kl":
-        return scored & (scored.sum(dim=1, keepdim=True) >= 2)
-    own = positives.unsqueeze(1)
-    return (scored & scored.gather(1, own)).scatter(1, own, False)
+    return scored & (scored.sum(dim=1, keepdim=True) >= 2)
 
 
 def distillation(
     claims: Tensor,
     sources: Tensor,
-    positives: Tensor,
     teacher: Tensor,
     *,
-    kind: Kind,
     temperature: float,
     teacher_temperature: float,
 ) -> Tensor:
-    """Compare the student's scores of the candidates with the teacher's.
+    """Compare the student's distribution over the candidates with the teacher's.
 
-    `claims` [n, d] and `sources` [m, d] are vectors, `positives` [n] the column of each claim's
-    source, `teacher` [n, m] its scores, NaN where it gave none. The student's cosines are
-    divided by `temperature`, the teacher's scores by theirs. `kl`: KL(teacher, student) of
-    every claim with two scored candidates or more. `margin_mse`: mean squared difference of
-    the margins between gold and candidates, of every claim whose gold is scored. A claim that
-    the teacher does not score counts 0; the sum is divided by n. Returns a scalar.
+    `claims` [n, d] and `sources` [m, d] are vectors, `teacher` [n, m] its scores, NaN where it
+    gave none. The student's cosines are divided by `temperature`, the teacher's scores by theirs.
+    Of every claim with two scored candidates or more it is KL(teacher, student); other claims
+    count 0; the sum is divided by n. Returns a scalar.
     """
     student = claims @ sources.T / temperature
-    counted = taught(teacher, positives, kind)
+    counted = taught(teacher)
     target = teacher.nan_to_num() / teacher_temperature
-    if kind == "kl":
-        # A row without candidates keeps all columns: an empty softmax would be NaN.
-        open_ = counted | ~counted.any(dim=1, keepdim=True)
-        wanted = target.masked_fill(~open_, -math.inf).log_softmax(dim=1)
-        given = student.masked_fill(~open_, -math.inf).log_softmax(dim=1)
-        # -inf minus -inf would be NaN, and so would its gradient.
-        terms = wanted.exp() * (wanted - given).masked_fill(~counted, 0.0)
-        return terms.sum() / len(claims)
-    own = positives.unsqueeze(1)
-    margins = (student.gather(1, own) - student) - (target.gather(1, own) - target)
-    squares = margins.square().masked_fill(~counted, 0.0).sum(dim=1)
-    return (squares / counted.sum(dim=1).clamp(min=1)).sum() / len(claims)
+    # A row without candidates keeps all columns: an empty softmax would be NaN.
+    open_ = counted | ~counted.any(dim=1, keepdim=True)
+    wanted = target.masked_fill(~open_, -math.inf).log_softmax(dim=1)
+    given = student.masked_fill(~open_, -math.inf).log_softmax(dim=1)
+    # -inf minus -inf would be NaN, and so would its gradient.
+    terms = wanted.exp() * (wanted - given).masked_fill(~counted, 0.0)
+    return terms.sum() / len(claims)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-from claim2source.core.config import Amount, Between, Settings
+from claim2source.core.config import Amount, Settings
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -19,23 +19,10 @@ class InfoNCEConfig(Settings):
     Args:
         weight: of this term in the sum.
         both_ways: also each source against the claims of the batch.
-        false_negative_margin: what the model itself scores above the gold's cosine by more than
-            this is no negative, either way (GISTEmbed; Qwen3-Embedding with 0.1); none: all are.
     """
 
     weight: Amount = 1.0
     both_ways: bool = False
-    false_negative_margin: Annotated[float, Between(0, 2)] | None = None
-
-
-def false_negatives(claims: Tensor, sources: Tensor, positives: Tensor, margin: float) -> Tensor:
-    """Mark [n, m] the sources that score above a claim's own by more than `margin`.
-
-    Vectors are taken as they are, without gradient; `positives` [n] is the column of each claim's
-    source, which is never marked. With claims and sources exchanged it serves the way back.
-    """
-    scores = claims.detach() @ sources.detach().T
-    return scores > scores.gather(1, positives.unsqueeze(1)) + margin
 
 
 def info_nce(

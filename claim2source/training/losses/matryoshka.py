@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
-from claim2source.core.config import Amount, Between, Settings
+from claim2source.core.config import Between, Settings
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -16,11 +16,10 @@ class MatryoshkaConfig(Settings):
     """Set InfoNCE on shortened vectors, added to InfoNCE on whole vectors.
 
     Args:
-        weight: of the mean over `dimensions` in the sum.
-        dimensions: lengths at which vectors must also work, such as [256, 128]; empty: none.
+        dimensions: lengths at which vectors must also work, such as [256, 128]; the mean over
+            them is added; empty: none.
     """
 
-    weight: Amount = 1.0
     dimensions: tuple[Annotated[int, Between(1, 10**5)], ...] = ()
 
 

@@ -11,7 +11,6 @@ from claim2source.core.config import (
     Between,
     Positive,
     PositiveShare,
-    Seed,
     Settings,
     list_field,
     require,
@@ -20,7 +19,6 @@ from claim2source.core.config import (
 from claim2source.models.config import Dtype
 from claim2source.models.reranker_manifest import RerankerKind
 from claim2source.rerank.frame import DEEPEST
-from claim2source.text import ClaimForm
 from claim2source.training.config import RunConfig, StepsConfig
 
 Loss = Literal["listwise", "lambda", "bce", "cross_entropy", "margin_mse", "mse"]
@@ -82,7 +80,6 @@ class FirstStageConfig(Settings):
             run, or a model's name.
         run: TREC runs, or folders of them, with the rankings of all claims: of training, val and
             the reported split; in place of a system.
-        claims: claim form of the system; none: its own.
         depth: how many of a claim's first sources are re-ranked, up to 2,000.
         models: folder of models by the last part of their name, taken before the hub's.
     """
@@ -91,7 +88,6 @@ class FirstStageConfig(Settings):
     files: tuple[Path, ...] = ()
     checkpoint: str | None = None
     run: tuple[Path, ...] = ()
-    claims: ClaimForm | None = None
     depth: Annotated[int, Between(1, DEEPEST)] = 100
     models: Path | None = None
 
@@ -106,7 +102,8 @@ class FirstStageConfig(Settings):
 class CandidatesConfig(Settings):
     """Choose the negatives of a claim's group: from the first stage, and at random.
 
-    Golds of a claim with the same text, and sources titled as a gold, are none.
+    Golds of a claim with the same text are none, nor are sources titled as a gold: those that share
+    more than 0.9 of its title's words (Jaccard).
 
     Args:
         hard: negatives of the first stage per claim and epoch.
@@ -127,9 +124,6 @@ class CandidatesConfig(Settings):
             sources; false leaves those claims out.
         pool: `all` sources, or only `train-golds`, the golds of training claims: a source that
             is only ever a negative is learned as one.
-        max_title_similarity: a source that shares more than this of its title's words with a
-            gold's (Jaccard) counts as the same paper and is left out; none: no limit.
-        seed: of what is drawn at random.
     """
 
     hard: Annotated[int, Between(0, 10_000)] = 6
@@ -143,8 +137,6 @@ class CandidatesConfig(Settings):
     max_score: Annotated[float, Between(0, MOST)] | None = None
     inject_gold: bool = True
     pool: Literal["all", "train-golds"] = "all"
-    max_title_similarity: PositiveShare | None = 0.9
-    seed: Seed = 13
 
     def check(self) -> None:
         key = "candidates"
@@ -163,20 +155,16 @@ class RerankerLossConfig(Settings):
 
     Args:
         kind: `listwise`: cross-entropy of the softmax over the group; `lambda`: LambdaLoss
-            (NDCG-Loss2++); `bce`: binary cross-entropy of every pair; `cross_entropy`: of two
-            logits, of irrelevant and relevant; `margin_mse`: the teacher's margins between the gold
-            and each negative; `mse`: the teacher's scores.
-        k: places at the top that LambdaLoss looks at.
+            (NDCG-Loss2++) of the first 5; `bce`: binary cross-entropy of every pair;
+            `cross_entropy`: of two logits, of irrelevant and relevant; `margin_mse`: the teacher's
+            margins between the gold and each negative; `mse`: the teacher's scores.
         scores: run file (TREC) with the teacher's scores of training claims' candidates, or a
             folder of them; of margin_mse and mse. Candidates that it does not score are left out.
-        temperature: the teacher's scores are divided by it; none: by the mean standard deviation
-            of a claim's scores, whatever they are.
+            They are divided by the mean standard deviation of a claim's scores.
     """
 
     kind: Loss = "listwise"
-    k: Annotated[int, Between(1, 10_000)] = 5
     scores: Path | None = None
-    temperature: Positive | None = None
 
     def check(self) -> None:
         taught = self.kind in TAUGHT
@@ -217,8 +205,6 @@ class RerankerConfig(RunConfig):
         loss: the loss to minimise.
         choose_by: metric on val of the whole pipeline, higher is better: mrr@1, mrr@5, mrr@10 or
             recall@5.
-        collapse: stop the training where the re-ranker gives all of a claim's sources the same
-            score.
     """
 
     model: RerankerModelConfig = field(default_factory=RerankerModelConfig)
@@ -229,7 +215,6 @@ class RerankerConfig(RunConfig):
     mined: Path | None = None
     loss: RerankerLossConfig = field(default_factory=RerankerLossConfig)
     choose_by: str = "mrr@5"
-    collapse: bool = True
     out: Path = Path("checkpoints/reranker")
     languages: list[str] | None = list_field(help="train and report on these languages only")
 

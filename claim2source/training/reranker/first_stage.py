@@ -151,18 +151,14 @@ class FirstStage:
             depth=self.depth,
         )
         runner = SystemRunner(self._with_checkpoint(), reported, settings)
-        return {
-            name: runner.run(self.name, self.first.claims, data).result
-            for name, data in splits.items()
-        }
+        return {name: runner.run(self.name, None, data).result for name, data in splits.items()}
 
     def with_stage(self, stage: Mapping[str, Any], name: str) -> Systems:
         """Add a system `name` to the others: this first stage, and a stage behind it."""
         systems = self._with_checkpoint()
         first = systems[self.name]
-        claims = self.first.claims or first.claims
         stages = [*first.stages, dict(stage)]
-        return {**systems, name: replace(first, stages=stages, claims=claims, label=None)}
+        return {**systems, name: replace(first, stages=stages, label=None)}
 
     def _with_checkpoint(self) -> Systems:
         """Put the checkpoint in the place of the dense model, if one is given."""

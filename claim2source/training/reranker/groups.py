@@ -22,6 +22,9 @@ from claim2source.training.reranker.config import CandidatesConfig, RerankerConf
 from claim2source.training.run_folder import RunFolder
 from claim2source.training.teacher import TeacherScores
 
+# Share of its title's words (Jaccard) above which a source counts as the gold's paper.
+SAME_TITLE = 0.9
+_SEED = 13  # of what is drawn at random
 # Random sources that are looked at for a claim, at most, for each that is wanted.
 _TRIES = 20
 
@@ -105,7 +108,7 @@ class CandidateMiner:
         self.pool = frozenset(self.ids)
         self.golds = golds_by_text(self.train.claims)
         nothing = np.empty((len(sources), 0), dtype=np.float32)
-        self.alike = NearDuplicates(sources, nothing, config.max_title_similarity, None, None)
+        self.alike = NearDuplicates(sources, nothing, SAME_TITLE, None, None)
 
     def mine(self) -> Iterator[MinedRow]:
         """Yield a row for each claim and gold: its hard negatives, then its random ones."""
@@ -125,7 +128,7 @@ class CandidateMiner:
                 limit = self._limit(scored.get(gold), last)
                 allowed = list(self._allowed(ranked, golds, alike, limit))
                 # Seeded by the claim: other claims do not change its draw.
-                draw = np.random.default_rng([self.config.seed, _number(f"{claim.id}\0{gold}")])
+                draw = np.random.default_rng([_SEED, _number(f"{claim.id}\0{gold}")])
                 hard = self._hard(allowed, draw)
                 listed = first.union(negative.source for negative in hard)
                 random = list(self._random(golds, alike, listed, draw))

@@ -11,6 +11,8 @@ from torch import Tensor, nn
 
 from claim2source.training.reranker.config import RerankerLossConfig
 
+_TOP = 5  # places that LambdaLoss looks at
+
 
 def given_logits(labels: int) -> Any:
     """Stand for a cross-encoder whose `logits` [pairs, labels] are known: a text is a row number.
@@ -62,7 +64,7 @@ class GroupLoss:
         kinds: Mapping[str, Any] = {
             "listwise": lambda: losses.ListNetLoss(self.given, raw, mini_batch_size=-1),
             "lambda": lambda: losses.LambdaLoss(
-                self.given, k=config.k, activation_fn=raw, mini_batch_size=-1
+                self.given, k=_TOP, activation_fn=raw, mini_batch_size=-1
             ),
             "bce": lambda: losses.BinaryCrossEntropyLoss(self.given, raw),
             "cross_entropy": lambda: losses.CrossEntropyLoss(self.given, raw),

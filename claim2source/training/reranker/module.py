@@ -67,7 +67,7 @@ class RerankerModule(TrainingModule):
         stop: StopSignals | None = None,
     ) -> None:
         super().__init__(reranker.model, config.optimisation, optimizer_steps, stop)
-        self.reranker, self.pairs, self.settings = reranker, pairs, config
+        self.reranker, self.pairs = reranker, pairs
         self.chunk_size = config.optimisation.chunk_size
         self.loss_of_groups = [GroupLoss(config.loss, reranker.labels)]  # no part of the model
         self._alike = 0
@@ -140,7 +140,7 @@ class RerankerModule(TrainingModule):
         """
         super().configure_gradient_clipping(*arguments, **more)
         self._alike = self._alike + 1 if self.step.terms[ALIKE] == 1 else 0
-        if self.settings.collapse and self._alike == MOST_ALIKE:
+        if self._alike == MOST_ALIKE:
             where = f"{MOST_ALIKE} steps in a row, to step {self.steps_done}"
             self.give_up(COLLAPSED.format(where=where))
 

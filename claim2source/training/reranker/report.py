@@ -62,8 +62,7 @@ def report_pipeline(
     places = {STEP_0: 0, CHOSEN: epoch}
     settings = Scoring(repeats=_REPEATS, seen_golds=data.seen_golds)
     one = score_result(FIRST_STAGE, ranking, reported, settings)
-    claims = config.first.claims or ""
-    described = replace(one.report, model=name, claims=claims, val=on_val.by_split())
+    described = replace(one.report, model=name, claims="", val=on_val.by_split())
     described = replace(described, settings={BY: on_val.score})
     scored[FIRST_STAGE] = replace(one, report=described)
     results = {}

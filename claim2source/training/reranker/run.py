@@ -81,8 +81,7 @@ def load_reranker_data(config: RerankerConfig) -> TrainingData:
     teacher: Teacher | None = None
     if config.loss.kind in TAUGHT:
         assert config.loss.scores is not None
-        key = "loss.scores"
-        teacher = teacher_of(config.loss.scores, data.train, config.loss.temperature, key)
+        teacher = teacher_of(config.loss.scores, data.train, None, "loss.scores")
     return replace(data, teacher=teacher)
 
 
@@ -121,7 +120,7 @@ class PipelineOnVal(EvaluateEpoch):
         found = self.reranker.stage(self.config.first.depth).apply(mine, val.sources, part)
         model.train(training)
         self.result = join_results(gather_values(found, world), val.claims)
-        if epoch and self.config.collapse and self._has_collapsed():
+        if epoch and self._has_collapsed():
             if not world.is_first:
                 raise SystemExit(EXIT_CODE)
             raise UserError(COLLAPSED.format(where=f"on val, after epoch {epoch}"))

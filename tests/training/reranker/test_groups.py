@@ -135,7 +135,6 @@ def test_golds_of_the_same_text_and_the_same_paper_are_no_negatives() -> None:
     sources = (*SOURCES[:5], twin, *SOURCES[6:])
     data = Dataset(ONE.claims, sources, ONE.qrels, "train")
     assert "s05" not in names(rows(data, hard=9)[0])
-    assert "s05" in names(rows(data, hard=9, max_title_similarity=None)[0])
 
 
 def test_only_golds_of_train_where_asked() -> None:

@@ -45,7 +45,7 @@ def test_raw_logits_can_be_certain_and_squashed_ones_cannot(kind: str) -> None:
 
 
 def test_lambda_punishes_only_what_stands_above_a_gold() -> None:
-    loss = GroupLoss(RerankerLossConfig("lambda", k=1))
+    loss = GroupLoss(RerankerLossConfig("lambda"))
     right = torch.tensor([[3.0], [1.0], [0.0], [2.0], [0.0], [3.0], [2.0], [1.0], [0.0]])
     wrong = right.clone()
     wrong[0], wrong[1] = 1.0, 3.0

@@ -358,8 +358,6 @@ def test_a_real_collapse_stops_the_run_and_says_so(
         finetune_reranker(small_config(made, tmp_path / "run", **absurd))
     assert where in str(stopped.value) and "\n" not in str(stopped.value)
     assert not (tmp_path / "run" / "report.json").exists()
-    if not more:
-        finetune_reranker(small_config(made, tmp_path / "told", collapse="false", **absurd))
 
 
 def test_a_first_stage_of_runs_and_a_teacher(made: dict[str, Path], tmp_path: Path) -> None:
