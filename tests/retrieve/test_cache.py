@@ -194,15 +194,6 @@ def dense(root: Path, store: Store | None = None, **changes: Any) -> tuple[Resul
     return made.index(asked["sources"]).search(asked["claims"], asked["k"]), len(encoder.read)
 
 
-def test_a_models_run_is_read_with_its_cost(tmp_path: Path) -> None:
-    first, read = dense(tmp_path)
-    again, none = dense(tmp_path)
-    assert (read, none) == (5, 0)
-    assert list(again.run) == list(first.run)
-    assert again.cost == first.cost and first.cost.items == 3
-    assert (first.stored, again.stored) == (False, True)
-
-
 CHANGES = DATA | {
     "rendering": lambda: {"rendering": Rendering("bilingual")},
     "weights": lambda: {"weights": "W"},
