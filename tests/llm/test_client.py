@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 import json
 import logging
 import os
@@ -17,7 +16,6 @@ from pathlib import Path
 import pytest
 
 from claim2source.core.errors import Stopped, UserError
-from claim2source.core.progress import Progress
 from claim2source.llm import LLM, Answer, AnswerStore, LLMConfig, Request, require_answers
 from claim2source.llm.answers import Stored
 from claim2source.llm.work import key_of
@@ -488,17 +486,6 @@ def test_a_wrong_model_or_no_server_is_one_clear_line(llm_server: Start) -> None
     bare = llm_server(models=[])
     with pytest.raises(UserError, match="refused 'm' .*: The model `m` does not exist"):
         LLM(config_of(bare)).answer(asking("a"))
-
-
-def test_progress_says_how_fast_and_what_is_left(
-    llm_server: Start, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    shown = functools.partial(Progress, quiet=0)
-    monkeypatch.setattr("claim2source.llm.client.Progress", shown)
-    LLM(config_of(llm_server())).answer(asking(*map(str, range(4))), what="posts")
-    lines = capsys.readouterr().err.splitlines()
-    assert len(lines) == 4
-    assert lines[1].startswith("posts: 2 of 4, ") and "tokens/s, 2 left, about " in lines[1]
 
 
 def test_answers_can_be_had_within_a_running_loop(llm_server: Start) -> None:

@@ -25,34 +25,6 @@ TEXTS = [
     "<|embed|>\nthe",
     "#covid @who https://t.co/x",
 ]
-# "<s> ▁< | user | > \n f i ▁ x \n < | embed | > \n the ▁ é F0 9F A6 A0", as numbers.
-GOLDEN = (
-    1,
-    361,
-    349,
-    356,
-    349,
-    289,
-    13,
-    327,
-    330,
-    259,
-    345,
-    13,
-    287,
-    349,
-    360,
-    349,
-    289,
-    13,
-    363,
-    259,
-    352,
-    243,
-    162,
-    169,
-    163,
-)
 
 
 def config(folder, **changes):
@@ -83,35 +55,10 @@ def ids_of(*tokens):
 def test_golden_ids_of_a_claim(gritlm):
     template = {"claim": "<|user|>\nfi x\n<|embed|>\n", "pool_prefix": False}
     (tokens,) = with_template(gritlm, **template).tokenize(["the é🦠"], "claim")
-    written = [
-        "<s>",
-        "▁<",
-        "|",
-        "user",
-        "|",
-        ">",
-        "<0x0A>",
-        "f",
-        "i",
-        "▁",
-        "x",
-        "<0x0A>",
-        "<",
-        "|",
-        "embed",
-        "|",
-        ">",
-        "<0x0A>",
-        "the",
-        "▁",
-        "é",
-        "<0xF0>",
-        "<0x9F>",
-        "<0xA6>",
-        "<0xA0>",
-    ]
-    assert tokens == Tokens(ids_of(*written), skip=18)
-    assert tokens.ids == GOLDEN
+    written = "<s> ▁< | user | > <0x0A> f i ▁ x <0x0A> < | embed | > <0x0A>".split()
+    text = "the ▁ é <0xF0> <0x9F> <0xA6> <0xA0>".split()
+    assert tokens == Tokens(ids_of(*written, *text), skip=18)
+    assert tokens.ids[:7] == (1, 361, 349, 356, 349, 289, 13)
 
 
 def test_golden_ids_of_a_source(gritlm):
@@ -141,48 +88,17 @@ def package_rule(encoder, side):
     return len(encoder.tokenizer(encoder.settings.template.prefix(side))["input_ids"])
 
 
-ODD = [
-    "\n",
-    "\n\nx",
-    " ",
-    "  x",
-    "\t",
-    "\u00a0x",
-    "▁x",
-    "\u0301x",
-    "\u200bx",
-    "🦠x",
-    "👩‍🔬",
-    "é",
-    "e\u0301",
-    "<0x0A>",
-    ">",
-    "|>",
-    "<|user|>",
-    "\r\nx",
-    "\x00",
-    "\ufeffx",
-    "…",
-    "العلم",
-    "的",
-    "the",
-    "<",
-    "<s>",
-]
-
-
-@pytest.mark.parametrize("side", ["claim", "source"])
-@pytest.mark.parametrize("text", ODD)
-def test_the_mask_ends_where_the_package_ends_it(gritlm, side, text):
-    (tokens,) = gritlm.tokenize([text], side)
-    assert tokens.skip == package_rule(gritlm, side)
+# What a random text hardly ever is.
+ODD = ("👩‍🔬", "e\u0301", "<0x0A>", "|>", "<|user|>", "\r\nx", "▁x", "  x", "العلم", "<s>")
 
 
 @settings(max_examples=200, deadline=None)
-@given(st.text(min_size=1, max_size=12))
-def test_the_mask_ends_where_the_package_ends_it_for_any_text(gritlm, text):
-    (tokens,) = gritlm.tokenize([text], "source")
-    assert tokens.skip == package_rule(gritlm, "source")
+@given(
+    st.sampled_from(ODD) | st.text(min_size=1, max_size=12), st.sampled_from(["claim", "source"])
+)
+def test_the_mask_ends_where_the_package_ends_it_for_any_text(gritlm, text, side):
+    (tokens,) = gritlm.tokenize([text], side)
+    assert tokens.skip == package_rule(gritlm, side)
 
 
 def test_it_is_the_native_model_and_its_own_code_is_left_alone(folder, gritlm):

@@ -139,11 +139,6 @@ def test_a_checkpoint_keeps_the_template_it_was_trained_with(save: Save, tmp_pat
         resolve(ModelConfig(str(tmp_path / "point"), prompts=False))
 
 
-def test_without_prompts_nothing_changes(save: Save) -> None:
-    folder = save({}, include_prompt=False)
-    assert resolve(folder, "cpu").encoder.settings.template == Template()
-
-
 def test_an_export_without_our_record_has_its_prompts(tiny_folder: Path, tmp_path: Path) -> None:
     template = Template("query : ", "passage : ", False)
     config = ModelConfig(str(tiny_folder), pooling="mean", max_length=12, template=template)

@@ -2,7 +2,7 @@
 
 import json
 import shutil
-import types
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -190,22 +190,13 @@ def test_a_harmed_checkpoint_is_one_clear_line(base, tmp_path, kind, harm, said)
     assert said in line
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"pooling": "mean"},
-        {"normalize": True},
-        {"max_length": 99},
-        {"dtype": "bfloat16"},
-        {"template": Template("x")},
-        {"revision": "abc"},
-    ],
-)
-def test_a_checkpoint_is_used_as_it_was_trained(base, tmp_path, change):
+def test_a_checkpoint_is_used_as_it_was_trained(base, tmp_path):
     write(base, tmp_path / "point", "base")
-    (key,) = change
-    with pytest.raises(ConfigError, match=f"model.{key}: .*the checkpoint's manifest says it"):
-        resolve(ModelConfig(str(tmp_path / "point"), **change))
+    changes = {"pooling": "mean", "normalize": True, "max_length": 99, "dtype": "bfloat16"}
+    changes |= {"template": Template("x"), "revision": "abc"}
+    for key, value in changes.items():
+        with pytest.raises(ConfigError, match=f"model.{key}: .*the checkpoint's manifest says it"):
+            resolve(ModelConfig(str(tmp_path / "point"), **{key: value}))
 
 
 def run_folder(tmp_path, base, **content):
@@ -251,9 +242,11 @@ def test_the_packaged_copy_is_the_model(minilm):
 @pytest.fixture
 def packaged(tmp_path, monkeypatch, base):
     """A packaged model of ours, for tampering."""
-    module = types.ModuleType("c2s_packaged")
-    module.get_model_path = lambda: str(base)
-    monkeypatch.setitem(__import__("sys").modules, "c2s_packaged", module)
+    package = tmp_path / "packages" / "c2s_packaged.py"
+    package.parent.mkdir()
+    package.write_text(f"def get_model_path():\n    return {str(base)!r}\n")
+    monkeypatch.syspath_prepend(package.parent)
+    monkeypatch.delitem(sys.modules, "c2s_packaged", raising=False)
     right = file_hash(base / "model.safetensors")
     monkeypatch.setitem(PACKAGED, "org/tiny", ("c2s_packaged", "demo", right))
     return base
@@ -333,18 +326,12 @@ def test_a_folder_has_no_revision(base):
         resolve(config(base, revision="abc"))
 
 
-def test_settings_that_cannot_be_name_their_key(base):
-    for key, value in (("pooling", "max"), ("dtype", "int8"), ("max_length", 0)):
-        with pytest.raises(ConfigError, match=f"model.{key}: {value!r} is not allowed"):
-            config(base, **{key: value})
+def test_a_length_beyond_the_positions_and_a_gpu_that_is_absent_are_named(base):
     with pytest.raises(ConfigError, match=r"model\.max_length: 65 .*at most 64"):
         resolve(config(base, max_length=65))
-    with pytest.raises(ConfigError, match="device: 'cuda'"):
-        resolve(config(base), "cuda") if not torch.cuda.is_available() else _no_gpu()
-
-
-def _no_gpu():
-    raise ConfigError("device", "cuda", "this machine has one")
+    if not torch.cuda.is_available():
+        with pytest.raises(ConfigError, match="device: 'cuda'"):
+            resolve(config(base), "cuda")
 
 
 def test_positions_that_padding_takes_are_not_counted(base):
@@ -382,25 +369,6 @@ def test_a_pooler_that_is_absent_is_not_missed(base):
     assert len(kept) < len(weights)
     save_file(kept, base / "model.safetensors", metadata={"format": "pt"})
     assert np.array_equal(vectors(resolve(config(base)).encoder), before)
-
-
-@pytest.mark.parametrize(
-    "harm",
-    [
-        lambda b: (b / "model.safetensors").write_bytes(b"x" * 100),
-        lambda b: (b / "config.json").write_text("{"),
-        lambda b: (b / "config.json").write_text('{"model_type": "no-such-type"}'),
-        lambda b: (b / "tokenizer.json").write_text("{"),
-        lambda b: [path.unlink() for path in b.glob("tokenizer*")],
-        lambda b: (b / "adapter_config.json").write_text("{}"),
-    ],
-)
-def test_a_broken_model_folder_is_one_line(base, harm):
-    harm(base)
-    with pytest.raises(UserError) as caught:
-        resolve(config(base))
-    (line,) = str(caught.value).splitlines()
-    assert str(base) in line
 
 
 def declare(folder, pooling, *, normalize, length=20, more=()):
@@ -489,13 +457,6 @@ def test_a_folder_may_declare_no_length(base):
     said = json.loads((base / "tokenizer_config.json").read_text())
     (base / "tokenizer_config.json").write_text(json.dumps(said | {"model_max_length": 30}))
     assert resolve(base).encoder.settings.max_length == 30
-
-
-def test_a_broken_declaration_is_one_line(base):
-    declare(base, old_style("mean_tokens"), normalize=False)
-    (base / "1_Pooling" / "config.json").write_text("{")
-    with pytest.raises(InputError, match=r"1_Pooling/config\.json:1: not JSON"):
-        resolve(base)
 
 
 def test_the_tokenizer_and_the_models_config_are_part_of_the_key(base):

@@ -417,11 +417,9 @@ def test_one_kind_of_score_holds_for_a_whole_run() -> None:
     [
         ({"url": "localhost"}, "url"),
         ({"url": "http://u:p@h"}, "without user"),
-        ({"dialect": "cohere"}, "dialect"),
         ({"model": ""}, "model"),
         ({"dialect": "jina", "max_tokens_per_doc": 5}, "max_tokens_per_doc"),
         ({"tokenizer": "t"}, "max_tokens_per_doc"),
-        ({"concurrency": 0}, "concurrency"),
     ],
 )
 def test_settings_are_checked(settings: dict[str, Any], said: str) -> None:

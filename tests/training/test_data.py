@@ -63,13 +63,6 @@ def test_positives_masks_and_each_source_once(encoder: Encoder) -> None:
     assert TrainingPairs(dataset(), ROWS, encoder, Rendering(), negatives=2).short_rows == 1
 
 
-def test_second_gold_of_the_same_claim_is_masked(encoder: Encoder) -> None:
-    rows = [row("1", "a"), row("2", "c", "b")]
-    pairs = TrainingPairs(dataset(), rows, encoder, Rendering(), negatives=1)
-    batch = pairs.batch(BatchPlan((0, 1), 0, 0, 1, True, True))
-    assert batch.masked.tolist() == [[False, False, True], [False, False, False]]
-
-
 def test_groups_join_claims_that_share_a_gold_or_a_text(encoder: Encoder) -> None:
     rows = [*ROWS, row("1", "b")]
     groups = TrainingPairs(dataset(), rows, encoder, Rendering(), negatives=1).groups()

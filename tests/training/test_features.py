@@ -31,18 +31,8 @@ from claim2source.training.losses import (
 )
 from claim2source.training.module import RetrieverModule
 from claim2source.training.negatives import negatives_table
-from claim2source.training.state import TrainingState
-from tests.training.small import small_config, small_setup
+from tests.training.small import losses_of, power_cut, small_config
 from train.merge import MergeConfig, merge
-
-
-@pytest.fixture(scope="module")
-def setup(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    return small_setup(tmp_path_factory.mktemp("small"))
-
-
-def losses_of(run: Path) -> list[float]:
-    return list(TrainingState.load(run / "state.pt").losses)
 
 
 @pytest.mark.parametrize("tuning", [pytest.param("full", marks=pytest.mark.slow), "lora"])
@@ -116,7 +106,7 @@ def test_query_only_learns(setup: tuple[Path, Path], tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_remining_uses_the_current_model_and_resumes_exactly(
-    setup: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    setup: tuple[Path, Path], tmp_path: Path
 ) -> None:
     more: dict[str, Any] = {
         "optimisation__epochs": 3,
@@ -147,21 +137,10 @@ def test_remining_uses_the_current_model_and_resumes_exactly(
     best = sorted((s for s in scores if s not in claim.golds), key=lambda s: -scores[s])
     assert {n.source for n in hard} <= set(best[: len(hard) + 3])
 
-    real, saves = TrainingState.save, 0
     stop = len(losses_of(whole)) - 2  # in the last epoch, after the second mining
-
-    def save_then_die(self: TrainingState, path: Path) -> None:
-        nonlocal saves
-        real(self, path)
-        saves += 1
-        if self.steps_done >= stop:
-            raise RuntimeError("power cut")
-
-    monkeypatch.setattr(TrainingState, "save", save_then_die)
     cut = tmp_path / "cut"
-    with pytest.raises(RuntimeError, match="power cut"):
+    with power_cut(lambda state: state.steps_done >= stop):
         finetune(small_config(*setup, cut, **more))
-    monkeypatch.setattr(TrainingState, "save", real)
     (cut / "mined-epoch-2.jsonl").unlink()  # the state holds it
     finetune(small_config(*setup, cut, resume=True, **more))
     assert losses_of(whole) == losses_of(cut)

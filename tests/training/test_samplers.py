@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import Counter, defaultdict
-from fractions import Fraction
+from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -169,13 +168,6 @@ def test_shares_against_a_slow_reference(
         assert [plan.shares for plan in plans] == (shares if together else [()] * len(shares))
 
 
-@given(pairs=PAIRS, size=st.integers(1, 7))
-@settings(max_examples=60, deadline=None)
-def test_one_language_a_batch(pairs: list[tuple[int, str, int]], size: int) -> None:
-    for batch in sampler(pairs, "language", size).epoch_batches(0):
-        assert len({pairs[row][1] for row in batch}) == 1
-
-
 def test_like_lengths_meet_and_papers_stay_apart() -> None:
     draw = np.random.default_rng(0)
     pairs = [(i // 3, "en", int(draw.integers(1, 500))) for i in range(960)]
@@ -189,43 +181,6 @@ def test_like_lengths_meet_and_papers_stay_apart() -> None:
     assert bucketed.repeats(0) == 0
     together = [frozenset(batch.tolist()) for batch in bucketed.epoch_batches(0)]
     assert set(together) != {frozenset(batch.tolist()) for batch in bucketed.epoch_batches(1)}
-
-
-@given(
-    st.dictionaries(st.sampled_from(["de", "en", "fr", "it"]), st.integers(1, 500), min_size=1),
-    st.sampled_from([0.0, 0.3, 0.5, 0.9, 1.0]),
-)
-@settings(max_examples=200, deadline=None)
-def test_quotas(sizes: dict[str, int], alpha: float) -> None:
-    quotas = language_quotas(sizes, alpha)
-    assert quotas.keys() == sizes.keys() and min(quotas.values()) >= 1
-    total = sum(sizes.values())
-    powers = {name: size**alpha for name, size in sizes.items()}
-    for name, quota in quotas.items():
-        exact = Fraction(total * powers[name] / sum(powers.values()))
-        assert quota == 1 or abs(quota - exact) < 1
-    if alpha == 1:
-        assert quotas == sizes
-    if min(total * p / sum(powers.values()) for p in powers.values()) >= 1:
-        assert sum(quotas.values()) == total
-
-
-def test_alpha_sets_the_shares_and_every_claim_keeps_its_turn() -> None:
-    pairs = [(i, "en" if i < 80 else "de", 5) for i in range(100)]
-    even = sampler(pairs, "mixed", 10, alpha=0.0)
-    assert even.quotas == {"de": 50, "en": 50}
-    used: dict[int, Counter[int]] = defaultdict(Counter)
-    for epoch in range(6):
-        rows = np.concatenate(even.epoch_batches(epoch)).tolist()
-        assert Counter(pairs[row][1] for row in rows) == {"de": 50, "en": 50}
-        used[epoch] = Counter(rows)
-    # English: 80 claims, 50 an epoch: after 8 epochs of 50 each had 5 turns; German 2 or 3 each.
-    turns = sum((used[epoch] for epoch in range(6)), Counter[int]())
-    english = [turns[row] for row in range(80)]
-    german = [turns[row] for row in range(80, 100)]
-    assert set(english) == {3, 4} and sum(english) == 300
-    assert set(german) == {15}
-    assert all(count in (2, 3) for row, count in used[0].items() if row >= 80)
 
 
 def test_a_repeated_claim_does_not_meet_itself() -> None:

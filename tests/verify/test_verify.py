@@ -364,15 +364,8 @@ def test_forms_of_claims_and_papers_are_settings(llm_server: Start) -> None:
 
 def test_settings_are_checked_when_they_are_read(llm_server: Start, tmp_path: Path) -> None:
     server = llm_server()
-    for wrong, problem in (
-        ({"depth": 0}, "depth: 0"),
-        ({"votes": 0}, "votes: 0"),
-        ({"llm": {"model": " "}}, "llm.model"),
-        ({"reply": "words"}, "stages.0"),
-        ({"claims": "paired"}, "stages.0"),
-    ):
-        with pytest.raises(ConfigError, match=problem):
-            stage(server, **wrong)
+    with pytest.raises(ConfigError, match=r"llm\.model"):
+        stage(server, llm={"model": " "})
     with pytest.raises(InputError, match="no such prompt"):
         stage(server, prompt="verify")
     with pytest.raises(InputError, match="variables"):
