@@ -115,19 +115,6 @@ def test_retry_after_is_waited_for(after: str, llm_server: Start) -> None:
     assert (180 <= waited <= 182) if after in ("180", "date") else waited <= 1
 
 
-def test_while_the_server_wants_peace_no_other_request_is_sent(llm_server: Start) -> None:
-    clock, seen = FakeClock(), list[float]()
-
-    def reply(chat: Chat) -> Reply:
-        seen.append(clock.now)
-        busy = len(seen) == 1
-        return Reply("busy", status=503 if busy else 200, headers={"Retry-After": "60"})
-
-    texts = [str(i) for i in range(6)]
-    LLM(config_of(llm_server(reply), concurrency=1, retries=0), clock=clock).answer(asking(*texts))
-    assert len(seen) == 6 and min(seen[1:]) >= seen[0] + 60
-
-
 def test_a_server_that_wants_a_day_of_peace_is_left_alone(llm_server: Start) -> None:
     server = llm_server(lambda chat: Reply("no", status=429, headers={"Retry-After": "86000"}))
     clock = FakeClock()

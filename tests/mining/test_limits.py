@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from claim2source.core.records import Claim, Dataset, Source
-from claim2source.mining import Miner, MiningConfig, MiningCounts
+from claim2source.mining import Miner, MiningConfig
 from claim2source.mining.baseline import RandomBaseline, random_baseline
 from claim2source.mining.near_duplicates import NearDuplicates
 from claim2source.models import Encoder
@@ -126,16 +126,6 @@ def test_the_baseline_is_of_random_pairs_without_the_golds() -> None:
     # What may not be mined is not drawn.
     outside = random_baseline(claims, encoded, scores, np.arange(200), ids, golds, 13)
     assert outside == RandomBaseline(0.0, 0.0, 0)
-
-
-def test_more_than_a_tenth_of_short_pairs_is_a_warning_that_names_settings() -> None:
-    counts = MiningCounts(rows=10, short_rows=1, missing_hard=3, rows_without_hard=1)
-    assert not any("warning" in line for line in counts.sentences())
-    counts.rows = 9
-    (line,) = [line for line in counts.sentences() if "warning" in line]
-    assert "11% of the pairs are short" in line and "(11% have no hard one)" in line
-    for key in ("last_rank", "max_share", "hard"):
-        assert f"mining.{key}" in line and hasattr(MiningConfig(), key)
 
 
 def test_max_share_of_a_gold_below_zero_lies_below_it() -> None:

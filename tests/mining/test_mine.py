@@ -68,21 +68,6 @@ def test_the_gold_of_a_claim_with_the_same_text_is_never_a_negative() -> None:
     assert by_claim["x"] == everything - {"s02"}
 
 
-def test_golds_by_text() -> None:
-    claims = [
-        Claim("a", "Straße  x", golds=("1",)),
-        Claim("b", " strasse X", golds=("2", "3")),
-        Claim("c", "y", golds=("1",)),
-        Claim("d", "y z"),
-    ]
-    assert golds_by_text(claims) == {
-        "a": frozenset("123"),
-        "b": frozenset("123"),
-        "c": frozenset("1"),
-        "d": frozenset(),
-    }
-
-
 # --- the pool -----------------------------------------------------------------------------
 
 
@@ -371,12 +356,6 @@ def test_counts_add_up_and_what_is_missing_is_said() -> None:
     assert "warning: 75% of the pairs are short" in said[3] and "(75% have no hard" in said[3]
 
 
-def test_nothing_is_said_to_be_missing_where_nothing_is() -> None:
-    _, miner = mined(*scored(ladder(20), GOLD_LAST), FREE)
-    assert len(miner.counts.sentences()) == 2
-    assert miner.counts.short_rows == 0
-
-
 # --- memory -------------------------------------------------------------------------------
 
 
@@ -419,18 +398,7 @@ def test_a_window_that_ends_before_it_begins() -> None:
         MiningConfig(first_rank=5, last_rank=4)
 
 
-TOPICS = [
-    "masks",
-    "vaccines",
-    "coffee",
-    "sleep",
-    "statins",
-    "pollen",
-    "yoga",
-    "zinc",
-    "noise",
-    "tea",
-]
+TOPICS = "masks vaccines coffee sleep statins pollen yoga zinc noise tea".split()
 
 
 def test_a_real_model_mines_its_topic(minilm: Any) -> None:

@@ -75,14 +75,6 @@ def test_equals_sentence_transformers_with_a_prompt_pooled_or_masked(minilm, ora
     assert np.abs(found[True] - found[False]).max() > 1e-3
 
 
-def test_each_side_has_its_prefix(tiny):
-    prefixed = tiny(template=Template("query : ", "passage : "))
-    for side, prefix in (("claim", "query : "), ("source", "passage : ")):
-        ours, _ = prefixed.encode(SHORT, side)
-        plain, _ = tiny().encode([prefix + text for text in SHORT], side)
-        assert np.array_equal(ours, plain)
-
-
 def hidden_rows(encoder, ids):
     with torch.inference_mode():
         return encoder.model(input_ids=torch.tensor([ids])).last_hidden_state[0].double().numpy()
@@ -172,17 +164,6 @@ def test_batches_and_padding_change_nothing(tiny, pooling):
         assert np.abs(together - other).max() < 1e-6
 
 
-def test_the_token_budget_bounds_padded_tokens_a_batch(tiny, monkeypatch):
-    encoder, sizes = tiny(), []
-    whole = Encoder.vectors
-    monkeypatch.setattr(
-        Encoder, "vectors", lambda self, b: sizes.append(b.padded_tokens) or whole(self, b)
-    )
-    encoder.encode(SHORT, "claim", token_budget=20)
-    assert len(sizes) > 1
-    assert max(sizes) <= 20
-
-
 def test_order_and_duplicates(tiny):
     encoder = tiny()
     each = {text: encoder.encode([text], "claim")[0][0] for text in SHORT}
@@ -214,26 +195,12 @@ def test_no_texts(tiny):
     assert tiny().tokenize([], "claim") == []
 
 
-def test_tokens_are_cut_at_the_length_special_ones_included(tiny):
-    encoder = tiny(max_length=8)
-    (tokens,) = encoder.tokenize(["a " * 50], "claim")
-    assert tokens == Tokens((2, 4, 4, 4, 4, 4, 4, 3))
-
-
 def test_tokens_do_not_depend_on_their_company_or_on_what_was_asked_before(tiny):
     encoder = tiny(max_length=8)
     alone = [encoder.tokenize([text], "claim")[0] for text in SHORT]
     encoder.tokenizer(["a b", "c"], padding="max_length", max_length=12, truncation=True)
     encoder.encode(SHORT, "source")
     assert encoder.tokenize(SHORT, "claim") == alone
-
-
-def test_collate_pads_on_the_right(tiny):
-    batch = tiny().collate([Tokens((2, 4, 3)), Tokens((2, 4, 5, 6, 3), skip=2)])
-    assert batch.input_ids.tolist() == [[2, 4, 3, 0, 0], [2, 4, 5, 6, 3]]
-    assert batch.attention_mask.tolist() == [[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]]
-    assert batch.pool_mask.tolist() == [[1, 1, 1, 0, 0], [0, 0, 1, 1, 1]]
-    assert (batch.real_tokens, batch.padded_tokens) == (8, 10)
 
 
 @pytest.mark.parametrize("training", [True, False])

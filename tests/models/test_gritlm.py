@@ -13,7 +13,7 @@ from transformers import MistralModel
 
 from claim2source.core.errors import ConfigError
 from claim2source.models import Encoder, ModelConfig, Template, TokenBatch, Tokens, resolve
-from tests.models.mistral import CLAIM, INSTRUCTION, SOURCE, VOCABULARY, save_mistral
+from tests.models.mistral import CLAIM, SOURCE, VOCABULARY, save_mistral
 
 GRITLM = Template(claim=CLAIM, source=SOURCE, pool_prefix=False)
 TEXTS = [
@@ -65,14 +65,6 @@ def test_golden_ids_of_a_source(gritlm):
     (tokens,) = gritlm.tokenize(["ab the"], "source")
     written = ["<s>", "▁<", "|", "embed", "|", ">", "<0x0A>", "ab", "▁the"]
     assert tokens == Tokens(ids_of(*written), skip=7)
-
-
-def test_the_issues_template_is_what_stands_before_a_claim(gritlm):
-    (tokens,) = gritlm.tokenize(["x"], "claim")
-    shown = gritlm.tokenizer.decode(list(tokens.ids[1:-1]), skip_special_tokens=False)
-    assert shown.strip(" ") == f"<|user|>\n{INSTRUCTION}\n<|embed|>\n"
-    assert tokens.ids[-1:] == ids_of("x")
-    assert tokens.skip == len(tokens.ids) - 1
 
 
 @pytest.mark.parametrize("side", ["claim", "source"])
@@ -189,12 +181,6 @@ def test_the_mean_is_over_the_texts_tokens_only(gritlm, side):
     assert np.abs(np.linalg.norm(ours, axis=1) - 1).max() < 1e-6
 
 
-def test_a_batch_of_one_equals_a_batch_of_many(gritlm):
-    together, _ = gritlm.encode(TEXTS, "claim", token_budget=100_000)
-    alone, _ = gritlm.encode(TEXTS, "claim", token_budget=1)
-    assert np.abs(together - alone).max() < 1e-5
-
-
 def padded(tokens, left, right):
     """A batch padded by hand on either side; the padding holds ids that would matter."""
     rows = []
@@ -215,23 +201,6 @@ def test_padding_side_and_amount_change_nothing(folder, pooling, left, right):
             plain = encoder.vectors(encoder.collate(tokens))
             moved = encoder.vectors(padded(tokens, left, right))
         assert (plain - moved).abs().max() < 1e-5
-
-
-def test_the_instruction_reaches_the_vector_through_attention_alone(folder, gritlm):
-    other = with_template(
-        gritlm, claim="<|user|>\nFind a cat\n<|embed|>\n", source=SOURCE, pool_prefix=False
-    )
-    here, there = (e.encode(["the study"], "claim")[0] for e in (gritlm, other))
-    assert np.abs(here - there).max() > 1e-3
-    # Without attention no token's state depends on another: the instruction must then vanish.
-    blind = resolve(config(folder), "cpu").encoder
-    for layer in blind.model.layers:
-        layer.self_attn.o_proj.weight.data.zero_()
-    silent = with_template(
-        blind, claim="<|user|>\nFind a cat\n<|embed|>\n", source=SOURCE, pool_prefix=False
-    )
-    here, there = (e.encode(["the study"], "claim")[0] for e in (blind, silent))
-    assert np.abs(here - there).max() < 1e-6
 
 
 @pytest.mark.parametrize("max_length", [128, 90])

@@ -115,17 +115,6 @@ def test_vectors_and_gradients_are_those_of_padded_texts(kind: str, pooling: str
     assert torch.allclose(gradients(encoder, packed)[0], expected, atol=1e-6)
 
 
-def test_no_text_sees_another() -> None:
-    encoder, tokens = encoder_of(model_of("bert")), tokens_of()
-    groups = [[4, 1, 7, 3], [6, 0, 5, 2]]
-    before = encoder.vectors(pack(tokens, groups, encoder.model))
-    other = tuple((number + 5) % 38 + 2 for number in tokens[1].ids)
-    changed = [Tokens(other, 1) if i == 1 else text for i, text in enumerate(tokens)]
-    after = encoder.vectors(pack(changed, groups, encoder.model))
-    same = (before == after).all(dim=1).tolist()
-    assert same == [i != 1 for i in range(len(tokens))]
-
-
 def test_attention_dropout_is_on_in_training_alone() -> None:
     model = model_of("bert", attention_probs_dropout_prob=0.5)
     encoder, tokens = encoder_of(model), tokens_of()

@@ -89,19 +89,6 @@ def test_the_whitespace_variant_is_okapi(claim: str) -> None:
     assert_okapi(TEXTS, claim, k1=0.9, b=0.3)
 
 
-def test_a_mean_idf_below_zero_gives_okapis_negative_scores() -> None:
-    texts = ("a b", "a b c", "a b", "a b d")
-    assert okapi_of(texts, "a c")[0] < 0
-    assert_okapi(texts, "a c")
-    assert_okapi(("a b",), "a")
-
-
-def test_a_term_in_exactly_half_weighs_nothing_but_is_found() -> None:
-    texts = ("a x", "a y", "b z", "b w")
-    assert okapi_of(texts, "a").tolist() == [0, 0, 0, 0]
-    assert set(ranked(sources_of(*texts), "a", analysis="whitespace")) == {"s000", "s001"}
-
-
 words = st.sampled_from("a b c d e f G".split())
 documents = st.lists(st.lists(words, max_size=9).map(" ".join), min_size=1, max_size=9)
 
@@ -210,34 +197,10 @@ def test_english_stop_words_are_dropped_for_german_claims_too() -> None:
     assert list(ranked(sources, Claim("c", "the masks", "de"))) == ["s000"]
 
 
-text_pieces = st.lists(
-    st.sampled_from(
-        [
-            "the",
-            "will",
-            "wills",
-            "mask",
-            "masks",
-            "Masking",
-            "-",
-            ",",
-            "/",
-            " ",
-            "  ",
-            "\n",
-            "\u00a0",
-            "\u2028",
-            "\x1c",
-            "\u03a3",
-            "\u0391\u03a3",
-            "nicht",
-            "x",
-            "2",
-            "_",
-        ]
-    ),
-    max_size=12,
-).map("".join)
+# Among them letters that lower otherwise at a word's end, and what only Unicode calls a space.
+PIECES = "the will wills mask masks Masking nicht x 2 _ - , / \u03a3 \u0391\u03a3".split(" ")
+SPACES = [" ", "  ", "\n", "\u00a0", "\u2028", "\x1c"]
+text_pieces = st.lists(st.sampled_from(PIECES + SPACES), max_size=12).map("".join)
 
 
 @settings(max_examples=150, deadline=None)
@@ -341,16 +304,6 @@ def test_metadata_is_indexed_only_on_demand() -> None:
     assert list(ranked(sources, "lancet", metadata=True)) == ["a"]
     assert list(ranked(sources, "doe", metadata=True)) == ["a"]
     assert ranked(sources, "tongji", metadata=True) == {}
-
-
-def test_the_title_counts_title_weight_times() -> None:
-    sources = [
-        Source("title", "masks", "aa bb cc dd"),
-        Source("body", "aa", "masks masks bb cc"),
-        Source("z", "zz", "yy"),
-    ]
-    assert next(iter(ranked(sources, "masks", title_weight=1))) == "body"
-    assert next(iter(ranked(sources, "masks", title_weight=4))) == "title"
 
 
 # --- pools, depth, ties -------------------------------------------------------------------

@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
-from importlib.metadata import version
-from pathlib import Path
-from typing import Any
 
 import faiss
 import numpy as np
 import pytest
 
 from claim2source.core.errors import ConfigError
-from claim2source.core.records import Claim, Source
-from claim2source.core.run import Cost, IndexNotes, Run
-from claim2source.io.store import Store
-from claim2source.models import Encoder, EncoderSettings, Template
-from claim2source.retrieve import Dense, IndexConfig, VectorIndex
+from claim2source.core.records import Claim
+from claim2source.core.run import IndexNotes, Run
+from claim2source.retrieve import IndexConfig, VectorIndex
 from claim2source.retrieve import faiss_index as module
 
 RNG = np.random.default_rng(0)
@@ -123,118 +117,3 @@ def test_a_gpu_ranks_as_the_cpu_does() -> None:
     codes = module.build_index(SOURCES, IVF)
     for index, config in ((None, HNSW), (None, IndexConfig(gpu=False)), (codes, IVF)):
         assert module.on_gpu(SOURCES, index, config) is None
-
-
-# --- runs in the store --------------------------------------------------------------------
-
-
-class Fixed:
-    """An encoder with a name that makes vectors from text lengths, and counts its calls."""
-
-    def __init__(
-        self, name: str = "w", source: Fixed | None = None, claim_prefix: str = ""
-    ) -> None:
-        self.name, self.source_encoder = name, source
-        self.settings = EncoderSettings(max_length=8, template=Template(claim=claim_prefix))
-        self.calls = 0
-
-    def key(self) -> dict[str, Any] | None:
-        return {"weights": self.name} if self.name else None
-
-    def encode(self, texts: list[str], side: str, **_: Any) -> tuple[np.ndarray, Cost]:
-        self.calls += 1
-        rows = [[len(t) % 7, len(t) % 3, 1.0] for t in texts]
-        return np.array(rows, dtype=np.float32), Cost(0.1, len(texts), 0, 5)
-
-
-CLAIM = Claim("x", "a post", golds=("p",))
-POOL = [Source("p", "Title", "Abstract"), Source("q", "Another title", "Text.")]
-
-
-def retrieved(store: Store, encoder: Fixed | None = None, **changes: Any) -> tuple[Any, int]:
-    """A result, and how often the encoder was asked."""
-    encoder = encoder or Fixed()
-    claims, sources = changes.pop("claims", [CLAIM]), changes.pop("sources", POOL)
-    k = changes.pop("k", 2)
-    retriever = Dense(encoder, store=store, **changes)  # type: ignore[arg-type]
-    return retriever.index(sources).search(claims, k), encoder.calls
-
-
-def test_the_same_run_is_read_not_made(tmp_path: Path) -> None:
-    first, calls = retrieved(Store(tmp_path))
-    again, none = retrieved(Store(tmp_path))
-    assert (calls, none) == (2, 0)
-    assert list(again.run) == list(first.run) and again.run.pool is None
-    assert (first.stored, again.stored) == (False, True)
-    assert again.index == first.index == IndexNotes("exact")
-    assert (first.cost.tokens, first.cost.items) == (10, 1)
-    # What it took to make, not to read: nobody searches millions of claims a second.
-    assert again.cost == first.cost
-    # Which gold a claim has, and its language, changes no text and no ranking.
-    _, calls = retrieved(Store(tmp_path), claims=[replace(CLAIM, golds=("q",), lang="de")])
-    assert calls == 0
-
-
-# Other inputs are changed in test_cache.py.
-CHANGES: dict[str, Callable[[], dict[str, Any]]] = {
-    "source side": lambda: {"encoder": Fixed(source=Fixed("base"))},
-    "prefix": lambda: {"encoder": Fixed(claim_prefix="query: ")},
-    "kind of index": lambda: {"index": HNSW},
-}
-
-
-@pytest.mark.parametrize("change", CHANGES)
-def test_one_changed_input_is_another_run(tmp_path: Path, change: str) -> None:
-    retrieved(Store(tmp_path))
-    changes = CHANGES[change]()
-    _, calls = retrieved(Store(tmp_path), **changes)
-    assert calls == 2
-    assert len(list((tmp_path / "runs").iterdir())) == 2
-
-
-@pytest.mark.parametrize("name", ["faiss", "torch", "transformers"])
-def test_another_version_of_what_ranks_makes_another_run(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    retrieved(Store(tmp_path))
-    other: dict[str, Any] = {"faiss": "0.0.0"}
-    place = "faiss.__version__" if name in other else "claim2source.retrieve.dense.version"
-    monkeypatch.setattr(
-        place, other.get(name, lambda asked: "0" if asked == name else version(asked))
-    )
-    assert [retrieved(Store(tmp_path))[1] for _ in range(2)] == [2, 0]
-
-
-@pytest.mark.parametrize("encoder", [lambda: Fixed(""), lambda: Fixed(source=Fixed(""))])
-def test_weights_in_training_keep_no_run(tmp_path: Path, encoder: Callable[[], Fixed]) -> None:
-    for _ in range(2):
-        assert retrieved(Store(tmp_path), encoder=encoder())[1] == 2
-    assert not (tmp_path / "runs").exists()
-
-
-def test_candidates_and_the_index_recall_come_back_with_the_run(tmp_path: Path) -> None:
-    claims = [CLAIM, Claim("bound", "b", candidates=("p", "gone"))]
-    first, _ = retrieved(Store(tmp_path), claims=claims, index=HNSW)
-    again, calls = retrieved(Store(tmp_path), claims=claims, index=HNSW)
-    assert calls == 0 and again.run.pool == first.run.pool == {"bound": frozenset({"p", "gone"})}
-    assert again.index == IndexNotes("hnsw", compared=1, recall={2: 1.0})
-
-
-def test_a_stage_with_a_real_encoder_costs_what_changed(tiny_folder: Path, tmp_path: Path) -> None:
-    from transformers import AutoModel, AutoTokenizer
-
-    def tiny() -> Encoder:
-        model = AutoModel.from_pretrained(tiny_folder).eval()
-        settings = EncoderSettings(max_length=16)
-        return Encoder(model, AutoTokenizer.from_pretrained(tiny_folder), settings, {"base": "b"})
-
-    def cost(claims: list[Claim]) -> Cost:
-        return Dense(tiny(), store=Store(tmp_path)).index(POOL).search(claims, 2).cost
-
-    first = cost([CLAIM])
-    assert first.tokens > 0 and first.reused == 0
-    assert cost([CLAIM]) == first
-    more = cost([CLAIM, Claim("y", "claim b")])
-    assert more.tokens == len(tiny().tokenize(["claim b"], "claim")[0].ids)
-    # Both sources and the first claim were there: the cost says that it is without them.
-    assert (more.items, more.reused) == (2, 3)

@@ -15,6 +15,7 @@ from claim2source.core.records import Claim, Source
 from claim2source.core.run import Cost, Failure, IndexNotes, Result, Run
 from claim2source.retrieve import FusionConfig, Hybrid, fuse
 from claim2source.retrieve.fuse import Fusion, score_missing
+from tests.retrieve.test_cache import Hashed
 
 Lists = dict[str, list[tuple[str, float]]]
 
@@ -83,13 +84,6 @@ def test_the_first_k_are_those_of_the_whole(
 
 FIRST = Run.from_lists({"q": [("a", 10.0), ("b", 6.0), ("c", 2.0)]})
 SECOND = Run.from_lists({"q": [("d", 0.9), ("b", 0.8), ("a", 0.4)]})
-
-
-def test_min_max_by_hand() -> None:
-    found = fuse(FIRST, SECOND, FusionConfig(alpha=0.25)).scored("q")
-    # c is last in the first list, missing in the second: 0 of both.
-    assert found == pytest.approx({"b": 0.725, "d": 0.75, "a": 0.25, "c": 0.0})
-    assert list(found) == ["d", "b", "a", "c"]
 
 
 def test_z_scores_rank_as_textbook_z_scores_with_missing_ones_at_the_lists_end() -> None:
@@ -177,28 +171,6 @@ def test_a_claim_fails_only_where_both_fail() -> None:
     )
 
 
-class Words:
-    """An encoder of eight dimensions by the words' hashes, which notes the texts it reads."""
-
-    source_encoder = None
-    settings = None
-
-    def __init__(self) -> None:
-        self.read: list[str] = []
-
-    def encode(self, texts: list[str], side: str, **_: object) -> tuple[np.ndarray, Cost]:
-        self.read += texts
-        rows = [sum((self._word(word) for word in text.split()), np.zeros(8)) for text in texts]
-        return np.array(rows, dtype=np.float32), Cost()
-
-    @staticmethod
-    def _word(word: str) -> np.ndarray:
-        return np.random.default_rng(list(word.encode())).standard_normal(8)
-
-    def key(self) -> None:
-        return None
-
-
 @pytest.mark.parametrize("scale", ["min-max", "z-score", "none"])
 def test_what_a_list_lacks_gets_the_other_systems_own_score(scale: str, tmp_path: Path) -> None:
     """Brute force: both systems score the whole pool; the union of both tops is fused."""
@@ -213,7 +185,7 @@ def test_what_a_list_lacks_gets_the_other_systems_own_score(scale: str, tmp_path
         Claim("no term", "unknown words"),
     ]
     config = FusionConfig(alpha=0.3, depth=4, scale=scale, missing="scored")  # type: ignore[arg-type]
-    encoder = Words()
+    encoder = Hashed()
     parts = BM25(), Dense(encoder)
     whole = [part.index(sources).search(claims, 40).run for part in parts]
     encoder.read.clear()
@@ -267,13 +239,9 @@ def test_rankings_alone_cannot_score_what_they_lack() -> None:
 def test_candidates_bound_the_hybrid_too() -> None:
     from claim2source.retrieve import BM25, Dense
 
-    class Ones:
-        def encode(self, texts: list[str], side: str, **_: object) -> tuple[np.ndarray, Cost]:
-            return np.array([[1.0, len(t)] for t in texts], dtype=np.float32), Cost()
-
     sources = [Source(s, f"masks {s * 3}") for s in "abcd"]
     claims = [Claim("q", "masks", candidates=("b", "d", "gone")), Claim("r", "masks")]
-    hybrid = Hybrid(BM25(), Dense(Ones()))  # type: ignore[arg-type]
+    hybrid = Hybrid(BM25(), Dense(Hashed()))  # type: ignore[arg-type]
     run = hybrid.index(sources).search(claims, 10).run
     assert set(run.sources("q")) == {"b", "d"}
     assert set(run.sources("r")) == set("abcd")

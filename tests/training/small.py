@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -17,33 +16,13 @@ from claim2source.datasets import write_beir
 from claim2source.models.hub import PACKAGED
 from claim2source.training.config import FinetuneConfig
 from claim2source.training.state import TrainingState
+from tests.models.layout import declare
 
-TOPICS = [
-    "masks",
-    "vitamin D",
-    "coffee",
-    "sleep",
-    "exercise",
-    "aspirin",
-    "screens",
-    "noise",
-    "sugar",
-    "pollen",
-    "tea",
-    "yoga",
-    "fish oil",
-    "statins",
-    "zinc",
-    "walking",
-    "music",
-    "chess",
-    "salt",
-    "olive oil",
-    "pollution",
-    "heat",
-    "stress",
-    "daylight",
-]
+TOPICS = (
+    "masks, vitamin D, coffee, sleep, exercise, aspirin, screens, noise, sugar, pollen, tea, yoga, "
+    "fish oil, statins, zinc, walking, music, chess, salt, olive oil, pollution, heat, stress, "
+    "daylight"
+).split(", ")
 
 
 def save_small_model(folder: Path, dropout: float = 0.1) -> Path:
@@ -69,19 +48,7 @@ def save_small_model(folder: Path, dropout: float = 0.1) -> Path:
 
 def say_pooling(folder: Path, length: int = 64) -> Path:
     """Write the sentence-transformers files that name mean pooling and a length."""
-    kinds = {"": "Transformer", "1_Pooling": "Pooling"}
-    modules = [
-        {"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.models.{kind}"}
-        for i, (path, kind) in enumerate(kinds.items())
-    ]
-    (folder / "1_Pooling").mkdir()
-    for name, content in {
-        "modules.json": modules,
-        "sentence_bert_config.json": {"max_seq_length": length},
-        "1_Pooling/config.json": {"pooling_mode_mean_tokens": True},
-    }.items():
-        (folder / name).write_text(json.dumps(content))
-    return folder
+    return declare(folder, "Transformer", "Pooling", sbert={"max_seq_length": length})
 
 
 def small_splits() -> list[Dataset]:

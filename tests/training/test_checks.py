@@ -113,14 +113,6 @@ def test_files_are_read_before_anything_is_scored(setup: tuple[Path, Path], tmp_
         load_data(small_config(*setup, Path("run"), losses__distillation__weight=1, **more))
 
 
-def test_targets_are_checked_before_anything_is_scored(setup: tuple[Path, Path]) -> None:
-    encoder = resolve(small_config(*setup, Path("run")).model, "cpu").encoder
-    lora: dict[str, Any] = {"tuning": "lora"}
-    check_model(small_config(*setup, Path("r"), lora__targets="[query]", **lora), encoder)
-    with pytest.raises(ConfigError, match=r"lora\.targets: 'q_proj' .*query"):
-        check_model(small_config(*setup, Path("r"), lora__targets="[q_proj]", **lora), encoder)
-
-
 def test_what_is_left_aside_is_said(setup: tuple[Path, Path]) -> None:
     train = load_data(small_config(*setup, Path("run"))).train
     pairs = sum(len(claim.golds) for claim in train.claims)

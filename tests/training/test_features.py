@@ -89,22 +89,6 @@ def test_both_sides_move_by_default(setup: tuple[Path, Path], tmp_path: Path) ->
 
 
 @pytest.mark.slow
-def test_query_only_learns(setup: tuple[Path, Path], tmp_path: Path) -> None:
-    """The losses fall: the claims' side is trained against the right columns."""
-    config = small_config(
-        *setup,
-        tmp_path / "run",
-        optimisation__train="query_only",
-        optimisation__epochs=8,
-        optimisation__dropout=0.0,
-        optimisation__learning_rate=1e-2,
-    )
-    finetune(config)
-    losses = losses_of(tmp_path / "run")
-    assert sum(losses[-5:]) < sum(losses[:5]) * 0.8
-
-
-@pytest.mark.slow
 def test_remining_uses_the_current_model_and_resumes_exactly(
     setup: tuple[Path, Path], tmp_path: Path
 ) -> None:
@@ -173,21 +157,6 @@ def test_no_negatives_no_mining(
 @pytest.fixture(scope="module")
 def encoder(setup: tuple[Path, Path]) -> Encoder:
     return resolve(ModelConfig(name=str(setup[0]), pooling="mean", max_length=24)).encoder
-
-
-def test_negatives_rotate_through_the_list(setup: tuple[Path, Path], encoder: Encoder) -> None:
-    train = load(setup[1], "train")
-    claim = train.claims[0]
-    names = [s.id for s in train.sources if s.id not in claim.golds][:5]
-    row = MinedRow(claim.id, claim.golds[0], tuple(Negative(n, 0.5, "both") for n in names))
-    pairs = TrainingPairs(train, [row], encoder, Rendering(), 2, rotate=True)
-    used = [[n.source for n in pairs.negatives_of(row, epoch)] for epoch in range(4)]
-    assert used == [names[0:2], names[2:4], [names[4], names[0]], names[1:3]]
-    assert set(names) <= pairs.source_tokens.keys()
-    still = TrainingPairs(train, [row], encoder, Rendering(), 2)
-    assert [n.source for n in still.negatives_of(row, 3)] == names[:2]
-    short = MinedRow(claim.id, claim.golds[0], row.negatives[:1])
-    assert len(pairs.negatives_of(short, 2)) == 1
 
 
 @pytest.mark.parametrize("chunk_size", [None, 3])
@@ -320,16 +289,6 @@ def test_each_epoch_shows_another_view(
         batch = pairs.batch(BatchPlan((0, 1, 2, 3), epoch, 0, 1, True, True))
         assert batch.owners is not None and batch.owners.tolist() == german
         assert batch.views[0] == encoder.tokenize([str(text)], "claim")[0]
-
-
-@pytest.mark.slow
-def test_chunks_and_plain_runs_agree(setup: tuple[Path, Path], tmp_path: Path) -> None:
-    common: dict[str, Any] = {"optimisation__epochs": 1, "optimisation__dropout": 0.0}
-    finetune(small_config(*setup, tmp_path / "plain", **common))
-    finetune(small_config(*setup, tmp_path / "chunked", optimisation__chunk_size=3, **common))
-    plain, chunked = losses_of(tmp_path / "plain"), losses_of(tmp_path / "chunked")
-    assert chunked == pytest.approx(plain, rel=1e-3)
-    assert len(set(plain)) > 1
 
 
 def test_the_table_of_negatives(setup: tuple[Path, Path]) -> None:

@@ -21,8 +21,7 @@ from claim2source.training.distributed import World
 from claim2source.training.finetune import finetune
 from claim2source.training.negatives import RunNegatives
 from claim2source.training.run_folder import RunFolder
-from claim2source.training.state import TrainingState
-from tests.training.small import power_cut, small_config
+from tests.training.small import small_config
 
 REMINED: dict[str, Any] = {
     "optimisation__epochs": 3,
@@ -96,23 +95,6 @@ def test_a_named_file_keeps_its_pairs_in_their_places(
     assert files[0] != files[1] != files[2]
     # No batch, made ahead as they are, has negatives from before they were mined again.
     assert used == [{negatives} for negatives in files]
-
-
-@pytest.mark.slow
-def test_a_killed_run_goes_on_with_the_same_rows(
-    setup: tuple[Path, Path], train: Dataset, tmp_path: Path
-) -> None:
-    named = named_file("reversed", train, tmp_path / "named.jsonl")
-    finetune(small_config(*setup, tmp_path / "whole", mined=named, **REMINED))
-    whole = TrainingState.load(tmp_path / "whole" / "state.pt")
-    cut = tmp_path / "cut"
-    with power_cut(lambda state: state.steps_done >= len(whole.losses) - 2):
-        finetune(small_config(*setup, cut, mined=named, **REMINED))
-    (cut / "mined-epoch-2.jsonl").unlink()  # the state holds it
-    finetune(small_config(*setup, cut, mined=named, resume=True, **REMINED))
-    state = TrainingState.load(cut / "state.pt")
-    assert list(state.losses) == list(whole.losses)
-    assert state.mined["content"].equal(whole.mined["content"])
 
 
 def test_other_pairs_or_another_order_are_refused(train: Dataset, encoder: Encoder) -> None:
