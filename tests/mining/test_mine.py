@@ -213,36 +213,31 @@ def one_by_one(
     return rows, counts
 
 
+CONFIGS = st.builds(
+    MiningConfig,
+    hard=st.integers(0, 4),
+    random=st.just(0),
+    first_rank=st.integers(1, 3),
+    last_rank=st.integers(3, 12),
+    alpha=st.sampled_from([0.0, 0.5, 1.0]),
+    max_share=st.sampled_from([None, 0.75]),
+    share_of=st.sampled_from(["above_random", "score"]),
+    margin=st.sampled_from([None, 1.0]),
+    max_title_similarity=st.sampled_from([None, 0.9]),
+    pool=st.sampled_from(["all", "train-golds"]),
+)
+
+
 @settings(max_examples=150, deadline=None)
 @given(
     seed=st.integers(0, 10**6),
     n=st.integers(1, 30),
-    hard=st.integers(0, 4),
-    first=st.integers(1, 3),
-    last=st.integers(3, 12),
-    alpha=st.sampled_from([0.0, 0.5, 1.0]),
-    share=st.sampled_from([None, 0.75]),
-    share_of=st.sampled_from(["above_random", "score"]),
-    margin=st.sampled_from([None, 1.0]),
-    title=st.sampled_from([None, 0.9]),
-    pool=st.sampled_from(["all", "train-golds"]),
+    config=CONFIGS,
     limit=st.sampled_from(LIMITS),
     size=st.integers(1, 90),
 )
 def test_blocks_of_pairs_are_picked_as_they_are_one_by_one(
-    seed: int,
-    n: int,
-    hard: int,
-    first: int,
-    last: int,
-    alpha: float,
-    share: float | None,
-    share_of: Any,
-    margin: float | None,
-    title: float | None,
-    pool: Any,
-    limit: tuple[Any, str],
-    size: int,
+    seed: int, n: int, config: MiningConfig, limit: tuple[Any, str], size: int
 ) -> None:
     """Whatever the size of one of the blocks that the work is cut into."""
     draw = np.random.default_rng(seed)
@@ -268,18 +263,6 @@ def test_blocks_of_pairs_are_picked_as_they_are_one_by_one(
     }
     of_claims = np.array([by_text[claim.text] for claim in claims])
     encoder = Table({**by_text, **dict(zip(PLAIN.source_texts(sources), of_sources, strict=True))})
-    config = MiningConfig(
-        hard=hard,
-        random=0,
-        first_rank=first,
-        last_rank=last,
-        alpha=alpha,
-        max_share=share,
-        share_of=share_of,
-        margin=margin,
-        max_title_similarity=title,
-        pool=pool,
-    )
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(*limit, size)
         found, miner = mined(dataset, encoder, config)  # type: ignore[arg-type]
