@@ -47,7 +47,6 @@ def change(tmp_path, *keys, to):
     [
         (["format"], 2, "format: this version reads format 1"),
         (["base"], KeyError, "base: is missing"),
-        (["base", "sha256"], 7, "base.sha256: 7 is not allowed; allowed: a valid string"),
         (["base"], ["org/model"], "base: ['org/model'] is not allowed"),
         (
             ["weights", "kind"],
@@ -55,16 +54,12 @@ def change(tmp_path, *keys, to):
             "weights.kind: 'qlora' is not allowed; allowed: base, lora, full",
         ),
         (["weights", "more"], 1, "weights.more: no such field"),
-        (["encoder", "template"], None, "encoder.template: None is not allowed"),
         (["encoder", "template", "instruction"], "x", "encoder.template.instruction: no such"),
         (["encoder", "pooling"], "max", "pooling: 'max' is not allowed; allowed: mean, cls, last"),
-        (["encoder", "max_length"], "256", "encoder.max_length: '256' is not allowed"),
         (["epoch"], "2", "epoch: '2' is not allowed; allowed: a valid integer"),
-        (["data"], [], "data: [] is not allowed"),
         (["data", "languages"], "en", "data.languages: 'en' is not allowed"),
         (["scores", "val"], {"en": 0.5}, "scores.val.en: 0.5 is not allowed"),
         (["versions"], {"torch": 2}, "versions.torch: 2 is not allowed"),
-        (["surprise"], 1, "surprise: no such field"),
     ],
 )
 def test_what_cannot_be_is_one_line_with_the_file(tmp_path, keys, to, said):
