@@ -92,21 +92,6 @@ def test_checkpointing_changes_no_gradient(folder, tuning, attention):
     assert all(gradient.abs().max() > 0 for name, gradient in found.items() if "layers.0." in name)
 
 
-def test_checkpointed_blocks_are_run_again(folder, monkeypatch):
-    from transformers.models.mistral import modeling_mistral
-
-    calls = []
-    forward = modeling_mistral.MistralMLP.forward
-    monkeypatch.setattr(
-        modeling_mistral.MistralMLP, "forward", lambda self, x: calls.append(1) or forward(self, x)
-    )
-    for more, expected in ([], 2), (["--optimisation.gradient_checkpointing=true"], 4):
-        encoder = adapted(folder, *more).encoder
-        calls.clear()
-        gradients(encoder)
-        assert len(calls) == expected
-
-
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_adapters_are_float32_over_16_bit_weights_and_a_step_moves_them(folder, dtype):
     encoder = adapted(folder, f"--model.dtype={dtype}", "--lora.targets", *SEVEN).encoder
@@ -165,16 +150,16 @@ class TestQlora:
         with pytest.raises(ConfigError, match=r"model\.quantization: 'nf4' .*tuning: qlora"):
             config_of(folder, "--tuning=lora", "--model.quantization=nf4")
 
-    def test_without_the_package_it_says_so(self, folder, monkeypatch):
-        monkeypatch.setattr("claim2source.models.load.find_spec", lambda name: None)
-        with pytest.raises(
-            UserError, match=r"qlora.* bitsandbytes: pip install 'claim2source\[gpu\]'"
-        ):
-            resolve(config_of(folder, "--tuning=qlora").model, "cpu")
-
-    def test_without_a_gpu_it_says_so(self, folder, monkeypatch):
-        monkeypatch.setattr("claim2source.models.load.find_spec", lambda name: object())
-        with pytest.raises(ConfigError, match=r"model\.quantization: 'nf4' .*need a GPU"):
+    @pytest.mark.parametrize(
+        ("package", "said"),
+        [
+            (None, r"qlora.* bitsandbytes: pip install 'claim2source\[gpu\]'"),
+            (object(), r"model\.quantization: 'nf4' .*need a GPU"),
+        ],
+    )
+    def test_without_the_package_or_a_gpu_it_says_so(self, folder, monkeypatch, package, said):
+        monkeypatch.setattr("claim2source.models.load.find_spec", lambda name: package)
+        with pytest.raises(UserError, match=said):
             resolve(config_of(folder, "--tuning=qlora").model, "cpu")
 
     def test_gradients_pass_through_4_bit_layers(self, folder, monkeypatch):

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from claim2source.core.errors import ConfigError, InputError
-from claim2source.core.records import Claim, Dataset
+from claim2source.core.records import Dataset
 from claim2source.datasets import write_beir
 from claim2source.models import resolve
 from claim2source.training.adapt import check_model
-from claim2source.training.splits import load_data, missing_translations, unused_data, why_too_small
+from claim2source.training.splits import load_data, missing_translations
 from tests.training.small import small_config, small_splits
 
 
@@ -113,20 +113,6 @@ def test_files_are_read_before_anything_is_scored(setup: tuple[Path, Path], tmp_
         load_data(small_config(*setup, Path("run"), losses__distillation__weight=1, **more))
 
 
-def test_what_is_left_aside_is_said(setup: tuple[Path, Path]) -> None:
-    train = load_data(small_config(*setup, Path("run"))).train
-    pairs = sum(len(claim.golds) for claim in train.claims)
-    config = small_config(*setup, Path("run"), mined="m.jsonl")
-    assert unused_data(config, train, pairs) == []
-    (said,) = unused_data(config, train, pairs - 3)
-    assert said == f"3 of {pairs} training pairs have no row in m.jsonl"
-    more: dict[str, Any] = {"losses__distillation__scores": "t.trec"}
-    (said,) = unused_data(small_config(*setup, Path("run"), **more), train, pairs)
-    assert said == "losses.distillation.weight is 0: t.trec is not used"
-    more["losses__distillation__weight"] = 1
-    assert unused_data(small_config(*setup, Path("run"), **more), train, pairs) == []
-
-
 def test_nothing_is_reported_on_claims_that_are_trained_on(setup: tuple[Path, Path]) -> None:
     model, data = setup
     with pytest.raises(ConfigError, match=r"data\.report_split: 'train' .*another split"):
@@ -141,14 +127,3 @@ def test_a_split_that_shares_a_claim_with_train_is_refused(
         file.write("train-3\ts03\t1\n")
     with pytest.raises(ConfigError, match=r"without claims .* \(1 of its claims, such as train-3"):
         load_data(small_config(setup[0], tmp_path / "data", Path("run")))
-
-
-def test_a_small_val_is_said(setup: tuple[Path, Path]) -> None:
-    val = load_data(small_config(*setup, Path("run"))).val
-    assert f"val has {len(val.claims)} claims of" in str(why_too_small(val))
-    claims = [Claim(f"c{i}", "x", golds=(f"s{i % 10}",)) for i in range(30)]
-    enough = replace(val, claims=tuple(claims))
-    assert why_too_small(enough) is None
-    assert why_too_small(replace(enough, claims=tuple(claims[1:]))) is not None
-    few = tuple(replace(claim, golds=("s1",)) for claim in claims)
-    assert "of 1 papers" in str(why_too_small(replace(enough, claims=few)))

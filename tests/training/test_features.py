@@ -247,23 +247,6 @@ def test_distillation_from_a_run_file(
         )
 
 
-@pytest.mark.slow
-def test_keeping_the_base_keeps_it_closer(setup: tuple[Path, Path], tmp_path: Path) -> None:
-    def moved(name: str, **more: Any) -> float:
-        finetune(small_config(*setup, tmp_path / name, optimisation__epochs=2, **more))
-        folder = tmp_path / name / "checkpoints"
-        texts = ["wow study no 3 says chess matters", "wow study no 5 says aspirin matters"]
-        sources = ["Effect of chess on health", "Effect of aspirin on health", "Effect of tea"]
-        scores = []
-        for epoch in (0, 2):
-            encoder = resolve(folder / f"epoch-{epoch}").encoder
-            vectors = encoder.encode(texts, "claim")[0], encoder.encode(sources, "source")[0]
-            scores.append(vectors[0] @ vectors[1].T)
-        return float(abs(scores[1] - scores[0]).mean())
-
-    assert moved("kept", losses__keep_base__weight=50.0) < 0.8 * moved("free")
-
-
 def test_views_of_one_claim_come_together(setup: tuple[Path, Path], tmp_path: Path) -> None:
     out = tmp_path / "run"
     finetune(small_config(*setup, out, losses__consistency__weight=1.0, optimisation__epochs=1))

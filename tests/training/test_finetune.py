@@ -448,15 +448,3 @@ def test_dropout_is_on_while_training(setup: tuple[Path, Path], tmp_path: Path) 
     finetune(small_config(*setup, tmp_path / "with", **common))
     finetune(small_config(*setup, tmp_path / "without", optimisation__dropout=0.0, **common))
     assert losses_of(tmp_path / "with") != losses_of(tmp_path / "without")
-
-
-def test_accumulation_moves_the_weights_once_a_window(
-    setup: tuple[Path, Path], tmp_path: Path
-) -> None:
-    finetune(
-        small_config(
-            *setup, tmp_path / "run", optimisation__epochs=1, optimisation__accumulation=100
-        )
-    )
-    state = TrainingState.load(tmp_path / "run" / "state.pt")
-    assert state.steps_done == 1 and state.batches_done > 1
