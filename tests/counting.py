@@ -32,22 +32,17 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 
 
 def loads(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
-    """Count the encoders and the re-rankers that are loaded."""
-    from claim2source.models import load
-    from claim2source.rerank import cross_encoder, yes_no
+    """Count the encoders and the re-rankers that are loaded, by the kind of their weights."""
+    from transformers import PreTrainedModel
 
     counts: Counter[str] = Counter()
+    real = PreTrainedModel.from_pretrained.__func__  # type: ignore[attr-defined]
+    kinds = {"SequenceClassification": "cross-encoders", "CausalLM": "generative models"}
 
-    def count(module: Any, function: str, name: str) -> None:
-        before = getattr(module, function)
+    def from_pretrained(cls: type, *args: Any, **kwargs: Any) -> Any:
+        named = (name for end, name in kinds.items() if cls.__name__.endswith(end))
+        counts[next(named, "encoders")] += 1
+        return real(cls, *args, **kwargs)
 
-        def wrapper(*args: Any, **kwargs: Any) -> Any:
-            counts[name] += 1
-            return before(*args, **kwargs)
-
-        monkeypatch.setattr(module, function, wrapper)
-
-    count(load, "load", "encoders")
-    count(cross_encoder, "load_cross_encoder", "cross-encoders")
-    count(yes_no, "load_causal", "generative models")
+    monkeypatch.setattr(PreTrainedModel, "from_pretrained", classmethod(from_pretrained))
     return counts

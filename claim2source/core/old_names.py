@@ -100,7 +100,6 @@ ALWAYS: Mapping[tuple[str, str], object] = {
     (_FINETUNE, "losses.alignment.texts"): ["titles", "sentences"],
     (_FINETUNE, "losses.alignment.batch_size"): 64,
     (_RERANKER, "optimisation.optimizer"): "adamw",
-    (_RERANKER, "model.prefixes"): None,
     (_RERANKER, "loss.scale"): 20.0,
     (_RERANKER, "optimisation.log_every"): 1,
     (_RERANKER, "first.claims"): None,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 import json
 import logging
 import os
@@ -17,7 +16,6 @@ from pathlib import Path
 import pytest
 
 from claim2source.core.errors import Stopped, UserError
-from claim2source.core.progress import Progress
 from claim2source.llm import LLM, Answer, AnswerStore, LLMConfig, Request, require_answers
 from claim2source.llm.answers import Stored
 from claim2source.llm.work import key_of
@@ -115,19 +113,6 @@ def test_retry_after_is_waited_for(after: str, llm_server: Start) -> None:
     assert [answer.failure for answer in answers] == [None, None]
     waited = seen[1] - seen[0]
     assert (180 <= waited <= 182) if after in ("180", "date") else waited <= 1
-
-
-def test_while_the_server_wants_peace_no_other_request_is_sent(llm_server: Start) -> None:
-    clock, seen = FakeClock(), list[float]()
-
-    def reply(chat: Chat) -> Reply:
-        seen.append(clock.now)
-        busy = len(seen) == 1
-        return Reply("busy", status=503 if busy else 200, headers={"Retry-After": "60"})
-
-    texts = [str(i) for i in range(6)]
-    LLM(config_of(llm_server(reply), concurrency=1, retries=0), clock=clock).answer(asking(*texts))
-    assert len(seen) == 6 and min(seen[1:]) >= seen[0] + 60
 
 
 def test_a_server_that_wants_a_day_of_peace_is_left_alone(llm_server: Start) -> None:
@@ -488,17 +473,6 @@ def test_a_wrong_model_or_no_server_is_one_clear_line(llm_server: Start) -> None
     bare = llm_server(models=[])
     with pytest.raises(UserError, match="refused 'm' .*: The model `m` does not exist"):
         LLM(config_of(bare)).answer(asking("a"))
-
-
-def test_progress_says_how_fast_and_what_is_left(
-    llm_server: Start, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    shown = functools.partial(Progress, quiet=0)
-    monkeypatch.setattr("claim2source.llm.client.Progress", shown)
-    LLM(config_of(llm_server())).answer(asking(*map(str, range(4))), what="posts")
-    lines = capsys.readouterr().err.splitlines()
-    assert len(lines) == 4
-    assert lines[1].startswith("posts: 2 of 4, ") and "tokens/s, 2 left, about " in lines[1]
 
 
 def test_answers_can_be_had_within_a_running_loop(llm_server: Start) -> None:

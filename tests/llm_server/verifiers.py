@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 import re
@@ -56,11 +55,6 @@ def perfect(golds: Mapping[str, str]) -> Choose:
     return lambda asked: asked.place(
         next((t for post, t in golds.items() if post in asked.post), None)
     )
-
-
-def by_chance(asked: Question) -> int:
-    """Any paper, drawn from what was asked."""
-    return int(hashlib.sha256(asked.chat.user.encode()).hexdigest(), 16) % len(asked.papers)
 
 
 def first_shown(asked: Question) -> int:

@@ -8,7 +8,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from claim2source.core.records import Claim, Source
-from claim2source.mining.candidates import Candidates
+from claim2source.mining.candidates import BLOCK, CELLS, Candidates
 from claim2source.mining.near_duplicates import distinct_words, jaccard
 from claim2source.retrieve import BM25Config, BM25Index, FusionConfig, VectorIndex, fuse
 
@@ -60,6 +60,15 @@ def test_a_window_is_the_fused_run(seed: int, n: int, depth: int, alpha: float) 
             if alpha > 0:
                 within = set(side.sources(claim.id))
                 assert flags[row, : len(listed)].tolist() == [ids[p] in within for p in listed]
+
+
+@pytest.mark.parametrize(("pool", "most"), [(70_000, CELLS // 70_000), (40, BLOCK)])
+def test_no_block_holds_more_similarities_or_claims_than_it_may(pool: int, most: int) -> None:
+    sources = [Source(f"s{i}", "tea") for i in range(pool)]
+    claims = [Claim(f"c{i}", "tea") for i in range(300)]
+    found = Candidates(sources, np.ones((pool, 1), np.float32), 0.0, 5, BM25Config())
+    sizes = [len(part) for part, _ in found.windows(claims, np.ones((300, 1), np.float32))]
+    assert max(sizes) <= most < 300 and sum(sizes) == 300
 
 
 @pytest.mark.parametrize(

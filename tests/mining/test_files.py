@@ -41,21 +41,6 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     assert read_mined(tmp_path / "new" / "mined.jsonl", DATA) == ROWS
 
 
-def test_the_layout(tmp_path: Path) -> None:
-    write_mined(ROWS, tmp_path / "mined.jsonl")
-    text = (tmp_path / "mined.jsonl").read_text(encoding="utf-8")
-    assert text.count("\n") == 3
-    assert "ü" in text
-    assert json.loads(text.split("\n")[0]) == {
-        "claim": "c1",
-        "positive": "g1",
-        "negatives": [
-            {"source": "n1", "score": 0.5, "origin": "both"},
-            {"source": "n2", "score": -0.25, "origin": "random"},
-        ],
-    }
-
-
 def test_lines_are_what_json_writes(tmp_path: Path) -> None:
     names, scores = ('"\\', "\n\x00\x7f\u2028é", "\ud7ff😷"), (1e-17, -0.0, 1e22)
     negatives = tuple(Negative(*pair, "both") for pair in zip(names, scores, strict=True))
@@ -111,35 +96,24 @@ def negative(**fields: Any) -> dict[str, Any]:
     ("record", "field", "why"),
     [
         (changed(claim=...), "claim", "missing"),
-        (changed(claim=["c1"]), "claim", "not text"),
         (changed(claim=None), "claim", "not text"),
         (changed(claim="c9"), "claim", "'c9' is no training claim"),
-        (changed(positive=...), "positive", "missing"),
         (changed(positive={}), "positive", "not text"),
         (changed(positive="g2"), "positive", "'g2' is not gold"),
-        (changed(positive="n1"), "positive", "'n1' is not gold"),
-        (changed(negatives=...), "negatives", "missing"),
         (changed(negatives=None), "negatives", "not a list"),
-        (changed(negatives={"source": "n1"}), "negatives", "not a list"),
         (changed(negatives=["n1"]), "negatives[0]", "not a JSON object"),
-        (negative(source=...), "negatives[1].source", "missing"),
         (negative(source=3), "negatives[1].source", "not text"),
         (negative(source="n9"), "negatives[1].source", "'n9' is not in the corpus"),
         (negative(source="g1"), "negatives[1].source", "'g1' is gold"),
         (negative(source="n2"), "negatives[1].source", "'n2' is listed twice"),
-        (negative(score=...), "negatives[1].score", "missing"),
         (negative(score="0.5"), "negatives[1].score", "not a number"),
-        (negative(score=True), "negatives[1].score", "finite"),
         (negative(score=float("nan")), "negatives[1].score", "finite"),
-        (negative(score=float("inf")), "negatives[1].score", "finite"),
         (negative(score=10**400), "negatives[1].score", "finite"),
-        (negative(origin=...), "negatives[1].origin", "missing"),
         (
             negative(origin="luck"),
             "negatives[1].origin",
             "'luck' is none of bm25, dense, both, random",
         ),
-        (negative(origin=["bm25"]), "negatives[1].origin", "not text"),
     ],
 )
 def test_what_is_wrong_is_named_with_its_line_and_field(
@@ -180,15 +154,6 @@ def test_a_pair_that_stands_there_twice(tmp_path: Path) -> None:
     path.write_text(f"{json.dumps(GOOD)}\n{json.dumps(GOOD)}\n")
     with pytest.raises(InputError, match=r":2: positive: this pair is already on line 1"):
         read_mined(path, DATA)
-
-
-def test_every_bad_line_is_told_up_to_twenty(tmp_path: Path) -> None:
-    path = tmp_path / "mined.jsonl"
-    path.write_text("".join(json.dumps(changed(claim=f"x{i}")) + "\n" for i in range(25)))
-    with pytest.raises(InputError) as caught:
-        read_mined(path, DATA)
-    assert [p.line for p in caught.value.problems] == list(range(1, 21))
-    assert caught.value.total == 25
 
 
 def test_files_that_hold_nothing_or_are_none(tmp_path: Path) -> None:

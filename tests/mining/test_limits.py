@@ -10,9 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from claim2source.core.errors import ConfigError
 from claim2source.core.records import Claim, Dataset, Source
-from claim2source.mining import Miner, MiningConfig, MiningCounts
+from claim2source.mining import Miner, MiningConfig
 from claim2source.mining.baseline import RandomBaseline, random_baseline
 from claim2source.mining.near_duplicates import NearDuplicates
 from claim2source.models import Encoder
@@ -129,16 +128,6 @@ def test_the_baseline_is_of_random_pairs_without_the_golds() -> None:
     assert outside == RandomBaseline(0.0, 0.0, 0)
 
 
-def test_more_than_a_tenth_of_short_pairs_is_a_warning_that_names_settings() -> None:
-    counts = MiningCounts(rows=10, short_rows=1, missing_hard=3, rows_without_hard=1)
-    assert not any("warning" in line for line in counts.sentences())
-    counts.rows = 9
-    (line,) = [line for line in counts.sentences() if "warning" in line]
-    assert "11% of the pairs are short" in line and "(11% have no hard one)" in line
-    for key in ("last_rank", "max_share", "hard"):
-        assert f"mining.{key}" in line and hasattr(MiningConfig(), key)
-
-
 def test_max_share_of_a_gold_below_zero_lies_below_it() -> None:
     """Three quarters of -0.5 would lie above the gold."""
     below = {"above": -0.6249, "at": -0.625, "below": -0.6251, "gold's": -0.5}
@@ -162,18 +151,6 @@ def test_the_stricter_of_two_limits_holds() -> None:
     # Random pairs score 0.383: half of the way to the gold is 0.442.
     assert taken(0.5, scores, max_share=0.5, margin=0.01) == {"b", "c"}
     assert taken(0.5, scores, max_share=0.5, margin=0.15) == {"c"}
-
-
-def test_no_limit_takes_what_scores_above_the_gold() -> None:
-    assert taken(0.1, {"a": 0.9, "b": 0.0}, max_share=None) == {"a", "b"}
-
-
-def test_limits_are_of_the_gold_of_the_row() -> None:
-    claim = Claim("c", "text", golds=("high", "low"))
-    scores = {"high": 1.0, "low": 0.2, "a": 0.8, "b": 0.1}
-    limited = replace(FREE, random=0, max_share=0.9, share_of="score")
-    rows, _ = mined(*scored(scores, claim), limited)
-    assert {row.positive: names(row) for row in rows} == {"high": ["a", "b"], "low": ["b"]}
 
 
 # --- near-duplicates of a gold ------------------------------------------------------------
@@ -229,12 +206,6 @@ def test_the_limit_of_titles_is_what_may_be_shared() -> None:
     assert "longer" in without_duplicates(TITLES, claim, max_title_similarity=10 / 11)[0]
     assert "other" in without_duplicates(TITLES, claim, max_title_similarity=2 / 3)[0]
     assert "other" not in without_duplicates(TITLES, claim, max_title_similarity=0.66)[0]
-
-
-def test_titles_are_compared_with_the_golds_not_with_the_claim() -> None:
-    titles = {"like_claim": "masks help a lot", "twin": TITLE, "gold": TITLE}
-    found, _ = without_duplicates(titles, Claim("c", "masks help a lot", golds=("gold",)))
-    assert found == {"like_claim"}
 
 
 def test_a_near_duplicate_of_any_gold_is_left_out_for_each_of_them() -> None:
@@ -345,12 +316,3 @@ def test_the_words_of_abstracts_take_little_memory() -> None:
     tracemalloc.stop()
     assert kept / 400 < 1500  # a set of so many words takes 8 kB and more
     assert 7 in near.of([7]) and 8 not in near.of([7])
-
-
-@pytest.mark.parametrize(
-    "key", ["max_title_similarity", "max_text_similarity", "max_gold_similarity"]
-)
-@pytest.mark.parametrize("value", [0.0, -0.5, 1.01])
-def test_limits_that_cannot_be_are_refused(key: str, value: float) -> None:
-    with pytest.raises(ConfigError, match=f"mining.{key}"):
-        MiningConfig(**{key: value})  # type: ignore[arg-type]

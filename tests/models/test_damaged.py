@@ -16,10 +16,11 @@ from claim2source.models import ModelConfig, resolve
 @pytest.mark.parametrize(
     ("file", "text"),
     [
-        (
-            "config.json",
-            None,
-        ),  # a value of the wrong type, for which transformers has its own error
+        # A value of the wrong type, for which transformers has its own error.
+        ("config.json", {"num_attention_heads": "two"}),
+        ("config.json", {"model_type": "no-such-type"}),
+        ("config.json", "{"),
+        ("adapter_config.json", "{}"),
         ("config.json", "[" * 100_000 + "]" * 100_000),
         ("tokenizer.json", '{"version": "1.0", "model": {"type": "none of them"}}'),
         ("tokenizer.json", '"\\ud800'),
@@ -28,12 +29,12 @@ from claim2source.models import ModelConfig, resolve
     ],
 )
 def test_a_damaged_file_is_one_line(
-    tiny_folder: Path, tmp_path: Path, file: str, text: str | None
+    tiny_folder: Path, tmp_path: Path, file: str, text: str | dict[str, str]
 ) -> None:
     model = tmp_path / "model"
     shutil.copytree(tiny_folder, model)
-    if text is None:
-        text = json.dumps({**json.loads((model / file).read_text()), "num_attention_heads": "two"})
+    if isinstance(text, dict):
+        text = json.dumps(json.loads((model / file).read_text()) | text)
     (model / file).write_text(text, encoding="utf-8")
     with pytest.raises(UserError, match=str(model)) as caught:
         resolve(ModelConfig(str(model), pooling="mean", max_length=16), "cpu")

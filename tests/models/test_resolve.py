@@ -2,7 +2,7 @@
 
 import json
 import shutil
-import types
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -25,6 +25,7 @@ from claim2source.models.hub import PACKAGED, tokenizer_hash
 from claim2source.models.resolve import chosen_checkpoint, set_adapter_scale
 from claim2source.text import Rendering
 from claim2source.training.checkpoint import save_checkpoint
+from tests.models.layout import declare
 
 MINILM = "sentence-transformers/all-MiniLM-L6-v2"
 TEXTS = ["a b c", "vaccine works .", "claim : paper", ""]
@@ -159,23 +160,15 @@ def exchange(base):
             lambda p, b: flip(p / "adapter_model.safetensors"),
             "adapter_model.safetensors: its sha256",
         ),
-        ("lora", lambda p, b: (p / "adapter_model.safetensors").unlink(), "and it is missing"),
         (
             "lora",
             lambda p, b: (p / "adapter_config.json").unlink(),
             "adapter_config.json: the manifest names this file",
         ),
-        (
-            "lora",
-            lambda p, b: (p / "adapter_config.json").write_text("{"),
-            "adapter_config.json: its sha256",
-        ),
         ("lora", lambda p, b: exchange(b), "base.sha256"),
-        ("base", lambda p, b: exchange(b), "base.sha256"),
         ("lora", lambda p, b: shutil.rmtree(b), "no such folder"),
         ("full", lambda p, b: flip(p / "model.safetensors"), "model.safetensors: its sha256"),
         ("full", lambda p, b: (p / "model.safetensors").unlink(), "and it is missing"),
-        ("full", lambda p, b: (p / "config.json").unlink(), "and it is missing"),
         ("full", lambda p, b: [f.unlink() for f in p.glob("tokenizer*")], "no tokenizer here"),
         ("full", lambda p, b: (p / "manifest.json").write_text('{"format": 9}'), "reads format 1"),
     ],
@@ -190,22 +183,13 @@ def test_a_harmed_checkpoint_is_one_clear_line(base, tmp_path, kind, harm, said)
     assert said in line
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"pooling": "mean"},
-        {"normalize": True},
-        {"max_length": 99},
-        {"dtype": "bfloat16"},
-        {"template": Template("x")},
-        {"revision": "abc"},
-    ],
-)
-def test_a_checkpoint_is_used_as_it_was_trained(base, tmp_path, change):
+def test_a_checkpoint_is_used_as_it_was_trained(base, tmp_path):
     write(base, tmp_path / "point", "base")
-    (key,) = change
-    with pytest.raises(ConfigError, match=f"model.{key}: .*the checkpoint's manifest says it"):
-        resolve(ModelConfig(str(tmp_path / "point"), **change))
+    changes = {"pooling": "mean", "normalize": True, "max_length": 99, "dtype": "bfloat16"}
+    changes |= {"template": Template("x"), "revision": "abc"}
+    for key, value in changes.items():
+        with pytest.raises(ConfigError, match=f"model.{key}: .*the checkpoint's manifest says it"):
+            resolve(ModelConfig(str(tmp_path / "point"), **{key: value}))
 
 
 def run_folder(tmp_path, base, **content):
@@ -251,9 +235,11 @@ def test_the_packaged_copy_is_the_model(minilm):
 @pytest.fixture
 def packaged(tmp_path, monkeypatch, base):
     """A packaged model of ours, for tampering."""
-    module = types.ModuleType("c2s_packaged")
-    module.get_model_path = lambda: str(base)
-    monkeypatch.setitem(__import__("sys").modules, "c2s_packaged", module)
+    package = tmp_path / "packages" / "c2s_packaged.py"
+    package.parent.mkdir()
+    package.write_text(f"def get_model_path():\n    return {str(base)!r}\n")
+    monkeypatch.syspath_prepend(package.parent)
+    monkeypatch.delitem(sys.modules, "c2s_packaged", raising=False)
     right = file_hash(base / "model.safetensors")
     monkeypatch.setitem(PACKAGED, "org/tiny", ("c2s_packaged", "demo", right))
     return base
@@ -297,14 +283,6 @@ def test_a_name_that_is_nothing_is_one_line(name):
     assert f"model {name!r}: no such folder, not packaged" in line
 
 
-def test_only_safetensors_are_loaded(base):
-    weights = load_file(base / "model.safetensors")
-    (base / "model.safetensors").unlink()
-    torch.save(weights, base / "pytorch_model.bin")
-    with pytest.raises(InputError, match=r"no \*\.safetensors here"):
-        resolve(config(base))
-
-
 def test_sharded_weights_have_one_hash_over_all_shards(base, tmp_path):
     from transformers import AutoModel
 
@@ -333,18 +311,12 @@ def test_a_folder_has_no_revision(base):
         resolve(config(base, revision="abc"))
 
 
-def test_settings_that_cannot_be_name_their_key(base):
-    for key, value in (("pooling", "max"), ("dtype", "int8"), ("max_length", 0)):
-        with pytest.raises(ConfigError, match=f"{key}: {value!r} is not allowed"):
-            config(base, **{key: value})
+def test_a_length_beyond_the_positions_and_a_gpu_that_is_absent_are_named(base):
     with pytest.raises(ConfigError, match=r"model\.max_length: 65 .*at most 64"):
         resolve(config(base, max_length=65))
-    with pytest.raises(ConfigError, match="device: 'cuda'"):
-        resolve(config(base), "cuda") if not torch.cuda.is_available() else _no_gpu()
-
-
-def _no_gpu():
-    raise ConfigError("device", "cuda", "this machine has one")
+    if not torch.cuda.is_available():
+        with pytest.raises(ConfigError, match="device: 'cuda'"):
+            resolve(config(base), "cuda")
 
 
 def test_positions_that_padding_takes_are_not_counted(base):
@@ -384,46 +356,6 @@ def test_a_pooler_that_is_absent_is_not_missed(base):
     assert np.array_equal(vectors(resolve(config(base)).encoder), before)
 
 
-@pytest.mark.parametrize(
-    "harm",
-    [
-        lambda b: (b / "model.safetensors").write_bytes(b"x" * 100),
-        lambda b: (b / "config.json").write_text("{"),
-        lambda b: (b / "config.json").write_text('{"model_type": "no-such-type"}'),
-        lambda b: (b / "tokenizer.json").write_text("{"),
-        lambda b: [path.unlink() for path in b.glob("tokenizer*")],
-        lambda b: (b / "adapter_config.json").write_text("{}"),
-    ],
-)
-def test_a_broken_model_folder_is_one_line(base, harm):
-    harm(base)
-    with pytest.raises(UserError) as caught:
-        resolve(config(base))
-    (line,) = str(caught.value).splitlines()
-    assert str(base) in line
-
-
-def declare(folder, pooling, *, normalize, length=20, more=()):
-    """Make `folder` a sentence-transformers model, as its files have been written for years."""
-    kinds = ["Transformer", "Pooling", *(["Normalize"] if normalize else []), *more]
-    modules = [
-        {
-            "idx": i,
-            "name": str(i),
-            "path": f"{i}_{kind}" if i else "",
-            "type": f"sentence_transformers.models.{kind}",
-        }
-        for i, kind in enumerate(kinds)
-    ]
-    (folder / "modules.json").write_text(json.dumps(modules))
-    (folder / "1_Pooling").mkdir()
-    content = {"word_embedding_dimension": 16, **pooling}
-    (folder / "1_Pooling" / "config.json").write_text(json.dumps(content))
-    said = {"max_seq_length": length, "do_lower_case": False}
-    (folder / "sentence_bert_config.json").write_text(json.dumps(said))
-    return folder
-
-
 MODES = ("cls_token", "mean_tokens", "max_tokens", "lasttoken")
 
 
@@ -444,23 +376,11 @@ def old_style(*chosen):
     ],
 )
 def test_what_a_sentence_transformers_folder_declares_is_honoured(base, pooling, ours, normalize):
-    declare(base, pooling, normalize=normalize)
-    assert resolve(base).encoder.settings == EncoderSettings(ours, normalize, 20)
+    kinds = ["Transformer", "Pooling", *(["Normalize"] if normalize else [])]
+    declare(base, *kinds, pooling=pooling)
+    assert resolve(base).encoder.settings == EncoderSettings(ours, normalize, 24)
     other = ModelConfig(str(base), pooling="cls", normalize=not normalize, max_length=11)
     assert resolve(other).encoder.settings == EncoderSettings("cls", not normalize, 11)
-
-
-def test_a_folder_that_sentence_transformers_writes_gives_its_vectors(base, tmp_path):
-    st = pytest.importorskip("sentence_transformers")
-    from sentence_transformers.sentence_transformer import modules
-
-    parts = [modules.Transformer(str(base), max_seq_length=10), modules.Pooling(16, "lasttoken")]
-    oracle = st.SentenceTransformer(modules=parts, device="cpu")
-    oracle.save(str(tmp_path / "st"))
-    encoder = resolve(tmp_path / "st").encoder
-    assert encoder.settings == EncoderSettings("last", False, 10)
-    texts = [*TEXTS, "a b c " * 9]
-    assert np.abs(encoder.encode(texts, "claim")[0] - oracle.encode(texts)).max() < 1e-5
 
 
 @pytest.mark.parametrize(
@@ -477,25 +397,18 @@ def test_a_folder_that_sentence_transformers_writes_gives_its_vectors(base, tmp_
     ],
 )
 def test_what_we_cannot_do_is_not_done_otherwise(base, pooling, more, said):
-    declare(base, pooling, normalize=False, more=more)
+    declare(base, "Transformer", "Pooling", *more, pooling=pooling)
     with pytest.raises(UserError, match=said):
         resolve(base)
 
 
 def test_a_folder_may_declare_no_length(base):
-    declare(base, old_style("mean_tokens"), normalize=False, length=None)
+    declare(base, "Transformer", "Pooling", sbert={"max_seq_length": None})
     with pytest.raises(ConfigError, match=r"model\.max_length: null"):
         resolve(base)
     said = json.loads((base / "tokenizer_config.json").read_text())
     (base / "tokenizer_config.json").write_text(json.dumps(said | {"model_max_length": 30}))
     assert resolve(base).encoder.settings.max_length == 30
-
-
-def test_a_broken_declaration_is_one_line(base):
-    declare(base, old_style("mean_tokens"), normalize=False)
-    (base / "1_Pooling" / "config.json").write_text("{")
-    with pytest.raises(InputError, match=r"1_Pooling/config\.json:1: not JSON"):
-        resolve(base)
 
 
 def test_the_tokenizer_and_the_models_config_are_part_of_the_key(base):

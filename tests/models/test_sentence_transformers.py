@@ -15,37 +15,11 @@ from claim2source.core.errors import InputError, UserError
 from claim2source.core.files import write_json
 from claim2source.io.store import Store
 from claim2source.models import ModelConfig, resolve
+from tests.models.layout import declare
 from tests.models.mistral import save_mistral, save_tokenizer
 from tests.training.points import byte_level
 
 TEXTS = ["Masks WORK in Zürich", "a", "", "Öl und Vitamin D: WOW! " * 9, "ends here </s> [SEP] now"]
-
-
-def declare(folder: Path, *kinds: str, pooling: str = "mean", **said: Any) -> Path:
-    """Write what sentence-transformers would beside a transformers model.
-
-    `said` are values by file: `sbert`, `whole` or `tokenizer`.
-    """
-    paths = {"Transformer": "", "Pooling": "1_Pooling", "Normalize": "2_Normalize"}
-    modules = [
-        {
-            "idx": i,
-            "name": str(i),
-            "path": paths[kind],
-            "type": f"sentence_transformers.models.{kind}",
-        }
-        for i, kind in enumerate(kinds or paths)
-    ]
-    write_json(folder / "modules.json", modules)
-    width = json.loads((folder / "config.json").read_text())["hidden_size"]
-    (folder / "1_Pooling").mkdir(exist_ok=True)
-    content = {"embedding_dimension": width, "pooling_mode": pooling}
-    write_json(folder / "1_Pooling" / "config.json", content)
-    write_json(folder / "sentence_bert_config.json", {"max_seq_length": 24} | said.get("sbert", {}))
-    write_json(folder / "config_sentence_transformers.json", said.get("whole", {}))
-    file = folder / "tokenizer_config.json"
-    write_json(file, json.loads(file.read_text()) | said.get("tokenizer", {}))
-    return folder
 
 
 @pytest.fixture

@@ -40,9 +40,9 @@ def _no_trace_of_foreign_code(monkeypatch, tmp_path_factory):
     """Code that is allowed to run is copied and imported by transformers: here, and forgotten."""
     place = tmp_path_factory.mktemp("modules")
     monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(place))
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    before = set(sys.modules)
+    before, path = set(sys.modules), list(sys.path)
     yield
+    sys.path[:] = path
     for name in set(sys.modules) - before:
         if name.startswith("transformers_modules"):
             del sys.modules[name]
@@ -270,15 +270,17 @@ def test_the_hash_of_bin_weights_is_over_their_bytes(base):
     assert resolve(allowed, "cpu").base.sha256 != before
 
 
-def test_flash_attention_says_what_it_lacks(base, monkeypatch):
-    place = "claim2source.models.load.find_spec"
-    asked = config(base, attention="flash_attention_2", dtype="bfloat16")
-    monkeypatch.setattr(place, lambda name: None)
-    with pytest.raises(UserError, match=r"flash-attn: pip install flash-attn, or write sdpa"):
-        resolve(asked, "cpu")
-    monkeypatch.setattr(place, lambda name: object())
-    with pytest.raises(ConfigError, match=r"model\.attention: .*needs a GPU and a 16-bit"):
-        resolve(asked, "cpu")
+@pytest.mark.parametrize(
+    ("package", "error", "said"),
+    [
+        (None, UserError, r"flash-attn: pip install flash-attn, or write sdpa"),
+        (object(), ConfigError, r"model\.attention: .*needs a GPU and a 16-bit"),
+    ],
+)
+def test_flash_attention_says_what_it_lacks(base, monkeypatch, package, error, said):
+    monkeypatch.setattr("claim2source.models.load.find_spec", lambda name: package)
+    with pytest.raises(error, match=said):
+        resolve(config(base, attention="flash_attention_2", dtype="bfloat16"), "cpu")
 
 
 @pytest.mark.parametrize("content", ["[]", '"x"', "3"])

@@ -132,9 +132,6 @@ def test_versions_and_their_extractor(llm_server: Start) -> None:
 def test_settings_are_checked() -> None:
     cold = {"model": "m", "temperature": 0.0}
     for wrong, said in (
-        ({"fusion": "q-n"}, "fusion"),
-        ({"alpha": 1.5}, "alpha"),
-        ({"first": "logit"}, "first"),
         ({"versions": 3, "extractor": cold}, "versions"),
         ({"versions": 2, "version": 3}, "version"),
         ({"extractor": {"url": "http://x"}}, "extractor"),

@@ -10,7 +10,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from claim2source.core.errors import ConfigError
 from claim2source.core.records import Claim, Source
 from claim2source.core.run import Run
 from claim2source.io.contents import entries
@@ -131,13 +130,6 @@ def test_the_form_of_claims_and_sources_is_what_is_scored() -> None:
     ]
     assert asked(sources="title_abstract", claims="original")[0] == Pair("auf Deutsch", "ta. a")
     assert asked(claims="bilingual")[0].claim == "auf Deutsch\nin English"
-
-
-def test_settings_are_checked() -> None:
-    for settings in ({"depth": 0}, {"depth": 2001}, {"mix": 1.1}, {"mix": float("nan")}):
-        with pytest.raises(ConfigError):
-            Table(**settings)  # type: ignore[arg-type]
-    assert Table(depth=2000).depth == 2000
 
 
 def test_scores_are_kept_by_both_texts_and_the_model(tmp_path: Path) -> None:

@@ -16,9 +16,7 @@ from claim2source.pipeline.systems import load_stages
 from claim2source.rerank.frame import Pair
 from claim2source.rerank.jina import Jina
 from tests.models.mistral import declare_code
-from tests.rerank.score_server import ScoreServer
 from tests.rerank.test_cross_encoder import scored
-from tests.rerank.test_http import stage as http_stage
 
 # Sorted by score, as documented, with the texts' lengths as scores; bad ones blow up.
 CODE = """
@@ -81,20 +79,3 @@ def test_its_code_runs_only_where_it_is_allowed(folder: Path, tmp_path: Path) ->
     for wrong in ({"documents": 65}, {"max_length": 512}, {"batch_tokens": 9}):
         with pytest.raises(ConfigError, match=next(iter(wrong))):
             load_stages([{"rerank": "jina", **wrong}])
-
-
-def test_over_http_all_documents_of_a_request_share_one_prompt() -> None:
-    def by_length(path: str, body: dict[str, Any]) -> Any:
-        texts = body["documents"]
-        found = [{"index": i, "relevance_score": len(t) / 100} for i, t in enumerate(texts)]
-        return 200, {"results": found[::-1]}, {}
-
-    with ScoreServer(by_length) as server:
-        pairs = [Pair(c, "x" * n) for c in ("one", "two") for n in range(1, 131)]
-        found = scored(http_stage(server, dialect="jina", documents=64, scale="raw"), pairs)
-        assert found.tolist() == pytest.approx([len(pair.source) / 100 for pair in pairs])
-        sizes = sorted((body["query"], len(body["documents"])) for body in server.bodies)
-        # One claim to a request, and the first sources together.
-        assert sizes == [(c, n) for c in ("one", "two") for n in (2, 64, 64)]
-        first = next(b for b in server.bodies if b["query"] == "one" and len(b["documents"]) == 64)
-        assert len(first["documents"][0]) in (1, 65)

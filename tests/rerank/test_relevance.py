@@ -76,9 +76,5 @@ def test_what_fails_is_counted_and_keeps_its_rank(llm_server: Start) -> None:
 
 def test_settings_that_make_no_sense_are_refused() -> None:
     llm = {"model": "m"}
-    for settings, key in (
-        ({"rewrites": 2, "temperature": 0}, "rewrites"),
-        ({"first": "x"}, "first"),
-    ):
-        with pytest.raises(ConfigError, match=key):
-            load_stages([{"rerank": "relevance", "llm": llm, **settings}])
+    with pytest.raises(ConfigError, match="rewrites"):
+        load_stages([{"rerank": "relevance", "llm": llm, "rewrites": 2, "temperature": 0}])

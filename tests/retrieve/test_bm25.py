@@ -19,7 +19,6 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from rank_bm25 import BM25Okapi
 
-from claim2source.core.errors import ConfigError
 from claim2source.core.records import Claim, Source
 from claim2source.datasets import load
 from claim2source.io.store import Store
@@ -88,31 +87,6 @@ TEXTS = (
 def test_the_whitespace_variant_is_okapi(claim: str) -> None:
     assert_okapi(TEXTS, claim)
     assert_okapi(TEXTS, claim, k1=0.9, b=0.3)
-
-
-def test_the_floor_is_felt() -> None:
-    """The case above would prove nothing if the floor did not matter."""
-    assert okapi_of(TEXTS, "the")[0] > 0
-    bare = okapi_of(TEXTS, "the", epsilon=0.0)
-    assert bare[0] == 0
-
-
-def test_a_mean_idf_below_zero_gives_okapis_negative_scores() -> None:
-    texts = ("a b", "a b c", "a b", "a b d")
-    assert okapi_of(texts, "a c")[0] < 0
-    assert_okapi(texts, "a c")
-    assert_okapi(("a b",), "a")
-
-
-def test_a_term_in_exactly_half_weighs_nothing_but_is_found() -> None:
-    texts = ("a x", "a y", "b z", "b w")
-    assert okapi_of(texts, "a").tolist() == [0, 0, 0, 0]
-    assert set(ranked(sources_of(*texts), "a", analysis="whitespace")) == {"s000", "s001"}
-
-
-def test_case_and_punctuation_stay() -> None:
-    found = ranked(sources_of("Virus", "virus", "virus,", "other"), "virus", analysis="whitespace")
-    assert list(found) == ["s001"]
 
 
 words = st.sampled_from("a b c d e f G".split())
@@ -217,75 +191,16 @@ def test_common_and_rare_terms_are_summed_alike() -> None:
         assert found[f"s{i:03d}"] == pytest.approx(score, rel=1e-5)
 
 
-def test_english_stop_words_are_dropped_on_both_sides() -> None:
-    sources = sources_of("the and of with", "the masks", "vaccine")
-    assert ranked(sources, "the and with") == {}
-    assert list(ranked(sources, "the masks")) == ["s001"]
-
-
-def test_german_stop_words_are_dropped_for_german_claims_only() -> None:
-    assert "nicht" in stopwords.STOPWORDS_GERMAN
-    sources = sources_of("nicht nicht nicht", "Masken", "other words")
-    german = Claim("c", "Masken helfen nicht", "de")
-    assert list(ranked(sources, german)) == ["s001"]
-    english = Claim("c", "Masken helfen nicht", "en")
-    assert set(ranked(sources, english)) == {"s000", "s001"}
-
-
 def test_english_stop_words_are_dropped_for_german_claims_too() -> None:
     """The sources are English: a German claim's `the` is in none of them, `was` is German too."""
     sources = [*sources_of("masks matter"), Source("t", abstract="the the the")]
     assert list(ranked(sources, Claim("c", "the masks", "de"))) == ["s000"]
 
 
-def test_a_stop_word_that_no_source_holds_is_dropped_before_it_is_stemmed() -> None:
-    """`will` is a stop word and the stem of `wills`."""
-    sources = sources_of("the last wills", "masks")
-    assert list(ranked(sources, "masks will help")) == ["s001"]
-    assert set(ranked(sources, "masks, wills")) == {"s000", "s001"}
-
-
-def test_claims_share_stems_with_sources_that_hold_other_words() -> None:
-    sources = sources_of("vaccinated adults", "masked people", "tea")
-    assert list(ranked(sources, "Vaccination!")) == ["s000"]
-    assert list(ranked(sources, "masks, maskS,masking")) == ["s001"]
-
-
-def test_words_joined_by_punctuation_are_taken_apart_wherever_they_stand() -> None:
-    texts = ["sars-cov-2/covid-19 (masks)", "cov", "a\u00a0b masks", "x" * 3]
-    claims = ["COVID,19", "masks", "sars cov", "19)"]
-    found = [set(ranked(sources_of(*texts), claim)) for claim in claims]
-    assert found == [{"s000"}, {"s000", "s002"}, {"s000", "s001"}, {"s000"}]
-
-
-text_pieces = st.lists(
-    st.sampled_from(
-        [
-            "the",
-            "will",
-            "wills",
-            "mask",
-            "masks",
-            "Masking",
-            "-",
-            ",",
-            "/",
-            " ",
-            "  ",
-            "\n",
-            "\u00a0",
-            "\u2028",
-            "\x1c",
-            "\u03a3",
-            "\u0391\u03a3",
-            "nicht",
-            "x",
-            "2",
-            "_",
-        ]
-    ),
-    max_size=12,
-).map("".join)
+# Among them letters that lower otherwise at a word's end, and what only Unicode calls a space.
+PIECES = "the will wills mask masks Masking nicht x 2 _ - , / \u03a3 \u0391\u03a3".split(" ")
+SPACES = [" ", "  ", "\n", "\u00a0", "\u2028", "\x1c"]
+text_pieces = st.lists(st.sampled_from(PIECES + SPACES), max_size=12).map("".join)
 
 
 @settings(max_examples=150, deadline=None)
@@ -338,14 +253,6 @@ def test_a_language_without_a_list_falls_back_to_the_sources() -> None:
     assert list(ranked(sources, Claim("c", "the vacunas", "es"))) == ["s001"]
 
 
-def test_a_bilingual_claim_drops_the_stop_words_of_its_post() -> None:
-    sources = sources_of("nicht masks", "nicht", "masks")
-    claim = Claim("c", "nicht", "de", translation="the masks")
-    assert list(ranked(sources, claim, claims="bilingual")) == ["s002", "s000"]
-    assert list(ranked(sources, claim, claims="translated")) == ["s002", "s000"]
-    assert ranked(sources, claim, claims="original") == {}
-
-
 # A post may hold line breaks, and so may a translation: neither ends a part.
 WAR = Claim("de", "Krieg!\n\nViele die\nman nie sah", "de", "people die\nin a war")
 SERA = Claim("fr", "Les sera\nde mon son", "fr", "the sera\nof a son")
@@ -381,18 +288,6 @@ def test_white_space_parts_all_words_of_both_languages() -> None:
     assert len(index.terms([WAR]).ids) == len("die die in war".split())
 
 
-def test_claims_of_several_languages_keep_their_rows() -> None:
-    sources = sources_of("masks", "Masken", "vaccine")
-    claims = [
-        Claim("a", "masks"),
-        Claim("b", "die Masken", "de"),
-        Claim("c", "vaccine"),
-        Claim("d", "Masken", "de"),
-    ]
-    run = BM25Index(sources).rank(claims, 1)
-    assert [run.sources(c.id) for c in claims] == [["s000"], ["s001"], ["s002"], ["s001"]]
-
-
 def test_the_stemmer_is_of_the_sources_language() -> None:
     sources = sources_of("Häuser bauen", "other")
     assert list(ranked(sources, Claim("c", "Haus gebaut Häuser", "de"), language="de")) == ["s000"]
@@ -411,16 +306,6 @@ def test_metadata_is_indexed_only_on_demand() -> None:
     assert ranked(sources, "tongji", metadata=True) == {}
 
 
-def test_the_title_counts_title_weight_times() -> None:
-    sources = [
-        Source("title", "masks", "aa bb cc dd"),
-        Source("body", "aa", "masks masks bb cc"),
-        Source("z", "zz", "yy"),
-    ]
-    assert next(iter(ranked(sources, "masks", title_weight=1))) == "body"
-    assert next(iter(ranked(sources, "masks", title_weight=4))) == "title"
-
-
 # --- pools, depth, ties -------------------------------------------------------------------
 
 
@@ -433,20 +318,13 @@ def test_candidates_bound_the_choice() -> None:
         Claim("b", "masks", candidates=("s003", "s002", "s001", "gone")),
     )
     nobody = Claim("n", "masks", candidates=())
+    assert BM25Index(sources).rank([free], 2).pool is None
     run = BM25Index(sources).rank([free, bound, nobody], 2)
     whole = BM25Index(sources).rank([free], 9).scored("f")
     assert run.sources("f") == list(whole)[:2]
     assert run.scored("b") == {s: whole[s] for s in ("s001", "s003")}
     assert run.sources("n") == []
     assert run.pool == {"b": frozenset({"s003", "s002", "s001", "gone"}), "n": frozenset()}
-
-
-def test_no_pool_where_no_claim_has_candidates() -> None:
-    assert BM25Index(sources_of("masks")).rank([Claim("c", "masks")], 1).pool is None
-
-
-def test_k_beyond_the_pool_gives_all_that_match() -> None:
-    assert len(ranked(sources_of("masks", "masks and more", "x y"), "masks", k=10**9)) == 2
 
 
 def test_its_memory_is_not_a_loaded_models(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -457,20 +335,7 @@ def test_its_memory_is_not_a_loaded_models(monkeypatch: pytest.MonkeyPatch) -> N
     assert result.cost.peak_memory == 7
 
 
-def test_fewer_matches_than_k_are_not_filled_up() -> None:
-    sources = sources_of(*["other words"] * 8, "masks", "masks and more")
-    assert list(ranked(sources, "masks", k=5)) == ["s008", "s009"]
-    bound = Claim("c", "masks", candidates=tuple(s.id for s in sources))
-    assert list(ranked(sources, bound, k=5)) == ["s008", "s009"]
-
-
-def test_k_is_exact() -> None:
-    sources = sources_of(*(f"masks {'word ' * i}" for i in range(9)))
-    assert list(ranked(sources, "masks", k=3)) == ["s000", "s001", "s002"]
-    assert ranked(sources, "masks", k=0) == {}
-
-
-@pytest.mark.parametrize("k", range(1, 13))
+@pytest.mark.parametrize("k", [1, 5, 12])
 def test_of_equal_scores_the_ids_decide_even_at_the_cut(k: int) -> None:
     """As in a Run: score, then id, both descending; so a deeper search only adds."""
     sources = [
@@ -484,27 +349,11 @@ def test_of_equal_scores_the_ids_decide_even_at_the_cut(k: int) -> None:
     assert run.sources("b") == expected
 
 
-def test_the_order_of_the_sources_changes_nothing() -> None:
-    rng = np.random.default_rng(0)
-    sources = sources_of(*(" ".join(rng.choice(list("abcdef"), 3)) for _ in range(30)))
-    shuffled = [sources[i] for i in rng.permutation(30)]
-    claims = [Claim("c", "a b"), Claim("d", "c c e")]
-    for k in (1, 4, 11):
-        one, other = (BM25Index(s, OKAPI).rank(claims, k) for s in (sources, shuffled))
-        assert list(one) == list(other)
-
-
 def test_duplicated_ids_are_refused() -> None:
     with pytest.raises(ValueError, match="source id repeats"):
         BM25Index([Source("a", "x"), Source("a", "y")])
     with pytest.raises(ValueError, match="claim id repeats"):
         BM25Index([Source("a", "masks")]).rank([Claim("c", "masks")] * 2, 1)
-
-
-def test_duplicated_texts_are_one_score() -> None:
-    found = ranked(sources_of("masks work", "masks work", "x y"), "masks")
-    assert list(found) == ["s001", "s000"]
-    assert len(set(found.values())) == 1
 
 
 @settings(max_examples=80, deadline=None)
@@ -583,14 +432,6 @@ def test_reweighted_is_the_index_built_anew(analysis: str) -> None:
     assert other.config == fresh.config
     assert list(index.rank(claims, 9)) == before
     assert before != list(fresh.rank(claims, 9))
-
-
-@pytest.mark.parametrize(
-    ("setting", "value"), [("k1", -0.1), ("b", 1.1), ("b", -0.1), ("title_weight", 0)]
-)
-def test_settings_that_cannot_be(setting: str, value: float) -> None:
-    with pytest.raises(ConfigError, match=rf"bm25\.{setting}"):
-        BM25Config(**{setting: value})  # type: ignore[arg-type]
 
 
 def test_stop_words_and_stemmer_can_be_left_out() -> None:

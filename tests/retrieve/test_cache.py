@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 from dataclasses import fields, replace
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,9 @@ import numpy as np
 import pytest
 
 from claim2source.core.records import Claim, Source
-from claim2source.core.run import Cost, Result
+from claim2source.core.run import Cost, IndexNotes, Result
 from claim2source.io.store import Store
-from claim2source.models import EncoderSettings
+from claim2source.models import EncoderSettings, ModelConfig, Template
 from claim2source.retrieve import BM25, BM25Config, Dense, IndexConfig, bm25
 from claim2source.retrieve.terms import Analysis
 from claim2source.text import Rendering
@@ -170,12 +171,13 @@ def test_another_version_of_a_library_is_another_run(
 class Hashed:
     """An encoder whose vectors are made of a text's hash; it counts the texts it read."""
 
-    def __init__(self, weights: str = "w") -> None:
-        self.weights, self.source_encoder, self.settings = weights, None, EncoderSettings()
+    def __init__(self, weights: str = "w", source: Hashed | None = None, prefix: str = "") -> None:
+        self.weights, self.source_encoder = weights, source
+        self.settings = EncoderSettings(template=Template(claim=prefix))
         self.read: list[str] = []
 
-    def key(self) -> dict[str, Any]:
-        return {"weights": self.weights}
+    def key(self) -> dict[str, Any] | None:
+        return {"weights": self.weights} if self.weights else None
 
     def encode(self, texts: list[str], side: str, **_: Any) -> tuple[np.ndarray, Cost]:
         self.read += texts
@@ -187,9 +189,9 @@ class Hashed:
 
 def dense(root: Path, store: Store | None = None, **changes: Any) -> tuple[Result, int]:
     """A result, and how many texts the encoder read for it."""
-    asked: dict[str, Any] = {"claims": CLAIMS, "sources": POOL, "k": 2, "weights": "w"}
+    asked: dict[str, Any] = {"claims": CLAIMS, "sources": POOL, "k": 2, "encoder": Hashed()}
     asked |= {name: changes.pop(name) for name in asked.keys() & changes.keys()}
-    encoder = Hashed(asked["weights"])
+    encoder = asked["encoder"]
     made = Dense(encoder, store=store or Store(root), **changes)
     return made.index(asked["sources"]).search(asked["claims"], asked["k"]), len(encoder.read)
 
@@ -198,14 +200,21 @@ def test_a_models_run_is_read_with_its_cost(tmp_path: Path) -> None:
     first, read = dense(tmp_path)
     again, none = dense(tmp_path)
     assert (read, none) == (5, 0)
-    assert list(again.run) == list(first.run)
+    assert list(again.run) == list(first.run) and again.index == first.index == IndexNotes("exact")
+    # What it took to make, not to read: nobody searches millions of claims a second.
     assert again.cost == first.cost and first.cost.items == 3
     assert (first.stored, again.stored) == (False, True)
+    # Which gold a claim has, and its language, changes no text and no ranking.
+    other = [replace(CLAIMS[0], golds=("q",), lang="de"), *CLAIMS[1:]]
+    assert dense(tmp_path, claims=other)[1] == 0
 
 
 CHANGES = DATA | {
     "rendering": lambda: {"rendering": Rendering("bilingual")},
-    "weights": lambda: {"weights": "W"},
+    "weights": lambda: {"encoder": Hashed("W")},
+    "source side": lambda: {"encoder": Hashed(source=Hashed("base"))},
+    "prefix": lambda: {"encoder": Hashed(prefix="query: ")},
+    "kind of index": lambda: {"index": IndexConfig("hnsw")},
     "index": lambda: {"index": IndexConfig(dimensions=3)},
 }
 
@@ -222,6 +231,48 @@ def test_float16_vectors_make_another_run(tmp_path: Path) -> None:
     dense(tmp_path)
     found, read = dense(tmp_path, Store(tmp_path, "float16"))
     assert (found.stored, read) == (False, 5)
+
+
+@pytest.mark.parametrize("name", ["faiss", "torch", "transformers"])
+def test_another_version_of_what_ranks_makes_another_run(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dense(tmp_path)
+    place: tuple[str, Any] = (
+        "claim2source.retrieve.dense.version",
+        lambda asked: "0" if asked == name else version(asked),
+    )
+    monkeypatch.setattr(*("faiss.__version__", "0.0.0") if name == "faiss" else place)
+    assert [dense(tmp_path)[1] for _ in range(2)] == [5, 0]
+
+
+@pytest.mark.parametrize("encoder", [Hashed(""), Hashed(source=Hashed(""))])
+def test_weights_in_training_keep_no_run(tmp_path: Path, encoder: Hashed) -> None:
+    encoder.read.clear()
+    assert [dense(tmp_path, encoder=encoder)[1] for _ in range(2)] == [5, 10]
+    assert not (tmp_path / "runs").exists()
+
+
+def test_candidates_and_the_index_recall_come_back_with_the_run(tmp_path: Path) -> None:
+    claims = [CLAIMS[0], Claim("bound", "b", candidates=("p", "gone"))]
+    first, _ = dense(tmp_path, claims=claims, index=IndexConfig("hnsw"))
+    again, read = dense(tmp_path, claims=claims, index=IndexConfig("hnsw"))
+    assert read == 0 and again.run.pool == first.run.pool == {"bound": frozenset({"p", "gone"})}
+    assert again.index == IndexNotes("hnsw", compared=1, recall={2: 1.0})
+
+
+def test_a_stage_with_a_real_encoder_costs_what_changed(tiny_folder: Path, tmp_path: Path) -> None:
+    model = ModelConfig(str(tiny_folder), pooling="mean", max_length=16)
+
+    def cost(claims: list[Claim]) -> Cost:
+        return Dense(model, store=Store(tmp_path), device="cpu").index(POOL).search(claims, 2).cost
+
+    first = cost(CLAIMS[:1])
+    assert first.tokens > 0 and first.reused == 0
+    assert cost(CLAIMS[:1]) == first
+    more = cost([CLAIMS[0], Claim("v", "claim b")])
+    # [CLS], two words, [SEP]; both sources and the first claim were there, and it is said.
+    assert (more.tokens, more.items, more.reused) == (4, 2, 3)
 
 
 # --- two processes ------------------------------------------------------------------------

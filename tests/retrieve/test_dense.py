@@ -74,17 +74,6 @@ def test_of_equal_scores_the_ids_decide_even_at_the_cut(k: int, n: int) -> None:
         assert all(run.sources(claim.id) == expected for claim in asked)
 
 
-def test_a_deeper_search_only_adds() -> None:
-    rng = np.random.default_rng(2)
-    ids = [f"s{i:02d}" for i in range(60)]
-    sources, claims = rng.integers(0, 3, (60, 3)), rng.integers(0, 3, (30, 3))
-    index = VectorIndex(ids, sources)
-    deep = index.rank(claims_of(30), claims, 60)
-    for k in (1, 5, 20, 59):
-        shallow = index.rank(claims_of(30), claims, k)
-        assert list(shallow) == list(deep.top(k))
-
-
 def test_candidates_bound_the_choice() -> None:
     vectors = np.array([[3.0], [2.0], [1.0], [0.0], [-1.0]])
     index = VectorIndex(list("abcde"), vectors)
@@ -112,11 +101,6 @@ def test_k_beyond_the_pool_and_k_of_nothing() -> None:
     assert len(empty) == 0
 
 
-def test_scores_of_zero_and_below_are_kept() -> None:
-    run = VectorIndex(["a", "b"], np.array([[0.0], [-1.0]])).rank(claims_of(1), np.ones((1, 1)), 2)
-    assert run.scored("c0") == {"a": 0.0, "b": -1.0}
-
-
 @pytest.mark.parametrize("claims", [1, 2, 4])
 def test_lengths_that_differ_are_refused(claims: int) -> None:
     """One vector for several claims would be spread over all of them."""
@@ -127,16 +111,14 @@ def test_lengths_that_differ_are_refused(claims: int) -> None:
         index.rank(claims_of(3), np.ones((claims, 3)), 1)
 
 
-def test_chunks_change_nothing_and_bound_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
-    rng = np.random.default_rng(3)
+def test_no_search_is_of_more_claims_than_a_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
+    n, rng = faiss_index.CHUNK + 30, np.random.default_rng(3)
     ids = [f"s{i}" for i in range(30)]
-    sources, claims = rng.integers(-5, 5, (30, 8)), rng.integers(-5, 5, (23, 8))
+    sources, claims = rng.integers(-5, 5, (30, 8)), rng.integers(-5, 5, (n, 8))
     asked = [
-        Claim(c.id, c.text, candidates=("s1", "s2") if i in (4, 11) else None)
-        for i, c in enumerate(claims_of(23))
+        replace(claim, candidates=("s1", "s2") if i in (4, n - 3) else None)
+        for i, claim in enumerate(claims_of(n))
     ]
-    index = VectorIndex(ids, sources)
-    whole = list(index.rank(asked, claims, 6))
     sizes: list[int] = []
     search = faiss.knn
 
@@ -144,10 +126,12 @@ def test_chunks_change_nothing_and_bound_the_search(monkeypatch: pytest.MonkeyPa
         sizes.append(len(vectors))
         return search(vectors, *arguments, **settings)
 
-    monkeypatch.setattr(faiss_index, "CHUNK", 5)
     monkeypatch.setattr(faiss, "knn", noted)
-    assert list(index.rank(asked, claims, 6)) == whole
-    assert max(sizes) == 5
+    run = VectorIndex(ids, sources).rank(asked, claims, 6)
+    assert sizes[0] == max(sizes) == faiss_index.CHUNK
+    for i in (0, faiss_index.CHUNK + 4):
+        assert run.sources(f"c{i}") == brute(ids, sources, claims[i], 6)
+    assert set(run.sources(f"c{n - 3}")) == {"s1", "s2"}
 
 
 # --- the stage ----------------------------------------------------------------------------
@@ -228,5 +212,3 @@ def test_the_first_dimensions_alone_are_searched_and_whole_vectors_kept(
         assert [scores[s.id] for s in sources] == pytest.approx(cosine[i].tolist(), abs=1e-5)
     with pytest.raises(ConfigError, match=r"index\.dimensions: 400 .*at most 384"):
         found(IndexConfig(dimensions=400))
-    with pytest.raises(ConfigError, match=r"index\.dimensions"):
-        IndexConfig(dimensions=0)

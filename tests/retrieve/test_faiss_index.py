@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
-from importlib.metadata import version
-from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
+import faiss
 import numpy as np
 import pytest
 
 from claim2source.core.errors import ConfigError
-from claim2source.core.records import Claim, Source
-from claim2source.core.run import Cost, IndexNotes, Run
-from claim2source.io.store import Store
-from claim2source.models import Encoder, EncoderSettings, Template
-from claim2source.retrieve import Dense, IndexConfig, VectorIndex
+from claim2source.core.records import Claim
+from claim2source.core.run import IndexNotes, Run
+from claim2source.retrieve import IndexConfig, VectorIndex
 from claim2source.retrieve import faiss_index as module
-from claim2source.text import Rendering
 
 RNG = np.random.default_rng(0)
 IDS = [f"s{i:03d}" for i in range(300)]
@@ -105,204 +98,22 @@ def test_what_cannot_be_built_is_refused() -> None:
         VectorIndex(IDS[:15], SOURCES[:15], IVF)
     with pytest.raises(ConfigError, match="index.parts.*divisor of 16"):
         VectorIndex(IDS, SOURCES, replace(IVF, parts=5))
-    with pytest.raises(ConfigError, match="kind.*exact, ivf_pq, hnsw"):
-        IndexConfig("flat")  # type: ignore[arg-type]
-    for key, bad in (
-        ("refine", 0),
-        ("probes", 0),
-        ("cells", 0),
-        ("parts", 0),
-        ("code_bits", 3),
-        ("links", 1),
-        ("effort", 0),
-        ("build_effort", 0),
-        ("compared", -1),
-    ):
-        with pytest.raises(ConfigError, match=key):
-            replace(HNSW, **{key: bad})
 
 
-def test_a_gpu_is_used_where_there_is_one_for_lists_it_can_return(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """This build of FAISS has no GPU: a stand-in notes what it is asked."""
-    import faiss
-
-    depths: list[int] = []
-
-    class OnGpu:
-        def __init__(self, index: Any) -> None:
-            self.index = index
-
-        def search(self, vectors: np.ndarray, k: int) -> Any:
-            depths.append(k)
-            return self.index.search(vectors, k)
-
-    monkeypatch.setattr(faiss, "get_num_gpus", lambda: 1)
-    monkeypatch.setattr(faiss, "StandardGpuResources", object, raising=False)
-    monkeypatch.setattr(
-        faiss, "index_cpu_to_gpu", lambda resources, gpu, index: OnGpu(index), raising=False
-    )
-    assert list(VectorIndex(IDS, SOURCES).rank(CLAIMS, ASKED, 12)) == list(EXACT)
-    assert set(depths) == {13}
-    monkeypatch.setattr("claim2source.retrieve.faiss_index.GPU_DEPTH", 12)
-    assert list(VectorIndex(IDS, SOURCES).rank(CLAIMS, ASKED, 12)) == list(EXACT)
-    assert module.on_gpu(SOURCES, None, HNSW) is None
-    assert module.on_gpu(SOURCES, None, IndexConfig(gpu=False)) is None
-    assert set(depths) == {13}
-
-
-def test_a_gpu_gets_only_codes_that_it_can_search(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_codes_that_a_gpu_cannot_search_are_named() -> None:
     assert module.why_not_on_gpu(384, 96, 8) == ""
     assert module.why_not_on_gpu(768, 192, 8) == "index.parts 192: a GPU takes 96 or fewer"
     assert module.why_not_on_gpu(1024, 256, 8) == "index.parts 256: a GPU takes 64 or fewer"
     assert module.why_not_on_gpu(4 * 97, 97, 8).endswith("none of this many dimensions")
     assert module.why_not_on_gpu(384, 96, 4) == "index.code_bits 4: a GPU takes 8"
-    import faiss
-
-    given: list[Any] = []
-    monkeypatch.setattr(faiss, "get_num_gpus", lambda: 1)
-    monkeypatch.setattr(faiss, "StandardGpuResources", object, raising=False)
-    monkeypatch.setattr(faiss, "GpuClonerOptions", SimpleNamespace, raising=False)
-    monkeypatch.setattr(
-        faiss, "index_cpu_to_gpu", lambda *asked: given.append(asked) or asked[2], raising=False
-    )
-    index = module.build_index(SOURCES, IVF)
-    assert module.on_gpu(SOURCES, index, IVF) is None and not given
-    assert "searched on the CPU: index.code_bits 4" in caplog.text
-    # As it would be with 8 bits, whose training takes longer.
-    assert module.on_gpu(SOURCES, index, replace(IVF, code_bits=8)) is index
-    assert given[0][3].useFloat16 is True
 
 
-# --- runs in the store --------------------------------------------------------------------
-
-
-class Fixed:
-    """An encoder with a name that makes vectors from text lengths, and counts its calls."""
-
-    def __init__(
-        self, name: str = "w", source: Fixed | None = None, claim_prefix: str = ""
-    ) -> None:
-        self.name, self.source_encoder = name, source
-        self.settings = EncoderSettings(max_length=8, template=Template(claim=claim_prefix))
-        self.calls = 0
-
-    def key(self) -> dict[str, Any] | None:
-        return {"weights": self.name} if self.name else None
-
-    def encode(self, texts: list[str], side: str, **_: Any) -> tuple[np.ndarray, Cost]:
-        self.calls += 1
-        rows = [[len(t) % 7, len(t) % 3, 1.0] for t in texts]
-        return np.array(rows, dtype=np.float32), Cost(0.1, len(texts), 0, 5)
-
-
-CLAIM = Claim("x", "a post", golds=("p",))
-POOL = [Source("p", "Title", "Abstract"), Source("q", "Another title", "Text.")]
-
-
-def retrieved(store: Store, encoder: Fixed | None = None, **changes: Any) -> tuple[Any, int]:
-    """A result, and how often the encoder was asked."""
-    encoder = encoder or Fixed()
-    claims, sources = changes.pop("claims", [CLAIM]), changes.pop("sources", POOL)
-    k = changes.pop("k", 2)
-    retriever = Dense(encoder, store=store, **changes)  # type: ignore[arg-type]
-    return retriever.index(sources).search(claims, k), encoder.calls
-
-
-def test_the_same_run_is_read_not_made(tmp_path: Path) -> None:
-    first, calls = retrieved(Store(tmp_path))
-    again, none = retrieved(Store(tmp_path))
-    assert (calls, none) == (2, 0)
-    assert list(again.run) == list(first.run) and again.run.pool is None
-    assert (first.stored, again.stored) == (False, True)
-    assert again.index == first.index == IndexNotes("exact")
-    assert (first.cost.tokens, first.cost.items) == (10, 1)
-    # What it took to make, not to read: nobody searches millions of claims a second.
-    assert again.cost == first.cost
-    # Which gold a claim has, and its language, changes no text and no ranking.
-    _, calls = retrieved(Store(tmp_path), claims=[replace(CLAIM, golds=("q",), lang="de")])
-    assert calls == 0
-
-
-CHANGES: dict[str, Callable[[], dict[str, Any]]] = {
-    "weights": lambda: {"encoder": Fixed("other")},
-    "source side": lambda: {"encoder": Fixed(source=Fixed("base"))},
-    "prefix": lambda: {"encoder": Fixed(claim_prefix="query: ")},
-    "depth": lambda: {"k": 1},
-    "claim's text": lambda: {"claims": [replace(CLAIM, text="another")]},
-    "claim's id": lambda: {"claims": [replace(CLAIM, id="y")]},
-    "candidates": lambda: {"claims": [replace(CLAIM, candidates=("q",))]},
-    "no candidates": lambda: {"claims": [replace(CLAIM, candidates=())]},
-    "more claims": lambda: {"claims": [CLAIM, Claim("y", "b")]},
-    "source's text": lambda: {"sources": [replace(POOL[0], abstract="New"), POOL[1]]},
-    "source's id": lambda: {"sources": [replace(POOL[0], id="r"), POOL[1]]},
-    "rendering": lambda: {"rendering": Rendering(sources="title_abstract")},
-    "index": lambda: {"index": HNSW},
-}
-
-
-@pytest.mark.parametrize("change", CHANGES)
-def test_one_changed_input_is_another_run(tmp_path: Path, change: str) -> None:
-    retrieved(Store(tmp_path))
-    changes = CHANGES[change]()
-    _, calls = retrieved(Store(tmp_path), **changes)
-    assert calls == 2
-    assert len(list((tmp_path / "runs").iterdir())) == 2
-
-
-def test_another_version_of_what_ranks_makes_another_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    retrieved(Store(tmp_path))
-    monkeypatch.setattr("faiss.__version__", "0.0.0")
-    assert retrieved(Store(tmp_path))[1] == 2
-    for name in ("torch", "transformers"):
-        monkeypatch.setattr(
-            "claim2source.retrieve.dense.version",
-            lambda asked, name=name: "0" if asked == name else version(asked),
-        )
-        assert retrieved(Store(tmp_path))[1] == 2
-    assert retrieved(Store(tmp_path))[1] == 0
-
-
-def test_float16_vectors_make_another_run(tmp_path: Path) -> None:
-    retrieved(Store(tmp_path))
-    assert retrieved(Store(tmp_path, "float16"))[1] == 2
-
-
-@pytest.mark.parametrize("encoder", [lambda: Fixed(""), lambda: Fixed(source=Fixed(""))])
-def test_weights_in_training_keep_no_run(tmp_path: Path, encoder: Callable[[], Fixed]) -> None:
-    for _ in range(2):
-        assert retrieved(Store(tmp_path), encoder=encoder())[1] == 2
-    assert not (tmp_path / "runs").exists()
-
-
-def test_candidates_and_the_index_recall_come_back_with_the_run(tmp_path: Path) -> None:
-    claims = [CLAIM, Claim("bound", "b", candidates=("p", "gone"))]
-    first, _ = retrieved(Store(tmp_path), claims=claims, index=HNSW)
-    again, calls = retrieved(Store(tmp_path), claims=claims, index=HNSW)
-    assert calls == 0 and again.run.pool == first.run.pool == {"bound": frozenset({"p", "gone"})}
-    assert again.index == IndexNotes("hnsw", compared=1, recall={2: 1.0})
-
-
-def test_a_stage_with_a_real_encoder_costs_what_changed(tiny_folder: Path, tmp_path: Path) -> None:
-    from transformers import AutoModel, AutoTokenizer
-
-    def tiny() -> Encoder:
-        model = AutoModel.from_pretrained(tiny_folder).eval()
-        settings = EncoderSettings(max_length=16)
-        return Encoder(model, AutoTokenizer.from_pretrained(tiny_folder), settings, {"base": "b"})
-
-    def cost(claims: list[Claim]) -> Cost:
-        return Dense(tiny(), store=Store(tmp_path)).index(POOL).search(claims, 2).cost
-
-    first = cost([CLAIM])
-    assert first.tokens > 0 and first.reused == 0
-    assert cost([CLAIM]) == first
-    more = cost([CLAIM, Claim("y", "claim b")])
-    assert more.tokens == len(tiny().tokenize(["claim b"], "claim")[0].ids)
-    # Both sources and the first claim were there: the cost says that it is without them.
-    assert (more.items, more.reused) == (2, 3)
+@pytest.mark.skipif(not faiss.get_num_gpus(), reason="needs FAISS with a GPU")
+def test_a_gpu_ranks_as_the_cpu_does() -> None:
+    """Lists that it cannot return, graphs and other codes are searched on the CPU."""
+    on_gpu = VectorIndex(IDS, SOURCES)
+    assert module.on_gpu(SOURCES, None, IndexConfig()) is not None
+    assert [row[:2] for row in on_gpu.rank(CLAIMS, ASKED, 12)] == [row[:2] for row in EXACT]
+    codes = module.build_index(SOURCES, IVF)
+    for index, config in ((None, HNSW), (None, IndexConfig(gpu=False)), (codes, IVF)):
+        assert module.on_gpu(SOURCES, index, config) is None

@@ -15,6 +15,7 @@ from claim2source.core.records import Claim, Source
 from claim2source.core.run import Cost, Failure, IndexNotes, Result, Run
 from claim2source.retrieve import FusionConfig, Hybrid, fuse
 from claim2source.retrieve.fuse import Fusion, score_missing
+from tests.retrieve.test_cache import Hashed
 
 Lists = dict[str, list[tuple[str, float]]]
 
@@ -81,55 +82,8 @@ def test_the_first_k_are_those_of_the_whole(
     assert list(fusion.run(config.alpha, k)) == list(fusion.run(config.alpha).top(k))
 
 
-@settings(max_examples=60, deadline=None)
-@given(runs, runs, configs)
-def test_swapped_runs_with_the_other_weight_are_the_same(
-    first: Lists, second: Lists, config: FusionConfig
-) -> None:
-    one = fuse(Run.from_lists(first), Run.from_lists(second), config)
-    swapped = replace(config, alpha=1 - config.alpha)
-    other = fuse(Run.from_lists(second), Run.from_lists(first), swapped)
-    for claim in one.claim_ids:
-        assert one.scored(claim) == pytest.approx(other.scored(claim), abs=1e-6)
-
-
-@settings(max_examples=60, deadline=None)
-@given(runs, runs, st.integers(0, 5), st.integers(-2, 2))
-def test_a_list_may_be_scaled_and_shifted(
-    first: Lists, second: Lists, shift: int, power: int
-) -> None:
-    """Of a list's scores only their relative distances count, in both scales."""
-    moved = {c: [(s, round(x) * 2.0**power + shift) for s, x in rows] for c, rows in first.items()}
-    whole = {c: [(s, float(round(x))) for s, x in rows] for c, rows in first.items()}
-    for scale in ("min-max", "z-score"):
-        config = FusionConfig(scale=scale)  # type: ignore[arg-type]
-        one = fuse(Run.from_lists(whole), Run.from_lists(second), config)
-        other = fuse(Run.from_lists(moved), Run.from_lists(second), config)
-        for claim in one.claim_ids:
-            assert one.scored(claim) == pytest.approx(other.scored(claim), abs=1e-5)
-
-
 FIRST = Run.from_lists({"q": [("a", 10.0), ("b", 6.0), ("c", 2.0)]})
 SECOND = Run.from_lists({"q": [("d", 0.9), ("b", 0.8), ("a", 0.4)]})
-
-
-def test_min_max_by_hand() -> None:
-    found = fuse(FIRST, SECOND, FusionConfig(alpha=0.25)).scored("q")
-    # c is last in the first list, missing in the second: 0 of both.
-    assert found == pytest.approx({"b": 0.725, "d": 0.75, "a": 0.25, "c": 0.0})
-    assert list(found) == ["d", "b", "a", "c"]
-
-
-def test_z_scores_by_hand() -> None:
-    found = fuse(FIRST, SECOND, FusionConfig(alpha=0.25, scale="z-score")).scored("q")
-    one, other = np.std([10, 6, 2]), np.std([0.9, 0.8, 0.4])
-    expected = {
-        "a": 0.25 * 8 / one,
-        "b": 0.25 * 4 / one + 0.75 * 0.4 / other,
-        "c": 0.0,
-        "d": 0.75 * 0.5 / other,
-    }
-    assert found == pytest.approx(expected, rel=1e-5)
 
 
 def test_z_scores_rank_as_textbook_z_scores_with_missing_ones_at_the_lists_end() -> None:
@@ -141,61 +95,6 @@ def test_z_scores_rank_as_textbook_z_scores_with_missing_ones_at_the_lists_end()
         for s in {*one, *other}
     }
     assert found == sorted(total, key=lambda s: -total[s])
-
-
-def test_reciprocal_ranks_by_hand() -> None:
-    found = fuse(FIRST, SECOND, FusionConfig("rrf", alpha=0.5, rrf_k=60)).scored("q")
-    assert found == pytest.approx(
-        {"a": 0.5 / 61 + 0.5 / 63, "b": 1 / 62, "c": 0.5 / 63, "d": 0.5 / 61}
-    )
-    assert list(found) == ["a", "b", "d", "c"]
-
-
-def test_what_is_missing_gets_nothing_from_that_list() -> None:
-    """Linear: as much as the list's last; reciprocal ranks: less than it."""
-    one = Run.from_lists({"q": [("a", 2.0), ("last", 1.0)]})
-    other = Run.from_lists({"q": [("missing", 5.0), ("a", 1.0)]})
-    linear = fuse(one, other, FusionConfig(alpha=1.0)).scored("q")
-    assert linear == {"a": 1.0, "missing": 0.0, "last": 0.0}
-    ranks = fuse(one, other, FusionConfig("rrf", alpha=1.0)).scored("q")
-    assert ranks["missing"] == 0.0 < ranks["last"]
-
-
-def test_unscaled_scores_are_added_with_missing_ones_at_the_lists_end() -> None:
-    found = fuse(FIRST, SECOND, FusionConfig(alpha=0.1, scale="none")).scored("q")
-    expected = {
-        "a": 0.1 * 8.0,
-        "b": 0.1 * 4.0 + 0.9 * 0.4,
-        "c": 0.0,
-        "d": 0.9 * 0.5,
-    }
-    assert found == pytest.approx(expected, rel=1e-5)
-
-
-@pytest.mark.parametrize("scale", ["min-max", "z-score", "none"])
-def test_a_list_of_equal_scores_counts_fully(scale: str) -> None:
-    equal = Run.from_lists({"q": [("x", 3.0), ("y", 3.0)], "r": [("x", -7.0)]})
-    other = Run.from_lists({"q": [("z", 1.0), ("y", 0.0)], "r": []})
-    run = fuse(equal, other, FusionConfig(alpha=0.5, scale=scale))  # type: ignore[arg-type]
-    assert run.scored("q")["y"] == 0.5
-    assert run.scored("q")["x"] == 0.5
-    assert run.scored("r") == {"x": 0.5}
-
-
-def test_only_depth_of_each_list_counts() -> None:
-    run = fuse(FIRST, SECOND, FusionConfig(alpha=0.5, depth=2))
-    # Normalised over two: b is the minimum of both lists now; c is gone.
-    assert run.scored("q") == {"d": 0.5, "a": 0.5, "b": 0.0}
-
-
-def test_claims_of_either_run_are_kept_even_without_rows() -> None:
-    one = Run.from_lists({"x": [("a", 1.0)], "none": []})
-    other = Run.from_lists({"y": [("b", 1.0)], "x": []})
-    run = fuse(one, other)
-    assert run.claim_ids == ("x", "none", "y")
-    assert run.sources("none") == []
-    assert fuse(Run.from_lists({}), Run.from_lists({})).claim_ids == ()
-    assert fuse(Run.from_lists({"q": []}), Run.from_lists({"q": []})).claim_ids == ("q",)
 
 
 def test_equal_fused_scores_are_ordered_by_id_descending() -> None:
@@ -212,14 +111,6 @@ def test_pools_of_both_runs_are_kept() -> None:
     other = Run.from_lists({"q": [("c", 1.0)]}, pool={"q": frozenset("c")})
     assert fuse(one, other).pool == {"p": frozenset("ab"), "q": frozenset("c")}
     assert fuse(FIRST, SECOND).pool is None
-
-
-@pytest.mark.parametrize(
-    ("setting", "value"), [("alpha", -0.1), ("alpha", 1.1), ("rrf_k", 0), ("depth", 0)]
-)
-def test_settings_that_cannot_be(setting: str, value: float) -> None:
-    with pytest.raises(ConfigError, match=rf"fusion\.{setting}"):
-        FusionConfig(**{setting: value})  # type: ignore[arg-type]
 
 
 # --- the stage ----------------------------------------------------------------------------
@@ -243,14 +134,6 @@ class Fixed:
 
 
 CLAIMS, SOURCES = [Claim("q", "text")], [Source(s, s) for s in "abcd"]
-
-
-def test_settings_are_given_as_words_or_as_a_config() -> None:
-    plain = fuse(FIRST, SECOND, FusionConfig("rrf", alpha=0.2))
-    assert list(fuse(FIRST, SECOND, method="rrf", alpha=0.2)) == list(plain)
-    assert list(fuse(FIRST, SECOND, FusionConfig("rrf"), alpha=0.2)) == list(plain)
-    with pytest.raises(ConfigError, match=r"fusion\.alpha"):
-        fuse(FIRST, SECOND, alpha=2)
 
 
 def test_results_are_fused_with_what_they_say() -> None:
@@ -288,36 +171,6 @@ def test_a_claim_fails_only_where_both_fail() -> None:
     )
 
 
-def test_alpha_is_the_sparse_ones_weight() -> None:
-    sparse, dense = Fixed(FIRST), Fixed(SECOND)
-    first = Hybrid(sparse, dense, FusionConfig(alpha=1.0)).index(SOURCES).search(CLAIMS, 1)
-    assert first.run.sources("q") == ["a"]
-    second = Hybrid(sparse, dense, FusionConfig(alpha=0.0)).index(SOURCES).search(CLAIMS, 1)
-    assert second.run.sources("q") == ["d"]
-
-
-class Words:
-    """An encoder of eight dimensions by the words' hashes, which notes the texts it reads."""
-
-    source_encoder = None
-    settings = None
-
-    def __init__(self) -> None:
-        self.read: list[str] = []
-
-    def encode(self, texts: list[str], side: str, **_: object) -> tuple[np.ndarray, Cost]:
-        self.read += texts
-        rows = [sum((self._word(word) for word in text.split()), np.zeros(8)) for text in texts]
-        return np.array(rows, dtype=np.float32), Cost()
-
-    @staticmethod
-    def _word(word: str) -> np.ndarray:
-        return np.random.default_rng(list(word.encode())).standard_normal(8)
-
-    def key(self) -> None:
-        return None
-
-
 @pytest.mark.parametrize("scale", ["min-max", "z-score", "none"])
 def test_what_a_list_lacks_gets_the_other_systems_own_score(scale: str, tmp_path: Path) -> None:
     """Brute force: both systems score the whole pool; the union of both tops is fused."""
@@ -332,7 +185,7 @@ def test_what_a_list_lacks_gets_the_other_systems_own_score(scale: str, tmp_path
         Claim("no term", "unknown words"),
     ]
     config = FusionConfig(alpha=0.3, depth=4, scale=scale, missing="scored")  # type: ignore[arg-type]
-    encoder = Words()
+    encoder = Hashed()
     parts = BM25(), Dense(encoder)
     whole = [part.index(sources).search(claims, 40).run for part in parts]
     encoder.read.clear()
@@ -386,13 +239,9 @@ def test_rankings_alone_cannot_score_what_they_lack() -> None:
 def test_candidates_bound_the_hybrid_too() -> None:
     from claim2source.retrieve import BM25, Dense
 
-    class Ones:
-        def encode(self, texts: list[str], side: str, **_: object) -> tuple[np.ndarray, Cost]:
-            return np.array([[1.0, len(t)] for t in texts], dtype=np.float32), Cost()
-
     sources = [Source(s, f"masks {s * 3}") for s in "abcd"]
     claims = [Claim("q", "masks", candidates=("b", "d", "gone")), Claim("r", "masks")]
-    hybrid = Hybrid(BM25(), Dense(Ones()))  # type: ignore[arg-type]
+    hybrid = Hybrid(BM25(), Dense(Hashed()))  # type: ignore[arg-type]
     run = hybrid.index(sources).search(claims, 10).run
     assert set(run.sources("q")) == {"b", "d"}
     assert set(run.sources("r")) == set("abcd")

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
+import pytest
 import torch
 from transformers import AutoTokenizer, BertConfig, BertModel
 
@@ -13,33 +15,14 @@ from claim2source.core.records import Claim, Dataset, Qrels, Source
 from claim2source.datasets import write_beir
 from claim2source.models.hub import PACKAGED
 from claim2source.training.config import FinetuneConfig
+from claim2source.training.state import TrainingState
+from tests.models.layout import declare
 
-TOPICS = [
-    "masks",
-    "vitamin D",
-    "coffee",
-    "sleep",
-    "exercise",
-    "aspirin",
-    "screens",
-    "noise",
-    "sugar",
-    "pollen",
-    "tea",
-    "yoga",
-    "fish oil",
-    "statins",
-    "zinc",
-    "walking",
-    "music",
-    "chess",
-    "salt",
-    "olive oil",
-    "pollution",
-    "heat",
-    "stress",
-    "daylight",
-]
+TOPICS = (
+    "masks, vitamin D, coffee, sleep, exercise, aspirin, screens, noise, sugar, pollen, tea, yoga, "
+    "fish oil, statins, zinc, walking, music, chess, salt, olive oil, pollution, heat, stress, "
+    "daylight"
+).split(", ")
 
 
 def save_small_model(folder: Path, dropout: float = 0.1) -> Path:
@@ -65,20 +48,8 @@ def save_small_model(folder: Path, dropout: float = 0.1) -> Path:
 
 def say_pooling(folder: Path, length: int = 64, *, normalize: bool = False) -> Path:
     """Write the sentence-transformers files that name mean pooling and a length."""
-    kinds = {"": "Transformer", "1_Pooling": "Pooling"}
-    kinds |= {"2_Normalize": "Normalize"} if normalize else {}
-    modules = [
-        {"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.models.{kind}"}
-        for i, (path, kind) in enumerate(kinds.items())
-    ]
-    (folder / "1_Pooling").mkdir()
-    for name, content in {
-        "modules.json": modules,
-        "sentence_bert_config.json": {"max_seq_length": length},
-        "1_Pooling/config.json": {"pooling_mode_mean_tokens": True},
-    }.items():
-        (folder / name).write_text(json.dumps(content))
-    return folder
+    kinds = ("Transformer", "Pooling", *(("Normalize",) if normalize else ()))
+    return declare(folder, *kinds, sbert={"max_seq_length": length})
 
 
 def small_splits() -> list[Dataset]:
@@ -155,3 +126,34 @@ def small_config(model: Path, data: Path, out: Path, **more: object) -> Finetune
     return read_config(
         FinetuneConfig, [*arguments(model, data, out, **more), *flags], program="t", description="t"
     )
+
+
+def losses_of(run: Path) -> list[float]:
+    """Read the loss of every batch from a run's state."""
+    return list(TrainingState.load(run / "state.pt").losses)
+
+
+@contextmanager
+def power_cut(
+    when: Callable[[TrainingState], bool] = lambda state: True, *, expected: bool = True
+) -> Iterator[None]:
+    """End the run inside right after the first saved state of which `when` holds."""
+    real = TrainingState.save
+
+    def save_then_die(self: TrainingState, path: Path) -> None:
+        real(self, path)
+        if when(self):
+            raise RuntimeError("power cut")
+
+    ended = pytest.raises(RuntimeError, match="power cut") if expected else nullcontext()
+    with pytest.MonkeyPatch.context() as patch, ended:
+        patch.setattr(TrainingState, "save", save_then_die)
+        yield
+
+
+def same_weights(one: Path, other: Path) -> None:
+    """Check that two runs' states hold the same weights, bit for bit."""
+    states = [TrainingState.load(run / "state.pt").weights for run in (one, other)]
+    assert states[0].keys() == states[1].keys()
+    for name, weight in states[0].items():
+        assert torch.equal(weight, states[1][name]), name

@@ -1,8 +1,5 @@
 """Adapters, checkpointing and types of weights, on a tiny bidirectional Mistral."""
 
-import json
-import sys
-
 import numpy as np
 import pytest
 import torch
@@ -70,22 +67,6 @@ def gradients(encoder):
     return {name: p.grad.clone() for name, p in trainable(encoder.model).items()}
 
 
-@pytest.mark.parametrize("written", [["[q_proj,v_proj]"], ["q_proj", "v_proj"]])
-def test_targets_on_the_command_line(folder, written):
-    config = config_of(folder, "--lora.targets", *written)
-    assert config.lora.targets == ("q_proj", "v_proj")
-
-
-def test_targets_in_a_file_and_the_option_that_follows_them(folder, tmp_path):
-    (tmp_path / "c.yaml").write_text("lora:\n  targets:\n    - q_proj\n    - o_proj\n")
-    assert config_of(folder, "--config", str(tmp_path / "c.yaml")).lora.targets == (
-        "q_proj",
-        "o_proj",
-    )
-    config = config_of(folder, "--lora.targets", "up_proj", "--lora.r", "3", "--resume")
-    assert (config.lora.targets, config.lora.r, config.resume) == (("up_proj",), 3, True)
-
-
 def test_all_seven_projections_of_every_layer_get_an_adapter(folder):
     model = adapted(folder, "--lora.targets", *SEVEN, "--lora.r=2", "--lora.alpha=8").encoder.model
     layers = {n.rsplit(".", 1)[-1]: m for n, m in model.named_modules() if isinstance(m, LoraLayer)}
@@ -94,11 +75,6 @@ def test_all_seven_projections_of_every_layer_get_an_adapter(folder):
     assert len(names) == 2 * 7
     assert {layer.scaling["default"] for layer in layers.values()} == {4.0}
     assert all("lora_" in name for name in trainable(model))
-
-
-def test_a_target_that_is_no_layer_names_those_there_are(folder):
-    with pytest.raises(ConfigError, match=r"lora\.targets: 'query' .*gate_proj.*v_proj"):
-        adapted(folder, "--lora.targets", "q_proj", "query")
 
 
 @pytest.mark.parametrize("tuning", ["lora", "full"])
@@ -114,21 +90,6 @@ def test_checkpointing_changes_no_gradient(folder, tuning, attention):
     assert all((plain[name] - found[name]).abs().max() <= 1e-6 for name in plain)
     # Not vacuous: every adapter of the first block is reached through the frozen ones above it.
     assert all(gradient.abs().max() > 0 for name, gradient in found.items() if "layers.0." in name)
-
-
-def test_checkpointed_blocks_are_run_again(folder, monkeypatch):
-    from transformers.models.mistral import modeling_mistral
-
-    calls = []
-    forward = modeling_mistral.MistralMLP.forward
-    monkeypatch.setattr(
-        modeling_mistral.MistralMLP, "forward", lambda self, x: calls.append(1) or forward(self, x)
-    )
-    for more, expected in ([], 2), (["--optimisation.gradient_checkpointing=true"], 4):
-        encoder = adapted(folder, *more).encoder
-        calls.clear()
-        gradients(encoder)
-        assert len(calls) == expected
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
@@ -189,22 +150,22 @@ class TestQlora:
         with pytest.raises(ConfigError, match=r"model\.quantization: 'nf4' .*tuning: qlora"):
             config_of(folder, "--tuning=lora", "--model.quantization=nf4")
 
-    def test_without_the_package_it_says_so(self, folder, monkeypatch):
-        monkeypatch.setattr("claim2source.models.load.find_spec", lambda name: None)
-        with pytest.raises(
-            UserError, match=r"qlora.* bitsandbytes: pip install 'claim2source\[gpu\]'"
-        ):
-            resolve(config_of(folder, "--tuning=qlora").model, "cpu")
-
-    def test_without_a_gpu_it_says_so(self, folder, monkeypatch):
-        monkeypatch.setattr("claim2source.models.load.find_spec", lambda name: object())
-        with pytest.raises(ConfigError, match=r"model\.quantization: 'nf4' .*need a GPU"):
+    @pytest.mark.parametrize(
+        ("package", "said"),
+        [
+            (None, r"qlora.* bitsandbytes: pip install 'claim2source\[gpu\]'"),
+            (object(), r"model\.quantization: 'nf4' .*need a GPU"),
+        ],
+    )
+    def test_without_the_package_or_a_gpu_it_says_so(self, folder, monkeypatch, package, said):
+        monkeypatch.setattr("claim2source.models.load.find_spec", lambda name: package)
+        with pytest.raises(UserError, match=said):
             resolve(config_of(folder, "--tuning=qlora").model, "cpu")
 
     def test_gradients_pass_through_4_bit_layers(self, folder, monkeypatch):
         modules = pytest.importorskip("bitsandbytes.nn.modules", reason="needs bitsandbytes")
-        # On some CPUs it packs weights in a way that has no gradient; a GPU has none of this.
-        monkeypatch.setattr(modules, "has_avx512bf16", lambda: False)
+        if modules.has_avx512bf16():
+            pytest.skip("here it packs weights in a way that has no gradient; a GPU has none of it")
         place = "claim2source.models.load._check_machine"
         monkeypatch.setattr(place, lambda *_: None)
         said = ["--tuning=qlora", "--model.dtype=bfloat16", "--lora.targets", *SEVEN]
@@ -215,35 +176,19 @@ class TestQlora:
         assert all("lora_" in n and p.dtype == torch.float32 for n, p in moved.items())
         assert all(gradient.abs().max() > 0 for gradient in gradients(encoder).values())
 
-    def test_its_checkpoint_is_an_adapter_that_asks_for_the_4_bit_base(
-        self, folder, tmp_path, monkeypatch
-    ):
-        found = adapted(folder)
-        said = config_of(folder, "--tuning=qlora").model
+    def test_its_checkpoint_is_an_adapter_that_asks_for_the_4_bit_base(self, folder, tmp_path):
         from claim2source.models.sentence_transformers import settings_of
 
-        settings = settings_of(said, folder)
-        assert settings.quantization == "nf4"
+        found = adapted(folder)
+        settings = settings_of(config_of(folder, "--tuning=qlora").model, folder)
         manifest = Manifest(found.base, Weights(), settings, Rendering())
         save_checkpoint(tmp_path / "point", found.encoder, found.folder, manifest, "lora")
         names = {path.name for path in (tmp_path / "point").iterdir()}
         assert names == {ADAPTER_FILE, "adapter_config.json", "manifest.json"}
-        assert (
-            json.loads((tmp_path / "point" / "manifest.json").read_text())["encoder"][
-                "quantization"
-            ]
-            == "nf4"
-        )
-        asked = []
-
-        def stop(folder, settings, *_):
-            asked.append(settings.quantization)
-            raise UserError("seen")
-
-        monkeypatch.setattr(sys.modules["claim2source.models.load"], "load", stop)
-        with pytest.raises(UserError, match="seen"):
-            resolve(tmp_path / "point", "cpu")
-        assert asked == ["nf4"]
+        assert Manifest.read(tmp_path / "point").encoder.quantization == "nf4"
+        if not torch.cuda.is_available():
+            with pytest.raises(UserError, match="qlora|quantization"):
+                resolve(tmp_path / "point", "cpu")
 
     def test_a_checkpoint_is_resolved_with_what_its_manifest_cannot_say(self):
         said = ModelConfig(

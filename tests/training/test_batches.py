@@ -35,51 +35,6 @@ def test_every_pair_once_an_epoch_and_papers_apart(
     assert sampler.repeats(epoch) == fewest_repeats(groups, len(batches))
 
 
-@given(GROUPS, st.integers(1, 9), st.integers(1, 4), st.integers(1, 3))
-@settings(max_examples=100, deadline=None)
-def test_ranks_share_each_batch_equally(
-    groups: list[int], batch_size: int, world: int, accumulation: int
-) -> None:
-    if len(groups) < world:
-        with pytest.raises(ValueError, match="processes"):
-            BatchSampler(groups, batch_size, epochs=1, world_size=world)
-        return
-    ranks = [
-        list(
-            BatchSampler(
-                groups, batch_size, epochs=2, accumulation=accumulation, rank=rank, world_size=world
-            )
-        )
-        for rank in range(world)
-    ]
-    whole = BatchSampler(groups, batch_size, epochs=2, world_size=world)
-    for step, plans in enumerate(zip(*ranks, strict=True)):
-        assert len({len(plan.rows) for plan in plans}) == 1
-        together = [row for plan in plans for row in plan.rows]
-        assert len(set(together)) == len(together)
-        batch = whole.epoch_batches(plans[0].epoch)[plans[0].index]
-        assert set(together) <= set(batch.tolist())
-        assert len(batch) - len(together) == len(batch) % world
-        assert step == plans[0].epoch * whole.batches + plans[0].index
-    assert whole.left_out(0) == sum(len(b) % world for b in whole.epoch_batches(0))
-
-
-@given(GROUPS, st.integers(1, 9), st.integers(1, 4), st.data())
-@settings(max_examples=100, deadline=None)
-def test_starting_in_the_middle_goes_on_with_the_same_batches(
-    groups: list[int], batch_size: int, accumulation: int, data: st.DataObject
-) -> None:
-    def sampler(start: int) -> BatchSampler:
-        return BatchSampler(
-            groups, batch_size, epochs=3, accumulation=accumulation, seed=5, start=start
-        )
-
-    whole = list(sampler(0))
-    start = data.draw(st.integers(0, len(whole)))
-    assert list(sampler(start)) == whole[start:]
-    assert len(sampler(start)) == len(whole) - start
-
-
 def test_windows_average_what_they_hold_and_close_with_the_epoch() -> None:
     sampler = BatchSampler(list(range(20)), 4, epochs=2, accumulation=2)  # 5 batches an epoch
     plans = list(sampler)
@@ -87,26 +42,6 @@ def test_windows_average_what_they_hold_and_close_with_the_epoch() -> None:
     assert [plan.closes_window for plan in plans[:5]] == [False, True, False, True, True]
     assert [plan.closes_epoch for plan in plans] == [*([False] * 4), True] * 2
     assert sampler.optimizer_steps == sum(plan.closes_window for plan in plans) == 6
-
-
-def test_order_depends_on_seed_and_epoch_alone() -> None:
-    def rows(seed: int, epoch: int) -> list[list[int]]:
-        batches = BatchSampler([i // 2 for i in range(40)], 8, epochs=9, seed=seed)
-        return [batch.tolist() for batch in batches.epoch_batches(epoch)]
-
-    assert rows(1, 0) == rows(1, 0)
-    assert rows(1, 0) != rows(1, 1)
-    assert rows(1, 0) != rows(2, 0)
-
-
-def test_who_meets_whom_changes_between_epochs() -> None:
-    sampler = BatchSampler(list(range(64)), 8, epochs=2)
-    met = [
-        {frozenset((a, b)) for batch in sampler.epoch_batches(e) for a in batch for b in batch}
-        for e in (0, 1)
-    ]
-    # Chance alone leaves about one pair in nine together; the same batches would leave all.
-    assert len(met[0] & met[1]) < len(met[0]) / 2
 
 
 def threads() -> list[threading.Thread]:

@@ -10,17 +10,12 @@ from typing import Any
 import pytest
 
 from claim2source.core.errors import ConfigError, InputError
-from claim2source.core.records import Claim, Dataset
+from claim2source.core.records import Dataset
 from claim2source.datasets import write_beir
 from claim2source.models import resolve
 from claim2source.training.adapt import check_model
-from claim2source.training.splits import load_data, missing_translations, unused_data, why_too_small
-from tests.training.small import small_config, small_setup, small_splits
-
-
-@pytest.fixture(scope="module")
-def setup(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    return small_setup(tmp_path_factory.mktemp("small"))
+from claim2source.training.splits import load_data, missing_translations
+from tests.training.small import small_config, small_splits
 
 
 @pytest.fixture(scope="module")
@@ -80,33 +75,6 @@ def test_missing_translations_are_counted(
     assert missing_translations(config, load_data(small_config(*setup, Path("r"))).train) == []
 
 
-@pytest.mark.parametrize(
-    ("key", "value"),
-    [
-        ("losses__info_nce__weight", 0),
-        ("losses__info_nce__weight", ".inf"),
-        ("losses__consistency__weight", ".inf"),
-        ("losses__keep_base__weight", ".inf"),
-        ("losses__keep_base__temperature", ".inf"),
-        ("losses__distillation__temperature", ".inf"),
-        ("optimisation__temperature", ".inf"),
-        ("optimisation__learning_rate", ".inf"),
-        ("optimisation__weight_decay", ".inf"),
-        ("optimisation__seed", -1),
-        ("optimisation__seed", 2**32),
-        ("data__val_seed", -1),
-        ("data__limit", 0),
-        ("data__repeat", 0),
-        ("mining__seed", -1),
-        ("threads", 0),
-    ],
-)
-def test_numbers_that_would_train_nothing_are_refused(key: str, value: object) -> None:
-    name = key.replace("__", r"\.")
-    with pytest.raises(ConfigError, match=f"{name}: .* is not allowed"):
-        small_config(Path("m"), Path("d"), Path("run"), **{key: value})
-
-
 def test_the_first_claims_alone_may_be_trained_on(setup: tuple[Path, Path]) -> None:
     every = load_data(small_config(*setup, Path("run")))
     few = load_data(small_config(*setup, Path("run"), data__limit=5))
@@ -118,6 +86,8 @@ def test_the_first_claims_alone_may_be_trained_on(setup: tuple[Path, Path]) -> N
 
 def test_some_loss_must_be_on() -> None:
     more: dict[str, Any] = {"losses__info_nce__weight": 0}
+    with pytest.raises(ConfigError, match=r"losses\.info_nce\.weight: .* is not allowed"):
+        small_config(Path("m"), Path("d"), Path("run"), **more)
     small_config(Path("m"), Path("d"), Path("run"), losses__consistency__weight=1, **more)
     small_config(Path("m"), Path("d"), Path("r"), losses__matryoshka__dimensions="[8]", **more)
     with pytest.raises(ConfigError, match=r"losses\.keep_base\.languages: .*share above 0"):
@@ -143,28 +113,6 @@ def test_files_are_read_before_anything_is_scored(setup: tuple[Path, Path], tmp_
         load_data(small_config(*setup, Path("run"), losses__distillation__weight=1, **more))
 
 
-def test_targets_are_checked_before_anything_is_scored(setup: tuple[Path, Path]) -> None:
-    encoder = resolve(small_config(*setup, Path("run")).model, "cpu").encoder
-    lora: dict[str, Any] = {"tuning": "lora"}
-    check_model(small_config(*setup, Path("r"), lora__targets="[query]", **lora), encoder)
-    with pytest.raises(ConfigError, match=r"lora\.targets: 'q_proj' .*query"):
-        check_model(small_config(*setup, Path("r"), lora__targets="[q_proj]", **lora), encoder)
-
-
-def test_what_is_left_aside_is_said(setup: tuple[Path, Path]) -> None:
-    train = load_data(small_config(*setup, Path("run"))).train
-    pairs = sum(len(claim.golds) for claim in train.claims)
-    config = small_config(*setup, Path("run"), mined="m.jsonl")
-    assert unused_data(config, train, pairs) == []
-    (said,) = unused_data(config, train, pairs - 3)
-    assert said == f"3 of {pairs} training pairs have no row in m.jsonl"
-    more: dict[str, Any] = {"losses__distillation__scores": "t.trec"}
-    (said,) = unused_data(small_config(*setup, Path("run"), **more), train, pairs)
-    assert said == "losses.distillation.weight is 0: t.trec is not used"
-    more["losses__distillation__weight"] = 1
-    assert unused_data(small_config(*setup, Path("run"), **more), train, pairs) == []
-
-
 def test_nothing_is_reported_on_claims_that_are_trained_on(setup: tuple[Path, Path]) -> None:
     model, data = setup
     with pytest.raises(ConfigError, match=r"data\.report_split: 'train' .*another split"):
@@ -179,14 +127,3 @@ def test_a_split_that_shares_a_claim_with_train_is_refused(
         file.write("train-3\ts03\t1\n")
     with pytest.raises(ConfigError, match=r"without claims .* \(1 of its claims, such as train-3"):
         load_data(small_config(setup[0], tmp_path / "data", Path("run")))
-
-
-def test_a_small_val_is_said(setup: tuple[Path, Path]) -> None:
-    val = load_data(small_config(*setup, Path("run"))).val
-    assert f"val has {len(val.claims)} claims of" in str(why_too_small(val))
-    claims = [Claim(f"c{i}", "x", golds=(f"s{i % 10}",)) for i in range(30)]
-    enough = replace(val, claims=tuple(claims))
-    assert why_too_small(enough) is None
-    assert why_too_small(replace(enough, claims=tuple(claims[1:]))) is not None
-    few = tuple(replace(claim, golds=("s1",)) for claim in claims)
-    assert "of 1 papers" in str(why_too_small(replace(enough, claims=few)))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from string import ascii_letters, ascii_lowercase
 
 import pytest
@@ -16,7 +15,7 @@ from claim2source.text import Rendering
 from claim2source.training.batches import BatchPlan, BatchSampler
 from claim2source.training.config import FinetuneConfig
 from claim2source.training.data import TrainingPairs
-from claim2source.training.losses import DistillationConfig, LossesConfig, taught
+from claim2source.training.losses import taught
 from tests.shared_data import REPOSITORY
 from tests.training.small import save_small_model
 
@@ -60,13 +59,6 @@ def test_positives_masks_and_each_source_once(encoder: Encoder) -> None:
     assert not batch.masked[1, a] and not batch.masked[0, c] and not batch.masked[0, e]
     assert pairs.short_rows == 0
     assert TrainingPairs(dataset(), ROWS, encoder, Rendering(), negatives=2).short_rows == 1
-
-
-def test_second_gold_of_the_same_claim_is_masked(encoder: Encoder) -> None:
-    rows = [row("1", "a"), row("2", "c", "b")]
-    pairs = TrainingPairs(dataset(), rows, encoder, Rendering(), negatives=1)
-    batch = pairs.batch(BatchPlan((0, 1), 0, 0, 1, True, True))
-    assert batch.masked.tolist() == [[False, False, True], [False, False, False]]
 
 
 def test_groups_join_claims_that_share_a_gold_or_a_text(encoder: Encoder) -> None:
@@ -199,33 +191,6 @@ def test_what_the_teacher_scores_is_trained_on_first(
         assert batch.teacher is not None
         columns = ["c", *names]
         assert [not nan for nan in batch.teacher[0].isnan()] == [s in scored for s in columns]
-
-
-def test_how_much_a_teacher_teaches_is_said(encoder: Encoder) -> None:
-    teacher = {"1": {"a": 1.0, "e": 0.0, "f": 0.0}, "2": {"e": 2.0, "d": 0.0}, "3": {"d": 1.0}}
-    losses = LossesConfig(distillation=DistillationConfig(1.0, Path("t")))
-    pairs = TrainingPairs(
-        dataset(),
-        [*ROWS[:2], row("3", "d", "c")],
-        encoder,
-        Rendering(),
-        2,
-        losses=losses,
-        teacher=teacher,
-    )
-    # Only pair 1 has two scored sources of its own, a and both negatives.
-    assert pairs.taught_sentences() == [
-        "the teacher scores no gold of 1 pairs",
-        "the teacher teaches 1 of 3 pairs by their own sources, with 3 of its 6 scores "
-        "(other pairs' sources may add to them)",
-    ]
-    without = TrainingPairs(dataset(), ROWS, encoder, Rendering(), 2)
-    assert without.taught_sentences() == []
-
-
-def test_unused_negatives_are_not_tokenised(encoder: Encoder, tmp_path: Path) -> None:
-    pairs = TrainingPairs(dataset(), ROWS, encoder, Rendering(), negatives=1)
-    assert "f" not in pairs.source_tokens
 
 
 def test_scores_that_teach() -> None:

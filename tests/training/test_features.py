@@ -31,18 +31,8 @@ from claim2source.training.losses import (
 )
 from claim2source.training.module import RetrieverModule
 from claim2source.training.negatives import negatives_table
-from claim2source.training.state import TrainingState
-from tests.training.small import small_config, small_setup
+from tests.training.small import losses_of, power_cut, small_config
 from train.merge import MergeConfig, merge
-
-
-@pytest.fixture(scope="module")
-def setup(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    return small_setup(tmp_path_factory.mktemp("small"))
-
-
-def losses_of(run: Path) -> list[float]:
-    return list(TrainingState.load(run / "state.pt").losses)
 
 
 @pytest.mark.parametrize("tuning", [pytest.param("full", marks=pytest.mark.slow), "lora"])
@@ -99,24 +89,8 @@ def test_both_sides_move_by_default(setup: tuple[Path, Path], tmp_path: Path) ->
 
 
 @pytest.mark.slow
-def test_query_only_learns(setup: tuple[Path, Path], tmp_path: Path) -> None:
-    """The losses fall: the claims' side is trained against the right columns."""
-    config = small_config(
-        *setup,
-        tmp_path / "run",
-        optimisation__train="query_only",
-        optimisation__epochs=8,
-        optimisation__dropout=0.0,
-        optimisation__learning_rate=1e-2,
-    )
-    finetune(config)
-    losses = losses_of(tmp_path / "run")
-    assert sum(losses[-5:]) < sum(losses[:5]) * 0.8
-
-
-@pytest.mark.slow
 def test_remining_uses_the_current_model_and_resumes_exactly(
-    setup: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    setup: tuple[Path, Path], tmp_path: Path
 ) -> None:
     more: dict[str, Any] = {
         "optimisation__epochs": 3,
@@ -147,21 +121,10 @@ def test_remining_uses_the_current_model_and_resumes_exactly(
     best = sorted((s for s in scores if s not in claim.golds), key=lambda s: -scores[s])
     assert {n.source for n in hard} <= set(best[: len(hard) + 3])
 
-    real, saves = TrainingState.save, 0
     stop = len(losses_of(whole)) - 2  # in the last epoch, after the second mining
-
-    def save_then_die(self: TrainingState, path: Path) -> None:
-        nonlocal saves
-        real(self, path)
-        saves += 1
-        if self.steps_done >= stop:
-            raise RuntimeError("power cut")
-
-    monkeypatch.setattr(TrainingState, "save", save_then_die)
     cut = tmp_path / "cut"
-    with pytest.raises(RuntimeError, match="power cut"):
+    with power_cut(lambda state: state.steps_done >= stop):
         finetune(small_config(*setup, cut, **more))
-    monkeypatch.setattr(TrainingState, "save", real)
     (cut / "mined-epoch-2.jsonl").unlink()  # the state holds it
     finetune(small_config(*setup, cut, resume=True, **more))
     assert losses_of(whole) == losses_of(cut)
@@ -194,21 +157,6 @@ def test_no_negatives_no_mining(
 @pytest.fixture(scope="module")
 def encoder(setup: tuple[Path, Path]) -> Encoder:
     return resolve(ModelConfig(name=str(setup[0]), pooling="mean", max_length=24)).encoder
-
-
-def test_negatives_rotate_through_the_list(setup: tuple[Path, Path], encoder: Encoder) -> None:
-    train = load(setup[1], "train")
-    claim = train.claims[0]
-    names = [s.id for s in train.sources if s.id not in claim.golds][:5]
-    row = MinedRow(claim.id, claim.golds[0], tuple(Negative(n, 0.5, "both") for n in names))
-    pairs = TrainingPairs(train, [row], encoder, Rendering(), 2, rotate=True)
-    used = [[n.source for n in pairs.negatives_of(row, epoch)] for epoch in range(4)]
-    assert used == [names[0:2], names[2:4], [names[4], names[0]], names[1:3]]
-    assert set(names) <= pairs.source_tokens.keys()
-    still = TrainingPairs(train, [row], encoder, Rendering(), 2)
-    assert [n.source for n in still.negatives_of(row, 3)] == names[:2]
-    short = MinedRow(claim.id, claim.golds[0], row.negatives[:1])
-    assert len(pairs.negatives_of(short, 2)) == 1
 
 
 @pytest.mark.parametrize("chunk_size", [None, 3])
@@ -299,23 +247,6 @@ def test_distillation_from_a_run_file(
         )
 
 
-@pytest.mark.slow
-def test_keeping_the_base_keeps_it_closer(setup: tuple[Path, Path], tmp_path: Path) -> None:
-    def moved(name: str, **more: Any) -> float:
-        finetune(small_config(*setup, tmp_path / name, optimisation__epochs=2, **more))
-        folder = tmp_path / name / "checkpoints"
-        texts = ["wow study no 3 says chess matters", "wow study no 5 says aspirin matters"]
-        sources = ["Effect of chess on health", "Effect of aspirin on health", "Effect of tea"]
-        scores = []
-        for epoch in (0, 2):
-            encoder = resolve(folder / f"epoch-{epoch}").encoder
-            vectors = encoder.encode(texts, "claim")[0], encoder.encode(sources, "source")[0]
-            scores.append(vectors[0] @ vectors[1].T)
-        return float(abs(scores[1] - scores[0]).mean())
-
-    assert moved("kept", losses__keep_base__weight=50.0) < 0.8 * moved("free")
-
-
 def test_views_of_one_claim_come_together(setup: tuple[Path, Path], tmp_path: Path) -> None:
     out = tmp_path / "run"
     finetune(small_config(*setup, out, losses__consistency__weight=1.0, optimisation__epochs=1))
@@ -341,16 +272,6 @@ def test_each_epoch_shows_another_view(
         batch = pairs.batch(BatchPlan((0, 1, 2, 3), epoch, 0, 1, True, True))
         assert batch.owners is not None and batch.owners.tolist() == german
         assert batch.views[0] == encoder.tokenize([str(text)], "claim")[0]
-
-
-@pytest.mark.slow
-def test_chunks_and_plain_runs_agree(setup: tuple[Path, Path], tmp_path: Path) -> None:
-    common: dict[str, Any] = {"optimisation__epochs": 1, "optimisation__dropout": 0.0}
-    finetune(small_config(*setup, tmp_path / "plain", **common))
-    finetune(small_config(*setup, tmp_path / "chunked", optimisation__chunk_size=3, **common))
-    plain, chunked = losses_of(tmp_path / "plain"), losses_of(tmp_path / "chunked")
-    assert chunked == pytest.approx(plain, rel=1e-3)
-    assert len(set(plain)) > 1
 
 
 def test_the_table_of_negatives(setup: tuple[Path, Path]) -> None:

@@ -16,15 +16,9 @@ import torch
 
 from claim2source.training.distributed import gather_vectors
 from tests.shared_data import REPOSITORY
-from tests.training.small import small_setup
 from tests.training.world_gradients import PER_BATCH
 
 PORTS = iter(range(29611, 29700))
-
-
-@pytest.fixture(scope="module")
-def setup(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    return small_setup(tmp_path_factory.mktemp("small"))
 
 
 @pytest.fixture(scope="module")

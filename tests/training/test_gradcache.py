@@ -201,17 +201,6 @@ def test_with_checkpointing_adapters_and_autocast(
     assert distance(plain[1], other[1]) > 1e-2
 
 
-def test_chunks_do_not_depend_on_the_order_of_the_texts(folder: Path, encode: Any) -> None:
-    """Without dropout the chunks change nothing at all, one text a chunk or all in one."""
-    encoder = loaded(folder)
-    encoder.model.eval()
-    tokens = encoder.tokenize(TEXTS, "claim")
-    one = gradients(chunked_forward, encoder, encode, tokens, length_chunks(tokens, 1), 0.05)
-    shuffled = [[3, 0, 10], [7, 1], [2, 4, 5, 6], [9, 8]]
-    other = gradients(chunked_forward, encoder, encode, tokens, shuffled, 0.05)
-    assert distance(one[1], other[1]) < 1e-5
-
-
 def test_the_last_chunk_is_encoded_once_and_is_full_of_the_longest_texts(folder: Path) -> None:
     encoder = loaded(folder)
     tokens = encoder.tokenize(TEXTS, "claim")
@@ -244,17 +233,6 @@ def test_chunks_of_tokens(lengths: list[int], budget: int, packed: bool) -> None
     assert all(part and (len(part) == 1 or tokens(part) <= budget) for part in sizes)
     for shorter, part in pairwise(sizes):
         assert tokens([shorter[-1], *part]) > budget
-
-
-@pytest.mark.parametrize("budget", [1, 20, 60])
-def test_chunks_of_tokens_have_the_plain_gradients(folder: Path, encode: Any, budget: int) -> None:
-    encoder = loaded(folder)
-    tokens = encoder.tokenize(TEXTS, "claim")
-    chunks = token_chunks([len(text.ids) for text in tokens], budget)
-    assert len(chunks) > 1
-    plain = gradients(whole_forward, encoder, encode, tokens, chunks, 0.05)
-    chunked = gradients(chunked_forward, encoder, encode, tokens, chunks, 0.05)
-    assert distance(plain[1], chunked[1]) < 1e-5
 
 
 class Saved:

@@ -25,16 +25,11 @@ from claim2source.training.reranker.run import finetune_reranker
 from claim2source.training.splits import load_splits
 from tests.rerank.test_learned import FITTED
 from tests.training.reranker.small import small_config as reranker_config
-from tests.training.small import small_config, small_setup
+from tests.training.small import small_config
 
 # As the small configs hold out, and as another training did.
 SAME: Mapping[str, Any] = {"val_share": 0.2, "val_seed": 13}
 OTHER: Mapping[str, Any] = {"val_share": 0.2, "val_seed": 5}
-
-
-@pytest.fixture(scope="module")
-def setup(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    return small_setup(tmp_path_factory.mktemp("small"))
 
 
 def record(data: Path, val_share: float, val_seed: int, **more: Any) -> DataRecord:

@@ -11,30 +11,30 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import pytorch_lightning as pl
 import torch
 from torch import Tensor
 
 from claim2source.core.errors import InputError, UserError
 from claim2source.core.report import Report
 from claim2source.training.finetune import finetune
-from claim2source.training.module import MOST_SKIPPED, RetrieverModule
+from claim2source.training.module import MOST_SKIPPED
 from claim2source.training.state import TrainingState, previous_state
-from tests.training.points import config, write_point
-from tests.training.small import small_config, small_setup
+from tests.training.points import config as model_config
+from tests.training.points import write_point
+from tests.training.small import small_config
 
 FINITE = r"holds weights that are not finite"
 SPOILT = {0, 2, 3}
 
 
-@pytest.fixture(scope="module")
-def setup(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    return small_setup(tmp_path_factory.mktemp("small"))
+class Spoil(pl.Callback):
+    """Named by a config: makes one number of some steps' gradients infinite, as an overflow does."""
 
-
-def spoil(module: RetrieverModule) -> None:
-    """Make one number of one gradient infinite, as an overflow does."""
-    gradient = next(p.grad for p in module.model.parameters() if p.grad is not None)
-    gradient.view(-1)[0] = math.inf
+    def on_after_backward(self, trainer: Any, module: Any) -> None:
+        if module.batches_done - 1 in SPOILT:
+            gradient = next(p.grad for p in module.model.parameters() if p.grad is not None)
+            gradient.view(-1)[0] = math.inf
 
 
 def damage(path: Path) -> None:
@@ -49,13 +49,7 @@ def test_a_spoilt_step_is_skipped_and_a_damaged_state_is_not_the_end(
     capsys: pytest.CaptureFixture[str],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    real, save = RetrieverModule.backward, TrainingState.save
-
-    def backward(self: RetrieverModule, loss: Tensor) -> None:
-        real(self, loss)
-        if self.batches_done - 1 in SPOILT:
-            spoil(self)
-
+    save = TrainingState.save
     saved: list[dict[str, Tensor]] = []
 
     def remember(self: TrainingState, path: Path) -> None:
@@ -64,12 +58,13 @@ def test_a_spoilt_step_is_skipped_and_a_damaged_state_is_not_the_end(
         if self.steps_done == 4:
             shutil.copy(path, tmp_path / "fourth.pt")
 
-    monkeypatch.setattr(RetrieverModule, "backward", backward)
     monkeypatch.setattr(TrainingState, "save", remember)
     more: dict[str, Any] = {"optimisation__epochs": 1, "tuning": "lora", "lora__r": 4}
+    spoil = {"callbacks": [{"class_path": f"{__name__}.Spoil"}]}
     out = tmp_path / "run"
+    config = replace(small_config(*setup, out, **more), trainer=spoil)
     state = out / "state.pt"
-    finetune(small_config(*setup, out, **more))
+    finetune(config)
     whole = TrainingState.load(state)
     assert [math.isnan(loss) for loss in whole.losses] == [i in SPOILT for i in range(5)]
     assert all(bool(weight.isfinite().all()) for weight in whole.weights.values())
@@ -94,13 +89,13 @@ def test_a_spoilt_step_is_skipped_and_a_damaged_state_is_not_the_end(
     before = TrainingState.load(previous_state(state))
     assert before.steps_done == 5 and before.epoch_open and not whole.epoch_open
     damage(state)
-    finetune(small_config(*setup, out, resume=True, **more))
+    finetune(replace(config, resume=True))
     assert "going on from the state before it, step 5" in caplog.text
     assert Report.read(out).training == training
     # So it does from one whose step was skipped.
     shutil.copy(tmp_path / "fourth.pt", previous_state(state))
     damage(state)
-    finetune(small_config(*setup, out, resume=True, **more))
+    finetune(replace(config, resume=True))
     assert "state.pt: not a saved state" in caplog.text
     assert "going on from the state before it, step 4" in caplog.text
     resumed = TrainingState.load(state)
@@ -113,7 +108,7 @@ def test_a_spoilt_step_is_skipped_and_a_damaged_state_is_not_the_end(
     damage(state)
     damage(previous_state(state))
     with pytest.raises(InputError, match=r"state\.pt: not a saved state"):
-        finetune(small_config(*setup, out, resume=True, **more))
+        finetune(replace(config, resume=True))
 
 
 def test_a_lost_training_stops_and_what_was_good_stays(
@@ -138,7 +133,7 @@ def test_a_lost_training_stops_and_what_was_good_stays(
 def test_no_checkpoint_of_weights_that_are_not_finite(
     kind: str, save_tiny: Callable[..., Path], tmp_path: Path
 ) -> None:
-    model = config(save_tiny(tmp_path / "model"))
+    model = model_config(save_tiny(tmp_path / "model"))
     with pytest.raises(UserError, match=rf"epoch-1: not written: \S+ {FINITE}; lower"):
         write_point(model, tmp_path / "epoch-1", kind, move=math.nan)
     assert [path.name for path in tmp_path.iterdir()] == ["model"]

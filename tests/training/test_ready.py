@@ -25,14 +25,9 @@ from claim2source.training.losses import LossesConfig
 from claim2source.training.module import RetrieverModule
 from claim2source.training.ready import ReadyBatch
 from claim2source.training.state import TrainingState
-from tests.training.small import small_config, small_setup
+from tests.training.small import power_cut, same_weights, small_config
 
 PLAN = BatchPlan(tuple(range(12)), 0, 0, 1, True, True)
-
-
-@pytest.fixture(scope="module")
-def setup(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    return small_setup(tmp_path_factory.mktemp("small"))
 
 
 def module_of(setup: tuple[Path, Path], **settings: Any) -> RetrieverModule:
@@ -103,35 +98,28 @@ def test_a_run_that_fails_within_an_epoch_ends_the_thread_and_goes_on_exactly(
     """Once in making a batch, once in a step while the next batches are made."""
     more: dict[str, Any] = {"optimisation__epochs": 2}
     finetune(small_config(*setup, tmp_path / "whole", **more))
-    make, save = TrainingPairs.batch, TrainingState.save
-    unfit, cut = UserError("unfit"), UserError("power cut")
+    make, unfit = TrainingPairs.batch, UserError("unfit")
 
     def fail(self: TrainingPairs, plan: BatchPlan) -> TrainBatch:
         if (plan.epoch, plan.index) == (0, 3):
             raise unfit
         return make(self, plan)
 
-    def save_then_fail(self: TrainingState, path: Path) -> None:
-        save(self, path)
-        if self.steps_done == 6:
-            raise cut
+    def no_thread_is_left() -> bool:
+        return not [one for one in threading.enumerate() if one.name.startswith("batches")]
 
     out = tmp_path / "cut"
-    for owner, name, fails, error in (
-        (TrainingPairs, "batch", fail, unfit),
-        (TrainingState, "save", save_then_fail, cut),
-    ):
-        with monkeypatch.context() as patched, pytest.raises(UserError) as raised:
-            patched.setattr(owner, name, fails)
-            finetune(small_config(*setup, out, resume=out.exists(), **more))
-        assert raised.value is error
-        raised = error = None  # type: ignore[assignment]
-        assert not [one for one in threading.enumerate() if one.name.startswith("batches")]
+    with monkeypatch.context() as patched, pytest.raises(UserError, match="unfit"):
+        patched.setattr(TrainingPairs, "batch", fail)
+        finetune(small_config(*setup, out, **more))
+    assert no_thread_is_left()
+    with power_cut(lambda state: state.steps_done == 6):
+        finetune(small_config(*setup, out, resume=True, **more))
+    assert no_thread_is_left()
     state = TrainingState.load(out / "state.pt")
     # Three steps are those before the batch that could not be made.
     assert 3 < state.steps_done < 10
     finetune(small_config(*setup, out, resume=True, **more))
     both = [TrainingState.load(tmp_path / name / "state.pt") for name in ("whole", "cut")]
     assert both[0].losses == both[1].losses and len(both[0].losses) == 10
-    for name, weight in both[0].weights.items():
-        assert torch.equal(weight, both[1].weights[name]), name
+    same_weights(tmp_path / "whole", out)

@@ -21,8 +21,7 @@ from claim2source.training.distributed import World
 from claim2source.training.finetune import finetune
 from claim2source.training.negatives import RunNegatives
 from claim2source.training.run_folder import RunFolder
-from claim2source.training.state import TrainingState
-from tests.training.small import small_config, small_setup
+from tests.training.small import small_config
 
 REMINED: dict[str, Any] = {
     "optimisation__epochs": 3,
@@ -32,11 +31,6 @@ REMINED: dict[str, Any] = {
     "optimisation__learning_rate": 1e-2,
     "mining__alpha": 0.0,
 }
-
-
-@pytest.fixture(scope="module")
-def setup(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    return small_setup(tmp_path_factory.mktemp("small"))
 
 
 @pytest.fixture(scope="module")
@@ -103,32 +97,6 @@ def test_a_named_file_keeps_its_pairs_in_their_places(
     assert used == [{negatives} for negatives in files]
 
 
-@pytest.mark.slow
-def test_a_killed_run_goes_on_with_the_same_rows(
-    setup: tuple[Path, Path], train: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    named = named_file("reversed", train, tmp_path / "named.jsonl")
-    finetune(small_config(*setup, tmp_path / "whole", mined=named, **REMINED))
-    whole = TrainingState.load(tmp_path / "whole" / "state.pt")
-    real = TrainingState.save
-
-    def save_then_die(self: TrainingState, path: Path) -> None:
-        real(self, path)
-        if self.steps_done >= len(whole.losses) - 2:
-            raise RuntimeError("power cut")
-
-    monkeypatch.setattr(TrainingState, "save", save_then_die)
-    cut = tmp_path / "cut"
-    with pytest.raises(RuntimeError, match="power cut"):
-        finetune(small_config(*setup, cut, mined=named, **REMINED))
-    monkeypatch.setattr(TrainingState, "save", real)
-    (cut / "mined-epoch-2.jsonl").unlink()  # the state holds it
-    finetune(small_config(*setup, cut, mined=named, resume=True, **REMINED))
-    state = TrainingState.load(cut / "state.pt")
-    assert list(state.losses) == list(whole.losses)
-    assert state.mined["content"].equal(whole.mined["content"])
-
-
 def test_other_pairs_or_another_order_are_refused(train: Dataset, encoder: Encoder) -> None:
     rows = [MinedRow(c.id, c.golds[0], ()) for c in train.claims[:3]]
     pairs = TrainingPairs(train, rows, encoder, Rendering(), 0)
@@ -138,20 +106,6 @@ def test_other_pairs_or_another_order_are_refused(train: Dataset, encoder: Encod
     negative = next(s.id for s in train.sources if s.id not in train.golds)
     pairs.use([replace(row, negatives=(Negative(negative, 0.5, "both"),)) for row in rows])
     assert [row.negatives[0].source for row in pairs.rows] == [negative] * 3
-
-
-@pytest.mark.slow
-def test_without_negatives_nothing_is_mined_anew(
-    setup: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def never(*arguments: Any, **more: Any) -> None:
-        raise AssertionError("mined in vain")
-
-    monkeypatch.setattr("claim2source.training.negatives.Miner", never)
-    out = tmp_path / "run"
-    more = {**REMINED, "optimisation__epochs": 2, "optimisation__negatives": 0}
-    finetune(small_config(*setup, out, **more))
-    assert [path.name for path in out.glob("mined*.jsonl")] == ["mined.jsonl"]
 
 
 def test_a_named_file_that_is_mined_anew_needs_enough_negatives(

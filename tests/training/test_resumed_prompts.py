@@ -13,20 +13,10 @@ from claim2source.core.files import write_text
 from claim2source.models import Manifest, Template, Weights, resolve
 from claim2source.text import Rendering
 from claim2source.training.finetune import Finetuning, finetune
+from tests.models.layout import declare
 from tests.training.small import small_config, small_setup
 
 PROMPTS = {"query": "post: ", "document": "paper: "}
-
-
-def declare(folder: Path) -> None:
-    """Make a folder a sentence-transformers model with prompts."""
-    kinds = {"Transformer": "", "Pooling": "1_Pooling", "Normalize": "2_Normalize"}
-    names = [{"type": f"sentence_transformers.models.{k}", "path": p} for k, p in kinds.items()]
-    (folder / "modules.json").write_text(json.dumps(names))
-    (folder / "1_Pooling").mkdir()
-    pooling = {"word_embedding_dimension": 32, "pooling_mode_mean_tokens": True}
-    (folder / "1_Pooling" / "config.json").write_text(json.dumps(pooling))
-    (folder / "config_sentence_transformers.json").write_text(json.dumps({"prompts": PROMPTS}))
 
 
 @pytest.mark.parametrize("resumed", [False, True])
@@ -34,7 +24,7 @@ def test_a_resumed_run_keeps_the_template_it_began_with(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, resumed: bool
 ) -> None:
     model, data = small_setup(tmp_path)
-    declare(model)
+    declare(model, whole={"prompts": PROMPTS})
     config = small_config(model, data, tmp_path / "run", resume=resumed)
     if resumed:
         # What 0.1.0 leaves: a config without the key `prompts`, and step 0 without prefixes.

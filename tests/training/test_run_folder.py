@@ -20,16 +20,11 @@ from claim2source.training.finetune import finetune
 from claim2source.training.losses.distillation import DistillationConfig
 from claim2source.training.run_folder import RunFolder, refuse_changes
 from tests.shared_data import REPOSITORY
-from tests.training.small import small_config, small_setup
+from tests.training.small import small_config
 
 OLD = REPOSITORY / "tests" / "fixtures_010"
 SCORES = {"macro": {"mrr@5": 0.5}}
 Make = Callable[..., FinetuneConfig]
-
-
-@pytest.fixture(scope="module")
-def setup(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    return small_setup(tmp_path_factory.mktemp("small"))
 
 
 @pytest.fixture(scope="module")

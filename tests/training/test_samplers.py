@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import Counter, defaultdict
-from fractions import Fraction
+from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from claim2source.training.batches import BUCKET_BATCHES, BatchSampler, language_quotas
+from claim2source.training.batches import BUCKET_BATCHES, BatchSampler
 from claim2source.training.config import BatchesConfig
 
 PAIRS = st.lists(
@@ -122,36 +121,23 @@ def reference_epoch(
 @given(
     pairs=PAIRS,
     size=st.integers(1, 7),
-    epoch=st.integers(0, 3),
+    world=st.integers(1, 3),
     alpha=st.sampled_from([1.0, 0.7, 0.5, 0.0]),
+    gather=st.booleans(),
 )
 @settings(max_examples=60, deadline=None)
 def test_against_a_slow_reference(
-    order: str, pairs: list[tuple[int, str, int]], size: int, epoch: int, alpha: float
-) -> None:
-    tried = sampler(pairs, order, size, seed=7, alpha=alpha)
-    found = [batch.tolist() for batch in tried.epoch_batches(epoch)]
-    assert found == reference_epoch(pairs, order, size, 7, epoch, alpha)
-    if alpha == 1:
-        assert sorted(row for batch in found for row in batch) == list(range(len(pairs)))
-
-
-@pytest.mark.parametrize("order", ["mixed", "language", "length"])
-@given(
-    pairs=PAIRS,
-    size=st.integers(1, 4),
-    world=st.integers(1, 3),
-    alpha=st.sampled_from([1.0, 0.5]),
-    gather=st.booleans(),
-)
-@settings(max_examples=40, deadline=None)
-def test_shares_against_a_slow_reference(
     order: str, pairs: list[tuple[int, str, int]], size: int, world: int, alpha: float, gather: bool
 ) -> None:
     """Every process's rows of every batch of two epochs: every `world`-th, none more than others."""
     epochs = [reference_epoch(pairs, order, size, 7, epoch, alpha, world) for epoch in (0, 1)]
+    more = {"seed": 7, "alpha": alpha, "world_size": world, "gather": gather}
     if not epochs[0]:
+        with pytest.raises(ValueError, match=f"each of {world} processes"):
+            sampler(pairs, order, size, **more)
         return
+    if alpha == world == 1:
+        assert sorted(row for batch in epochs[0] for row in batch) == list(range(len(pairs)))
     shares = []
     for batch in (batch for epoch in epochs for batch in epoch):
         while len(batch) % world:
@@ -160,20 +146,16 @@ def test_shares_against_a_slow_reference(
         for i, row in enumerate(batch):
             hands[i % world].append(row)
         shares.append(tuple(tuple(hand) for hand in hands))
-    more = {"seed": 7, "alpha": alpha, "world_size": world, "gather": gather}
     for rank in range(world):
-        plans = list(sampler(pairs, order, size, rank=rank, **more))[: len(shares)]
+        tried = sampler(pairs, order, size, rank=rank, **more)
+        plans = list(tried)[: len(shares)]
         assert [plan.rows for plan in plans] == [hands[rank] for hands in shares]
         assert [plan.epoch for plan in plans] == [0] * len(epochs[0]) + [1] * len(epochs[1])
         together = gather and world > 1
         assert [plan.shares for plan in plans] == (shares if together else [()] * len(shares))
-
-
-@given(pairs=PAIRS, size=st.integers(1, 7))
-@settings(max_examples=60, deadline=None)
-def test_one_language_a_batch(pairs: list[tuple[int, str, int]], size: int) -> None:
-    for batch in sampler(pairs, "language", size).epoch_batches(0):
-        assert len({pairs[row][1] for row in batch}) == 1
+        assert {plan.rank for plan in plans} == {rank if together else 0}
+        left = tried.left_out(0) + tried.left_out(1)
+        assert left + sum(map(len, sum(epochs, []))) == 2 * sum(tried.quotas.values())
 
 
 def test_like_lengths_meet_and_papers_stay_apart() -> None:
@@ -191,43 +173,6 @@ def test_like_lengths_meet_and_papers_stay_apart() -> None:
     assert set(together) != {frozenset(batch.tolist()) for batch in bucketed.epoch_batches(1)}
 
 
-@given(
-    st.dictionaries(st.sampled_from(["de", "en", "fr", "it"]), st.integers(1, 500), min_size=1),
-    st.sampled_from([0.0, 0.3, 0.5, 0.9, 1.0]),
-)
-@settings(max_examples=200, deadline=None)
-def test_quotas(sizes: dict[str, int], alpha: float) -> None:
-    quotas = language_quotas(sizes, alpha)
-    assert quotas.keys() == sizes.keys() and min(quotas.values()) >= 1
-    total = sum(sizes.values())
-    powers = {name: size**alpha for name, size in sizes.items()}
-    for name, quota in quotas.items():
-        exact = Fraction(total * powers[name] / sum(powers.values()))
-        assert quota == 1 or abs(quota - exact) < 1
-    if alpha == 1:
-        assert quotas == sizes
-    if min(total * p / sum(powers.values()) for p in powers.values()) >= 1:
-        assert sum(quotas.values()) == total
-
-
-def test_alpha_sets_the_shares_and_every_claim_keeps_its_turn() -> None:
-    pairs = [(i, "en" if i < 80 else "de", 5) for i in range(100)]
-    even = sampler(pairs, "mixed", 10, alpha=0.0)
-    assert even.quotas == {"de": 50, "en": 50}
-    used: dict[int, Counter[int]] = defaultdict(Counter)
-    for epoch in range(6):
-        rows = np.concatenate(even.epoch_batches(epoch)).tolist()
-        assert Counter(pairs[row][1] for row in rows) == {"de": 50, "en": 50}
-        used[epoch] = Counter(rows)
-    # English: 80 claims, 50 an epoch: after 8 epochs of 50 each had 5 turns; German 2 or 3 each.
-    turns = sum((used[epoch] for epoch in range(6)), Counter[int]())
-    english = [turns[row] for row in range(80)]
-    german = [turns[row] for row in range(80, 100)]
-    assert set(english) == {3, 4} and sum(english) == 300
-    assert set(german) == {15}
-    assert all(count in (2, 3) for row, count in used[0].items() if row >= 80)
-
-
 def test_a_repeated_claim_does_not_meet_itself() -> None:
     """With alpha a small language's claims come more than once an epoch."""
     pairs = [(i, "en" if i < 60 else "de", 5) for i in range(64)]
@@ -236,39 +181,6 @@ def test_a_repeated_claim_does_not_meet_itself() -> None:
     for epoch in range(3):
         for batch in even.epoch_batches(epoch):
             assert len(set(batch.tolist())) == len(batch)
-
-
-@given(
-    pairs=PAIRS,
-    world=st.integers(1, 3),
-    order=st.sampled_from(["mixed", "language", "length"]),
-    alpha=st.sampled_from([0.0, 0.5, 1.0]),
-)
-@settings(max_examples=100, deadline=None)
-def test_ranks_know_each_others_rows(
-    pairs: list[tuple[int, str, int]], world: int, order: str, alpha: float
-) -> None:
-    sizes = Counter(language for _, language, _ in pairs)
-    if order == "language" and max(language_quotas(dict(sizes), alpha).values()) < world:
-        with pytest.raises(ValueError, match="each of 3 processes"):
-            sampler(pairs, order, 3, world_size=world, alpha=alpha)
-        return
-    ranks = [
-        list(sampler(pairs, order, 3, rank=rank, world_size=world, alpha=alpha))
-        for rank in range(world)
-    ]
-    for plans in zip(*ranks, strict=True):
-        assert len({len(plan.rows) for plan in plans}) == 1 and plans[0].rows
-        if world > 1:
-            assert all(plan.shares == tuple(p.rows for p in plans) for plan in plans)
-            assert [plan.rank for plan in plans] == list(range(world))
-    apart = sampler(pairs, order, 3, rank=0, world_size=world, gather=False, alpha=alpha)
-    assert all(plan.shares == () and plan.rank == 0 for plan in apart)
-    first = next(iter(apart))
-    assert first.rows == ranks[0][0].rows
-    used = sum(len(plan.rows) for plans in ranks for plan in plans)
-    left = sum(apart.left_out(epoch) for epoch in range(apart.epochs))
-    assert used + left == sum(apart.quotas.values()) * apart.epochs
 
 
 @given(

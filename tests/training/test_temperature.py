@@ -12,7 +12,7 @@ import pytest
 from claim2source.mining.baseline import RandomBaseline
 from claim2source.training.finetune import finetune
 from claim2source.training.temperature import first_loss_sentences, temperature_sentences
-from tests.training.small import small_config, small_setup
+from tests.training.small import small_config
 
 
 def said(deviation: float, temperature: float) -> str:
@@ -53,11 +53,6 @@ def test_a_first_loss_far_above_chance_is_warned_of() -> None:
     # More sources are a harder guess, and one alone is none.
     assert first_loss_sentences(8.0, 512, 0.05) == []
     assert first_loss_sentences(0.0, 1, 0.05) == []
-
-
-@pytest.fixture(scope="module")
-def setup(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    return small_setup(tmp_path_factory.mktemp("small"))
 
 
 @pytest.mark.parametrize("way", ["no negatives", "a mined file", "mined here, by shares of scores"])

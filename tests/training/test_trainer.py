@@ -17,7 +17,7 @@ from claim2source.training.config import FinetuneConfig
 from claim2source.training.finetune import finetune
 from claim2source.training.state import TrainingState
 from claim2source.training.trainer_settings import REFUSED, trainer_arguments
-from tests.training.small import small_config, small_setup
+from tests.training.small import losses_of, power_cut, same_weights, small_config
 
 EARLY = {
     "class_path": "pytorch_lightning.callbacks.EarlyStopping",
@@ -40,19 +40,10 @@ class Seen(pl.Callback):
         self.found.append(values | {"mark": self.mark})
 
 
-@pytest.fixture(scope="module")
-def setup(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    return small_setup(tmp_path_factory.mktemp("small"))
-
-
 def trained(setup: tuple[Path, Path], out: Path, trainer: dict[str, Any], **more: Any) -> Report:
     report = finetune(replace(small_config(*setup, out, **more), trainer=trainer))
     assert report is not None and report.training is not None
     return report
-
-
-def losses_of(out: Path) -> list[float]:
-    return TrainingState.load(out / "state.pt").losses
 
 
 @pytest.mark.parametrize("name", sorted(REFUSED))
@@ -240,23 +231,12 @@ def test_early_stopping_ends_a_run_that_does_not_improve(
 
 
 @pytest.mark.slow
-def test_patience_goes_on_where_a_run_resumes(
-    setup: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_patience_goes_on_where_a_run_resumes(setup: tuple[Path, Path], tmp_path: Path) -> None:
     """Killed within the second epoch: the callback's count is Lightning's checkpoint's."""
     more: dict[str, Any] = {"optimisation__epochs": 9}
     trained(setup, tmp_path / "whole", {"callbacks": [EARLY]}, **more)
-    real = TrainingState.save
-
-    def save_then_die(self: TrainingState, path: Path) -> None:
-        real(self, path)
-        if self.steps_done == 7:
-            raise RuntimeError("power cut")
-
-    monkeypatch.setattr(TrainingState, "save", save_then_die)
-    with pytest.raises(RuntimeError, match="power cut"):
+    with power_cut(lambda state: state.steps_done == 7):
         trained(setup, tmp_path / "cut", {"callbacks": [EARLY]}, **more)
-    monkeypatch.setattr(TrainingState, "save", real)
     trained(setup, tmp_path / "cut", {"callbacks": [EARLY]}, resume=True, **more)
     assert losses_of(tmp_path / "whole") == losses_of(tmp_path / "cut")
     assert len(losses_of(tmp_path / "cut")) == 10
@@ -265,7 +245,7 @@ def test_patience_goes_on_where_a_run_resumes(
 @pytest.mark.slow
 @pytest.mark.parametrize("stop", [3, 5, 7])
 def test_max_steps_ends_a_run_at_rate_zero_and_resumes_exactly(
-    stop: int, setup: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    stop: int, setup: tuple[Path, Path], tmp_path: Path
 ) -> None:
     """Eight steps are an epoch and three fifths; killed within epochs, and at an epoch's end."""
     settings = {"max_steps": 8}
@@ -275,23 +255,12 @@ def test_max_steps_ends_a_run_at_rate_zero_and_resumes_exactly(
     with open(tmp_path / "whole" / "logs" / "step-000000" / "metrics.csv", newline="") as file:
         rates = [float(row["learning_rate"]) for row in csv.DictReader(file) if row["loss"]]
     assert len(rates) == 8 and rates[-1] < 0.1 * max(rates)
-    real = TrainingState.save
-
-    def save_then_die(self: TrainingState, path: Path) -> None:
-        real(self, path)
-        if self.steps_done == stop and not self.epoch_open:
-            raise RuntimeError("power cut")
-
-    monkeypatch.setattr(TrainingState, "save", save_then_die)
-    with pytest.raises(RuntimeError, match="power cut"):
+    with power_cut(lambda state: state.steps_done == stop and not state.epoch_open):
         trained(setup, tmp_path / "cut", settings)
-    monkeypatch.setattr(TrainingState, "save", real)
     torch.manual_seed(999)
     trained(setup, tmp_path / "cut", settings, resume=True)
     assert losses_of(tmp_path / "whole") == losses_of(tmp_path / "cut")
-    both = [TrainingState.load(tmp_path / name / "state.pt") for name in ("whole", "cut")]
-    for name, weight in both[0].weights.items():
-        assert torch.equal(weight, both[1].weights[name]), name
+    same_weights(tmp_path / "whole", tmp_path / "cut")
     histories = [(tmp_path / name / "run.json").read_text() for name in ("whole", "cut")]
     assert histories[0] == histories[1]
 

@@ -106,9 +106,8 @@ def test_the_stage_marks_claims_and_leaves_the_ranking(tmp_path: Path) -> None:
     assert stage.identity != known
     with pytest.raises(UserError, match="fitted on the stage 'one'; the stages before are two"):
         Abstain(model=str(path)).after({"two": Result(SECOND)}).apply(claims, [], SECOND)
-    for wrong in ({"model": " "}, {"model": "m", "threshold": 1.5}):
-        with pytest.raises(ConfigError):
-            Abstain(**wrong)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="model"):
+        Abstain(model=" ")
 
 
 def test_the_file_is_read_as_it_was_written(tmp_path: Path) -> None:
@@ -125,15 +124,12 @@ def test_the_file_is_read_as_it_was_written(tmp_path: Path) -> None:
     [
         ({"format": 2}, "format"),
         ({"bias": None}, "bias"),
-        ({"bias": "1"}, "bias"),
         ({"threshold": 2}, "threshold from 0 to 1"),
         ({"scale": [1, 0]}, "scale must be above 0"),
         ({"weights": [1]}, "a number for each feature"),
-        ({"weights": [1, "x"]}, "weights.1"),
         ({"features": ["one: margin", "one: score 1"]}, "not those of the design"),
         ({"design": {"stages": ["one"], "scores": 0, "none": False}}, "scores must be from 1"),
         ({"design": {"stages": [], "scores": 1, "none": False}}, "stages must be distinct"),
-        ({"design": 1}, "design"),
     ],
 )
 def test_a_damaged_file_is_refused_by_its_field(tmp_path: Path, changed, why) -> None:

@@ -109,22 +109,6 @@ def test_a_perfect_verifier_finds_every_gold_it_is_shown(llm_server: Start) -> N
     assert asked.chat.body["chat_template_kwargs"] == {"enable_thinking": False}
 
 
-@pytest.mark.parametrize("settings", [{}, {"shuffle": True}, {"shuffle": True, "seed": 5}])
-def test_chance_gives_what_its_own_choices_give_by_hand(
-    llm_server: Start, settings: dict[str, Any]
-) -> None:
-    rule = play.Verifier(play.by_chance)
-    found = verified(llm_server(rule), **settings)
-    chosen = {}
-    for asked, place in rule.picks:
-        claim = next(c for c in CLAIMS if c.text == asked.post)
-        titles = [s.title for s in SOURCES]
-        source = SOURCES[titles.index(asked.papers[place][1].splitlines()[0].strip()[7:])]
-        chosen[claim.id] = RUN.sources(claim.id).index(source.id) + 1
-    assert len(chosen) == 10 and mrr(found) == pytest.approx(by_hand(chosen))
-    assert len(set(chosen.values())) > 2
-
-
 def test_votes_in_changing_orders_remove_the_bias_of_places(llm_server: Start) -> None:
     # Only the first place is ever chosen: shown as ranked nothing changes, shuffled it is chance.
     only_first = llm_server(play.Verifier(play.first_shown))
@@ -380,15 +364,8 @@ def test_forms_of_claims_and_papers_are_settings(llm_server: Start) -> None:
 
 def test_settings_are_checked_when_they_are_read(llm_server: Start, tmp_path: Path) -> None:
     server = llm_server()
-    for wrong, problem in (
-        ({"depth": 0}, "depth: 0"),
-        ({"votes": 0}, "votes: 0"),
-        ({"llm": {"model": " "}}, "llm.model"),
-        ({"reply": "words"}, "stages.0"),
-        ({"claims": "paired"}, "stages.0"),
-    ):
-        with pytest.raises(ConfigError, match=problem):
-            stage(server, **wrong)
+    with pytest.raises(ConfigError, match=r"llm\.model"):
+        stage(server, llm={"model": " "})
     with pytest.raises(InputError, match="no such prompt"):
         stage(server, prompt="verify")
     with pytest.raises(InputError, match="variables"):

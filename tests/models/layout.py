@@ -1,0 +1,37 @@
+"""What sentence-transformers writes beside a transformers model."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from claim2source.core.files import write_json
+
+
+def declare(folder: Path, *kinds: str, pooling: Any = "mean", **said: Any) -> Path:
+    """Make a folder a sentence-transformers model: modules, pooling, length, and what is `said`.
+
+    `pooling` is a name, or what the config of pooling holds; `said` are values by file: `sbert`,
+    `whole` or `tokenizer`.
+    """
+    kinds = kinds or ("Transformer", "Pooling", "Normalize")
+    modules = [
+        {
+            "idx": i,
+            "name": str(i),
+            "path": f"{i}_{kind}" if i else "",
+            "type": f"sentence_transformers.models.{kind}",
+        }
+        for i, kind in enumerate(kinds)
+    ]
+    write_json(folder / "modules.json", modules)
+    width = json.loads((folder / "config.json").read_text())["hidden_size"]
+    (folder / "1_Pooling").mkdir(exist_ok=True)
+    mode = {"pooling_mode": pooling} if isinstance(pooling, str) else pooling
+    write_json(folder / "1_Pooling" / "config.json", {"embedding_dimension": width} | mode)
+    write_json(folder / "sentence_bert_config.json", {"max_seq_length": 24} | said.get("sbert", {}))
+    write_json(folder / "config_sentence_transformers.json", said.get("whole", {}))
+    file = folder / "tokenizer_config.json"
+    write_json(file, json.loads(file.read_text()) | said.get("tokenizer", {}))
+    return folder
