@@ -62,12 +62,16 @@ def test_a_failed_write_keeps_the_old_file_and_no_half_one(tmp_path, error):
 
 
 def test_the_content_is_on_disk_before_the_name_is(tmp_path, monkeypatch):
-    done = []
-    fsync, replace = os.fsync, os.replace
-    monkeypatch.setattr(os, "fsync", lambda fd: done.append("fsync") or fsync(fd))
-    monkeypatch.setattr(os, "replace", lambda a, b: done.append("replace") or replace(a, b))
-    write_text(tmp_path / "a.txt", "x")
-    assert done == ["fsync", "replace"]
+    target, synced = tmp_path / "a.txt", []
+    fsync = os.fsync
+
+    def noted(file):
+        synced.append((target.exists(), os.pread(file, 99, 0)))
+        fsync(file)
+
+    monkeypatch.setattr(os, "fsync", noted)
+    write_text(target, "whole")
+    assert synced[0] == (False, b"whole")
 
 
 def test_permissions_are_those_of_a_plain_file(tmp_path):
@@ -93,16 +97,13 @@ def test_a_folder_replaces_the_old_one_whole(tmp_path):
 
 def test_a_failed_folder_keeps_the_old_one(tmp_path):
     target = tmp_path / "a"
-    with pytest.raises(Killed), atomic_folder(target) as temporary:
-        (temporary / "half").write_text("half")
-        raise Killed
-    assert listing(tmp_path) == []
-    target.mkdir()
-    (target / "old").write_text("old")
-    with pytest.raises(Killed), atomic_folder(target) as temporary:
-        (temporary / "half").write_text("half")
-        raise Killed
-    assert listing(tmp_path) == ["a", "a/old"]
+    for before in ([], ["a", "a/old"]):
+        with pytest.raises(Killed), atomic_folder(target) as temporary:
+            (temporary / "half").write_text("half")
+            raise Killed
+        assert listing(tmp_path) == before
+        target.mkdir(exist_ok=True)
+        (target / "old").write_text("old")
 
 
 def test_the_old_folder_comes_back_when_the_rename_fails(tmp_path, monkeypatch):
@@ -172,27 +173,19 @@ def test_what_is_no_leftover_is_left_alone(tmp_path):
     clean_leftovers(tmp_path / "absent")
 
 
-def test_text_is_utf8_with_plain_line_ends(tmp_path):
+def test_text_and_json_are_utf8_and_what_cannot_be_written_leaves_the_old(tmp_path):
     write_text(tmp_path / "a.txt", "é🦠\r\nx\n")
     assert (tmp_path / "a.txt").read_bytes() == "é🦠\r\nx\n".encode()
-
-
-def test_text_that_cannot_be_written_leaves_the_old(tmp_path):
-    write_text(tmp_path / "a.txt", "old")
     with pytest.raises(UnicodeEncodeError):
         write_text(tmp_path / "a.txt", "\ud800")
-    assert (tmp_path / "a.txt").read_text() == "old"
-    assert listing(tmp_path) == ["a.txt"]
-
-
-def test_json_is_readable(tmp_path):
+    assert "é" in (tmp_path / "a.txt").read_text("utf-8")
     write_json(tmp_path / "a.json", {"ü": [1, None]})
-    assert (tmp_path / "a.json").read_text(encoding="utf-8") == (
-        '{\n  "ü": [\n    1,\n    null\n  ]\n}\n'
-    )
+    written = (tmp_path / "a.json").read_text(encoding="utf-8")
+    assert written == '{\n  "ü": [\n    1,\n    null\n  ]\n}\n'
     with pytest.raises(TypeError):
         write_json(tmp_path / "a.json", {"x": object()})
-    assert "ü" in (tmp_path / "a.json").read_text(encoding="utf-8")
+    assert (tmp_path / "a.json").read_text(encoding="utf-8") == written
+    assert listing(tmp_path) == ["a.json", "a.txt"]
 
 
 @pytest.fixture
@@ -253,17 +246,12 @@ LOOP = "too many levels of symbolic links"
     [
         ("file", "folder", "folder: is a folder, not a file"),
         ("file", "file/x", "file: is a file, not a folder"),
-        ("file", "file/x/y", "file: is a file, not a folder"),
         ("file", "loop/x", f"loop/x: cannot be written: {LOOP}"),
         ("file", "broken/x", "broken/x: cannot be written: no such file or directory"),
         ("file", "pipe", "pipe: is no regular file"),
         ("file", "x" * 250, "cannot be written: file name too long"),
         ("folder", "file", "file: is a file, not a folder"),
-        ("folder", "file/x", "file: is a file, not a folder"),
-        ("folder", "loop", f"loop: cannot be written: {LOOP}"),
-        ("folder", "pipe", "pipe: is a file, not a folder"),
         ("folder", "/proc", "/proc: cannot be written: no such file or directory"),
-        ("file", "/proc/x", "/proc/x: cannot be written: no such file or directory"),
         ("file", "/dev/null", "/dev/null: is no regular file"),
     ],
 )
