@@ -11,7 +11,7 @@ import yaml
 
 from claim2source.core.errors import InputError
 from claim2source.evaluation.metrics import cutoff
-from claim2source.evaluation.published.tables import FOLDER, Column, Table, load_published
+from claim2source.evaluation.published.tables import Column, Table, load_published
 
 TABLES = {table.id: table for table in load_published()}
 STYLES = TABLES["2025-styles"]
@@ -25,28 +25,14 @@ def cell(table: str, row: str, column: str) -> float:
     return value
 
 
-def test_every_paper_is_there() -> None:
+def test_every_paper_is_there_with_our_metrics_and_flags_that_cover_something() -> None:
     assert {table.paper for table in TABLES.values()} == {"2023", "2024", "2025", "2026"}
-    assert {p.stem for p in FOLDER.glob("*.yaml")} == {
-        "adma2023",
-        "axolotl2024",
-        "checkthat2025",
-        "checkthat2026",
-    }
     for table in TABLES.values():
         assert table.source and table.title and table.rows and table.columns
         assert len({row.name for row in table.rows}) == len(table.rows)
-
-
-def test_metrics_are_ours_or_named() -> None:
-    for table in TABLES.values():
         for column in table.columns:
             if column.metric not in (None, "seconds", "macro_f1", "strict_macro_f1"):
                 cutoff(str(column.metric))
-
-
-def test_every_flag_has_a_reason_and_something_to_flag() -> None:
-    for table in TABLES.values():
         for flag in table.flags:
             assert len(flag.reason) > 20
             cells = [
@@ -135,8 +121,6 @@ def test_the_repeated_cells_are_the_flagged_ones() -> None:
         # White-space BM25 in both papers, and whatever is measured against it or fused with it.
         ("2025-styles", ["BM25"], "white-space"),
         ("2025-styles", HYBRIDS, "weak white-space BM25"),
-        ("2025-best", ["BM25", *HYBRIDS], "white-space"),
-        ("2025-test", ["BM25"], "white-space"),
         ("2026-stage1", ["BM25"], "white-space"),
         # The query template of the released code.
         ("2026-stage1", ["GritLM"], "pools the instruction"),
@@ -298,15 +282,24 @@ def written(folder: Path, **changes: Any) -> Path:
     return folder
 
 
-def test_a_table_is_read(tmp_path: Path) -> None:
+def test_a_table_is_read_and_printed_as_the_paper_does(tmp_path: Path) -> None:
     (table,) = load_published(written(tmp_path))
     assert isinstance(table, Table)
     assert table.columns == (Column("A", "mrr@5"), Column("B", "mrr@5", language="de", digits=2))
     assert table.value("one", "B") is None and table.row("one").models == ("m",)
-    with pytest.raises(KeyError):
-        table.value("one", "C")
-    with pytest.raises(KeyError):
-        table.value("two", "A")
+    for row, column in (("one", "C"), ("two", "A")):
+        with pytest.raises(KeyError):
+            table.value(row, column)
+    (tmp_path / "two").mkdir()
+    (written(tmp_path / "two") / "b.yaml").write_bytes((tmp_path / "a.yaml").read_bytes())
+    with pytest.raises(InputError, match="already"):
+        load_published(tmp_path / "two")
+    assert STYLES.columns[0].text(0.5575) == "0.5575"
+    assert STYLES.columns[1].text(0.0225) == "+0.0225"
+    assert Column("A", digits=1, unit="%").text(75.0) == "75.0"
+    assert Column("A").text(None) == "-"
+    assert Column("A").text(12) == "12"
+    assert Column("A", unit="%").factor == 100
 
 
 @pytest.mark.parametrize(
@@ -315,28 +308,10 @@ def test_a_table_is_read(tmp_path: Path) -> None:
         ({"rows": {"one": {"values": [0.5]}}}, "1 values for 2 columns"),
         ({"colour": "red"}, "t.colour: no such field"),
         ({"columns": {"A": {"lang": "de"}, "B": {}}}, r"t.columns\.0\.lang: no such field"),
-        ({"columns": {"A": {"digits": "few"}, "B": {}}}, r"t.columns\.0\.digits: .*integer"),
-        ({"columns": {}}, "needs rows and columns"),
         ({"unreliable": [{"rows": ["two"], "reason": "r"}]}, "no such cells: .'two'"),
-        ({"unreliable": [{"rows": ["one"], "columns": ["C"], "reason": "r"}]}, "no such cells"),
         ({"relative_to": "C"}, "no column 'C'"),
     ],
 )
 def test_a_wrong_table_is_refused(tmp_path: Path, changes: dict[str, Any], said: str) -> None:
     with pytest.raises(InputError, match=said):
         load_published(written(tmp_path, **changes))
-
-
-def test_an_id_twice_is_refused(tmp_path: Path) -> None:
-    (written(tmp_path) / "b.yaml").write_bytes((tmp_path / "a.yaml").read_bytes())
-    with pytest.raises(InputError, match="already"):
-        load_published(tmp_path)
-
-
-def test_cells_are_printed_as_the_paper_does() -> None:
-    assert STYLES.columns[0].text(0.5575) == "0.5575"
-    assert STYLES.columns[1].text(0.0225) == "+0.0225"
-    assert Column("A", digits=1, unit="%").text(75.0) == "75.0"
-    assert Column("A").text(None) == "-"
-    assert Column("A").text(12) == "12"
-    assert Column("A", unit="%").factor == 100

@@ -32,11 +32,6 @@ def test_ranks_are_where_the_gold_stands(places):
     assert ranks.tolist() == [inf if place is None else place for place in places]
 
 
-def test_the_first_of_several_golds_counts():
-    run = Run.from_lists({"c": [("x", 3.0), ("b", 2.0), ("a", 1.0)]})
-    assert first_ranks(run, Qrels({"c": {"a": 1, "b": 2, "x": 0}}))[1].tolist() == [2]
-
-
 def test_summary_of_ranks():
     found = summarise(np.array([1, 3, 200, inf]))
     assert (found.claims, found.found, found.mean, found.median) == (4, 3, 68, 101.5)
@@ -113,10 +108,9 @@ def test_slices_by_every_trait():
     assert not {by for by, _ in parts()} & {"gold in training"}
 
 
-def test_every_trait_parts_the_judged_claims():
-    for by in {by for by, _ in parts(seen=frozenset())}:
-        members = [c for (b, _), ids in parts(seen=frozenset()).items() if b == by for c in ids]
-        assert sorted(members) == ["d1", "e1", "e2", "e3", "f1"]
+def test_the_first_of_several_golds_counts():
+    run = Run.from_lists({"c": [("x", 3.0), ("b", 2.0), ("a", 1.0)]})
+    assert first_ranks(run, Qrels({"c": {"a": 1, "b": 2, "x": 0}}))[1].tolist() == [2]
 
 
 def test_slices_by_rank():
