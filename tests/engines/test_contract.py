@@ -15,7 +15,7 @@ import pytest
 
 from claim2source.core.errors import ConfigError, InputError, UserError
 from claim2source.core.records import Claim, Source
-from claim2source.datasets.papers import Paper, first_day, last_day, plain_doi
+from claim2source.datasets.papers import Paper
 from claim2source.engines import Engine, Where, is_engine, open_engine
 from claim2source.engines.rows import EVERYWHERE, Rows, half, stamp_of
 from claim2source.retrieve import BM25, BM25Config
@@ -305,32 +305,6 @@ def test_what_does_not_fit_is_refused_in_one_line(tmp_path: Path, corpus: Corpus
     for bad in ({"until": "soon"}, {"language": "en'--"}):
         with pytest.raises(ConfigError):
             Where(**bad)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize(
-    ("date", "first", "last"),
-    [
-        ("2020", 20200101, 20201231),
-        ("2020-02", 20200201, 20200229),
-        ("2021-02-30", 20210201, 20210228),
-        ("2020-05-12T10:00:00Z", 20200512, 20200512),
-        ("2020 May 2", 20200502, 20200502),
-        ("2020 Spring", 20200101, 20201231),
-        ("2020-13", 20200101, 20201231),
-        ("20200512", 20200512, 20200512),
-        ("12020", 0, 0),
-        ("0000", 0, 0),
-        ("in press", 0, 0),
-        ("", 0, 0),
-    ],
-)
-def test_a_date_is_a_span_of_days(date: str, first: int, last: int) -> None:
-    assert (first_day(date), last_day(date)) == (first, last)
-
-
-def test_a_doi_is_found_in_its_address() -> None:
-    assert plain_doi("https://doi.org/10.1000/ABC.5") == "10.1000/abc.5"
-    assert plain_doi("see arXiv") == ""
 
 
 @pytest.mark.slow
