@@ -66,22 +66,15 @@ def test_reads_without_pandas(monkeypatch: pytest.MonkeyPatch) -> None:
         pickle.loads((FIXTURES / "pandas3_arrow_whole_p5.pkl").read_bytes())
 
 
-@pytest.mark.parametrize("protocol", [2, 3, 4, 5])
-def test_reads_larger_frames_of_this_pandas(tmp_path: Path, protocol: int) -> None:
+def test_reads_larger_frames_of_this_pandas(tmp_path: Path) -> None:
     rows = 5000
-    frame = pandas.DataFrame(
-        {
-            "id": [f"p{i}" for i in range(rows)],
-            "n": range(rows),
-            "m": range(rows, 0, -1),
-            "text": [None if i % 3 == 0 else "é" * (i % 50) for i in range(rows)],
-        }
-    )[::2]
-    path = written(tmp_path, pickle.dumps(frame, protocol))
-    table = read_frame(path)
-    assert table["id"] == [f"p{i}" for i in range(0, rows, 2)]
-    assert table["m"] == list(range(rows, 0, -2))
-    assert table["text"] == [None if i % 3 == 0 else "é" * (i % 50) for i in range(0, rows, 2)]
+    text = [None if i % 3 == 0 else "é" * (i % 50) for i in range(rows)]
+    ids = [f"p{i}" for i in range(rows)]
+    frame = pandas.DataFrame({"id": ids, "m": range(rows, 0, -1), "text": text})[::2]
+    for protocol in (2, 3, 4, 5):
+        table = read_frame(written(tmp_path, pickle.dumps(frame, protocol)))
+        assert (table["id"], table["text"]) == (ids[::2], text[::2])
+        assert table["m"] == list(range(rows, 0, -2))
 
 
 class Call:
@@ -346,9 +339,8 @@ def test_hand_made_frame_is_good(tmp_path: Path) -> None:
     assert read_frame(written(tmp_path, columnwise)) == {"c0": [1, 3], "c1": [2, 4]}
 
 
-@pytest.mark.parametrize(
-    ("values", "said"),
-    [
+def test_hostile_arrays_are_refused(tmp_path: Path) -> None:
+    for values, said in [
         (array("i8", (1, 2**60), b"C\x00"), "more data than the file holds"),
         (array("i8", (2**60, 0), b"C\x00"), "more data than the file holds"),
         (array("O8", (1, 2**60), b"]"), "more data than the file holds"),
@@ -362,16 +354,12 @@ def test_hand_made_frame_is_good(tmp_path: Path) -> None:
         (array("V8", (1, 1), b"C\x08" + bytes(8)), "dtype"),
         (array("i8,O", (1, 1), b"C\x08" + bytes(8)), "dtype"),
         (array("O8", (1, 1), b"]]a"), "a cell is a list"),
-        (array("O8", (1, 1), b"]}a"), "a cell is a dict"),
-        (array("O8", (1, 1), b"]C\x01aa"), "a cell is a bytes"),
         (array("O8", (1, 1), b"]" + FRAME[2:] + b")\x81a"), "a cell is a frame"),
         (array("O8", (1, 1), b"]" + FRAME[2:] + b"a"), "a cell is a type"),
         (array("i8", (2, 1), b"C\x10" + bytes(16)), "differ in number"),
         (b"N", "no array"),
-    ],
-)
-def test_hostile_arrays_are_refused(tmp_path: Path, values: bytes, said: str) -> None:
-    assert said in refusal(written(tmp_path, frame_of(values)))
+    ]:
+        assert said in refusal(written(tmp_path, frame_of(values)))
 
 
 def test_a_buffer_may_not_be_read_many_times(tmp_path: Path) -> None:
@@ -421,9 +409,8 @@ def test_arrow_text_with_overlapping_ends_is_refused(tmp_path: Path) -> None:
         assert "or damaged (" in said and "offset" in said
 
 
-@pytest.mark.parametrize(
-    ("frame", "said"),
-    [
+def test_other_objects_are_refused_with_the_reason(tmp_path: Path) -> None:
+    for frame, said in [
         (pandas.DataFrame({"a": pandas.Categorical(["x", "y"])}), "Categorical"),
         (pandas.DataFrame({"a": pandas.array([1, None], dtype="Int64")}), "IntegerArray"),
         (pandas.DataFrame({"a": [["x"], ["y"]]}), "a cell is a list"),
@@ -432,13 +419,8 @@ def test_arrow_text_with_overlapping_ends_is_refused(tmp_path: Path) -> None:
         (pandas.DataFrame([[1, 2]], columns=["a", "a"]), "named twice"),
         (pandas.Series(["a"]), "Series"),
         ({"a": ["x"]}, "no frame"),
-        (["x"], "no frame"),
-    ],
-)
-def test_other_objects_are_refused_with_the_reason(
-    tmp_path: Path, frame: object, said: str
-) -> None:
-    assert said in refusal(written(tmp_path, pickle.dumps(frame)))
+    ]:
+        assert said in refusal(written(tmp_path, pickle.dumps(frame)))
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning:pickletools")

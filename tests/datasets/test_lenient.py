@@ -229,18 +229,12 @@ def nfcorpus() -> tuple[list[Any], list[Any], list[str]]:
     return documents(40, metadata={"url": "http://x"}), asked(12), rows
 
 
-def fiqa() -> tuple[list[Any], list[Any], list[str]]:
-    """No titles, and documents without text, one of them a gold."""
-    corpus = [{**d, "title": ""} for d in documents(40)]
-    for place in (3, 17, 38):
-        corpus[place]["text"] = ""
-    return corpus, asked(12), [f"q{i}\t{(i + j) % 40}\t1" for i in range(12) for j in (0, 7)]
-
-
 def touche() -> tuple[list[Any], list[Any], list[str]]:
-    """Decimal and negative grades, empty documents, repeated judgements."""
-    corpus = documents(40, metadata={"stance": "PRO", "url": "http://x", "authors": "PRO"})
-    corpus[5] |= {"title": "", "text": ""}
+    """No titles, decimal and negative grades, empty documents, repeated judgements."""
+    meta = {"stance": "PRO", "url": "http://x", "authors": "PRO"}
+    corpus = [{**d, "title": ""} for d in documents(40, metadata=meta)]
+    for place in (3, 5, 38):
+        corpus[place]["text"] = ""
     rows = [f"q{i}\t{(i + j) % 40}\t{j - 2}.0" for i in range(12) for j in range(5)]
     return corpus, asked(12), [*rows, "q0\t3\t1.0", "q0\t2\t2.5", "q1\t3\t-2"]
 
@@ -256,7 +250,6 @@ def repeats() -> tuple[list[Any], list[Any], list[str]]:
 SETS: Mapping[str, Callable[[], tuple[list[Any], list[Any], list[str]]]] = {
     "scifact": scifact,
     "nfcorpus": nfcorpus,
-    "fiqa": fiqa,
     "touche": touche,
     "repeats": repeats,
 }
