@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from safetensors.numpy import load_file, save_file
 from transformers import AutoModel, AutoTokenizer
 
 from claim2source.io.store import Store, _digest, default_root, text_key
@@ -56,7 +57,7 @@ def no_model(encoder):
     return encoder
 
 
-def test_what_was_made_once_is_read(make, tmp_path):
+def test_what_was_made_once_is_read_and_only_what_is_missing_is_encoded(make, tmp_path):
     vectors, cost = make().encode(TEXTS, "claim", store=Store(tmp_path))
     assert cost.tokens > 0
     again, cost = no_model(make()).encode(TEXTS[::-1], "claim", store=Store(tmp_path))
@@ -64,10 +65,12 @@ def test_what_was_made_once_is_read(make, tmp_path):
     assert again.dtype == np.float32
     assert (cost.items, cost.tokens) == (4, 0)
     # The other side has the same prefix here, so its vectors are the same ones.
-    assert np.array_equal(
-        no_model(make()).encode(TEXTS, "source", store=Store(tmp_path))[0], vectors
-    )
+    other, _ = no_model(make()).encode(TEXTS, "source", store=Store(tmp_path))
+    assert np.array_equal(other, vectors)
     assert np.array_equal(vectors, make().encode(TEXTS, "claim")[0])
+    encoder = make()
+    _, cost = encoder.encode([*TEXTS, "vaccine"], "claim", store=Store(tmp_path))
+    assert cost.tokens == len(encoder.tokenize(["vaccine"], "claim")[0].ids)
 
 
 FLIPS = {
@@ -119,13 +122,6 @@ def test_another_version_of_a_library_is_a_miss(make, tmp_path, monkeypatch):
         other.clear()
         # What is there stays.
         no_model(make()).encode(TEXTS, "claim", store=store)
-
-
-def test_only_a_text_that_is_missing_is_read(make, tmp_path):
-    make().encode(TEXTS, "claim", store=Store(tmp_path))
-    encoder = make()
-    _, cost = encoder.encode([*TEXTS, "vaccine"], "claim", store=Store(tmp_path))
-    assert cost.tokens == len(encoder.tokenize(["vaccine"], "claim")[0].ids)
 
 
 def test_a_masked_prefix_is_not_mistaken_for_text(make, tmp_path):
@@ -205,20 +201,12 @@ def test_damage_is_said_and_made_again(make, tmp_path, caplog, harm):
     no_model(make()).encode(TEXTS, "claim", store=Store(tmp_path))
 
 
-def test_keys_that_were_exchanged_are_damage(tmp_path):
-    from safetensors.numpy import load_file, save_file
-
+def test_keys_that_were_exchanged_are_damage_which_is_said_once(tmp_path, caplog):
     Store(tmp_path).space({"x": 1}).put(KEYS, VECTORS)
     path = shard(tmp_path)
     content = load_file(path)
     content["keys"] = content["keys"][::-1].copy()
     save_file(content, path, metadata={"sha256": path.stem})
-    assert Store(tmp_path).space({"x": 1}).missing(KEYS) == [0, 1, 2]
-
-
-def test_a_damaged_shard_is_said_once(tmp_path, caplog):
-    Store(tmp_path).space({"x": 1}).put(KEYS, VECTORS)
-    flip_byte(-1)(shard(tmp_path))
     for _ in range(2):
         # Rows may be made again in other shards: the damaged one must not stay for ever.
         Store(tmp_path).space({"x": 1}).put(KEYS[:1], VECTORS[:1])
@@ -312,8 +300,6 @@ def test_a_shard_of_wrong_vectors_is_said_and_made_again(
     make, tmp_path, caplog, vectors, rows, why
 ):
     """Whoever wrote it hashed it rightly: only its content tells."""
-    from safetensors.numpy import load_file, save_file
-
     expected, _ = make().encode(["a", "b", "c"], "claim", store=Store(tmp_path))
     path = shard(tmp_path)
     keys = load_file(path)["keys"][:, :rows].copy()
