@@ -38,7 +38,7 @@ def listing(folder: Path) -> list[str]:
     return sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
 
 
-def test_a_file_appears_whole_under_its_name(tmp_path):
+def test_a_file_and_a_folder_appear_whole_under_their_names(tmp_path):
     target = tmp_path / "new" / "folder" / "a.txt"
     with atomic_path(target) as temporary:
         temporary.write_text("half")
@@ -47,6 +47,12 @@ def test_a_file_appears_whole_under_its_name(tmp_path):
         temporary.write_text("whole")
     assert target.read_text() == "whole"
     assert listing(target.parent) == ["a.txt"]
+    folder = tmp_path / "other" / "a"
+    for name in ("one", "two"):
+        with atomic_folder(folder) as temporary:
+            (temporary / name).write_text(name)
+            assert name not in listing(folder)
+        assert listing(folder.parent) == ["a", f"a/{name}"]
 
 
 @pytest.mark.parametrize("error", [ValueError, Killed, KeyboardInterrupt])
@@ -84,15 +90,6 @@ def test_permissions_are_those_of_a_plain_file(tmp_path):
         os.umask(old)
     assert (tmp_path / "a.txt").stat().st_mode & 0o777 == 0o640
     assert (tmp_path / "b").stat().st_mode & 0o777 == 0o750
-
-
-def test_a_folder_replaces_the_old_one_whole(tmp_path):
-    target = tmp_path / "new" / "a"
-    for name in ("one", "two"):
-        with atomic_folder(target) as temporary:
-            (temporary / name).write_text(name)
-            assert name not in listing(target)
-        assert listing(tmp_path) == ["new", "new/a", f"new/a/{name}"]
 
 
 def test_a_failed_folder_keeps_the_old_one(tmp_path):
@@ -208,16 +205,17 @@ WRITERS = {
 
 @pytest.mark.parametrize("write", WRITERS.values(), ids=WRITERS)
 def test_a_full_disk_is_said_of_the_target_and_the_old_file_stays(write, tmp_path, full_disk):
-    target = tmp_path / "target"
+    target, folder = tmp_path / "target", tmp_path / "folder"
     target.write_text("old")
     with pytest.raises(OSError, match="File too large") as caught, atomic_path(target) as temporary:
         write(temporary)
     assert (caught.value.errno, caught.value.filename) == (errno.EFBIG, str(target))
-    folder = tmp_path / "folder"
     with pytest.raises(OSError, match="File too large") as caught, atomic_folder(folder) as inside:
         write(inside / "file")
     assert caught.value.filename == str(folder)
     assert (listing(tmp_path), target.read_text()) == (["target"], "old")
+    with pytest.raises(InputError, match="folder: cannot be written: file too large"):
+        require_writable(folder, "folder")
 
 
 def test_an_error_of_another_file_names_that(tmp_path):
@@ -241,39 +239,26 @@ def places(tmp_path):
 LOOP = "too many levels of symbolic links"
 
 
-@pytest.mark.parametrize(
-    ("kind", "name", "why"),
-    [
+def test_what_cannot_be_written_is_said_before_the_work_and_nothing_is_made(places):
+    before = listing(places)
+    for kind, name, why in [
         ("file", "folder", "folder: is a folder, not a file"),
         ("file", "file/x", "file: is a file, not a folder"),
         ("file", "loop/x", f"loop/x: cannot be written: {LOOP}"),
         ("file", "broken/x", "broken/x: cannot be written: no such file or directory"),
         ("file", "pipe", "pipe: is no regular file"),
         ("file", "x" * 250, "cannot be written: file name too long"),
+        ("file", "/dev/null", "/dev/null: is no regular file"),
         ("folder", "file", "file: is a file, not a folder"),
         ("folder", "/proc", "/proc: cannot be written: no such file or directory"),
-        ("file", "/dev/null", "/dev/null: is no regular file"),
-    ],
-)
-def test_what_cannot_be_written_is_said_before_the_work(kind, name, why, places):
-    before = listing(places)
-    with pytest.raises(InputError) as caught:
-        require_writable(places / name, kind)
-    assert str(caught.value).endswith(why)
+    ]:
+        with pytest.raises(InputError) as caught:
+            require_writable(places / name, kind)
+        assert str(caught.value).endswith(why)
+    for kind in ("file", "folder"):
+        require_writable(places / "link" / "new" / "one", kind)
+        require_writable(places / kind, kind)
     assert listing(places) == before
-
-
-@pytest.mark.parametrize("kind", ["file", "folder"])
-def test_the_way_to_what_can_be_written_is_not_made(kind, places):
-    before = listing(places)
-    require_writable(places / "link" / "new" / "one", kind)
-    require_writable(places / ("file" if kind == "file" else "folder"), kind)
-    assert listing(places) == before
-
-
-def test_a_full_disk_is_found_before_the_work(tmp_path, full_disk):
-    with pytest.raises(InputError, match="x: cannot be written: file too large"):
-        require_writable(tmp_path / "x", "folder")
 
 
 def test_what_cannot_be_read_is_said_as_it_is(places):
@@ -292,10 +277,7 @@ def test_what_cannot_be_read_is_said_as_it_is(places):
     assert why_not_folder(places / "link") is None
     assert why_not_folder(places / "absent") == "no such folder"
     assert why_not_folder(places / "file") == "is a file, not a folder"
-    assert why_not_folder(places / "loop") == LOOP
-
-
-def test_a_pipe_of_the_shell_can_be_read():
+    # A pipe of the shell can be read.
     reader, writer = os.pipe()
     assert why_not_file(Path(f"/dev/fd/{reader}")) is None
     os.close(reader)

@@ -51,9 +51,16 @@ def test_order_of_the_input_changes_nothing(ranked, rng: random.Random):
     assert not runs or list(runs[0]) == list(runs[1])
 
 
-def test_negative_zero_is_zero():
+def test_negative_zero_is_zero_and_entries_without_a_position_or_claims_without_sources_are_none():
     run = Run.from_lists({"c": [("a", 0.0), ("b", -0.0), ("d", -1e-60)]})
     assert run.sources("c") == ["d", "b", "a"] and not np.signbit(run.scores).any()
+    positions = np.array([[1, -1], [-1, -1]])
+    run = Run.from_topk(["x", "y"], ["a", "b"], positions, np.array([[1.0, np.nan]] * 2))
+    assert list(run) == [("x", "b", 1.0)]
+    assert run.claim_ids == ("x", "y") and run.sources("y") == []
+    for run in (Run.from_lists({}), Run.from_rows([], [], []), Run.from_lists({"c": []})):
+        assert len(run) == 0 and list(run.top(3).rescored()) == []
+        assert list(run.restricted(["c", "d"])) == []
 
 
 @given(RANKED, st.integers(0, 13))
@@ -121,19 +128,6 @@ def test_from_topk_equals_from_lists(ids_and_positions, scores):
         for claim, row, line in zip(claims, positions, table.tolist(), strict=True)
     }
     assert list(run) == list(Run.from_lists(lists))
-
-
-def test_from_topk_skips_entries_without_a_position_whatever_their_score():
-    positions = np.array([[1, -1], [-1, -1]])
-    run = Run.from_topk(["x", "y"], ["a", "b"], positions, np.array([[1.0, np.nan]] * 2))
-    assert list(run) == [("x", "b", 1.0)]
-    assert run.claim_ids == ("x", "y") and run.sources("y") == []
-
-
-def test_empty_run():
-    for run in (Run.from_lists({}), Run.from_rows([], [], []), Run.from_lists({"c": []})):
-        assert len(run) == 0 and list(run.top(3).rescored()) == []
-        assert list(run.restricted(["c", "d"])) == []
 
 
 def test_bad_columns_are_refused():
