@@ -25,9 +25,6 @@ from tests.fuzzing.world import PROGRAMS
 CHEAP = ("score", "compare", "paper_tables", "tune_bm25", "checkpoint", "prepare", "pairs")
 EXAMPLES = 20
 ALL_EXAMPLES = 60
-PROCESSES = 30
-# Programs that start within seconds.
-LIGHT = ("score", "score", "compare", "paper_tables", "tune_bm25", "prepare")
 VALID = [(name, argv) for name, program in PROGRAMS.items() for argv in program.commands]
 # The same cases every time: `scripts/fuzz.py` looks for others.
 FIXED = {
@@ -44,8 +41,8 @@ def fuzzer(tmp_path_factory: pytest.TempPathFactory) -> Fuzzer:
     return Fuzzer(tmp_path_factory.mktemp("fuzz") / "fuzz")
 
 
-def check(fuzzer: Fuzzer, case: Case, process: bool = False) -> int | str:
-    outcome = fuzzer.run(case, process)
+def check(fuzzer: Fuzzer, case: Case) -> int | str:
+    outcome = fuzzer.run(case)
     assert not outcome.wrong, f"{Failure(case, outcome)}\n{outcome.errors[-3000:]}"
     return outcome.code
 
@@ -65,16 +62,6 @@ def test_whatever_is_spoilt(fuzzer: Fuzzer, examples: int, names: Sequence[str])
     one()
     # Neither are all refused nor is nothing spoilt.
     assert min(ended.count(0), ended.count(2)) > examples / 6
-
-
-@pytest.mark.slow
-def test_whatever_is_spoilt_in_real_processes(fuzzer: Fuzzer) -> None:
-    @settings(max_examples=PROCESSES, **FIXED)  # type: ignore[arg-type]
-    @given(cases(LIGHT))
-    def one(case: Case) -> None:
-        check(fuzzer, case, process=True)
-
-    one()
 
 
 @pytest.mark.slow
