@@ -83,11 +83,24 @@ def test_scores_are_those_of_bm25s_and_faiss_under_every_filter(
     check(engine, corpus, where)
 
 
-def test_a_list_may_be_deeper_than_the_index_or_empty(engine: Engine, corpus: Corpus) -> None:
+def test_a_list_may_be_deeper_than_the_index_and_both_empty(
+    engine: Engine, corpus: Corpus, tmp_path: Path
+) -> None:
     vector = np.ones(WIDTH)
     agrees(engine.dense(vector, 5000), corpus, corpus.dense(vector), 5000, Where())
     agrees(engine.lexical(["w1"], 5000), corpus, corpus.lexical(["w1"]), 5000, Where(), 0.0)
     assert engine.dense(vector, 0) == engine.lexical(["w1"], 0) == engine.lexical([], 5) == []
+    empty = Engine.create(tmp_path / "index", manifest_of())
+    for filled in (False, True):
+        if filled:
+            empty.upsert(corpus.rows(range(5)))
+            empty.build()
+            assert empty.delete([f"p{i}" for i in range(5)]) == 5
+        empty.build()
+        assert empty.dense(vector, 5) == empty.lexical(["w1", "mask"], 5) == []
+        assert empty.stats().papers == 0 and list(empty.rows()) == []
+        assert empty.manifest.average_length == 0
+    empty.close()
 
 
 def test_terms_and_scores_are_those_of_our_index_in_three_languages(tmp_path: Path) -> None:
@@ -142,20 +155,6 @@ def test_an_index_that_grew_shrank_and_changed_scores_as_one_made_at_once(tmp_pa
     engine.upsert(old.rows([50]))
     assert engine.fetch(["p50", "p51"]) == {f"p{i}": old.papers[i] for i in (50, 51)}
     engine.close()
-    engine.close()
-
-
-def test_an_index_may_be_empty(tmp_path: Path, corpus: Corpus) -> None:
-    engine = Engine.create(tmp_path / "index", manifest_of())
-    for filled in (False, True):
-        if filled:
-            engine.upsert(corpus.rows(range(5)))
-            engine.build()
-            assert engine.delete([f"p{i}" for i in range(5)]) == 5
-        engine.build()
-        assert engine.dense(np.ones(WIDTH), 5) == engine.lexical(["w1", "mask"], 5) == []
-        assert engine.stats().papers == 0 and list(engine.rows()) == []
-        assert engine.manifest.average_length == 0
     engine.close()
 
 
@@ -283,7 +282,7 @@ def test_what_does_not_fit_is_refused_in_one_line(tmp_path: Path, corpus: Corpus
     with pytest.raises(UserError, match="index again"):
         other.check_analyser(other.bm25, "idx")
     engine.close()
-    for bm25 in (BM25Config(k1=1.5), BM25Config(b=1.0), BM25Config("whitespace")):
+    for bm25 in (BM25Config(k1=1.5), BM25Config("whitespace")):
         with pytest.raises(ConfigError, match="bm25"):
             Engine.create(tmp_path / "other", manifest_of(bm25))
     (tmp_path / "mine").mkdir()

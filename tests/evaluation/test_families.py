@@ -177,13 +177,6 @@ def test_each_may_have_a_baseline_of_its_own():
     columns, rows, *_ = family_table(found)
     assert columns[:2] == ["system", "against"]
     assert [row[:2] for row in rows] == [["base", ""], ["worse", ""], *map(list, pairs)]
-    for wrong, said in (
-        ((), "one or more"),
-        ((("a", "b"),) * 2, "each once"),
-        ((("a", "a"),), "itself"),
-    ):
-        with pytest.raises(ValueError, match=said):
-            Family("f", wrong)
 
 
 def test_macro_and_micro_may_disagree():
@@ -197,10 +190,8 @@ def test_macro_and_micro_may_disagree():
 
 
 def test_what_cannot_be_compared():
-    with pytest.raises(ValueError, match="itself"):
-        Family.against("f", "a", ("b", "a"))
-    for systems in ((), ("b", "b")):
-        with pytest.raises(ValueError, match="one or more"):
+    for systems, said in ((("b", "a"), "itself"), ((), "one or more"), (("b", "b"), "each once")):
+        with pytest.raises(ValueError, match=said):
             Family.against("f", "a", systems)
     with pytest.raises(ValueError, match="no scores of missing"):
         compare_family({"a": np.ones(3)}, Family.against("f", "a", ("missing",)), np.arange(3))
@@ -268,10 +259,9 @@ def test_tukey_is_of_the_residual_of_both_ways():
 
 
 def test_anova_needs_two_of_each_and_survives_no_spread():
-    with pytest.raises(ValueError, match="two of each"):
-        two_way_anova({"a": np.ones(3)})
-    with pytest.raises(ValueError, match="two of each"):
-        two_way_anova({"a": np.ones(1), "b": np.ones(1)})
+    for few in ({"a": np.ones(3)}, {"a": np.ones(1), "b": np.ones(1)}):
+        with pytest.raises(ValueError, match="two of each"):
+            two_way_anova(few)
     assert not two_way_anova({"a": np.ones(3), "b": np.ones(3)}).pairs[0].differs
 
 
