@@ -148,17 +148,11 @@ def test_languages(tmp_path: Path) -> None:
     for asked in (["fr"], ["de", "fr"], "fr"):
         with pytest.raises(ConfigError, match="'fr'.*allowed: en, de$"):
             load(folder, "dev", asked)
-    with pytest.raises(ConfigError, match="allowed: en$"):
-        load(folder, "train", ["de"])
     with pytest.raises(ConfigError):
         load(folder, "dev", [])
-
-
-@pytest.mark.parametrize("lang", [None, "", "absent", "EN", " en "])
-def test_claim_without_lang_is_english(tmp_path: Path, lang: str | None) -> None:
-    meta = {} if lang == "absent" else {"lang": lang}
-    query = {"_id": "q4", "text": "x", "metadata": meta}
-    assert load(make(tmp_path, queries=[*QUERIES[:3], query]), "train").claims[0].lang == "en"
+    for meta in ({}, {"lang": None}, {"lang": ""}, {"lang": " EN "}):
+        queries = [*QUERIES[:3], {"_id": "q4", "text": "x", "metadata": meta}]
+        assert load(make(tmp_path, queries=queries), "train").claims[0].lang == "en"
 
 
 def test_candidates(tmp_path: Path) -> None:
@@ -179,14 +173,6 @@ def test_candidates(tmp_path: Path) -> None:
     # A candidate that is in no corpus only counts for the split being loaded.
     query["metadata"] = {"candidates": ["zz"]}
     assert len(load(make(tmp_path, queries=[*QUERIES[:3], query]), "dev").claims) == 3
-
-
-def test_integer_ids_become_text(tmp_path: Path) -> None:
-    corpus = [{"_id": 7, "title": "t", "text": "x"}]
-    queries = [{"_id": 1, "text": "x", "metadata": {"candidates": [7]}}]
-    dataset = load(make(tmp_path, corpus, queries, {"dev": ["1\t7\t1"]}), "dev")
-    assert dataset.claims == (Claim("1", "x", golds=("7",), candidates=("7",)),)
-    assert dataset.sources[0].id == "7"
 
 
 def test_format_variants(tmp_path: Path) -> None:
@@ -303,8 +289,13 @@ def test_bad_headers_and_empty_files(tmp_path: Path) -> None:
     assert said == ["corpus.jsonl: holds no sources"]
 
 
-def test_grades_without_a_gold(tmp_path: Path) -> None:
-    """A negative grade and a grade 0 are no golds, and such a source may be missing."""
+def test_integer_ids_become_text_and_grades_below_one_are_no_golds(tmp_path: Path) -> None:
+    corpus = [{"_id": 7, "title": "t", "text": "x"}]
+    queries = [{"_id": 1, "text": "x", "metadata": {"candidates": [7]}}]
+    dataset = load(make(tmp_path, corpus, queries, {"dev": ["1\t7\t1"]}), "dev")
+    assert dataset.claims == (Claim("1", "x", golds=("7",), candidates=("7",)),)
+    assert dataset.sources[0].id == "7"
+    # A source without a positive grade may be missing.
     folder = make(tmp_path, qrels={"dev": ["q1\tp1\t-1", "q1\tgone\t0", "q2\tp1\t1"]})
     claims = {claim.id: claim.golds for claim in load(folder, "dev").claims}
     assert claims == {"q1": (), "q2": ("p1",)}
@@ -326,25 +317,20 @@ def test_wrong_encoding_names_the_right_line(tmp_path: Path) -> None:
         assert f"{name}:1: is UTF-16, not UTF-8" in problems(folder)
 
 
-def test_all_problems_are_told_at_once_and_many_are_counted(tmp_path: Path) -> None:
+def test_problems_of_all_files_are_told_at_once(tmp_path: Path) -> None:
     folder = make(
         tmp_path,
         [*CORPUS, {"_id": "p1", "title": "t"}],
         [*QUERIES, {"_id": "q9", "text": ""}],
-        {"dev": [*QRELS, *(f"q1\tx{i}\t1" for i in range(23))]},
+        {"dev": [*QRELS, "q1\tx0\t1"]},
     )
-    said = problems(folder)
-    assert len(said) == 21
-    assert said[:2] == [
+    assert problems(folder) == [
         "queries.jsonl:5: text: is empty",
         "corpus.jsonl:5: _id: 'p1' is already on line 1",
+        "qrels/dev.tsv:7: corpus-id: gold 'x0' is not in corpus.jsonl",
     ]
-    assert said[2] == "qrels/dev.tsv:7: corpus-id: gold 'x0' is not in corpus.jsonl"
-    assert said[-1] == "... and 5 more problems"
-
-
-def test_an_unreadable_id_is_not_blamed_on_the_judgements(tmp_path: Path) -> None:
-    folder = make(tmp_path, [*CORPUS[1:], '{"_id": "p1"'], [*QUERIES[1:], '{"_id": "q1"'])
+    # An id that cannot be read is not blamed on the judgements.
+    make(folder, [*CORPUS[1:], '{"_id": "p1"'], [*QUERIES[1:], '{"_id": "q1"'])
     assert [line.split(":")[0] for line in problems(folder)] == ["queries.jsonl", "corpus.jsonl"]
 
 

@@ -265,15 +265,6 @@ def test_a_file_that_is_no_list_of_claims(tmp_path: Path, content: bytes, said: 
     assert line.startswith(said)
 
 
-def test_problems_of_all_files_come_together(tmp_path: Path) -> None:
-    source = task(tmp_path / "in", en_dev=[{"index": 1}], fr_train=[3])
-    assert refused(source, tmp_path / "out") == [
-        "fr_train.json: entry 1: is not an object",
-        "en_dev.json: text: entry 1: is missing",
-        "en_dev.json: pubkey: entry 1: is missing",
-    ]
-
-
 # --- translations -------------------------------------------------------------------------
 
 
