@@ -179,16 +179,6 @@ def test_each_may_have_a_baseline_of_its_own():
     assert [row[:2] for row in rows] == [["base", ""], ["worse", ""], *map(list, pairs)]
 
 
-def test_macro_and_micro_may_disagree():
-    d = {"base": np.zeros(30), "s": np.array([0.2] * 24 + [-0.5] * 6)}
-    strata = np.array([0] * 24 + [1] * 6)
-    family = Family.against("f", "base", ("s",))
-    micro = compare_family(d, family, np.arange(30)).comparisons[0]
-    macro = compare_family(d, family, np.arange(30), strata).comparisons[0]
-    assert micro.difference == pytest.approx(0.06) and macro.difference == pytest.approx(-0.15)
-    assert macro.mean == pytest.approx(-0.15) and macro.high < 0 < micro.high
-
-
 def test_what_cannot_be_compared():
     for systems, said in ((("b", "a"), "itself"), ((), "one or more"), (("b", "b"), "each once")):
         with pytest.raises(ValueError, match=said):

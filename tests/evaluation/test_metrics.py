@@ -182,18 +182,6 @@ def test_a_constant_scorer_ranks_by_id_wherever_the_gold_is_listed(size, data):
     assert evaluate(run, Qrels({"c": {gold: 1}}), ["mrr@10"]).mean("mrr@10") == 1 / rank
 
 
-@given(RANKED, JUDGED, st.randoms(use_true_random=False))
-def test_the_order_of_rows_and_claims_changes_nothing(ranked, qrels, random):
-    metrics = ["mrr@5", "recall@3", "hit@1", "p@1", "map", "ndcg@4"]
-    claims = list(ranked)
-    random.shuffle(claims)
-    shuffled = {c: random.sample(ranked[c], len(ranked[c])) for c in claims}
-    one, two = (evaluate(Run.from_lists(r), qrels, metrics) for r in (ranked, shuffled))
-    assert one.claim_ids == two.claim_ids
-    for metric in metrics:
-        assert one[metric].tolist() == two[metric].tolist()
-
-
 NEAR = np.float32(0.7)
 BITS = st.integers(-2, 2).map(lambda n: float(NEAR) + n * float(np.spacing(NEAR)) * 0.4)
 
