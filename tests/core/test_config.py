@@ -97,10 +97,14 @@ def read(tmp_path):
     return run
 
 
-def test_nothing_said_is_the_dataclass_defaults(read):
+def test_nothing_said_is_the_dataclass_defaults_and_a_required_key_is_named(read, monkeypatch):
     assert read() == Settings(names=["a", "b"])
-    assert read().run is None
-    assert read().out == Path("here")
+    assert (read().run, read().out) == (None, Path("here"))
+    with pytest.raises(UserError, match="out: is required"):
+        read(kind=Required)
+    assert read("--out", "x", kind=Required) == Required(Path("x"))
+    monkeypatch.setattr("sys.argv", ["prog", "--out", "there"])
+    assert read_config(Settings, None, program="p", description="d").out == Path("there")
 
 
 def test_flags_reach_every_depth_and_are_typed(read):
@@ -124,13 +128,6 @@ def test_flags_reach_every_depth_and_are_typed(read):
     assert isinstance(config.group.rate, float)
     assert config.out == Path("a/b")
     assert config.maybe == Deep("y")
-
-
-def test_a_yaml_states_what_differs(read):
-    config = read("group:\n  steps: 9\n  deep: {name: z}\nrun: [r, s]\nresume: true\n")
-    assert config == Settings(
-        Group(steps=9, deep=Deep("z")), run=[Path("r"), Path("s")], resume=True, names=["a", "b"]
-    )
 
 
 @pytest.mark.parametrize("written", ["5e-5", "5.0e-5", "0.00005", "5E-05", "+5e-5", ".5e-4"])
@@ -260,15 +257,13 @@ def test_bad_words_are_one_line(read, words, said):
     assert "Traceback" not in line
 
 
-def test_an_absent_group_may_stay_absent(read):
+def test_a_yaml_states_what_differs(read):
+    config = read("group:\n  steps: 9\n  deep: {name: z}\nrun: [r, s]\nresume: true\n")
+    assert config == Settings(
+        Group(steps=9, deep=Deep("z")), run=[Path("r"), Path("s")], resume=True, names=["a", "b"]
+    )
     assert read("maybe: null\nout: x\n").maybe is None
     assert read("maybe:\n  name: y\n").maybe == Deep("y")
-
-
-def test_a_required_key_is_named(read):
-    with pytest.raises(UserError, match="out: is required"):
-        read(kind=Required)
-    assert read("--out", "x", kind=Required) == Required(Path("x"))
 
 
 def printed(read, capsys, *words, kind=Settings):
@@ -309,11 +304,6 @@ def test_a_written_config_reads_back(read):
     assert as_plain(config)["run"] == ["é/r"]
     assert as_plain(config)["group"]["layers"] == ["q"]
     assert list(as_plain(config)) == ["group", "maybe", "out", "run", "langs", "names", "resume"]
-
-
-def test_argv_is_what_the_program_was_given(monkeypatch):
-    monkeypatch.setattr("sys.argv", ["prog", "--out", "there"])
-    assert read_config(Settings, None, program="p", description="d").out == Path("there")
 
 
 @dataclass(frozen=True, kw_only=True)

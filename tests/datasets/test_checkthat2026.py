@@ -13,7 +13,7 @@ from claim2source.core.errors import UserError
 from claim2source.core.records import Claim, Source
 from claim2source.core.run import Run
 from claim2source.datasets import load
-from claim2source.datasets.checkthat2026 import Prepared, prepare, prepare_hub, written_index
+from claim2source.datasets.checkthat2026 import prepare, prepare_hub, written_index
 from claim2source.io.submissions import write_submission
 from claim2source.io.trec import read_run
 
@@ -124,8 +124,9 @@ def loaded(folder: Path) -> dict[str, tuple[Claim, ...]]:
     return {split: load(folder, split).claims for split in ("train", "dev", "test")}
 
 
-def check_whole(prepared: Prepared, folder: Path) -> None:
-    """The invented task, all of it."""
+def test_the_files_become_a_data_set(tmp_path: Path) -> None:
+    folder = tmp_path / "out"
+    prepared = prepare(task(tmp_path / "in"), folder)
     assert prepared.notes == []
     assert [part.split for part in prepared.splits] == ["train", "dev", "test"]
     found = loaded(folder)
@@ -137,30 +138,25 @@ def check_whole(prepared: Prepared, folder: Path) -> None:
         Claim("train-de-0", "Otter mögen Tee", "de", golds=("11",)),
         Claim("train-fr-x-1", "le thé, bon", "fr", golds=("44",)),
     )
-    assert [(c.id, c.lang, c.golds) for c in found["dev"]] == [
-        ("dev-en-0", "en", ("33",)),
-        ("dev-de-0", "de", ("p22",)),
-        ("dev-fr-0", "fr", ("p22",)),
-    ]
-    assert [(c.id, c.lang, c.golds) for c in found["test"]] == [
-        ("test-en-0", "en", ()),
-        ("test-en-en-1", "en", ()),
-        ("test-de-0", "de", ()),
-        ("test-fr-0", "fr", ()),
-    ]
-    assert len(load(folder, "test").qrels) == 0
+    assert {c.id: (c.lang, c.golds) for c in found["dev"]} == {
+        "dev-en-0": ("en", ("33",)),
+        "dev-de-0": ("de", ("p22",)),
+        "dev-fr-0": ("fr", ("p22",)),
+    }
+    assert [c.id for c in found["test"]] == ["test-en-0", "test-en-en-1", "test-de-0", "test-fr-0"]
+    assert not any(c.golds for c in found["test"]) and len(load(folder, "test").qrels) == 0
 
 
-def test_the_files_become_a_data_set(tmp_path: Path) -> None:
-    check_whole(prepare(task(tmp_path / "in"), tmp_path / "out"), tmp_path / "out")
-
-
-def test_a_bom_and_numbers_as_text_are_taken(tmp_path: Path) -> None:
+def test_a_bom_numbers_as_text_and_golds_of_a_test_are_taken(tmp_path: Path) -> None:
     text = json.dumps([{"index": "3", "text": "ü", "pubkey": "11"}]).encode()
-    prepare(task(tmp_path / "in", de_dev=b"\xef\xbb\xbf" + text), tmp_path / "out")
+    test = [{"index": 0, "text": "a", "pubkey": 11}, {"index": 1, "text": "b"}]
+    source = task(tmp_path / "in", de_dev=b"\xef\xbb\xbf" + text, en_test=test)
+    prepare(source, tmp_path / "out")
     assert load(tmp_path / "out", "dev", ["de"]).claims == (
         Claim("dev-de-3", "ü", "de", golds=("11",)),
     )
+    found = {c.id: c.golds for c in load(tmp_path / "out", "test", ["en"]).claims}
+    assert found == {"test-en-0": ("11",), "test-en-1": ()}
 
 
 def test_what_is_absent_is_said(tmp_path: Path) -> None:
@@ -184,14 +180,6 @@ def test_what_is_absent_is_said(tmp_path: Path) -> None:
     ]
     (said,) = refused(tmp_path / "nowhere", tmp_path / "x")
     assert said.endswith("no such folder")
-
-
-def test_golds_of_a_test_that_has_them_are_kept(tmp_path: Path) -> None:
-    test = [{"index": 0, "text": "a", "pubkey": 11}, {"index": 1, "text": "b"}]
-    prepare(task(tmp_path / "in", en_test=test), tmp_path / "out")
-    found = load(tmp_path / "out", "test")
-    assert {c.id: c.golds for c in found.claims if c.golds} == {"test-en-0": ("11",)}
-    assert "test-en-1" in {claim.id for claim in found.claims}
 
 
 @pytest.mark.parametrize("split", ["dev", "test"])
