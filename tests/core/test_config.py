@@ -10,7 +10,7 @@ import yaml
 
 from claim2source.core import config
 from claim2source.core.config import as_plain, flag, list_field, read_config, require, to_yaml
-from claim2source.core.errors import ConfigError, UserError
+from claim2source.core.errors import UserError
 
 
 @dataclass(frozen=True)
@@ -98,10 +98,14 @@ def read(tmp_path):
     return run
 
 
-def test_nothing_said_is_the_dataclass_defaults(read):
+def test_nothing_said_is_the_dataclass_defaults_and_a_required_key_is_named(read, monkeypatch):
     assert read() == Settings(names=["a", "b"])
-    assert read().run is None
-    assert read().out == Path("here")
+    assert (read().run, read().out) == (None, Path("here"))
+    with pytest.raises(UserError, match="out: is required"):
+        read(kind=Required)
+    assert read("--out", "x", kind=Required) == Required(Path("x"))
+    monkeypatch.setattr("sys.argv", ["prog", "--out", "there"])
+    assert read_config(Settings, None, program="p", description="d").out == Path("there")
 
 
 def test_flags_reach_every_depth_and_are_typed(read):
@@ -127,13 +131,6 @@ def test_flags_reach_every_depth_and_are_typed(read):
     assert config.maybe == Deep("y")
 
 
-def test_a_yaml_states_what_differs(read):
-    config = read("group:\n  steps: 9\n  deep: {name: z}\nrun: [r, s]\nresume: true\n")
-    assert config == Settings(
-        Group(steps=9, deep=Deep("z")), run=[Path("r"), Path("s")], resume=True, names=["a", "b"]
-    )
-
-
 @pytest.mark.parametrize("written", ["5e-5", "5.0e-5", "0.00005", "5E-05", "+5e-5", ".5e-4"])
 def test_every_spelling_of_a_float_is_a_number(read, written):
     rate = read(f"group:\n  rate: {written}\n").group.rate
@@ -147,11 +144,6 @@ def test_what_comes_later_wins(read):
     assert read(first, "--group.steps", "6").group == Group(0.1, 6)
     assert read("--group.steps", "6", first).group == Group(0.1, 4)
     assert read("langs: [de]\nrun: [r]\n", "--langs", "fr").langs == ["fr"]
-
-
-@pytest.mark.parametrize("empty", ["", "\n", "# group:\n#   steps: 4\n"])
-def test_an_empty_file_changes_nothing(read, empty):
-    assert read(empty, "--resume").resume is True
 
 
 def test_several_values(read):
@@ -180,9 +172,10 @@ def test_reading_twice_shares_nothing():
     assert read() == Named(["x"], 0.5)
 
 
-def test_flags_are_set_and_unset(read):
-    assert read("--resume").resume is True
-    assert read("resume: true\n", "--no_resume").resume is False
+@pytest.mark.parametrize("empty", ["", "\n", "# group:\n#   steps: 4\n"])
+def test_flags_are_set_and_unset_and_an_empty_file_changes_nothing(read, empty):
+    assert read(empty, "--resume").resume is True
+    assert read("resume: true\n", empty, "--no_resume").resume is False
 
 
 # Where the line starts with a number it is the line of the file; else "config".
@@ -192,44 +185,47 @@ REFUSED = {
     "group:\n  deep:\n    nam: x\n": "3: group.deep.nam: no such key; did you mean group.deep.name? allowed: name",
     "config: other.yaml\n": "1: config: no such key",
     "group:\n  steps: 2.5\n": "2: group.steps: 2.5 is not allowed; allowed: a whole number",
-    "group:\n  steps: true\n": "2: group.steps: true is not allowed; allowed: a whole number",
     "group:\n  mode: fp16\n": "2: group.mode: 'fp16' is not allowed; allowed: fp32, bf16",
     "group:\n  drop: x\n": "2: group.drop: 'x' is not allowed; allowed: a number or null",
-    "group:\n  rate: 5e\n": "2: group.rate: '5e' is not allowed; allowed: a number",
-    "group:\n  layers: q\n": "2: group.layers: 'q' is not allowed; allowed: a list, such as [a, b]",
     "group:\n  steps: 4\n  steps: 5\n": "3: group.steps: is set twice",
-    "group: 4\n": "1: group: must be `key: value` lines; allowed keys: rate,",
-    "out: x\ngroup:\n": "2: group: must be `key: value` lines",
     "group:\n- steps\n": "2: group: must be `key: value` lines",
     "run: r.txt\n": "1: run: 'r.txt' is not allowed; allowed: a list, such as [a, b]",
-    "langs: 3\n": "1: langs: 3 is not allowed; allowed: a list",
-    "langs: {a: b}\n": "1: langs: {'a': 'b'} is not allowed; allowed: a list",
-    "names: null\n": "1: names: null is not allowed; allowed: a list, such as [a, b]",
-    "resume: null\n": "1: resume: null is not allowed; allowed: true or false",
-    "resume: [true]\n": "1: resume: [True] is not allowed; allowed: true or false",
     "group: {rate: null}\n": "1: group.rate: null is not allowed; allowed: a number",
     "resume: maybe\n": "1: resume: 'maybe' is not allowed; allowed: true or false",
-    "resume: 1\n": "1: resume: 1 is not allowed; allowed: true or false",
     "- a\n": "1: must be `key: value` lines; allowed keys: group,",
-    "text\n": "1: must be `key: value` lines",
     "group: {\n\n": "3: not YAML: ",
-    "a: b: c\n": "1: not YAML: mapping values are not allowed here",
     "? [a]\n: 3\n": "1: a key must be plain text",
     "out: \x00\n": "not YAML",
     f"out: {'[' * 3000}{']' * 3000}\n": "nested too deeply",
+    'out: "a\\0b"\n': "1: 'a\\x00b' holds a NUL character",
+    "group: {steps: !!int x}\n": "1: 'x' cannot be read as a value",
     f"group: {{steps: {'9' * 5000}}}\n": f"1: '{'9' * 40}' cannot be read as a value",
-    "out: !!binary é\n": "1: 'é' cannot be read as a value",
 }
 
 
-@pytest.mark.parametrize("text", REFUSED)
-def test_a_bad_file_is_one_line_with_file_line_and_key(read, tmp_path, text):
-    with pytest.raises(UserError) as caught:
-        read(text)
-    (line,) = str(caught.value).splitlines()
-    place, said = f"{tmp_path / '0.yaml'}:", REFUSED[text]
-    assert line.startswith(place if said[0].isdigit() else place + " ")
-    assert f"{place}{said}" in line or not said[0].isdigit() and said in line
+def test_a_bad_file_is_one_line_with_file_line_and_key(read, tmp_path):
+    for text, said in REFUSED.items():
+        with pytest.raises(UserError) as caught:
+            read(text)
+        (line,) = str(caught.value).splitlines()
+        place = f"{tmp_path / '0.yaml'}:"
+        if said[0].isdigit():
+            assert line.startswith(f"{place}{said}")
+        else:
+            assert line.startswith(f"{place} ") and said in line
+        assert len(line) < 600
+    (tmp_path / "a.yaml").write_bytes(b"out: \xff\n")
+    with pytest.raises(UserError, match=r"a\.yaml: not UTF-8"):
+        read_config(Settings, [f"--config={tmp_path / 'a.yaml'}"], program="p", description="d")
+
+
+BOMB = "".join(f"a{n + 1}: &a{n + 1} [{', '.join([f'*a{n}'] * 10)}]\n" for n in range(9))
+
+
+def test_aliases_that_go_round_or_stand_for_billions_are_refused(read):
+    for text in ("out: &a [*a]\n", f"a0: &a0 [x]\n{BOMB}out: *a9\n"):
+        with pytest.raises(UserError, match=r"0\.yaml: holds more than 100000 values"):
+            read(text)
 
 
 @pytest.mark.parametrize(
@@ -239,30 +235,19 @@ def test_a_bad_file_is_one_line_with_file_line_and_key(read, tmp_path, text):
             ["--group.steps", "x"],
             "config: group.steps: 'x' is not allowed; allowed: a whole number",
         ),
-        (["--group.rate", "nan"], "config: group.rate: 'nan' is not allowed; allowed: a number"),
-        (
-            ["--group.mode", "fp16"],
-            "config: group.mode: 'fp16' is not allowed; allowed: fp32, bf16",
-        ),
         (["--group.steps", "0"], "config: group.steps: 0 is not allowed; allowed: 1 or more"),
-        (
-            ["group:\n  rate: null\n"],
-            "0.yaml:2: group.rate: null is not allowed; allowed: a number",
-        ),
-        (["--group.rate", "null"], "config: group.rate: null is not allowed; allowed: a number"),
         (["--group", "3"], "config: group: "),
-        (["--group", "null"], "config: group: "),
         (["--group.step", "3"], "--group.step"),
-        (["--grou.steps", "3"], "--grou.steps"),
         (["--res"], "--res"),  # no abbreviations
         (["stray"], "stray"),
         (["--langs"], "--langs: needs a value"),
         (["--config"], "--config: needs a value"),
         (["--config", "/no/such/file.yaml"], "/no/such/file.yaml: no such file"),
-        (["--config=/no/such/file.yaml"], "/no/such/file.yaml: no such file"),
         (["--config", "/"], "/: is a folder, not a file"),
         (["--config", "/dev/null"], "/dev/null: is no regular file"),
-        (["--group.steps", "9" * 5000], "config: "),
+        (["--group.steps", "9" * 5000], "config: group.steps: "),
+        (["--group.rate", "1" * 400], "config: group.rate: 1"),
+        (["--group.steps", "[" * 5000], "config: group.steps: '[["),
     ],
 )
 def test_bad_words_are_one_line(read, words, said):
@@ -273,24 +258,11 @@ def test_bad_words_are_one_line(read, words, said):
     assert "Traceback" not in line
 
 
-def test_a_file_that_is_not_utf8_is_said(tmp_path):
-    (tmp_path / "a.yaml").write_bytes(b"out: \xff\n")
-    with pytest.raises(UserError, match=r"a\.yaml: not UTF-8"):
-        read_config(Settings, [f"--config={tmp_path / 'a.yaml'}"], program="p", description="d")
-
-
-def test_a_required_key_is_named(read):
-    with pytest.raises(UserError, match="out: is required"):
-        read(kind=Required)
-    assert read("--out", "x", kind=Required) == Required(Path("x"))
-
-
-def test_the_dataclass_checks_what_the_file_says(read):
-    with pytest.raises(ConfigError, match=r"group\.steps: 0 is not allowed; allowed: 1 or more"):
-        read("group:\n  steps: 0\n")
-
-
-def test_an_absent_group_may_stay_absent(read):
+def test_a_yaml_states_what_differs(read):
+    config = read("group:\n  steps: 9\n  deep: {name: z}\nrun: [r, s]\nresume: true\n")
+    assert config == Settings(
+        Group(steps=9, deep=Deep("z")), run=[Path("r"), Path("s")], resume=True, names=["a", "b"]
+    )
     assert read("maybe: null\nout: x\n").maybe is None
     assert read("maybe:\n  name: y\n").maybe == Deep("y")
 
@@ -315,27 +287,16 @@ def test_print_config_prints_the_whole_config_wherever_it_stands(read, capsys, f
     assert read(text) == read(*(word for word in words if word != "--print_config"))
 
 
-def test_help_has_no_characters_for_a_terminal(read, capsys):
-    with pytest.raises(SystemExit):
-        read("--help")
-    assert capsys.readouterr().out.replace("\n", "").isprintable()
-
-
 def test_help_says_what_the_docstrings_say(read, capsys):
-    text = " ".join(printed(read, capsys, "--help").split())
-    assert "What it does." in text
+    shown = printed(read, capsys, "--help")
+    assert shown.replace("\n", "").isprintable()
+    text = " ".join(shown.split())
     for said in (
-        "how fast it goes.",
-        "of the deep thing.",
-        "where it goes.",
-        "files that are read",
-        "languages that are kept",
-        "go on from before",
-        "--no_resume",
-        "--print_config",
+        *("What it does.", "how fast it goes.", "of the deep thing.", "where it goes."),
+        *("files that are read", "go on from before", "--no_resume", "--print_config"),
+        "default: 0.5",
     ):
         assert said in text
-    assert "default: 0.5" in text
 
 
 def test_a_written_config_reads_back(read):
@@ -344,11 +305,6 @@ def test_a_written_config_reads_back(read):
     assert as_plain(config)["run"] == ["é/r"]
     assert as_plain(config)["group"]["layers"] == ["q"]
     assert list(as_plain(config)) == ["group", "maybe", "out", "run", "langs", "names", "resume"]
-
-
-def test_argv_is_what_the_program_was_given(monkeypatch):
-    monkeypatch.setattr("sys.argv", ["prog", "--out", "there"])
-    assert read_config(Settings, None, program="p", description="d").out == Path("there")
 
 
 @dataclass(frozen=True, kw_only=True)

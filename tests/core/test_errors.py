@@ -12,10 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from claim2source.core.config import require, require_one_of
 from claim2source.core.errors import (
     MOST_SHOWN,
-    ConfigError,
     InputError,
     Problem,
     Problems,
@@ -40,10 +38,6 @@ def test_a_problem_is_one_line_with_file_line_and_field(problem, line):
     assert str(InputError([problem])) == line
 
 
-def test_at_makes_the_same_line(tmp_path):
-    assert str(InputError.at(tmp_path / "f", 1, "x", "why")) == f"{tmp_path / 'f'}:1: x: why"
-
-
 def test_all_problems_of_a_file_are_told_up_to_a_bound():
     problems = Problems()
     problems.raise_if_any()
@@ -63,18 +57,6 @@ def test_all_problems_of_a_file_are_told_up_to_a_bound():
     assert caught.value.total == MOST_SHOWN + 3
 
 
-def test_a_config_error_names_key_value_and_what_is_allowed():
-    error = ConfigError("lora.r", 0, "1 or more")
-    assert isinstance(error, UserError)
-    assert str(error) == "config: lora.r: 0 is not allowed; allowed: 1 or more"
-    require(True, "k", 1, "x")
-    with pytest.raises(ConfigError, match="config: k: 'v' is not allowed; allowed: x"):
-        require(False, "k", "v", "x")
-    require_one_of("k", "a", ("a", "b"))
-    with pytest.raises(ConfigError, match="config: k: 'c' is not allowed; allowed: a, b"):
-        require_one_of("k", "c", ("a", "b"))
-
-
 def ended(main, capsys, argv=None):
     with pytest.raises(SystemExit) as caught:
         run_program(main, argv)
@@ -90,35 +72,41 @@ def raising(error):
     return main
 
 
-def test_a_program_ends_with_2_and_the_lines(capsys):
-    error = InputError([Problem("f", 1, "x", "a"), Problem("f", 2, "x", "b")])
-    assert ended(raising(error), capsys) == (2, "error: f:1: x: a\nerror: f:2: x: b\n")
+@pytest.mark.parametrize(
+    ("error", "code", "said"),
+    [
+        (
+            InputError([Problem("f", 1, "x", "a"), Problem("f", 2, "x", "b")]),
+            2,
+            "error: f:1: x: a\nerror: f:2: x: b\n",
+        ),
+        (KeyboardInterrupt(), 130, "interrupted\n"),
+        (Stopped("stopped at step 5", signal.SIGINT), 130, "stopped at step 5\n"),
+        # Of several processes the first one says it.
+        (Stopped("", signal.SIGTERM), 143, ""),
+        (OSError(errno.ENOSPC, "No space left on device"), 2, "error: no space left on device\n"),
+        # Names cannot steer the terminal.
+        (UserError("f\x1b]0;owned\x07: why\nmore"), 2, "error: f\\x1b]0;owned\\x07: why more\n"),
+        (InputError.at("f\x1b", why="why\nmore"), 2, "error: f\\x1b: why more\n"),
+        (OSError(errno.ENOENT, "why more", "f\x1b"), 2, "error: f\\x1b: why more\n"),
+    ],
+)
+def test_a_program_ends_with_its_code_and_lines(error, code, said, capsys):
+    assert ended(raising(error), capsys) == (code, said)
 
 
-def test_a_program_that_succeeds_ends_with_0(capsys):
+def test_a_program_is_given_its_words_and_names_files_as_the_user_did(capsys, tmp_path):
     seen = []
     assert ended(seen.append, capsys, ["--x"]) == (0, "")
     assert seen == [["--x"]]
-
-
-def test_a_file_that_cannot_be_written_is_one_line(capsys, tmp_path):
-    def main(argv):
-        (tmp_path / "absent" / "f").write_text("x")
-
-    code, line = ended(main, capsys)
-    assert (code, line) == (2, f"error: {tmp_path / 'absent' / 'f'}: no such file or directory\n")
-
-
-def test_an_interrupt_is_said(capsys):
-    assert ended(raising(KeyboardInterrupt()), capsys) == (130, "interrupted\n")
-
-
-def test_a_signal_has_its_own_code_and_text(capsys):
-    stopped = Stopped("stopped at step 5; go on with --resume", signal.SIGINT)
-    expected = (130, "stopped at step 5; go on with --resume\n")
-    assert ended(raising(stopped), capsys) == expected
-    # Of several processes the first one says it.
-    assert ended(raising(Stopped("", signal.SIGTERM)), capsys) == (143, "")
+    absent = tmp_path / "absent" / "f"
+    code, line = ended(lambda argv: absent.write_text("x"), capsys)
+    assert (code, line) == (2, f"error: {absent}: no such file or directory\n")
+    (tmp_path / "temporary").touch()
+    folder = tmp_path / "folder"
+    (folder / "inside").mkdir(parents=True)
+    said = ended(lambda argv: os.replace(tmp_path / "temporary", folder), capsys)
+    assert said == (2, f"error: {folder}: is a directory\n")
 
 
 @pytest.fixture
@@ -156,49 +144,23 @@ def test_a_mistake_of_ours_is_one_line_and_a_private_file_with_the_trace(
     assert "in main" in trace or "in deep" in trace
 
 
-def test_a_trace_holds_no_secret(capsys, traces, monkeypatch):
+def test_a_trace_holds_no_secret_and_is_missed_where_it_cannot_be_written(
+    capsys, traces, monkeypatch
+):
     monkeypatch.setenv("HF_TOKEN", "hf_abcdefgh")
-    code, text = ended(raising(ValueError("asked with hf_abcdefgh")), capsys)
+    main = raising(ValueError("asked with hf_abcdefgh"))
+    code, text = ended(main, capsys)
     (path,) = traces.iterdir()
     for shown in (text, path.read_text(encoding="utf-8")):
         assert "hf_abcdefgh" not in shown
         assert "asked with <HF_TOKEN>" in shown
-
-
-def test_a_trace_that_cannot_be_written_is_said(capsys, tmp_path, monkeypatch):
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "absent"))
-    code, text = ended(raising(ValueError("ours")), capsys)
+    path.unlink()
+    traces.rmdir()
+    code, text = ended(main, capsys)
     assert code == 1
     assert text.splitlines()[0].endswith(
-        "ours; its trace could not be written: No such file or directory"
+        "its trace could not be written: No such file or directory"
     )
-
-
-def test_a_full_disk_needs_no_file_name(capsys):
-    full = OSError(errno.ENOSPC, "No space left on device")
-    assert ended(raising(full), capsys) == (2, "error: no space left on device\n")
-
-
-def test_a_renamed_file_is_named_as_the_user_did(capsys, tmp_path):
-    (tmp_path / "temporary").touch()
-    (tmp_path / "folder" / "inside").mkdir(parents=True)
-
-    def main(argv):
-        os.replace(tmp_path / "temporary", tmp_path / "folder")
-
-    assert ended(main, capsys) == (2, f"error: {tmp_path / 'folder'}: is a directory\n")
-
-
-@pytest.mark.parametrize(
-    "error",
-    [
-        UserError("f\x1b]0;owned\x07: why\nmore"),
-        InputError.at("f\x1b]0;owned\x07", why="why\nmore"),
-        OSError(errno.ENOENT, "why more", "f\x1b]0;owned\x07"),
-    ],
-)
-def test_names_cannot_steer_the_terminal(error, capsys):
-    assert ended(raising(error), capsys) == (2, "error: f\\x1b]0;owned\\x07: why more\n")
 
 
 # What the interpreter itself does to its streams at its end needs processes.
@@ -230,20 +192,14 @@ def closed_pipe():
 def test_output_that_nobody_takes_is_one_line(where, unbuffered):
     stream = closed_pipe() if where == "pipe" else os.open("/dev/full", os.O_WRONLY)
     why = "broken pipe" if where == "pipe" else "no space left on device"
+    env = {"PYTHONUNBUFFERED": unbuffered}
     try:
-        code, _, text = process("print('x')", stdout=stream, env={"PYTHONUNBUFFERED": unbuffered})
+        code, _, text = process("print('x')", stdout=stream, env=env)
+        failed = process("print('x'); raise UserError('why')", stdout=stream)
     finally:
         os.close(stream)
     assert (code, text) == (2, f"error: standard output: {why}\n")
-
-
-def test_an_error_is_said_though_nobody_takes_the_output():
-    writer = closed_pipe()
-    try:
-        found = process("print('x'); raise UserError('why')", stdout=writer)
-    finally:
-        os.close(writer)
-    assert found == (2, "", "error: why\n")
+    assert failed == (2, "", "error: why\n")
 
 
 @pytest.mark.parametrize(("end", "code"), [("raise UserError('why')", 2), ("1 / 0", 1), ("0", 0)])
@@ -265,11 +221,7 @@ def test_sigterm_cleans_up_and_exits_with_143(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_characters_that_a_terminal_lacks_are_escaped():
+def test_characters_that_a_terminal_lacks_or_obeys_are_escaped():
     env = {"PYTHONIOENCODING": "ascii"}
     assert process("print('\\u00e9')", env=env) == (0, "\\xe9\n", "")
-
-
-def test_logged_names_cannot_steer_the_terminal():
-    found = process("logging.warning('%s', chr(27))")
-    assert found == (0, "", "WARNING: \\x1b\n")
+    assert process("logging.warning('%s', chr(27))") == (0, "", "WARNING: \\x1b\n")

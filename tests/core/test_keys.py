@@ -31,14 +31,11 @@ def refused(kind: type, *words: str) -> str:
     ("typed", "meant"),
     [
         ("--epochs 2", "did you mean --optimisation.epochs? "),
-        ("--batch-size=8", "did you mean --optimisation.batch_size? "),
         ("--lr 1", "did you mean --optimisation.learning_rate or --mining.last_rank? "),
         ("--optimzation.epochs 2", "did you mean --optimisation.epochs? "),
-        ("--optimisation.epoch 2", "did you mean --optimisation.epochs? "),
         ("--model.nmae m", "did you mean --model.name? "),
         ("--lora.rank 4", "did you mean --lora.r? "),
         ("--seed 2", "did you mean --optimisation.seed or --mining.seed? "),
-        ("--reusme", "did you mean --resume? "),
         ("--qqqq 2", ""),
     ],
 )
@@ -52,12 +49,10 @@ def test_a_mistyped_flag_suggests_the_nearest_key(typed: str, meant: str) -> Non
     ("text", "said"),
     [
         ("epochs: 2", ":1: epochs: no such key; did you mean optimisation.epochs? allowed: data, "),
-        ("optimisation:\n  epoch: 2", ":2: optimisation.epoch: no such key; did you mean opt"),
         ("optimization:\n  epochs: 2", ":1: optimization: no such key; did you mean optimisation?"),
         ("model.name: m", ":1: model.name: no such key; write `name` below `model:`; allowed: "),
         ("model:\n  zzzz: 2", ":2: model.zzzz: no such key; allowed: name, "),
         ('model:\n  name: ""', ":2: model.name: '' is not allowed; allowed: a name"),
-        ("out: ''", ":1: out: '' is not allowed; allowed: a name or path"),
     ],
 )
 def test_so_does_a_key_of_a_file_and_a_name_must_not_be_empty(
@@ -72,10 +67,7 @@ def test_so_does_a_key_of_a_file_and_a_name_must_not_be_empty(
     ("kind", "words", "key"),
     [
         (FinetuneConfig, ["--model.name", ""], "model.name"),
-        (FinetuneConfig, ["--model.name= "], "model.name"),
-        (FinetuneConfig, ["--data.dataset", ""], "data.dataset"),
         (FinetuneConfig, ["--out="], "out"),
-        (FinetuneConfig, ["--mined", ""], "mined"),
         (CheckpointConfig, ["--checkpoint", "", "--out", "o"], "checkpoint"),
         (BaselinesConfig, ["--out", "o", "--files", "a.yaml", ""], "files"),
     ],
@@ -151,20 +143,15 @@ def test_configs_that_ship_are_found_from_anywhere(
         ("{root}/train/finetune.py", "python {root}/eval/score.py", "{root}/eval/score.py"),
         ("/usr/bin/claim2source", "claim2source score", "claim2source score"),
         ("/usr/bin/pytest", "python eval/score.py", "eval/score.py"),
+        ("my code/train/finetune.py", "python 'my code/eval/score.py'", None),
     ],
 )
 def test_programs_are_named_as_the_process_was_started(
-    monkeypatch: pytest.MonkeyPatch, started: str, command: str, usage: str
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, started: str, command: str, usage: str | None
 ) -> None:
-    monkeypatch.chdir(REPOSITORY)
-    monkeypatch.setattr(sys, "argv", [started.format(root=REPOSITORY)])
-    assert command_of("eval/score.py") == command.format(root=REPOSITORY)
-    assert usage_of("eval/score.py") == usage.format(root=REPOSITORY)
-
-
-def test_paths_of_programs_are_quoted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "my code").mkdir()
     (tmp_path / "my code" / "eval").symlink_to(REPOSITORY / "eval")
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "argv", ["my code/train/finetune.py"])
-    assert command_of("eval/score.py") == "python 'my code/eval/score.py'"
+    monkeypatch.chdir(REPOSITORY if usage else tmp_path)
+    monkeypatch.setattr(sys, "argv", [started.format(root=REPOSITORY)])
+    assert command_of("eval/score.py") == command.format(root=REPOSITORY)
+    assert usage is None or usage_of("eval/score.py") == usage.format(root=REPOSITORY)

@@ -18,7 +18,7 @@ import pytest
 
 from claim2source.core import lock
 from claim2source.core.errors import UserError
-from claim2source.core.lock import LOCK_FILE, FolderLock
+from claim2source.core.lock import LOCK_FILE, STALE, FolderLock
 from tests.shared_data import REPOSITORY
 
 HOLD = """
@@ -74,38 +74,41 @@ def test_where_the_kernel_does_not_know_the_process_time_tells(
     place: str, lives: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A living process touches its lock; one that does not for a while is gone."""
-    monkeypatch.setattr(lock, "TOUCH", 0.05)
-    monkeypatch.setattr(lock, "STALE", 0.4)
-    if place == "another host":
-        written(tmp_path, "node7", 12)
-    else:
-        written(tmp_path, socket.gethostname(), 12)
+    path = tmp_path / LOCK_FILE
+    written(tmp_path, "node7" if place == "another host" else socket.gethostname(), 12)
+    if place != "another host":
 
         def unsupported(*_: object) -> None:
             raise OSError(errno.ENOLCK, "no locks available")
 
         monkeypatch.setattr(fcntl, "flock", unsupported)
+    # It counts as held for another 0.4 seconds.
+    touched = time.time() - STALE + 0.4
+    os.utime(path, (touched, touched))
     if lives:
-        path = tmp_path / LOCK_FILE
         threading.Timer(0.15, lambda: os.utime(path)).start()
         with pytest.raises(UserError, match="in use by process 12 on"):
             FolderLock(tmp_path)
         assert json.loads(path.read_text())["pid"] == 12
         return
     started = time.monotonic()
-    held = FolderLock(tmp_path)
+    FolderLock(tmp_path).release()
     assert time.monotonic() - started > 0.2
-    # Now this process touches it.
+    written(tmp_path, "node7", 12)
+    os.utime(path, (0, 0))
+    FolderLock(tmp_path).release()
+    assert time.monotonic() - started < 30
+
+
+def test_a_process_touches_the_lock_that_it_holds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lock, "TOUCH", 0.05)
+    held = FolderLock(tmp_path)
     before = (tmp_path / LOCK_FILE).stat().st_mtime_ns
     time.sleep(0.2)
     assert (tmp_path / LOCK_FILE).stat().st_mtime_ns > before
     held.release()
-
-
-def test_an_old_lock_of_another_host_is_taken_at_once(tmp_path: Path) -> None:
-    written(tmp_path, "node7", 12)
-    os.utime(tmp_path / LOCK_FILE, (0, 0))
-    FolderLock(tmp_path).release()
 
 
 def test_a_lock_goes_with_its_folder(tmp_path: Path) -> None:

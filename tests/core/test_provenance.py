@@ -1,5 +1,7 @@
 """The commit and the versions that run."""
 
+import subprocess
+
 from claim2source.core.provenance import git_state, versions
 
 
@@ -16,10 +18,15 @@ def test_versions_and_git_say_what_runs(monkeypatch, tmp_path):
 
 
 def test_git_state_tells_a_clean_checkout_from_a_changed_one(monkeypatch, tmp_path):
-    (tmp_path / ".git").mkdir()
-    answers = {"rev-parse": "abc", "status": ""}
+    def git(*words):
+        own = ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@b"]
+        done = subprocess.run([*own, *words], check=True, capture_output=True, text=True)
+        return done.stdout.strip()
+
+    git("init", "-q")
+    git("commit", "-q", "--allow-empty", "-m", "first")
     monkeypatch.setattr("claim2source.core.provenance._CHECKOUT", tmp_path)
-    monkeypatch.setattr("claim2source.core.provenance._git", lambda *args: answers[args[0]])
-    assert git_state() == "abc"
-    answers["status"] = " M file"
-    assert git_state() == "abc+changes"
+    commit = git("rev-parse", "HEAD")
+    assert git_state() == commit
+    (tmp_path / "new").touch()
+    assert git_state() == f"{commit}+changes"

@@ -8,14 +8,6 @@ from claim2source.core.tables import TextTable, render
 TABLE = TextTable(["run", "p"], [["a|<b>", 0.125], ["c", None]], digits=2)
 
 
-def test_paragraphs_and_tables_are_rendered():
-    assert render(["Head & <i>", TABLE]) == "Head & <i>\n\nrun       p\na|<b>  0.12\nc         -"
-    assert render(["Head", TABLE], "markdown") == (
-        "Head\n\n| run | p |\n| --- | ---: |\n| a\\|<b> | 0.12 |\n| c | - |"
-    )
-    assert render([]) == render([], "html") == ""
-
-
 @pytest.mark.parametrize("style", ["plain", "markdown", "html"])
 def test_names_cannot_steer_a_terminal_or_break_a_table(style):
     name = "a\x1b]0;owned\x07\n\u202eb"
@@ -26,7 +18,12 @@ def test_names_cannot_steer_a_terminal_or_break_a_table(style):
     assert text.replace("\n", "").isprintable()
 
 
-def test_html_is_escaped_with_numbers_to_the_right():
+def test_paragraphs_and_tables_are_rendered():
+    assert render(["Head & <i>", TABLE]) == "Head & <i>\n\nrun       p\na|<b>  0.12\nc         -"
+    assert render(["Head", TABLE], "markdown") == (
+        "Head\n\n| run | p |\n| --- | ---: |\n| a\\|<b> | 0.12 |\n| c | - |"
+    )
+    assert render([]) == render([], "html") == ""
     right = ' style="text-align: right"'
     assert render(["Head & <i>", TABLE], "html") == (
         "<p>Head &amp; &lt;i&gt;</p>\n<table>\n"

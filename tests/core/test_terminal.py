@@ -2,8 +2,6 @@
 
 import unicodedata
 
-import pytest
-
 from claim2source.core.terminal import printable, printable_line, say, shortened
 
 HARMLESS = "Größe, naïve, 语言, 👩\u200d🔬, a\u00a0b, \\x1b, |"
@@ -15,21 +13,15 @@ def test_text_that_is_harmless_stays():
     assert printable_line("a\nb") == "a b"
 
 
-@pytest.mark.parametrize(
-    "kind", ["Cc", "Cs", "Zl", "Zp"], ids=["controls", "surrogates", "lines", "paragraphs"]
-)
-def test_whole_categories_are_escaped(kind):
-    found = [chr(n) for n in range(0x11000) if unicodedata.category(chr(n)) == kind]
-    assert found
-    for character in set(found) - {"\n"}:
-        assert printable(character).isascii()
-        assert printable(character).startswith("\\")
-
-
-@pytest.mark.parametrize("kind", ["RLO", "LRO", "RLE", "LRE", "PDF", "RLI", "LRI", "FSI", "PDI"])
-def test_marks_that_turn_text_round_are_escaped(kind):
-    found = [chr(n) for n in range(0x3000) if unicodedata.bidirectional(chr(n)) == kind]
-    assert [printable(character) for character in found] == [f"\\u{ord(c):04x}" for c in found]
+def test_controls_surrogates_separators_and_turning_marks_are_escaped():
+    for kind in ("Cc", "Cs", "Zl", "Zp"):
+        found = {chr(n) for n in range(0x11000) if unicodedata.category(chr(n)) == kind} - {"\n"}
+        assert found
+        for character in found:
+            assert printable(character).isascii() and printable(character).startswith("\\")
+    for kind in ("RLO", "LRO", "RLE", "LRE", "PDF", "RLI", "LRI", "FSI", "PDI"):
+        marks = [chr(n) for n in range(0x3000) if unicodedata.bidirectional(chr(n)) == kind]
+        assert [printable(c) for c in marks] == [f"\\u{ord(c):04x}" for c in marks]
 
 
 def test_escaping_twice_changes_nothing(capsys):

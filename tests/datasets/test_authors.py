@@ -35,9 +35,7 @@ def test_turned_names(text: str, names: tuple[str, ...]) -> None:
         ("Jane Doe, Richard  Roe, Ng", ("Jane Doe", "Richard Roe", "Ng")),
         ("Jane Doe, Richard Roe, Jr., Ana Ng", ("Jane Doe", "Richard Roe Jr.", "Ana Ng")),
         ("Doe, Jane", ("Jane Doe",)),
-        ("van der Berg, Jan", ("Jan van der Berg",)),
         ("Doe, Jane Mary", ("Jane Mary Doe",)),
-        ("King, Martin, Jr.", ("Martin King Jr.",)),
         ("Jane Doe, PhD", ("Jane Doe PhD",)),
         ("Jane Doe", ("Jane Doe",)),
         # Lists of Python, numpy, JSON and objects; and other separators.
@@ -47,11 +45,9 @@ def test_turned_names(text: str, names: tuple[str, ...]) -> None:
         ("['Jane Doe' 'Richard Roe']", ("Jane Doe", "Richard Roe")),
         ("[nan, 'Jane Doe']", ("Jane Doe",)),
         ('[null, {"given": "Jane", "family": "Doe"}]', ("Jane Doe",)),
-        ("[{'name': 'Jane Doe'}, {'name': 'Richard Roe'}]", ("Jane Doe", "Richard Roe")),
         ("[Jane Doe, Richard Roe]", ("Jane Doe", "Richard Roe")),
         ("[]", ()),
         ("Jane Doe|Richard Roe", ("Jane Doe", "Richard Roe")),
-        ("Doe, Jane | Roe, Richard", ("Jane Doe", "Richard Roe")),
         ("Jane Doe and Richard Roe", ("Jane Doe", "Richard Roe")),
         ("Doe and Roe", ("Doe", "Roe")),
         ("Doe, Jane AND Roe, Richard and others", ("Jane Doe", "Richard Roe")),
@@ -59,7 +55,6 @@ def test_turned_names(text: str, names: tuple[str, ...]) -> None:
         ("Doe, Jane &amp; Roe, Richard et al.", ("Jane Doe", "Richard Roe")),
         ("Jane Doe, Ana Ng, and Richard Roe, Jr.", ("Jane Doe", "Ana Ng", "Richard Roe Jr.")),
         ("Doe, J., Ng, A. B., & Roe, R.", ("J. Doe", "A. B. Ng", "R. Roe")),
-        ("Doe, J.; Ng, A. and Roe, R.", ("J. Doe", "A. Ng", "R. Roe")),
         # In the name of an institution it parts nothing.
         (
             "Centers for Disease Control and Prevention",
@@ -113,10 +108,8 @@ def test_a_name_before_its_affiliation_is_kept_whole(entry: str) -> None:
     [
         ("Doe, Jane; van der Berg, Anna; Ng, A.", ("Jane Doe", "Anna van der Berg", "A. Ng")),
         ("Doe, Jane, Jr.; Ng, A.", ("Jane Doe Jr.", "A. Ng")),
-        ("Doe, Jr., Jane", ("Jane Doe Jr.",)),
         ("Doe, Jr.; Ng, A.", ("Doe", "A. Ng")),
         ("Doe, Jane, MD, PhD; Ng, A.", ("Jane Doe MD PhD", "A. Ng")),
-        ("Lee-Smith, Ana; O'Neil, J.-P.", ("Ana Lee-Smith", "J.-P. O'Neil")),
         # Surnames first by most: one of two words is turned with them, before a given name only.
         ("Doe, Jane; García López, María José", ("Jane Doe", "María José García López")),
         ("Doe, Jane; Ng, A.; Richard Roe, Ward of X", ("Jane Doe", "A. Ng", "Richard Roe")),
@@ -133,7 +126,6 @@ def test_a_name_before_its_affiliation_is_kept_whole(entry: str) -> None:
         # Particles are written small; in capitals they are names.
         ("Di Wu, Beijing; Van Nguyen, Hanoi", ("Di Wu", "Van Nguyen")),
         ("Rahman, Md; Doe, MD", ("Md Rahman", "MD Doe")),
-        ("Doe, 2; Ng, 3", ("Doe", "Ng")),
     ],
 )
 def test_a_string_and_a_list_give_the_same_names(text: str, names: tuple[str, ...]) -> None:
@@ -143,11 +135,6 @@ def test_a_string_and_a_list_give_the_same_names(text: str, names: tuple[str, ..
         assert clean_authors(entries) == names
     once = in_reading_order(entries)
     assert in_reading_order(once) == once
-
-
-def test_a_list_of_surnames_first_keeps_its_given_names() -> None:
-    assert clean_authors(["Doe, Jane", "Ng, A."]) == ("Jane Doe", "A. Ng")
-    assert clean_authors(["Doe, Jane"]) == ("Jane Doe",)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import pytest
 from claim2source.core.errors import ConfigError, InputError
 from claim2source.core.records import Claim, Source
 from claim2source.datasets import DEMO, load, read_beir, write_beir
-from tests.shared_data import REPOSITORY, shared
+from tests.shared_data import shared
 
 CORPUS = [
     {
@@ -99,9 +99,16 @@ def test_authors_in_one_string_are_turned_round_and_lists_are_not(tmp_path: Path
     assert [source.authors for source in sources] == [both, ("Doe, Jane", "Ng"), both]
 
 
-def test_relative_folder_has_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_relative_folders_and_the_demo_have_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(make(tmp_path / "set"))
     assert load(".", "dev").name == "set"
+    demo = load("demo", "dev")
+    assert demo.name == "demo"
+    assert demo == read_beir(DEMO, "dev") == load(Path("demo"), "dev")
+    with pytest.raises(InputError, match="no such folder"):
+        load("./demo", "dev")
 
 
 def test_a_plain_name_is_looked_for_where_data_sets_are_kept(
@@ -141,17 +148,11 @@ def test_languages(tmp_path: Path) -> None:
     for asked in (["fr"], ["de", "fr"], "fr"):
         with pytest.raises(ConfigError, match="'fr'.*allowed: en, de$"):
             load(folder, "dev", asked)
-    with pytest.raises(ConfigError, match="allowed: en$"):
-        load(folder, "train", ["de"])
     with pytest.raises(ConfigError):
         load(folder, "dev", [])
-
-
-@pytest.mark.parametrize("lang", [None, "", "absent", "EN", " en "])
-def test_claim_without_lang_is_english(tmp_path: Path, lang: str | None) -> None:
-    meta = {} if lang == "absent" else {"lang": lang}
-    query = {"_id": "q4", "text": "x", "metadata": meta}
-    assert load(make(tmp_path, queries=[*QUERIES[:3], query]), "train").claims[0].lang == "en"
+    for meta in ({}, {"lang": None}, {"lang": ""}, {"lang": " EN "}):
+        queries = [*QUERIES[:3], {"_id": "q4", "text": "x", "metadata": meta}]
+        assert load(make(tmp_path, queries=queries), "train").claims[0].lang == "en"
 
 
 def test_candidates(tmp_path: Path) -> None:
@@ -174,14 +175,6 @@ def test_candidates(tmp_path: Path) -> None:
     assert len(load(make(tmp_path, queries=[*QUERIES[:3], query]), "dev").claims) == 3
 
 
-def test_integer_ids_become_text(tmp_path: Path) -> None:
-    corpus = [{"_id": 7, "title": "t", "text": "x"}]
-    queries = [{"_id": 1, "text": "x", "metadata": {"candidates": [7]}}]
-    dataset = load(make(tmp_path, corpus, queries, {"dev": ["1\t7\t1"]}), "dev")
-    assert dataset.claims == (Claim("1", "x", golds=("7",), candidates=("7",)),)
-    assert dataset.sources[0].id == "7"
-
-
 def test_format_variants(tmp_path: Path) -> None:
     """BOM, CRLF, blank lines, no last line end, quoted ids, line separators inside text."""
     corpus = [{"_id": '<"Heroes">', "title": "a\u2028b\u0085c", "text": ""}]
@@ -202,40 +195,21 @@ def test_format_variants(tmp_path: Path) -> None:
 SPACE = "holds white space, which would split it in a ranked list; use _ instead"
 BAD_CORPUS: list[tuple[Any, str]] = [
     ({"title": "t"}, "_id: is missing; there are: title"),
-    ({"_id": None, "title": "t"}, "_id: is missing; there are: _id, title"),
     ({"_id": "", "title": "t"}, "_id: is empty"),
-    ({"_id": " ", "title": "t"}, "_id: is empty"),
     *(({"_id": f"a{space}b", "title": "t"}, f"_id: {SPACE}") for space in "\t\n \u00a0\u2028"),
     ({"_id": "a\x00", "title": "t"}, "_id: holds a NUL character"),
-    ({"_id": True, "title": "t"}, "_id: is a truth value, not text"),
     ({"_id": 1.5, "title": "t"}, "_id: is a number, not text"),
-    ({"_id": ["p"], "title": "t"}, "_id: is a list, not text"),
     ({"_id": "p2", "title": "t"}, "_id: 'p2' is already on line 2"),
     ({"_id": "p9"}, "title: is empty, and so is text"),
-    ({"_id": "p9", "title": " ", "text": "\n"}, "title: is empty, and so is text"),
     ({"_id": "p9", "title": 3, "text": ""}, "title: is a number, not text"),
-    ({"_id": "p9", "title": "t", "text": ["x"]}, "text: is a list, not text"),
     ({"_id": "p9", "title": "t\x00"}, "title: holds a NUL character"),
     ('{"_id": "p9", "title": "t", "text": "\\ud800"}', "text: holds half of a surrogate pair"),
     ({"_id": "p9", "title": "t", "metadata": "m"}, "metadata: is text, not an object"),
     (
-        {"_id": "p9", "title": "t", "metadata": {"authors": 3}},
-        "metadata.authors: is a number, not a list",
-    ),
-    (
         {"_id": "p9", "title": "t", "metadata": {"authors": ["a", 3]}},
         "metadata.authors: is a number, not text",
     ),
-    (
-        {"_id": "p9", "title": "t", "metadata": {"venue": {}}},
-        "metadata.venue: is an object, not text",
-    ),
-    (
-        {"_id": "p9", "title": "t", "metadata": {"date": 1.5}},
-        "metadata.date: is a number, not text",
-    ),
     ('{"_id": "p9", ', "broken JSON: Expecting property name enclosed in double quotes"),
-    ('{"_id": "p9\x00", "title": "t"}', "broken JSON: Invalid control character at"),
     ('["p9"]', "is not a JSON object"),
     ('{"_id": "p9", "text": "a", "text": "b"}', "text: stands twice in one JSON object"),
     (
@@ -247,94 +221,84 @@ BAD_CORPUS: list[tuple[Any, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("record", "said"), BAD_CORPUS, ids=[said for _, said in BAD_CORPUS])
-def test_bad_source_is_one_line_with_its_place(tmp_path: Path, record: Any, said: str) -> None:
-    folder = make(tmp_path, [*CORPUS[:2], "", record, *CORPUS[2:]])
-    assert problems(folder) == [f"corpus.jsonl:4: {said}"]
+def test_bad_sources_are_one_line_each_with_their_place(tmp_path: Path) -> None:
+    for record, said in BAD_CORPUS:
+        folder = make(tmp_path, [*CORPUS[:2], "", record, *CORPUS[2:]])
+        assert problems(folder) == [f"corpus.jsonl:4: {said}"]
 
 
 BAD_QUERIES: list[tuple[Any, str]] = [
     ({"text": "x"}, "_id: is missing; there are: text"),
     ({"_id": "q3", "text": "x"}, "_id: 'q3' is already on line 2"),
     ({"_id": "q9"}, "text: is missing"),
-    ({"_id": "q9", "text": None}, "text: is missing"),
     ({"_id": "q9", "text": " \n"}, "text: is empty"),
     ({"_id": "q9", "text": 4}, "text: is a number, not text"),
-    ({"_id": "q9", "text": "x", "metadata": []}, "metadata: is a list, not an object"),
     ({"_id": "q9", "text": "x", "metadata": {"lang": 4}}, "metadata.lang: is a number, not text"),
     (
         {"_id": "q9", "text": "x", "metadata": {"lang": "english language"}},
         "metadata.lang: 'english language' is not a language code such as en",
     ),
-    (
-        {"_id": "q9", "text": "x", "metadata": {"translation": 4}},
-        "metadata.translation: is a number, not text",
-    ),
     ("{", "broken JSON: Expecting property name enclosed in double quotes"),
 ]
 
 
-@pytest.mark.parametrize(("record", "said"), BAD_QUERIES, ids=[said for _, said in BAD_QUERIES])
-def test_bad_claim_is_one_line_with_its_place(tmp_path: Path, record: Any, said: str) -> None:
-    assert problems(make(tmp_path, queries=[*QUERIES, record])) == [f"queries.jsonl:5: {said}"]
+def test_bad_claims_are_one_line_each_with_their_place(tmp_path: Path) -> None:
+    for record, said in BAD_QUERIES:
+        folder = make(tmp_path, queries=[*QUERIES, record])
+        assert problems(folder) == [f"queries.jsonl:5: {said}"]
 
 
 BAD_QRELS = [
     ("q1\tp4\t1.0", "score: '1.0' is not an integer"),
-    ("q1\tp4\t", "score: '' is not an integer"),
-    ("q1\tp4\tyes", "score: 'yes' is not an integer"),
     ("q1\tp4\t١", "score: '١' is not an integer"),
-    ("q1\tp4", "2 columns; the header has 3"),
     ("q1 p4 1", "1 columns; the header has 3"),
     ("q1\t0\tp4\t1", "4 columns; the header has 3"),
     ('q1\t"p4\t1', "broken row: a quote that is not closed"),
     ("\tp4\t1", "query-id: is empty"),
-    ("q1\t\t1", "corpus-id: is empty"),
     ("q1\tp4\x00\t1", "corpus-id: holds a NUL character"),
     ("q9\tp4\t1", "query-id: 'q9' is not in queries.jsonl"),
-    ("q9\tp4\t0", "query-id: 'q9' is not in queries.jsonl"),
     ("q1\tp9\t1", "corpus-id: gold 'p9' is not in corpus.jsonl"),
     ("q1\tp1\t1", "corpus-id: 'q1' is already judged for 'p1' on line 5"),
-    ("q1\tp1\t0", "corpus-id: 'q1' is already judged for 'p1' on line 5"),
 ]
 
 
-@pytest.mark.parametrize(("row", "said"), BAD_QRELS, ids=[said for _, said in BAD_QRELS])
-def test_bad_judgement_is_one_line_with_its_place(tmp_path: Path, row: str, said: str) -> None:
-    folder = make(tmp_path, qrels={"dev": [*QRELS, "", row], "train": ["q4\tp4\t1"]})
-    assert problems(folder) == [f"qrels/dev.tsv:8: {said}"]
-    # Another split is not concerned.
-    assert len(load(folder, "train").claims) == 1
+def test_bad_judgements_are_one_line_each_with_their_place(tmp_path: Path) -> None:
+    for row, said in BAD_QRELS:
+        folder = make(tmp_path, qrels={"dev": [*QRELS, "", row], "train": ["q4\tp4\t1"]})
+        assert problems(folder) == [f"qrels/dev.tsv:8: {said}"]
+        # Another split is not concerned.
+        assert len(load(folder, "train").claims) == 1
 
 
-@pytest.mark.parametrize(
-    "header",
-    ["q1\tp1\t1", "query-id\tcorpus-id", "corpus-id\tquery-id\tscore", "query-id,corpus-id,score"],
-)
-def test_bad_header(tmp_path: Path, header: str) -> None:
+def test_bad_headers_and_empty_files(tmp_path: Path) -> None:
     folder = make(tmp_path)
-    (folder / "qrels" / "dev.tsv").write_text(f"{header}\nq1\tp1\tx\n")
-    said = "the header must be query-id <tab> corpus-id <tab> score"
-    assert problems(folder) == [f"qrels/dev.tsv:1: {said}"]
+    must = "qrels/dev.tsv:1: the header must be query-id <tab> corpus-id <tab> score"
+    empty = "qrels/dev.tsv: empty split: no judgements"
+    for content, said in [
+        ("q1\tp1\t1\nq1\tp1\tx\n", must),
+        ("query-id\tcorpus-id\nq1\tp1\tx\n", must),
+        ("corpus-id\tquery-id\tscore\nq1\tp1\tx\n", must),
+        ("query-id,corpus-id,score\nq1\tp1\tx\n", must),
+        (HEADER, empty),
+        ("", empty),
+        (f"{HEADER}\r\n\n \n", empty),
+    ]:
+        (folder / "qrels" / "dev.tsv").write_text(content)
+        assert problems(folder) == [said]
+    said = problems(make(tmp_path, corpus=[], qrels={"dev": ["q1\tp1\t0"]}))
+    assert said == ["corpus.jsonl: holds no sources"]
 
 
-def test_grades_without_a_gold(tmp_path: Path) -> None:
-    """A negative grade and a grade 0 are no golds, and such a source may be missing."""
+def test_integer_ids_become_text_and_grades_below_one_are_no_golds(tmp_path: Path) -> None:
+    corpus = [{"_id": 7, "title": "t", "text": "x"}]
+    queries = [{"_id": 1, "text": "x", "metadata": {"candidates": [7]}}]
+    dataset = load(make(tmp_path, corpus, queries, {"dev": ["1\t7\t1"]}), "dev")
+    assert dataset.claims == (Claim("1", "x", golds=("7",), candidates=("7",)),)
+    assert dataset.sources[0].id == "7"
+    # A source without a positive grade may be missing.
     folder = make(tmp_path, qrels={"dev": ["q1\tp1\t-1", "q1\tgone\t0", "q2\tp1\t1"]})
     claims = {claim.id: claim.golds for claim in load(folder, "dev").claims}
     assert claims == {"q1": (), "q2": ("p1",)}
-
-
-@pytest.mark.parametrize("content", [f"{HEADER}\n", HEADER, "", f"{HEADER}\r\n\n \n"])
-def test_empty_split(tmp_path: Path, content: str) -> None:
-    folder = make(tmp_path)
-    (folder / "qrels" / "dev.tsv").write_text(content)
-    assert problems(folder) == ["qrels/dev.tsv: empty split: no judgements"]
-
-
-def test_empty_corpus(tmp_path: Path) -> None:
-    said = problems(make(tmp_path, corpus=[], qrels={"dev": ["q1\tp1\t0"]}))
-    assert said == ["corpus.jsonl: holds no sources"]
 
 
 def test_wrong_encoding_names_the_right_line(tmp_path: Path) -> None:
@@ -347,34 +311,26 @@ def test_wrong_encoding_names_the_right_line(tmp_path: Path) -> None:
     with open(folder / "qrels" / "dev.tsv", "ab") as file:
         file.write(b"q1\tp\xff\t1\n")
     assert problems(folder) == ["qrels/dev.tsv:7: is not UTF-8: byte 0xff at byte 5"]
+    for name in ("corpus.jsonl", "queries.jsonl", "qrels/dev.tsv"):
+        make(folder)
+        (folder / name).write_bytes((folder / name).read_text().encode("utf-16"))
+        assert f"{name}:1: is UTF-16, not UTF-8" in problems(folder)
 
 
-@pytest.mark.parametrize("name", ["corpus.jsonl", "queries.jsonl", "qrels/dev.tsv"])
-def test_utf_16_is_one_problem(tmp_path: Path, name: str) -> None:
-    folder = make(tmp_path)
-    (folder / name).write_bytes((folder / name).read_text().encode("utf-16"))
-    assert f"{name}:1: is UTF-16, not UTF-8" in problems(folder)
-
-
-def test_all_problems_are_told_at_once_and_many_are_counted(tmp_path: Path) -> None:
+def test_problems_of_all_files_are_told_at_once(tmp_path: Path) -> None:
     folder = make(
         tmp_path,
         [*CORPUS, {"_id": "p1", "title": "t"}],
         [*QUERIES, {"_id": "q9", "text": ""}],
-        {"dev": [*QRELS, *(f"q1\tx{i}\t1" for i in range(23))]},
+        {"dev": [*QRELS, "q1\tx0\t1"]},
     )
-    said = problems(folder)
-    assert len(said) == 21
-    assert said[:2] == [
+    assert problems(folder) == [
         "queries.jsonl:5: text: is empty",
         "corpus.jsonl:5: _id: 'p1' is already on line 1",
+        "qrels/dev.tsv:7: corpus-id: gold 'x0' is not in corpus.jsonl",
     ]
-    assert said[2] == "qrels/dev.tsv:7: corpus-id: gold 'x0' is not in corpus.jsonl"
-    assert said[-1] == "... and 5 more problems"
-
-
-def test_an_unreadable_id_is_not_blamed_on_the_judgements(tmp_path: Path) -> None:
-    folder = make(tmp_path, [*CORPUS[1:], '{"_id": "p1"'], [*QUERIES[1:], '{"_id": "q1"'])
+    # An id that cannot be read is not blamed on the judgements.
+    make(folder, [*CORPUS[1:], '{"_id": "p1"'], [*QUERIES[1:], '{"_id": "q1"'])
     assert [line.split(":")[0] for line in problems(folder)] == ["queries.jsonl", "corpus.jsonl"]
 
 
@@ -422,50 +378,17 @@ def test_split_without_judgements(tmp_path: Path) -> None:
     assert [claim.id for claim in load(folder, "test").claims] == ["q1", "x"]
 
 
-def test_demo_is_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    if not (DEMO / "corpus.jsonl").exists():
-        pytest.skip(f"no {DEMO}")
-    dataset = load("demo", "dev")
-    assert dataset.name == "demo"
-    assert dataset == read_beir(DEMO, "dev")
-    assert load(Path("demo"), "dev") == dataset
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(InputError, match="no such folder"):
-        load("./demo", "dev")
-
-
 # Real data
 
 
-def test_ct25() -> None:
+def test_real_data() -> None:
     train, dev = (load(shared("ct25"), split) for split in ("train", "dev"))
     assert len(train.sources) == len(dev.sources) == 4008
     assert (len(train.claims), len(dev.claims)) == (1543, 431)
     assert not train.golds & dev.golds
     assert {len(claim.golds) for claim in (*train.claims, *dev.claims)} == {1}
     assert dev.languages == ("en",)
-    with pytest.raises(InputError, match="no split 'test'; splits: train, dev"):
-        load(shared("ct25"), "test")
-
-
-def test_tweets_factchecks() -> None:
     train, dev = (load(shared("tweets-factchecks"), split) for split in ("train", "dev"))
     assert len(dev.sources) == 10375
     assert sum(len(claim.golds) for claim in train.claims) == 801
     assert sum(len(claim.golds) for claim in dev.claims) == 198
-
-
-def test_shared_data_is_found_from_the_repository(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("CLAIM2SOURCE_DATA", raising=False)
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(pytest.skip.Exception, match="no .*shared/data/nothing") as caught:
-        shared("nothing")
-    place = (REPOSITORY.parent / "shared" / "data" / "nothing").resolve()
-    assert str(place) in str(caught.value)
-    (tmp_path / "here").mkdir()
-    monkeypatch.setenv("CLAIM2SOURCE_DATA", str(tmp_path))
-    assert shared("here") == tmp_path / "here"
-    monkeypatch.setenv("CLAIM2SOURCE_DATA", os.path.relpath(tmp_path, REPOSITORY))
-    assert shared("here") == (tmp_path / "here").resolve()

@@ -116,26 +116,24 @@ def test_prepared_task_is_loaded(tmp_path: Path, pickled: str) -> None:
     ]
 
 
-def test_test_without_golds(tmp_path: Path) -> None:
-    prepare(task(tmp_path / "in", test_gold=None), tmp_path / "out")
-    assert sorted(p.name for p in (tmp_path / "out" / "qrels").iterdir()) == [
-        "dev.tsv",
-        "train.tsv",
-    ]
+def test_the_test_split_without_golds_absent_and_with_golds_only(tmp_path: Path) -> None:
+    prepare(task(tmp_path / "blind", test_gold=None), tmp_path / "out")
+    assert {p.name for p in (tmp_path / "out" / "qrels").iterdir()} == {"dev.tsv", "train.tsv"}
     test = load(tmp_path / "out", "test")
     assert test.claims == (Claim("test-1", "Unknown paper"), Claim("test-2", "Another"))
     assert len(test.qrels) == 0
-
-
-def test_without_test_and_with_gold_only(tmp_path: Path) -> None:
     source = task(tmp_path / "in", test=None, test_gold=None)
-    assert [part.split for part in prepare(source, tmp_path / "out")] == ["train", "dev"]
+    absent = prepare(source, tmp_path / "out", overwrite=True)
+    assert [part.split for part in absent] == ["train", "dev"]
     with pytest.raises(InputError, match="no split 'test'; splits: train, dev"):
         load(tmp_path / "out", "test")
     task(source, test=None)
-    again = prepare(source, tmp_path / "out", overwrite=True)
-    assert [part.split for part in again] == ["train", "dev", "test"]
+    prepare(source, tmp_path / "out", overwrite=True)
     assert load(tmp_path / "out", "test").claims[1].golds == ("ccc00003",)
+    gold = tsv(ROWS["test_gold"][:1])
+    assert refused(task(tmp_path / "in", test_gold=gold), tmp_path / "new") == [
+        "test.tsv:3: post_id: '2' is not in test_gold.tsv"
+    ]
 
 
 def test_columns_in_another_order_bom_crlf_and_blank_lines(tmp_path: Path) -> None:
@@ -155,30 +153,9 @@ BAD_TWEETS: list[tuple[str | bytes, list[str]]] = [
         ["dev.tsv:4: post_id: '1' is already on line 2"],
     ),
     (HEAD + '1\t"two\nlines"\taaa00001\n2\t \taaa00001\n', ["dev.tsv:4: tweet_text: is empty"]),
-    (HEAD + "1\t\taaa00001\n", ["dev.tsv:2: tweet_text: is empty"]),
     (HEAD + "1\tx\ty\n", [f"dev.tsv:2: cord_uid: gold 'y' is not in {COLLECTION}"]),
-    (HEAD + "1\tx\t\n", ["dev.tsv:2: cord_uid: is empty"]),
-    (HEAD + "\tx\taaa00001\n", ["dev.tsv:2: post_id: is empty"]),
-    (HEAD + "1\tx\x00\taaa00001\n", ["dev.tsv:2: tweet_text: holds a NUL character"]),
-    (HEAD + "1\tx\n", ["dev.tsv:2: 2 columns; the header has 3"]),
-    (HEAD + "1\tx\taaa00001\t\n", ["dev.tsv:2: 4 columns; the header has 3"]),
-    (
-        HEAD + '1\tx\taaa00001\n2\t"x\taaa00001\n3\tx\taaa00001\n',
-        ["dev.tsv:3: broken row: a quote that is not closed"],
-    ),
-    (
-        HEAD + '1\t"x"y\taaa00001\n2\t\taaa00001\n',
-        ["dev.tsv:2: broken row: '\\t' expected after '\"'", "dev.tsv:3: tweet_text: is empty"],
-    ),
     (HEAD + "1\ta\rb\taaa00001\n", [f"dev.tsv:2: broken row: {LONE_RETURN}"]),
     (HEAD, ["dev.tsv: empty split: no posts"]),
-    ("", ["dev.tsv: empty split: no posts"]),
-    (
-        "post_id\ttweet_text\n1\tx\n",
-        [
-            "dev.tsv:1: cord_uid: must be a column of the header, once; there are: post_id, tweet_text"
-        ],
-    ),
     (
         "1\tx\taaa00001\n",
         [
@@ -193,31 +170,12 @@ BAD_TWEETS: list[tuple[str | bytes, list[str]]] = [
             "there are: post_id, cord_uid, tweet_text, cord_uid"
         ],
     ),
-    (
-        HEAD.encode() + '1\t"a\nb"\taaa00001\n2\tfür\taaa00001\n'.encode("latin-1"),
-        ["dev.tsv:4: is not UTF-8: byte 0xfc at byte 4"],
-    ),
-    ((HEAD + "1\tx\taaa00001\n").encode("utf-16"), ["dev.tsv:1: is UTF-16, not UTF-8"]),
 ]
 
 
-@pytest.mark.parametrize(("dev", "said"), BAD_TWEETS, ids=[said[0] for _, said in BAD_TWEETS])
-def test_bad_tweets_are_named_with_their_line(
-    tmp_path: Path, dev: str | bytes, said: list[str]
-) -> None:
-    assert refused(task(tmp_path / "in", dev=dev), tmp_path / "out") == said
-
-
-def test_a_post_number_may_come_again_in_another_split_only(tmp_path: Path) -> None:
-    prepare(task(tmp_path / "in", dev=tsv(ROWS["train"])), tmp_path / "out")
-    assert {c.id for c in load(tmp_path / "out", "dev").claims} == {"dev-1", "dev-2", "dev-7"}
-
-
-def test_a_test_post_without_gold_is_named(tmp_path: Path) -> None:
-    gold = tsv(ROWS["test_gold"][:1])
-    assert refused(task(tmp_path / "in", test_gold=gold), tmp_path / "out") == [
-        "test.tsv:3: post_id: '2' is not in test_gold.tsv"
-    ]
+def test_bad_tweets_are_named_with_their_line(tmp_path: Path) -> None:
+    for dev, said in BAD_TWEETS:
+        assert refused(task(tmp_path / "in", dev=dev), tmp_path / "out") == said
 
 
 @pytest.mark.parametrize(
@@ -232,23 +190,10 @@ def test_a_test_post_without_gold_is_named(tmp_path: Path) -> None:
             ["cord_uid: row 1: is missing", "gold 'bbb00002'", "gold 'bbb00002'"],
         ),
         (
-            {"cord_uid": ["", "", "ccc00003", "ddd00004"]},
-            [
-                "cord_uid: row 0: is empty",
-                "cord_uid: row 1: is empty",
-                "gold 'aaa00001'",
-                "gold 'bbb00002'",
-                "gold 'bbb00002'",
-                "gold 'aaa00001'",
-            ],
-        ),
-        (
             {"title": ["t", "t", float("nan"), "t"], "abstract": ["", None, float("nan"), ""]},
             ["title: row 2: is empty, and so is abstract"],
         ),
-        ({"title": ["t", 3, "t", "t"]}, ["title: row 1: is a number, not text"]),
         ({"authors": [1.5, None, None, None]}, ["authors: row 0: is a number, not text"]),
-        ({"journal": [True, None, None, None]}, ["journal: row 0: is a truth value, not text"]),
         ({"abstract": ["a\x00", "a", "a", "a"]}, ["abstract: row 0: holds a NUL character"]),
     ],
 )
@@ -280,14 +225,11 @@ def test_missing_column_and_empty_collection(tmp_path: Path) -> None:
     assert refused(source, tmp_path / "out")[0] == f"{COLLECTION}: holds no papers"
 
 
-def test_hostile_collection_runs_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hostile_collection_is_refused(tmp_path: Path) -> None:
     source = task(tmp_path / "in")
-    ran: list[object] = []
-    monkeypatch.setattr(pandas, "eval", lambda *a, **k: ran.append(a))
     (source / COLLECTION).write_bytes(b"cpandas\neval\n(X\x03\x00\x00\x001+1tR.")
     (line,) = refused(source, tmp_path / "out")
     assert line.startswith(f"{COLLECTION}: refused 'pandas.eval'")
-    assert not ran
 
 
 def test_problems_of_several_files_are_told_at_once(tmp_path: Path) -> None:
@@ -296,10 +238,7 @@ def test_problems_of_several_files_are_told_at_once(tmp_path: Path) -> None:
     assert len(lines) == 21
     assert lines[14:16] == ["train.tsv:16: tweet_text: is empty", "dev.tsv:2: tweet_text: is empty"]
     assert lines[-1] == "... and 10 more problems"
-
-
-def test_missing_files(tmp_path: Path) -> None:
-    source = task(tmp_path / "in", train=None, dev=None)
+    source = task(tmp_path / "missing", train=None, dev=None)
     (source / COLLECTION).unlink()
     assert refused(source, tmp_path / "out") == [
         f"{COLLECTION}: no such file",

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from claim2source.core.errors import InputError, UserError
+from claim2source.core.errors import UserError
 from claim2source.core.records import Claim, Source
 from claim2source.core.run import Run
 from claim2source.datasets import load
-from claim2source.datasets.checkthat2026 import Prepared, prepare, prepare_hub, written_index
+from claim2source.datasets.checkthat2026 import prepare, prepare_hub, written_index
 from claim2source.io.submissions import write_submission
 from claim2source.io.trec import read_run
 
@@ -125,8 +124,9 @@ def loaded(folder: Path) -> dict[str, tuple[Claim, ...]]:
     return {split: load(folder, split).claims for split in ("train", "dev", "test")}
 
 
-def check_whole(prepared: Prepared, folder: Path) -> None:
-    """The invented task, all of it."""
+def test_the_files_become_a_data_set(tmp_path: Path) -> None:
+    folder = tmp_path / "out"
+    prepared = prepare(task(tmp_path / "in"), folder)
     assert prepared.notes == []
     assert [part.split for part in prepared.splits] == ["train", "dev", "test"]
     found = loaded(folder)
@@ -138,52 +138,42 @@ def check_whole(prepared: Prepared, folder: Path) -> None:
         Claim("train-de-0", "Otter mögen Tee", "de", golds=("11",)),
         Claim("train-fr-x-1", "le thé, bon", "fr", golds=("44",)),
     )
-    assert [(c.id, c.lang, c.golds) for c in found["dev"]] == [
-        ("dev-en-0", "en", ("33",)),
-        ("dev-de-0", "de", ("p22",)),
-        ("dev-fr-0", "fr", ("p22",)),
-    ]
-    assert [(c.id, c.lang, c.golds) for c in found["test"]] == [
-        ("test-en-0", "en", ()),
-        ("test-en-en-1", "en", ()),
-        ("test-de-0", "de", ()),
-        ("test-fr-0", "fr", ()),
-    ]
-    assert len(load(folder, "test").qrels) == 0
+    assert {c.id: (c.lang, c.golds) for c in found["dev"]} == {
+        "dev-en-0": ("en", ("33",)),
+        "dev-de-0": ("de", ("p22",)),
+        "dev-fr-0": ("fr", ("p22",)),
+    }
+    assert [c.id for c in found["test"]] == ["test-en-0", "test-en-en-1", "test-de-0", "test-fr-0"]
+    assert not any(c.golds for c in found["test"]) and len(load(folder, "test").qrels) == 0
 
 
-def test_the_files_become_a_data_set(tmp_path: Path) -> None:
-    check_whole(prepare(task(tmp_path / "in"), tmp_path / "out"), tmp_path / "out")
-
-
-def test_a_bom_and_numbers_as_text_are_taken(tmp_path: Path) -> None:
+def test_a_bom_numbers_as_text_and_golds_of_a_test_are_taken(tmp_path: Path) -> None:
     text = json.dumps([{"index": "3", "text": "ü", "pubkey": "11"}]).encode()
-    prepare(task(tmp_path / "in", de_dev=b"\xef\xbb\xbf" + text), tmp_path / "out")
+    test = [{"index": 0, "text": "a", "pubkey": 11}, {"index": 1, "text": "b"}]
+    source = task(tmp_path / "in", de_dev=b"\xef\xbb\xbf" + text, en_test=test)
+    prepare(source, tmp_path / "out")
     assert load(tmp_path / "out", "dev", ["de"]).claims == (
         Claim("dev-de-3", "ü", "de", golds=("11",)),
     )
+    found = {c.id: c.golds for c in load(tmp_path / "out", "test", ["en"]).claims}
+    assert found == {"test-en-0": ("11",), "test-en-1": ()}
 
 
 def test_what_is_absent_is_said(tmp_path: Path) -> None:
     source = task(tmp_path / "in", fr_test=None, de_train=None)
-    prepared = prepare(source, tmp_path / "out")
-    assert prepared.notes == [
+    assert prepare(source, tmp_path / "out").notes == [
         f"{source}/de_train.json: no such file; left out",
         f"{source}/fr_test.json: no such file; left out",
     ]
     found = loaded(tmp_path / "out")
     assert {claim.lang for claim in found["test"]} == {"en", "de"}
     assert {claim.lang for claim in found["train"]} == {"en", "fr"}
-
-
-def test_one_file_of_claims_is_enough_and_none_is_not(tmp_path: Path) -> None:
+    # One file of claims is enough, and none is not.
     none = dict.fromkeys(CLAIMS)
-    prepared = prepare(
-        task(tmp_path / "one", **{**none, "de_test": CLAIMS["de_test"]}), tmp_path / "out"
-    )
+    one = task(tmp_path / "one", **{**none, "de_test": CLAIMS["de_test"]})
+    prepared = prepare(one, tmp_path / "of one")
     assert [part.split for part in prepared.splits] == ["test"] and len(prepared.notes) == 8
-    source = task(tmp_path / "in", **none)
-    (said,) = refused(source, tmp_path / "x")
+    (said,) = refused(task(tmp_path / "none", **none), tmp_path / "x")
     assert "no claims" in said
     assert refused(task(tmp_path / "c", collection=None), tmp_path / "x") == [
         "collection_data.json: no such file"
@@ -192,29 +182,18 @@ def test_one_file_of_claims_is_enough_and_none_is_not(tmp_path: Path) -> None:
     assert said.endswith("no such folder")
 
 
-def test_golds_of_a_test_that_has_them_are_kept(tmp_path: Path) -> None:
-    test = [{"index": 0, "text": "a", "pubkey": 11}, {"index": 1, "text": "b"}]
-    prepare(task(tmp_path / "in", en_test=test), tmp_path / "out")
-    found = load(tmp_path / "out", "test")
-    assert {c.id: c.golds for c in found.claims if c.golds} == {"test-en-0": ("11",)}
-    assert "test-en-1" in {claim.id for claim in found.claims}
-
-
 @pytest.mark.parametrize("split", ["dev", "test"])
-@pytest.mark.parametrize("lang", ["en", "de", "fr"])
-def test_a_submission_has_the_tasks_own_index(tmp_path: Path, split: str, lang: str) -> None:
+def test_a_submission_has_the_tasks_own_index(tmp_path: Path, split: str) -> None:
     """From the lab's file through claim ids and a run to the lab's TSV."""
     prepare(task(tmp_path / "in"), tmp_path / "out")
-    part = load(tmp_path / "out", split).in_languages([lang])
-    run = Run.from_lists({claim.id: [("11", 1.0), ("44", 0.5)] for claim in part.claims})
-    path = tmp_path / f"predictions_{lang}.tsv"
-    write_submission(run, path, 2026, written_id=written_index(split, lang))
-    asked = [str(entry["index"]) for entry in CLAIMS[f"{lang}_{split}"]]
-    assert list(read_run(path).run.claim_ids) == asked
-    assert read_run(path).run.sources(asked[0]) == ["11", "44"]
-
-
-def test_an_index_that_looks_like_a_prefix_is_left_alone() -> None:
+    for lang in ("en", "de", "fr"):
+        part = load(tmp_path / "out", split).in_languages([lang])
+        run = Run.from_lists({claim.id: [("11", 1.0), ("44", 0.5)] for claim in part.claims})
+        path = tmp_path / f"predictions_{lang}.tsv"
+        write_submission(run, path, 2026, written_id=written_index(split, lang))
+        asked = [str(entry["index"]) for entry in CLAIMS[f"{lang}_{split}"]]
+        assert list(read_run(path).run.claim_ids) == asked
+        assert read_run(path).run.sources(asked[0]) == ["11", "44"]
     index = written_index("dev", "de")
     given = ["dev-de-7", "dev-de-dev-de-7", "dev-7", "dev-en-7", "7"]
     assert [index(claim) for claim in given] == ["7", "dev-de-7", "7", "en-7", "7"]
@@ -222,94 +201,56 @@ def test_an_index_that_looks_like_a_prefix_is_left_alone() -> None:
 
 BAD_CLAIMS = [
     ({"index": 0, "text": "t"}, "pubkey: entry 2: is missing"),
-    ({"index": 0, "text": "t", "pubkey": None}, "pubkey: entry 2: is missing"),
     (
         {"index": 0, "text": "t", "pubkey": 99},
         "pubkey: entry 2: gold '99' is not in the collection",
     ),
-    ({"index": 0, "text": "t", "pubkey": 11.0}, "pubkey: entry 2: is a number, not text"),
     ({"index": 0, "text": "t", "pub_key": [11]}, "pub_key: entry 2: is a list, not text"),
     (
         {"index": 0, "text": "t", "pubkey": 11, "pub_key": 44},
         "pub_key: entry 2: '44' is not the pubkey, '11'",
     ),
-    ({"index": 0, "pubkey": 11}, "text: entry 2: is missing"),
     ({"index": 0, "text": " \n", "pubkey": 11}, "text: entry 2: is empty"),
-    ({"index": 0, "text": 3, "pubkey": 11}, "text: entry 2: is a number, not text"),
-    ({"text": "t", "pubkey": 11}, "index: entry 2: is missing"),
     ({"index": True, "text": "t", "pubkey": 11}, "index: entry 2: is a truth value, not text"),
     (
         {"index": "a\tb", "text": "t", "pubkey": 11},
         "index: entry 2: holds white space, which would split it in a ranked list; use _ instead",
     ),
     ({"index": 5, "text": "t", "pubkey": 11}, "index: entry 2: '5' is already entry 1"),
-    ({"index": "5", "text": "t", "pubkey": 11}, "index: entry 2: '5' is already entry 1"),
     ("text", "entry 2: is not an object"),
 ]
 
 
-@pytest.mark.parametrize(("entry", "said"), BAD_CLAIMS)
-def test_a_bad_claim_is_named_with_file_entry_and_field(
-    tmp_path: Path, entry: Any, said: str
-) -> None:
+def test_bad_claims_and_papers_are_named_with_file_entry_and_field(tmp_path: Path) -> None:
     good = {"index": 5, "text": "fine", "pubkey": 11}
-    assert refused(task(tmp_path / "in", de_dev=[good, entry]), tmp_path / "out") == [
-        f"de_dev.json: {said}"
-    ]
+    for entry, said in BAD_CLAIMS:
+        source = task(tmp_path / "in", de_dev=[good, entry])
+        assert refused(source, tmp_path / "out") == [f"de_dev.json: {said}"]
+    for entry, said in BAD_PAPERS:
+        source = task(tmp_path / "in", collection=[*COLLECTION, entry])
+        assert refused(source, tmp_path / "out") == [f"collection_data.json: {said}"]
 
 
 BAD_PAPERS = [
     ({"title": "t"}, "pubkey: entry 5: is missing"),
     ({"pubkey": "11", "title": "t"}, "pubkey: entry 5: '11' is already entry 1"),
-    ({"pub_key": 33, "title": "t"}, "pub_key: entry 5: '33' is already entry 3"),
     ({"pubkey": 5, "abstract": " "}, "title: entry 5: is empty, and so is abstract"),
-    ({"pubkey": 5, "title": ["t"]}, "title: entry 5: is a list, not text"),
-    ({"pubkey": 5, "title": "t", "authors": {"a": 1}}, "authors: entry 5: is an object, not text"),
     ({"pubkey": 5, "title": "t", "authors": ["a", 1]}, "authors: entry 5: is a number, not text"),
-    ({"pubkey": 5, "title": "t", "venue": 2}, "venue: entry 5: is a number, not text"),
-    (None, "entry 5: is not an object"),
 ]
-
-
-@pytest.mark.parametrize(("entry", "said"), BAD_PAPERS)
-def test_a_bad_paper_is_named_with_file_entry_and_field(
-    tmp_path: Path, entry: Any, said: str
-) -> None:
-    source = task(tmp_path / "in", collection=[*COLLECTION, entry])
-    assert refused(source, tmp_path / "out") == [f"collection_data.json: {said}"]
 
 
 @pytest.mark.parametrize(
     ("content", "said"),
     [
         (b'[\n{"index": 1,\n]', "de_dev.json:3: broken JSON"),
-        (b"[" * 100_000, "de_dev.json: broken JSON"),
         (b'{"index": 1}', "de_dev.json: is not a list of entries"),
         (b'["\xff"]', "de_dev.json:1: is not UTF-8: byte 0xff at byte 3"),
-        (b"[]", "de_dev.json: holds no claims"),
         (b'[{"index": 1, "text": "\\ud800", "pubkey": 11}]', "de_dev.json: text: entry 1: holds"),
     ],
 )
 def test_a_file_that_is_no_list_of_claims(tmp_path: Path, content: bytes, said: str) -> None:
     (line,) = refused(task(tmp_path / "in", de_dev=content), tmp_path / "out")
     assert line.startswith(said)
-
-
-def test_problems_of_all_files_come_together(tmp_path: Path) -> None:
-    source = task(tmp_path / "in", en_dev=[{"index": 1}], fr_train=[3])
-    assert refused(source, tmp_path / "out") == [
-        "fr_train.json: entry 1: is not an object",
-        "en_dev.json: text: entry 1: is missing",
-        "en_dev.json: pubkey: entry 1: is missing",
-    ]
-
-
-def test_foreign_folders_are_not_overwritten(tmp_path: Path) -> None:
-    source = task(tmp_path / "in")
-    for target in (source, tmp_path):
-        with pytest.raises(UserError):
-            prepare(source, target)
-    assert (source / "en_dev.json").is_file()
 
 
 # --- translations -------------------------------------------------------------------------
@@ -347,7 +288,6 @@ def test_translations_by_id_or_by_index_language_and_split(tmp_path: Path) -> No
     ("row", "said"),
     [
         ({"id": "train-de-9", "translation": "x"}, ":2: id: 'train-de-9' is no claim"),
-        ({"index": 0, "translation": "x"}, ":2: id: '0' is no claim"),
         (
             {"index": 7, "lang": "de", "split": "train", "translation": "x"},
             ":2: id: 'train-de-7' is no claim",
@@ -357,13 +297,9 @@ def test_translations_by_id_or_by_index_language_and_split(tmp_path: Path) -> No
             ":2: id: 'dev-fr-dev-de-0' is no claim",
         ),
         ({"index": 0, "lang": "de", "translation": "x"}, ":2: split: is missing"),
-        ({"index": 0, "split": "dev", "translation": "x"}, ":2: lang: is missing"),
         ({"id": "dev-de-0", "translation": " "}, ":2: translation: is empty"),
-        ({"id": "dev-de-0"}, ":2: translation: is empty"),
-        ({"translation": "x"}, ":2: index: is missing"),
         ({"id": "train-de-0", "translation": "x"}, ":2: id: 'train-de-0' is already on line 1"),
         ("{", ":2: broken JSON"),
-        ("[]", ":2: is not a JSON object"),
     ],
 )
 def test_a_translation_that_fits_no_claim_is_refused(tmp_path: Path, row: Any, said: str) -> None:
@@ -372,24 +308,17 @@ def test_a_translation_that_fits_no_claim_is_refused(tmp_path: Path, row: Any, s
     assert line.startswith(f"{file}{said}")
 
 
-def test_a_file_of_translations_that_is_not_there(tmp_path: Path) -> None:
-    (line,) = refused(task(tmp_path / "in"), tmp_path / "out", translations=tmp_path / "no")
-    assert line == f"{tmp_path / 'no'}: no such file"
-
-
 # --- the hub ------------------------------------------------------------------------------
 
 
 @pytest.fixture
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The real `datasets`, with a cache of its own and without the network."""
+def offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The real `datasets` without the network, with a cache of its own."""
     datasets = pytest.importorskip("datasets")
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
-    monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
-    yield
 
 
-@pytest.mark.usefixtures("cache")
+@pytest.mark.usefixtures("offline")
 def test_a_hub_set_becomes_the_same_data_set(tmp_path: Path) -> None:
     collection = [dict(paper) for paper in COLLECTION]
     # A column has one type: the paper with a list of authors has its names in a string here.
@@ -402,59 +331,38 @@ def test_a_hub_set_becomes_the_same_data_set(tmp_path: Path) -> None:
         assert (tmp_path / "hub" / path).read_bytes() == (tmp_path / "files" / path).read_bytes()
 
 
-@pytest.mark.usefixtures("cache")
-def test_a_hub_set_without_some_parts(tmp_path: Path) -> None:
+@pytest.mark.usefixtures("offline")
+def test_parts_and_problems_of_a_hub_set_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     collection = [{**paper, "authors": ""} for paper in COLLECTION]
     name = str(hub(tmp_path / "set", collection, drop=("test", "fr")))
     prepared = prepare_hub(name, tmp_path / "out")
     assert [part.split for part in prepared.splits] == ["train", "dev"]
     assert len(prepared.notes) == 5
     assert f"{name}/test/de: not there; left out" in prepared.notes
-    assert f"{name}/fr/dev: not there; left out" in prepared.notes
-    name = str(hub(tmp_path / "none", collection, drop=("collection",)))
-    with pytest.raises(UserError, match="no configuration 'collection'; there are: en, de, fr"):
-        prepare_hub(name, tmp_path / "x")
-    name = str(hub(tmp_path / "alone", collection, drop=("en", "de", "fr", "test")))
-    with pytest.raises(InputError, match="holds no claims"):
-        prepare_hub(name, tmp_path / "x")
+    monkeypatch.setenv("HF_TOKEN", "hf_secret")
+    lacking = "pubkey: entry 1: gold '44' is not in the collection"
+    for wrong, said in [
+        (hub(tmp_path / "a", collection, drop=("collection",)), "no configuration 'collection'; "),
+        (hub(tmp_path / "b", collection, drop=("en", "de", "fr", "test")), "holds no claims"),
+        (hub(tmp_path / "c", collection[:3]), f"^{tmp_path / 'c'}/fr/train: {lacking}$"),
+        # The name is the user's own; what the library said of it is not repeated with the secret.
+        ("nobody/hf_secret", "^nobody/hf_secret((?!hf_secret).)*cannot be loaded.*HF_TOKEN"),
+    ]:
+        with pytest.raises(UserError, match=said) as caught:
+            prepare_hub(str(wrong), tmp_path / "x")
+        assert "\n" not in str(caught.value)
+        assert "hf_secret" not in str(caught.value).removeprefix("nobody/hf_secret")
     assert not (tmp_path / "x").exists()
 
 
-@pytest.mark.usefixtures("cache")
-def test_problems_of_a_hub_set_name_configuration_and_split(tmp_path: Path) -> None:
-    collection = [{**paper, "authors": ""} for paper in COLLECTION[:3]]
-    name = str(hub(tmp_path / "set", collection))
-    with pytest.raises(InputError) as caught:
-        prepare_hub(name, tmp_path / "x")
-    assert str(caught.value) == (
-        f"{name}/fr/train: pubkey: entry 1: gold '44' is not in the collection"
-    )
-
-
-@pytest.mark.usefixtures("cache")
-def test_a_set_that_cannot_be_had_is_one_line_without_the_token(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("HF_TOKEN", "hf_secret")
-    with pytest.raises(UserError, match="cannot be loaded.*HF_TOKEN") as caught:
-        prepare_hub("nobody/hf_secret", tmp_path / "x")
-    # The name is the user's own; what the library said of it is not repeated with the secret.
-    assert "hf_secret" not in str(caught.value).removeprefix("nobody/hf_secret")
-    assert "\n" not in str(caught.value)
-
-
-def test_without_the_library_the_extra_is_named(
+def test_without_the_library_the_extra_is_named_but_a_foreign_target_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "datasets", None)
     with pytest.raises(UserError, match=r"claim2source\[hub\]"):
         prepare_hub("a/b", tmp_path / "x")
-
-
-def test_a_foreign_target_is_refused_before_anything_is_loaded(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "datasets", None)
     (tmp_path / "notes.txt").write_text("mine")
     with pytest.raises(UserError, match=r"notes\.txt"):
         prepare_hub("a/b", tmp_path)

@@ -41,21 +41,19 @@ def written(folder: Path, data: bytes) -> Path:
     return path
 
 
-def test_fixtures_of_all_pandas_versions_are_there() -> None:
-    assert {path.name.split("_")[0] for path in PICKLES} == {"pandas1", "pandas2", "pandas3"}
-    assert len(PICKLES) == 4 * (2 * 4 + 4)
-
-
-@pytest.mark.parametrize("path", PICKLES, ids=lambda path: path.stem)
-def test_reads_what_pandas_wrote(path: Path) -> None:
-    expected = json.loads(path.with_name(path.stem.rsplit("_", 1)[0] + ".json").read_text("utf-8"))
-    table = read_frame(path)
-    assert list(table) == list(expected)
-    assert table == expected
-    # 1 == 1.0 == True: the kinds of the cells must agree as well.
-    assert {k: [type(c) for c in v] for k, v in table.items()} == {
-        k: [type(c) for c in v] for k, v in expected.items()
-    }
+@pytest.mark.parametrize("version", ["pandas1", "pandas2", "pandas3"])
+def test_reads_what_pandas_wrote(version: str) -> None:
+    paths = [path for path in PICKLES if path.name.startswith(f"{version}_")]
+    assert len(paths) >= 12
+    for path in paths:
+        beside = path.with_name(path.stem.rsplit("_", 1)[0] + ".json")
+        expected = json.loads(beside.read_text("utf-8"))
+        table = read_frame(path)
+        assert list(table) == list(expected), path
+        # 1 == 1.0 == True: the kinds of the cells must agree as well.
+        assert {k: [(c, type(c)) for c in v] for k, v in table.items()} == {
+            k: [(c, type(c)) for c in v] for k, v in expected.items()
+        }, path
 
 
 def test_reads_without_pandas(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -68,22 +66,15 @@ def test_reads_without_pandas(monkeypatch: pytest.MonkeyPatch) -> None:
         pickle.loads((FIXTURES / "pandas3_arrow_whole_p5.pkl").read_bytes())
 
 
-@pytest.mark.parametrize("protocol", [2, 3, 4, 5])
-def test_reads_larger_frames_of_this_pandas(tmp_path: Path, protocol: int) -> None:
+def test_reads_larger_frames_of_this_pandas(tmp_path: Path) -> None:
     rows = 5000
-    frame = pandas.DataFrame(
-        {
-            "id": [f"p{i}" for i in range(rows)],
-            "n": range(rows),
-            "m": range(rows, 0, -1),
-            "text": [None if i % 3 == 0 else "é" * (i % 50) for i in range(rows)],
-        }
-    )[::2]
-    path = written(tmp_path, pickle.dumps(frame, protocol))
-    table = read_frame(path)
-    assert table["id"] == [f"p{i}" for i in range(0, rows, 2)]
-    assert table["m"] == list(range(rows, 0, -2))
-    assert table["text"] == [None if i % 3 == 0 else "é" * (i % 50) for i in range(0, rows, 2)]
+    text = [None if i % 3 == 0 else "é" * (i % 50) for i in range(rows)]
+    ids = [f"p{i}" for i in range(rows)]
+    frame = pandas.DataFrame({"id": ids, "m": range(rows, 0, -1), "text": text})[::2]
+    for protocol in (2, 3, 4, 5):
+        table = read_frame(written(tmp_path, pickle.dumps(frame, protocol)))
+        assert (table["id"], table["text"]) == (ids[::2], text[::2])
+        assert table["m"] == list(range(rows, 0, -2))
 
 
 class Call:
@@ -96,7 +87,7 @@ class Call:
         return self.function, self.args
 
 
-def sentinel_calls(sentinel: Path) -> dict[str, Any]:
+def sentinel_calls(sentinel: Path) -> list[Any]:
     """Calls that would create the file `sentinel`, through callables that look harmless."""
     touch = f"__import__('pathlib').Path({str(sentinel)!r}).touch()"
     inner = pickle.dumps(Call(builtins.exec, touch))
@@ -104,145 +95,80 @@ def sentinel_calls(sentinel: Path) -> dict[str, Any]:
     nested.write_bytes(inner)
     array = sentinel.with_name("nested.npy")
     numpy.save(array, numpy.array([Call(builtins.exec, touch)], dtype=object), allow_pickle=True)
-    return {
-        "os.system": Call(os.system, f"touch {sentinel}"),
-        "exec": Call(builtins.exec, touch),
-        "eval": Call(builtins.eval, touch),
-        "pandas.eval": Call(pandas.eval, f"@{touch}"),
-        "pandas.read_pickle": Call(pandas.read_pickle, str(nested)),
-        "numpy.load": Call(numpy.load, str(array), None, True),
-        "pickle.loads": Call(pickle.loads, inner),
-        "getattr": Call(builtins.getattr, "touch", "upper"),
-        "functools.partial": functools.partial(builtins.exec, touch),
-        "operator.attrgetter": operator.attrgetter("system"),
-        "DataFrame method": Call(pandas.DataFrame.to_csv, pandas.DataFrame(), str(sentinel)),
-        "savetxt": Call(numpy.savetxt, str(sentinel), [1.0]),
-        "memmap": Call(numpy.memmap, str(sentinel), "uint8", "w+", 0, (4,)),
-        "fromfile": Call(numpy.fromfile, str(nested)),
-    }
-
-
-CALLS = sorted(
-    [
-        "os.system",
-        "exec",
-        "eval",
-        "pandas.eval",
-        "pandas.read_pickle",
-        "numpy.load",
-        "pickle.loads",
-        "getattr",
-        "functools.partial",
-        "operator.attrgetter",
-        "DataFrame method",
-        "savetxt",
-        "memmap",
-        "fromfile",
+    return [
+        Call(os.system, f"touch {sentinel}"),
+        Call(builtins.exec, touch),
+        Call(builtins.eval, touch),
+        Call(pandas.eval, f"@{touch}"),
+        Call(pandas.read_pickle, str(nested)),
+        Call(numpy.load, str(array), None, True),
+        Call(pickle.loads, inner),
+        Call(builtins.getattr, "touch", "upper"),
+        functools.partial(builtins.exec, touch),
+        operator.attrgetter("system"),
+        Call(pandas.DataFrame.to_csv, pandas.DataFrame(), str(sentinel)),
+        Call(numpy.savetxt, str(sentinel), [1.0]),
+        Call(numpy.memmap, str(sentinel), "uint8", "w+", 0, (4,)),
+        Call(numpy.fromfile, str(nested)),
     ]
-)
 
 
-@pytest.mark.parametrize("protocol", [2, 4, 5])
-@pytest.mark.parametrize("name", CALLS)
 def test_calls_are_refused_and_nothing_runs(
-    tmp_path: Path, name: str, protocol: int, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sentinel = tmp_path / "ran"
-    attack = sentinel_calls(sentinel)[name]
-    sentinel.unlink(missing_ok=True)
-    # Inside an otherwise good frame, where a careless reader would already have begun.
-    frame = pandas.DataFrame({"a": pandas.Series([attack, "x"], dtype=object)})
-    path = written(tmp_path, pickle.dumps(frame, protocol))
-    ran: list[object] = []
-    monkeypatch.setattr(builtins, "eval", lambda *a: ran.append(a))
-    monkeypatch.setattr(pandas, "eval", lambda *a: ran.append(a))
-    monkeypatch.setattr(builtins, "__import__", _no_import(builtins.__import__, ran))
-    line = refusal(path)
-    assert "refused" in line
+    (tmp_path / "touching.py").write_text(f"open({str(sentinel)!r}, 'w')\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    calls = sentinel_calls(sentinel)
+    for attack in calls:
+        # Inside an otherwise good frame, where a careless reader would already have begun.
+        frame = pandas.DataFrame({"a": pandas.Series([attack, "x"], dtype=object)})
+        for protocol in (2, 4, 5):
+            assert "refused" in refusal(written(tmp_path, pickle.dumps(frame, protocol)))
+    assert "refused 'touching.x'" in refusal(written(tmp_path, b"ctouching\nx\n)R."))
     assert not sentinel.exists()
-    assert not ran
-
-
-def _no_import(original: Any, ran: list[object]) -> Any:
-    def guarded(name: str, *args: Any, **kwargs: Any) -> Any:
-        if sys._getframe(1).f_globals.get("__name__", "").startswith("claim2source.datasets"):
-            ran.append(name)
-        return original(name, *args, **kwargs)
-
-    return guarded
-
-
-def test_the_attack_of_the_tests_works_on_pickle(tmp_path: Path) -> None:
-    sentinel = tmp_path / "ran"
-    pickle.loads(pickle.dumps(sentinel_calls(sentinel)["exec"]))
-    assert sentinel.exists()
-
-
-def test_refusal_names_module_and_name(tmp_path: Path) -> None:
-    path = written(tmp_path, pickle.dumps(Call(pandas.eval, "1")))
-    assert f"refused '{pandas.eval.__module__}.eval'" in refusal(path)
-    path = written(tmp_path, b"cpandas\neval\n(X\x01\x00\x00\x001tR.")
-    assert "refused 'pandas.eval'" in refusal(path)
+    pickle.loads(pickle.dumps(calls[1]))
+    assert sentinel.exists(), "the attack does not work on pickle itself"
 
 
 def short(text: str) -> bytes:
     return b"\x8c" + bytes([len(text)]) + text.encode()
 
 
-@pytest.mark.parametrize(
-    ("module", "name"),
-    [
+def test_only_exact_pairs_are_admitted_and_a_refusal_names_them(tmp_path: Path) -> None:
+    for module, name in [
         ("pandas", "eval"),
         ("pandas", "DataFrame.eval"),
-        ("pandas", "DataFrame.to_csv"),
         ("pandas.core.frame", "DataFrame.__init__.__globals__"),
         ("numpy", "ndarray.tofile"),
         ("numpy", "dtype.__class__"),
         ("numpy.f2py.diagnose", "run_command"),
-        ("numpy.f2py.crackfortran", "myeval"),
         ("numpy.testing._private.utils", "runstring"),
-        ("pandas.io.pickle", "read_pickle"),
         ("pandas.compat.pickle_compat", "load"),
         ("builtins", "getattr"),
-        ("builtins", "eval"),
         ("builtins", "slice.__class__"),
         ("_codecs", "decode"),
-        ("_codecs", "lookup"),
         ("datetime", "sys"),
         ("os", "system"),
         ("", ""),
         ("Pandas", "DataFrame"),
         ("pandas", "DataFrame "),
-    ],
-)
-def test_only_exact_pairs_are_admitted(tmp_path: Path, module: str, name: str) -> None:
-    stack = b"\x80\x04" + short(module) + short(name) + b"\x93)R."
-    assert f"refused '{module}.{name}'" in refusal(written(tmp_path, stack))
-    old = b"\x80\x02c" + f"{module}\n{name}\n".encode() + b")R."
-    assert "refused" in refusal(written(tmp_path, old))
-
-
-def test_admitted_names_are_data_only() -> None:
-    """Every admitted pair is one of pandas', numpy's or pyarrow's data classes and builders."""
+    ]:
+        stack = b"\x80\x04" + short(module) + short(name) + b"\x93)R."
+        assert f"refused '{module}.{name}'" in refusal(written(tmp_path, stack))
+        old = b"\x80\x02c" + f"{module}\n{name}\n".encode() + b")R."
+        assert "refused" in refusal(written(tmp_path, old))
+    # Every admitted pair is one of pandas', numpy's or pyarrow's data classes and builders.
     modules = {module.split(".")[0] for module, _ in ADMITTED}
-    assert modules == {
-        "pandas",
-        "numpy",
-        "pyarrow",
-        "builtins",
-        "__builtin__",
-        "_codecs",
-        "datetime",
-    }
+    assert modules == set("pandas numpy pyarrow builtins __builtin__ _codecs datetime".split())
     assert not any("." in name for _, name in ADMITTED)
 
 
 FRAME = b"\x80\x04" + short("pandas") + short("DataFrame") + b"\x93"
 
 
-@pytest.mark.parametrize(
-    ("opcodes", "said"),
-    [
+def test_other_opcodes_are_refused(tmp_path: Path) -> None:
+    for opcodes, said in [
         (b"\x80\x02\x82\x01.", "EXT1"),
         (b"\x80\x02\x83\x01\x00.", "EXT2"),
         (b"\x80\x02\x84\x01\x00\x00\x00.", "EXT4"),
@@ -254,10 +180,8 @@ FRAME = b"\x80\x04" + short("pandas") + short("DataFrame") + b"\x93"
         (FRAME + b")}\x92.", "NEWOBJ_EX"),
         (b"I1\n.", "INT"),
         (b"S'x'\n.", "STRING"),
-    ],
-)
-def test_other_opcodes_are_refused(tmp_path: Path, opcodes: bytes, said: str) -> None:
-    assert f"refused opcode {said}" in refusal(written(tmp_path, opcodes))
+    ]:
+        assert f"refused opcode {said}" in refusal(written(tmp_path, opcodes))
 
 
 def test_copyreg_cache_is_not_a_way_in(tmp_path: Path) -> None:
@@ -277,109 +201,13 @@ def test_copyreg_cache_is_not_a_way_in(tmp_path: Path) -> None:
     assert not (tmp_path / "ran").exists()
 
 
-@pytest.mark.parametrize(
-    "opcodes",
-    [
-        FRAME + b"}\x8c\x04_mgrN\x73b.",  # the state of a class, not of an object
-        FRAME + b"R.",  # a call without arguments on the stack
-        FRAME + b"]R.",  # arguments that are no tuple
-        b"\x80\x04" + short("x") + b")R.",  # a call of text
-        FRAME + b")\x81)R.",  # a call of an object
-        b"\x80\x04]}b.",  # the state of a list
-        b"\x80\x04}]Ns.",  # a key that is not text
-        b"\x80\x04e.",
-        b"\x80\x04h\x05.",
-        b"\x80\x04.",
-        b"\x80\x04N",
-        b"",
-        b"\x00",
-        b"not a pickle at all",
-        FRAME + b")\x81.",
-        FRAME + b")\x81N" + b"b.",
-        b"\x80\x04K\x01.",
-        b"\x80\x04X\xff\xff\xff\x7fab.",  # says 2 GB of text
-        b"\x80\x05\x96\xff\xff\xff\xff\xff\xff\xff\x0fab.",  # says 2**60 bytes
-        b"\x80\x04\x95\xff\xff\xff\xff\xff\xff\xff\x7fN.",
-    ],
-)
-def test_damaged_pickles_are_one_line(tmp_path: Path, opcodes: bytes) -> None:
-    refusal(written(tmp_path, opcodes))
-
-
-@pytest.mark.parametrize(
-    "opcodes",
-    [
-        FRAME + b"}b.",
-        FRAME + b"}" + short("kind") + short("x") + b"sb.",  # attributes of a name
-        FRAME + b"}N}" + short("kind") + short("x") + b"s\x86b.",  # and as of one with slots
-        FRAME + b"}" + short("__setstate__") + b"Nsb.",
-        FRAME + b")\x81)\x81.",
-        FRAME + b"]R.",
-        FRAME + b"}\x81.",
-        b"\x80\x04]N}" + short("append") + b"Ns\x86b.",
-        b"\x80\x04" + short("os") + b")R.",
-        b"\x80\x04" + short("os") + b")\x81.",
-        b"\x80\x04)Na.",
-        b"\x80\x04}K\x01Ns.",
-        b"\x80\x04]K\x01Ns.",
-        b"\x80\x04K\x01K\x02\x93.",
-    ],
-)
-def test_only_records_are_called_and_given_a_state(tmp_path: Path, opcodes: bytes) -> None:
-    before = [dict(vars(kind)) for kind in (Built, *frame_pickle._KINDS.values())]
-    refusal(written(tmp_path, opcodes))
-    assert [dict(vars(kind)) for kind in (Built, *frame_pickle._KINDS.values())] == before
-
-
-@pytest.mark.parametrize(
-    "opcodes",
-    [
-        b"\x80\x02Nr\xff\xff\xff\x7f.",  # a memo of 2**31 entries
-        b"\x80\x05\x96" + struct.pack("<Q", 2**40) + b"ab.",  # a bytearray of 1 TB
-        b"\x80\x05\x96" + struct.pack("<Q", 2**63) + b"ab.",
-        b"\x80\x04\x8e" + struct.pack("<Q", 2**40) + b"ab.",
-        b"\x80\x04\x8d" + struct.pack("<Q", 2**40) + b"ab.",
-        b"\x80\x02\x8b\xff\xff\xff\x7fab.",  # a number of 2 GB
-        b"\x80\x04\x95" + struct.pack("<Q", 2**40) + b"N.",
-        b"\x80\x04" + b"]q\x00" + b"h\x00h\x00\x86q\x00" * 200 + b".",  # 2**200 leaves
-        b"\x80\x04" + b"(" * 100_000 + b".",
-        b"\x80\x04" + b"]" * 100_000 + b"a" * 99_999 + b".",
-        FRAME + b"(" + b"K\x00" * 100_000 + b"tR.",
-    ],
-)
-def test_what_a_pickle_claims_takes_no_memory(tmp_path: Path, opcodes: bytes) -> None:
-    path = written(tmp_path, opcodes)
-    tracemalloc.start()
-    try:
-        refusal(path)
-        assert tracemalloc.get_traced_memory()[1] < 64 * len(opcodes) + 2**22
-    finally:
-        tracemalloc.stop()
-
-
-def test_a_file_that_is_too_large_is_not_read(tmp_path: Path) -> None:
+def test_files_that_cannot_be_read_are_one_line(tmp_path: Path) -> None:
     path = tmp_path / "frame.pkl"
     with open(path, "wb") as file:
         file.truncate(MOST + 1)
     assert f"a pickle is read up to {MOST}" in refusal(path)
-
-
-def test_arrays_of_any_size_are_called_for_in_vain(tmp_path: Path) -> None:
-    """numpy itself would make room for them."""
-    for name in ("_reconstruct", "_frombuffer", "scalar"):
-        module = "numpy._core.numeric" if name == "_frombuffer" else "numpy._core.multiarray"
-        call = short(module) + short(name) + b"\x93"
-        shape = short("numpy") + short("ndarray") + b"\x93(" + number(2**40) + b"tC\x01b\x87R"
-        refusal(written(tmp_path, frame_of(call + shape)))
-        refusal(written(tmp_path, b"\x80\x04" + call + shape + b"."))
-
-
-def test_far_memo_index_and_deep_nesting_are_harmless(tmp_path: Path) -> None:
-    refusal(written(tmp_path, b"\x80\x02Nr\xff\xff\xff\x7f."))
-    deep = b"\x80\x04)" + b"\x85" * 100_000
-    refusal(written(tmp_path, deep + b"."))
-    assert "text keys" in refusal(written(tmp_path, b"\x80\x04}" + deep[2:] + b"Ns."))
-    refusal(written(tmp_path, deep.replace(b"\x80\x04)", FRAME + b")") + b"\x81."))
+    assert refusal(tmp_path / "none.pkl").endswith("no such file")
+    assert "cannot be read" in refusal(tmp_path)
 
 
 def frame_of(values: bytes, columns: int = 1) -> bytes:
@@ -416,6 +244,88 @@ def array(code: str, shape: tuple[int, ...], data: bytes, order: bytes = b"\x89"
     return made + b"(K\x01" + shaped + dtype + order + data + b"tb"
 
 
+def huge_arrays() -> list[bytes]:
+    """Calls for arrays of 2**40 cells, for which numpy itself would make room."""
+    calls = []
+    for name in ("_reconstruct", "_frombuffer", "scalar"):
+        module = "numpy._core.numeric" if name == "_frombuffer" else "numpy._core.multiarray"
+        call = short(module) + short(name) + b"\x93"
+        call += short("numpy") + short("ndarray") + b"\x93(" + number(2**40) + b"tC\x01b\x87R"
+        calls += [frame_of(call), b"\x80\x04" + call + b"."]
+    return calls
+
+
+DEEP = b"\x80\x04)" + b"\x85" * 100_000
+HARMFUL = {
+    "damaged": [
+        b"\x80\x04]}b.",  # the state of a list
+        b"\x80\x04e.",
+        b"\x80\x04h\x05.",
+        b"\x80\x04.",
+        b"\x80\x04N",
+        b"",
+        b"\x00",
+        b"not a pickle at all",
+        FRAME + b")\x81.",
+        FRAME + b")\x81N" + b"b.",
+        b"\x80\x04K\x01.",
+        b"\x80\x04)Na.",
+        b"\x80\x04]K\x01Ns.",
+        b"\x80\x04K\x01K\x02\x93.",
+    ],
+    "only records are called and given a state": [
+        FRAME + b"}\x8c\x04_mgrN\x73b.",  # the state of a class, not of an object
+        FRAME + b"R.",  # a call without arguments on the stack
+        FRAME + b"]R.",  # arguments that are no tuple
+        b"\x80\x04" + short("os") + b")R.",  # a call of text
+        b"\x80\x04" + short("os") + b")\x81.",
+        FRAME + b")\x81)R.",  # a call of an object
+        FRAME + b")\x81)\x81.",
+        FRAME + b"}b.",
+        FRAME + b"}" + short("kind") + short("x") + b"sb.",  # attributes of a name
+        FRAME + b"}N}" + short("kind") + short("x") + b"s\x86b.",  # and as of one with slots
+        FRAME + b"}" + short("__setstate__") + b"Nsb.",
+        FRAME + b"}\x81.",
+        b"\x80\x04]N}" + short("append") + b"Ns\x86b.",
+    ],
+    "keys are text": [b"\x80\x04}]Ns.", b"\x80\x04}K\x01Ns.", b"\x80\x04}" + DEEP[2:] + b"Ns."],
+    "what is claimed takes no memory": [
+        b"\x80\x04X\xff\xff\xff\x7fab.",  # 2 GB of text
+        b"\x80\x05\x96\xff\xff\xff\xff\xff\xff\xff\x0fab.",  # 2**60 bytes
+        b"\x80\x04\x95\xff\xff\xff\xff\xff\xff\xff\x7fN.",
+        b"\x80\x02Nr\xff\xff\xff\x7f.",  # a memo of 2**31 entries
+        b"\x80\x05\x96" + struct.pack("<Q", 2**40) + b"ab.",  # a bytearray of 1 TB
+        b"\x80\x05\x96" + struct.pack("<Q", 2**63) + b"ab.",
+        b"\x80\x04\x8e" + struct.pack("<Q", 2**40) + b"ab.",
+        b"\x80\x04\x8d" + struct.pack("<Q", 2**40) + b"ab.",
+        b"\x80\x02\x8b\xff\xff\xff\x7fab.",  # a number of 2 GB
+        b"\x80\x04\x95" + struct.pack("<Q", 2**40) + b"N.",
+        b"\x80\x04" + b"]q\x00" + b"h\x00h\x00\x86q\x00" * 200 + b".",  # 2**200 leaves
+        b"\x80\x04" + b"(" * 100_000 + b".",
+        b"\x80\x04" + b"]" * 100_000 + b"a" * 99_999 + b".",
+        FRAME + b"(" + b"K\x00" * 100_000 + b"tR.",
+        DEEP + b".",
+        DEEP.replace(b"\x80\x04)", FRAME + b")") + b"\x81.",
+        *huge_arrays(),
+    ],
+}
+
+
+@pytest.mark.parametrize("kind", HARMFUL)
+def test_harmful_pickles_are_one_line_and_take_no_memory(tmp_path: Path, kind: str) -> None:
+    before = [dict(vars(kind)) for kind in (Built, *frame_pickle._KINDS.values())]
+    for opcodes in HARMFUL[kind]:
+        path = written(tmp_path, opcodes)
+        tracemalloc.start()
+        try:
+            line = refusal(path)
+            assert tracemalloc.get_traced_memory()[1] < 64 * len(opcodes) + 2**22
+        finally:
+            tracemalloc.stop()
+        assert kind != "keys are text" or "text keys" in line
+    assert [dict(vars(kind)) for kind in (Built, *frame_pickle._KINDS.values())] == before
+
+
 def test_hand_made_frame_is_good(tmp_path: Path) -> None:
     """The attacks below differ from this in one place only."""
     good = frame_of(array("i8", (1, 2), b"C\x10" + struct.pack("<2q", 4, 5)))
@@ -429,9 +339,8 @@ def test_hand_made_frame_is_good(tmp_path: Path) -> None:
     assert read_frame(written(tmp_path, columnwise)) == {"c0": [1, 3], "c1": [2, 4]}
 
 
-@pytest.mark.parametrize(
-    ("values", "said"),
-    [
+def test_hostile_arrays_are_refused(tmp_path: Path) -> None:
+    for values, said in [
         (array("i8", (1, 2**60), b"C\x00"), "more data than the file holds"),
         (array("i8", (2**60, 0), b"C\x00"), "more data than the file holds"),
         (array("O8", (1, 2**60), b"]"), "more data than the file holds"),
@@ -445,16 +354,12 @@ def test_hand_made_frame_is_good(tmp_path: Path) -> None:
         (array("V8", (1, 1), b"C\x08" + bytes(8)), "dtype"),
         (array("i8,O", (1, 1), b"C\x08" + bytes(8)), "dtype"),
         (array("O8", (1, 1), b"]]a"), "a cell is a list"),
-        (array("O8", (1, 1), b"]}a"), "a cell is a dict"),
-        (array("O8", (1, 1), b"]C\x01aa"), "a cell is a bytes"),
         (array("O8", (1, 1), b"]" + FRAME[2:] + b")\x81a"), "a cell is a frame"),
         (array("O8", (1, 1), b"]" + FRAME[2:] + b"a"), "a cell is a type"),
         (array("i8", (2, 1), b"C\x10" + bytes(16)), "differ in number"),
         (b"N", "no array"),
-    ],
-)
-def test_hostile_arrays_are_refused(tmp_path: Path, values: bytes, said: str) -> None:
-    assert said in refusal(written(tmp_path, frame_of(values)))
+    ]:
+        assert said in refusal(written(tmp_path, frame_of(values)))
 
 
 def test_a_buffer_may_not_be_read_many_times(tmp_path: Path) -> None:
@@ -504,9 +409,8 @@ def test_arrow_text_with_overlapping_ends_is_refused(tmp_path: Path) -> None:
         assert "or damaged (" in said and "offset" in said
 
 
-@pytest.mark.parametrize(
-    ("frame", "said"),
-    [
+def test_other_objects_are_refused_with_the_reason(tmp_path: Path) -> None:
+    for frame, said in [
         (pandas.DataFrame({"a": pandas.Categorical(["x", "y"])}), "Categorical"),
         (pandas.DataFrame({"a": pandas.array([1, None], dtype="Int64")}), "IntegerArray"),
         (pandas.DataFrame({"a": [["x"], ["y"]]}), "a cell is a list"),
@@ -515,34 +419,22 @@ def test_arrow_text_with_overlapping_ends_is_refused(tmp_path: Path) -> None:
         (pandas.DataFrame([[1, 2]], columns=["a", "a"]), "named twice"),
         (pandas.Series(["a"]), "Series"),
         ({"a": ["x"]}, "no frame"),
-        (["x"], "no frame"),
-    ],
-)
-def test_other_objects_are_refused_with_the_reason(
-    tmp_path: Path, frame: object, said: str
-) -> None:
-    assert said in refusal(written(tmp_path, pickle.dumps(frame)))
-
-
-def test_truncated_fixture_never_leaves_a_traceback(tmp_path: Path) -> None:
-    data = (FIXTURES / "pandas2_corners_p4.pkl").read_bytes()
-    for end in range(0, len(data), 7):
-        refusal(written(tmp_path, data[:end]))
+    ]:
+        assert said in refusal(written(tmp_path, pickle.dumps(frame)))
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning:pickletools")
 @pytest.mark.parametrize("name", ["pandas1_corners_p2", "pandas3_arrow_whole_p5"])
-def test_flipped_bytes_are_read_or_refused(tmp_path: Path, name: str) -> None:
+def test_cut_pickles_are_refused_and_flipped_bytes_read_or_refused(
+    tmp_path: Path, name: str
+) -> None:
     data = (FIXTURES / f"{name}.pkl").read_bytes()
     path = tmp_path / "frame.pkl"
+    for end in range(0, len(data), 7):
+        refusal(written(tmp_path, data[:end]))
     for place in range(0, len(data), 5):
         path.write_bytes(data[:place] + bytes([data[place] ^ 0x15]) + data[place + 1 :])
         try:
             read_frame(path)
         except InputError as error:
             assert len(str(error).splitlines()) == 1
-
-
-def test_missing_file_and_folder_are_one_line(tmp_path: Path) -> None:
-    assert refusal(tmp_path / "none.pkl").endswith("no such file")
-    assert "cannot be read" in refusal(tmp_path)

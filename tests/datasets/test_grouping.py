@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 
 from hypothesis import given
@@ -71,27 +70,6 @@ def test_claims_of_one_text_share_their_golds(
         for claim in claims
     }
     assert golds_by_text(claims) == expected
-
-
-def test_groups_are_papers():
-    qrels = Qrels({"a": {"x": 1}, "b": {"y": 1}, "c": {"x": 1, "n": 0}, "d": {"n": 0}})
-    claims = ["b", "a", "c", "d", "unknown"]
-    assert gold_groups(qrels, claims).tolist() == [0, 1, 1, 2, 3]
-    assert gold_groups(qrels, []).tolist() == []
-    # A shared source that is not gold joins nothing.
-    assert gold_groups(Qrels({"a": {"x": 1, "z": 0}, "b": {"y": 1, "z": 1}}), "ab").tolist() == [
-        0,
-        1,
-    ]
-
-
-def test_a_claim_with_two_golds_joins_their_papers_whatever_the_order():
-    qrels = Qrels({"a": {"x": 1}, "b": {"y": 1}, "c": {"z": 1}, "xy": {"x": 1, "y": 2}})
-    for order in itertools.permutations(["a", "b", "c", "xy"]):
-        groups = dict(zip(order, gold_groups(qrels, order).tolist(), strict=True))
-        assert groups["a"] == groups["b"] == groups["xy"] != groups["c"]
-    # Only the claims asked for join: without "xy" nothing ties a to b.
-    assert gold_groups(qrels, ["a", "b"]).tolist() == [0, 1]
 
 
 def test_long_chains_are_one_group():

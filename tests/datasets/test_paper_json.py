@@ -73,7 +73,6 @@ ANSWER = {"status": "ok", "message": {"total-results": 1, "items": [ITEM]}}
         (PAGE, OPENALEX),
         (ITEM, CROSSREF),
         (ANSWER, CROSSREF),
-        ({"status": "ok", "message": ITEM}, CROSSREF),
         ({"items": [ITEM]}, CROSSREF),
     ],
 )

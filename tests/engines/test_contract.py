@@ -15,7 +15,7 @@ import pytest
 
 from claim2source.core.errors import ConfigError, InputError, UserError
 from claim2source.core.records import Claim, Source
-from claim2source.datasets.papers import Paper, first_day, last_day, plain_doi
+from claim2source.datasets.papers import Paper
 from claim2source.engines import Engine, Where, is_engine, open_engine
 from claim2source.engines.rows import EVERYWHERE, Rows, half, stamp_of
 from claim2source.retrieve import BM25, BM25Config
@@ -83,11 +83,24 @@ def test_scores_are_those_of_bm25s_and_faiss_under_every_filter(
     check(engine, corpus, where)
 
 
-def test_a_list_may_be_deeper_than_the_index_or_empty(engine: Engine, corpus: Corpus) -> None:
+def test_a_list_may_be_deeper_than_the_index_and_both_empty(
+    engine: Engine, corpus: Corpus, tmp_path: Path
+) -> None:
     vector = np.ones(WIDTH)
     agrees(engine.dense(vector, 5000), corpus, corpus.dense(vector), 5000, Where())
     agrees(engine.lexical(["w1"], 5000), corpus, corpus.lexical(["w1"]), 5000, Where(), 0.0)
     assert engine.dense(vector, 0) == engine.lexical(["w1"], 0) == engine.lexical([], 5) == []
+    empty = Engine.create(tmp_path / "index", manifest_of())
+    for filled in (False, True):
+        if filled:
+            empty.upsert(corpus.rows(range(5)))
+            empty.build()
+            assert empty.delete([f"p{i}" for i in range(5)]) == 5
+        empty.build()
+        assert empty.dense(vector, 5) == empty.lexical(["w1", "mask"], 5) == []
+        assert empty.stats().papers == 0 and list(empty.rows()) == []
+        assert empty.manifest.average_length == 0
+    empty.close()
 
 
 def test_terms_and_scores_are_those_of_our_index_in_three_languages(tmp_path: Path) -> None:
@@ -142,20 +155,6 @@ def test_an_index_that_grew_shrank_and_changed_scores_as_one_made_at_once(tmp_pa
     engine.upsert(old.rows([50]))
     assert engine.fetch(["p50", "p51"]) == {f"p{i}": old.papers[i] for i in (50, 51)}
     engine.close()
-    engine.close()
-
-
-def test_an_index_may_be_empty(tmp_path: Path, corpus: Corpus) -> None:
-    engine = Engine.create(tmp_path / "index", manifest_of())
-    for filled in (False, True):
-        if filled:
-            engine.upsert(corpus.rows(range(5)))
-            engine.build()
-            assert engine.delete([f"p{i}" for i in range(5)]) == 5
-        engine.build()
-        assert engine.dense(np.ones(WIDTH), 5) == engine.lexical(["w1", "mask"], 5) == []
-        assert engine.stats().papers == 0 and list(engine.rows()) == []
-        assert engine.manifest.average_length == 0
     engine.close()
 
 
@@ -283,7 +282,7 @@ def test_what_does_not_fit_is_refused_in_one_line(tmp_path: Path, corpus: Corpus
     with pytest.raises(UserError, match="index again"):
         other.check_analyser(other.bm25, "idx")
     engine.close()
-    for bm25 in (BM25Config(k1=1.5), BM25Config(b=1.0), BM25Config("whitespace")):
+    for bm25 in (BM25Config(k1=1.5), BM25Config("whitespace")):
         with pytest.raises(ConfigError, match="bm25"):
             Engine.create(tmp_path / "other", manifest_of(bm25))
     (tmp_path / "mine").mkdir()
@@ -305,32 +304,6 @@ def test_what_does_not_fit_is_refused_in_one_line(tmp_path: Path, corpus: Corpus
     for bad in ({"until": "soon"}, {"language": "en'--"}):
         with pytest.raises(ConfigError):
             Where(**bad)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize(
-    ("date", "first", "last"),
-    [
-        ("2020", 20200101, 20201231),
-        ("2020-02", 20200201, 20200229),
-        ("2021-02-30", 20210201, 20210228),
-        ("2020-05-12T10:00:00Z", 20200512, 20200512),
-        ("2020 May 2", 20200502, 20200502),
-        ("2020 Spring", 20200101, 20201231),
-        ("2020-13", 20200101, 20201231),
-        ("20200512", 20200512, 20200512),
-        ("12020", 0, 0),
-        ("0000", 0, 0),
-        ("in press", 0, 0),
-        ("", 0, 0),
-    ],
-)
-def test_a_date_is_a_span_of_days(date: str, first: int, last: int) -> None:
-    assert (first_day(date), last_day(date)) == (first, last)
-
-
-def test_a_doi_is_found_in_its_address() -> None:
-    assert plain_doi("https://doi.org/10.1000/ABC.5") == "10.1000/abc.5"
-    assert plain_doi("see arXiv") == ""
 
 
 @pytest.mark.slow

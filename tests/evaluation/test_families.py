@@ -61,16 +61,11 @@ def test_a_small_stratum_decides_the_macro_p():
     # 1 for all of a stratum of two claims, slightly negative elsewhere.
     d = np.array([[1.0, 1.0] + [-0.01] * 20])
     groups, strata = np.arange(22), np.array([1, 1] + [0] * 20)
-    assert paired_randomisations(d, groups, repeats=4_000).differences[0] == pytest.approx(
-        0.0818, abs=1e-4
-    )
-    assert paired_randomisations(d, groups, strata, 4_000).differences[0] == pytest.approx(0.495)
-    assert paired_randomisations(d, groups, strata, 4_000).p_values[0] == pytest.approx(
-        0.5, abs=0.03
-    )
-
-
-def test_a_draw_without_a_stratum_averages_the_others():
+    plain = paired_randomisations(d, groups, repeats=4_000)
+    assert plain.differences[0] == pytest.approx(0.0818, abs=1e-4)
+    test = paired_randomisations(d, groups, strata, 4_000)
+    assert test.differences[0] == pytest.approx(0.495)
+    assert test.p_values[0] == pytest.approx(0.5, abs=0.03)
     # Two papers, one per language: half of the draws hold one language only.
     values, groups = np.array([[1.0, 0.0]]), np.array([0, 1])
     low, high = bootstrap_intervals(values, groups, np.array([0, 1]), repeats=500)[0]
@@ -86,17 +81,19 @@ def test_the_least_p_is_of_the_flips_and_of_the_papers():
     assert paired_randomisations(np.zeros((1, 5)), np.arange(5), repeats=9).least_p[0] == 1.0
 
 
-@pytest.mark.parametrize(("tests", "alpha"), [(1, 0.05), (7, 0.05), (299, 0.05), (299, 0.01)])
-def test_enough_repeats_survive_holm(tests, alpha):
-    repeats = enough_repeats(tests, alpha)
-    assert tests / (repeats + 1) == pytest.approx(alpha / 10)
-    # The least p, once, among p-values of 1, is significant after Holm; with a tenth it is not.
-    assert holm([1 / (repeats + 1)] + [1.0] * (tests - 1))[0] <= alpha
-    assert holm([1 / (repeats // 11)] + [1.0] * (tests - 1))[0] > alpha
-
-
-def test_holm_by_hand():
+def test_enough_repeats_survive_holm():
     assert holm([0.04, 0.01, 0.03]) == pytest.approx([0.06, 0.03, 0.06])
+    for tests, alpha in [(1, 0.05), (7, 0.05), (299, 0.05), (299, 0.01)]:
+        repeats = enough_repeats(tests, alpha)
+        assert tests / (repeats + 1) == pytest.approx(alpha / 10)
+        # The least p, once, among p-values of 1, is significant after Holm; a tenth is not.
+        assert holm([1 / (repeats + 1)] + [1.0] * (tests - 1))[0] <= alpha
+        assert holm([1 / (repeats // 11)] + [1.0] * (tests - 1))[0] > alpha
+    drawn = {f"s{i}": np.random.default_rng(i).random(30) for i in range(60)}
+    family = Family.against("f", "base", tuple(drawn))
+    found = compare_family({"base": np.zeros(30), **drawn}, family, np.arange(30), repeats=100)
+    assert found.repeats == enough_repeats(60) == 11_999
+    assert all(c.verdict == "better" for c in found.comparisons)
 
 
 def test_the_t_test_is_the_paired_one_where_papers_have_one_claim():
@@ -104,6 +101,10 @@ def test_the_t_test_is_the_paired_one_where_papers_have_one_claim():
     for i in range(3):
         theirs = stats.ttest_rel(SYSTEMS[i], SYSTEMS[3])
         assert (t[i], p[i]) == pytest.approx((theirs.statistic, theirs.pvalue))
+    # Without spread.
+    t, p = clustered_t_test(np.array([[0.0] * 6, [0.1] * 6]), np.arange(6) // 2)
+    assert p.tolist() == [1.0, 0.0] and t[0] == 0
+    assert clustered_t_test(np.ones((1, 3)), np.zeros(3, int))[1].tolist() == [1.0]
 
 
 def test_the_t_test_is_statsmodels_clustered_one():
@@ -114,12 +115,6 @@ def test_the_t_test_is_statsmodels_clustered_one():
     fitted = sm.OLS(d, np.ones(60)).fit(cov_type="cluster", cov_kwds={"groups": groups}, use_t=True)
     t, p = clustered_t_test(d[None], groups)
     assert (t[0], p[0]) == pytest.approx((fitted.tvalues[0], fitted.pvalues[0]))
-
-
-def test_the_t_test_without_spread():
-    t, p = clustered_t_test(np.array([[0.0] * 6, [0.1] * 6]), np.arange(6) // 2)
-    assert p.tolist() == [1.0, 0.0] and t[0] == 0
-    assert clustered_t_test(np.ones((1, 3)), np.zeros(3, int))[1].tolist() == [1.0]
 
 
 def scores() -> dict[str, np.ndarray]:
@@ -163,27 +158,6 @@ def test_a_family_is_tested_against_its_baseline():
     assert by_name["better"].p_holm == pytest.approx(4 * by_name["better"].p)
 
 
-def test_too_few_permutations_are_raised():
-    many = {"base": np.zeros(30)} | {
-        f"s{i}": np.random.default_rng(i).random(30) for i in range(60)
-    }
-    found = compare_family(
-        many, Family.against("f", "base", tuple(many)[1:]), np.arange(30), repeats=100
-    )
-    assert found.repeats == enough_repeats(60) == 11_999
-    assert all(c.verdict == "better" for c in found.comparisons)
-
-
-def test_the_draws_asked_for_are_the_draws_made():
-    groups = np.arange(80) // 2
-    found = compare_family(scores(), FAMILY, groups, repeats=50)
-    assert (found.draws, found.repeats) == (50, enough_repeats(4))
-    differences = np.stack([scores()[name] - scores()["base"] for name, _ in FAMILY.pairs])
-    expected = bootstrap_intervals(differences, groups, repeats=50)
-    assert [(c.low, c.high) for c in found.comparisons] == [tuple(row) for row in expected]
-    assert "of 50 draws" in render(family_parts(found, "mrr@5"))
-
-
 @pytest.mark.slow
 def test_each_may_have_a_baseline_of_its_own():
     pairs = (("better", "base"), ("base", "worse"), ("near", "worse"))
@@ -203,60 +177,36 @@ def test_each_may_have_a_baseline_of_its_own():
     columns, rows, *_ = family_table(found)
     assert columns[:2] == ["system", "against"]
     assert [row[:2] for row in rows] == [["base", ""], ["worse", ""], *map(list, pairs)]
-    for wrong, said in (
-        ((), "one or more"),
-        ((("a", "b"),) * 2, "each once"),
-        ((("a", "a"),), "itself"),
-    ):
+
+
+def test_what_cannot_be_compared():
+    for systems, said in ((("b", "a"), "itself"), ((), "one or more"), (("b", "b"), "each once")):
         with pytest.raises(ValueError, match=said):
-            Family("f", wrong)
+            Family.against("f", "a", systems)
+    with pytest.raises(ValueError, match="no scores of missing"):
+        compare_family({"a": np.ones(3)}, Family.against("f", "a", ("missing",)), np.arange(3))
 
 
-def test_cost_stands_beside_what_is_known():
-    found = compare_family(scores(), FAMILY, np.arange(80) // 2)
+def test_the_text_states_how_it_was_made_and_what_it_cost():
+    groups = np.arange(80) // 2
+    found = compare_family(scores(), FAMILY, groups, repeats=50)
+    text = render(family_parts(found, "mrr@5"))
+    for said in (
+        *("permutations", "intervals of 50 draws", "80 claims of 40 papers", "Holm", "0.3000"),
+        *("80/0/0", "inside the noise", "micro", f"{enough_repeats(4)} permutations"),
+    ):
+        assert said in text
+    # As many draws are made as are asked for.
+    assert (found.draws, found.repeats) == (50, enough_repeats(4))
+    differences = np.stack([scores()[name] - scores()["base"] for name, _ in FAMILY.pairs])
+    expected = bootstrap_intervals(differences, groups, repeats=50)
+    assert [(c.low, c.high) for c in found.comparisons] == [tuple(row) for row in expected]
     plain, *_ = family_table(found, {"elsewhere": SystemCost(1.0), "base": None})
     assert "seconds" not in plain
     columns, rows, *_ = family_table(found, {"better": SystemCost(3.0, 6), "base": None})
     assert columns[-len(COST_COLUMNS) :] == list(COST_COLUMNS)
     by_name = {row[0]: row[-len(COST_COLUMNS) :] for row in rows}
     assert by_name["better"][:2] == ["3.0", "2.0"] and by_name["base"] == [None] * 5
-
-
-def test_macro_and_micro_may_disagree():
-    d = {"base": np.zeros(30), "s": np.array([0.2] * 24 + [-0.5] * 6)}
-    strata = np.array([0] * 24 + [1] * 6)
-    family = Family.against("f", "base", ("s",))
-    micro = compare_family(d, family, np.arange(30)).comparisons[0]
-    macro = compare_family(d, family, np.arange(30), strata).comparisons[0]
-    assert micro.difference == pytest.approx(0.06) and macro.difference == pytest.approx(-0.15)
-    assert macro.mean == pytest.approx(-0.15) and macro.high < 0 < micro.high
-
-
-def test_what_cannot_be_compared():
-    with pytest.raises(ValueError, match="itself"):
-        Family.against("f", "a", ("b", "a"))
-    for systems in ((), ("b", "b")):
-        with pytest.raises(ValueError, match="one or more"):
-            Family.against("f", "a", systems)
-    with pytest.raises(ValueError, match="no scores of missing"):
-        compare_family({"a": np.ones(3)}, Family.against("f", "a", ("missing",)), np.arange(3))
-
-
-@pytest.mark.parametrize("style", ["plain", "markdown", "html"])
-def test_the_text_states_how_it_was_made(style):
-    found = compare_family(scores(), FAMILY, np.arange(80) // 2)
-    text = render(family_parts(found, "mrr@5"), style)
-    for said in (
-        "10000 permutations",
-        "intervals of 10000 draws",
-        "80 claims of 40 papers",
-        "Holm",
-        "0.3000",
-        "80/0/0",
-        "inside the noise",
-        "micro",
-    ):
-        assert said in text
 
 
 # --- ANOVA ---------------------------------------------------------------------------------
@@ -299,10 +249,9 @@ def test_tukey_is_of_the_residual_of_both_ways():
 
 
 def test_anova_needs_two_of_each_and_survives_no_spread():
-    with pytest.raises(ValueError, match="two of each"):
-        two_way_anova({"a": np.ones(3)})
-    with pytest.raises(ValueError, match="two of each"):
-        two_way_anova({"a": np.ones(1), "b": np.ones(1)})
+    for few in ({"a": np.ones(3)}, {"a": np.ones(1), "b": np.ones(1)}):
+        with pytest.raises(ValueError, match="two of each"):
+            two_way_anova(few)
     assert not two_way_anova({"a": np.ones(3), "b": np.ones(3)}).pairs[0].differs
 
 

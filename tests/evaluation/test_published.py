@@ -11,7 +11,7 @@ import yaml
 
 from claim2source.core.errors import InputError
 from claim2source.evaluation.metrics import cutoff
-from claim2source.evaluation.published.tables import FOLDER, Column, Table, load_published
+from claim2source.evaluation.published.tables import Column, Table, load_published
 
 TABLES = {table.id: table for table in load_published()}
 STYLES = TABLES["2025-styles"]
@@ -25,28 +25,14 @@ def cell(table: str, row: str, column: str) -> float:
     return value
 
 
-def test_every_paper_is_there() -> None:
+def test_every_paper_is_there_with_our_metrics_and_flags_that_cover_something() -> None:
     assert {table.paper for table in TABLES.values()} == {"2023", "2024", "2025", "2026"}
-    assert {p.stem for p in FOLDER.glob("*.yaml")} == {
-        "adma2023",
-        "axolotl2024",
-        "checkthat2025",
-        "checkthat2026",
-    }
     for table in TABLES.values():
         assert table.source and table.title and table.rows and table.columns
         assert len({row.name for row in table.rows}) == len(table.rows)
-
-
-def test_metrics_are_ours_or_named() -> None:
-    for table in TABLES.values():
         for column in table.columns:
             if column.metric not in (None, "seconds", "macro_f1", "strict_macro_f1"):
                 cutoff(str(column.metric))
-
-
-def test_every_flag_has_a_reason_and_something_to_flag() -> None:
-    for table in TABLES.values():
         for flag in table.flags:
             assert len(flag.reason) > 20
             cells = [
@@ -59,12 +45,6 @@ def test_every_flag_has_a_reason_and_something_to_flag() -> None:
 
 
 # --- 2025 ---------------------------------------------------------------------------------
-
-
-def test_the_style_grid_has_300_runs() -> None:
-    assert [row.name for row in STYLES.rows] == ["BM25", *DENSE, *HYBRIDS]
-    assert [c.name for c in STYLES.columns] == [f"S{s}C{c}" for s in range(4) for c in range(5)]
-    assert sum(v is not None for row in STYLES.rows for v in row.values) == 300
 
 
 @pytest.mark.parametrize(
@@ -92,7 +72,10 @@ def test_means_of_the_style_grid(
     assert sum(gains) == improved
 
 
-def test_the_best_cells_are_the_grids() -> None:
+def test_the_style_grid_has_300_runs_and_the_best_cells_are_its() -> None:
+    assert [row.name for row in STYLES.rows] == ["BM25", *DENSE, *HYBRIDS]
+    assert [c.name for c in STYLES.columns] == [f"S{s}C{c}" for s in range(4) for c in range(5)]
+    assert sum(v is not None for row in STYLES.rows for v in row.values) == 300
     for row in TABLES["2025-best"].rows:
         name, best = row.values
         scores = {c.name: STYLES.absolute(row.name, c.name) for c in STYLES.columns}
@@ -135,8 +118,6 @@ def test_the_repeated_cells_are_the_flagged_ones() -> None:
         # White-space BM25 in both papers, and whatever is measured against it or fused with it.
         ("2025-styles", ["BM25"], "white-space"),
         ("2025-styles", HYBRIDS, "weak white-space BM25"),
-        ("2025-best", ["BM25", *HYBRIDS], "white-space"),
-        ("2025-test", ["BM25"], "white-space"),
         ("2026-stage1", ["BM25"], "white-space"),
         # The query template of the released code.
         ("2026-stage1", ["GritLM"], "pools the instruction"),
@@ -161,21 +142,15 @@ def test_every_number_of_a_doubtful_system_is_flagged(
 # --- 2026 ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("table", ["2026-stage2", "2026-stage3", "2026-chosen", "2026-test"])
-def test_averages_are_the_mean_of_the_languages(table: str) -> None:
-    for row in TABLES[table].rows:
-        mean = np.mean([cell(table, row.name, lang) for lang in ("EN", "DE", "FR")])
-        assert cell(table, row.name, "AVG") == pytest.approx(mean, abs=0.00006)
-
-
-def test_averages_of_the_first_stage() -> None:
-    for row in TABLES["2026-stage1"].rows:
-        for form in ("Orig", "Transl", "Biling"):
-            parts = [cell("2026-stage1", row.name, f"{form} {x}") for x in ("EN", "DE", "FR")]
-            assert cell("2026-stage1", row.name, f"{form} AVG") == pytest.approx(
-                np.mean(parts), abs=0.00007
-            )
-            assert parts[0] == cell("2026-stage1", row.name, "Orig EN")
+def test_averages_are_the_mean_of_the_languages() -> None:
+    forms = {"2026-stage1": ("Orig ", "Transl ", "Biling ")}
+    for table in ("2026-stage1", "2026-stage2", "2026-stage3", "2026-chosen", "2026-test"):
+        for row in TABLES[table].rows:
+            for form in forms.get(table, ("",)):
+                parts = [cell(table, row.name, f"{form}{lang}") for lang in ("EN", "DE", "FR")]
+                mean = pytest.approx(np.mean(parts), abs=0.00007)
+                assert cell(table, row.name, f"{form}AVG") == mean
+                assert not form or parts[0] == cell(table, row.name, "Orig EN")
 
 
 def test_the_chosen_first_stage_and_what_is_built_on_it() -> None:
@@ -229,14 +204,6 @@ def test_the_claims_of_the_text_follow_from_the_tables() -> None:
 # --- 2023 and 2024 ------------------------------------------------------------------------
 
 
-def test_recall_grows_with_depth() -> None:
-    for name, depths in (("2023-candidates", (1, 10, 100, 500)), ("2023-rerank", (1, 10, 100))):
-        for row in TABLES[name].rows:
-            for form in ("T", "TB"):
-                values = [cell(name, row.name, f"{form}@{k}") for k in depths]
-                assert values == sorted(values)
-
-
 def test_impossible_mrr_is_flagged_and_no_other() -> None:
     table = TABLES["2023-rerank"]
     for row in table.rows:
@@ -259,7 +226,12 @@ def test_where_two_tables_of_one_system_differ_both_are_flagged() -> None:
         assert (not two.flags_of("BM25 (baseline)", name)) is same
 
 
-def test_the_events_are_the_cross_encoders() -> None:
+def test_recall_grows_with_depth_and_the_events_are_the_cross_encoders() -> None:
+    for name, depths in (("2023-candidates", (1, 10, 100, 500)), ("2023-rerank", (1, 10, 100))):
+        for row in TABLES[name].rows:
+            for form in ("T", "TB"):
+                values = [cell(name, row.name, f"{form}@{k}") for k in depths]
+                assert values == sorted(values)
     assert TABLES["2023-events"].row("one gold").values == (83.9, 77.6)
     rerank = TABLES["2023-rerank"]
     assert (rerank.value("CT-BERT", "TB MRR"), rerank.value("CT-BERT", "TB@1")) == (83.9, 77.6)
@@ -298,15 +270,24 @@ def written(folder: Path, **changes: Any) -> Path:
     return folder
 
 
-def test_a_table_is_read(tmp_path: Path) -> None:
+def test_a_table_is_read_and_printed_as_the_paper_does(tmp_path: Path) -> None:
     (table,) = load_published(written(tmp_path))
     assert isinstance(table, Table)
     assert table.columns == (Column("A", "mrr@5"), Column("B", "mrr@5", language="de", digits=2))
     assert table.value("one", "B") is None and table.row("one").models == ("m",)
-    with pytest.raises(KeyError):
-        table.value("one", "C")
-    with pytest.raises(KeyError):
-        table.value("two", "A")
+    for row, column in (("one", "C"), ("two", "A")):
+        with pytest.raises(KeyError):
+            table.value(row, column)
+    (tmp_path / "two").mkdir()
+    (written(tmp_path / "two") / "b.yaml").write_bytes((tmp_path / "a.yaml").read_bytes())
+    with pytest.raises(InputError, match="already"):
+        load_published(tmp_path / "two")
+    assert STYLES.columns[0].text(0.5575) == "0.5575"
+    assert STYLES.columns[1].text(0.0225) == "+0.0225"
+    assert Column("A", digits=1, unit="%").text(75.0) == "75.0"
+    assert Column("A").text(None) == "-"
+    assert Column("A").text(12) == "12"
+    assert Column("A", unit="%").factor == 100
 
 
 @pytest.mark.parametrize(
@@ -315,28 +296,10 @@ def test_a_table_is_read(tmp_path: Path) -> None:
         ({"rows": {"one": {"values": [0.5]}}}, "1 values for 2 columns"),
         ({"colour": "red"}, "t.colour: no such field"),
         ({"columns": {"A": {"lang": "de"}, "B": {}}}, r"t.columns\.0\.lang: no such field"),
-        ({"columns": {"A": {"digits": "few"}, "B": {}}}, r"t.columns\.0\.digits: .*integer"),
-        ({"columns": {}}, "needs rows and columns"),
         ({"unreliable": [{"rows": ["two"], "reason": "r"}]}, "no such cells: .'two'"),
-        ({"unreliable": [{"rows": ["one"], "columns": ["C"], "reason": "r"}]}, "no such cells"),
         ({"relative_to": "C"}, "no column 'C'"),
     ],
 )
 def test_a_wrong_table_is_refused(tmp_path: Path, changes: dict[str, Any], said: str) -> None:
     with pytest.raises(InputError, match=said):
         load_published(written(tmp_path, **changes))
-
-
-def test_an_id_twice_is_refused(tmp_path: Path) -> None:
-    (written(tmp_path) / "b.yaml").write_bytes((tmp_path / "a.yaml").read_bytes())
-    with pytest.raises(InputError, match="already"):
-        load_published(tmp_path)
-
-
-def test_cells_are_printed_as_the_paper_does() -> None:
-    assert STYLES.columns[0].text(0.5575) == "0.5575"
-    assert STYLES.columns[1].text(0.0225) == "+0.0225"
-    assert Column("A", digits=1, unit="%").text(75.0) == "75.0"
-    assert Column("A").text(None) == "-"
-    assert Column("A").text(12) == "12"
-    assert Column("A", unit="%").factor == 100

@@ -13,7 +13,6 @@ import re
 import shutil
 import signal
 import stat
-import subprocess
 import sys
 import tempfile
 import threading
@@ -83,12 +82,8 @@ class Fuzzer:
         self.world.mkdir(parents=True)
         make_world(self.world)
 
-    def run(self, case: Case, process: bool = False) -> Outcome:
-        """Run a case in a copy of the world, which is removed afterwards.
-
-        It runs in this process, or in one of its own.
-        """
-        call = self._start if process else self._call
+    def run(self, case: Case) -> Outcome:
+        """Run a case in this process and in a copy of the world, which is removed afterwards."""
         self._complete(case)
         if len(sys.modules) > self.modules:
             # statsmodels collects garbage in every test: let it not look through all of torch.
@@ -98,7 +93,7 @@ class Fuzzer:
         with self.copy() as world:
             case.prepare(world)
             before = tree(world.parent)
-            code, printed, errors, seconds = call(case, world)
+            code, printed, errors, seconds = self._call(case, world)
             after = tree(world.parent)
             inside = f"{world.name}/"
             wrong = [
@@ -152,28 +147,6 @@ class Fuzzer:
         seconds = time.monotonic() - started
         printed, errors = (stream.getvalue().decode("utf-8", "replace") for stream in kept)
         return code, printed, errors + _trace(errors), seconds
-
-    def _start(self, case: Case, world: Path) -> tuple[int | str, str, str, float]:
-        """Run the program as a user does."""
-        path = REPOSITORY / f"{PROGRAMS[case.program].path}.py"
-        environment = {**os.environ, "CLAIM2SOURCE_STORE": str(world.parent / "store")}
-        started = time.monotonic()
-        code: int | str
-        try:
-            done = subprocess.run(
-                [sys.executable, str(path), *case.argv],
-                cwd=world,
-                env={**environment, "PYTHONPATH": str(REPOSITORY)},
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                timeout=6 * self.limit,
-            )
-            code, printed, errors = done.returncode, done.stdout, done.stderr
-        except subprocess.TimeoutExpired as stopped:
-            code, printed, errors = "too long", stopped.stdout or b"", stopped.stderr or b""
-        seconds = time.monotonic() - started
-        texts = [text.decode("utf-8", "replace") for text in (printed, errors)]
-        return code, texts[0], texts[1] + _trace(texts[1]), seconds
 
 
 @contextlib.contextmanager

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import csv
 import importlib
 import io
 import json
@@ -14,10 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from claim2source.core.errors import run_program
+from tests.datasets import test_checkthat2025 as checkthat2025
+from tests.datasets import test_checkthat2026 as checkthat2026
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 MADE = REPOSITORY / "tests" / "fixtures_010"
-FRAME = REPOSITORY / "tests" / "datasets" / "fixtures" / "pandas1_whole_p4.pkl"
 Main = Callable[[Sequence[str] | None], object]
 
 QUICK = ("--repeats=40", "--seed=3")
@@ -296,8 +296,12 @@ def make_world(folder: Path) -> None:
     _lines(folder / "rewrites.jsonl", [{"_id": "dev-104", "text": "sleep and tea"}])
     _write_user(folder / "user")
     _write_runs(folder)
-    _write_lab25(folder / "lab25")
-    _write_lab26(folder)
+    checkthat2025.task(folder / "lab25", test_gold=None)
+    checkthat2026.task(folder / "lab26")
+    _lines(
+        folder / "translations.jsonl",
+        [{"index": 0, "lang": "de", "split": "train", "translation": "Otters like tea"}],
+    )
     with _inside(folder):
         _run("tune_bm25", *PROGRAMS["tune_bm25"].commands[0], "--out=reports")
 
@@ -382,43 +386,3 @@ def _write_runs(folder: Path) -> None:
     )
     preds = "".join(f"{c}\t['{s}', 's01x']\n" for c, s in golds)
     (folder / "lab.tsv").write_text(f"post_id\tpreds\n{preds}")
-
-
-def _write_lab25(folder: Path) -> None:
-    folder.mkdir()
-    shutil.copyfile(FRAME, folder / "subtask4b_collection_data.pkl")
-    for split, rows in {
-        "train": [[1, "Masks\nwork, they\tsay", "aaa00001"], [2, 'He said "no"', "bbb00002"]],
-        "dev": [[1, "Same number", "ccc00003"], [30, "水", "ddd00004"]],
-        "test": [[1, "Unknown paper"], [2, "Another"]],
-    }.items():
-        path = folder / f"subtask4b_query_tweets_{split}.tsv"
-        with open(path, "w", encoding="utf-8", newline="") as file:
-            writer = csv.writer(file, delimiter="\t", lineterminator="\n")
-            writer.writerow(["post_id", "tweet_text", "cord_uid"][: len(rows[0])])
-            writer.writerows(rows)
-
-
-def _write_lab26(folder: Path) -> None:
-    lab = folder / "lab26"
-    lab.mkdir()
-    contents: dict[str, list[dict[str, object]]] = {
-        "collection_data": [
-            {"pubkey": 11, "title": "Otters", "abstract": "tea", "venue": "J", "authors": "A; B"},
-            {"pubkey": "p22", "title": "Robben", "abstract": None, "authors": ["Ng, A.", ""]},
-        ],
-        "en_train": [
-            {"index": 0, "text": "otters love tea", "pubkey": 11},
-            {"index": 7, "text": "seals nap", "pub_key": "p22"},
-        ],
-        "de_train": [{"index": 0, "text": "Otter mögen Tee", "pubkey": 11}],
-        "en_dev": [{"index": 0, "text": "seals again", "pubkey": "p22"}],
-        "en_test": [{"index": 0, "text": "who knows"}],
-    }
-    for name, entries in contents.items():
-        text = json.dumps(entries, ensure_ascii=False)
-        (lab / f"{name}.json").write_text(text, encoding="utf-8")
-    _lines(
-        folder / "translations.jsonl",
-        [{"index": 0, "lang": "de", "split": "train", "translation": "Otters like tea"}],
-    )

@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from claim2source.core.errors import UserError
 from claim2source.core.run import Run
 from claim2source.io.store import Store, text_key
 from eval.store import main
@@ -82,10 +81,8 @@ def test_what_is_there_is_shown_by_model(
 @pytest.mark.parametrize(
     ("words", "gone"),
     [
-        (["--older_than", "30"], {"minilm", "left"}),
         (["--older_than", "15"], {"minilm", "left", "run", "damaged"}),
         (["--at_most", "0.008"], {"minilm", "left", "run"}),
-        (["--at_most", "1"], {"left"}),
         (["--at_most", "0"], {"minilm", "left", "run", "damaged", "e5"}),
         (["--all"], {"minilm", "left", "run", "damaged", "e5"}),
     ],
@@ -112,9 +109,3 @@ def test_a_process_that_uses_the_store_goes_on(
     space.put(keys[1:], np.full((1, 2), 8, np.float32))
     assert space.get(keys).tolist() == [[7, 7], [8, 8]]
     assert Store(tmp_path).space({"x": 1}).missing(keys) == [0]
-
-
-def test_impossible_limits_are_refused() -> None:
-    for words in (["--older_than", "-1"], ["--at_most", "nan"]):
-        with pytest.raises(UserError):
-            main(words)

@@ -134,24 +134,18 @@ def test_what_a_post_of_bluesky_may_carry(server: Server) -> None:
         assert bluesky(server, {"record": {**OWN, "embed": strange}}).text == "wow"
 
 
-@pytest.mark.parametrize(
-    ("embed", "has"),
-    [
+def test_a_post_without_text_says_what_it_has(server: Server) -> None:
+    unread = {"record": {"record": {"uri": "at://x"}}, "media": {"images": [{}]}}
+    for embed, has in [
         ({"images": [{"alt": ""}]}, "an image without text"),
         ({"$type": "app.bsky.embed.video", "video": {}}, "a video without text"),
         ({"external": {"uri": "https://a.org/1"}}, "a link to https://a.org/1"),
-        (
-            {"record": {"record": {"uri": "at://x"}}, "media": {"images": [{}]}},
-            "an image without text, a quoted post that cannot be read",
-        ),
-    ],
-)
-def test_a_post_without_text_says_what_it_has(
-    server: Server, embed: dict[str, Any], has: str
-) -> None:
-    with pytest.raises(UserError, match=f"the post has no text; it has {has}$"):
-        bluesky(server, {"record": {"text": "  ", "embed": embed}})
-    server.say("/api/v1/statuses/110", {**STATUS, "content": "", "spoiler_text": "", **FILES})
+        (unread, "an image without text, a quoted post that cannot be read"),
+    ]:
+        with pytest.raises(UserError, match=f"the post has no text; it has {has}$"):
+            bluesky(server, {"record": {"text": "  ", "embed": embed}})
+    files = {"media_attachments": [{"type": "image", "description": None}, {"type": "audio"}]}
+    server.say("/api/v1/statuses/110", {**STATUS, "content": "", "spoiler_text": "", **files})
     with pytest.raises(UserError, match="it has an image without text, an audio without text$"):
         fetcher(server).post("https://mastodon.social/@ada/110")
 
@@ -216,26 +210,22 @@ def test_what_a_status_of_mastodon_may_carry(server: Server) -> None:
     ("address", "why"),
     [
         ("http://mastodon.social/@ada/110", "no plain https://"),
-        ("https://mastodon.social:8080/@ada/110", "no plain https://"),
         ("https://me:secret@mastodon.social/@ada/110", "no plain https://"),
         ("https://mastodon.social.evil.org/@ada/110", "neither bsky.app nor"),
-        ("https://127.0.0.1/@ada/110", "neither bsky.app nor"),
         ("https://mastodon.social/@ada/110/../x", "is not https://mastodon.social/@NAME/NUMBER"),
-        (
-            "https://mastodon.social/api/v1/statuses/110",
-            "is not https://mastodon.social/@NAME/NUMBER",
-        ),
-        ("https://bsky.app/profile/ada.org", "is not https://bsky.app/profile/NAME/post/KEY"),
+        ("https://mastodon.social/api/v1/statuses/110", "is not https://mastodon.social/@NAME"),
         ("https://bsky.app/profile/a&uris=b/post/3k", "is not https://bsky.app"),
         ("https://bsky.app/profile/ada.org/post/3k%2F..", "is not https://bsky.app"),
         ("https://[bad", "is no address"),
-        ("file:///etc/passwd", "no plain https://"),
     ],
 )
 def test_other_addresses_are_not_asked(server: Server, address: str, why: str) -> None:
     with pytest.raises(UserError, match=why):
         fetcher(server).post(address)
     assert server.asked == []
+    assert is_address(f" {address}\n") and not is_address(f"see {address}")
+    with pytest.raises(UserError, match="instances: 'https://a.b' is no host's name"):
+        Fetcher(("https://a.b",))
 
 
 def test_what_a_server_must_not_do(server: Server) -> None:
@@ -273,10 +263,3 @@ def test_what_a_server_must_not_do(server: Server) -> None:
     odd = {"text": "t", "facets": [{"features": [5]}], "langs": "en", "createdAt": 5, "embed": []}
     server.say("/xrpc/app.bsky.feed.getPosts", {"posts": [{"record": odd}]})
     assert fetcher(server).post(bluesky) == Post("0", "t")
-
-
-def test_only_a_whole_text_is_an_address() -> None:
-    assert is_address(" https://bsky.app/x\n") and is_address("HTTP://a")
-    assert not is_address("see https://bsky.app/x") and not is_address("bsky.app/x")
-    with pytest.raises(UserError, match="instances: 'https://a.b' is no host's name"):
-        Fetcher(("https://a.b",))

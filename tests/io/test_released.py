@@ -141,20 +141,20 @@ def test_claims_get_the_front_under_which_their_golds_are_the_known_ones(tmp_pat
     assert named_as(same, {"dev-de15": (), "x7": ()}) is same
 
 
-def test_a_file_of_another_split_is_seen_by_its_golds(tmp_path: Path) -> None:
+def test_another_split_is_seen_by_its_golds_and_no_language_is_guessed(tmp_path: Path) -> None:
     """Their caches are not named by split."""
     file = read_run(written(tmp_path, GOLDEN))
     with pytest.raises(InputError, match="ground_truth_pubkey: '34' is not gold for claim '7'"):
         named_as(file, {"5": ("944",), "7": ("81",)})
-
-
-def test_where_several_languages_fit_none_is_guessed(tmp_path: Path) -> None:
-    text = "index\tpreds\n5\t['944']\n7\t['1']\n"
-    file = read_run(written(tmp_path, text))
+    file = read_run(written(tmp_path, "index\tpreds\n5\t['944']\n7\t['1']\n"))
     with pytest.raises(InputError, match="claim '5' could be 'dev-de-5' or 'dev-en-5'"):
         named_as(file, GOLDS)
     german = {claim: golds for claim, golds in GOLDS.items() if "-de-" in claim}
     assert named_as(file, german).run.claim_ids == ("dev-de-5", "dev-de-7")
+    file = RunFile(tmp_path, Run.from_lists({}), 0)
+    assert file.language_among(["fr"]) == "fr"
+    with pytest.raises(UserError, match="one of the languages en, de"):
+        file.language_among(["en", "de"])
 
 
 # --- selections ---------------------------------------------------------------------------
@@ -174,40 +174,28 @@ def test_the_selected_source_is_first_and_the_rest_keep_their_order(tmp_path: Pa
     assert listed(with_selected(run, path, bare, "de"))["5"] == ["34", "944", "81"]
 
 
-@pytest.mark.parametrize(
-    ("content", "why"),
-    [
+def test_selections_that_are_none_or_of_another_list_are_refused(tmp_path: Path) -> None:
+    for content, why in [
         ("[]", "is not a JSON object of selections"),
         ("{}", "holds no selections"),
         ('{"de_0": {"selected_paper": 0}}', r"de_0\.selected_paper: is neither null nor"),
-        ('{"de_0": {"selected_paper": true}}', r"de_0\.selected_paper: is neither"),
-        ('{"de_0": {"selected_paper": "3"}}', r"de_0\.selected_paper: is neither"),
         ('{"de_0": {"selected_paper": 1e9}}', r"de_0\.selected_paper: is neither"),
         ('{"de_0": {"reasoning": ""}}', r"de_0\.selected_paper: is missing"),
         ('{"de": {"selected_paper": 1}}', "de: is no <language>_<place"),
         ('{"de_-1": 1}', "de_-1: is no <language>_<place"),
         ("{", "broken JSON"),
-    ],
-)
-def test_selections_that_are_none_are_refused(tmp_path: Path, content: str, why: str) -> None:
-    with pytest.raises(InputError, match=why):
-        read_selections(written(tmp_path, content))
-
-
-@pytest.mark.parametrize(
-    ("selections", "why"),
-    [
+    ]:
+        with pytest.raises(InputError, match=why):
+            read_selections(written(tmp_path, content))
+    run = read_run(written(tmp_path, GOLDEN)).run
+    lacking: list[tuple[dict[str, dict[int, int | None]], str]] = [
         ({"de": {2: 1}}, "de_2: the run has 2 claims only"),
         ({"de": {1: 3}}, "de_1.selected_paper: 3 is beyond the 2 sources"),
         ({"fr": {0: 1}}, "no selections of 'de' claims; there are: fr"),
-    ],
-)
-def test_places_that_a_list_lacks_are_refused(
-    tmp_path: Path, selections: dict[str, dict[int, int | None]], why: str
-) -> None:
-    run = read_run(written(tmp_path, GOLDEN)).run
-    with pytest.raises(InputError, match=why):
-        with_selected(run, tmp_path / "s", selections, "de")
+    ]
+    for selections, why in lacking:
+        with pytest.raises(InputError, match=why):
+            with_selected(run, tmp_path / "s", selections, "de")
 
 
 # --- what is refused ----------------------------------------------------------------------
@@ -217,48 +205,30 @@ def candidate(**more: Any) -> dict[str, Any]:
     return entry(candidates=[{"rank": 1, "pubkey": "a", "embedding_score": 0.5, **more}])
 
 
-@pytest.mark.parametrize(
-    ("content", "why"),
-    [
+def test_hostile_files_are_refused_with_place_and_field(tmp_path: Path) -> None:
+    for content, why in [
         ("[", "broken JSON"),
-        ("[" * 100_000, "broken JSON: nested too deeply"),
         ("[]", "no claims, only an empty list"),
         ('{"a": 1}', "is a JSON object; a run is"),
         (SELECTIONS, "holds selections, which are places in another list"),
         (json.dumps([entry(), 3]).replace("3]", "[]]"), "entry 2: is not an object"),
         (json.dumps([entry(candidates=None)]), "candidates: entry 1: is missing"),
-        (json.dumps([entry(candidates={})]), "candidates: entry 1: is not a list"),
         (json.dumps([entry(candidates=[1])]), r"candidates\[0\]: entry 1: is not an object"),
         (json.dumps([entry(), entry()]), "query_index: entry 2: '1' is another entry's too"),
-        (json.dumps([entry(query_index=None)]), "query_index: entry 1: is missing"),
-        (json.dumps([entry(query_index=True)]), "query_index: entry 1: is no id"),
         (json.dumps([entry(query_index=10**30)]), "query_index: entry 1: is no id"),
-        (json.dumps([entry(query_index="a b")]), "query_index: entry 1: holds white space"),
         (json.dumps([entry(ground_truth_pubkey=[1])]), "ground_truth_pubkey: entry 1: is no id"),
         (json.dumps([candidate(pubkey=None)]), r"candidates\[0\]\.pubkey: entry 1: is missing"),
-        (json.dumps([candidate(pubkey="a\0")]), r"candidates\[0\]\.pubkey: entry 1: holds a NUL"),
         (json.dumps([candidate(rank=0)]), r"candidates\[0\]\.rank: entry 1: is no rank"),
-        (json.dumps([candidate(rank=1.0)]), r"candidates\[0\]\.rank: entry 1: is no rank"),
-        (json.dumps([candidate(rank=None)]), r"candidates\[0\]\.rank: entry 1: is no rank"),
-        (json.dumps([candidate(embedding_score="1")]), "embedding_score: entry 1: is not a finite"),
         (json.dumps([candidate(embedding_score=1e39)]), "embedding_score: entry 1: is not a fini"),
-        (json.dumps([candidate(embedding_score=10**400)]), "embedding_score: entry 1: is not a f"),
         (json.dumps([candidate(embedding_score=float("nan"))]), "entry 1: is not a finite number"),
-        (json.dumps([candidate(embedding_score=True)]), "entry 1: is not a finite number"),
         (GOLDEN.replace('"rank": 2', '"rank": 1'), r"\[1\]\.rank: .*1 is another candidate's too"),
         (GOLDEN.replace("0.3,", "0.1,"), "entry 2: '81' scores higher than the candidate ranked"),
-    ],
-)
-def test_hostile_files_are_refused_with_place_and_field(
-    tmp_path: Path, content: str, why: str
-) -> None:
-    path = written(tmp_path, content)
-    with pytest.raises(InputError, match=why) as caught:
-        read_run(path, "embedding")
-    assert all(line.startswith(str(path)) and len(line) < 400 for line in caught.value.lines)
-
-
-def test_a_claim_that_the_reranker_left_out_is_no_empty_list(tmp_path: Path) -> None:
+    ]:
+        path = written(tmp_path, content)
+        with pytest.raises(InputError, match=why) as caught:
+            read_run(path, "embedding")
+        assert all(line.startswith(str(path)) and len(line) < 400 for line in caught.value.lines)
+    # A claim that the re-ranker left out is no empty list.
     entries = json.loads(GOLDEN)
     for one in entries[1]["candidates"]:
         one["reranker_rank"] = one["reranker_score"] = None
@@ -308,10 +278,3 @@ def test_what_selections_cannot_be_of_is_one_line(
             run_program(score.main, words)
         said = capsys.readouterr().err
         assert ended.value.code == 2 and why in said and said.count("\n") == 1
-
-
-def test_a_run_file_that_names_no_language(tmp_path: Path) -> None:
-    file = RunFile(tmp_path, Run.from_lists({}), 0)
-    assert file.language_among(["fr"]) == "fr"
-    with pytest.raises(UserError, match="one of the languages en, de"):
-        file.language_among(["en", "de"])

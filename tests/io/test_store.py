@@ -2,12 +2,11 @@
 
 import copy
 import logging
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+from safetensors.numpy import load_file, save_file
 from transformers import AutoModel, AutoTokenizer
 
 from claim2source.io.store import Store, _digest, default_root, text_key
@@ -58,7 +57,7 @@ def no_model(encoder):
     return encoder
 
 
-def test_what_was_made_once_is_read(make, tmp_path):
+def test_what_was_made_once_is_read_and_only_what_is_missing_is_encoded(make, tmp_path):
     vectors, cost = make().encode(TEXTS, "claim", store=Store(tmp_path))
     assert cost.tokens > 0
     again, cost = no_model(make()).encode(TEXTS[::-1], "claim", store=Store(tmp_path))
@@ -66,10 +65,12 @@ def test_what_was_made_once_is_read(make, tmp_path):
     assert again.dtype == np.float32
     assert (cost.items, cost.tokens) == (4, 0)
     # The other side has the same prefix here, so its vectors are the same ones.
-    assert np.array_equal(
-        no_model(make()).encode(TEXTS, "source", store=Store(tmp_path))[0], vectors
-    )
+    other, _ = no_model(make()).encode(TEXTS, "source", store=Store(tmp_path))
+    assert np.array_equal(other, vectors)
     assert np.array_equal(vectors, make().encode(TEXTS, "claim")[0])
+    encoder = make()
+    _, cost = encoder.encode([*TEXTS, "vaccine"], "claim", store=Store(tmp_path))
+    assert cost.tokens == len(encoder.tokenize(["vaccine"], "claim")[0].ids)
 
 
 FLIPS = {
@@ -87,45 +88,40 @@ FLIPS = {
 }
 
 
-@pytest.mark.parametrize("flip", FLIPS)
-def test_one_changed_input_is_a_miss(make, tmp_path, flip):
-    make().encode(TEXTS, "claim", store=Store(tmp_path))
-    no_model(make()).encode(TEXTS, "claim", store=Store(tmp_path))
-    with pytest.raises(Called):
-        no_model(make(**FLIPS[flip])).encode(TEXTS, "claim", store=Store(tmp_path))
-
-
-@pytest.mark.parametrize("name", ["tokenizers", "transformers", "peft"])
-def test_another_version_of_a_library_is_a_miss(make, tmp_path, monkeypatch, name):
-    """peft's where there is an adapter; what only rounds (torch) makes no other vectors."""
-    store, plain = Store(tmp_path), {"base": "b"}
-    real, bare = encoder_module.version, make()
-    bare.weights = plain
+def test_one_changed_input_is_a_miss(make, tmp_path):
+    store = Store(tmp_path)
     make().encode(TEXTS, "claim", store=store)
-    bare.encode(TEXTS, "claim", store=store)
-    monkeypatch.setattr(
-        encoder_module, "version", lambda asked: "9" if asked == "torch" else real(asked)
-    )
     no_model(make()).encode(TEXTS, "claim", store=store)
-    monkeypatch.setattr(
-        encoder_module, "version", lambda asked: "9" if asked == name else real(asked)
-    )
+    for flip in FLIPS:
+        with pytest.raises(Called):
+            no_model(make(**FLIPS[flip])).encode(TEXTS, "claim", store=store)
+            pytest.fail(f"{flip}: not encoded again")
     with pytest.raises(Called):
+        no_model(make()).encode(["a b "], "claim", store=store)
+
+
+def test_another_version_of_a_library_is_a_miss(make, tmp_path, monkeypatch):
+    """peft's where there is an adapter; what only rounds (torch) makes no other vectors."""
+    store, real, other = Store(tmp_path), encoder_module.version, set()
+    bare = make()
+    bare.weights = {"base": "b"}
+    for encoder in (make(), bare):
+        encoder.encode(TEXTS, "claim", store=store)
+    monkeypatch.setattr(
+        encoder_module, "version", lambda asked: "9" if asked in other else real(asked)
+    )
+    for name in ("torch", "tokenizers", "transformers", "peft"):
+        other.add(name)
+        if name == "torch":
+            no_model(make()).encode(TEXTS, "claim", store=store)
+        else:
+            with pytest.raises(Called):
+                no_model(make()).encode(TEXTS, "claim", store=store)
+        if name == "peft":
+            no_model(bare).encode(TEXTS, "claim", store=store)
+        other.clear()
+        # What is there stays.
         no_model(make()).encode(TEXTS, "claim", store=store)
-    if name == "peft":
-        no_model(bare).encode(TEXTS, "claim", store=store)
-    # What is there stays.
-    monkeypatch.undo()
-    no_model(make()).encode(TEXTS, "claim", store=store)
-
-
-def test_another_text_is_a_miss_and_only_it_is_read(make, tmp_path):
-    make().encode(TEXTS, "claim", store=Store(tmp_path))
-    with pytest.raises(Called):
-        no_model(make()).encode(["a b "], "claim", store=Store(tmp_path))
-    encoder = make()
-    _, cost = encoder.encode([*TEXTS, "vaccine"], "claim", store=Store(tmp_path))
-    assert cost.tokens == len(encoder.tokenize(["vaccine"], "claim")[0].ids)
 
 
 def test_a_masked_prefix_is_not_mistaken_for_text(make, tmp_path):
@@ -182,13 +178,11 @@ def flip_byte(position):
     "harm",
     [
         pytest.param(flip_byte(-1), id="last byte"),
-        pytest.param(flip_byte(-100), id="inside"),
         pytest.param(flip_byte(3), id="header's length"),
         pytest.param(flip_byte(20), id="header"),
         pytest.param(lambda p: p.write_bytes(p.read_bytes()[:-7]), id="truncated"),
         pytest.param(lambda p: p.write_bytes(p.read_bytes() + b"x"), id="longer"),
         pytest.param(lambda p: p.write_bytes(b""), id="empty"),
-        pytest.param(lambda p: p.write_bytes(bytes(range(256)) * 9), id="garbage"),
     ],
 )
 def test_damage_is_said_and_made_again(make, tmp_path, caplog, harm):
@@ -207,20 +201,12 @@ def test_damage_is_said_and_made_again(make, tmp_path, caplog, harm):
     no_model(make()).encode(TEXTS, "claim", store=Store(tmp_path))
 
 
-def test_keys_that_were_exchanged_are_damage(tmp_path):
-    from safetensors.numpy import load_file, save_file
-
+def test_keys_that_were_exchanged_are_damage_which_is_said_once(tmp_path, caplog):
     Store(tmp_path).space({"x": 1}).put(KEYS, VECTORS)
     path = shard(tmp_path)
     content = load_file(path)
     content["keys"] = content["keys"][::-1].copy()
     save_file(content, path, metadata={"sha256": path.stem})
-    assert Store(tmp_path).space({"x": 1}).missing(KEYS) == [0, 1, 2]
-
-
-def test_a_damaged_shard_is_said_once(tmp_path, caplog):
-    Store(tmp_path).space({"x": 1}).put(KEYS, VECTORS)
-    flip_byte(-1)(shard(tmp_path))
     for _ in range(2):
         # Rows may be made again in other shards: the damaged one must not stay for ever.
         Store(tmp_path).space({"x": 1}).put(KEYS[:1], VECTORS[:1])
@@ -241,33 +227,18 @@ def test_a_shard_that_cannot_be_read_is_left_alone(tmp_path, caplog, monkeypatch
     assert Store(tmp_path).space({"x": 1}).missing(KEYS) == []
 
 
-@pytest.mark.parametrize("dtype", ["float16", "float32"])
-def test_vectors_come_back_as_they_were(tmp_path, dtype):
-    vectors = np.random.default_rng(0).normal(size=(3, 5)).astype(dtype)
-    Store(tmp_path, dtype).space({"x": 1}).put(KEYS, vectors)
-    found = Store(tmp_path, dtype).space({"x": 1}).get(KEYS[::-1])
-    assert found.dtype == dtype
-    assert np.array_equal(found, vectors[::-1])
-
-
-def test_shards_are_read_together(tmp_path):
-    space = Store(tmp_path).space({"x": 1})
+def test_shards_are_read_together_and_spaces_are_apart(tmp_path):
+    space = Store(tmp_path).space({"x": 1, "y": 2})
     space.put(KEYS[:2], VECTORS[:2])
     space.put(KEYS[2:], VECTORS[2:])
-    for found in (space, Store(tmp_path).space({"x": 1})):
+    for found in (space, Store(tmp_path).space({"y": 2, "x": 1})):
         assert np.array_equal(found.get([KEYS[2], KEYS[0], KEYS[2]]), VECTORS[[2, 0, 2]])
         assert KEYS[0] in found
         assert text_key("d") not in found
         assert found.missing([text_key("d"), KEYS[1], text_key("e")]) == [0, 2]
         with pytest.raises(KeyError):
             found.get([KEYS[0], text_key("d")])
-
-
-def test_spaces_are_apart(tmp_path):
-    store = Store(tmp_path)
-    store.space({"x": 1, "y": 2}).put(KEYS, VECTORS)
-    assert store.space({"y": 2, "x": 1}).missing(KEYS) == []
-    assert store.space({"x": 1, "y": 3}).missing(KEYS) == [0, 1, 2]
+    assert Store(tmp_path).space({"x": 1, "y": 3}).missing(KEYS) == [0, 1, 2]
 
 
 def test_what_is_not_finite_or_does_not_fit_is_not_stored(tmp_path):
@@ -300,47 +271,6 @@ def test_a_killed_write_leaves_nothing_that_is_read(tmp_path, monkeypatch):
     assert Store(tmp_path).space({"x": 1}).missing(KEYS) == [0, 1, 2]
 
 
-WRITER = """
-import sys, time
-import numpy as np
-from claim2source.io.store import Store, text_key
-root, name = sys.argv[1:]
-space = Store(root).space({"x": 1})
-print("ready", flush=True)
-sys.stdin.readline()
-for i in range(40):
-    # Half of the shards are the same in both processes, byte for byte.
-    texts = [f"{name if i % 2 else 'both'} {i} {j}" for j in range(5)]
-    rows = np.array([[len(t), i, j] for j, t in enumerate(texts)], dtype=np.float32)
-    space.put([text_key(t) for t in texts], rows)
-"""
-
-
-def test_two_processes_writing_at_once_lose_nothing(tmp_path):
-    writers = [
-        subprocess.Popen(
-            [sys.executable, "-c", WRITER, str(tmp_path), name],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for name in ("one", "two")
-    ]
-    for writer in writers:
-        assert writer.stdout.readline() == "ready\n"
-    for writer in writers:
-        writer.stdin.write("go\n")
-        writer.stdin.flush()
-    assert [writer.communicate(timeout=60) and writer.returncode for writer in writers] == [0, 0]
-    space = Store(tmp_path).space({"x": 1})
-    for name in ("one", "two"):
-        for i in range(40):
-            texts = [f"{name if i % 2 else 'both'} {i} {j}" for j in range(5)]
-            expected = [[len(t), i, j] for j, t in enumerate(texts)]
-            assert space.get([text_key(t) for t in texts]).tolist() == expected
-    assert list(tmp_path.rglob("*.tmp")) == []
-
-
 def test_where_the_store_is(monkeypatch, tmp_path):
     monkeypatch.setenv("CLAIM2SOURCE_STORE", str(tmp_path / "named"))
     assert Store().root == Store(None).root == default_root() == tmp_path / "named"
@@ -358,7 +288,6 @@ WHOLE = np.eye(3, 16, dtype=np.float32)
 @pytest.mark.parametrize(
     ("vectors", "rows", "why"),
     [
-        (np.full((3, 16), np.nan, np.float32), 32, "a vector is not finite"),
         (np.where(WHOLE == 1, np.inf, WHOLE).astype(np.float32), 32, "a vector is not finite"),
         (WHOLE[:, :8].copy(), 32, "its vectors are float32 (3, 8)"),
         (WHOLE[0].copy(), 32, "its vectors are float32 (16,)"),
@@ -371,8 +300,6 @@ def test_a_shard_of_wrong_vectors_is_said_and_made_again(
     make, tmp_path, caplog, vectors, rows, why
 ):
     """Whoever wrote it hashed it rightly: only its content tells."""
-    from safetensors.numpy import load_file, save_file
-
     expected, _ = make().encode(["a", "b", "c"], "claim", store=Store(tmp_path))
     path = shard(tmp_path)
     keys = load_file(path)["keys"][:, :rows].copy()

@@ -27,15 +27,12 @@ def test_broken_preds_are_problems_and_never_evaluated(tmp_path):
         "['a', 'b'",
         "",
         "'a'",
-        "['a' 'b']",
         "['a', None]",
         "['a', ['b']]",
         "[1.5]",
-        "[True]",
         "['']",
         "{'a': 1}",
         "[" * 5000,
-        "nan",
         "a, b",
         "[a, b]",
     ]
@@ -82,8 +79,7 @@ def test_submissions(tmp_path):
 def test_two_claims_may_not_share_a_written_id(tmp_path):
     run = Run.from_lists({"dev-1": [], "1": []})
     said = problems_of(lambda path: write_submission(run, path, 2025, split="dev"), tmp_path / "p")
-    assert said == ["F: post_id: '1' for both 'dev-1' and '1'"]
-    assert not list(tmp_path.iterdir())
+    assert said == ["F: post_id: '1' for both 'dev-1' and '1'"] and not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("name", ["BM25", "BM25_Pre_Processed", "SciBERT"])

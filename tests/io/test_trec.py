@@ -66,21 +66,15 @@ def written(tmp_path, content: str | bytes, name: str = "file"):
 
 @settings(max_examples=150)
 @given(RANKED)
-def test_trec_run_comes_back_to_the_last_bit(tmp_path_factory, ranked):
+def test_a_trec_run_comes_back_to_the_last_bit_and_any_tool_ranks_it_as_we_do(
+    tmp_path_factory, ranked
+):
     path = tmp_path_factory.mktemp("run") / "r.trec"
     run = Run.from_lists(ranked)
     write_trec_run(run, path)
     again = read_run(path)
     assert list(again.run) == list(run) and again.run.claim_ids == run.claim_ids
     assert again.repeated == 0 and again.path == path
-
-
-@settings(max_examples=150)
-@given(RANKED)
-def test_any_tool_ranks_a_trec_run_as_we_do(tmp_path_factory, ranked):
-    path = tmp_path_factory.mktemp("run") / "r.trec"
-    run = Run.from_lists(ranked)
-    write_trec_run(run, path)
     rows = [line.split(" ") for line in path.read_text("utf-8").splitlines()]
     assert [(row[0], row[2]) for row in rows] == [row[:2] for row in run]
     assert [int(row[3]) for row in rows] == run.ranks().tolist()
@@ -138,19 +132,6 @@ def test_an_empty_run_is_written_and_ids_are_checked(tmp_path):
     write_trec_run(unused, path)
 
 
-def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
-    path = written(tmp_path, "old")
-
-    def broken(run):
-        yield "1"
-        raise RuntimeError("disk")
-
-    monkeypatch.setattr("claim2source.io.trec._score_texts", broken)
-    with pytest.raises(RuntimeError):
-        write_trec_run(Run.from_lists({"c": [("s", 1.0), ("t", 2.0)]}), path)
-    assert path.read_text() == "old" and list(tmp_path.iterdir()) == [path]
-
-
 @pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"])
 @pytest.mark.parametrize("end", ["\n", "\r\n"])
 def test_formats_with_bom_crlf_and_blank_lines(tmp_path, mark, end):
@@ -178,7 +159,10 @@ def test_formats_with_bom_crlf_and_blank_lines(tmp_path, mark, end):
     assert read_qrels(file("index\tpubkey", "3\t44")).grades == {"3": {"44": 1}}
 
 
-def test_repeated_sources_keep_their_first_position_and_are_counted(tmp_path):
+def test_a_run_is_ranked_by_score_and_repeated_sources_are_counted(tmp_path):
+    path = written(tmp_path, "c Q0 a 1 1 t\nd Q0 x 1 9 t\nc Q0 b 9 2 t\nc Q0 z 3 1.00000001 t\n")
+    run = read_run(path).run
+    assert run.sources("c") == ["b", "z", "a"] and run.claim_ids == ("c", "d")
     path = written(tmp_path, "post_id\tpreds\n1\t['b', 'a', 'b', 'c', 'a']\n2\t['b', 'b']\n")
     read = read_run(path)
     assert read.repeated == 3
@@ -190,12 +174,6 @@ def test_repeated_sources_keep_their_first_position_and_are_counted(tmp_path):
         read = read_run(written(tmp_path, "\n".join(lines)))
         assert read.repeated == 2
         assert read.run.scored("c") == {"b": 3.0, "a": 2.0} and read.run.scored("d") == {"b": 1.0}
-
-
-def test_a_trec_run_is_ranked_by_score_whatever_its_lines_and_ranks_say(tmp_path):
-    path = written(tmp_path, "c Q0 a 1 1 t\nd Q0 x 1 9 t\nc Q0 b 9 2 t\nc Q0 z 3 1.00000001 t\n")
-    run = read_run(path).run
-    assert run.sources("c") == ["b", "z", "a"] and run.claim_ids == ("c", "d")
 
 
 def test_problems_of_a_trec_run(tmp_path):
@@ -255,12 +233,10 @@ def test_the_line_of_a_problem_counts_the_lines_within_quotes(tmp_path):
 
 @pytest.mark.parametrize("reader", [read_run, read_qrels])
 def test_files_that_hold_nothing_or_are_not_there(tmp_path, reader):
-    for content in (b"", b"\n \r\n\n", b"\xef\xbb\xbf", b"\xef\xbb\xbf\n"):
+    for content in (b"", b"\n \r\n\n", b"\xef\xbb\xbf\n"):
         assert problems_of(reader, written(tmp_path, content)) == ["F: the file is empty"]
     assert problems_of(reader, tmp_path / "absent") == ["F: no such file"]
     assert problems_of(reader, tmp_path) == ["F: is a folder, not a file"]
-    (tmp_path / "loop").symlink_to("loop")
-    assert problems_of(reader, tmp_path / "loop") == ["F: too many levels of symbolic links"]
     header = "query-id\tcorpus-id\tscore\n" if reader is read_qrels else "index\tpreds\n\n"
     assert "only a header" in problems_of(reader, written(tmp_path, header))[0]
 
@@ -268,10 +244,8 @@ def test_files_that_hold_nothing_or_are_not_there(tmp_path, reader):
 def test_wrong_encoding_is_named_with_its_line(tmp_path):
     good = "c Q0 é 1 2 t\n".encode()
     path = written(tmp_path, good * 2 + "c Q0 è 1 1 t\n".encode("latin-1") + good)
-    assert problems_of(read_run, path)[0].startswith("F:3: is not UTF-8: ")
-    assert len(problems_of(read_run, path)) == 1
-    utf16 = written(tmp_path, "c Q0 a 1 2 t\n".encode("utf-16"))
-    assert problems_of(read_run, utf16)[0].startswith("F:1: is UTF-16, not UTF-8")
+    (line,) = problems_of(read_run, path)
+    assert line.startswith("F:3: is not UTF-8: ")
     zipped = written(tmp_path, gzip.compress(good))
     assert problems_of(read_run, zipped) == ["F:1: is compressed (gzip), not UTF-8"]
     assert problems_of(read_run, written(tmp_path, good + b"c Q0 \0 2 1 t\n")) == [
@@ -279,24 +253,16 @@ def test_wrong_encoding_is_named_with_its_line(tmp_path):
     ]
 
 
-def test_a_cell_may_be_large(tmp_path):
-    """The csv module refuses more than 131,072 characters."""
+def test_large_cells_and_grades(tmp_path):
+    # The csv module refuses more than 131,072 characters.
     ids = [f"source-{n}" for n in range(20_000)]
     path = written(tmp_path, f"index\tpreds\n1\t{json.dumps(ids)}\n")
     assert read_run(path).run.sources("1") == ids
-
-
-def test_a_large_grade_is_an_integer(tmp_path):
     said = problems_of(read_qrels, written(tmp_path, f"c 0 a {10**9}\nc 0 b {'9' * 5000}\n"))
     assert said == [
         f"F:{n}: score: '{grade}' is too large: 9 digits at most"
         for n, grade in ((1, "1000000000"), (2, "9" * 40))
     ]
-
-
-def test_at_most_twenty_problems_are_shown(tmp_path):
-    said = problems_of(read_run, written(tmp_path, "c Q0 a 1 x t\n" * 33))
-    assert len(said) == 21 and said[-1] == "... and 13 more problems"
 
 
 @given(

@@ -95,7 +95,9 @@ def test_posts_that_wait_are_searched_together_and_get_their_own_answers(
     assert {m.paper.source.venue for m in answers[-1][0].matches} == {"Nature"}
 
 
-def test_more_posts_than_places_are_refused_at_once(desks: Callable[..., Desk]) -> None:
+def test_more_posts_than_places_are_refused_at_once_and_all_once_it_is_closed(
+    desks: Callable[..., Desk],
+) -> None:
     desk = desks(places=3)
 
     async def run() -> None:
@@ -112,6 +114,17 @@ def test_more_posts_than_places_are_refused_at_once(desks: Callable[..., Desk]) 
         assert len(await ask(desk, "a", "b", "c")) == 3  # the places are free again
         with pytest.raises(Busy):
             await ask(desk, "a", "b", "c", "d")
+        # Closed, it answers what it began and refuses the rest.
+        slow(desk).begun.clear()
+        first = await held(desk)
+        waiting = asyncio.ensure_future(ask(desk, "waits"))
+        await asyncio.sleep(0)
+        desk.close()
+        slow(desk).go.set()
+        assert len(await first) == 1
+        for refused in (waiting, ask(desk, "late")):
+            with pytest.raises(Busy):
+                await refused
 
     asyncio.run(run())
 
@@ -158,28 +171,3 @@ def test_a_search_that_fails_fails_only_its_own_post(
     assert isinstance(bad, Failed) and "apple" not in str(bad)
     assert "ValueError" in caplog.text and "in find" in caplog.text
     assert "apple" not in caplog.text
-
-
-def test_a_closed_desk_answers_what_it_began_and_refuses_the_rest(
-    desks: Callable[..., Desk],
-) -> None:
-    desk = desks()
-
-    async def run() -> None:
-        first = await held(desk)
-        waiting = asyncio.ensure_future(ask(desk, "waits"))
-        await asyncio.sleep(0)
-        desk.close()
-        slow(desk).go.set()
-        assert len(await first) == 1
-        for refused in (waiting, ask(desk, "late")):
-            with pytest.raises(Busy):
-                await refused
-
-    asyncio.run(run())
-
-
-def test_askers_are_told_of_the_parts_of_the_work(desks: Callable[..., Desk]) -> None:
-    desk, parts = desks(), list[str]()
-    asyncio.run(asyncio.wait_for(ask(desk, "a post", told=parts.append), 30))
-    assert parts == ["a slow stage", "search", "sentences"]

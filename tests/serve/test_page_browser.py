@@ -195,19 +195,6 @@ def test_earlier_posts_stay_in_the_browser(page: Any, address: str) -> None:
     assert page.evaluate("localStorage.length") == 0
 
 
-def test_it_works_without_script(browser: Any, address: str, finder: SlowFinder) -> None:  # noqa: F811
-    context = browser.new_context(java_script_enabled=False)
-    page = context.new_page()
-    page.goto(address)
-    page.fill("#post", POST)
-    page.click("#find")
-    assert page.locator(".papers h3").all_inner_texts() == in_order(finder, POST)
-    assert not page.locator(".copy").first.is_visible()
-    page.locator(".papers summary").first.click()
-    assert page.locator("pre").first.inner_text().startswith("@article{")
-    context.close()
-
-
 def test_the_keyboard_reaches_everything(page: Any) -> None:
     found(page, POST)
     assert page.evaluate("document.activeElement.id") == "answer"

@@ -2,7 +2,6 @@
 
 import pytest
 
-from claim2source.core.errors import ConfigError
 from claim2source.core.records import Claim
 from claim2source.text import Rendering, render_claim
 from claim2source.text.render import claim_parts, missing_translations
@@ -19,12 +18,9 @@ BLANK = Claim("4", "Le vaccin", "fr", "")
         (GERMAN, "original", "Impfung wirkt", ("de",)),
         (GERMAN, "translated", "Vaccine works", ("en",)),
         (GERMAN, "bilingual", "Impfung wirkt\nVaccine works", ("de", "en")),
-        (ENGLISH, "original", "Vaccine works", ("en",)),
         (ENGLISH, "translated", "Vaccine works", ("en",)),
         (ENGLISH, "bilingual", "Vaccine works", ("en",)),
-        (FRENCH, "translated", "Le vaccin marche", ("fr",)),
         (FRENCH, "bilingual", "Le vaccin marche", ("fr",)),
-        (BLANK, "bilingual", "Le vaccin", ("fr",)),
         (GERMAN, "paired", "Impfung wirkt\nVaccine works", ("de", "en")),
         (ENGLISH, "paired", "Vaccine works\nVaccine works", ("en", "en")),
         (BLANK, "paired", "Le vaccin\nLe vaccin", ("fr", "fr")),
@@ -47,13 +43,6 @@ def test_missing_translations_name_the_claims_that_a_form_needs_them_for():
     assert missing_translations(claims, "original") == []
     assert missing_translations(claims, "translated") == ["3", "4"]
     assert missing_translations(tuple(claims), "bilingual") == ["3", "4"]
-
-
-def test_an_unknown_form_is_refused_with_what_is_allowed():
-    with pytest.raises(ConfigError, match=r"claims: 'both' .*original, translated, bilingual"):
-        render_claim(GERMAN, "both")
-    with pytest.raises(ConfigError, match=r"rendering.claims: 'both' .*bilingual"):
-        Rendering(claims="both")
 
 
 def test_rendering_keeps_the_order_of_claims():

@@ -104,6 +104,10 @@ def test_a_post_cannot_forge_the_block_of_another_variable(tmp_path: Path) -> No
 @pytest.mark.parametrize("name", shipped_prompts())
 def test_no_value_of_a_shipped_prompt_forges_a_block_or_a_turn(name: str) -> None:
     prompt = read_prompt(name)
+    # No sentence is lost to YAML, where ` #word` begins a comment.
+    for part in (prompt.role, prompt.context, prompt.task, prompt.output, *prompt.instructions):
+        assert not part or part[-1] in '.?!:"”'
+    assert prompt.version
     data = [*{*prompt.variables} - prompt.inline]
     forged = "".join(f"</{tag}><{tag}-2>" for tag in data)
     values = dict.fromkeys(
@@ -133,13 +137,9 @@ def test_a_post_cannot_end_its_turn_in_a_chat_template(tmp_path: Path) -> None:
         ("task:", "tusk:", "mine.yaml: tusk: no such key; did you mean task?"),
         ("from {language}", "from {lang}", "mine.yaml: task: names {lang}, which is not among its"),
         ("Keep {language}", "Keep {x}", "mine.yaml: instructions.0: names {x}"),
-        ("output: Only the text.", "output: ' '", "mine.yaml: output: is empty"),
-        ("version: 2", "version: [2]", "mine.yaml: version: [2] is not allowed"),
         ("{post: Hallo, note", "{note", "mine.yaml: examples.0.values.post: is missing"),
-        ("{post: Hallo", "{poem: a, post: Hallo", "mine.yaml: examples.0.values.poem: not one of"),
         ("  post:", "  Post 1:", "mine.yaml: variables.Post 1: a name is of small letters"),
         ("version: 2", "version: [2", "mine.yaml:2: not YAML"),
-        (PROMPT, "just text", "mine.yaml: must be keys with their values"),
     ],
 )
 def test_a_wrong_prompt_names_file_and_key(old: str, new: str, said: str, tmp_path: Path) -> None:
@@ -214,12 +214,3 @@ def test_a_shipped_prompt_has_every_instruction_of_the_papers(name: str) -> None
         assert words in system.content, words
     for variable in {*values} - prompt.inline:
         assert f"<{variable}>\nthe {variable}\n</{variable}>" in user.content
-
-
-@pytest.mark.parametrize("name", shipped_prompts())
-def test_no_sentence_of_a_shipped_prompt_is_lost_to_yaml(name: str) -> None:
-    """` #word` in a plain scalar begins a comment."""
-    prompt = read_prompt(name)
-    for text in (prompt.role, prompt.context, prompt.task, prompt.output, *prompt.instructions):
-        assert not text or text[-1] in '.?!:"”'
-    assert prompt.version

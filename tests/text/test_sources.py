@@ -2,29 +2,32 @@
 
 import pytest
 
-from claim2source.core.errors import ConfigError
 from claim2source.core.records import Source
 from claim2source.text import Rendering, clean_authors, render_source
 
 FULL = Source("p", "Vaccines work", "We show it.", ("Jane Doe", "Li Wei"), "The Journal")
 
 
-def test_title_and_abstract_are_two_sentences():
-    assert render_source(FULL, "title_abstract") == "Vaccines work. We show it."
-    assert render_source(FULL, "title") == "Vaccines work"
-
-
-@pytest.mark.parametrize("end", [".", "?", "!"])
-def test_a_title_that_ends_a_sentence_gets_no_second_full_stop(end):
-    source = Source("p", f"Vaccines work{end}", "We show it.")
-    assert render_source(source, "title_abstract") == f"Vaccines work{end} We show it."
-
-
 @pytest.mark.parametrize(
-    ("title", "abstract", "text"), [(" T ", "", "T"), ("", " A\n", "A"), ("", "", "")]
+    ("form", "source", "text"),
+    [
+        ("title", FULL, "Vaccines work"),
+        ("title_abstract", FULL, "Vaccines work. We show it."),
+        ("title_abstract", Source("p", "Do they?", "We show it."), "Do they? We show it."),
+        ("title_abstract", Source("p", " T ", ""), "T"),
+        ("title_abstract", Source("p", "", " A\n"), "A"),
+        ("title_abstract", Source("p", "", ""), ""),
+        ("metadata", Source("p", "T", " ", ("Tongji Hospital", " "), " \n"), "Title: T"),
+        (
+            "metadata_paper_order",
+            FULL,
+            "Title: Vaccines work\nAbstract: We show it.\nAuthors: Jane Doe, Li Wei\n"
+            "Venue: The Journal",
+        ),
+    ],
 )
-def test_an_absent_title_or_abstract_leaves_no_full_stop(title, abstract, text):
-    assert render_source(Source("p", title, abstract), "title_abstract") == text
+def test_forms_of_sources(form, source, text):
+    assert render_source(source, form) == text
 
 
 def test_the_default_puts_metadata_before_the_abstract():
@@ -33,18 +36,6 @@ def test_the_default_puts_metadata_before_the_abstract():
     )
     assert render_source(FULL) == render_source(FULL, "metadata") == expected
     assert Rendering().source_texts([FULL]) == [expected]
-
-
-def test_the_papers_order_is_one_setting_away():
-    assert render_source(FULL, "metadata_paper_order") == (
-        "Title: Vaccines work\nAbstract: We show it.\nAuthors: Jane Doe, Li Wei\nVenue: The Journal"
-    )
-
-
-@pytest.mark.parametrize("form", ["metadata", "metadata_paper_order"])
-def test_an_empty_field_leaves_no_label(form):
-    source = Source("p", "T", " ", ("Tongji Hospital", " "), " \n")
-    assert render_source(source, form) == "Title: T"
 
 
 def test_the_released_forms_are_one_line_and_keep_what_is_empty():
@@ -58,26 +49,14 @@ def test_the_released_forms_are_one_line_and_keep_what_is_empty():
     assert render_source(Source("p", "T", "A"), "released_unlabelled") == "T A"
 
 
-def test_an_unknown_form_is_refused_with_what_is_allowed():
-    allowed = "title_abstract, metadata, metadata_paper_order"
-    with pytest.raises(ConfigError, match=f"sources: 'titles' .*{allowed}"):
-        render_source(FULL, "titles")
-    with pytest.raises(ConfigError, match=f"rendering.sources: 'titles' .*{allowed}"):
-        Rendering(sources="titles")
-
-
 @pytest.mark.parametrize(
     ("entry", "name"),
     [
         ("Jane Doe", "Jane Doe"),
-        ("  Jane \t Doe ", "Jane Doe"),
         ("Jane Doe, University of X", "Jane Doe"),
-        ("Jane Doe, Department of Y, Z", "Jane Doe"),
         ("van der Berg, J.", "J. van der Berg"),
         ("Li Wei1,2", "Li Wei"),
-        ("Li Wei 1 *", "Li Wei"),
         ("1 Li Wei†", "Li Wei"),
-        ("Li Wei¹²", "Li Wei"),
         ("O'Neil-Núñez Å.", "O'Neil-Núñez Å."),
         ("Mary Clinton", "Mary Clinton"),  # "clin" is no clinic
         ("Vincent Incze", "Vincent Incze"),  # "Inc" is a word of its own
@@ -85,13 +64,10 @@ def test_an_unknown_form_is_refused_with_what_is_allowed():
         ("& Wuhan", None),  # what is left of an affiliation, by its ampersand
         ("Tongji Hospital", None),
         ("UNIVERSITÄT Leipzig", None),
-        ("1 Department of Medicine", None),
         ("Center for Disease Control", None),
-        ("Institute Pasteur", None),
         ("a@b.org", None),
         (", Leipzig", None),
         ("12*", None),
-        ("", None),
     ],
 )
 def test_debris(entry, name):
@@ -106,10 +82,8 @@ def names(text):
     ("given", "kept"),
     [
         ("", ""),
-        ("ABCDEF", "ABCDEF"),
         ("ABCDEFG", "ABCEFG"),
         ("ABCDEFGHIJ", "ABCHIJ"),
-        ("ABA", "AB"),
         ("AABCDEF", "ABCDEF"),  # six people: a repeated name displaces nobody
         ("ABCDEFGA", "ABCEFG"),
     ],
@@ -121,7 +95,4 @@ def test_first_and_last_three_once_each_in_order(given, kept):
 def test_debris_takes_no_place_among_the_first_and_last():
     given = ["Tongji Hospital", *names("ABCDEFG"), "a@b.org"]
     assert clean_authors(given) == names("ABCEFG")
-
-
-def test_keep_says_how_many_on_each_side():
     assert clean_authors(names("ABCD"), keep=1) == names("AD")
