@@ -80,7 +80,7 @@ OLD_KEYS: Mapping[tuple[str, str], str] = {
 # such as the config.yaml of an older run.
 _BM25 = {"abstracts": True, "language": "en", "stop_words": True, "stemmer": True, "clean": False}
 _BM25 |= {"pipeline": "en_core_web_sm"}
-_AFTER = {"report": False, "hybrid": False, "models": None}
+_AFTER: dict[str, object] = {"report": False, "hybrid": False, "models": None}
 _AFTER |= {key: [] for key in ("baselines", "claims", "files", "stages")}
 ALWAYS: Mapping[tuple[str, str], object] = {
     **{(_FINETUNE, f"after.{key}"): value for key, value in _AFTER.items()},

@@ -152,8 +152,8 @@ class SystemConfig(Settings):
                 require(good, f"routes.{language}", part, allowed)
         tunable = self.bm25 is not None or self.hybrid is not None
         for key in ("passages", "index"):
-            given = getattr(self, key) if self.model is None else None
-            require(given is None, key, given, "none: only a `model` has it")
+            stray = getattr(self, key) if self.model is None else None
+            require(stray is None, key, stray, "none: only a `model` has it")
         require(tunable or not self.tune, "tune", self.tune, "false: only bm25 and hybrid have it")
         # A mistyped stage is found when the file is read, not after the first stage has run.
         load_stages(self.stages[self.retrieve is not None :])
@@ -338,8 +338,8 @@ def _first(name: str, entry: Mapping[str, Any], system: SystemConfig, known: Sys
     if kind == "dense":
         unsupported = system.unsupported or why
         dense = replace(system, run=None, model=model, unsupported=unsupported)
-        of_model = {"passages": config.passages, "index": config.index}
-        return {name: replace(dense, sources=config.sources, **of_model)}
+        dense = replace(dense, passages=config.passages, index=config.index)
+        return {name: replace(dense, sources=config.sources)}
     if kind == "hybrid":
         sparse, second = f"bm25 of {name}", f"dense of {name}"
         return {

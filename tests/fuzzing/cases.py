@@ -14,36 +14,24 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from hypothesis import strategies as st
 
-from tests.fuzzing.edits import CONTENTS, PLACES, STRUCTURED, YAML_VALUES, Edit
+from tests.fuzzing.edits import CONTENTS, PLACES, STRUCTURED, TEXTS, YAML_VALUES, Edit
 from tests.fuzzing.world import PROGRAMS, Program
 
-TEXTS = (
-    "",
-    " ",
-    "x",
+WORDS = (
+    *TEXTS,
     "-",
-    "0",
-    "null",
     "dev",
     "train",
-    "test",
-    "en",
-    "zz",
     "mrr@5",
     "mrr@0",
     "ndcg@99999999999999999999",
     "map",
     "bm25-tuned",
     "epoch-2",
-    "a b",
-    "\x1b]0;title\x07",
-    "\u202eabc",
     "\udce9",
-    "x" * 5000,
     "[" * 3000,
     "{}",
     "[a, b]",
-    "a/b",
     "*",
     "%s",
     "--help",
@@ -160,7 +148,7 @@ def _keys(kind: Any, prefix: str) -> list[tuple[str, Any]]:
 def values_of(key: str, hint: Any) -> st.SearchStrategy[list[str]]:
     """Draw the words that follow an option: mostly of its type, some of another."""
     usual = _of_type(key, hint)
-    other = st.lists(st.sampled_from((*TEXTS, *PATHS, *WHOLE, *REAL)), max_size=2)
+    other = st.lists(st.sampled_from((*WORDS, *PATHS, *WHOLE, *REAL)), max_size=2)
     return st.one_of(usual, usual, usual, other)
 
 
@@ -175,7 +163,7 @@ def _of_type(key: str, hint: Any) -> st.SearchStrategy[list[str]]:
     if hint is Path:
         return _one(PATHS)
     if key.rpartition(".")[2] in ("name", "checkpoint", "dataset"):
-        return _one((*PATHS, *TEXTS))
+        return _one((*PATHS, *WORDS))
     if origin is Literal:
         return _one((*map(str, inner), "x"))
     if origin in (Union, types.UnionType):
@@ -186,7 +174,7 @@ def _of_type(key: str, hint: Any) -> st.SearchStrategy[list[str]]:
         return _one(('{"de": "model"}', '{"": ""}', '{"en": 1}', "{}", "x"))
     if hint is type(None):
         return _one(("null",))
-    return _one(TEXTS)
+    return _one(WORDS)
 
 
 def _one(values: Sequence[str]) -> st.SearchStrategy[list[str]]:
@@ -230,7 +218,7 @@ def commands(draw: st.DrawFn, program: Program) -> tuple[list[str], str | None]:
         elif change == "double":
             groups.append(groups[at])
         elif change == "word":
-            words = draw(st.lists(st.sampled_from(TEXTS), min_size=1, max_size=2))
+            words = draw(st.lists(st.sampled_from(WORDS), min_size=1, max_size=2))
             groups.append([word for word in words if word != "--help"])
         elif program.config is not None:
             config = draw(configs(program))
