@@ -226,8 +226,8 @@ def test_bad_claims_and_papers_are_named_with_file_entry_and_field(tmp_path: Pat
     for entry, said in BAD_CLAIMS:
         source = task(tmp_path / "in", de_dev=[good, entry])
         assert refused(source, tmp_path / "out") == [f"de_dev.json: {said}"]
-    for entry, said in BAD_PAPERS:
-        source = task(tmp_path / "in", collection=[*COLLECTION, entry])
+    for paper, said in BAD_PAPERS:
+        source = task(tmp_path / "in", collection=[*COLLECTION, paper])
         assert refused(source, tmp_path / "out") == [f"collection_data.json: {said}"]
 
 

@@ -289,13 +289,10 @@ def write_sum(
             _sum_adapters(parts, weights, temporary)
         sha256, config_sha256 = (file_hash(temporary / name) for name in names)
         kind = first.weights.kind
-        refits = (part.manifest.refit for part in parts)
         written = replace(
             first,
             weights=Weights(kind, sha256, 1.0, config_sha256, first.weights.trained),
             epoch=max(part.manifest.epoch for part in parts),
-            # Where one of them knows val, their sum does.
-            refit=next((name for name in refits if name is not None), None),
             soup=tuple(str(part.manifest.weights.sha256) for part in parts),
             scores={},
         )
