@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
@@ -63,13 +64,13 @@ def run(config: Config) -> Measured:
     resolved = resolve(model, "cpu")
     encoder, peer = resolved.encoder, SentenceTransformer(str(resolved.folder), device="cpu")
     peer.max_seq_length, peer.default_prompt_name = encoder.settings.max_length, None
-    options = {"batch_size": config.batch_size, "normalize_embeddings": True}
+    options: dict[str, Any] = {"batch_size": config.batch_size, "normalize_embeddings": True}
     options |= {"show_progress_bar": False}
     sides: dict[str, Callable[[], object]] = {}
     worst = 0.0
     for side, of_side in texts.items():
         ours = partial(encoder.encode, of_side, side)
-        theirs = partial(peer.encode, of_side, **options)  # type: ignore[arg-type]
+        theirs = partial(peer.encode, of_side, **options)
         found = largest_difference(ours()[0], np.asarray(theirs()), 1e-5, f"vectors of {side}s")
         worst = max(worst, found)
         sides |= {f"ours {side}": ours, f"peer {side}": theirs}

@@ -45,7 +45,7 @@ Texts, Loss = Literal["ct25", "short"], Literal["plain", "cached"]
 RENDERING = Rendering()
 SCALE = 20.0  # 1 / temperature
 # What both trainers call alike.
-ALIKE = {"learning_rate": 5e-5, "weight_decay": 0.01, "max_grad_norm": 1.0}
+ALIKE: dict[str, Any] = {"learning_rate": 5e-5, "weight_decay": 0.01, "max_grad_norm": 1.0}
 LORA = LoraConfig(r=16, alpha=64, dropout=0.0)
 # Largest relative difference of the first step's losses.
 TOLERANCE = 1e-3
