@@ -240,8 +240,7 @@ def compare_scales(config: MergeConfig, checkpoint: Path) -> tuple[Compared, flo
 def compare_parts(config: MergeConfig, checkpoint: Path) -> Compared:
     """Score a sum and what it is of on val, which chooses among them, and report all."""
     folders = [checkpoint_folder(name) for name in config.checkpoints]
-    names = distinct_ends([folder.resolve() for folder in folders])
-    models = {SUM: checkpoint, **dict(zip(names, folders, strict=True))}
+    models = {SUM: checkpoint, **dict(zip(_names(config), folders, strict=True))}
     # As the first says where its data lie; the sum lies elsewhere.
     manifest, note, selection = Manifest.read(folders[0]), "", None
     try:
@@ -281,8 +280,13 @@ def compare_parts(config: MergeConfig, checkpoint: Path) -> Compared:
 def _formula(config: MergeConfig) -> str:
     """Write a sum of checkpoints in one line."""
     weights = config.weights or [1 / len(config.checkpoints)] * len(config.checkpoints)
-    pairs = zip(weights, config.checkpoints, strict=True)
-    return " + ".join(f"{weight:.4g} * {Path(name).name}" for weight, name in pairs)
+    pairs = zip(weights, _names(config), strict=True)
+    return " + ".join(f"{weight:.4g} * {name}" for weight, name in pairs)
+
+
+def _names(config: MergeConfig) -> list[str]:
+    """Shorten the checkpoints' paths to what tells them apart."""
+    return distinct_ends([checkpoint_folder(name).resolve() for name in config.checkpoints])
 
 
 def _dataset(config: MergeConfig, manifest: Manifest) -> str:

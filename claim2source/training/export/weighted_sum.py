@@ -279,7 +279,6 @@ def write_sum(
     names the weights that were summed.
     """
     first = parts[0].manifest
-    weights = [1 / len(parts)] * len(parts) if weights is None else weights
     with atomic_folder(folder) as temporary:
         if first.weights.kind == "full":
             names = (_MODEL, _CONFIG)
@@ -301,7 +300,10 @@ def write_sum(
 
 
 def _sum_full(
-    parts: Sequence[Part], weights: Sequence[float], folder: Path, model: ModelConfig | None
+    parts: Sequence[Part],
+    weights: Sequence[float] | None,
+    folder: Path,
+    model: ModelConfig | None,
 ) -> None:
     """Sum tensors by name, in float64, one name at a time."""
     import torch
@@ -310,7 +312,7 @@ def _sum_full(
 
     first = parts[0].folder
     _copy(first, folder, [_CONFIG, *(file.name for file in tokenizer_files(first))])
-    of_base = 1 - sum(weights)
+    of_base = 0.0 if weights is None else 1 - sum(weights)
     base: Mapping[str, Tensor] = {}
     if abs(of_base) > 1e-9:
         base = ScaledCheckpoint(first, "cpu", "float32", model).base_weights()
@@ -330,21 +332,25 @@ def _sum_full(
             raise InputError.at(files[-1], field=name, why=f"has another shape in {files[0]}")
         state[name] = values[0]
         if values[0].is_floating_point():
-            terms = [w * v.to(torch.float64) for w, v in zip(weights, values, strict=True)]
+            terms = torch.stack([value.to(torch.float64) for value in values])
+            if weights is None:
+                total = terms.mean(dim=0)
+            else:
+                total = torch.tensordot(torch.tensor(weights, dtype=torch.float64), terms, 1)
             if base:
-                terms.append(of_base * base[name].to(torch.float64))
-            state[name] = torch.stack(terms).sum(dim=0).to(values[0].dtype)
+                total += of_base * base[name].to(torch.float64)
+            state[name] = total.to(values[0].dtype)
     save_file(state, folder / _MODEL, {"format": "pt"})
 
 
-def _sum_adapters(parts: Sequence[Part], weights: Sequence[float], folder: Path) -> None:
+def _sum_adapters(parts: Sequence[Part], weights: Sequence[float] | None, folder: Path) -> None:
     """Sum deltas: A is all A's below each other, B all B's side by side, weighed."""
     import torch
     from safetensors.torch import load_file, save_file
 
     states, scales, ranks = [], [], []
     config: dict[str, Any] = {}
-    for part, weight in zip(parts, weights, strict=True):
+    for part, weight in zip(parts, weights or [1 / len(parts)] * len(parts), strict=True):
         config = json.loads((part.folder / ADAPTER_CONFIG_FILE).read_text(encoding="utf-8"))
         odd = [name for name in _VARIANTS if config.get(name)]
         if odd or config.get("bias", "none") != "none":
