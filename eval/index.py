@@ -17,14 +17,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Literal
 
-from claim2source.core.config import (
-    Between,
-    flag,
-    list_field,
-    read_config,
-    require,
-    require_between,
-)
+from claim2source.core.config import Between, flag, list_field, read_config, require
 from claim2source.core.errors import ConfigError, UserError, run_program
 from claim2source.core.keys import with_places
 from claim2source.core.program import command_of
@@ -86,7 +79,7 @@ class IndexProgramConfig(StoreOptions):
     shard: str | None = None
     launcher: Literal["ray"] | None = None
     ray: str | None = None
-    workers: int | None = None
+    workers: Annotated[int, Between(1, 10**5)] | None = None
     batch: Annotated[int, Between(1, 10**6)] = BATCH
     read_first: bool = flag("read everything once before anything is written", default=True)
     abstention: bool = flag("fit abstention where claims are given", default=True)
@@ -102,8 +95,6 @@ class IndexProgramConfig(StoreOptions):
             require("=" in pair, "columns", pair, "FIELD=COLUMN")
         if self.shard is not None:
             shard_of(self.shard, {})
-        if self.workers is not None:
-            require_between("workers", self.workers, 1, 10**5)
         for key in ("ray", "workers"):
             value = getattr(self, key)
             good = value is None or self.launcher is not None

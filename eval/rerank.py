@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from claim2source.core.config import list_field, read_config, require, require_between
+from claim2source.core.config import Share, list_field, read_config, require
 from claim2source.core.errors import run_program
 from claim2source.core.folders import require_output
 from claim2source.core.report import Choice
@@ -33,15 +33,10 @@ class RerankConfig(StagedOptions, ChoosingOptions):
 
     system: str
     run: Path | None = None
-    choose_mix: list[float] = list_field(
+    choose_mix: list[Share] = list_field(
         help="weights of the stage before, among which the last re-ranker's is chosen"
     )
     val: Literal["auto", "carved", "train"] = "auto"
-
-    def check(self) -> None:
-        super().check()
-        for mix in self.choose_mix or ():
-            require_between("choose_mix", mix, 0, 1)
 
     @property
     def choosing_on(self) -> ChoosingOn:

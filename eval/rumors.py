@@ -8,11 +8,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
 
 from claim2source.core.config import (
+    Between,
     Seed,
     as_plain,
     flag,
@@ -20,7 +21,6 @@ from claim2source.core.config import (
     read_config,
     require,
     require_one_of,
-    require_repeats,
 )
 from claim2source.core.errors import InputError, run_program
 from claim2source.core.files import finite, refuse_input, write_json
@@ -112,7 +112,7 @@ class RumorsConfig(RumorSystem, ModelOptions):
     verification: Path | None = None
     store: Path | None = None
     device: Literal["cpu", "cuda"] | None = None
-    repeats: int = 10_000
+    repeats: Annotated[int, Between(0, 1_000_000)] = 10_000
     seed: Seed = 0
     simulated: bool = flag("a made-up server has a part in it: it is compared with nothing")
 
@@ -120,8 +120,6 @@ class RumorsConfig(RumorSystem, ModelOptions):
         super().check()
         for name in self.choose:
             require_one_of("choose", name, (BM25, THRESHOLD))
-        if self.repeats:
-            require_repeats("repeats", self.repeats)
         own = self.index == "own" or BM25 not in self.choose
         require(own, "index", self.index, "own where bm25 is chosen")
         judged = self.stance.by != "none" or THRESHOLD not in self.choose

@@ -15,6 +15,7 @@ from claim2source.core.config import (
     Between,
     Seed,
     Settings,
+    SplitShare,
     flag,
     list_field,
     read_config,
@@ -47,7 +48,7 @@ class PairsConfig(Settings):
     dataset: str = "demo"
     split: str = "train"
     seed: Seed = 13
-    dev_share: float = 0.05
+    dev_share: SplitShare = 0.05
     min_words: Annotated[int, Between(1, 1000)] = 8
     lang: str = "en"
     kinds: list[Kind] = list_field(get_args(Kind), help="title, sentence or both")
@@ -59,7 +60,6 @@ class PairsConfig(Settings):
         require(bool(self.kinds), "kinds", self.kinds, "one or more of " + ", ".join(kinds))
         for kind in self.kinds:
             require_one_of("kinds", kind, kinds)
-        require(0 < self.dev_share < 1, "dev_share", self.dev_share, "above 0, below 1")
 
 
 def pairs(config: PairsConfig) -> list[str]:

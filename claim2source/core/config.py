@@ -407,26 +407,6 @@ def _plain_group(
     return values
 
 
-def require_finite(key: str, value: float, *, positive: bool = False) -> None:
-    good = 0 <= value <= MOST and not (positive and value == 0)
-    require(good, key, value, f"{'above 0' if positive else '0 or more'}, at most {MOST}")
-
-
-def require_between(
-    key: str, value: float | None, low: float, high: float, *, none: bool = False
-) -> None:
-    good = none if value is None else low <= value <= high
-    require(good, key, value, f"{low} to {high}{', or none' if none else ''}")
-
-
-def require_seed(key: str, value: int | None, *, none: bool = False) -> None:
-    require_between(key, value, 0, 2**32 - 1, none=none)
-
-
-def require_repeats(key: str, value: int) -> None:
-    require_between(key, value, 1, 1_000_000)
-
-
 def require_one_of(key: str, value: object, allowed: Sequence[str]) -> None:
     if value not in allowed:
         raise ConfigError(key, value, ", ".join(allowed))
