@@ -43,8 +43,6 @@ def export(
     """
     encoder, manifest = scaled.encoder, scaled.manifest
     trained, weights = manifest.encoder, manifest.weights
-    if encoder.model.config.model_type == "model2vec":
-        raise UserError(f"{scaled.folder}: static embeddings are not exported by this program")
     # Full weights are written as they are, whatever scale the checkpoint says they lie at.
     own_scale = weights.scale if weights.kind == "lora" else 1.0
     used = own_scale if scale is None else scale
