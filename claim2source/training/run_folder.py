@@ -60,13 +60,6 @@ _FREE = (
     "scales",
     "soup",
 )
-# Settings that are gone -> the value that a run goes on with all the same.
-_GONE: Mapping[str, object] = {
-    "optimisation.optimizer": "adamw",
-    "optimisation.liger_kernels": False,
-    "optimisation.compile": False,
-    "refit": False,
-}
 # Runs of version 0.1.0 do not have it: they held out no claims of seen papers.
 _SEEN_SHARE = "data.val_seen_share"
 
@@ -314,7 +307,6 @@ def _changes(file: Path, config: RunConfig) -> list[tuple[str, object, object]]:
     """List key, old and new value of changed settings that a resumed run may not change."""
     before = _begun(file)
     old, new, default = map(_leaves, (before, as_plain(config), as_plain(type(config)())))
-    new = {**_GONE, **new}
     return [
         (key, was, new.get(key))
         for key in sorted(old.keys() | new.keys())
@@ -323,7 +315,7 @@ def _changes(file: Path, config: RunConfig) -> list[tuple[str, object, object]]:
         and not (key not in new and always_holds(key, old[key]))
         # None goes on as it was begun.
         and not (key == _SEEN_SHARE and (new.get(key) is None or key not in old))
-        and (was := old.get(key, default.get(key, _GONE.get(key)))) != new.get(key)
+        and (was := old.get(key, default.get(key))) != new.get(key)
     ]
 
 
