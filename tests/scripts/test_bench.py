@@ -172,7 +172,7 @@ def test_texts_that_were_made_are_not_counted_as_mining(monkeypatch: pytest.Monk
 
 @pytest.mark.slow
 def test_both_trainers_take_the_same_steps(measure: Measure, model: str) -> None:
-    words = [f"--model={model}", "--batch_size=4", "--max_length=32", "--chunk=3", "--repeats=1"]
+    words = [f"--model={model}", "--batch_size=4", "--max_length=64", "--chunk=3", "--repeats=1"]
     found = measure("training", *words, "--texts=short", "--tunings", "full", "lora")
     cells = found["cells"]
     assert list(cells) == ["short_full_plain", "short_lora_plain"]
