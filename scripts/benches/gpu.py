@@ -103,8 +103,8 @@ def make_encoder(config: Config) -> Encoder:
     from transformers import MistralConfig, MistralModel
 
     tokenizer = resolve(ModelConfig(MINILM), "cpu").encoder.tokenizer
-    names = ("hidden_size", "intermediate_size", "num_hidden_layers")
-    names += ("num_attention_heads", "num_key_value_heads")
+    names = "hidden_size intermediate_size num_hidden_layers".split()
+    names += ["num_attention_heads", "num_key_value_heads"]
     sizes = dict(zip(names, TINY if config.tiny else MISTRAL_7B, strict=True))
     shape: Any = MistralConfig.from_dict(
         {**sizes, "vocab_size": len(tokenizer), "sliding_window": None, "use_cache": False}

@@ -135,7 +135,8 @@ def made_up(config: Config) -> Inputs:
 
 def mine_ours(inputs: Inputs, config: MiningConfig = HYBRID) -> Sequence[MinedRow]:
     """Mine from texts and vectors."""
-    return Miner(inputs.dataset, Precomputed(inputs), Rendering(), config).mine()  # type: ignore[arg-type]
+    precomputed: Any = Precomputed(inputs)
+    return list(Miner(inputs.dataset, precomputed, Rendering(), config).mine())
 
 
 def write_ours(inputs: Inputs, config: MiningConfig = HYBRID) -> None:

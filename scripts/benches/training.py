@@ -41,7 +41,8 @@ from claim2source.training.state import trainable_weights
 from scripts.benches import common
 from scripts.benches.common import Bench, Clock, Measured, seconds_by
 
-Texts, Loss = Literal["ct25", "short"], Literal["plain", "cached"]
+Texts = Literal["ct25", "short"]
+Loss = Literal["plain", "cached"]
 RENDERING = Rendering()
 SCALE = 20.0  # 1 / temperature
 # What both trainers call alike.
