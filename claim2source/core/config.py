@@ -384,9 +384,11 @@ def _plain_group(
     values: dict[str, Any] = {}
     for name, line, value in entries_of(node, path, prefix):
         key = f"{prefix}{name}"
-        if always_holds(key, plain_value(value, Any, path), program):
+        nested = isinstance(value, yaml.MappingNode)
+        known_here = name in groups if nested else name in names
+        if not known_here and always_holds(key, plain_value(value, Any, path), program):
             continue
-        below = f"{key}." if isinstance(value, yaml.MappingNode) else key
+        below = f"{key}." if nested else key
         if now := successor(program, key) or successor(program, below):
             raise InputError.at(path, line, key, f"is gone; {now}")
         if name not in names:

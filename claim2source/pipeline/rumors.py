@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 
 import numpy as np
 
-from claim2source.core.config import Above, Between, Number, Settings, require
+from claim2source.core.config import Above, Between, Settings, require
 from claim2source.core.memory import peak_memory, reset_peak_memory
 from claim2source.core.report import StageReport, SystemCost
 from claim2source.core.run import Cost, Failure, Result, Run
@@ -126,7 +126,7 @@ class RumorSystem(Settings):
     bm25: FieldedConfig = field(default_factory=FieldedConfig)
     index: Literal["own", "shared"] = "own"
     depth: Annotated[int, Between(1, 1000)] = 10
-    keep: Number = MOST
+    keep: Annotated[int, Between(1, MOST)] = MOST
     rerank: RerankConfig = field(default_factory=RerankConfig)
     stance: StanceConfig = field(default_factory=StanceConfig)
     verdict: VerdictConfig = field(default_factory=VerdictConfig)

@@ -9,7 +9,7 @@ import pytest
 
 from claim2source.core.files import write_json
 from claim2source.datasets import load, write_beir
-from eval import baselines, compare
+from eval import baselines, report
 from tests.training.small import small_splits
 
 
@@ -55,7 +55,7 @@ def test_both_stages_of_a_released_file_are_evaluated_and_compared(
 
     write(2)
     assert macro() == pytest.approx({"first.original": 0.5, "theirs.original": 1.0})
-    compare.main(["--reports", str(out), f"--out={tmp_path / 'compared'}", "--repeats=100"])
+    report.main(["--reports", str(out), f"--out={tmp_path / 'compared'}", "--repeats=100"])
     found = json.loads((tmp_path / "compared" / "compare.json").read_text())
     assert found["ranks"]["first.original"]["mean"] == 2.0
     assert "theirs.original" in capsys.readouterr().out

@@ -156,7 +156,7 @@ def test_an_adapters_base_is_found_in_the_folder(
     small: dict[str, Path], tmp_path: Path, asked: list[str], save_tiny: Callable[..., Path]
 ) -> None:
     """A base that was a folder is recorded by its name alone; one of the hub by its whole name."""
-    from tests.training.export.test_soup import saved
+    from tests.training.export.test_weighted_sum import saved
 
     base = say_pooling(save_tiny(tmp_path / "there" / "mini"))
     checkpoint = saved(base, tmp_path / "run" / "lora", "lora", 1)

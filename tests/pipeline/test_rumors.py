@@ -26,7 +26,6 @@ from claim2source.pipeline.rumors import (
     RumorResult,
     RumorSystem,
     StanceConfig,
-    VerdictConfig,
     mean_stance,
     run_rumors,
     verdict_of,
@@ -84,9 +83,6 @@ def test_settings_are_refused_before_anything_runs() -> None:
     ):
         with pytest.raises(ConfigError, match=key):
             RumorSystem(**settings)
-    for threshold in (0, 2.1):
-        with pytest.raises(ConfigError, match="verdict.threshold"):
-            VerdictConfig(threshold)
     with pytest.raises(ConfigError, match="bm25"):
         FieldedConfig(boost=-1)
 

@@ -129,7 +129,6 @@ def test_what_a_file_may_not_rank_is_named(tmp_path: Path) -> None:
         ({"files": {}}, "run.files"),
         ({"files": {"all": Path("a"), "en": Path("b")}}, "run.files"),
         ({"files": {"all": Path("a")}, "selections": Path("s")}, "run.selections"),
-        ({"files": {"en": Path("a")}, "ranked_by": "x"}, "run.ranked_by"),
     ],
 )
 def test_settings_that_cannot_be_are_refused(config: dict[str, Any], key: str) -> None:

@@ -26,7 +26,7 @@ def test_a_second_phase_starts_where_the_first_ended(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"checkpoint of a run; .*merge\.py --checkpoint .*first "):
         finetune(small_config(first, data, tmp_path / "x", **short))
     merged = tmp_path / "merged"
-    merge(MergeConfig(checkpoint=first, out=merged))
+    merge(MergeConfig(checkpoints=[str(first)], out=merged))
     second = tmp_path / "second"
     finetune(small_config(merged, data, second, choose="last", **short))
     before = Manifest.read(second / "checkpoints" / "epoch-0")

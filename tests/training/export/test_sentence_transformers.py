@@ -44,7 +44,7 @@ def exported(model: ModelConfig, tmp_path: Path, kind: str = "full") -> tuple[Pa
     encoder = write_point(model, tmp_path / "point", kind)
     expected = [resolve(tmp_path / "point", "cpu").encoder.encode(TEXTS, s)[0] for s in SIDES]
     assert np.abs(expected[0] - encoder.encode(TEXTS, "claim")[0]).max() < 1e-5
-    lines = merge(MergeConfig(str(tmp_path / "point"), tmp_path / "out"))
+    lines = merge(MergeConfig([str(tmp_path / "point")], tmp_path / "out"))
     theirs = SentenceTransformer(str(tmp_path / "out"), device="cpu")
     found = [theirs.encode_query(TEXTS), theirs.encode_document(TEXTS)]
     if encoder.settings.truncate_dim:
@@ -106,7 +106,7 @@ def test_special_tokens_of_a_prefix_stay_special(base: Path, tmp_path: Path) -> 
     shutil.rmtree(out)
     one = config(base, template=replace(both, source=""), max_length=40)
     write_point(one, tmp_path / "point", "full")
-    lines = merge(MergeConfig(str(tmp_path / "point"), out))
+    lines = merge(MergeConfig([str(tmp_path / "point")], out))
     assert any("special token in a source" in line for line in lines)
     assert not any("special token in a claim" in line for line in lines)
 
@@ -121,7 +121,7 @@ def test_an_empty_text_without_any_token_is_said(base: Path, tmp_path: Path) -> 
 def test_the_check_fails_for_a_folder_that_gives_other_vectors(base: Path, tmp_path: Path) -> None:
     """In 16 bits too, where tokens are compared as exactly."""
     encoder = write_point(config(base, max_length=40), tmp_path / "point", "full")
-    merge(MergeConfig(str(tmp_path / "point"), out := tmp_path / "out"))
+    merge(MergeConfig([str(tmp_path / "point")], out := tmp_path / "out"))
     assert check_export(out, encoder, "bfloat16") == check_export(out, encoder, "float32") == []
     tokenizer, pooling = "tokenizer_config.json", "1_Pooling/config.json"
     sbert, whole = "sentence_bert_config.json", "config_sentence_transformers.json"
@@ -153,5 +153,5 @@ def test_sources_of_a_model_of_claims_alone_are_not_compared(base: Path, tmp_pat
     manifest = Manifest.read(tmp_path / "point")
     half = replace(manifest, weights=replace(manifest.weights, trained="query_only"))
     half.write(tmp_path / "point")
-    lines = merge(MergeConfig(str(tmp_path / "point"), tmp_path / "out"))
+    lines = merge(MergeConfig([str(tmp_path / "point")], tmp_path / "out"))
     assert any("claims only" in line for line in lines)

@@ -301,7 +301,6 @@ def test_one_table_has_first_stage_zero_shot_and_every_epoch(
         ({"model__labels": 2}, "loss.kind.*cross_entropy"),
         ({"loss__kind": "cross_entropy"}, "loss.kind"),
         ({"model__kind": "yes_no", "model__labels": 2}, "model.labels"),
-        ({"model__kind": "late_interaction"}, "model.kind"),
         ({"model__dtype": "bfloat16"}, "model.dtype"),
         ({"candidates__first_rank": 30}, "candidates.last_rank"),
         ({"candidates__hard": 0, "candidates__random": 0}, "candidates.hard"),
