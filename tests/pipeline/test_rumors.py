@@ -83,7 +83,7 @@ def test_settings_are_refused_before_anything_runs() -> None:
     ):
         with pytest.raises(ConfigError, match=key):
             RumorSystem(**settings)
-    with pytest.raises(ConfigError, match="bm25"):
+    with pytest.raises(ConfigError, match="boost"):
         FieldedConfig(boost=-1)
 
 
