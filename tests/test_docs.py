@@ -21,7 +21,6 @@ import yaml
 
 import claim2source as c2s
 from claim2source.core import report as report_module
-from claim2source.core.config import read_config
 from claim2source.core.config_types import groups_of, options_of
 from claim2source.core.records import Dataset
 from claim2source.core.report import Report
@@ -233,31 +232,6 @@ def test_tables_of_settings_have_the_keys_and_defaults_of_the_programs() -> None
 def settings_rows(table: str) -> list[str]:
     """Key and default of every row."""
     return re.findall(r"^(\| .*? \| .*?) \| \S", table, re.MULTILINE)
-
-
-def test_every_key_of_a_printed_config_is_in_the_table(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        read_config(FinetuneConfig, ["--print_config"], program="t", description="t")
-    printed: set[str] = set()
-
-    def add(values: dict[str, Any], prefix: str) -> None:
-        for key, value in values.items():
-            if isinstance(value, dict) and value:
-                add(value, f"{prefix}{key}.")
-            else:
-                printed.add(f"{prefix}{key}")
-
-    add(yaml.safe_load(capsys.readouterr().out), "")
-    page = (DOCS / "settings.md").read_text(encoding="utf-8")
-    section = page[
-        page.index("<!-- table: finetune") : page.index("## What a training scores at its end")
-    ]
-    # One that may be absent is printed as one key; the table has its own.
-    absent = printed & groups_of(FinetuneConfig).keys()
-    keys = [option.key for option in options_of(FinetuneConfig)]
-    printed |= {key for key in keys for group in absent if key.startswith(f"{group}.")}
-    rows = set(re.findall(r"^\| `([\w.]+)` \|", section, re.MULTILINE))
-    assert rows == printed - absent
 
 
 def test_every_environment_variable_is_named() -> None:

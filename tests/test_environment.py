@@ -7,8 +7,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 from tests.shared_data import REPOSITORY
 
 # A locale without umlauts, a home that is not there, and settings for what the tests use.
@@ -33,10 +31,6 @@ WORST = {
     "WORLD_SIZE": "2",
     "SLURM_NTASKS": "3",
 }
-SELECTION = """
-core/test_config.py core/test_files.py datasets/test_beir.py datasets/test_lenient.py
-datasets/test_write_beir.py io/test_submissions.py io/test_trec.py
-"""
 
 
 def in_the_worst(words: list[str], cwd: Path, **more: str) -> subprocess.CompletedProcess[str]:
@@ -68,14 +62,3 @@ print(ascii(own.mined))
     done = in_the_worst(["-c", code], tmp_path)
     encoding, *said = done.stdout.splitlines()
     assert encoding.lower() != "utf-8" and said == [ascii("Čapek/größe.jsonl")], done.stderr
-
-
-@pytest.mark.slow
-def test_tests_pass_whatever_the_environment_holds(tmp_path: Path) -> None:
-    folder = tmp_path / "a b"
-    folder.mkdir()
-    words = ["-m", "pytest", "-q", "-x", "-m", "not slow", "-p", "no:cacheprovider"]
-    words += [f"tests/{name}" for name in SELECTION.split()]
-    done = in_the_worst(words, REPOSITORY, TMPDIR=str(folder))
-    assert done.returncode == 0, done.stdout[-3000:]
-    assert " passed" in done.stdout

@@ -40,8 +40,3 @@ def test_make_browser(tools: dict[str, str], said: str, tmp_path: Path) -> None:
             "update -qq",
             "install -qq -y --no-install-recommends chromium",
         ]
-
-
-def test_ci_installs_the_browser_before_the_tests() -> None:
-    lines = (REPOSITORY / ".ci" / "run").read_text().splitlines()
-    assert lines.index("make browser") < lines.index("make test")

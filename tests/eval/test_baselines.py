@@ -8,22 +8,19 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
 from claim2source.core.errors import ConfigError, UserError
 from claim2source.core.records import Claim, Dataset, Qrels
 from claim2source.core.run import Run
-from claim2source.datasets import carve_val, load, write_beir
+from claim2source.datasets import load
 from claim2source.evaluation.metrics import evaluate, judged_claims
-from claim2source.evaluation.reports import read_reports, whole_run
+from claim2source.evaluation.reports import read_reports
 from claim2source.io.trec import read_run
-from claim2source.models import Manifest, Resolved, Weights, resolve
+from claim2source.models import resolve
 from claim2source.models.config import ModelConfig
-from claim2source.models.manifest import DataRecord
 from claim2source.pipeline import baselines, runner
-from claim2source.pipeline.choosing import choose
 from claim2source.pipeline.evaluate import METRICS
 from claim2source.pipeline.evaluate import evaluate as evaluate_results
 from claim2source.pipeline.selection import BM25_GRID, choose_bm25, choose_fusion
@@ -172,68 +169,6 @@ def test_tuned_systems_are_chosen_on_train_alone(setup: tuple[Path, Path, Path],
     assert "choices" not in cell_of(out, "H-Small.bilingual")
 
 
-def trained_as(monkeypatch: pytest.MonkeyPatch, kind: str, **data: Any) -> None:
-    """Let every model be a checkpoint of ours."""
-
-    def found(model: ModelConfig, device: str | None) -> Resolved:
-        plain = resolve(model, "cpu")
-        manifest = Manifest(
-            plain.base,
-            Weights(kind),
-            plain.encoder.settings,
-            Rendering(),
-            data=DataRecord(**data),
-        )  # type: ignore[arg-type]
-        return replace(plain, manifest=manifest)
-
-    monkeypatch.setattr(runner, "resolve", found)
-
-
-@pytest.mark.parametrize(
-    ("kind", "val", "on"),
-    [
-        ("full", "auto", "val"),
-        ("base", "auto", "train"),
-        ("full", "carved", "val"),
-        ("base", "carved", "val"),
-        ("base", "train", "train"),
-    ],
-)
-def test_a_fusion_is_chosen_on_claims_that_its_dense_part_was_not_trained_on(
-    setup: tuple[Path, Path, Path],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    kind: str,
-    val: str,
-    on: str,
-) -> None:
-    asked: list[set[str]] = []
-
-    def only(sparse: Run, dense: Run, data: Dataset, **more: Any) -> Any:
-        asked.append({claim.id for claim in data.claims})
-        assert set(sparse.claim_ids) | set(dense.claim_ids) <= asked[-1]
-        weighing = more["weighing"]
-        return choose("fusion", {FusionConfig(): np.full(len(data.claims), 0.5)}, weighing)
-
-    trained_as(monkeypatch, kind)
-    monkeypatch.setattr(runner, "choose_fusion", only)
-    main(arguments(setup, tmp_path, "--systems=HT-Small", "--claims=original", f"--val={val}"))
-    train = load(setup[1], "train")
-    expected = carve_val(train, 0.1, 13, seen_share=0.1)[1] if on == "val" else train
-    assert asked == [{claim.id for claim in expected.claims}]
-    choice = cell_of(tmp_path, "HT-Small.original")["choices"][-1]
-    assert (choice["split"], choice["claims"]) == (on, len(expected.claims))
-
-
-def test_a_trained_checkpoint_is_not_tuned_on_what_it_saw(
-    setup: tuple[Path, Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    trained_as(monkeypatch, "full")
-    main(arguments(setup, tmp_path, "--systems=HT-Small", "--claims=original", "--val=train"))
-    (row,) = report_of(tmp_path)["not_run"]
-    assert "only `carved` is unseen" in row["reason"] and row["advice"]
-
-
 def test_the_families_and_their_cost(setup: tuple[Path, Path, Path], out: Path) -> None:
     report = report_of(out)
     kinds = [(test["family"].split(",")[0], test["average"]) for test in report["tests"]]
@@ -298,18 +233,6 @@ def test_the_papers_numbers_stand_beside_ours(
     assert "Published" not in (tmp_path / "o" / "report.md").read_text(encoding="utf-8")
 
 
-def test_other_programs_read_them(setup: tuple[Path, Path, Path], out: Path) -> None:
-    systems = {system.name: system for system in read_reports([out])}
-    assert len(systems) == 15
-    models = {name: systems[f"{name}.original"].model for name in ("BM25", "Small", "H-Small")}
-    assert models == {"BM25": "bm25", "Small": "org/small", "H-Small": "hybrid:org/small"}
-    assert systems["BM25.translated"].claims == "translated"
-    split = load(setup[1], "dev")
-    assert set(whole_run(systems["Small.original"]).claim_ids) == {c.id for c in split.claims}
-    (alone,) = read_reports([out / "H-Small.original"])
-    assert (alone.model, alone.macro) == ("hybrid:org/small", systems["H-Small.original"].macro)
-
-
 @pytest.mark.slow
 def test_what_is_done_is_not_done_again(
     setup: tuple[Path, Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -360,17 +283,6 @@ def test_a_second_program_prints_what_it_cost(
     both = [cell_of(tmp_path / "b", f"{n}.original")["cost"] for n in ("BM25", "Small", "H-Small")]
     assert both[2]["seconds"] == pytest.approx(both[0]["seconds"] + both[1]["seconds"], abs=2e-3)
     assert both[2]["tokens"] == both[1]["tokens"] > 0
-
-
-@pytest.mark.slow
-def test_another_form_says_that_its_sources_were_encoded_before(
-    setup: tuple[Path, Path, Path], tmp_path: Path
-) -> None:
-    some = ["--systems=Small", "--claims", "original", "translated", f"--store={tmp_path}"]
-    main(arguments(setup, tmp_path / "o", *some))
-    costs = [cell_of(tmp_path / "o", f"Small.{form}")["cost"] for form in FORMS[:2]]
-    assert costs[0]["reused"] == 0 < 36 <= costs[1]["reused"]
-    assert "| >" in (tmp_path / "o" / "report.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.slow
@@ -521,23 +433,6 @@ def test_forms_that_are_the_same_run_once(setup: tuple[Path, Path, Path], tmp_pa
     said = "translated and bilingual: the same as original here, since all claims are English."
     assert report["notes"] == [said]
     assert said in (tmp_path / "report.md").read_text(encoding="utf-8")
-
-
-def test_nothing_is_chosen_on_what_is_reported(
-    setup: tuple[Path, Path, Path], tmp_path: Path
-) -> None:
-    some = ["--split=train", "--systems", "BM25", "BM25-tuned", "--claims=original"]
-    main(arguments(setup, tmp_path, *some))
-    report = report_of(tmp_path)
-    assert list(report["systems"]) == ["BM25.original"]
-    assert "not reported on" in report["not_run"][0]["reason"]
-    only_dev = tmp_path / "data"
-    write_beir([load(setup[1], "dev")], only_dev)
-    some = ["--systems", "BM25-tuned", "--claims=original"]
-    main(arguments((setup[0], only_dev, setup[2]), tmp_path / "o", *some))
-    rows = [report["not_run"][0], report_of(tmp_path / "o")["not_run"][0]]
-    assert "train" in rows[1]["reason"]
-    assert all("chosen on train, which must have golds" in row["advice"] for row in rows)
 
 
 def test_a_system_that_is_not_there(setup: tuple[Path, Path, Path], tmp_path: Path) -> None:

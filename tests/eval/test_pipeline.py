@@ -26,7 +26,6 @@ from claim2source.pipeline.systems import (
 )
 from claim2source.rerank.max_sim import MaxSim
 from eval.pipeline import main
-from eval.rerank import main as rerank
 from tests.llm_server import Chat, LLMServer
 from tests.llm_server import verifiers as play
 
@@ -173,41 +172,6 @@ def test_a_named_first_stage_is_routed_and_takes_checkpoints(tmp_path: Path) -> 
     ours, name = read_pipeline(SYSTEMS_FOLDER / "ours.yaml")
     found = on_checkpoint(ours, name, "C")
     assert found[found[name].hybrid.dense].model.name == "C"  # type: ignore[union-attr]
-
-
-@pytest.mark.parametrize("program", ["pipeline", "rerank"])
-def test_routes_are_chosen_on_val_and_the_report_says_so(
-    tmp_path: Path, tiny_folder: Path, capsys: pytest.CaptureFixture[str], program: str
-) -> None:
-    file = tmp_path / "chosen.yaml"
-    file.write_text(
-        "stages:\n  - {retrieve: bm25, depth: 5, bm25: {k1: 0.1, b: 0.0}}\n"
-        f"  - {{rerank: max_sim, model: {tiny_folder}, max_length: 64, depth: 2,"
-        " sources: title_abstract}\n"
-        "routes: {default: [{retrieve: {}}, {retrieve: {bm25: {k1: 1.2}}}]}\n"
-    )
-    run, words = main, [f"--config={file}"]
-    if program == "rerank":
-        run, words = rerank, [f"--files={file}", "--system=chosen"]
-    words += ["--dataset=demo", "--repeats=20", "--claims=translated"]
-    taken = {}
-    for rule in ("best", "one_se"):
-        run([*words, f"--out={tmp_path / rule}", f"--rule={rule}"])
-        systems = Report.read(tmp_path / rule).systems
-        first, second = systems.values()
-        assert [choice.what for choice in first.choices] == [
-            f"route {x}" for x in ("en", "de", "fr")
-        ]
-        assert second.choices == ()
-        taken[rule] = [str(choice.settings["system"]) for choice in first.choices]
-        for choice in first.choices:
-            assert (choice.split, choice.compared, choice.rule) == ("train", 2, rule)
-            scores = {str(one.settings["system"]): one.score for one in choice.tried}
-            assert set(scores) == {"chosen, default", "chosen, default 2"}
-            if rule == "best":
-                assert scores[str(choice.settings["system"])] == max(scores.values())
-        assert "route de" in capsys.readouterr().out
-    assert "chosen, default 2" in taken["best"]
 
 
 def test_a_list_of_first_stages_is_for_val_to_choose_from(tmp_path: Path) -> None:

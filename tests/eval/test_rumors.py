@@ -240,28 +240,6 @@ def test_systems_are_compared_by_anova_and_tukey(tmp_path: Path) -> None:
     assert "too few for an ANOVA" in (tmp_path / "c" / "report.md").read_text(encoding="utf-8")
 
 
-def test_settings_are_chosen_by_cross_validation_or_on_other_rumours(tmp_path: Path) -> None:
-    path = write_rumors(tmp_path / "dev.json")
-    grid = (
-        "--choose",
-        "bm25",
-        "--grid.k1",
-        "[1.2]",
-        "--grid.b",
-        "[0.75]",
-        "--grid.shortest",
-        "[2]",
-    )
-    report = run(tmp_path / "a", path, *grid, "--grid.folds", "3")
-    (choice,) = report["systems"]["System 0"]["choices"]
-    assert choice["what"] == "fielded BM25" and "cross-validated: 3 folds" in choice["note"]
-    assert choice["compared"] == 2**3 * 6
-    others = write_rumors(tmp_path / "train.json", RUMORS[:2])
-    report = run(tmp_path / "b", path, *grid, "--choose_on", str(others), "--grid.rule", "best")
-    (choice,) = report["systems"]["System 0"]["choices"]
-    assert choice["split"] == "train" and choice["claims"] == 2 and not choice["note"]
-
-
 # --- systems with a language model, against the test server -------------------------------
 
 
@@ -366,18 +344,6 @@ def test_failures_of_a_language_model_are_counted(
         "stance: no stance for any evidence": 1,
         "stance: weights of stances that sum to 0": 2,
     }
-
-
-def test_nothing_is_handed_in_where_nothing_is_verified(
-    llm_server: Callable[..., LLMServer], tmp_path: Path
-) -> None:
-    server = llm_server(plays)
-    path = write_rumors(tmp_path / "English_dev.json")
-    words = ("--llm.url", server.url, "--llm.model", server.model, "--simulated")
-    words = (*words, "--verdict.drop_unverifiable", "true", "--store", str(tmp_path / "store"))
-    report = run(tmp_path / "out", path, *words, config="system2")
-    assert report["map_task"] == 1.0
-    assert "r3" not in (tmp_path / "out" / "evidence.trec").read_text()
 
 
 # --- the organisers' English dev set ------------------------------------------------------

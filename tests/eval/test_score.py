@@ -11,7 +11,6 @@ from types import ModuleType
 import pytest
 
 from claim2source.core.errors import UserError
-from claim2source.core.tables import markdown_table, plain_table
 from tests.shared_data import shared
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -245,19 +244,3 @@ def test_a_user_error_ends_with_two_and_no_traceback(folder):
     done = program("--qrels", "q.tsv", "--run", "bad.trec", "--metrics", "mrr", cwd=folder)
     assert done.returncode == 2 and "Traceback" not in done.stderr
     assert "mrr@K" in done.stderr
-
-
-def test_tables():
-    rows = [["first", 0.5, 12, None], ["a|b", 1.25, 3, 0.1]]
-    assert plain_table(["run", "mrr", "n", "p"], rows, digits=2) == (
-        "run     mrr   n     p\nfirst  0.50  12     -\na|b    1.25   3  0.10"
-    )
-    assert markdown_table(["run", "mrr", "n", "p"], rows, digits=2) == (
-        "| run | mrr | n | p |\n| --- | ---: | ---: | ---: |\n"
-        "| first | 0.50 | 12 | - |\n| a\\|b | 1.25 | 3 | 0.10 |"
-    )
-    assert (
-        plain_table(["run"], []) == "run" and plain_table(["a", "b"], [["x", "y"]]) == "a  b\nx  y"
-    )
-    with pytest.raises(ValueError, match="2 cells"):
-        plain_table(["a", "b"], [["x"]])

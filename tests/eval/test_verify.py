@@ -22,8 +22,7 @@ from claim2source.pipeline.margins import choose_margin
 from claim2source.pipeline.staged import read_staged
 from claim2source.pipeline.sweep import variations
 from claim2source.pipeline.systems import SYSTEMS_FOLDER, load_stages, read_systems
-from claim2source.pipeline.when import Conditional, WhenConfig
-from claim2source.verify.frame import Verifier
+from claim2source.pipeline.when import WhenConfig
 from claim2source.verify.select import Select
 from eval.verify import VerifyConfig, main
 from tests.llm_server import LLMServer
@@ -221,10 +220,3 @@ def test_variations_are_tested_against_the_system_as_it_is(
     # One paper leaves nothing to choose; a perfect verifier finds more among more.
     assert shallow < few < base < deep
     assert "What verifiers were asked" in capsys.readouterr().out
-
-
-def test_a_condition_knows_how_deep_its_stage_looks() -> None:
-    stage = {"verify": "letters", "llm": {"model": "m"}, "depth": 7, "when": {"margin_below": 0.2}}
-    ((_, found),) = load_stages([stage])
-    assert isinstance(found, Conditional) and found.depth == 7
-    assert isinstance(found.stage, Verifier) and found.when == WhenConfig(0.2)

@@ -11,7 +11,6 @@ import pytest
 from claim2source.core.errors import ConfigError
 from claim2source.core.run import Run
 from claim2source.datasets.rumors import LABELS, Rumors, load_rumors
-from claim2source.pipeline import rumor_choices
 from claim2source.pipeline.rumor_choices import (
     RumorGrid,
     choose_bm25,
@@ -164,15 +163,6 @@ def test_no_rumour_is_ranked_by_a_setting_that_was_chosen_on_it(tmp_path: Path) 
     pair = read(tmp_path, with_tags([True, False]))
     crossed, *_ = cross_validated_bm25(pair, FieldedConfig(boost=0), replace(GRID, folds=2))
     assert (crossed["r0"].boost, crossed["r1"].boost) == (0, 3)
-
-
-def test_bm25_is_not_chosen_where_a_fold_has_all_evidence(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    records = [*with_tags([True]), *(rumor(f"o{i}", "x", {"1": "y"}, OPEN) for i in range(5))]
-    monkeypatch.setattr(rumor_choices, "try_bm25", lambda *_: pytest.fail("something was tried"))
-    with pytest.raises(ConfigError, match="choose: .*; allowed: bm25 only where .* two folds"):
-        cross_validated_bm25(read(tmp_path, records), FieldedConfig(), GRID)
 
 
 def test_one_standard_error_keeps_the_default_where_little_speaks_against_it(

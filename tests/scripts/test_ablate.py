@@ -18,7 +18,7 @@ from claim2source.training.run_folder import RunFolder
 from scripts import ablate as script
 from scripts.ablate import TABLES, AblateConfig, Row, Table, ablate, arguments
 from scripts.ablate_retention import SMALL, make_small
-from tests.shared_data import REPOSITORY, shared
+from tests.shared_data import shared
 from tests.training.small import arguments as small_arguments
 from tests.training.small import small_setup
 
@@ -36,14 +36,6 @@ def test_every_row_is_a_command_that_parses(name: str, tmp_path: Path) -> None:
         assert row.on is None or row.on in known
     # Each row changes something.
     assert len(commands) == sum(row.trained for row in TABLES[name].rows)
-
-
-def test_rows_build_on_each_other(tmp_path: Path) -> None:
-    words = arguments(AblateConfig(tmp_path, seed=7), "ct25", TABLES["ct25"].rows[4])
-    assert "--mining.pool=train-golds" in words and "--mining.max_share=0.95" in words
-    assert "--optimisation.batch_size=128" in words and "--optimisation.seed=7" in words
-    at = words.index("--languages") if "--languages" in words else None
-    assert at is None
 
 
 @pytest.mark.parametrize(
@@ -100,21 +92,6 @@ def test_a_scale_is_of_a_row_with_its_present_settings(
     file.write_text(json.dumps({"key": script._key(config, "retention", below)}))
     with pytest.raises(UserError, match=f"scaled retention-{row.on}-42"):
         script._outcome(config, "retention", row)
-
-
-def test_data_sets_are_found_as_training_finds_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    default = (REPOSITORY / "../shared/data/ct25").resolve()
-    for value, expected in (
-        (str(tmp_path), tmp_path / "ct25"),
-        ("", default),
-        ("../shared/data", default),
-    ):
-        monkeypatch.setenv("CLAIM2SOURCE_DATA", value)
-        assert script._folder("ct25", tmp_path) == str(expected)
-    assert script._folder("demo", tmp_path) == "demo"
 
 
 def test_small_sets_hold_every_gold_and_share_no_claim(tmp_path: Path) -> None:
@@ -221,15 +198,6 @@ def test_rows_run_once_and_gaps_are_said(
     )
     assert not (small_table / "small-half-42" / "checkpoints").exists()
     assert (small_table / "small-42.md").read_text().count("| slow |") == 1
-
-
-def test_the_program_says_every_gap(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(script, "_outcome", lambda *a: None)
-    script.main(["--tables", "demo", "--rows", "limits", "--out", str(tmp_path)])
-    said = capsys.readouterr().out
-    assert all(f"--tables demo --rows {row.name} " in said for row in TABLES["demo"].rows)
 
 
 def test_names_are_checked(tmp_path: Path) -> None:

@@ -127,11 +127,3 @@ def test_the_program_prints_parts_hours_and_memory(capsys: pytest.CaptureFixture
 def test_what_is_not_known_is_named(words: list[str], key: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=key):
         program.report(*read_options(["--config", str(CONFIGS / "gritlm_7b.yaml"), *words]))
-
-
-def test_a_memory_too_small_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(program.DEVICES, "l40s", ("L40S", 10.0))  # type: ignore[arg-type]
-    found = program.report(
-        *read_options(["--config", str(CONFIGS / "gritlm_7b.yaml"), "--device=l40s"])
-    )
-    assert "of 10.0 GiB: does not fit" in found
