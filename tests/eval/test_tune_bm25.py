@@ -13,7 +13,7 @@ import yaml
 from claim2source.core.config import read_config
 from claim2source.core.errors import UserError
 from claim2source.core.records import Claim, Dataset, Qrels, Source
-from claim2source.datasets import carve_val, load, write_beir
+from claim2source.datasets import load, write_beir
 from claim2source.evaluation.reports import read_reports
 from claim2source.io.trec import read_run
 from claim2source.pipeline.choosing import choose, weigh
@@ -112,33 +112,6 @@ def test_both_settings_are_reported_with_their_runs(done: Path) -> None:
     assert test["comparisons"][0]["difference"] == pytest.approx(macro[0] - macro[1])
     text = (done / "report.md").read_text()
     assert "| bm25-default | macro |" in text and "items/s" in text and "permutations" in text
-
-
-def test_only_the_training_split_or_its_val_is_looked_at(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    seen: list[set[str]] = []
-
-    def only(data: Dataset, base: BM25Config, grid: Any, rule: Any) -> Any:
-        seen.append({claim.id for claim in data.claims})
-        return choose("bm25", {base: np.full(len(data.claims), 0.5)}, weigh(data))
-
-    monkeypatch.setattr(tune, "choose_bm25", only)
-    train = load("demo", "train")
-    main([f"--out={tmp_path}"])
-    assert seen == [{c.id for c in train.claims}] * 8
-    seen.clear()
-    main(
-        [
-            f"--out={tmp_path}",
-            "--val=carved",
-            "--split=null",
-            "--analyses",
-            "stemmer",
-        ]
-    )
-    assert seen == [{c.id for c in carve_val(train, 0.1, 13, seen_share=0.1)[1].claims}] * 2
-    assert report_of(tmp_path)["systems"] == {}
 
 
 def settled(tried: list[tuple[BM25Config, float]], data: Dataset) -> Any:

@@ -165,16 +165,6 @@ def test_no_rumour_is_ranked_by_a_setting_that_was_chosen_on_it(tmp_path: Path) 
     assert (crossed["r0"].boost, crossed["r1"].boost) == (0, 3)
 
 
-def test_one_standard_error_keeps_the_default_where_little_speaks_against_it(
-    tmp_path: Path,
-) -> None:
-    rumors = read(tmp_path, with_tags([True, True, False]))
-    tried = try_bm25(rumors, FieldedConfig(boost=0), GRID)
-    assert choose_bm25(rumors, tried, "best")[0].boost == 3
-    chosen, choice = choose_bm25(rumors, tried, "one_se")
-    assert chosen == FieldedConfig(boost=0) and "within one standard error" in choice.why
-
-
 def judged(means: dict[str, float | None]) -> RumorResult:
     return RumorResult(Run.from_lists({}), (), {}, means, True)
 

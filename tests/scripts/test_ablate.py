@@ -71,29 +71,6 @@ def test_a_row_begun_with_other_settings_begins_again(
     assert (outcome.seconds is None) is (expected == ["--resume"])
 
 
-@pytest.mark.parametrize("name", ["half", "lora-half"])
-def test_a_scale_is_of_a_row_with_its_present_settings(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    config, table = AblateConfig(tmp_path), TABLES["retention"]
-    row = next(row for row in table.rows if row.name == name)
-    below = table.below(row)
-    assert below is not None and below.trained
-
-    def scaled(folder: Path) -> Any:
-        raise UserError(f"scaled {folder.name}")
-
-    monkeypatch.setattr(script, "ScaledCheckpoint", scaled)
-    file = tmp_path / f"retention-{row.on}-42" / "row.json"
-    file.parent.mkdir()
-    assert script._outcome(config, "retention", row) is None
-    file.write_text(json.dumps({"key": "of other settings"}))
-    assert script._outcome(config, "retention", row) is None
-    file.write_text(json.dumps({"key": script._key(config, "retention", below)}))
-    with pytest.raises(UserError, match=f"scaled retention-{row.on}-42"):
-        script._outcome(config, "retention", row)
-
-
 def test_small_sets_hold_every_gold_and_share_no_claim(tmp_path: Path) -> None:
     """Wrong: a pool cut without its golds, or claims that are trained on and scored."""
     shared("ct25"), shared("tweets-factchecks")

@@ -19,7 +19,7 @@ from claim2source.models import ModelConfig
 from claim2source.retrieve import Dense
 from claim2source.training.data import TrainingPairs
 from scripts.bench import main, read_options
-from scripts.benches import bm25, chunks, common, find, gpu, mining, statistics, training
+from scripts.benches import bm25, find, gpu, mining, statistics
 from scripts.benches.common import Watch, largest_difference, ratio_of, turns
 from scripts.flops import peak_flops
 from tests.engines.engines import WIDTH, Corpus, manifest_of
@@ -154,25 +154,6 @@ def test_both_trainers_take_the_same_steps(measure: Measure, model: str) -> None
     assert all(50 < mb for mb in full["peak_mb"].values()) and chunked["peak_mb"] == {}
 
 
-def test_ratios_of_training_are_of_timed_steps_and_charge_our_tokenising() -> None:
-    def steps(seconds: list[float], preparing: float = 0.0, loss: float = 2.0) -> training.Steps:
-        return training.Steps(seconds, [loss, 1.0], 10, preparing)
-
-    ours, peer = [], []
-    for one, other in [(1.0, 3.0), (2.0, 3.0), (1.0, 4.0)]:
-        # The warm-up's 50 seconds count nowhere; 0.3 s of tokenising are 0.1 a step.
-        ours.append(steps([50.0, one - 0.1, one - 0.1], preparing=0.3))
-        peer.append(steps([70.0, other - 1, other + 1]))
-    found = training.report({"ours": ours, "peer": peer}, warmup=1)
-    assert (found["ratio"], found["spread"]) == (3, [1.5, 4])
-    assert found["seconds_a_step"] == {"ours": 1, "peer": 3}
-    for wrong in (steps([1.0, 1], loss=2.003), steps([1.0, 1], loss=math.nan)):
-        with pytest.raises(UserError, match="first batch has loss"):
-            training.report({"ours": [wrong], "peer": peer}, warmup=1)
-    with pytest.raises(UserError, match="9 and 10 weights"):
-        training.report({"ours": [replace(ours[0], trained=9)], "peer": peer}, warmup=1)
-
-
 def test_encoding_is_that_of_the_peer(
     measure: Measure, model: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -190,27 +171,6 @@ def test_reranking_is_that_of_the_peer(measure: Measure) -> None:
     found = measure("rerank", *words)
     assert found["pairs"] == 6 and found["largest_difference"] < 1e-4
     assert set(found["pairs_per_second"]) == {"ours", "batch 1", "batch 8", "batch 32"}
-
-
-def test_ratios_of_memory_are_of_the_right_steps(
-    model: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def measured(_: object, config: chunks.Config, batch: int, chunked: bool) -> chunks.Step:
-        most = {(8, True): 110.0, (8, False): 150.0, (64, True): 121.0}[batch, chunked]
-        return chunks.Step(most, 100.0, 1.0 if chunked else loss)
-
-    monkeypatch.setattr(common, "in_fresh_process", measured)
-    loss = 1.0
-    found = chunks.run(chunks.Config(batch=8))
-    assert (found["ratio"], found["growth_ratio"], found["growth_above_start_ratio"]) == (
-        *(5.0, 1.1),
-        2.1,
-    )
-    loss = 1.01
-    with pytest.raises(UserError, match="losses differ"):
-        chunks.run(chunks.Config(batch=8))
-    steps = [chunks.step(chunks.Config(model=model), 4, chunked) for chunked in (True, False)]
-    assert steps[0].loss == pytest.approx(steps[1].loss, rel=1e-4)
 
 
 def test_recall_is_counted_against_all_vectors(

@@ -101,12 +101,6 @@ def test_wrong_command_line_is_exit_2(arguments: list[str], said: str) -> None:
     assert "Traceback" not in ran.stderr
 
 
-def test_help_lists_the_tasks() -> None:
-    ran = prepare("--help")
-    assert ran.returncode == 0
-    assert "checkthat2025" in ran.stdout and "checkthat2026" in ran.stdout
-
-
 def test_2026_says_what_was_written_and_what_was_absent(tmp_path: Path) -> None:
     source = task2026.task(tmp_path / "in", fr_test=None)
     file = task2026.translations(

@@ -6,14 +6,12 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pytest
 
 from claim2source.core.errors import UserError
-from claim2source.core.records import Claim, Dataset
 from claim2source.datasets import carve_val, load, write_beir
 from claim2source.io.trec import read_run
 from claim2source.models import (
@@ -25,7 +23,6 @@ from claim2source.models import (
     Weights,
     resolve,
 )
-from claim2source.pipeline.choosing import Weighing
 from claim2source.pipeline.results import RunSettings
 from claim2source.pipeline.runner import SystemRunner
 from claim2source.pipeline.selection import ChoosingOn
@@ -34,12 +31,11 @@ from claim2source.rerank.learned import Learned, LearnedFusion
 from claim2source.rerank.similarities import Scorer, ViewConfig
 from claim2source.retrieve import BM25Config
 from claim2source.text import Rendering
-from claim2source.training.curve import TO_CHOOSE_BY
 from claim2source.training.finetune import finetune
 from claim2source.training.fusion import Candidates, gather, known_claims
 from tests.shared_data import REPOSITORY
 from tests.training.small import small_config, small_setup, small_splits
-from train.fusion import Row, main, read_views, rows_table
+from train.fusion import main, read_views
 
 VIEWS = """
 bm25: {bm25: {title_weight: 2}}
@@ -134,29 +130,6 @@ def test_over_an_export_is_fitted_on_what_its_checkpoint_held_out(
         assert known_claims(views, Candidates(systems, "S", 8), "dev", settings).val == val
     (choice,) = SystemRunner(systems, dev, settings).run("H").choices
     assert (choice.split, choice.claims) == ("val", len(val.claims)) and not choice.note
-
-
-def test_scores_of_the_table_are_those_that_its_tests_compare() -> None:
-    """On a val whose share of seen papers is another than the one chosen by, too."""
-    claims = tuple(Claim(str(i), "a b", "en") for i in range(4))
-    data = Dataset(claims, (), {}, "val")
-    ids, seen = tuple("0123"), np.array([True, False, False, False])
-    weights = np.array([0.7, 0.1, 0.1, 0.1])
-    weighing = Weighing(data, ids, weights, np.arange(4), seen, seen_share=0.7)
-    gathered = SimpleNamespace(weighing=weighing, data=data, seconds={})
-    rows = {"first stage": Row(np.array([0.5, 0, 0, 0])), "raw two: a, b": Row(np.array([0, 1, 1, 1.0]))}  # fmt: skip
-    config = SimpleNamespace(repeats=50, seed=0)
-    for share in (0.7, None):
-        gathered.weighing = replace(weighing, seen_share=share)
-        table = rows_table(
-            cast(Any, config), cast(Any, SimpleNamespace(gathered=gathered)), rows, {}
-        )
-        first, two = (dict(zip(table.columns, row, strict=True)) for row in table.rows)
-        assert (first["MRR@5"], two["MRR@5"]) == pytest.approx((0.125, 0.75))
-        assert str(two["against the first stage"]).startswith("+0.6250 (")
-        chosen_by = [row[TO_CHOOSE_BY] for row in (first, two)] if share else []
-        assert chosen_by == ([0.35, 0.3] if share else [])
-        assert (TO_CHOOSE_BY in table.columns) is bool(share)
 
 
 def test_the_shipped_views_are_read_with_the_encoder_that_is_given() -> None:

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from claim2source.cli import main as command
 from claim2source.core.config import read_config
 from claim2source.core.errors import UserError, run_program
 from claim2source.core.files import file_hash
@@ -308,12 +307,6 @@ def test_a_mistake_is_one_line_and_exit_code_2(
     errors = capsys.readouterr().err
     assert errors.startswith("error: ") and said in errors and errors.count("\n") == 1
     assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.parametrize("name", ["interpolate", "soup"])
-def test_the_programs_that_it_replaces_name_it(name: str) -> None:
-    with pytest.raises(UserError, match=f"{name}: is gone; write merge --checkpoints"):
-        command([name, "--checkpoint=x"])
 
 
 def test_the_plot_has_a_line_a_language_and_marks_what_was_chosen() -> None:

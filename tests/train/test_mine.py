@@ -101,17 +101,6 @@ def test_the_program_says_what_is_missing(setup: tuple[Path, Path], tmp_path: Pa
     assert f"{len(rows)} pairs could not be filled: {missing} hard and 0 random" in line
 
 
-def test_train_golds_leave_the_golds_of_val_and_dev_alone(
-    setup: tuple[Path, Path], tmp_path: Path
-) -> None:
-    out = tmp_path / "m.jsonl"
-    mined(setup, out, mining__pool="train-golds", mining__random=30, mining__hard=20)
-    train, val = carve_val(load(setup[1], "train"), 0.2, 13)
-    used = {n.source for row in read_mined(out, train) for n in row.negatives}
-    assert used == train.golds
-    assert not used & val.golds
-
-
 def test_what_a_user_does_wrong_ends_with_2_and_one_line(
     setup: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -126,25 +115,6 @@ def test_what_a_user_does_wrong_ends_with_2_and_one_line(
         with pytest.raises(UserError):
             mined(setup, tmp_path / "m.jsonl", **wrong)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_the_old_file_stays_where_mining_stops(
-    setup: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from claim2source.mining import mine
-
-    out = tmp_path / "m.jsonl"
-    old = '{"claim": "c", "positive": "p", "negatives": []}'
-    out.write_text(old)
-
-    def broken(*_: Any) -> None:
-        raise RuntimeError("stopped")
-
-    monkeypatch.setattr(mine._Picker, "rows", broken)
-    with pytest.raises(RuntimeError):
-        mined(setup, out)
-    assert out.read_text() == old
-    assert [path.name for path in tmp_path.iterdir()] == ["m.jsonl"]
 
 
 def test_the_released_format_has_the_texts_of_the_mined_ids(
