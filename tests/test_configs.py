@@ -8,8 +8,8 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
-from functools import cache, partial
+from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -19,16 +19,10 @@ import yaml
 from claim2source.core.config import as_plain, read_config
 from claim2source.core.files import file_hash
 from claim2source.datasets import checkthat2026
-from claim2source.pipeline.baselines import BaselinesConfig
-from claim2source.pipeline.checkpoints import CheckpointConfig
-from claim2source.pipeline.staged import pipeline_words
-from claim2source.pipeline.translate import TranslateConfig
 from claim2source.training.config import FinetuneConfig
 from claim2source.training.reranker.config import RerankerConfig
 from claim2source.training.reranker.first_stage import FirstStage
-from eval.hybrid import HybridConfig
 from tests.shared_data import REPOSITORY
-from train.merge import MergeConfig
 from train.mine import MineConfig
 
 KINDS: dict[str, type[Any]] = {
@@ -213,29 +207,10 @@ def parsed(kind: type[Any], words: Sequence[str]) -> Any:
     return read_config(kind, words, program="t", description="t")
 
 
-def read_score(words: Sequence[str]) -> Any:
-    return parsed(load_program("eval/score.py").Config, words)
-
-
 def read_prepare(words: Sequence[str]) -> Any:
     return load_program("scripts/prepare.py").parser().parse_args(words)
 
 
-READERS: dict[str, Callable[[Sequence[str]], Any]] = {
-    "scripts/prepare.py": read_prepare,
-    "train/mine.py": partial(parsed, MineConfig),
-    "train/finetune.py": partial(parsed, FinetuneConfig),
-    "train/merge.py": partial(parsed, MergeConfig),
-    "eval/baselines.py": partial(parsed, BaselinesConfig),
-    "eval/checkpoint.py": partial(parsed, CheckpointConfig),
-    "eval/hybrid.py": partial(parsed, HybridConfig),
-    "eval/score.py": read_score,
-    "eval/pipeline.py": lambda words: parsed(
-        load_program("eval/pipeline.py").PipelineConfig, pipeline_words(words)
-    ),
-    "eval/report.py": lambda words: parsed(load_program("eval/report.py").Config, words),
-    "scripts/translate.py": partial(parsed, TranslateConfig),
-}
 # Each prints its words as the shell gives them to it; what is no program of ours does nothing.
 STUBS = """
 python() { printf '%s\\0' "$@"; printf '\\036'; }
@@ -266,30 +241,6 @@ def blocks(kind: str) -> list[str]:
     """Code blocks of the 2026 experiment's page."""
     text = README_2026.read_text(encoding="utf-8")
     return re.findall(rf"^```{kind}\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
-
-
-def test_every_command_of_the_2026_experiment_is_one_its_program_takes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(REPOSITORY)
-    text = README_2026.read_text(encoding="utf-8")
-    assert text.count("```") == 2 * (len(blocks("bash")) + len(blocks("json")))
-    seen = []
-    for block in blocks("bash"):
-        for program, words in commands(block, tmp_path):
-            READERS[program](words)
-            seen.append(program)
-    assert set(seen) == set(READERS)
-    assert len(seen) == len(re.findall(r"^(?:python|accelerate launch) ", text, re.MULTILINE))
-    # Options that the text around them names.
-    ours = ["--config", str(FINETUNE / "gritlm_7b.yaml")]
-    named = re.findall(r"`(--[a-z_]+\.?[^`]* [^`]+)`", text)
-    assert "--losses.consistency.weight 0" in named
-    for option in named:
-        parsed(FinetuneConfig, [*ours, *option.split()])
-    # mining.max_share is a setting, gritlm_7b.yaml a file.
-    settings = re.findall(r"`([a-z_]+\.(?!yaml`|jsonl?`)[a-z_]+)`", text)
-    assert settings and set(settings) <= resolved(FINETUNE / "gritlm_7b.yaml").keys()
 
 
 def test_the_translations_that_the_2026_experiment_shows_are_ones_it_takes(tmp_path: Path) -> None:

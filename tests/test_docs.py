@@ -9,7 +9,6 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -268,35 +267,6 @@ def test_example_report_is_one_and_every_field_is_explained(tmp_path: Path) -> N
             assert f"`{spec.name}`" in text, f"{kind.__name__}.{spec.name}"
 
 
-def messages() -> list[str]:
-    """Every text constant of the library and the programs, those of f-strings in pieces."""
-    found = []
-    for folder in ("claim2source", "train", "eval"):
-        for path in (REPOSITORY / folder).rglob("*.py"):
-            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-                if isinstance(node, ast.Constant) and isinstance(node.value, str):
-                    found.append(node.value)
-    # Names of files are constants of their own.
-    return [*found, "corpus.jsonl", "queries.jsonl"]
-
-
-def test_messages_of_the_troubleshooting_page_are_in_the_code() -> None:
-    text = "\n".join(messages())
-    page = (DOCS / "troubleshooting.md").read_text(encoding="utf-8")
-    entries = re.findall(r"^- (\*\*.*\*\*)$", page, re.MULTILINE)
-    quoted = [q for entry in entries for q in re.findall(r"\*\*`(.*?)`\*\*", entry)]
-    assert len(quoted) >= 25
-    for message in quoted:
-        for piece in pieces(message):
-            assert piece in text, f"{message}: {piece!r} is in no message"
-
-
-def pieces(message: str) -> Sequence[str]:
-    """What is fixed in a message: the parts between dots, names of files apart."""
-    message = re.sub(r"(corpus|queries)\.jsonl", "...", message)
-    return [piece for part in message.split("...") if len(piece := part.strip(" .:;,'][")) > 3]
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["retrieve_and_compare.py", "bring_your_own.py"])
 def test_examples_run(name: str, tmp_path: Path) -> None:
@@ -313,16 +283,3 @@ def test_examples_run(name: str, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr[-3000:]
     last = "sleep" if name == "retrieve_and_compare.py" else "my_model MRR@5 on dev"
     assert last in done.stdout
-
-
-def test_the_readmes_chart_shows_figures_of_the_benchmarks() -> None:
-    readme, page, chart = (
-        (REPOSITORY / name).read_text(encoding="utf-8")
-        for name in ("README.md", "BENCHMARKS.md", "docs/images/ct25.svg")
-    )
-    shown = re.search(r"!\[([^\]]*)\]\(docs/images/ct25\.svg\)", readme)
-    assert shown is not None
-    figures = re.findall(r"0\.\d{4}", shown[1])
-    section = page.partition("## MiniLM fine-tuned on real posts")[2].partition("\n## ")[0]
-    assert len(figures) == 4
-    assert all(figure in section and f"<!-- {figure} -->" in chart for figure in figures)

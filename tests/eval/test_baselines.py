@@ -12,7 +12,6 @@ import pytest
 import torch
 
 from claim2source.core.errors import ConfigError, UserError
-from claim2source.core.records import Claim, Dataset, Qrels
 from claim2source.core.run import Run
 from claim2source.datasets import load
 from claim2source.evaluation.metrics import evaluate, judged_claims
@@ -22,7 +21,6 @@ from claim2source.models import resolve
 from claim2source.models.config import ModelConfig
 from claim2source.pipeline import baselines, runner
 from claim2source.pipeline.evaluate import METRICS
-from claim2source.pipeline.evaluate import evaluate as evaluate_results
 from claim2source.pipeline.selection import BM25_GRID, choose_bm25, choose_fusion
 from claim2source.retrieve import BM25, BM25Config, Dense, FusionConfig, fuse
 from claim2source.retrieve.fuse import score_missing
@@ -182,18 +180,6 @@ def test_the_families_and_their_cost(setup: tuple[Path, Path, Path], out: Path) 
         )
         for average in ("macro", "en", "de")
     ]
-    pairs = [
-        [(c["system"], c["baseline"]) for c in test["comparisons"]] for test in report["tests"][::3]
-    ]
-    assert pairs[0] == [(f"Small.{form}", f"BM25.{form}") for form in FORMS]
-    assert pairs[1] == [
-        (f"{name}.{form}", f"Small.{form}") for name in ("H-Small", "HT-Small") for form in FORMS
-    ]
-    assert pairs[2] == [(f"BM25-tuned.{form}", f"BM25.{form}") for form in FORMS]
-    systems = ["BM25", "BM25-tuned", "Small", "H-Small", "HT-Small"]
-    assert pairs[3] == [
-        (f"{name}.{form}", f"{name}.original") for name in systems for form in FORMS[1:]
-    ]
     assert not [note for note in report["notes"] if "Not tested" in note]
     for test in report["tests"]:
         for c in test["comparisons"]:
@@ -286,48 +272,24 @@ def test_a_second_program_prints_what_it_cost(
 
 
 @pytest.mark.slow
-def test_vectors_encoded_before_as_float16_are_found_and_an_index_is_reported(
+def test_how_vectors_were_searched_is_reported(
     setup: tuple[Path, Path, Path], tmp_path: Path
 ) -> None:
-    from eval.encode import main as encode
-
-    stored = [f"--store={tmp_path / 'store'}", "--vectors=float16"]
-    encode(
-        [
-            f"--model.name={setup[0]}",
-            f"--dataset={setup[1]}",
-            "--model.pooling=mean",
-            "--model.max_length=24",
-            "--rendering.sources=title_abstract",
-            "--device=cpu",
-            *stored,
-        ]
-    )
-    some = ["--systems", "BM25", "Small", "H-Small", "--claims=original", *stored, "--no_tests"]
+    some = ["--systems", "BM25", "Small", "H-Small", "--claims=original", "--no_tests"]
+    some.append(f"--store={tmp_path / 'store'}")
     graph = tmp_path / "graph.yaml"
     text, plain = setup[2].read_text(), "max_length: 24}, label: org/small"
-    assert text.count(plain) == 1
     hnsw = plain.replace("}", "}, index: {kind: hnsw, compared: 5}", 1)
     graph.write_text(text.replace(plain, hnsw))
     main(arguments((*setup[:2], graph), tmp_path / "o", *some))
     cells = {name: cell_of(tmp_path / "o", f"{name}.original") for name in some[1:4]}
-    cost = cells["Small"]["cost"]
-    assert cost["tokens"] == 0 and cost["reused"] >= 36
     for name in ("Small", "H-Small"):
         found = cells[name]["index"]
         assert (found["kind"], found["claims"], found["recall@36"]) == ("hnsw", 5, 1.0)
-    # A list that is read from the store says which index found it, and what it cost.
-    main(arguments((*setup[:2], graph), tmp_path / "read", *some))
-    read = cell_of(tmp_path / "read", "Small.original")
-    assert read["index"] == cells["Small"]["index"] and read["macro"] == cells["Small"]["macro"]
-    assert read["cost"] == {**cost, "stored": True}
     # Another search is another report, but not of BM25.
     main(arguments(setup, tmp_path / "o", *some))
     again = {name: cell_of(tmp_path / "o", f"{name}.original") for name in cells}
-    assert {name for name in cells if again[name]["key"] != cells[name]["key"]} == {
-        "Small",
-        "H-Small",
-    }
+    assert [n for n in cells if again[n]["key"] != cells[n]["key"]] == ["Small", "H-Small"]
     assert again["Small"]["index"] == {"kind": "exact"} and "index" not in again["BM25"]
 
 
@@ -358,22 +320,13 @@ def test_a_missing_model_is_asked_for_once(
     asked: list[str] = []
 
     def refuse(model: ModelConfig, device: str | None) -> Any:
-        from huggingface_hub import constants
-
         asked.append(model.name)
-        raise UserError(f"offline: {constants.HF_HUB_OFFLINE}")
+        raise UserError("not here")
 
-    from huggingface_hub import constants
-
-    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
     monkeypatch.setattr(runner, "resolve", refuse)
-    some = ["--systems", "Absent", "H-Absent"]
-    main(arguments(setup, tmp_path / "a", *some))
+    main(arguments(setup, tmp_path, "--systems", "Absent", "H-Absent"))
     assert asked == ["nobody/has-this"]
-    assert {row["reason"] for row in report_of(tmp_path / "a")["not_run"]} == {"offline: False"}
-    main(arguments(setup, tmp_path / "b", *some, "--offline"))
-    assert {row["reason"] for row in report_of(tmp_path / "b")["not_run"]} == {"offline: True"}
-    assert constants.HF_HUB_OFFLINE is False
+    assert {row["reason"] for row in report_of(tmp_path)["not_run"]} == {"not here"}
 
 
 @pytest.mark.parametrize(
@@ -442,25 +395,3 @@ def test_a_system_that_is_not_there(setup: tuple[Path, Path, Path], tmp_path: Pa
         main(arguments(setup, tmp_path, "--systems", "BM52"))
     with pytest.raises(UserError, match="claims: 'orginal'"):
         main(arguments(setup, tmp_path, "--claims", "orginal"))
-
-
-def test_intervals_draw_papers_and_weigh_languages_alike() -> None:
-    # Ten English claims on one paper, all found; one on another, not found; German: one, found.
-    claims = [Claim(f"e{i}", "x", "en", golds=("a",)) for i in range(10)]
-    claims += [Claim("e10", "x", "en", golds=("b",)), Claim("d0", "x", "de", golds=("c",))]
-    qrels = Qrels({c.id: dict.fromkeys(c.golds, 1) for c in claims})
-    data = Dataset(tuple(claims), (), qrels, "dev")
-    run = Run.from_lists({c.id: [(c.golds[0] if c.id != "e10" else "a", 1.0)] for c in claims})
-    found = evaluate_results(run, data, ["mrr@5"], repeats=500).systems["system"].intervals
-    assert found is not None
-    assert (found.papers, found.repeats, list(found.values["mrr@5"])) == (
-        3,
-        500,
-        ["en", "de", "macro"],
-    )
-    # Two papers: a draw may miss either, which a draw of eleven claims all but never does.
-    assert found.of("mrr@5", "en") == (0.0, 1.0)
-    assert found.of("mrr@5", "de") == (1.0, 1.0)
-    low, high = found.values["mrr@5"]["macro"]
-    assert low == pytest.approx(0.0) or low >= 0.5
-    assert high == 1.0

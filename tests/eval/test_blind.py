@@ -21,7 +21,6 @@ from eval import (
     abstain,
     baselines,
     checkpoint,
-    compare,
     hybrid,
     news,
     pipeline,
@@ -228,14 +227,14 @@ def test_pages_and_comparisons_are_of_what_has_judgements(world: World) -> None:
     main, words, _ = words_of(world, "baselines")
     words = [words[0], "--systems", "BM25", "Words", "--claims", "original", "--repeats=20"]
     out = world.run(main, "part", "out", *words)
-    report.main([f"--reports={out}", f"--out={world.folder / 'page.html'}", "--repeats=20"])
+    report.main([f"--reports={out}", f"--html={world.folder / 'page.html'}", "--repeats=20"])
     assert "6 claims with a gold" in (world.folder / "page.html").read_text()
     said = [f"--reports={out}", f"--out={world.folder / 'compared'}", "--repeats=20"]
-    compare.main(said)
+    report.main(said)
     assert "Words.original" in (world.folder / "compared" / "compare.md").read_text()
     blind = world.run(main, "test", "blind", *words, "--wandb=offline")
     with pytest.raises(UserError, match="scores"):
-        report.main([f"--reports={blind}", f"--out={world.folder / 'none.html'}"])
+        report.main([f"--reports={blind}", f"--html={world.folder / 'none.html'}"])
     assert list((blind / "wandb").glob("offline-run-*"))
 
 

@@ -160,15 +160,6 @@ def test_metrics_deeper_than_the_lists_are_left_out(
     assert "mrr@5" in report["systems"]["epoch-1"]["intervals"]["values"]
     ranked = read_run(tmp_path / "10" / "runs" / "de.trec").run
     assert {len(ranked.sources(claim)) for claim in ranked.claim_ids} == {10}
-    # No MRR@5, no intervals and tests of it.
-    evaluated(one, data, tmp_path / "4", "--depth=4", "--hybrid")
-    report = json.loads((tmp_path / "4" / "report.json").read_text())
-    assert set(report["macro"]) == {"mrr@1", "queries"}
-    assert "intervals" not in report["systems"]["epoch-1"] and not report["tests"]
-    ranked = read_run(tmp_path / "4" / "H-epoch-1" / "runs" / "de.trec").run
-    assert {len(ranked.sources(claim)) for claim in ranked.claim_ids} == {4}
-    with pytest.raises(ConfigError, match="depth: 0 .*1 to 1000000"):
-        configured("--checkpoint=x", "--out=y", "--depth=0")
 
 
 def test_flags_cannot_contradict_a_manifest(trained: tuple[Path, Path], tmp_path: Path) -> None:
@@ -178,7 +169,7 @@ def test_flags_cannot_contradict_a_manifest(trained: tuple[Path, Path], tmp_path
             evaluated(run / "checkpoints" / "epoch-1", data, tmp_path, flag)
 
 
-def test_a_plain_model_and_a_missing_one(trained: tuple[Path, Path], tmp_path: Path) -> None:
+def test_a_plain_model_scores_as_step_zero(trained: tuple[Path, Path], tmp_path: Path) -> None:
     run, data = trained
     model = run.parent / "model"
     evaluated(
@@ -192,9 +183,6 @@ def test_a_plain_model_and_a_missing_one(trained: tuple[Path, Path], tmp_path: P
     plain = json.loads((tmp_path / "plain" / "report.json").read_text())
     said = json.loads((run / "report.json").read_text())
     assert plain["macro"] == pytest.approx(said["systems"]["step 0"]["macro"])
-    with pytest.raises(UserError, match="no/such"):
-        evaluated("no/such", data, tmp_path / "none")
-    assert not (tmp_path / "none").exists()
 
 
 @pytest.mark.slow
@@ -339,23 +327,6 @@ def test_each_language_may_have_a_checkpoint_of_its_own(
     main(["--checkpoint", *shared, *common, f"--out={tmp_path / 'shared'}"])
     (once,) = json.loads((tmp_path / "shared" / "report.json").read_text())["systems"].values()
     assert 2 * once["cost"]["parameters"] == system["cost"]["parameters"]
-    # Other claim forms and the hybrid are routed too.
-    more = ["--claims", "original", "--hybrid"]
-    main([*words, *common, *more, f"--out={tmp_path / 'forms'}"])
-    systems = json.loads((tmp_path / "forms" / "report.json").read_text())["systems"]
-    assert list(systems) == ["routed", "H-routed", "routed.original", "H-routed.original"]
-    assert systems["routed"]["macro"] == report["macro"]
-    for lang, epoch in (("en", "epoch-1"), ("de", "epoch-0")):
-        evaluated(points / epoch, data, tmp_path / f"{epoch}.forms", "--no_tests", *more)
-        text = (tmp_path / f"{epoch}.forms" / "report.json").read_text()
-        for name in ("", "H-"):
-            alone = json.loads(text)["systems"][f"{name}{epoch}.original"]["languages"][lang]
-            assert systems[f"{name}routed.original"]["languages"][lang] == pytest.approx(alone)
-    assert systems["H-routed"]["cost"]["parameters"] == 2 * alone_parameters(text)
-
-
-def alone_parameters(report: str) -> int:
-    return int(json.loads(report)["systems"]["epoch-0"]["cost"]["parameters"])
 
 
 def test_routes_are_read_from_the_words_of_a_command() -> None:
@@ -481,28 +452,6 @@ def test_a_pipelines_stages_stand_beside_every_checkpoint(
     played.write_text(file.read_text().replace("depth: 6", "depth: 4"))
     evaluated(run, data, tmp_path / "other", *words, "--only=chosen", "--no_tests")
     assert len(applied) == 2 * len(epochs) + 1
-
-
-@pytest.mark.parametrize(
-    ("text", "why"),
-    [
-        (None, "mine.yaml.*the file of a pipeline"),
-        ("stages: [{retrieve: bm25}, {rerank: max_sim}]", "no dense model"),
-        ("stages: [{retrieve: dense}, {rerank: nosuch}]", "'nosuch' is not allowed"),
-    ],
-)
-def test_a_file_that_cannot_be_attached_is_refused_first(
-    text: str | None, why: str, tmp_path: Path
-) -> None:
-    file = tmp_path / "mine.yaml"
-    if text is not None:
-        file.write_text(text + "\n")
-    with pytest.raises(ConfigError, match=why) as error:
-        evaluated("no/such", tmp_path, tmp_path / "out", "--stages", str(file))
-    assert error.value.key == "stages" and "\n" not in str(error.value)
-    file.write_text("stages: [{retrieve: dense}, {rerank: max_sim}]\n")
-    with pytest.raises(ConfigError, match="one pipeline of the name mine"):
-        evaluated("no/such", tmp_path, tmp_path / "out", "--stages", str(file), str(file))
 
 
 def test_a_pipeline_that_cannot_run_leaves_the_checkpoints_rows(

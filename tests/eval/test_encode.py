@@ -128,24 +128,10 @@ def test_mistakes_are_said(tiny_folder: Path, data: Path, tmp_path: Path) -> Non
 @pytest.mark.slow
 def test_two_processes_share_the_work(tiny_folder: Path, data: Path, tmp_path: Path) -> None:
     store = tmp_path / "store"
-    command = [
-        sys.executable,
-        "-m",
-        "accelerate.commands.launch",
-        "--multi_gpu",
-        "--num_processes",
-        "2",
-        "--num_machines",
-        "1",
-        "--mixed_precision",
-        "no",
-        "--dynamo_backend",
-        "no",
-        "--main_process_port",
-        "29531",
-        str(PROGRAM),
-        *words(tiny_folder, data, store, "--splits", "train"),
-    ]
+    launch = "--multi_gpu --num_processes 2 --num_machines 1 --mixed_precision no"
+    command = [sys.executable, "-m", "accelerate.commands.launch", *launch.split()]
+    command += ["--dynamo_backend", "no", "--main_process_port", "29531", str(PROGRAM)]
+    command += words(tiny_folder, data, store, "--splits", "train")
     kept = {k: v for k, v in os.environ.items() if not k.startswith("ACCELERATE")}
     done = subprocess.run(
         command,

@@ -96,24 +96,3 @@ def test_the_runs_are_the_reported_ones(done: tuple[Path, Path, Path]) -> None:
             assert {m: system["languages"][lang][m] for m in METRICS} == pytest.approx(found)
             assert set(run.claim_ids) <= set(claims)
     assert not list(done[2].rglob("*.tmp"))
-
-
-def test_a_split_without_golds_is_ranked_and_submitted(
-    done: tuple[Path, Path, Path], tmp_path: Path
-) -> None:
-    data, out = tmp_path / "data", tmp_path / "o"
-    (data / "qrels").mkdir(parents=True)
-    for name in ("corpus.jsonl", "queries.jsonl", "qrels/train.tsv"):
-        (data / name).write_bytes((done[1] / name).read_bytes())
-    main([f"--checkpoint={done[0]}", f"--dataset={data}", f"--out={out}", *OPTIONS])
-    report = json.loads((out / "report.json").read_text())
-    assert not any("macro" in system for system in report["systems"].values())
-    assert not report["tests"] and chosen_in(report) == chosen_in(report_of(done))
-    assert "No golds" in (out / "report.md").read_text()
-    for name in ("runs/hybrid/de.trec", "submission_2026/predictions_de.tsv"):
-        assert (out / name).read_bytes() == (done[2] / name).read_bytes()
-    submitted = read_run(out / "submission_2026" / "predictions_de.tsv").run
-    ranked = read_run(out / "runs" / "hybrid" / "de.trec").run
-    assert {f"dev-{claim}" for claim in submitted.claim_ids} == set(ranked.claim_ids)
-    for claim in submitted.claim_ids:
-        assert submitted.sources(claim) == ranked.sources(f"dev-{claim}", 5)

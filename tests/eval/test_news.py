@@ -180,11 +180,7 @@ def test_the_papers_tables_take_the_injected_figures_and_mark_what_is_impossible
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--config", "absent.yaml"], "absent.yaml: no such file"),
         (["--config", BM25, "--system", "BM26"], "system: 'BM26'"),
-        (["--config", BM25, "--golds", "all"], "golds"),
-        (["--config", BM25, "--events.overlap", "2"], "events.overlap: 2"),
-        (["--config", BM25, "--dataset", "nothing"], "nothing: no such folder"),
         (["--config", BM25, "--dataset", "demo", "--split", "tset"], "no split 'tset'"),
         ([], "pipeline"),
     ],

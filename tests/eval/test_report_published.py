@@ -374,9 +374,6 @@ def test_markdown_and_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str])
         (["--rows", "GritLM-F"], "ROW=SYSTEM"),
         (["--rows", "Nobody=x"], "a row of the tables"),
         (["--rows", "GritLM-F=nobody"], "a system of --reports"),
-        (["--reports", "nowhere"], "nowhere/report.json"),
-        (["--format", "html"], "markdown"),
-        (["--repeats", "0"], "repeats"),
     ],
 )
 def test_what_a_user_does_wrong_ends_with_2(

@@ -139,21 +139,6 @@ def test_the_mix_is_chosen_on_claims_that_are_not_reported(
     assert (choice.split, choice.claims, choice.compared) == ("val", len(val.claims), 3)
     assert report.systems["first stage"].choices == ()
     assert f"mix {best}" in capsys.readouterr().out
-    # It is what the stage then has.
-    plain = files.with_name("plain.yaml")
-    plain.write_text(f"One:\n  bm25: {{k1: 1.2}}\n  stages:\n    - {{{stage}, mix: {best}}}\n")
-    words[1] = str(plain)
-    main([*words, "--out", str(tmp_path / "plain")])
-    again = Report.read(tmp_path / "plain")
-    assert [s.macro for s in again.systems.values()] == [s.macro for s in report.systems.values()]
-    with pytest.raises(UserError, match="choose_mix"):
-        main([*words, "--choose_mix", "1.5", "--out", str(tmp_path / "no")])
-    plain.write_text(
-        "One:\n  bm25: {k1: 1.2}\n  stages:\n    - {verify: abstain, model: absent.json}\n"
-    )
-    with pytest.raises(UserError, match="no re-ranker"):
-        main([*words, "--choose_mix", "1", "--out", str(tmp_path / "no")])
-    assert not (tmp_path / "no").exists()
 
 
 def test_the_papers_rerankers_are_there_as_released() -> None:

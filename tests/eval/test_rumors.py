@@ -158,7 +158,6 @@ def test_nothing_is_replaced_or_written_where_something_is_wrong(tmp_path: Path)
         (("--choose", "k1"), "config: choose: 'k1' is not allowed; allowed: bm25, threshold"),
         (("--choose", "threshold"), "no threshold without a stance"),
         (("--index", "shared", "--choose", "bm25"), "config: index: 'shared' is not allowed"),
-        (("--bm25.boosts", "1"), "bm25.boosts"),
         (("--name", "two\tcolumns"), "config: name: "),
     ):
         with pytest.raises(UserError, match=re.escape(error)):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,7 +20,6 @@ from tests.models.mistral import INSTRUCTION, save_mistral
 from tests.shared_data import REPOSITORY
 
 SYSTEMS = read_systems([REPOSITORY / "configs" / "systems" / "as_released.yaml"])
-GERMAN = Claim("1", "the Impfung", "de", "the user")
 ENGLISH = Claim("2", "the user", "en")
 PAPER = Source("p", "Title", "Abstract.", ("Jane Doe", "Li Wei, Wuhan"), "Nature")
 
@@ -108,28 +105,6 @@ def test_the_instruction_is_in_a_claims_mean_and_not_in_a_sources(folder: Path) 
     assert encoder.tokenize(["x"], "source") == [
         Tokens(encoder.tokenize(["x"], "claim")[0].ids, len(encoder.tokenizer(other.claim)[0].ids))
     ]
-
-
-@pytest.mark.parametrize(
-    ("name", "begins"), [("GritLM-as-released", ""), ("GritLM-style-as-released", "icie")]
-)
-def test_vectors_equal_those_of_the_package_called_as_the_released_code_does(
-    name: str, begins: str, folder: Path, tmp_path: Path
-) -> None:
-    """Queries as plain texts with the instruction in them, documents with an instruction."""
-    package = pytest.importorskip("gritlm", reason="pip install --no-deps gritlm")
-    plain = shutil.copytree(folder, tmp_path / "plain")
-    said = json.loads((plain / "config.json").read_text())
-    said.pop("auto_map")  # the package would run the code that it names
-    (plain / "config.json").write_text(json.dumps(said))
-    theirs = package.GritLM(str(plain), mode="embedding", dtype=torch.float32)
-    ours, texts = tiny(name, folder).encoder, ["the user", "ab the\nthe user"]
-    queries = [f"{begins}\n{INSTRUCTION}\n<|embed|>\n{text}" for text in texts]
-    assert np.abs(ours.encode(texts, "claim")[0] - theirs.encode(queries)).max() < 1e-5
-    papers = theirs.encode(texts, instruction="<|embed|>\n")
-    assert np.abs(ours.encode(texts, "source")[0] - papers).max() < 1e-5
-    right = tiny(name.replace("as-released", "right-template"), folder).encoder
-    assert np.abs(right.encode(texts, "claim")[0] - theirs.encode(queries)).max() > 1e-3
 
 
 def test_the_template_is_all_that_differs_beside_a_released_gritlm() -> None:

@@ -384,8 +384,6 @@ def test_a_folder_must_hold_the_styles_and_the_texts_as_they_were(
 def test_settings_that_make_no_sense_are_refused() -> None:
     for wrong, match in (
         ({"claim_styles": ("S1",)}, "claim_styles"),
-        ({"source_styles": ("S9",)}, "source_styles"),
-        ({"versions": 0}, "versions"),
         ({"prompts": {"C0": "x"}}, "prompts"),
         ({"llm": LLMConfig(model="m")}, "texts"),
     ):

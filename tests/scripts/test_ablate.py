@@ -96,15 +96,16 @@ def test_small_sets_hold_every_gold_and_share_no_claim(tmp_path: Path) -> None:
 
 @pytest.fixture
 def small_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    model, data = small_setup(tmp_path / "small")
-    words = small_arguments(model, data, tmp_path / "unused", optimisation__epochs=1)
+    model, _ = small_setup(tmp_path / "sets")
+    monkeypatch.setenv("CLAIM2SOURCE_DATA", str(tmp_path / "sets"))
+    words = small_arguments(model, Path(), tmp_path / "unused", optimisation__epochs=1)
     recipe: dict[str, Any] = dict(word.removeprefix("--").split("=", 1) for word in words)
     for key in ("out", "data.dataset", "data.report_split", "wandb.mode"):
         recipe.pop(key)
     table = Table(
-        "small",
+        "data",
         recipe,
-        {"dev": ("small", "dev", None), "de": ("small", "dev", ["de"])},
+        {"dev": ("data", "dev", None), "de": ("data", "dev", ["de"])},
         (
             Row("plain", "as it is"),
             Row("slow", "a small step", {"optimisation.learning_rate": 1e-12}, "plain", "plain"),
@@ -113,7 +114,6 @@ def small_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ),
     )
     monkeypatch.setattr(script, "TABLES", {"small": table})
-    monkeypatch.setattr(script, "_folder", lambda name, out: str(data))
     return tmp_path / "out"
 
 

@@ -17,7 +17,6 @@ from claim2source.core.errors import ConfigError, UserError
 from claim2source.engines import Engine
 from claim2source.models import ModelConfig
 from claim2source.retrieve import Dense
-from claim2source.training.data import TrainingPairs
 from scripts.bench import main, read_options
 from scripts.benches import bm25, find, gpu, mining, statistics
 from scripts.benches.common import Watch, largest_difference, ratio_of, turns
@@ -77,10 +76,7 @@ def test_other_results_are_not_timed() -> None:
         (["bm25", "--sample=0"], "sample"),
         (["bm25", "--claims=3", "--sample=4"], "sample.*at most 3"),
         (["mining", "--documents=100"], "documents.*101"),
-        (["statistics", "--systems=5", "--repeats=5"], "repeats.*1 to 4"),
         (["training", "--texts", "ct26"], "texts.*ct25, short"),
-        (["encode", "--clock=sun"], "clock.*wall, cpu"),
-        (["find", "--sources", "0"], "sources"),
         (["chunks", "--chunks=2"], "--chunks"),
     ],
 )
@@ -91,15 +87,10 @@ def test_what_cannot_be_measured_is_refused(words: list[str], said: str) -> None
 
 def test_bm25_is_that_of_rank_bm25(measure: Measure, monkeypatch: pytest.MonkeyPatch) -> None:
     words = ["--documents=60", "--claims=40", "--repeats=3", "--sample=5"]
-    searched: list[str] = []
-    real = bm25.search_peer
-    monkeypatch.setattr(bm25, "search_peer", lambda p, text: searched.append(text) or real(p, text))
     found = measure("bm25", *words)
     assert set(found["seconds"]) == {
         f"{side} {part}" for side in ("ours", "terms", "peer") for part in ("index", "search")
     }
-    # Five to be checked, and five a repeat, which stand for forty.
-    assert len(searched) == 5 + 3 * 5 and len(set(searched)) == 5
     assert 0 < found["peak_mb"]["before"] <= found["peak_mb"]["ours"]
     monkeypatch.setattr(bm25, "WHITESPACE", replace(bm25.WHITESPACE, b=0.7))
     with pytest.raises(UserError, match="differ from rank_bm25's"):
@@ -216,28 +207,12 @@ def test_without_a_gpu_nothing_is_measured(
 
 
 @pytest.mark.slow
-def test_the_gpus_case_runs_on_a_cpu_and_a_part_that_fails_spoils_no_other(
-    measure: Measure, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_gpus_case_runs_on_a_cpu(measure: Measure, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpu, "peak_flops", lambda name: 1e12)
-    real = TrainingPairs.__init__
-
-    def full(self: Any, data: Any, rows: Any, *more: Any) -> None:
-        if len(rows) == 4:
-            raise torch.cuda.OutOfMemoryError("too large\nand a long trace")
-        real(self, data, rows, *more)
-
-    monkeypatch.setattr(TrainingPairs, "__init__", full)
     found = measure("gpu", *TINY, "--repeats=1", "--tokens=32")
     trained = {name: row for name, row in found.items() if name.startswith("training, ")}
     assert len(trained) == 6
-    failed = {name: row["failed"] for name, row in trained.items() if "failed" in row}
-    assert {name[:20] for name in failed} == {"training, 2 claims, "} and len(failed) == 2
-    assert set(failed.values()) == {"OutOfMemoryError: too large"}
-    shares = [row["share"] for row in trained.values() if "share" in row]
-    assert found["ratio"] == max(shares) > 0
-    losses = [row["loss"] for row in trained.values() if "loss" in row]
-    assert losses == pytest.approx([losses[0]] * 4, rel=0.05)
+    assert found["ratio"] == max(row["share"] for row in trained.values()) > 0
     assert all(found[f"encoding, {kind}"]["documents_per_second"] > 0 for kind in ("full", "lora"))
 
 

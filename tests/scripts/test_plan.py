@@ -9,7 +9,6 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from claim2source.core.config import read_config
 from claim2source.core.errors import ConfigError
 from claim2source.models import ModelConfig
 from claim2source.training.config import FinetuneConfig, OptimisationConfig
@@ -21,11 +20,6 @@ from tests.shared_data import REPOSITORY
 CONFIGS = REPOSITORY / "configs" / "finetune"
 MINILM = "sentence-transformers/all-MiniLM-L6-v2"
 SMALL = Sizes(claims=100, report=10, golds=50, pool=80, claim_tokens=20.0, source_tokens=60.0)
-
-
-def configured(name: str, *more: str) -> FinetuneConfig:
-    words = ["--config", str(CONFIGS / name), *more]
-    return read_config(FinetuneConfig, words, program="t", description="t")
 
 
 def test_flops_of_minilm_are_those_that_torch_counts() -> None:

@@ -151,7 +151,6 @@ def test_the_shipped_views_are_read_with_the_encoder_that_is_given() -> None:
         (["--system=BM52"], "BM52.*BM25"),
         (["--system=BM25", "--folds=30"], "30 papers at least; there are 24"),
         (["--system=BM25", "--split=train"], "not reported on"),
-        (["--system=BM25", "--depth=5000"], "depth"),
     ],
 )
 def test_bad_arguments_are_one_line_and_leave_nothing(

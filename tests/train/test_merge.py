@@ -285,17 +285,11 @@ def config_of(runs: Runs) -> Any:
 @pytest.mark.parametrize(
     ("more", "said"),
     [
-        (["--scales=-1"], "scales"),
-        (["--scales=nan"], "scales"),
-        (["--scales=much"], "scales"),
         (["--scales=[]"], "scales"),
         (["--weights=1"], "weights"),
         (["--checkpoints", "other", "--scales=1"], "scales"),
         (["--checkpoints", "other", "--weights=1"], "weights"),
         (["--checkpoints", "other", "--weights", "1", "-1"], "weights"),
-        (["--dtype=int8"], "dtype"),
-        (["--scale=1"], "scale: is gone; write --scales"),
-        (["--checkpoint=x"], "checkpoint: is gone; write --checkpoints"),
     ],
 )
 def test_a_mistake_is_one_line_and_exit_code_2(

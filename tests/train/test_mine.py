@@ -91,16 +91,6 @@ def test_the_program_mines_train_without_val(setup: tuple[Path, Path], tmp_path:
     assert "Traceback" not in done.stderr
 
 
-def test_the_program_says_what_is_missing(setup: tuple[Path, Path], tmp_path: Path) -> None:
-    said = mined(
-        setup, tmp_path / "m.jsonl", mining__hard=50, mining__last_rank=10, mining__random=0
-    )
-    (line,) = [line for line in said if "could not be filled" in line]
-    rows = read_mined(tmp_path / "m.jsonl", load(setup[1], "train"))
-    missing = sum(50 - len(row.negatives) for row in rows)
-    assert f"{len(rows)} pairs could not be filled: {missing} hard and 0 random" in line
-
-
 def test_what_a_user_does_wrong_ends_with_2_and_one_line(
     setup: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
