@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -26,7 +25,7 @@ from claim2source.pipeline.systems import (
 )
 from claim2source.rerank.max_sim import MaxSim
 from eval.pipeline import main
-from tests.llm_server import Chat, LLMServer
+from tests.llm_server import LLMServer
 from tests.llm_server import verifiers as play
 
 # BM25 (b 0) prefers a repetition to the very words; MaxSim of any model prefers these.
@@ -52,7 +51,6 @@ MRR = [
     {"en": (1 + 1 / 3) / 2, "de": 1 / 2},
     {"en": (1 + 1 / 3) / 2, "de": 1.0},
 ]
-ENTITIES = ["1.", "rerank", "entities"]
 Start = Callable[..., LLMServer]
 
 
@@ -244,43 +242,3 @@ def test_the_page_follows_every_candidate_and_escapes_it(tmp_path: Path) -> None
     (tmp_path / "mine.html").write_text("<p>mine</p>")
     with pytest.raises(UserError):
         way_page(runs, data, tmp_path / "mine.html", title="x")
-
-
-def test_each_version_of_a_stage_is_scored_and_nothing_is_asked_again(
-    tmp_path: Path, llm_server: Start, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The first version finds every gold, the second leaves the ranking."""
-    titles = {claim.text: TEXTS[claim.id] for claim in CLAIMS}
-    golds = {
-        TEXTS[key]: next(s.title for s in SOURCES if s.id == gold) for key, gold in GOLDS.items()
-    }
-
-    def rule(chat: Chat) -> str:
-        documents = chat.data["documents"].split("\n")
-        gold = golds[titles[chat.data["post"]]]
-        place = next(i for i, text in enumerate(documents, 1) if text == f"[{i}] {gold}")
-        held = ["it"] if chat.before == 0 else []
-        found = [{"document": place, "entities": held}]
-        return json.dumps({"query_entities": ["it"], "documents": found})
-
-    server = llm_server(rule)
-    write_beir([DATA], tmp_path / "data")
-    file = tmp_path / "mine.yaml"
-    file.write_text(
-        "stages:\n"
-        "  - {retrieve: bm25, depth: 5, bm25: {b: 0.0}}\n"
-        "  - {rerank: entities, depth: 5, versions: 2, sources: title_abstract,"
-        f" llm: {{model: m, url: '{server.url}', retries: 0, concurrency: 1}}}}\n"
-    )
-    said = [f"--dataset={tmp_path / 'data'}", "--no_tests", f"--store={tmp_path / 'store'}"]
-    main([f"--config={file}", f"--out={tmp_path / 'out'}", *said])
-    assert server.requests == 2 * len(CLAIMS)
-    _, _, printed = capsys.readouterr().out.partition("asked several times")
-    lines = [line.split() for line in printed.splitlines()]
-    rows = {line[3]: [float(v) for v in line[4:]] for line in lines if line[:3] == ENTITIES}
-    alone = {lang: (1.0, MRR[0][lang]) for lang in ("en", "de")}
-    alone["macro"] = (1.0, sum(MRR[0].values()) / 2)
-    for name, (first, second) in alone.items():
-        # The deviation of a sample of two: their difference over the root of 2.
-        by_hand = [(first + second) / 2, (first - second) / 2**0.5, first, second]
-        assert rows[name] == pytest.approx(by_hand, abs=6e-5), name

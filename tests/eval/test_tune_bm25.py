@@ -21,7 +21,7 @@ from claim2source.pipeline.evaluate import evaluate as evaluate_result
 from claim2source.retrieve import BM25, BM25Config
 from eval import tune_bm25 as tune
 from eval.hybrid import HybridConfig
-from eval.tune_bm25 import TuneConfig, main
+from eval.tune_bm25 import main
 
 FAST = ["--k1", "1.2", "2.0", "--b", "0.75", "--title_weight", "2"]
 
@@ -144,26 +144,6 @@ def test_what_is_better_on_many_papers_is_taken() -> None:
     assert settled([(worse, 0.0), (better, 1.0)], data) == (1, ["given", "better"])
     assert settled([(better, 1.0), (worse, 0.0)], data) == (0, ["given", "worse"])
     assert settled([(worse, 0.0)], data) == (0, ["given"])
-
-
-def test_what_changes_nothing_is_not_tried() -> None:
-    claims, bare = (Claim("c", "t", golds=("s",)),), (Source("s", "t"),)
-    data = Dataset(claims, bare, Qrels({"c": {"s": 1}}), "train")
-
-    def tried(data: Dataset, **settings: Any) -> list[BM25Config]:
-        return list(tune._analyses(TuneConfig(Path("o"), **settings), data))
-
-    def named(*names: str) -> dict[str, Any]:
-        return {"k1": [1.0], "b": [0.5], "title_weight": [1], "analyses": list(names)}
-
-    everything = named("stop_words", "stemmer", "metadata")
-    assert len(tried(data, **everything)) == 4
-    rich = Dataset(claims, (Source("s", "t", venue="v"),), data.qrels, "train")
-    assert len(tried(rich, **everything)) == 8
-    space = BM25Config(analysis="whitespace")
-    assert [t.metadata for t in tried(rich, bm25=space, **everything)] == [False, True]
-    kept = BM25Config(stemmer=False)
-    assert [t.stemmer for t in tried(data, bm25=kept, **named("stemmer"))] == [False, True]
 
 
 def test_without_golds_nothing_is_chosen_or_reported(tmp_path: Path) -> None:

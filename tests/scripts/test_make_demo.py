@@ -5,7 +5,6 @@ import json
 import re
 import subprocess
 import sys
-from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
@@ -87,30 +86,6 @@ def test_the_committed_files_are_what_the_default_seed_writes(tmp_path: Path) ->
     assert [path.name for path in tmp_path.iterdir()] == ["demo"], (
         "a temporary folder was left behind"
     )
-
-
-def test_families_hold_four_to_eight_near_twins(corpus: dict[str, Row]) -> None:
-    """NearDuplicates share most of their words; strangers do not."""
-    families: dict[str, list[set[str]]] = defaultdict(list)
-    for row in corpus.values():
-        families[row["metadata"]["family"]].append(
-            set(re.findall(r"[a-z]{3,}", (row["title"] + row["text"]).lower()))
-        )
-    assert all(4 <= len(members) <= 8 for members in families.values())
-
-    def likeness(a: set[str], b: set[str]) -> float:
-        return len(a & b) / len(a | b)
-
-    for members in families.values():
-        assert min(likeness(a, b) for a, b in itertools.combinations(members, 2)) > 0.3
-    heads = [members[0] for members in families.values()]
-    twins = [
-        likeness(a, b)
-        for members in families.values()
-        for a, b in itertools.combinations(members, 2)
-    ]
-    strangers = [likeness(a, b) for a, b in itertools.combinations(heads, 2)]
-    assert sum(twins) / len(twins) > 2.5 * sum(strangers) / len(strangers)
 
 
 def test_confidence_intervals_agree_with_the_wording(corpus: dict[str, Row]) -> None:
